@@ -1,1 +1,66 @@
-//! Placeholder.
+//! The pure decision core of Tachikoma.
+//!
+//! [`step`] is a function from news ([`Input`]) to facts ([`Record`]) and wishes ([`Effect`]). It does no I/O,
+//! reads no clock and draws no lots: a shell around it tells it the time, writes the facts to disk, publishes
+//! them, and only then carries out the wishes. Everything anyone sees is a fold over the facts.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tachikoma_core::{Input, Launch, LoopId, Policy, Runner, State, Timestamp, step};
+//!
+//! let policy = Policy::default();
+//! let mut state = State::new(LoopId::from_u128(7));
+//! let now = Timestamp::from_millis(1_000);
+//! let runner = Runner { pid: 1, since: now, containment: "guard".into() };
+//! let first = step(&policy, &mut state, now, Input::Start { launch: Launch::default(), runner });
+//!
+//! // Replaying the facts gives the same state, so resuming after a crash is replay.
+//! let mut replayed = State::new(LoopId::from_u128(7));
+//! for record in &first.records {
+//!     replayed.apply(record);
+//! }
+//! assert_eq!(replayed, state);
+//! assert!(state.next_deadline(&policy).is_some(), "a launch that never answers must be noticed");
+//! # let _ = Duration::ZERO;
+//! ```
+#![warn(
+    clippy::wildcard_enum_match_arm,
+    clippy::disallowed_methods,
+    clippy::disallowed_types
+)]
+
+mod context;
+mod effect;
+mod event;
+mod exit;
+mod handoff;
+mod id;
+mod input;
+mod outcome;
+mod phase;
+pub mod policy;
+mod state;
+mod stats;
+mod step;
+mod summary;
+mod time;
+
+pub use context::Context;
+pub use effect::{Answer, Effect, Rung, Step};
+pub use event::{Launch, LoopEvent, Override, PromptSource, Record, Resumption, Runner};
+pub use exit::{Exit, Leftover};
+pub use handoff::handoff;
+pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
+pub use input::{Input, LoopCommand, News, Urgency};
+pub use outcome::{
+    Failure, IterationOutcome, IterationReport, Outcome, RebootReason, Stop, Timeout,
+};
+pub use phase::{
+    Cause, Ending, Ladder, LoopState, Phase, Reboot, Tool, TurnResult, Wait, WaitReason, Work,
+};
+pub use policy::Policy;
+pub use state::{InvalidState, Session, State};
+pub use stats::LoopStats;
+pub use step::step;
+pub use summary::{ContextSummary, OutcomeSummary, SessionSummary, Status, WaitSummary};
+pub use time::Timestamp;

@@ -1,0 +1,31 @@
+//! A measured (or, marked as such, estimated) fill of an agent's context window.
+
+use serde::{Deserialize, Serialize};
+
+/// How full the context of the session is, by the agent's own numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Context {
+    /// Tokens in the context at the latest reading.
+    pub tokens: u64,
+    /// Tokens that fit into it.
+    pub window: u64,
+    /// Whether the agent reported nothing and this is a guess.
+    pub estimated: bool,
+}
+
+impl Context {
+    /// Returns the fill in percent; always finite, 100 for an empty window.
+    #[must_use]
+    pub fn percent(&self) -> f64 {
+        if self.window == 0 {
+            return 100.0;
+        }
+        // Token counts lie far below 2^52, where f64 is exact.
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "token counts lie far below 2^52"
+        )]
+        let percent = self.tokens as f64 * 100.0 / self.window as f64;
+        percent
+    }
+}

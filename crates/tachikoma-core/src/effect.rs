@@ -1,0 +1,96 @@
+//! What the core wants done: orders going out.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::Record;
+use crate::id::{Generation, SessionNo, Ticket};
+use crate::phase::LoopState;
+
+/// What came of one input: facts to be journalled and published, then wishes to be carried out, in this order.
+#[must_use = "facts must be journalled before effects are carried out"]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Step {
+    /// Facts, already applied to the state.
+    pub records: Vec<Record>,
+    /// Wishes.
+    pub effects: Vec<Effect>,
+}
+
+/// An order to the shell.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Start the agent on an iteration, and send [`News`](crate::News) about it.
+    Launch {
+        /// The number that news about it must carry.
+        generation: Generation,
+        /// The iteration.
+        iteration: u32,
+        /// The attempt at it, from 1.
+        attempt: u32,
+        /// The session it belongs to.
+        session: SessionNo,
+    },
+    /// Signal everything of this launch.
+    Signal {
+        /// Which launch.
+        generation: Generation,
+        /// How hard.
+        rung: Rung,
+    },
+    /// Open a fresh session and answer with [`Input::Renewed`](crate::Input::Renewed).
+    Renew {
+        /// Its number.
+        session: SessionNo,
+    },
+    /// Answer a command.
+    Reply {
+        /// Which one.
+        ticket: Ticket,
+        /// What became of it.
+        answer: Answer,
+    },
+    /// The loop has ended: put everything away.
+    Finish,
+}
+
+/// A rung of the ladder by which an agent is ended. Ordered from polite to final.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rung {
+    /// The agent's own interrupt, or SIGINT.
+    Interrupt,
+    /// SIGTERM.
+    Terminate,
+    /// SIGKILL to everything that is ours.
+    Kill,
+}
+
+impl fmt::Display for Rung {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Interrupt => "interrupt",
+            Self::Terminate => "terminate",
+            Self::Kill => "kill",
+        })
+    }
+}
+
+/// The answer to a command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Answer {
+    /// It is done, or will be as the note says.
+    Accepted {
+        /// What happens and when.
+        note: String,
+    },
+    /// It makes no sense in this state, and nothing was changed.
+    Refused {
+        /// The state.
+        current: LoopState,
+        /// Why, and what to do instead.
+        reason: String,
+    },
+}

@@ -1,0 +1,315 @@
+//! What is remembered: facts in the past tense. The journal is a list of these, and the state a fold over them.
+//! `docs/journal-format.md` describes each for readers outside this project.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::effect::Rung;
+use crate::exit::Leftover;
+use crate::id::{Generation, LoopId, Seq, SessionNo};
+use crate::outcome::{Failure, IterationReport, Outcome, RebootReason, Stop};
+use crate::phase::{Cause, Wait};
+use crate::state::State;
+use crate::stats::LoopStats;
+use crate::time::Timestamp;
+
+/// One fact with its place in the loop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its place, from 1, without gaps.
+    pub seq: Seq,
+    /// When it was decided.
+    pub time: Timestamp,
+    /// The loop it belongs to.
+    pub loop_id: LoopId,
+    /// What happened.
+    pub event: LoopEvent,
+}
+
+/// A fact about a loop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum LoopEvent {
+    /// A segment of the journal begins here, with the full state it stands on.
+    SegmentOpened {
+        /// The format of the journal.
+        format: u32,
+        /// The number of the segment, from 1.
+        segment: u32,
+        /// The state before this record.
+        state: Box<State>,
+    },
+    /// A runner took up the loop.
+    Started {
+        /// What is run.
+        launch: Launch,
+        /// Who runs it.
+        runner: Runner,
+        /// What it found.
+        resumption: Resumption,
+    },
+    /// The loop pauses when the current iteration or reboot is over.
+    PauseRequested,
+    /// The pause that was requested is not wanted any more.
+    PauseWithdrawn,
+    /// The loop is paused.
+    Paused {
+        /// The wait that goes on afterwards if it is not over by then.
+        then: Option<Wait>,
+    },
+    /// The loop goes on after a pause.
+    Resumed,
+    /// The loop was told to stop and ends its agent first.
+    StopRequested {
+        /// By whom.
+        stop: Stop,
+    },
+    /// The loop waits.
+    WaitStarted {
+        /// What for, and until when.
+        wait: Wait,
+    },
+    /// A session began.
+    SessionStarted {
+        /// Its number.
+        session: SessionNo,
+        /// The agent's own name for it, where it has one.
+        agent_id: Option<String>,
+    },
+    /// A session ended.
+    SessionEnded {
+        /// Its number.
+        session: SessionNo,
+        /// How many iterations it had.
+        iterations: u32,
+        /// Why it ended.
+        reason: String,
+    },
+    /// An attempt at an iteration began; the agent is launched next.
+    IterationStarted {
+        /// The iteration, from 1 over the whole life of the loop.
+        iteration: u32,
+        /// The attempt at it, from 1.
+        attempt: u32,
+        /// The session it belongs to.
+        session: SessionNo,
+        /// The number of the launch.
+        generation: Generation,
+    },
+    /// The agent's process is up.
+    AgentLaunched {
+        /// Its process id.
+        pid: u32,
+    },
+    /// The agent wrote something, for the first time or after a while.
+    OutputSeen,
+    /// The agent reported the fill of its context.
+    ContextMeasured {
+        /// The reading.
+        context: Context,
+    },
+    /// A tool call began.
+    ToolStarted {
+        /// The agent's own id of the call.
+        id: String,
+        /// The tool.
+        name: String,
+    },
+    /// A tool call ended.
+    ToolEnded {
+        /// The agent's own id of the call.
+        id: String,
+    },
+    /// The agent reported the final result of its turn.
+    TurnResulted {
+        /// Whether it calls the turn a success.
+        success: bool,
+    },
+    /// The iteration is to be ended before its time.
+    EndingRequested {
+        /// Why.
+        cause: Cause,
+        /// Until when a tool call in flight may go on.
+        boundary_until: Timestamp,
+    },
+    /// The agent is signalled.
+    RungClimbed {
+        /// How hard.
+        rung: Rung,
+        /// When the next rung follows.
+        until: Timestamp,
+    },
+    /// What the agent left behind was ended.
+    LeftoversEnded {
+        /// The processes.
+        leftovers: Vec<Leftover>,
+    },
+    /// An iteration ended, and not by a failure.
+    IterationCompleted {
+        /// How.
+        report: IterationReport,
+    },
+    /// An iteration failed.
+    IterationFailed {
+        /// The iteration.
+        iteration: u32,
+        /// Why.
+        failure: Failure,
+        /// How long its last attempt took.
+        duration_ms: u64,
+        /// Failures in a row, this one included.
+        streak: u32,
+    },
+    /// The death of a runner cut an attempt; its iteration is repeated.
+    AttemptCut {
+        /// The iteration.
+        iteration: u32,
+        /// The attempt.
+        attempt: u32,
+    },
+    /// A stop condition ended the loop.
+    StopConditionTriggered {
+        /// Which one, and what it saw.
+        reason: String,
+    },
+    /// A reboot is wanted and follows as soon as the agent is at a boundary.
+    RebootRequested {
+        /// Why.
+        reason: RebootReason,
+    },
+    /// A reboot began.
+    RebootStarted {
+        /// Why.
+        reason: RebootReason,
+        /// The iteration it happened at.
+        iteration: u32,
+        /// The session that is replaced.
+        from: SessionNo,
+        /// What follows it, besides the next iteration.
+        then: Option<Wait>,
+    },
+    /// A fresh session has replaced the old one.
+    RebootCompleted {
+        /// Why.
+        reason: RebootReason,
+        /// The iteration it happened at.
+        iteration: u32,
+        /// The session that was replaced.
+        from: SessionNo,
+        /// The session that replaced it.
+        to: SessionNo,
+        /// How long it took.
+        duration_ms: u64,
+    },
+    /// The fresh session could not be opened; the old one goes on.
+    RebootFailed {
+        /// Why a reboot was wanted.
+        reason: RebootReason,
+        /// The iteration it happened at.
+        iteration: u32,
+        /// What went wrong.
+        error: String,
+    },
+    /// Something went wrong that the loop survives.
+    Warned {
+        /// What, to which object, and what to do.
+        warning: String,
+    },
+    /// The loop ended with its work done or its limit reached.
+    Completed {
+        /// Which of the two.
+        outcome: Outcome,
+        /// What it did.
+        stats: LoopStats,
+    },
+    /// The loop was stopped.
+    Stopped {
+        /// By whom or what.
+        outcome: Outcome,
+        /// The same in words.
+        reason: String,
+        /// What it did.
+        stats: LoopStats,
+    },
+    /// The loop ended because it could not go on.
+    Error {
+        /// Why.
+        outcome: Outcome,
+        /// What it did.
+        stats: LoopStats,
+    },
+}
+
+/// What a run was told to do: recorded, so that a bare `run` can do it again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// The agent's name.
+    pub agent: String,
+    /// Where the prompt comes from.
+    pub prompt: PromptSource,
+    /// Settings that were given as flags, by dotted key.
+    pub overrides: BTreeMap<String, Override>,
+    /// The hash of the effective settings, to notice that they changed.
+    pub config_hash: String,
+}
+
+/// A setting that was given as a flag.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Override {
+    /// The flag's value, as TOML.
+    pub value: String,
+    /// What files and variables said at that time, as TOML: when they are edited since, they win.
+    pub under: String,
+}
+
+/// Where the prompt comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum PromptSource {
+    /// A file, read again at every iteration.
+    File {
+        /// Its path, relative to the working directory.
+        path: String,
+    },
+    /// Words given on the command line.
+    Text {
+        /// The words.
+        text: String,
+    },
+}
+
+impl Default for PromptSource {
+    fn default() -> Self {
+        Self::File {
+            path: "prompt.md".to_owned(),
+        }
+    }
+}
+
+/// The process that runs a loop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Runner {
+    /// Its process id.
+    pub pid: u32,
+    /// When it took up the loop.
+    pub since: Timestamp,
+    /// What holds the agent's processes together: `cgroup`, `guard` or `group`.
+    pub containment: String,
+}
+
+/// What a runner found when it took up a loop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Resumption {
+    /// Nothing: the loop is new.
+    New,
+    /// An earlier runner died.
+    AfterCrash,
+    /// The loop had ended and goes on.
+    AfterEnd {
+        /// How it had ended.
+        outcome: Outcome,
+    },
+}

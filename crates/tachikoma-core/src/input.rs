@@ -1,0 +1,130 @@
+//! What the core is told: nouns coming in.
+
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::event::{Launch, Runner};
+use crate::exit::{Exit, Leftover};
+use crate::id::{Generation, SessionNo, Ticket};
+
+/// One piece of news.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// A runner takes up the loop: for the first time, after its end, or after the death of an earlier runner.
+    Start {
+        /// What is to be run.
+        launch: Launch,
+        /// Who runs it.
+        runner: Runner,
+    },
+    /// Time has passed. A spurious one does nothing.
+    Wake,
+    /// The operator wants something.
+    Command {
+        /// Where the answer goes.
+        ticket: Ticket,
+        /// What is wanted.
+        command: LoopCommand,
+    },
+    /// The process of the runner is told to end. Separate from commands, and before them.
+    Shutdown {
+        /// The signal's number.
+        signal: i32,
+        /// How fast.
+        urgency: Urgency,
+    },
+    /// News about one launch. Stale news, of an earlier generation, is dropped.
+    Agent {
+        /// Which launch.
+        generation: Generation,
+        /// What happened.
+        news: News,
+    },
+    /// The answer to [`Effect::Renew`](crate::Effect::Renew).
+    Renewed {
+        /// The session that was to be opened.
+        session: SessionNo,
+        /// The agent's own name for it, where it has one; or why it could not be opened.
+        result: Result<Option<String>, String>,
+    },
+    /// Something went wrong that the loop survives and a person should know.
+    Trouble {
+        /// What, to which object, and what to do.
+        warning: String,
+    },
+}
+
+/// What the operator can ask of a live loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoopCommand {
+    /// Pause after the current iteration; with [`Urgency::Now`], interrupt it.
+    Pause(Urgency),
+    /// Go on after a pause.
+    Resume,
+    /// End the loop.
+    Stop(Urgency),
+    /// Replace the session by a fresh one.
+    ForceReboot,
+    /// Give up the current iteration, or the current wait, and go on.
+    SkipIteration,
+}
+
+/// How fast an iteration is to be ended. Ordered: a worse one overrides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Urgency {
+    /// At the next tool boundary, at most `graceful_timeout`; at once where the agent has no boundaries.
+    Graceful,
+    /// The ladder, at once.
+    Now,
+    /// SIGKILL, at once.
+    Kill,
+}
+
+/// News about one launch, in order; [`News::Exited`] or [`News::NotLaunched`] is the last.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// The agent's process is up.
+    Launched {
+        /// Its process id.
+        pid: u32,
+    },
+    /// It could not be started.
+    NotLaunched {
+        /// What is missing and where it was looked for.
+        reason: String,
+    },
+    /// It wrote something (coalesced by the shell).
+    Output,
+    /// It reported the fill of its context.
+    Measured(Context),
+    /// A tool call began.
+    ToolStarted {
+        /// The agent's own id of the call.
+        id: String,
+        /// The tool.
+        name: String,
+    },
+    /// A tool call ended.
+    ToolEnded {
+        /// The agent's own id of the call.
+        id: String,
+    },
+    /// It reported the final result of its turn.
+    Resulted {
+        /// Whether it calls the turn a success.
+        success: bool,
+    },
+    /// Its process has ended, its pipes are drained, and what it left behind is ended too.
+    Exited {
+        /// How it ended.
+        exit: Exit,
+        /// Whether its final text claims that the whole work is complete.
+        claimed: bool,
+        /// What it left behind.
+        leftovers: Vec<Leftover>,
+    },
+    /// The guard died, and every process of the agent was ended.
+    GuardLost,
+}

@@ -1,0 +1,267 @@
+//! How iterations and loops end, each with the reason a person reads.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::exit::Exit;
+use crate::phase::LoopState;
+
+/// How a loop ended. The final public state is derived from it, once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Outcome {
+    /// The agent claimed completion and every gate passed.
+    Done,
+    /// The loop ran as many iterations as it may.
+    LimitReached {
+        /// The limit.
+        iterations: u32,
+    },
+    /// A stop condition, script or hook ended it.
+    Condition {
+        /// Which one, and what it saw.
+        reason: String,
+    },
+    /// A budget is used up.
+    Budget {
+        /// Which one, and by how much.
+        reason: String,
+    },
+    /// The operator's stop command ended it.
+    Operator,
+    /// A signal to the runner ended it.
+    Signal {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// Something that the loop cannot recover from.
+    Error {
+        /// What happened and what to do next.
+        reason: String,
+    },
+}
+
+impl Outcome {
+    /// Returns the public state that this outcome leads to.
+    #[must_use]
+    pub fn state(&self) -> LoopState {
+        match self {
+            Self::Done | Self::LimitReached { .. } => LoopState::Completed,
+            Self::Condition { .. } | Self::Budget { .. } | Self::Operator | Self::Signal { .. } => {
+                LoopState::Stopped
+            }
+            Self::Error { .. } => LoopState::Error,
+        }
+    }
+
+    /// Returns the name of this kind of outcome, as `status --json` prints it.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::LimitReached { .. } => "limit_reached",
+            Self::Condition { .. } => "condition",
+            Self::Budget { .. } => "budget",
+            Self::Operator => "operator",
+            Self::Signal { .. } => "signal",
+            Self::Error { .. } => "error",
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done => f.write_str("the agent reported completion"),
+            Self::LimitReached { iterations } => {
+                write!(f, "the limit of {iterations} iterations is reached")
+            }
+            Self::Condition { reason } | Self::Budget { reason } | Self::Error { reason } => {
+                f.write_str(reason)
+            }
+            Self::Operator => f.write_str("stopped by the operator"),
+            Self::Signal { signal } => write!(f, "stopped by signal {signal}"),
+        }
+    }
+}
+
+/// Why the loop was told to stop while it worked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Stop {
+    /// The operator's command.
+    Operator,
+    /// A signal to the runner.
+    Signal {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// The loop itself, because it cannot go on.
+    Unable {
+        /// Why, and what to do next.
+        reason: String,
+    },
+}
+
+impl From<Stop> for Outcome {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Operator => Self::Operator,
+            Stop::Signal { signal } => Self::Signal { signal },
+            Stop::Unable { reason } => Self::Error { reason },
+        }
+    }
+}
+
+/// What became of a finished iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IterationOutcome {
+    /// The agent ended its turn well.
+    Succeeded,
+    /// It did not; a backoff follows.
+    Failed,
+    /// It was ended so that its session could be rebooted: neither success nor failure.
+    HandedOver,
+    /// The operator skipped it.
+    Skipped,
+    /// A stop or an immediate pause cut it.
+    Interrupted,
+}
+
+impl fmt::Display for IterationOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::HandedOver => "handed over",
+            Self::Skipped => "skipped",
+            Self::Interrupted => "interrupted",
+        })
+    }
+}
+
+/// A finished iteration that did not fail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IterationReport {
+    /// The iteration.
+    pub iteration: u32,
+    /// What became of it.
+    pub outcome: IterationOutcome,
+    /// How long its last attempt took.
+    pub duration_ms: u64,
+    /// How the agent's process ended.
+    pub exit: Exit,
+    /// Whether the agent claimed that the whole work is complete.
+    pub claimed: bool,
+    /// Whether the iteration brought the work forward, where that is known.
+    pub progress: Option<bool>,
+    /// Whether its session has to be rebooted before the next prompt.
+    pub needs_reboot: bool,
+    /// Whether the tests passed, where they were run.
+    pub tests_passed: Option<bool>,
+    /// How many files it changed, where that is known.
+    pub files_changed: Option<u32>,
+}
+
+/// Why an iteration failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Failure {
+    /// The agent's process ended badly.
+    Exited {
+        /// How.
+        exit: Exit,
+    },
+    /// The agent, which reports what it does, ended without the final result of its turn.
+    NoResult {
+        /// How.
+        exit: Exit,
+    },
+    /// The agent could not be started: its prompt, its program or its directory is missing.
+    NotLaunched {
+        /// What is missing and where it was looked for.
+        reason: String,
+    },
+    /// A time-out ended it.
+    TimedOut {
+        /// Which one.
+        timeout: Timeout,
+    },
+    /// The guard, which holds the agent's processes together, was lost.
+    GuardLost,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited { exit } => write!(f, "the agent ended with {exit}"),
+            Self::NoResult { exit } => {
+                write!(f, "the agent ended with {exit} and without a final result")
+            }
+            Self::NotLaunched { reason } => f.write_str(reason),
+            Self::TimedOut { timeout } => timeout.fmt(f),
+            Self::GuardLost => f.write_str("the guard process was lost, and the agent with it"),
+        }
+    }
+}
+
+/// Which time-out ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Timeout {
+    /// The launch was not answered.
+    Launch,
+    /// `session_timeout`: the whole iteration.
+    Session,
+    /// `first_output_timeout`.
+    FirstOutput,
+    /// `silence_timeout`.
+    Silence,
+    /// `tool_timeout`.
+    Tool,
+    /// `result_grace`: the agent lingers after its final result, which counts all the same.
+    ResultGrace,
+}
+
+impl fmt::Display for Timeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Launch => "the launch was not answered in time",
+            Self::Session => "session_timeout ran out",
+            Self::FirstOutput => "first_output_timeout ran out: the agent said nothing at all",
+            Self::Silence => "silence_timeout ran out: the agent fell silent",
+            Self::Tool => "tool_timeout ran out: a tool call did not end",
+            Self::ResultGrace => "result_grace ran out: the agent lingered after its final result",
+        })
+    }
+}
+
+/// Why a session is replaced by a fresh one, as planned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum RebootReason {
+    /// The context is too full to go on well.
+    Redline {
+        /// The measured fill, rounded down.
+        percent: u8,
+    },
+    /// The session has had as many iterations as it may.
+    IterationLimit {
+        /// How many it had.
+        count: u32,
+    },
+    /// The operator asked for it.
+    Manual,
+}
+
+impl fmt::Display for RebootReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Redline { percent } => write!(f, "context at {percent}%"),
+            Self::IterationLimit { count } => write!(f, "{count} iterations in this session"),
+            Self::Manual => f.write_str("asked for by the operator"),
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Where a loop stands: the precise phases of the core and the public states they map onto.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::effect::Rung;
+use crate::id::{Generation, SessionNo};
+use crate::outcome::{Outcome, RebootReason, Timeout};
+use crate::time::Timestamp;
+
+/// The public state of a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoopState {
+    /// Nothing runs, and nothing has ended it.
+    Idle,
+    /// Iterations run, or the next one is waited for.
+    Running,
+    /// The operator paused it.
+    Paused,
+    /// One session is being replaced by the next.
+    Rebooting,
+    /// It reached its end.
+    Completed,
+    /// It could not go on.
+    Error,
+    /// It was stopped.
+    Stopped,
+}
+
+impl LoopState {
+    /// Returns whether the loop has ended.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Completed | Self::Error | Self::Stopped)
+    }
+
+    /// Returns whether the loop works.
+    #[must_use]
+    pub fn is_active(self) -> bool {
+        matches!(self, Self::Running | Self::Rebooting)
+    }
+
+    /// Returns whether a loop in this state may be started.
+    #[must_use]
+    pub fn can_start(self) -> bool {
+        matches!(self, Self::Idle | Self::Stopped | Self::Error)
+    }
+
+    /// Returns whether a loop in this state may be paused.
+    #[must_use]
+    pub fn can_pause(self) -> bool {
+        self == Self::Running
+    }
+
+    /// Returns whether a loop in this state may be resumed.
+    #[must_use]
+    pub fn can_resume(self) -> bool {
+        self == Self::Paused
+    }
+}
+
+impl fmt::Display for LoopState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Idle => "idle",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Rebooting => "rebooting",
+            Self::Completed => "completed",
+            Self::Error => "error",
+            Self::Stopped => "stopped",
+        })
+    }
+}
+
+/// The precise phase of a loop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Phase {
+    /// Nobody has started it.
+    Idle,
+    /// Between iterations, until a moment.
+    Waiting {
+        /// What for, and until when.
+        wait: Wait,
+    },
+    /// In an iteration.
+    Working {
+        /// How far it is.
+        work: Box<Work>,
+    },
+    /// Between sessions.
+    Rebooting {
+        /// How far it is.
+        reboot: Reboot,
+    },
+    /// Until the operator says otherwise.
+    Paused {
+        /// The wait that was under way, and goes on afterwards if it is not over by then.
+        then: Option<Wait>,
+    },
+    /// For good, or until a runner takes the loop up again.
+    Ended {
+        /// How.
+        outcome: Outcome,
+    },
+}
+
+impl Phase {
+    /// Returns the public state of this phase.
+    #[must_use]
+    pub fn public(&self) -> LoopState {
+        match self {
+            Self::Idle => LoopState::Idle,
+            Self::Waiting { .. } | Self::Working { .. } => LoopState::Running,
+            Self::Rebooting { .. } => LoopState::Rebooting,
+            Self::Paused { .. } => LoopState::Paused,
+            Self::Ended { outcome } => outcome.state(),
+        }
+    }
+}
+
+/// A wait with its reason and its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wait {
+    /// What for.
+    pub reason: WaitReason,
+    /// Until when.
+    pub until: Timestamp,
+}
+
+/// What a loop waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitReason {
+    /// `iteration_delay`.
+    Delay,
+    /// Failures.
+    Backoff,
+}
+
+impl fmt::Display for WaitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Delay => "delay",
+            Self::Backoff => "backoff",
+        })
+    }
+}
+
+/// An iteration under way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// The launch that news must be about.
+    pub generation: Generation,
+    /// When the attempt began.
+    pub started: Timestamp,
+    /// The agent's process, once it is up.
+    pub pid: Option<u32>,
+    /// When it was up.
+    pub launched: Option<Timestamp>,
+    /// When the agent was last known to do something.
+    pub active: Timestamp,
+    /// Whether it has written anything yet.
+    pub spoke: bool,
+    /// Tool calls in flight, by the agent's own id.
+    pub tools: BTreeMap<String, Tool>,
+    /// Whether and how the agent reported the final result of its turn.
+    pub result: Option<TurnResult>,
+    /// Whether it is to be ended before its time.
+    pub ending: Option<Ending>,
+    /// How far up the ladder it is.
+    pub ladder: Option<Ladder>,
+}
+
+/// The final result of a turn, as the agent reported it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnResult {
+    /// When.
+    pub time: Timestamp,
+    /// Whether the agent calls it a success.
+    pub success: bool,
+}
+
+/// A tool call in flight.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tool {
+    /// The tool.
+    pub name: String,
+    /// When the call began.
+    pub since: Timestamp,
+}
+
+/// The wish to end an iteration before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ending {
+    /// Why.
+    pub cause: Cause,
+    /// Until when a tool call in flight may go on.
+    pub boundary_until: Timestamp,
+}
+
+/// Why an iteration is ended before its time. Ordered: a worse cause overrides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Cause {
+    /// Its session is rebooted.
+    HandOver,
+    /// The operator skips it.
+    Skip,
+    /// An immediate pause, or a stop.
+    Interrupt,
+    /// A time-out.
+    Timeout {
+        /// Which one.
+        timeout: Timeout,
+    },
+}
+
+impl Cause {
+    /// Returns the rank of the cause; of two, the higher decides what becomes of the iteration.
+    pub(crate) fn severity(self) -> u8 {
+        match self {
+            Self::HandOver => 0,
+            Self::Skip => 1,
+            Self::Interrupt => 2,
+            Self::Timeout { .. } => 3,
+        }
+    }
+}
+
+/// The place on the ladder by which an agent is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ladder {
+    /// The rung it is on.
+    pub rung: Rung,
+    /// When the next one follows.
+    pub until: Timestamp,
+}
+
+/// A reboot under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reboot {
+    /// Why.
+    pub reason: RebootReason,
+    /// When it began.
+    pub started: Timestamp,
+    /// The session that is to be opened.
+    pub to: SessionNo,
+    /// The wait that follows it.
+    pub then: Option<Wait>,
+}

@@ -1,0 +1,161 @@
+//! The rules of a loop as data, and the small pure questions that are asked of them. A question answers with a
+//! verdict and its reason, because the reason is what a person reads.
+
+pub mod reboot;
+pub mod restart;
+pub mod stop;
+pub mod timeout;
+
+use std::time::Duration;
+
+/// The rules of a loop. The default is what an empty configuration file means.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// How many iterations the loop may run over its whole life; 0 = no limit.
+    pub max_iterations: u32,
+    /// The wait after an iteration that did not fail.
+    pub iteration_delay: Duration,
+    /// Failed iterations in a row that end the loop; 0 = no limit.
+    pub max_consecutive_failures: u32,
+    /// Whether an agent's claim of completion ends the loop by itself, because no gate is configured.
+    pub claim_suffices: bool,
+    /// What the agent can do.
+    pub agent: AgentTraits,
+    /// How long things may take.
+    pub timeouts: Timeouts,
+    /// The graces of the stop ladder.
+    pub ladder: Graces,
+    /// The wait after failures.
+    pub backoff: Backoff,
+    /// When sessions are replaced.
+    pub reboot: RebootRules,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            max_iterations: 0,
+            iteration_delay: Duration::from_secs(5),
+            max_consecutive_failures: 10,
+            claim_suffices: true,
+            agent: AgentTraits::default(),
+            timeouts: Timeouts::default(),
+            ladder: Graces::default(),
+            backoff: Backoff::default(),
+            reboot: RebootRules::default(),
+        }
+    }
+}
+
+/// What an agent can do, as far as the rules care.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgentTraits {
+    /// It reports what it does while it does it. Without, only `session_timeout` applies, and an interrupt
+    /// need not wait for a tool call to end.
+    pub event_stream: bool,
+}
+
+/// How long things may take; zero = no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Until the launch is answered.
+    pub launch: Duration,
+    /// The whole iteration.
+    pub session: Duration,
+    /// Until the first output.
+    pub first_output: Duration,
+    /// Without output, while no tool call is in flight.
+    pub silence: Duration,
+    /// One tool call.
+    pub tool: Duration,
+    /// From the final result to the end of the process.
+    pub result_grace: Duration,
+    /// For a tool call in flight when the iteration is to end.
+    pub graceful: Duration,
+    /// Until a fresh session is open.
+    pub renew: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            launch: Duration::from_secs(30),
+            session: Duration::from_secs(3600),
+            first_output: Duration::from_secs(120),
+            silence: Duration::from_secs(600),
+            tool: Duration::from_secs(3600),
+            result_grace: Duration::from_secs(30),
+            graceful: Duration::from_secs(30),
+            renew: Duration::from_secs(60),
+        }
+    }
+}
+
+/// How long each rung of the stop ladder is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Graces {
+    /// After the interrupt: agents save their session on it.
+    pub interrupt: Duration,
+    /// After SIGTERM.
+    pub terminate: Duration,
+    /// After SIGKILL. Not a grace: a process that is not gone by then is stuck in the kernel.
+    pub reap: Duration,
+}
+
+impl Default for Graces {
+    fn default() -> Self {
+        Self {
+            interrupt: Duration::from_secs(10),
+            terminate: Duration::from_secs(5),
+            reap: Duration::from_secs(15),
+        }
+    }
+}
+
+/// The wait after failures: doubles with each failure in a row, up to a cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// After the first failure.
+    pub base: Duration,
+    /// At most.
+    pub cap: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            base: Duration::from_secs(1),
+            cap: Duration::from_secs(60),
+        }
+    }
+}
+
+/// When sessions are replaced.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RebootRules {
+    /// Whether reboots happen by themselves at all.
+    pub enabled: bool,
+    /// Whether a full context calls for one.
+    pub on_redline: bool,
+    /// The fill from which the context is too full, in percent; 100 = off.
+    pub redline_percent: f64,
+    /// Iterations in one session that call for one.
+    pub after_iterations: Option<u32>,
+    /// How many the loop may have; none = no limit, 0 = never.
+    pub max_reboots: Option<u32>,
+    /// Whether a tool call in flight is interrupted.
+    pub immediate: bool,
+}
+
+impl Default for RebootRules {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            on_redline: true,
+            redline_percent: 85.0,
+            after_iterations: None,
+            max_reboots: None,
+            immediate: false,
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Whether the session has to be replaced by a fresh one.
+
+use super::RebootRules;
+use crate::outcome::RebootReason;
+use crate::state::State;
+
+/// What the rules say about the session.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// It goes on.
+    GoOn,
+    /// It is to be replaced.
+    Reboot(RebootReason),
+    /// It ought to be replaced, but all reboots are used up.
+    Exhausted {
+        /// Why a reboot is wanted.
+        reason: RebootReason,
+        /// How many the loop may have.
+        max: u32,
+    },
+}
+
+/// Decides whether the session has to be replaced.
+#[must_use]
+pub fn verdict(rules: &RebootRules, state: &State) -> Verdict {
+    if !rules.enabled || rules.max_reboots == Some(0) {
+        return Verdict::GoOn;
+    }
+    let Some(reason) = redline(rules, state).or_else(|| iteration_limit(rules, state)) else {
+        return Verdict::GoOn;
+    };
+    match rules.max_reboots {
+        Some(max) if state.stats.reboots >= max => Verdict::Exhausted { reason, max },
+        Some(_) | None => Verdict::Reboot(reason),
+    }
+}
+
+fn redline(rules: &RebootRules, state: &State) -> Option<RebootReason> {
+    let context = state.session.context?;
+    let percent = context.percent();
+    let off = !rules.on_redline || rules.redline_percent >= 100.0;
+    if off || percent < rules.redline_percent {
+        return None;
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to what fits"
+    )]
+    Some(RebootReason::Redline {
+        percent: percent.clamp(0.0, 255.0) as u8,
+    })
+}
+
+fn iteration_limit(rules: &RebootRules, state: &State) -> Option<RebootReason> {
+    let count = state.session.iterations;
+    rules
+        .after_iterations
+        .filter(|limit| *limit > 0 && count >= *limit)?;
+    Some(RebootReason::IterationLimit { count })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Context, LoopId};
+
+    fn state(tokens: u64, iterations: u32, reboots: u32) -> State {
+        let mut state = State::new(LoopId::from_u128(1));
+        state.session.context = Some(Context {
+            tokens,
+            window: 1000,
+            estimated: false,
+        });
+        state.session.iterations = iterations;
+        state.stats.reboots = reboots;
+        state
+    }
+
+    #[test]
+    fn the_redline_is_reached_at_the_threshold_not_above_it() {
+        let rules = RebootRules::default();
+        assert_eq!(verdict(&rules, &state(849, 0, 0)), Verdict::GoOn);
+        assert_eq!(
+            verdict(&rules, &state(850, 0, 0)),
+            Verdict::Reboot(RebootReason::Redline { percent: 85 })
+        );
+        let decimals = RebootRules {
+            redline_percent: 84.95,
+            ..rules
+        };
+        assert_eq!(
+            verdict(&decimals, &state(850, 0, 0)),
+            Verdict::Reboot(RebootReason::Redline { percent: 85 })
+        );
+    }
+
+    #[test]
+    fn each_way_of_switching_reboots_off_does() {
+        let rules = RebootRules {
+            after_iterations: None,
+            ..RebootRules::default()
+        };
+        for off in [
+            RebootRules {
+                enabled: false,
+                ..rules
+            },
+            RebootRules {
+                max_reboots: Some(0),
+                ..rules
+            },
+            RebootRules {
+                redline_percent: 100.0,
+                ..rules
+            },
+            RebootRules {
+                on_redline: false,
+                ..rules
+            },
+        ] {
+            assert_eq!(verdict(&off, &state(1200, 99, 0)), Verdict::GoOn, "{off:?}");
+        }
+    }
+
+    #[test]
+    fn n_reboots_are_allowed_and_the_next_is_exhausted() {
+        let rules = RebootRules {
+            max_reboots: Some(2),
+            ..RebootRules::default()
+        };
+        let reason = RebootReason::Redline { percent: 90 };
+        assert_eq!(
+            verdict(&rules, &state(900, 0, 1)),
+            Verdict::Reboot(reason.clone())
+        );
+        assert_eq!(
+            verdict(&rules, &state(900, 0, 2)),
+            Verdict::Exhausted { reason, max: 2 }
+        );
+    }
+
+    #[test]
+    fn the_redline_is_asked_before_the_iteration_count() {
+        let rules = RebootRules {
+            after_iterations: Some(3),
+            ..RebootRules::default()
+        };
+        assert_eq!(verdict(&rules, &state(0, 2, 0)), Verdict::GoOn);
+        assert_eq!(
+            verdict(&rules, &state(0, 3, 0)),
+            Verdict::Reboot(RebootReason::IterationLimit { count: 3 })
+        );
+        assert_eq!(
+            verdict(&rules, &state(900, 3, 0)),
+            Verdict::Reboot(RebootReason::Redline { percent: 90 })
+        );
+    }
+}

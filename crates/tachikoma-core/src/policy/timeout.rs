@@ -1,0 +1,57 @@
+//! Which time-out of an iteration runs out next, and when.
+
+use std::time::Duration;
+
+use super::Policy;
+use crate::outcome::Timeout;
+use crate::phase::Work;
+use crate::time::Timestamp;
+
+/// Output is recorded at most this many times per `silence_timeout`; the time-out is longer by one such step, so
+/// that coalescing never makes it shorter than configured.
+const STEPS_PER_SILENCE: u32 = 20;
+
+/// Returns how long output may go unrecorded.
+#[must_use]
+pub fn output_step(policy: &Policy) -> Duration {
+    (policy.timeouts.silence / STEPS_PER_SILENCE).max(Duration::from_secs(1))
+}
+
+/// Returns the earliest time-out of an iteration that is not being ended.
+#[must_use]
+pub fn next(policy: &Policy, work: &Work) -> Option<(Timestamp, Timeout)> {
+    let limits = &policy.timeouts;
+    let Some(launched) = work.launched else {
+        return after(work.started, limits.launch, Timeout::Launch);
+    };
+    let session = after(work.started, limits.session, Timeout::Session);
+    if !policy.agent.event_stream {
+        return session;
+    }
+    if let Some(result) = work.result {
+        return earlier(
+            session,
+            after(result.time, limits.result_grace, Timeout::ResultGrace),
+        );
+    }
+    let quiet = if let Some(oldest) = work.tools.values().map(|tool| tool.since).min() {
+        after(oldest, limits.tool, Timeout::Tool)
+    } else if work.spoke {
+        after(work.active, limits.silence, Timeout::Silence)
+            .map(|(time, timeout)| (time.after(output_step(policy)), timeout))
+    } else {
+        after(launched, limits.first_output, Timeout::FirstOutput)
+    };
+    earlier(session, quiet)
+}
+
+fn after(start: Timestamp, limit: Duration, timeout: Timeout) -> Option<(Timestamp, Timeout)> {
+    (limit > Duration::ZERO).then(|| (start.after(limit), timeout))
+}
+
+fn earlier(
+    a: Option<(Timestamp, Timeout)>,
+    b: Option<(Timestamp, Timeout)>,
+) -> Option<(Timestamp, Timeout)> {
+    a.into_iter().chain(b).min_by_key(|(time, _)| *time)
+}

@@ -1,0 +1,53 @@
+//! What a loop has done so far, in numbers that close.
+
+use serde::{Deserialize, Serialize};
+
+use crate::outcome::IterationOutcome;
+
+/// Counts over the whole life of a loop. Every finished iteration has exactly one outcome, so `iterations` is
+/// the sum of the five outcomes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoopStats {
+    /// Finished iterations.
+    pub iterations: u32,
+    /// Iterations that succeeded.
+    pub successful: u32,
+    /// Iterations that failed.
+    pub failed: u32,
+    /// Iterations that ended early because their session was rebooted.
+    pub handed_over: u32,
+    /// Iterations that the operator skipped.
+    pub skipped: u32,
+    /// Iterations that a stop or an immediate pause cut.
+    pub interrupted: u32,
+    /// Reboots that were completed.
+    pub reboots: u32,
+    /// Time spent in iterations, whatever their outcome.
+    pub execution_ms: u64,
+    /// Failing gate or test runs in a row.
+    pub test_failure_streak: u32,
+    /// Iterations in a row without progress.
+    pub no_progress_count: u32,
+}
+
+impl LoopStats {
+    pub(crate) fn count(&mut self, outcome: IterationOutcome, duration_ms: u64) {
+        self.iterations += 1;
+        self.execution_ms = self.execution_ms.saturating_add(duration_ms);
+        let counter = match outcome {
+            IterationOutcome::Succeeded => &mut self.successful,
+            IterationOutcome::Failed => &mut self.failed,
+            IterationOutcome::HandedOver => &mut self.handed_over,
+            IterationOutcome::Skipped => &mut self.skipped,
+            IterationOutcome::Interrupted => &mut self.interrupted,
+        };
+        *counter += 1;
+    }
+
+    /// Returns whether every finished iteration is accounted for by exactly one outcome.
+    #[must_use]
+    pub fn close(&self) -> bool {
+        self.iterations
+            == self.successful + self.failed + self.handed_over + self.skipped + self.interrupted
+    }
+}

@@ -1,0 +1,106 @@
+//! The mind of the runner: one input in, facts and wishes out.
+//!
+//! The contract with the shell: give inputs one at a time with a time that never falls; journal and sync
+//! [`Step::records`], publish them, then carry out [`Step::effects`] in order; sleep until
+//! [`State::next_deadline`] and send [`Input::Wake`].
+
+mod command;
+mod ending;
+mod news;
+mod reboot;
+mod settle;
+mod start;
+
+use crate::effect::{Effect, Step};
+use crate::event::{LoopEvent, Record};
+use crate::input::Input;
+use crate::phase::{Phase, Work};
+use crate::policy::Policy;
+use crate::state::State;
+use crate::time::Timestamp;
+
+/// Takes one input in. Cannot fail: whatever is wrong with the input is itself a fact.
+pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) -> Step {
+    let now = now.max(state.time);
+    let mut turn = Turn {
+        policy,
+        state,
+        now,
+        step: Step::default(),
+    };
+    match input {
+        Input::Start { launch, runner } => turn.start(launch, runner),
+        Input::Wake => turn.wake(),
+        Input::Command { ticket, command } => turn.command(ticket, command),
+        Input::Shutdown { signal, urgency } => turn.shutdown(signal, urgency),
+        // The one place where stale news is dropped: a late word of session 1 must not touch session 2.
+        Input::Agent { generation, news } => {
+            if turn
+                .work()
+                .is_some_and(|work| work.generation == generation)
+            {
+                turn.news(news);
+            }
+        }
+        Input::Renewed { session, result } => turn.renewed(session, result),
+        Input::Trouble { warning } => turn.record(LoopEvent::Warned { warning }),
+    }
+    turn.step
+}
+
+/// One call of [`step`] under way.
+struct Turn<'a> {
+    policy: &'a Policy,
+    state: &'a mut State,
+    now: Timestamp,
+    step: Step,
+}
+
+impl Turn<'_> {
+    /// Records a fact: the only way in which a turn changes the state.
+    fn record(&mut self, event: LoopEvent) {
+        let record = Record {
+            seq: self.state.seq.next(),
+            time: self.now,
+            loop_id: self.state.loop_id,
+            event,
+        };
+        self.state.apply(&record);
+        self.step.records.push(record);
+    }
+
+    fn wish(&mut self, effect: Effect) {
+        self.step.effects.push(effect);
+    }
+
+    fn work(&self) -> Option<&Work> {
+        match &self.state.phase {
+            Phase::Working { work } => Some(work),
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => None,
+        }
+    }
+
+    fn wake(&mut self) {
+        match &self.state.phase {
+            Phase::Waiting { wait } if wait.until <= self.now => self.proceed(None),
+            Phase::Working { work } => {
+                let work = (**work).clone();
+                self.overdue(&work);
+            }
+            Phase::Rebooting { reboot }
+                if reboot.started.after(self.policy.timeouts.renew) <= self.now =>
+            {
+                self.reboot_failed("the fresh session did not answer in time".to_owned());
+            }
+            Phase::Waiting { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Idle
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The operator's commands, each answered in every phase.
+
+use super::Turn;
+use crate::effect::{Answer, Effect};
+use crate::event::LoopEvent;
+use crate::id::Ticket;
+use crate::input::{LoopCommand, Urgency};
+use crate::outcome::{Outcome, RebootReason, Stop};
+use crate::phase::{Cause, Phase};
+
+impl Turn<'_> {
+    pub(super) fn command(&mut self, ticket: Ticket, command: LoopCommand) {
+        let answer = match command {
+            LoopCommand::Pause(urgency) => self.pause(urgency),
+            LoopCommand::Resume => self.resume(),
+            LoopCommand::Stop(urgency) => self.stop(urgency),
+            LoopCommand::ForceReboot => self.force_reboot(),
+            LoopCommand::SkipIteration => self.skip(),
+        };
+        self.wish(Effect::Reply { ticket, answer });
+    }
+
+    pub(super) fn shutdown(&mut self, signal: i32, urgency: Urgency) {
+        match self.state.phase {
+            Phase::Working { .. } => self.stop_working(Stop::Signal { signal }, urgency),
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Paused { .. } => {
+                self.end(Outcome::Signal { signal });
+            }
+            Phase::Ended { .. } => {}
+        }
+    }
+
+    fn pause(&mut self, urgency: Urgency) -> Answer {
+        match &self.state.phase {
+            Phase::Waiting { wait } => {
+                let then = Some(*wait);
+                self.record(LoopEvent::Paused { then });
+                accepted("paused")
+            }
+            Phase::Working { .. } => {
+                self.request_pause();
+                let iteration = self.state.iteration;
+                if urgency == Urgency::Graceful {
+                    return accepted(format!("pauses after iteration {iteration}"));
+                }
+                self.request_ending(Cause::Interrupt, urgency);
+                accepted(format!("pauses; iteration {iteration} is interrupted"))
+            }
+            Phase::Rebooting { .. } => {
+                self.request_pause();
+                accepted("pauses after the reboot")
+            }
+            Phase::Paused { .. } => accepted("already paused"),
+            Phase::Idle | Phase::Ended { .. } => self.refused("nothing runs that could be paused"),
+        }
+    }
+
+    fn request_pause(&mut self) {
+        if !self.state.pause_requested {
+            self.record(LoopEvent::PauseRequested);
+        }
+    }
+
+    fn resume(&mut self) -> Answer {
+        match &self.state.phase {
+            Phase::Paused { then } => {
+                let then = *then;
+                self.record(LoopEvent::Resumed);
+                self.proceed(then);
+                accepted("goes on")
+            }
+            Phase::Waiting { .. } | Phase::Working { .. } | Phase::Rebooting { .. }
+                if self.state.pause_requested =>
+            {
+                self.record(LoopEvent::PauseWithdrawn);
+                accepted("goes on; the pause that was asked for is withdrawn")
+            }
+            Phase::Waiting { .. } | Phase::Working { .. } | Phase::Rebooting { .. } => {
+                self.refused("the loop is not paused")
+            }
+            Phase::Idle | Phase::Ended { .. } => {
+                self.refused("the loop is not live; `tachikoma run` goes on with it")
+            }
+        }
+    }
+
+    fn stop(&mut self, urgency: Urgency) -> Answer {
+        match self.state.phase {
+            Phase::Working { .. } => {
+                self.stop_working(Stop::Operator, urgency);
+                accepted(format!(
+                    "stops; iteration {} is interrupted",
+                    self.state.iteration
+                ))
+            }
+            Phase::Waiting { .. } | Phase::Rebooting { .. } | Phase::Paused { .. } => {
+                self.end(Outcome::Operator);
+                accepted("stopped")
+            }
+            Phase::Idle | Phase::Ended { .. } => self.refused("nothing runs that could be stopped"),
+        }
+    }
+
+    fn stop_working(&mut self, stop: Stop, urgency: Urgency) {
+        // The first wish to stop names the outcome; later ones only add urgency.
+        if self.state.stop.is_none() {
+            self.record(LoopEvent::StopRequested { stop });
+        }
+        self.request_ending(Cause::Interrupt, urgency);
+    }
+
+    fn force_reboot(&mut self) -> Answer {
+        match &self.state.phase {
+            Phase::Waiting { wait } => {
+                let then = Some(*wait);
+                self.begin_reboot(RebootReason::Manual, then);
+                accepted("reboots")
+            }
+            Phase::Working { .. } => {
+                self.hand_over(RebootReason::Manual);
+                accepted(format!(
+                    "reboots; iteration {} is handed over",
+                    self.state.iteration
+                ))
+            }
+            Phase::Paused { then } => {
+                let then = *then;
+                // So that it is paused again afterwards.
+                self.record(LoopEvent::PauseRequested);
+                self.begin_reboot(RebootReason::Manual, then);
+                accepted("reboots and stays paused")
+            }
+            Phase::Rebooting { .. } => accepted("already rebooting"),
+            Phase::Idle | Phase::Ended { .. } => {
+                self.refused("nothing runs that could be rebooted")
+            }
+        }
+    }
+
+    fn skip(&mut self) -> Answer {
+        match self.state.phase {
+            Phase::Working { .. } => {
+                self.request_ending(Cause::Skip, Urgency::Now);
+                accepted(format!("skips iteration {}", self.state.iteration))
+            }
+            Phase::Waiting { .. } => {
+                self.proceed(None);
+                accepted("skips the wait")
+            }
+            Phase::Paused { .. } => {
+                self.refused("the loop is paused, no iteration runs; `tachikoma resume` goes on")
+            }
+            Phase::Rebooting { .. } => self.refused("the loop is rebooting, no iteration runs"),
+            Phase::Idle | Phase::Ended { .. } => self.refused("nothing runs that could be skipped"),
+        }
+    }
+
+    fn refused(&self, reason: &str) -> Answer {
+        Answer::Refused {
+            current: self.state.public(),
+            reason: reason.to_owned(),
+        }
+    }
+}
+
+fn accepted(note: impl Into<String>) -> Answer {
+    Answer::Accepted { note: note.into() }
+}

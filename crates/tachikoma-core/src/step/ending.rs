@@ -1,0 +1,112 @@
+//! Ending an iteration before its time: the wait for a boundary, then the ladder.
+
+use super::Turn;
+use crate::effect::{Effect, Rung};
+use crate::event::LoopEvent;
+use crate::input::Urgency;
+use crate::outcome::{Outcome, Timeout};
+use crate::phase::{Cause, Work};
+use crate::policy::timeout;
+
+impl Turn<'_> {
+    /// Asks for the end of the iteration under way. Asking again can only make it more urgent.
+    pub(super) fn request_ending(&mut self, cause: Cause, urgency: Urgency) {
+        let Some(work) = self.work().cloned() else {
+            return;
+        };
+        let patience_until = match urgency {
+            Urgency::Graceful if self.policy.agent.event_stream && !work.tools.is_empty() => {
+                self.now.after(self.policy.timeouts.graceful)
+            }
+            Urgency::Graceful | Urgency::Now | Urgency::Kill => self.now,
+        };
+        let (cause, boundary_until) = match work.ending {
+            Some(before) if before.cause.severity() >= cause.severity() => {
+                (before.cause, before.boundary_until.min(patience_until))
+            }
+            Some(before) => (cause, before.boundary_until.min(patience_until)),
+            None => (cause, patience_until),
+        };
+        let unchanged = work
+            .ending
+            .is_some_and(|e| e.cause == cause && e.boundary_until == boundary_until);
+        if !unchanged {
+            self.record(LoopEvent::EndingRequested {
+                cause,
+                boundary_until,
+            });
+        }
+        match (urgency, work.ladder.map(|ladder| ladder.rung)) {
+            (Urgency::Kill, None | Some(Rung::Interrupt | Rung::Terminate)) => {
+                self.climb(&work, Rung::Kill);
+            }
+            // Told again, and more firmly: the next rung.
+            (Urgency::Now, Some(Rung::Interrupt)) => self.climb(&work, Rung::Terminate),
+            (Urgency::Graceful | Urgency::Now, None) => self.interrupt_at_boundary(),
+            (Urgency::Graceful | Urgency::Now | Urgency::Kill, Some(_)) => {}
+        }
+    }
+
+    /// Takes the first step of the ladder if an ending is wanted and nothing speaks against it.
+    pub(super) fn interrupt_at_boundary(&mut self) {
+        let Some(work) = self.work().cloned() else {
+            return;
+        };
+        let Some(ending) = work.ending else { return };
+        // A launch in flight is waited for: there is nothing to interrupt yet, and the wish is kept.
+        let up = work.launched.is_some() && work.ladder.is_none();
+        if up && (work.tools.is_empty() || ending.boundary_until <= self.now) {
+            self.climb(&work, Rung::Interrupt);
+        }
+    }
+
+    /// Acts on whatever deadline of the iteration has passed.
+    pub(super) fn overdue(&mut self, work: &Work) {
+        if let Some(ladder) = work.ladder {
+            if ladder.until <= self.now {
+                match ladder.rung {
+                    Rung::Interrupt => self.climb(work, Rung::Terminate),
+                    Rung::Terminate => self.climb(work, Rung::Kill),
+                    Rung::Kill => self.end(Outcome::Error {
+                        reason: unkillable(work),
+                    }),
+                }
+            }
+            return;
+        }
+        match timeout::next(self.policy, work).filter(|(time, _)| *time <= self.now) {
+            Some((_, timeout @ Timeout::Launch)) => {
+                self.request_ending(Cause::Timeout { timeout }, Urgency::Kill);
+            }
+            Some((_, timeout)) => self.request_ending(Cause::Timeout { timeout }, Urgency::Now),
+            None => self.interrupt_at_boundary(),
+        }
+    }
+
+    fn climb(&mut self, work: &Work, rung: Rung) {
+        let graces = &self.policy.ladder;
+        let grace = match rung {
+            Rung::Interrupt => graces.interrupt,
+            Rung::Terminate => graces.terminate,
+            Rung::Kill => graces.reap,
+        };
+        self.record(LoopEvent::RungClimbed {
+            rung,
+            until: self.now.after(grace),
+        });
+        self.wish(Effect::Signal {
+            generation: work.generation,
+            rung,
+        });
+    }
+}
+
+fn unkillable(work: &Work) -> String {
+    let which = work.pid.map_or_else(
+        || "the agent".to_owned(),
+        |pid| format!("the agent (pid {pid})"),
+    );
+    format!(
+        "{which} cannot be killed: it is stuck in the kernel; look at it with `ps`, then run the loop again"
+    )
+}

@@ -1,0 +1,47 @@
+//! A runner takes up the loop.
+
+use super::Turn;
+use crate::effect::Effect;
+use crate::event::{Launch, LoopEvent, Resumption, Runner};
+use crate::phase::Phase;
+
+impl Turn<'_> {
+    pub(super) fn start(&mut self, launch: Launch, runner: Runner) {
+        if self.state.startable().is_err() {
+            return self.wish(Effect::Finish);
+        }
+        let resumption = match (self.state.outcome(), self.state.started_at) {
+            (Some(outcome), _) => Resumption::AfterEnd {
+                outcome: outcome.clone(),
+            },
+            (None, Some(_)) => Resumption::AfterCrash,
+            (None, None) => Resumption::New,
+        };
+        self.record(LoopEvent::Started {
+            launch,
+            runner,
+            resumption,
+        });
+        match &self.state.phase {
+            Phase::Idle | Phase::Ended { .. } => self.proceed(None),
+            Phase::Waiting { wait } => {
+                let wait = *wait;
+                self.proceed(Some(wait));
+            }
+            // What an earlier runner left of the agent is ended before the shell starts a new one.
+            Phase::Working { .. } => {
+                self.record(LoopEvent::AttemptCut {
+                    iteration: self.state.iteration,
+                    attempt: self.state.attempt,
+                });
+                self.proceed(None);
+            }
+            Phase::Rebooting { reboot } => {
+                let reboot = reboot.clone();
+                self.begin_reboot(reboot.reason, reboot.then);
+            }
+            // Still paused: a crash is no reason to go on.
+            Phase::Paused { .. } => {}
+        }
+    }
+}
