@@ -1,1 +1,124 @@
-//! Placeholder.
+//! What Tachikoma knows about each coding agent: how a turn becomes a launch plan, and how its output becomes
+//! observations. No I/O happens here; adding an agent touches only this crate.
+
+mod claim;
+mod command;
+mod demo;
+mod registry;
+
+pub use claim::claims;
+pub use command::{CommandAgent, PromptVia};
+pub use demo::{DemoAgent, DemoLine};
+pub use registry::{AGENTS, Known, UnknownAgent, find};
+
+use std::ffi::OsString;
+
+use tachikoma_core::Context;
+use tachikoma_core::policy::AgentTraits;
+
+/// An agent, configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Agent {
+    /// Any program.
+    Command(CommandAgent),
+    /// The scripted agent of `tachikoma demo`.
+    Demo(DemoAgent),
+}
+
+/// One turn that an agent is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn<'a> {
+    /// The whole prompt, hand-off included.
+    pub prompt: &'a str,
+}
+
+/// How to start an agent on a turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchPlan {
+    /// The program, looked up in `PATH` unless it contains a slash.
+    pub program: OsString,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Variables on top of the runner's own.
+    pub env: Vec<(OsString, OsString)>,
+    /// What its standard input holds; it ends after that.
+    pub stdin: String,
+}
+
+/// Something an agent was seen to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Observation {
+    /// It said something to the reader.
+    Said(String),
+    /// It reported the fill of its context.
+    Measured(Context),
+    /// A tool call began.
+    ToolStarted {
+        /// The agent's own id of the call.
+        id: String,
+        /// The tool.
+        name: String,
+    },
+    /// A tool call ended.
+    ToolEnded {
+        /// The agent's own id of the call.
+        id: String,
+    },
+    /// The turn's final result.
+    Resulted {
+        /// Whether the agent calls it a success.
+        success: bool,
+        /// Its final words.
+        text: String,
+    },
+}
+
+impl Agent {
+    /// Returns the name by which the agent is configured.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Command(_) => "command",
+            Self::Demo(_) => "demo",
+        }
+    }
+
+    /// Returns what the agent can do, as far as the rules care.
+    #[must_use]
+    pub fn traits(&self) -> AgentTraits {
+        match self {
+            Self::Command(_) => AgentTraits {
+                event_stream: false,
+            },
+            Self::Demo(_) => AgentTraits { event_stream: true },
+        }
+    }
+
+    /// Plans the launch for a turn.
+    #[must_use]
+    pub fn plan(&self, turn: &Turn<'_>) -> LaunchPlan {
+        match self {
+            Self::Command(agent) => agent.plan(turn),
+            Self::Demo(agent) => agent.plan(turn),
+        }
+    }
+
+    /// Returns how many bytes of one line of output are looked at. A plain program's lines are only shown; an
+    /// event is one line, and events of several megabytes are real.
+    #[must_use]
+    pub fn line_max_bytes(&self) -> usize {
+        match self {
+            Self::Command(_) => 16 << 10,
+            Self::Demo(_) => 4 << 20,
+        }
+    }
+
+    /// Reads one line of standard output. A line that makes no sense is something said.
+    #[must_use]
+    pub fn observe(&self, line: &str) -> Vec<Observation> {
+        match self {
+            Self::Command(_) => vec![Observation::Said(line.to_owned())],
+            Self::Demo(agent) => agent.observe(line),
+        }
+    }
+}

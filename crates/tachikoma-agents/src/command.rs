@@ -1,0 +1,72 @@
+//! Any program as an agent: it gets the prompt, and its exit code says whether the turn went well.
+
+use std::ffi::OsString;
+
+use crate::{LaunchPlan, Turn};
+
+/// Any program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandAgent {
+    /// The program and its arguments; not empty.
+    pub program: Vec<OsString>,
+    /// How it gets the prompt.
+    pub prompt: PromptVia,
+    /// Variables on top of the runner's own.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+/// How a program gets its prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PromptVia {
+    /// On standard input.
+    Stdin,
+    /// As the last argument; standard input is empty.
+    Argument,
+}
+
+impl CommandAgent {
+    pub(crate) fn plan(&self, turn: &Turn<'_>) -> LaunchPlan {
+        let mut words = self.program.iter().cloned();
+        let program = words.next().unwrap_or_default();
+        let mut args: Vec<OsString> = words.collect();
+        let stdin = match self.prompt {
+            PromptVia::Stdin => turn.prompt.to_owned(),
+            PromptVia::Argument => {
+                args.push(turn.prompt.into());
+                String::new()
+            }
+        };
+        LaunchPlan {
+            program,
+            args,
+            env: self.env.clone(),
+            stdin,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prompt_goes_where_it_is_wanted() {
+        let agent = |prompt| CommandAgent {
+            program: vec!["sh".into(), "-x".into()],
+            prompt,
+            env: vec![("A".into(), "b".into())],
+        };
+        let turn = Turn { prompt: "do it" };
+        let plan = |args: &[&str], stdin: &str| LaunchPlan {
+            program: "sh".into(),
+            args: args.iter().map(Into::into).collect(),
+            env: vec![("A".into(), "b".into())],
+            stdin: stdin.to_owned(),
+        };
+        assert_eq!(agent(PromptVia::Stdin).plan(&turn), plan(&["-x"], "do it"));
+        assert_eq!(
+            agent(PromptVia::Argument).plan(&turn),
+            plan(&["-x", "do it"], "")
+        );
+    }
+}
