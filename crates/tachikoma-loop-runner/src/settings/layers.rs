@@ -20,7 +20,7 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Variables with our prefix that set no key, because a loop gives them to what it starts, or the program reads them before the
 /// configuration. The names are whole, and `TACHIKOMA_SESSION` is not the prefix of `TACHIKOMA_SESSION__STATE_DIR`.
-const NOT_SETTINGS: &[&str] = &[
+pub(super) const NOT_SETTINGS: &[&str] = &[
     "TACHIKOMA_LOOP_ID",
     "TACHIKOMA_SESSION",
     "TACHIKOMA_ITERATION",
@@ -49,13 +49,13 @@ const DEMO_PREFIX: &str = "TACHIKOMA_DEMO";
 ///     "tachikoma.toml:1: unknown key `max_iteration`\n  hint: did you mean `max_iterations`?"
 /// );
 /// ```
-#[derive(Debug, Default)]
+// No `Debug`: the raw values may be secrets.
+#[derive(Default)]
 pub struct Layers {
     assigned: BTreeMap<String, Assignment>,
     problems: Vec<Problem>,
 }
 
-#[derive(Debug)]
 struct Assignment {
     key: Key,
     value: Value,

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::built::{NOT_BUILT, is_built};
 use super::keys::{Key, LEAVES, Place, place};
+use super::layers::NOT_SETTINGS;
 use super::*;
 
 const CONTRACT: &str = include_str!("../../tests/data/tachikoma.toml");
@@ -352,10 +353,36 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
 }
 
 #[test]
+fn a_warning_at_100_is_off_and_above_no_limit() {
+    let settings = loaded("context.warning_percent = 100").settings;
+    assert_eq!(settings.context.warning_percent, Percent::whole(100));
+}
+
+#[test]
+fn agents_are_called_as_they_are_written() {
+    let names = [
+        "claude", "opencode", "codex", "gemini", "acp", "command", "demo",
+    ];
+    let settings = loaded(&format!("agent.fallback = {names:?}")).settings;
+    assert_eq!(
+        settings
+            .agent
+            .fallback
+            .iter()
+            .map(|name| name.as_str())
+            .collect::<Vec<_>>(),
+        names
+    );
+}
+
+#[test]
 fn the_schema_knows_every_key_and_alias() {
     let schema = schema();
     assert_eq!(schema["properties"]["iteration_delay"]["default"], "5s");
     assert_eq!(schema["properties"]["context_threshold"]["maximum"], 100);
+    for name in NOT_SETTINGS {
+        assert!(reference().contains(&format!("`{name}`")), "{name} is told");
+    }
     assert!(
         !reference().contains("|  |"),
         "every key has a type and a meaning"
