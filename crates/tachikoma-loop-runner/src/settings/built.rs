@@ -1,0 +1,56 @@
+//! Which keys are known but stand for something that does not exist yet.
+
+/// Keys, and tables with all their keys, that have no effect yet. A feature takes its keys off this list.
+pub(super) const NOT_BUILT: &[&str] = &[
+    "attended_mode",
+    "stop_conditions.max_test_failure_streak",
+    "stop_conditions.max_no_progress_iterations",
+    "stop_conditions.stop_on_patterns",
+    "stop_conditions.custom_scripts",
+    "stop_conditions.max_cost_usd",
+    "stop_conditions.max_tokens",
+    "stop_conditions.max_duration",
+    "stop_conditions.max_quota_percent",
+    "stop_conditions.confirmations",
+    "stop_conditions.objectives",
+    "session.claude_command",
+    "session.persist_sessions",
+    "session.fresh_each_iteration",
+    "context.warning_percent",
+    "context.hard_limit_percent",
+    "context.tool_call_threshold",
+    "reboot.mode",
+    "reboot.min_reboot_interval",
+    "reboot.max_reboots_per_hour",
+    "reboot.failure_cooldown",
+    "reboot.max_consecutive_failures",
+    "reboot.graceful_delay",
+    "reboot.confirm_timeout",
+    "reboot.enable_pre_hooks",
+    "reboot.enable_post_hooks",
+    "reboot.preserve_summary",
+    "reboot.handoff_max_bytes",
+    "reboot.triggers.on_degradation",
+    "reboot.triggers.after_duration",
+    "reboot.triggers.on_patterns",
+    "state",
+    "git",
+    "agent.fallback",
+    "agents.claude",
+    "agents.opencode",
+    "agents.codex",
+    "agents.gemini",
+    "agents.acp",
+    "opencode",
+    "gate",
+    "hook",
+    "notify",
+];
+
+/// Returns whether what `key` stands for exists.
+pub(super) fn is_built(key: &str) -> bool {
+    !NOT_BUILT.iter().any(|entry| {
+        key.strip_prefix(entry)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })
+}

@@ -1,0 +1,303 @@
+//! The keys of the configuration, in the order of its contract: what is known, what is near, what a variable means.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Settings;
+
+/// Other names of keys, as (alias, key).
+pub(super) const ALIASES: &[(&str, &str)] = &[("context_threshold", "context_redline_percent")];
+
+/// What every variable that sets a key begins with.
+pub(super) const VARIABLE_PREFIX: &str = "TACHIKOMA_";
+
+/// Every key that can hold a value, with its default. An empty table stands for any key below it.
+pub(super) static LEAVES: LazyLock<Vec<(String, Value)>> =
+    LazyLock::new(|| leaves(&Settings::default()));
+
+/// The path to a value, one segment per table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Key(pub(super) Vec<String>);
+
+impl Key {
+    /// Returns the key written with dots. A segment that itself has dots cannot be written so.
+    pub(super) fn dotted(text: &str) -> Self {
+        Self(text.split('.').map(Into::into).collect())
+    }
+
+    pub(super) fn child(&self, segment: &str) -> Self {
+        let mut segments = self.0.clone();
+        segments.push(segment.into());
+        Self(segments)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, segment) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str(".")?;
+            }
+            if segment.is_empty() || !segment.chars().all(is_bare) {
+                write!(f, "{segment:?}")?;
+            } else {
+                f.write_str(segment)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// TOML writes other keys in quotes.
+fn is_bare(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_' || c == '-'
+}
+
+/// What the contract has at a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A table of known keys.
+    Table,
+    /// A table of keys the user invents.
+    OpenTable,
+    /// A value.
+    Value,
+    /// Nothing.
+    Unknown,
+}
+
+/// Returns what the contract has at `key`.
+pub(super) fn place(key: &Key) -> Place {
+    let text = key.to_string();
+    for (leaf, default) in LEAVES.iter() {
+        let open = is_open(default);
+        if *leaf == text {
+            return if open { Place::OpenTable } else { Place::Value };
+        }
+        if is_below(leaf, &text) {
+            return Place::Table;
+        }
+        if open && is_below(&text, leaf) {
+            return Place::Value;
+        }
+    }
+    Place::Unknown
+}
+
+fn is_open(default: &Value) -> bool {
+    default.as_object().is_some_and(serde_json::Map::is_empty)
+}
+
+fn is_below(key: &str, table: &str) -> bool {
+    key.strip_prefix(table)
+        .is_some_and(|rest| rest.starts_with('.'))
+}
+
+/// Returns the key an alias stands for; any other key is itself.
+pub(super) fn canonical(key: &Key) -> Key {
+    let text = key.to_string();
+    match ALIASES.iter().find(|(alias, _)| *alias == text) {
+        Some((_, meant)) => Key::dotted(meant),
+        None => key.clone(),
+    }
+}
+
+/// Returns the variable that sets `key`.
+pub(super) fn variable(key: &str) -> String {
+    format!(
+        "{VARIABLE_PREFIX}{}",
+        key.replace('.', "__").to_ascii_uppercase()
+    )
+}
+
+/// Returns the key that the variable `name` sets.
+pub(super) fn of_variable(name: &str) -> Option<Key> {
+    if let Some((alias, _)) = ALIASES.iter().find(|(alias, _)| variable(alias) == name) {
+        return Some(Key::dotted(alias));
+    }
+    LEAVES.iter().find_map(|(leaf, default)| {
+        let rest = name.strip_prefix(&variable(leaf))?;
+        match rest.strip_prefix("__") {
+            _ if rest.is_empty() => Some(Key::dotted(leaf)),
+            Some(segment) if is_open(default) && !segment.is_empty() => {
+                Some(Key::dotted(leaf).child(segment))
+            }
+            Some(_) | None => None,
+        }
+    })
+}
+
+/// Returns a hint for an unknown key: the nearest of its own table, else of all.
+pub(super) fn hint_for_key(key: &Key) -> String {
+    let (Some(name), text) = (key.0.last(), key.to_string()) else {
+        return FALLBACK_HINT.into();
+    };
+    let table = text.len() - Key(vec![name.clone()]).to_string().len();
+    let own = siblings(&text[..table]);
+    let near = nearest(&text, own.iter().map(|sibling| (*sibling, *sibling)));
+    let all = || nearest(name, names().map(|known| (last_segment(known), known)));
+    did_you_mean(&if near.is_empty() { all() } else { near })
+}
+
+/// Returns a hint for an unknown variable: one that ends alike, else the nearest of all.
+pub(super) fn hint_for_variable(name: &str) -> String {
+    let name = name.strip_prefix(VARIABLE_PREFIX).unwrap_or(name);
+    let key = name.to_lowercase().replace("__", ".");
+    let mut near: Vec<&str> = names().filter(|known| last_segment(known) == key).collect();
+    if near.is_empty() {
+        near = nearest(&key, names().map(|known| (known, known)));
+    }
+    let near: Vec<String> = near.into_iter().map(variable).collect();
+    did_you_mean(&near)
+}
+
+/// Returns a hint for a name that is none of `known`.
+pub(super) fn hint_for_name(name: &str, known: &[&str]) -> Option<String> {
+    let near = nearest(name, known.iter().map(|known| (*known, *known)));
+    (!near.is_empty()).then(|| did_you_mean(&near))
+}
+
+const FALLBACK_HINT: &str = "`tachikoma config show` lists every key";
+
+fn names() -> impl Iterator<Item = &'static str> {
+    LEAVES
+        .iter()
+        .map(|(leaf, _)| leaf.as_str())
+        .chain(ALIASES.iter().map(|(alias, _)| *alias))
+}
+
+fn last_segment(key: &str) -> &str {
+    key.rsplit('.').next().unwrap_or(key)
+}
+
+/// The keys directly in `table`, which is empty or ends with a dot.
+fn siblings(table: &str) -> Vec<&'static str> {
+    let mut siblings: Vec<&str> = names()
+        .filter(|name| name.starts_with(table))
+        .map(|name| {
+            let end = name[table.len()..].find('.');
+            end.map_or(name, |end| &name[..table.len() + end])
+        })
+        .collect();
+    siblings.dedup();
+    siblings
+}
+
+/// The known ones whose name is least far from `name`, if that is near at all.
+fn nearest<'a>(name: &str, known: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<&'a str> {
+    let name = name.to_lowercase();
+    let mut least = last_segment(&name).len() / 3;
+    let mut near = Vec::new();
+    for (theirs, known) in known {
+        let distance = strsim::damerau_levenshtein(&name, &theirs.to_lowercase());
+        if distance < least {
+            near.clear();
+        }
+        if distance <= least {
+            least = distance;
+            near.push(known);
+        }
+    }
+    near
+}
+
+/// More than this many equally near names help nobody.
+const NEAR_MAX: usize = 3;
+
+fn did_you_mean(near: &[impl fmt::Display]) -> String {
+    let quoted: Vec<String> = near.iter().map(|name| format!("`{name}`")).collect();
+    match quoted.as_slice() {
+        [one] => format!("did you mean {one}?"),
+        [first @ .., last] if quoted.len() <= NEAR_MAX => {
+            format!("did you mean {} or {last}?", first.join(", "))
+        }
+        [] | [..] => FALLBACK_HINT.into(),
+    }
+}
+
+/// Returns every value below `value` with its dotted key, in the order in which it is declared.
+pub(super) fn leaves(value: &impl Serialize) -> Vec<(String, Value)> {
+    let text = serde_json::to_string(value).expect("plain data always serialises");
+    let node = serde_json::from_str(&text).expect("what was just written can be read");
+    let mut leaves = Vec::new();
+    flatten(&Key::default(), node, &mut leaves);
+    leaves
+}
+
+fn flatten(key: &Key, node: Node, leaves: &mut Vec<(String, Value)>) {
+    match node {
+        Node::Leaf(value) => leaves.push((key.to_string(), value)),
+        Node::Table(children) if children.is_empty() => {
+            leaves.push((key.to_string(), Value::Object(serde_json::Map::new())));
+        }
+        Node::Table(children) => {
+            for (segment, child) in children {
+                flatten(&key.child(&segment), child, leaves);
+            }
+        }
+    }
+}
+
+/// JSON whose tables keep their order.
+enum Node {
+    Leaf(Value),
+    Table(Vec<(String, Self)>),
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AnyNode;
+        impl<'de> Visitor<'de> for AnyNode {
+            type Value = Node;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("any value")
+            }
+
+            fn visit_unit<E>(self) -> Result<Node, E> {
+                Ok(Node::Leaf(Value::Null))
+            }
+
+            fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
+                Ok(Node::Leaf(value.into()))
+            }
+
+            fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
+                Ok(Node::Leaf(value.into()))
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
+                Ok(Node::Leaf(value.into()))
+            }
+
+            fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
+                Ok(Node::Leaf(value.into()))
+            }
+
+            fn visit_str<E>(self, value: &str) -> Result<Node, E> {
+                Ok(Node::Leaf(value.into()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+                let mut list = Vec::new();
+                while let Some(item) = items.next_element()? {
+                    list.push(item);
+                }
+                Ok(Node::Leaf(Value::Array(list)))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+                let mut table = Vec::new();
+                while let Some(item) = items.next_entry()? {
+                    table.push(item);
+                }
+                Ok(Node::Table(table))
+            }
+        }
+        deserializer.deserialize_any(AnyNode)
+    }
+}

@@ -1,0 +1,137 @@
+//! The arrays of tables: `[[gate]]`, `[[hook]]` and `[[notify]]`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::scalars::{HumanDuration, Secret};
+
+/// A command that must exit 0 before a claim of completion is believed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Gate {
+    /// What the gate is called in messages.
+    pub name: String,
+    /// The command line, run by the shell.
+    pub command: String,
+    /// A gate that runs longer has failed. 0 = no limit.
+    #[serde(default = "gate_timeout")]
+    pub timeout: HumanDuration,
+    /// When the gate runs.
+    #[serde(default)]
+    pub when: GateMoment,
+}
+
+fn gate_timeout() -> HumanDuration {
+    HumanDuration::from_secs(10 * 60)
+}
+
+/// When a gate runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum GateMoment {
+    /// When the agent claims completion.
+    #[default]
+    Completion,
+    /// After every iteration, and when the agent claims completion.
+    Iteration,
+}
+
+/// A command run at a moment of the loop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Hook {
+    /// The moment.
+    pub on: Moment,
+    /// The command line, run by the shell.
+    pub command: String,
+    /// A hook that runs longer is ended. 0 = no limit.
+    #[serde(default = "hook_timeout")]
+    pub timeout: HumanDuration,
+}
+
+fn hook_timeout() -> HumanDuration {
+    HumanDuration::from_secs(30)
+}
+
+/// A moment of the loop at which hooks run and people are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum Moment {
+    /// The loop starts.
+    LoopStart,
+    /// The loop ended.
+    LoopEnd,
+    /// An iteration starts.
+    IterationStart,
+    /// An iteration ended.
+    IterationEnd,
+    /// A session starts.
+    SessionStart,
+    /// A session ended.
+    SessionEnd,
+    /// A session is about to be replaced.
+    BeforeReboot,
+    /// A session was replaced.
+    AfterReboot,
+    /// Tests pass that failed, or fail that passed.
+    TestsChanged,
+    /// An iteration changed nothing.
+    NoProgress,
+    /// Something failed.
+    Error,
+    /// The operator is asked.
+    Question,
+    /// The loop waits for a usage limit to pass.
+    LimitWait,
+}
+
+/// Who is told what.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Notify {
+    /// The moments that are told.
+    #[serde(default = "notify_moments")]
+    pub on: Vec<Moment>,
+    /// The way the message takes.
+    pub to: NotifyTarget,
+    /// The address of the service. Shown as `***`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<Secret>,
+    /// The command line given the message, for `to = "command"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+}
+
+fn notify_moments() -> Vec<Moment> {
+    vec![
+        Moment::LoopEnd,
+        Moment::Error,
+        Moment::Question,
+        Moment::LimitWait,
+    ]
+}
+
+/// The way a message takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum NotifyTarget {
+    /// The desktop's notifications.
+    Desktop,
+    /// A command of the operator's.
+    Command,
+    /// An HTTP address.
+    Webhook,
+    /// Slack.
+    Slack,
+    /// Discord.
+    Discord,
+    /// Telegram.
+    Telegram,
+    /// ntfy.
+    Ntfy,
+    /// Mail.
+    Email,
+}

@@ -1,0 +1,89 @@
+//! The settings that hold, with the origin of each.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::problem::Origin;
+use super::{Settings, built, keys};
+
+/// The settings that hold, with the origin of each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// The settings.
+    pub settings: Settings,
+    /// Of the keys that were set.
+    origins: BTreeMap<String, Origin>,
+}
+
+/// One line of `tachikoma config show`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The key, written with dots.
+    pub key: String,
+    /// The value as TOML, secrets as `***`; none when the key is absent.
+    pub value: Option<String>,
+    /// Where the value came from.
+    pub origin: &'a Origin,
+}
+
+impl Loaded {
+    pub(super) fn new(settings: Settings, origins: BTreeMap<String, Origin>) -> Self {
+        Self { settings, origins }
+    }
+
+    /// Returns where the value of `key` came from; a key nobody set is a default.
+    #[must_use]
+    pub fn origin_of(&self, key: &str) -> &Origin {
+        self.origins.get(key).unwrap_or(&Origin::Default)
+    }
+
+    /// Returns every key with its value and origin, in the order of the configuration's contract.
+    pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        keys::leaves(&self.settings)
+            .into_iter()
+            .map(|(key, value)| Entry {
+                origin: self.origin_of(&key),
+                value: toml_text(&value),
+                key,
+            })
+    }
+
+    /// Returns a hash of the settings, the same for the same values whatever their origin. Secrets are not part of it: it is
+    /// written where they must not be guessed.
+    #[must_use]
+    pub fn hash(&self) -> u32 {
+        let mut leaves = keys::leaves(&self.settings);
+        leaves.sort_by(|(a, _), (b, _)| a.cmp(b));
+        leaves.iter().fold(0, |hash, (key, value)| {
+            crc32c::crc32c_append(hash, format!("{key}={value}\n").as_bytes())
+        })
+    }
+
+    /// Returns the keys somebody set although what they stand for is not built yet.
+    #[must_use]
+    pub fn not_built(&self) -> Vec<&str> {
+        self.origins
+            .keys()
+            .map(String::as_str)
+            .filter(|key| !built::is_built(key))
+            .collect()
+    }
+}
+
+/// Returns a value as TOML; an absent one has no text.
+pub(super) fn toml_text(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        // 85, not 85.0.
+        Value::Number(number) => Some(match number.as_f64() {
+            Some(float) if number.is_f64() => float.to_string(),
+            Some(_) | None => number.to_string(),
+        }),
+        Value::Bool(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
+            toml::Value::try_from(value)
+                .ok()
+                .map(|value| value.to_string())
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The configuration for machines, as a JSON schema, and for people, as `docs/configuration.md`.
+
+use serde_json::{Value, json};
+
+use super::loaded::toml_text;
+use super::{Settings, built, keys};
+
+/// Returns the JSON schema of `tachikoma.toml`.
+#[must_use]
+pub fn schema() -> Value {
+    let mut schema = schemars::schema_for!(Settings).to_value();
+    for (alias, key) in keys::ALIASES {
+        let mut property = schema["properties"][key].clone();
+        property["description"] = json!(format!("The same as `{key}`; give one of them."));
+        schema["properties"][alias] = property;
+    }
+    schema
+}
+
+/// Returns the text of `docs/configuration.md`.
+#[must_use]
+pub fn reference() -> String {
+    let schema = schemars::schema_for!(Settings).to_value();
+    let mut page = String::from(INTRODUCTION);
+    for section in sections(&schema) {
+        page.push_str(&section.text(&schema));
+    }
+    page
+}
+
+const INTRODUCTION: &str = r#"# Configuration
+
+<!-- Written by `UPDATE_DOCS=1 cargo test -p tachikoma-loop-runner settings`; do not edit. -->
+
+Every key has a default; an empty file is valid. Values come from these layers, and a later one wins:
+
+1. the defaults below,
+2. the user's file,
+3. `tachikoma.toml` in the working directory,
+4. variables: `TACHIKOMA_` and the key in capitals, tables joined by two underscores,
+5. the recorded launch of the loop,
+6. flags.
+
+`tachikoma config show` prints every value with its origin. An unknown key or a bad value is an error that names its place and the
+nearest right key, also when a later layer replaces the value.
+
+```sh
+TACHIKOMA_MAX_ITERATIONS=20
+TACHIKOMA_SESSION__SESSION_TIMEOUT=2h
+TACHIKOMA_AGENTS__COMMAND__PROGRAM='["sh", "agent.sh"]'
+```
+
+A variable's value is read as TOML where that fits the key, else as plain text. These variables set no key: `TACHIKOMA_LOOP_ID`,
+`TACHIKOMA_SESSION`, `TACHIKOMA_ITERATION`, `TACHIKOMA_ATTEMPT`, `TACHIKOMA_LOG`, `TACHIKOMA_CONFIG`, and all that begin with
+`TACHIKOMA_DEMO`.
+
+Tables are merged key by key. A list replaces the list below it.
+
+Durations are text with a unit: `"5s"`, `"10m"`, `"1h 30m"`. Relative paths start at `working_dir`.
+
+0 means *no limit* for counts and time-outs, *none* for delays and graces, *off* for thresholds. A threshold in percent is off at
+100. The one exception is `reboot.max_restarts`: absent means no limit, 0 means never.
+
+Secrets are shown as `***` everywhere.
+"#;
+
+/// A section of the page: tables with the same keys share one, if all or none of them are built.
+struct Section {
+    headings: Vec<String>,
+    /// One of the tables, to look its keys up.
+    table: String,
+    is_list: bool,
+    keys: Vec<String>,
+}
+
+fn sections(schema: &Value) -> Vec<Section> {
+    let mut sections: Vec<(Value, Section)> = Vec::new();
+    for (leaf, _) in keys::LEAVES.iter() {
+        let (table, name) = leaf.rsplit_once('.').unwrap_or(("", leaf));
+        let items = &property(schema, leaf)["items"]["$ref"];
+        let (table, is_list) = if items.is_string() {
+            (leaf.as_str(), true)
+        } else {
+            (table, false)
+        };
+        let node = property(schema, table);
+        let kind = if is_list { items } else { &node["$ref"] };
+        let keys = if is_list {
+            list_keys(resolve(schema, &node["items"]))
+        } else {
+            vec![name.into()]
+        };
+        let same = |section: &Section| {
+            section.table == table || built::is_built(&section.table) == built::is_built(table)
+        };
+        match sections
+            .iter_mut()
+            .find(|(known, section)| known == kind && same(section))
+        {
+            Some((_, section)) if section.table == table => section.keys.extend(keys),
+            Some((_, section)) => {
+                let heading = heading(table, is_list);
+                if !section.headings.contains(&heading) {
+                    section.headings.push(heading);
+                }
+            }
+            None => {
+                let section = Section {
+                    headings: vec![heading(table, is_list)],
+                    table: table.into(),
+                    is_list,
+                    keys,
+                };
+                sections.push((kind.clone(), section));
+            }
+        }
+    }
+    sections.into_iter().map(|(_, section)| section).collect()
+}
+
+fn heading(table: &str, is_list: bool) -> String {
+    match (table, is_list) {
+        ("", _) => "Top level".into(),
+        (table, true) => format!("`[[{table}]]`"),
+        (table, false) => format!("`[{table}]`"),
+    }
+}
+
+/// The schema keeps the order of required keys only; they come first.
+fn list_keys(items: &Value) -> Vec<String> {
+    let required: Vec<String> = items["required"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|name| name.as_str().map(Into::into))
+        .collect();
+    let properties = items["properties"].as_object().into_iter().flatten();
+    let optional: Vec<String> = properties
+        .map(|(name, _)| name.clone())
+        .filter(|name| !required.contains(name))
+        .collect();
+    [required, optional].concat()
+}
+
+impl Section {
+    fn text(&self, schema: &Value) -> String {
+        let node = property(schema, &self.table);
+        let table = if self.is_list {
+            resolve(schema, &node["items"])
+        } else {
+            resolve(schema, node)
+        };
+        let mut text = format!("\n## {}\n", self.headings.join(", "));
+        if !self.table.is_empty() {
+            let description = if self.headings.len() > 1 {
+                &table["description"]
+            } else {
+                &node["description"]
+            };
+            text.push_str(&format!("\n{}", description.as_str().unwrap_or_default()));
+            if self.is_list && !built::is_built(&self.table) {
+                text.push_str(NOT_BUILT_YET);
+            }
+            text.push('\n');
+        }
+        text.push_str("\n| Key | Type | Default | Meaning |\n|---|---|---|---|\n");
+        for name in &self.keys {
+            text.push_str(&self.row(name, &table["properties"][name]));
+        }
+        text
+    }
+
+    fn row(&self, name: &str, node: &Value) -> String {
+        let key = if self.table.is_empty() {
+            name.into()
+        } else {
+            format!("{}.{name}", self.table)
+        };
+        let default = match (node.get("default").map(toml_text), self.is_list) {
+            (Some(Some(text)), _) => format!("`{text}`"),
+            (None, true) if !is_nullable(node) => "required".into(),
+            (Some(None) | None, _) => "absent".into(),
+        };
+        let mut meaning = node["description"].as_str().unwrap_or_default().to_owned();
+        if !self.is_list && !built::is_built(&key) {
+            meaning.push_str(NOT_BUILT_YET);
+        }
+        format!(
+            "| `{name}` | {} | {default} | {meaning} |\n",
+            type_words(node)
+        )
+    }
+}
+
+const NOT_BUILT_YET: &str = " *Not built yet.*";
+
+/// Returns the schema of the value at a dotted key; of the whole for the empty one.
+fn property<'a>(schema: &'a Value, key: &str) -> &'a Value {
+    key.split('.')
+        .filter(|segment| !segment.is_empty())
+        .fold(schema, |node, segment| {
+            &resolve(schema, node)["properties"][segment]
+        })
+}
+
+/// Returns what a reference refers to; any other schema is itself.
+fn resolve<'a>(schema: &'a Value, node: &'a Value) -> &'a Value {
+    match node["$ref"]
+        .as_str()
+        .and_then(|path| path.strip_prefix('#'))
+    {
+        Some(pointer) => schema.pointer(pointer).unwrap_or(node),
+        None => node,
+    }
+}
+
+fn is_nullable(node: &Value) -> bool {
+    node["type"]
+        .as_array()
+        .is_some_and(|types| types.contains(&json!("null")))
+}
+
+fn type_words(node: &Value) -> String {
+    if let Some(variants) = node["oneOf"].as_array() {
+        let names: Vec<String> = variants
+            .iter()
+            .filter_map(|variant| Some(format!("`\"{}\"`", variant["const"].as_str()?)))
+            .collect();
+        return names.join(", ");
+    }
+    let types = &node["type"];
+    let name = types
+        .as_str()
+        .or_else(|| types[0].as_str())
+        .unwrap_or_default();
+    match (name, node["format"].as_str()) {
+        ("string", Some("human-duration")) => "duration".into(),
+        ("string", Some("secret")) => "secret".into(),
+        ("string", _) => "text".into(),
+        ("number", Some("percent")) => "percent".into(),
+        ("number", Some("usd")) => "US dollars".into(),
+        ("integer", _) => "whole number".into(),
+        ("boolean", _) => "true or false".into(),
+        ("array", _) => format!("list of {}", type_words(&node["items"])),
+        ("object", _) => format!("table of {}s", type_words(&node["additionalProperties"])),
+        (other, _) => other.into(),
+    }
+}

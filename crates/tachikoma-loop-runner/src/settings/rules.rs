@@ -1,0 +1,184 @@
+//! What must hold between values that are each right by themselves.
+
+use super::Settings;
+use super::keys;
+use super::lists::NotifyTarget;
+use super::loaded::Loaded;
+use super::problem::{Origin, Problem};
+use super::scalars::Secret;
+
+/// A rule that does not hold, with the keys it is about.
+struct Broken {
+    keys: Vec<String>,
+    what: String,
+    hint: &'static str,
+}
+
+/// Returns the rules that do not hold, leaving out those about keys that already have a problem.
+pub(super) fn broken(loaded: &Loaded, known: &[Problem]) -> Vec<Problem> {
+    let settings = &loaded.settings;
+    let has_problem = |key: &String| {
+        known
+            .iter()
+            .any(|problem| problem.key.as_ref() == Some(key))
+    };
+    [
+        ranges(settings),
+        percents(settings),
+        encryption(settings),
+        notify(settings),
+        masks(settings),
+    ]
+    .into_iter()
+    .flatten()
+    .filter(|broken| !broken.keys.iter().any(has_problem))
+    .map(|broken| {
+        let set = broken
+            .keys
+            .iter()
+            .find(|key| *loaded.origin_of(key) != Origin::Default);
+        Problem {
+            origin: set.map_or(Origin::Default, |key| loaded.origin_of(key).clone()),
+            key: set.or(broken.keys.first()).cloned(),
+            what: broken.what,
+            hint: Some(broken.hint.into()),
+        }
+    })
+    .collect()
+}
+
+fn ranges(settings: &Settings) -> Vec<Broken> {
+    let paths = [
+        ("working_dir", &settings.working_dir),
+        ("prompt_path", &settings.prompt_path),
+        ("session.state_dir", &settings.session.state_dir),
+        ("state.state_path", &settings.state.state_path),
+        ("state.backup_dir", &settings.state.backup_dir),
+    ];
+    let empty = paths
+        .into_iter()
+        .filter(|(_, path)| path.as_os_str().is_empty());
+    let mut broken: Vec<Broken> = empty
+        .map(|(key, _)| Broken {
+            keys: vec![key.into()],
+            what: format!("`{key}` must not be empty"),
+            hint: "remove the key to get its default",
+        })
+        .collect();
+    if settings.stop_conditions.confirmations == 0 {
+        broken.push(Broken {
+            keys: vec!["stop_conditions.confirmations".into()],
+            what: "`stop_conditions.confirmations` must be at least 1, not 0".into(),
+            hint: "1 believes the first claim of completion",
+        });
+    }
+    broken
+}
+
+fn percents(settings: &Settings) -> Vec<Broken> {
+    let (warning, hard_limit) = (
+        settings.context.warning_percent,
+        settings.context.hard_limit_percent,
+    );
+    // 100 is no warning at all.
+    if warning <= hard_limit || warning.get() == 100.0 {
+        return Vec::new();
+    }
+    vec![Broken {
+        keys: vec![
+            "context.warning_percent".into(),
+            "context.hard_limit_percent".into(),
+        ],
+        what: format!(
+            "`context.warning_percent` ({warning}) must not be above `context.hard_limit_percent` ({hard_limit})"
+        ),
+        hint: "a warning comes before the limit; 100 switches it off",
+    }]
+}
+
+fn encryption(settings: &Settings) -> Vec<Broken> {
+    let state = &settings.state;
+    if !state.encrypt
+        || state.encrypt_passphrase_file.is_some()
+        || !state.encrypt_recipients.is_empty()
+    {
+        return Vec::new();
+    }
+    vec![Broken {
+        keys: vec![
+            "state.encrypt".into(),
+            "state.encrypt_passphrase_file".into(),
+            "state.encrypt_recipients".into(),
+        ],
+        what: "`state.encrypt` needs `state.encrypt_passphrase_file` or `state.encrypt_recipients`"
+            .into(),
+        hint: "name the file of the passphrase, or the public keys",
+    }]
+}
+
+fn notify(settings: &Settings) -> Vec<Broken> {
+    let lacks = |target: &str, key: &str, hint| Broken {
+        keys: vec!["notify".into()],
+        what: format!("`notify.to` is `{target}`, which needs `notify.{key}`"),
+        hint,
+    };
+    let lacking = settings.notify.iter().filter_map(|notify| {
+        let url = |target| {
+            let hint = "give the address the message is sent to";
+            notify.url.is_none().then(|| lacks(target, "url", hint))
+        };
+        match notify.to {
+            NotifyTarget::Command => {
+                let hint = "give the command line that is run";
+                notify
+                    .command
+                    .is_none()
+                    .then(|| lacks("command", "command", hint))
+            }
+            NotifyTarget::Webhook => url("webhook"),
+            NotifyTarget::Slack => url("slack"),
+            NotifyTarget::Discord => url("discord"),
+            NotifyTarget::Ntfy => url("ntfy"),
+            NotifyTarget::Desktop | NotifyTarget::Telegram | NotifyTarget::Email => None,
+        }
+    });
+    lacking.collect()
+}
+
+/// A recorded or copied mask would otherwise be used as the secret itself.
+fn masks(settings: &Settings) -> Vec<Broken> {
+    let agents = &settings.agents;
+    let environments = [
+        ("claude", &agents.claude.env),
+        ("opencode", &agents.opencode.env),
+        ("codex", &agents.codex.env),
+        ("gemini", &agents.gemini.env),
+        ("acp", &agents.acp.env),
+        ("command", &agents.command.env),
+        ("demo", &agents.demo.env),
+    ];
+    let variables = environments.into_iter().flat_map(|(agent, env)| {
+        env.iter().map(move |(name, secret)| {
+            let key = keys::Key(vec![
+                "agents".into(),
+                agent.into(),
+                "env".into(),
+                name.clone(),
+            ]);
+            (key.to_string(), secret)
+        })
+    });
+    let urls = settings
+        .notify
+        .iter()
+        .filter_map(|notify| Some(("notify".into(), notify.url.as_ref()?)));
+    variables
+        .chain(urls)
+        .filter(|(_, secret)| secret.expose() == Secret::MASK)
+        .map(|(key, _)| Broken {
+            what: format!("`{key}` has `{}` where a secret belongs", Secret::MASK),
+            keys: vec![key],
+            hint: "that is how secrets are shown; give the secret itself",
+        })
+        .collect()
+}

@@ -1,0 +1,111 @@
+//! From TOML text to values and the lines on which they stand.
+
+use std::collections::BTreeMap;
+
+use toml::Table;
+use toml::de::{DeTable, DeValue};
+
+use super::keys::Key;
+
+/// The line of every place in a TOML text.
+#[derive(Debug)]
+pub(super) struct Lines(BTreeMap<String, usize>);
+
+/// Text that is not TOML.
+#[derive(Debug)]
+pub(super) struct NotToml {
+    pub(super) line: Option<usize>,
+    pub(super) what: String,
+}
+
+/// Reads `text`, or returns one complaint for each line that is not TOML.
+pub(super) fn parse(text: &str) -> Result<(Table, Lines), Vec<NotToml>> {
+    let (spanned, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        let mut complaints: Vec<_> = errors.iter().map(|error| complaint(error, text)).collect();
+        complaints.sort_by_key(|complaint| complaint.line);
+        complaints.dedup_by_key(|complaint| complaint.line);
+        return Err(complaints);
+    }
+    let table = text
+        .parse()
+        .map_err(|error| vec![number_complaint(&error, text)])?;
+    let mut lines = BTreeMap::new();
+    note_lines("", spanned.get_ref(), text, &mut lines);
+    Ok((table, Lines(lines)))
+}
+
+impl Lines {
+    /// Returns the line of a place such as `gate[1].timeout`, or of what it stands in.
+    pub(super) fn of(&self, place: &str) -> Option<usize> {
+        let mut place = place;
+        // Ends: the place gets shorter.
+        loop {
+            if let Some(line) = self.0.get(place) {
+                return Some(*line);
+            }
+            place = &place[..place.rfind(['.', '['])?];
+        }
+    }
+}
+
+fn complaint(error: &toml::de::Error, text: &str) -> NotToml {
+    let message = error.message().replace('\n', ", ");
+    let named = error.span().and_then(|span| text.get(span));
+    NotToml {
+        line: error.span().map(|span| line_at(text, span.start)),
+        what: match named {
+            Some(key) if message == "duplicate key" => format!("duplicate key `{key}`"),
+            Some(_) | None => message,
+        },
+    }
+}
+
+/// Well-formed text fails only by a number that no TOML value can hold.
+fn number_complaint(error: &toml::de::Error, text: &str) -> NotToml {
+    let number = error.span().and_then(|span| text.get(span));
+    NotToml {
+        what: format!("number `{}` is out of range", number.unwrap_or_default()),
+        ..complaint(error, text)
+    }
+}
+
+/// Returns the line, counted from 1, of the byte at `offset`.
+pub(super) fn line_at(text: &str, offset: usize) -> usize {
+    let before = text.as_bytes().iter().take(offset);
+    1 + before.filter(|byte| **byte == b'\n').count()
+}
+
+fn note_lines(
+    table: &str,
+    children: &DeTable<'_>,
+    text: &str,
+    lines: &mut BTreeMap<String, usize>,
+) {
+    for (name, value) in children {
+        let name_text = Key(vec![name.get_ref().to_string()]).to_string();
+        let place = if table.is_empty() {
+            name_text
+        } else {
+            format!("{table}.{name_text}")
+        };
+        lines.insert(place.clone(), line_at(text, name.span().start));
+        note_lines_below(&place, value.get_ref(), text, lines);
+    }
+}
+
+fn note_lines_below(
+    place: &str,
+    value: &DeValue<'_>,
+    text: &str,
+    lines: &mut BTreeMap<String, usize>,
+) {
+    if let Some(table) = value.as_table() {
+        note_lines(place, table, text, lines);
+    }
+    for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+        let place = format!("{place}[{index}]");
+        lines.insert(place.clone(), line_at(text, item.span().start));
+        note_lines_below(&place, item.get_ref(), text, lines);
+    }
+}
