@@ -4,6 +4,7 @@
 mod claim;
 mod command;
 mod demo;
+pub mod line;
 mod registry;
 
 pub use claim::claims;

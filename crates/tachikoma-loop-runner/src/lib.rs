@@ -6,4 +6,6 @@ compile_error!(
     "Tachikoma does not run on Windows: it needs Unix signals and process groups. Use it inside WSL."
 );
 
+pub mod process;
+pub mod session;
 pub mod settings;

@@ -1,0 +1,260 @@
+//! Splits an agent's output into lines of bounded length, whatever bytes it writes.
+
+use std::borrow::Cow;
+
+/// Buffers above this are given back after the line that needed them, so that one huge line does not keep its memory.
+const BUFFER_BYTES_KEPT: usize = 64 * 1024;
+
+/// What a byte sequence that is no text becomes; NUL is one too, since terminals and C programs cut there.
+const REPLACEMENT: &str = "\u{FFFD}";
+
+/// One line of output, without its line ending.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// The text, with invalid UTF-8 and NUL bytes replaced.
+    pub text: Cow<'a, str>,
+    /// How many bytes of the line were left out because it was longer than the cap.
+    pub omitted_bytes: u64,
+}
+
+/// Cuts a stream of bytes into lines and keeps at most one line's head in memory.
+#[derive(Debug)]
+pub struct LineSplitter {
+    line_bytes_max: usize,
+    head: Vec<u8>,
+    omitted_bytes: u64,
+    /// Whether the last byte left out was a carriage return: it belongs to the ending if a newline follows.
+    omitted_ends_in_cr: bool,
+    /// Whether the current line has begun; an empty head alone does not say.
+    begun: bool,
+}
+
+impl LineSplitter {
+    /// Returns a splitter that keeps at most `line_bytes_max` bytes of each line.
+    #[must_use]
+    pub fn new(line_bytes_max: usize) -> Self {
+        Self {
+            line_bytes_max,
+            head: Vec::new(),
+            omitted_bytes: 0,
+            omitted_ends_in_cr: false,
+            begun: false,
+        }
+    }
+
+    /// Takes the next bytes and hands every line they complete to `each`.
+    pub fn push(&mut self, bytes: &[u8], each: &mut dyn FnMut(Line<'_>)) {
+        let mut rest = bytes;
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let (line, after) = rest.split_at(end);
+            if !self.begun && line.len() <= self.line_bytes_max {
+                each(whole(strip_cr(line)));
+            } else {
+                self.keep(line);
+                self.complete(each);
+            }
+            rest = after.get(1..).unwrap_or_default();
+        }
+        if !rest.is_empty() {
+            self.keep(rest);
+        }
+    }
+
+    /// Hands over the half line that stands at the end of the stream, if there is one.
+    pub fn finish(&mut self, each: &mut dyn FnMut(Line<'_>)) {
+        if self.begun {
+            let omitted = self.omitted_bytes;
+            each(cut(&self.head, omitted));
+            self.reset();
+        }
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        self.begun = true;
+        let room = self.line_bytes_max.saturating_sub(self.head.len());
+        let (kept, left_out) = bytes.split_at(bytes.len().min(room));
+        self.head.extend_from_slice(kept);
+        if let Some(last) = left_out.last() {
+            self.omitted_ends_in_cr = *last == b'\r';
+            self.omitted_bytes = self.omitted_bytes.saturating_add(left_out.len() as u64);
+        }
+    }
+
+    fn complete(&mut self, each: &mut dyn FnMut(Line<'_>)) {
+        let ending = u64::from(self.omitted_ends_in_cr);
+        match self.omitted_bytes - ending {
+            0 if ending == 0 => each(whole(strip_cr(&self.head))),
+            0 => each(whole(&self.head)),
+            omitted => each(cut(&self.head, omitted)),
+        }
+        self.reset();
+    }
+
+    fn reset(&mut self) {
+        self.head.clear();
+        if self.head.capacity() > BUFFER_BYTES_KEPT {
+            self.head = Vec::new();
+        }
+        self.omitted_bytes = 0;
+        self.omitted_ends_in_cr = false;
+        self.begun = false;
+    }
+}
+
+fn strip_cr(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+fn whole(bytes: &[u8]) -> Line<'_> {
+    Line {
+        text: text(bytes),
+        omitted_bytes: 0,
+    }
+}
+
+/// A head that was cut inside a character loses that character's bytes too: they would only be noise.
+fn cut(head: &[u8], omitted_bytes: u64) -> Line<'_> {
+    if omitted_bytes == 0 {
+        return whole(head);
+    }
+    let broken = match head.utf8_chunks().last() {
+        // Three bytes at most: a complete character would not be invalid at the end.
+        Some(chunk) if head.ends_with(chunk.invalid()) && chunk.invalid().len() < 4 => {
+            chunk.invalid().len()
+        }
+        Some(_) | None => 0,
+    };
+    let kept = head.get(..head.len() - broken).unwrap_or(head);
+    Line {
+        text: text(kept),
+        omitted_bytes: omitted_bytes + broken as u64,
+    }
+}
+
+fn text(bytes: &[u8]) -> Cow<'_, str> {
+    match String::from_utf8_lossy(bytes) {
+        clean if !clean.contains('\0') => clean,
+        with_nul => Cow::Owned(with_nul.replace('\0', REPLACEMENT)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Long enough for every sample; the cap has its own tests.
+    const ROOMY: usize = 1024;
+
+    fn split(cap: usize, pieces: &[&[u8]]) -> Vec<(String, u64)> {
+        let mut lines = Vec::new();
+        let mut splitter = LineSplitter::new(cap);
+        let mut each = |line: Line<'_>| lines.push((line.text.into_owned(), line.omitted_bytes));
+        for piece in pieces {
+            splitter.push(piece, &mut each);
+        }
+        splitter.finish(&mut each);
+        lines
+    }
+
+    fn texts(cap: usize, bytes: &[u8]) -> Vec<(String, u64)> {
+        split(cap, &[bytes])
+    }
+
+    fn plain(lines: &[&str]) -> Vec<(String, u64)> {
+        lines.iter().map(|line| ((*line).to_owned(), 0)).collect()
+    }
+
+    #[test]
+    fn line_endings_are_stripped_and_empty_lines_are_lines() {
+        assert_eq!(
+            texts(ROOMY, b"a\r\n\n\r\nb\rc\n"),
+            plain(&["a", "", "", "b\rc"])
+        );
+        assert_eq!(texts(ROOMY, b""), plain(&[]));
+    }
+
+    #[test]
+    fn half_a_line_at_the_end_is_a_line() {
+        assert_eq!(texts(ROOMY, b"a\nb"), plain(&["a", "b"]));
+        assert_eq!(
+            texts(ROOMY, b"b\r"),
+            plain(&["b\r"]),
+            "no newline, no line ending"
+        );
+    }
+
+    #[test]
+    fn nul_and_invalid_bytes_become_replacement_characters() {
+        assert_eq!(
+            texts(ROOMY, b"a\0b\xFFc\n\xE2\x82\n"),
+            plain(&["a\u{FFFD}b\u{FFFD}c", "\u{FFFD}"])
+        );
+    }
+
+    #[test]
+    fn every_split_position_gives_the_same_lines() {
+        let sample: &[u8] = "one\r\n\nzwölf €\n\0\u{1F600}\r\r\nlong long line\r\nhalf".as_bytes();
+        for cap in [1, 3, 4, 5, 8, 12, 14, ROOMY] {
+            let expected = texts(cap, sample);
+            for first in 0..=sample.len() {
+                for second in first..=sample.len() {
+                    let pieces = [&sample[..first], &sample[first..second], &sample[second..]];
+                    assert_eq!(
+                        split(cap, &pieces),
+                        expected,
+                        "cap {cap}, cuts {first} and {second}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn long_line_keeps_its_head_and_counts_the_rest() {
+        assert_eq!(
+            texts(4, b"123456\n1234\r\n12345\r\n"),
+            vec![
+                ("1234".to_owned(), 2),
+                ("1234".to_owned(), 0),
+                ("1234".to_owned(), 1)
+            ]
+        );
+        assert_eq!(
+            texts(4, b"123456"),
+            vec![("1234".to_owned(), 2)],
+            "at the end too"
+        );
+    }
+
+    #[test]
+    fn cut_inside_a_character_leaves_the_whole_character_out() {
+        assert_eq!(
+            texts(5, "abc€d\n".as_bytes()),
+            vec![("abc".to_owned(), 4)],
+            "three bytes of the sign and the letter after it"
+        );
+    }
+
+    #[test]
+    fn memory_stays_bounded_and_is_given_back() {
+        let mut splitter = LineSplitter::new(1024 * 1024);
+        let chunk = vec![b'x'; 1024 * 1024];
+        for _ in 0..100 {
+            splitter.push(&chunk, &mut |_| ());
+        }
+        assert!(
+            splitter.head.capacity() <= 2 * 1024 * 1024,
+            "a line never takes more than its cap"
+        );
+        let mut seen = Vec::new();
+        splitter.push(b"\n", &mut |line| {
+            seen.push((line.text.len(), line.omitted_bytes));
+        });
+        assert_eq!(seen, vec![(1024 * 1024, 99 * 1024 * 1024)]);
+        assert_eq!(
+            splitter.head.capacity(),
+            0,
+            "the buffer is released after the line"
+        );
+    }
+}

@@ -1,0 +1,97 @@
+//! Agent processes: started and ended by a guard, so that none of them survives the runner.
+//!
+//! The guard is one small process per loop ([`Guard`] is the runner's end, [`serve`] the guard's own main). It is the
+//! parent of every agent and a child subreaper, hence whatever an agent leaves behind becomes the guard's own child and
+//! is found there. The runner is a subreaper too and takes over if the guard is killed.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+mod adoption;
+pub mod cgroup;
+mod children;
+mod guard;
+mod input;
+pub mod orphans;
+mod protocol;
+mod serve;
+mod spawn;
+
+pub use guard::{Guard, GuardError, GuardNews, GuardOptions, Spawn};
+pub use input::{input, output};
+pub use orphans::is_descendant;
+pub use protocol::SpawnSubject;
+pub use serve::serve;
+
+/// The environment variable by which a process is known to belong to a loop; its value is the loop's id.
+pub const MARKER: &str = "TACHIKOMA_LOOP_ID";
+
+/// How a process ended; mirrors the core's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", content = "value", rename_all = "snake_case")]
+pub enum Exit {
+    /// It returned this code.
+    Code(i32),
+    /// This signal ended it.
+    Signal(i32),
+    /// Nobody could see how.
+    Unknown,
+}
+
+/// The steps by which a running agent is ended, each harder than the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rung {
+    /// SIGINT to the agent's process group.
+    Interrupt,
+    /// SIGTERM to the agent's process group, and SIGCONT so that a stopped one can obey.
+    Terminate,
+    /// SIGKILL to the group and to every descendant, until none is left.
+    Kill,
+}
+
+/// What keeps an agent's processes together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Containment {
+    /// A control group: nothing gets out.
+    Cgroup,
+    /// The guard as parent and subreaper: nothing gets out while guard or runner lives.
+    Guard,
+    /// The process group only, where the system has no subreaper.
+    Group,
+}
+
+impl fmt::Display for Containment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cgroup => "cgroup",
+            Self::Guard => "guard",
+            Self::Group => "group",
+        })
+    }
+}
+
+/// Which of its own children the runner ends after the guard was killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Adoption {
+    /// All of them: for a process that has no other children.
+    All,
+    /// Those that carry the loop's marker: for a program that embeds the runner and has children of its own. One that
+    /// cleared its environment is then found only through a control group.
+    Marked,
+}
+
+/// A process that outlived the agent that started it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leftover {
+    /// Its process id, which may have been given to another process since.
+    pub pid: i32,
+    /// Its name as the kernel has it.
+    pub name: String,
+    /// The beginning of its command line; empty if it could not be read.
+    pub command: String,
+    /// Whether it was still there after SIGKILL.
+    pub unkillable: bool,
+}

@@ -1,0 +1,90 @@
+//! What the runner does when its guard was killed: the guard's children are its own then, and it ends them.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitOptions};
+
+use super::cgroup::Cgroup;
+use super::{Adoption, Leftover, MARKER, children};
+
+/// SIGKILL takes effect at once unless a process is stuck in the kernel.
+const SWEEP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often to look for children that came to us since; only after a guard was killed.
+const SWEEP_TICK: Duration = Duration::from_millis(5);
+
+/// Ends and reaps the children of this process that belong to the loop, until none is left; returns those that cannot
+/// be killed. The guard must be dead already: only its death makes its children ours.
+///
+/// Cancel-safe: a second call goes on where the first was dropped.
+pub(super) async fn sweep(
+    adoption: Adoption,
+    marker: &str,
+    cgroup: Option<&Cgroup>,
+) -> Vec<Leftover> {
+    let deadline = Instant::now() + SWEEP_TIMEOUT;
+    let mut known = Vec::new();
+    loop {
+        let in_cgroup = cgroup.map(Cgroup::members).unwrap_or_default();
+        if let (Some(cgroup), false) = (cgroup, in_cgroup.is_empty()) {
+            cgroup.kill();
+        }
+        known.extend(ours(adoption, marker, cgroup, &known));
+        for child in &known {
+            end(*child);
+        }
+        known.retain(|child| !reaped(*child));
+        if known.is_empty() && in_cgroup.is_empty() {
+            return Vec::new();
+        }
+        if Instant::now() >= deadline {
+            return known.into_iter().map(survivor).collect();
+        }
+        tokio::time::sleep(SWEEP_TICK).await;
+    }
+}
+
+fn ours(adoption: Adoption, marker: &str, cgroup: Option<&Cgroup>, known: &[Pid]) -> Vec<Pid> {
+    let mut found = children::own();
+    found.retain(|child| {
+        !known.contains(child)
+            && match adoption {
+                Adoption::All => true,
+                Adoption::Marked => {
+                    children::has_variable(*child, MARKER, marker)
+                        || cgroup.is_some_and(|cgroup| cgroup.has(*child))
+                }
+            }
+    });
+    found
+}
+
+/// A child of ours that nobody waited for keeps its id; the descriptor makes sure even if the embedding program waits.
+#[cfg(target_os = "linux")]
+fn end(child: Pid) {
+    use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+    // Whoever is gone already needs no signal.
+    if let Ok(pidfd) = pidfd_open(child, PidfdFlags::empty()) {
+        let _ = pidfd_send_signal(pidfd, Signal::KILL);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn end(child: Pid) {
+    let _ = rustix::process::kill_process(child, Signal::KILL);
+}
+
+fn reaped(child: Pid) -> bool {
+    match rustix::process::waitpid(Some(child), WaitOptions::NOHANG) {
+        Ok(None) => false,
+        // Reaped by us just now, or by somebody else before.
+        Ok(Some(_)) | Err(_) => true,
+    }
+}
+
+fn survivor(pid: Pid) -> Leftover {
+    Leftover {
+        unkillable: true,
+        ..children::describe(pid)
+    }
+}

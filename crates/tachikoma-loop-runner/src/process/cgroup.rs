@@ -1,0 +1,258 @@
+//! A control group (version 2) for one guard and its agents: nothing that starts in it gets out, and one write ends it all.
+//!
+//! Whatever fails here means "no control group", with the reason as text for `status`; it is never an error.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::process::Pid;
+
+use super::children;
+
+/// What our control groups are called; the loop's id and a number follow.
+const PREFIX: &str = "tachikoma-";
+
+/// A guard that was lost leaves its group until it is empty; more than this many in a row mean something else is wrong.
+const GROUPS_PER_LOOP_MAX: u32 = 16;
+
+/// How often an emptying group is looked at: its processes are already dead, only the kernel has to tidy up.
+const EMPTY_TICK: Duration = Duration::from_millis(2);
+
+/// A control group of ours.
+#[derive(Debug)]
+pub(super) struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    /// Makes a fresh group below this process's own, or says why there is none.
+    pub(super) fn make(marker: &str) -> Result<Self, String> {
+        if !is_name(marker) {
+            return Err("the loop's id cannot be a directory name".to_owned());
+        }
+        let base = own_directory()?;
+        for number in 1..=GROUPS_PER_LOOP_MAX {
+            let path = base.join(format!("{PREFIX}{marker}.{number}"));
+            match fs::create_dir(&path) {
+                Ok(()) => {
+                    let group = Self { path };
+                    if group.path.join("cgroup.kill").exists() {
+                        return Ok(group);
+                    }
+                    group.remove();
+                    return Err("the kernel has no cgroup.kill".to_owned());
+                }
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => (),
+                Err(error) => return Err(format!("create {}: {error}", path.display())),
+            }
+        }
+        Err(format!(
+            "{GROUPS_PER_LOOP_MAX} control groups of this loop are left over"
+        ))
+    }
+
+    /// Returns the group at a path that another process made.
+    pub(super) fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Returns where the group is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the directory, as `clone3` wants it.
+    pub(super) fn open(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::open(&self.path, flags, Mode::empty())?)
+    }
+
+    /// Returns the processes in the group.
+    pub(super) fn members(&self) -> Vec<Pid> {
+        fs::read_to_string(self.path.join("cgroup.procs"))
+            .unwrap_or_default()
+            .lines()
+            .filter_map(children::parse_pid)
+            .collect()
+    }
+
+    /// Kills every process in the group, this one too if it is a member.
+    pub(super) fn kill(&self) {
+        // A group that is gone has nobody to kill, and there is no other way to say it.
+        let _ = fs::write(self.path.join("cgroup.kill"), "1");
+    }
+
+    /// Moves this process out to the group above, so that it survives [`Self::kill`].
+    pub(super) fn leave(&self) -> bool {
+        self.path
+            .parent()
+            .is_some_and(|above| fs::write(above.join("cgroup.procs"), "0").is_ok())
+    }
+
+    /// Kills what is in the group and removes it, waiting at most `patience`; returns what is still in it.
+    pub(super) fn end(&self, patience: Duration) -> Vec<Pid> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if self.remove() {
+                return Vec::new();
+            }
+            let members = self.members();
+            if Instant::now() >= deadline {
+                return members;
+            }
+            if !members.is_empty() {
+                self.kill();
+            }
+            thread::sleep(EMPTY_TICK);
+        }
+    }
+
+    /// Removes the group; false while processes are in it.
+    pub(super) fn remove(&self) -> bool {
+        match fs::remove_dir(&self.path) {
+            Ok(()) => true,
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        }
+    }
+
+    /// Returns whether a dead or living process is, or was until its death, in the group.
+    pub(super) fn has(&self, pid: Pid) -> bool {
+        let Some(of_process) = children::cgroup_of(pid) else {
+            return false;
+        };
+        let own = self.path.file_name();
+        own.is_some() && Path::new(&of_process).file_name() == own
+    }
+}
+
+/// Returns the groups that an earlier, dead runner of this loop left behind.
+pub(super) fn stale(marker: &str) -> Vec<Cgroup> {
+    let Ok(entries) = own_directory().and_then(|base| fs::read_dir(base).map_err(text)) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter(|entry| is_of(marker, entry.file_name().to_str().unwrap_or_default()))
+        .map(|entry| Cgroup::at(entry.path()))
+        .collect()
+}
+
+/// Returns the loop's group that a process is in, if it is in one.
+pub(super) fn of_process(pid: Pid, marker: &str) -> Option<Cgroup> {
+    let path = children::cgroup_of(pid)?;
+    let name = Path::new(&path).file_name()?.to_str()?;
+    if !is_of(marker, name) {
+        return None;
+    }
+    let mount = mount().ok()?;
+    Some(Cgroup::at(mount.directory(&path)?))
+}
+
+fn is_name(marker: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    !marker.is_empty() && marker.len() <= 200 && marker.chars().all(plain)
+}
+
+fn is_of(marker: &str, name: &str) -> bool {
+    name.strip_prefix(PREFIX)
+        .and_then(|rest| rest.strip_prefix(marker))
+        .and_then(|rest| rest.strip_prefix('.'))
+        .is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
+fn own_directory() -> Result<PathBuf, String> {
+    let own = children::cgroup_of(children::own_pid())
+        .ok_or("this process is in no control group of version 2")?;
+    mount()?
+        .directory(&own)
+        .ok_or_else(|| format!("the control group {own} is outside of the mount"))
+}
+
+/// Where the version 2 hierarchy is mounted, and which part of it.
+#[derive(Debug, PartialEq, Eq)]
+struct Mount {
+    root: String,
+    point: PathBuf,
+}
+
+impl Mount {
+    fn directory(&self, cgroup: &str) -> Option<PathBuf> {
+        let below = cgroup.strip_prefix(self.root.trim_end_matches('/'))?;
+        Some(self.point.join(below.trim_start_matches('/')))
+    }
+}
+
+fn mount() -> Result<Mount, String> {
+    let table = fs::read_to_string("/proc/self/mountinfo").map_err(text)?;
+    table
+        .lines()
+        .find_map(parse_mount)
+        .ok_or_else(|| "control groups of version 2 are not mounted".to_owned())
+}
+
+fn parse_mount(line: &str) -> Option<Mount> {
+    let (place, kind) = line.split_once(" - ")?;
+    if kind.split(' ').next() != Some("cgroup2") {
+        return None;
+    }
+    let mut fields = place.split(' ').skip(3);
+    let root = unescape(fields.next()?);
+    let point = PathBuf::from(unescape(fields.next()?));
+    Some(Mount { root, point })
+}
+
+/// The table writes blanks and backslashes in octal.
+fn unescape(field: &str) -> String {
+    field
+        .replace("\\040", " ")
+        .replace("\\011", "\t")
+        .replace("\\012", "\n")
+        .replace("\\134", "\\")
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "used as a function value for `map_err`"
+)]
+fn text(error: io::Error) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_is_found_by_its_kind() {
+        let line =
+            "41 31 0:38 / /sys/fs/cgroup/my\\040unified rw,relatime shared:9 - cgroup2 cgroup2 rw";
+        let found = parse_mount(line).expect("a mount of version 2");
+        assert_eq!(
+            found.directory("/user/a"),
+            Some("/sys/fs/cgroup/my unified/user/a".into())
+        );
+        assert_eq!(
+            parse_mount("32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu"),
+            None
+        );
+        let part = Mount {
+            root: "/docker/x".to_owned(),
+            point: "/c".into(),
+        };
+        assert_eq!(part.directory("/docker/x/y"), Some("/c/y".into()));
+        assert_eq!(part.directory("/elsewhere"), None);
+    }
+
+    #[test]
+    fn only_groups_of_the_same_loop_are_ours() {
+        assert!(is_of("loop_a", "tachikoma-loop_a.1"));
+        assert!(!is_of("loop_a", "tachikoma-loop_ab.1"));
+        assert!(!is_of("loop_a", "tachikoma-loop_a.x"));
+        assert!(!is_name("../a"));
+        assert!(!is_name(""));
+    }
+}

@@ -1,0 +1,150 @@
+//! What the system tells about processes: children, names, parents and start times.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use rustix::process::Pid;
+
+use super::Leftover;
+
+/// Enough to recognise a command; a prompt given as an argument must not fill the journal.
+const COMMAND_BYTES_MAX: u64 = 256;
+
+/// The kernel's limit for arguments and environment together is far below this.
+const ENVIRONMENT_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// Returns the ids of this process's own children, dead ones that nobody waited for included.
+///
+/// The kernel may leave one out if others die while it writes the list, so whoever wants all of them asks again.
+pub(super) fn own() -> Vec<Pid> {
+    let mut found = Vec::new();
+    // The kernel keeps the list per thread.
+    let Ok(threads) = fs::read_dir("/proc/self/task") else {
+        return found;
+    };
+    for thread in threads.flatten() {
+        if let Ok(list) = fs::read_to_string(thread.path().join("children")) {
+            found.extend(list.split_ascii_whitespace().filter_map(parse_pid));
+        }
+    }
+    found
+}
+
+/// Returns this process's id.
+pub(super) fn own_pid() -> Pid {
+    rustix::process::getpid()
+}
+
+/// Returns the name and the beginning of the command line of a process, as far as they can be read.
+pub(super) fn describe(pid: Pid) -> Leftover {
+    let base = format!("/proc/{pid}");
+    let name = fs::read_to_string(format!("{base}/comm")).unwrap_or_default();
+    let command = read_head(Path::new(&format!("{base}/cmdline")), COMMAND_BYTES_MAX);
+    let words = command.unwrap_or_default();
+    let words = String::from_utf8_lossy(&words).replace('\0', " ");
+    Leftover {
+        pid: pid.as_raw_pid(),
+        name: name.trim_end().to_owned(),
+        command: words.trim_end().to_owned(),
+        unkillable: false,
+    }
+}
+
+/// The fields of `/proc/<pid>/stat` that tell processes apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stat {
+    /// The parent; none for the first process of a namespace.
+    pub(super) parent: Option<Pid>,
+    /// Start time in clock ticks after boot: together with the id it names one process for good.
+    pub(super) started: u64,
+    /// Whether it is dead and only waits to be reaped.
+    pub(super) dead: bool,
+}
+
+/// Returns what tells a process apart, or nothing if it is gone.
+pub(super) fn stat(pid: Pid) -> Option<Stat> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse_stat(line: &str) -> Option<Stat> {
+    // The name stands in parentheses and may contain anything, parentheses included.
+    let (_, fields) = line.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?;
+    let started = fields.nth(17)?;
+    Some(Stat {
+        parent: parse_pid(parent),
+        started: started.parse().ok()?,
+        dead: matches!(state, "Z" | "X"),
+    })
+}
+
+/// Returns whether the environment a process was started with has `name=value`.
+pub(super) fn has_variable(pid: Pid, name: &str, value: &str) -> bool {
+    let wanted = format!("{name}={value}");
+    let path = format!("/proc/{pid}/environ");
+    read_head(Path::new(&path), ENVIRONMENT_BYTES_MAX).is_ok_and(|environment| {
+        environment
+            .split(|byte| *byte == 0)
+            .any(|entry| entry == wanted.as_bytes())
+    })
+}
+
+/// Returns the path of a process's cgroup below the version 2 mount.
+pub(super) fn cgroup_of(pid: Pid) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Some(path.trim_end_matches(" (deleted)").to_owned())
+}
+
+/// Returns the ids of all processes that can be seen.
+pub(super) fn all() -> Vec<Pid> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| parse_pid(entry.file_name().to_str()?))
+        .collect()
+}
+
+pub(super) fn parse_pid(text: &str) -> Option<Pid> {
+    text.parse().ok().and_then(Pid::from_raw)
+}
+
+fn read_head(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)?
+        .take(bytes_max)
+        .read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_line_survives_a_hostile_name() {
+        let line = "42 (a) Z 1 (b) S 7 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 9876 1 2";
+        assert_eq!(
+            parse_stat(line),
+            Some(Stat {
+                parent: Pid::from_raw(7),
+                started: 9876,
+                dead: false
+            })
+        );
+        assert_eq!(parse_stat("42 (a"), None);
+    }
+
+    #[test]
+    fn own_process_can_be_read() {
+        let me = stat(own_pid()).expect("this process is alive");
+        assert_eq!(me.parent, rustix::process::getppid());
+        assert!(!me.dead);
+        assert!(all().contains(&own_pid()));
+    }
+}

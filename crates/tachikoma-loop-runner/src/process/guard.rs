@@ -1,0 +1,389 @@
+//! The runner's end of the guard: starts it, gives it orders, hears its news.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitOptions};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+
+use super::cgroup::Cgroup;
+use super::protocol::{self, Inbox, Order, Received, Report};
+use super::serve::BYE_TIMEOUT;
+use super::{Adoption, Containment, Leftover, Rung, adoption, children, spawn};
+
+mod news;
+
+pub use news::{GuardError, GuardNews, GuardOptions, Spawn};
+
+/// The guard ends its children within its own limit and then exits; only a stopped guard needs longer.
+const FINISH_TIMEOUT: Duration = BYE_TIMEOUT.saturating_add(Duration::from_secs(2));
+
+/// After SIGKILL the guard is gone at once unless it is stuck in the kernel.
+const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the empty control group may take to let itself be removed; left behind it is harmless.
+const REMOVE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// The guard's death takes a fraction of a millisecond, less than a timer's smallest step: so long it may hold us up.
+#[cfg(target_os = "linux")]
+const DEATH_BLOCKING: Duration = Duration::from_millis(5);
+
+/// How often to look for what gives no sign of itself.
+const TICK: Duration = Duration::from_millis(2);
+
+/// One guard process, for as long as the loop runs.
+///
+/// Dropped without [`Self::finish`], the guard notices, ends everything and exits by itself.
+#[derive(Debug)]
+pub struct Guard {
+    socket: UnixStream,
+    pid: Pid,
+    inbox: Inbox,
+    outbox: VecDeque<Outgoing>,
+    marker: String,
+    adoption: Adoption,
+    cgroup: Result<Cgroup, String>,
+    state: State,
+}
+
+/// How the guard is, as far as is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    Serving,
+    /// Its socket is closed; it may be alive, and its children are not ended.
+    Gone,
+    /// It was reaped, but its children are not ended.
+    Reaped,
+    /// All is cleaned up.
+    Lost(Vec<Leftover>),
+}
+
+/// A message on its way out.
+#[derive(Debug)]
+struct Outgoing {
+    bytes: Vec<u8>,
+    sent: usize,
+    fds: Vec<OwnedFd>,
+}
+
+impl Guard {
+    /// Starts a guard, without waiting until it is ready: orders may follow at once. Makes this process a child
+    /// subreaper; needs a Tokio runtime.
+    ///
+    /// # Errors
+    /// If its program cannot be started. A control group that cannot be had is no error.
+    pub fn start(options: GuardOptions) -> Result<Self, GuardError> {
+        #[cfg(target_os = "linux")]
+        rustix::process::set_child_subreaper(Some(children::own_pid()))
+            .map_err(|errno| GuardError::Socket(errno.into()))?;
+        let (ours, theirs) = socket_pair().map_err(GuardError::Socket)?;
+        let wanted = match options.cgroup {
+            true => Cgroup::make(&options.marker),
+            false => Err("switched off".to_owned()),
+        };
+        let (pid, cgroup) =
+            start(&options, theirs, wanted).map_err(|source| GuardError::Start {
+                program: options.program.clone(),
+                source,
+            })?;
+        let socket = UnixStream::from_std(ours).map_err(GuardError::Socket)?;
+        let mut guard = Self {
+            socket,
+            pid,
+            inbox: Inbox::default(),
+            outbox: VecDeque::new(),
+            marker: options.marker,
+            adoption: options.adoption,
+            cgroup,
+            state: State::Serving,
+        };
+        let hello = Order::Hello {
+            marker: guard.marker.clone(),
+            cgroup: guard
+                .cgroup
+                .as_ref()
+                .ok()
+                .map(|group| group.path().as_os_str().into()),
+            locked: options.lock.is_some(),
+        };
+        let fds = options.lock.into_iter().collect();
+        guard.order(&hello, fds).map_err(GuardError::Socket)?;
+        Ok(guard)
+    }
+
+    /// Returns what keeps the agents' processes together.
+    #[must_use]
+    pub fn containment(&self) -> Containment {
+        match &self.cgroup {
+            Ok(_) => Containment::Cgroup,
+            Err(_) if cfg!(target_os = "linux") => Containment::Guard,
+            Err(_) => Containment::Group,
+        }
+    }
+
+    /// Returns why there is no control group, if there is none.
+    #[must_use]
+    pub fn without_cgroup(&self) -> Option<&str> {
+        self.cgroup.as_ref().err().map(String::as_str)
+    }
+
+    /// Returns the guard's process id.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid.as_raw_pid()
+    }
+
+    /// Orders an agent to be started; [`GuardNews`] tells what came of it. Never waits.
+    ///
+    /// # Errors
+    /// If the order is longer than any program's arguments may be.
+    pub fn spawn(&mut self, spawn: Spawn) -> io::Result<()> {
+        let (order, fds) = spawn.into_order();
+        self.order(&order, fds)
+    }
+
+    /// Orders a step of the ladder; it does nothing if that agent is gone already. Never waits.
+    pub fn signal(&mut self, generation: u64, rung: Rung) {
+        self.short_order(&Order::Signal { generation, rung });
+    }
+
+    /// Stops the agent's process group, as Ctrl-Z does. Never waits.
+    pub fn suspend(&mut self) {
+        self.short_order(&Order::Suspend);
+    }
+
+    /// Lets a stopped agent go on. Never waits.
+    pub fn resume(&mut self) {
+        self.short_order(&Order::Continue);
+    }
+
+    /// Returns the next news. Cancel-safe. After [`GuardNews::Lost`] there is none but that.
+    pub async fn next(&mut self) -> GuardNews {
+        loop {
+            if let Some(news) = self.arrived() {
+                return news;
+            }
+            match self.state {
+                State::Serving => self.exchange().await,
+                State::Gone => {
+                    self.bury().await;
+                }
+                State::Reaped => {
+                    let cgroup = self.cgroup.as_ref().ok();
+                    let survivors = adoption::sweep(self.adoption, &self.marker, cgroup).await;
+                    if let Some(cgroup) = cgroup {
+                        remove(cgroup).await;
+                    }
+                    self.state = State::Lost(survivors);
+                }
+                State::Lost(ref survivors) => {
+                    let survivors = survivors.clone();
+                    return GuardNews::Lost { survivors };
+                }
+            }
+        }
+    }
+
+    /// Says goodbye: the guard ends whatever is left and exits. Waits for it, but not forever.
+    pub async fn finish(mut self) {
+        self.short_order(&Order::Bye);
+        let obeyed = async {
+            while self.state == State::Serving {
+                self.exchange().await;
+                while self.arrived().is_some() {}
+            }
+        };
+        // One that does not obey is killed, and its children are ended from here.
+        let _ = tokio::time::timeout(FINISH_TIMEOUT, obeyed).await;
+        let orderly = self.bury().await;
+        let cgroup_empty = match &self.cgroup {
+            Ok(cgroup) => remove(cgroup).await,
+            Err(_) => true,
+        };
+        if !orderly || !cgroup_empty {
+            self.next().await;
+        }
+    }
+
+    fn arrived(&mut self) -> Option<GuardNews> {
+        match self.inbox.next::<Report>() {
+            Ok(report) => report.map(GuardNews::from),
+            Err(_) => {
+                self.mark_gone();
+                None
+            }
+        }
+    }
+
+    fn short_order(&mut self, order: &Order) {
+        // These are far below the limit, the only thing that can be wrong with an order.
+        let _ = self.order(order, Vec::new());
+    }
+
+    fn order(&mut self, order: &Order, fds: Vec<OwnedFd>) -> io::Result<()> {
+        debug_assert_eq!(fds.len(), order.fds(), "an order carries what it announces");
+        let bytes = protocol::encode(order)?;
+        self.outbox.push_back(Outgoing {
+            bytes,
+            sent: 0,
+            fds,
+        });
+        self.flush();
+        Ok(())
+    }
+
+    /// Sends what the socket takes now.
+    fn flush(&mut self) {
+        while let Some(outgoing) = self.outbox.front_mut() {
+            let fds: Vec<_> = outgoing.fds.iter().map(OwnedFd::as_fd).collect();
+            let rest = outgoing.bytes.get(outgoing.sent..).unwrap_or_default();
+            let send = || Ok(protocol::send(&self.socket, rest, &fds)?);
+            // The runtime does not know yet that a fresh socket can be written to; the first orders do not wait for that.
+            let sent = match send() {
+                Err(error) if is_full(&error) => self.socket.try_io(Interest::WRITABLE, send),
+                other => other,
+            };
+            match sent {
+                Ok(sent) => {
+                    drop(fds);
+                    outgoing.fds.clear();
+                    outgoing.sent += sent;
+                    if outgoing.sent >= outgoing.bytes.len() {
+                        self.outbox.pop_front();
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+                Err(error) if is_full(&error) => return,
+                // The guard's last words may still be in the socket: reading finds out that it is gone.
+                Err(_) => self.outbox.clear(),
+            }
+        }
+    }
+
+    /// Waits until the socket lets something through, then takes and gives what it can.
+    async fn exchange(&mut self) {
+        let interest = match self.outbox.is_empty() {
+            true => Interest::READABLE,
+            false => Interest::READABLE | Interest::WRITABLE,
+        };
+        if self.socket.ready(interest).await.is_err() {
+            self.mark_gone();
+            return;
+        }
+        self.flush();
+        let inbox = &mut self.inbox;
+        let received = self.socket.try_io(Interest::READABLE, || {
+            match inbox.receive(&self.socket)? {
+                Received::Nothing => Err(io::ErrorKind::WouldBlock.into()),
+                received @ (Received::Some | Received::End) => Ok(received),
+            }
+        });
+        match received {
+            Ok(Received::Some | Received::Nothing) => (),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
+            Ok(Received::End) | Err(_) => self.mark_gone(),
+        }
+    }
+
+    fn mark_gone(&mut self) {
+        if self.state == State::Serving {
+            self.state = State::Gone;
+        }
+    }
+
+    /// Makes sure that the guard is dead and reaped: only then are all of its children ours. Returns whether it went of
+    /// its own will, which it does only when they are ended.
+    async fn bury(&mut self) -> bool {
+        let orderly = tokio::time::timeout(DEATH_TIMEOUT, death(self.pid)).await;
+        self.state = State::Reaped;
+        orderly.unwrap_or(false)
+    }
+}
+
+/// Starts the guard in its control group, or without one if that fails.
+fn start(
+    options: &GuardOptions,
+    socket: OwnedFd,
+    wanted: Result<Cgroup, String>,
+) -> io::Result<(Pid, Result<Cgroup, String>)> {
+    let reason = match wanted {
+        Ok(cgroup) => {
+            let copy = socket.try_clone()?;
+            let started = cgroup.open().and_then(|directory| {
+                let directory = Some(directory.as_fd());
+                spawn::start_guard(&options.program, &options.args, copy, directory)
+            });
+            match started {
+                Ok(pid) => return Ok((pid, Ok(cgroup))),
+                Err(error) => {
+                    cgroup.remove();
+                    format!("start in a control group: {error}")
+                }
+            }
+        }
+        Err(reason) => reason,
+    };
+    let pid = spawn::start_guard(&options.program, &options.args, socket, None)?;
+    Ok((pid, Err(reason)))
+}
+
+/// Kills the guard if it is still there, and waits for it. Returns whether it had ended in order before.
+async fn death(guard: Pid) -> bool {
+    kill_and_watch(guard);
+    loop {
+        match rustix::process::waitpid(Some(guard), WaitOptions::NOHANG) {
+            Ok(Some((_, status))) => return status.exit_status() == Some(0),
+            Ok(None) => tokio::time::sleep(TICK).await,
+            Err(_) => return false,
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn kill_and_watch(guard: Pid) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+    // Without a descriptor, waiting for it tells as well, only later.
+    let Ok(pidfd) = pidfd_open(guard, PidfdFlags::empty()) else {
+        return;
+    };
+    let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+    let timeout = Timespec::try_from(DEATH_BLOCKING).unwrap_or_default();
+    let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout));
+}
+
+#[cfg(not(target_os = "linux"))]
+fn kill_and_watch(guard: Pid) {
+    let _ = rustix::process::kill_process(guard, Signal::KILL);
+}
+
+/// Removes an empty control group, which takes the kernel a moment; returns false if there are processes in it.
+async fn remove(cgroup: &Cgroup) -> bool {
+    let removed = async {
+        while !cgroup.remove() {
+            if !cgroup.members().is_empty() {
+                return false;
+            }
+            tokio::time::sleep(TICK).await;
+        }
+        true
+    };
+    // An empty directory that stays is removed by the next runner.
+    tokio::time::timeout(REMOVE_TIMEOUT, removed)
+        .await
+        .unwrap_or(true)
+}
+
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+}
+
+/// Returns both ends of the control socket; only the runner's does not block.
+fn socket_pair() -> io::Result<(std::os::unix::net::UnixStream, OwnedFd)> {
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    Ok((ours, theirs.into()))
+}

@@ -1,0 +1,152 @@
+//! Processes that an earlier, dead runner and its guard left behind, and who descends from whom.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use rustix::process::Pid;
+
+use super::cgroup::{self, Cgroup};
+use super::{Leftover, MARKER, children};
+
+/// How long leftovers may take to die; SIGKILL takes effect at once unless a process is stuck in the kernel.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long one round waits for those it killed before it looks for others.
+const ROUND_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// No real process tree is deeper; a chain that changes while it is walked must not go on forever.
+const ANCESTORS_MAX: usize = 1024;
+
+/// Ends the processes that carry the loop's marker and are neither this process nor one of its ancestors or
+/// descendants, and the loop's control groups. Returns what was ended.
+///
+/// Looks at every process once or more: for the start of a run, when the runner before did not end in order. The
+/// working directory's lock must be held, or this might end the agents of a living runner.
+#[must_use]
+pub fn end_leftovers(marker: &str) -> Vec<Leftover> {
+    let mut ended = Vec::new();
+    if marker.is_empty() {
+        return ended;
+    }
+    let deadline = Instant::now() + END_TIMEOUT;
+    for group in cgroup::stale(marker) {
+        end_group(&group, &mut ended);
+    }
+    let spared = own_line();
+    // New rounds until one finds nobody: a process may have forked while it was being looked at.
+    loop {
+        let found = marked(marker, &spared);
+        if found.is_empty() {
+            return ended;
+        }
+        for pid in &found {
+            if let Some(group) = cgroup::of_process(*pid, marker) {
+                end_group(&group, &mut ended);
+            }
+        }
+        let killed = found.into_iter().filter_map(|pid| end(pid, marker));
+        let killed: Vec<_> = killed.collect();
+        for (leftover, _) in &killed {
+            note(&mut ended, leftover.clone());
+        }
+        await_deaths(killed);
+        if Instant::now() >= deadline {
+            for survivor in marked(marker, &spared) {
+                let pid = survivor.as_raw_pid();
+                for leftover in ended.iter_mut().filter(|known| known.pid == pid) {
+                    leftover.unkillable = true;
+                }
+            }
+            return ended;
+        }
+    }
+}
+
+/// Returns whether `pid` is `of` or descends from it. Two processes that are gone, or not visible, are not related.
+#[must_use]
+pub fn is_descendant(pid: i32, of: i32) -> bool {
+    let mut current = Pid::from_raw(pid);
+    for _ in 0..ANCESTORS_MAX {
+        match current {
+            Some(reached) if reached.as_raw_pid() == of => return true,
+            Some(reached) => current = children::stat(reached).and_then(|stat| stat.parent),
+            None => return false,
+        }
+    }
+    false
+}
+
+/// This process and its ancestors: a loop may run inside another loop's agent.
+fn own_line() -> HashSet<Pid> {
+    let mut line = HashSet::new();
+    let mut current = Some(children::own_pid());
+    while let Some(pid) = current.filter(|_| line.len() < ANCESTORS_MAX) {
+        line.insert(pid);
+        current = children::stat(pid).and_then(|stat| stat.parent);
+    }
+    line
+}
+
+fn marked(marker: &str, spared: &HashSet<Pid>) -> Vec<Pid> {
+    let own = children::own_pid().as_raw_pid();
+    children::all()
+        .into_iter()
+        .filter(|pid| !spared.contains(pid) && children::has_variable(*pid, MARKER, marker))
+        .filter(|pid| !is_descendant(pid.as_raw_pid(), own))
+        .collect()
+}
+
+fn end_group(group: &Cgroup, ended: &mut Vec<Leftover>) {
+    for member in group.members() {
+        note(ended, children::describe(member));
+    }
+    for survivor in group.end(END_TIMEOUT) {
+        let pid = survivor.as_raw_pid();
+        for leftover in ended.iter_mut().filter(|known| known.pid == pid) {
+            leftover.unkillable = true;
+        }
+    }
+}
+
+fn note(ended: &mut Vec<Leftover>, leftover: Leftover) {
+    if !ended.iter().any(|known| known.pid == leftover.pid) {
+        ended.push(leftover);
+    }
+}
+
+/// A process that was killed, as something to wait for.
+type Dying = std::os::fd::OwnedFd;
+
+/// Kills one process: through a descriptor, and only if the process behind it is still the one that was looked at.
+#[cfg(target_os = "linux")]
+fn end(pid: Pid, marker: &str) -> Option<(Leftover, Dying)> {
+    use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+    let before = children::stat(pid)?;
+    let leftover = children::describe(pid);
+    if before.dead || !children::has_variable(pid, MARKER, marker) {
+        return None;
+    }
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    // The same start time after the descriptor was opened: it stands for the process whose marker was read.
+    if children::stat(pid)?.started != before.started {
+        return None;
+    }
+    pidfd_send_signal(&pidfd, Signal::KILL).ok()?;
+    Some((leftover, pidfd))
+}
+
+/// Without `/proc` nobody is found, so nobody gets here.
+#[cfg(not(target_os = "linux"))]
+fn end(_pid: Pid, _marker: &str) -> Option<(Leftover, Dying)> {
+    None
+}
+
+fn await_deaths(killed: Vec<(Leftover, Dying)>) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let deadline = Instant::now() + ROUND_TIMEOUT;
+    for (_, pidfd) in killed {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).unwrap_or_default();
+        let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout));
+    }
+}

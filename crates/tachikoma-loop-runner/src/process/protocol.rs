@@ -1,0 +1,260 @@
+//! The messages between runner and guard: one JSON object per line, file descriptors beside them.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Exit, Leftover, Rung};
+
+/// The kernel takes at most 6 MiB of arguments and environment for a new program, a single argument 128 KiB; JSON can
+/// write a byte as six. A longer message is a bug at the other end.
+pub(super) const MESSAGE_BYTES_MAX: usize = 36 * 1024 * 1024;
+
+/// One read takes this much: most messages, and several of them.
+const READ_BYTES: usize = 32 * 1024;
+
+/// No message carries more descriptors than the three streams of an agent.
+pub(super) const MESSAGE_FDS_MAX: usize = 3;
+
+/// What the runner orders.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "snake_case")]
+pub(super) enum Order {
+    /// The first message; carries the working directory's lock if `locked`.
+    Hello {
+        marker: String,
+        cgroup: Option<Text>,
+        locked: bool,
+    },
+    /// Start an agent; carries its three streams.
+    Spawn(Box<SpawnOrder>),
+    /// Take a step of the ladder.
+    Signal { generation: u64, rung: Rung },
+    /// Stop the agent's group as Ctrl-Z does.
+    Suspend,
+    /// Let it go on.
+    Continue,
+    /// End everything and exit.
+    Bye,
+}
+
+/// An agent to start.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct SpawnOrder {
+    pub(super) generation: u64,
+    pub(super) program: Text,
+    pub(super) args: Vec<Text>,
+    pub(super) env: Vec<(Text, Text)>,
+    pub(super) env_remove: Vec<Text>,
+    pub(super) cwd: Text,
+}
+
+impl Order {
+    /// Returns how many descriptors come with the message.
+    pub(super) fn fds(&self) -> usize {
+        match self {
+            Self::Hello { locked, .. } => usize::from(*locked),
+            Self::Spawn(_) => MESSAGE_FDS_MAX,
+            Self::Signal { .. } | Self::Suspend | Self::Continue | Self::Bye => 0,
+        }
+    }
+}
+
+/// What the guard reports.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "report", rename_all = "snake_case")]
+pub(super) enum Report {
+    Spawned {
+        generation: u64,
+        pid: i32,
+    },
+    SpawnFailed {
+        generation: u64,
+        subject: SpawnSubject,
+        errno: i32,
+        message: String,
+    },
+    Exited {
+        generation: u64,
+        exit: Exit,
+        leftovers: Vec<Leftover>,
+        leftovers_unnamed: usize,
+    },
+}
+
+/// What stood in the way of starting an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SpawnSubject {
+    /// The program: not found, not executable, arguments too long.
+    Program,
+    /// The working directory: gone or not accessible.
+    WorkingDirectory,
+    /// The guard or the system: another agent still runs, no more processes.
+    Guard,
+}
+
+/// An operating system string; JSON has no bytes, so what is not UTF-8 travels as numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Text {
+    Utf8(String),
+    Bytes(Vec<u8>),
+}
+
+impl From<&OsStr> for Text {
+    fn from(text: &OsStr) -> Self {
+        match text.to_str() {
+            Some(utf8) => Self::Utf8(utf8.to_owned()),
+            None => Self::Bytes(text.as_bytes().to_vec()),
+        }
+    }
+}
+
+impl From<Text> for OsString {
+    fn from(text: Text) -> Self {
+        match text {
+            Text::Utf8(utf8) => utf8.into(),
+            Text::Bytes(bytes) => Self::from_vec(bytes),
+        }
+    }
+}
+
+/// Returns a message as it travels.
+pub(super) fn encode<M: Serialize>(message: &M) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    if line.len() > MESSAGE_BYTES_MAX {
+        return Err(rustix::io::Errno::TOOBIG.into());
+    }
+    Ok(line)
+}
+
+/// Sends as much of `bytes` as the socket takes; the descriptors go with the first byte.
+pub(super) fn send(
+    socket: impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> rustix::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_FDS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(rustix::io::Errno::INVAL);
+    }
+    rustix::net::sendmsg(
+        socket,
+        &[IoSlice::new(bytes)],
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )
+}
+
+/// What has arrived and is not yet a message.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    bytes: Vec<u8>,
+    /// How far `bytes` was searched for a line's end.
+    searched: usize,
+    fds: std::collections::VecDeque<OwnedFd>,
+}
+
+/// What one attempt to receive brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Received {
+    /// Something: look for messages.
+    Some,
+    /// Nothing for the moment.
+    Nothing,
+    /// The other end is gone.
+    End,
+}
+
+impl Inbox {
+    /// Takes what the socket has, without waiting.
+    pub(super) fn receive(&mut self, socket: impl AsFd) -> io::Result<Received> {
+        if self.bytes.len() > MESSAGE_BYTES_MAX {
+            return Err(rustix::io::Errno::MSGSIZE.into());
+        }
+        let mut chunk = [0; READ_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_FDS_MAX))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | CMSG_CLOEXEC;
+        let mut parts = [IoSliceMut::new(&mut chunk)];
+        let received = match rustix::net::recvmsg(socket, &mut parts, &mut ancillary, flags) {
+            Ok(received) => received.bytes,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
+                return Ok(Received::Nothing);
+            }
+            Err(rustix::io::Errno::CONNRESET) => return Ok(Received::End),
+            Err(error) => return Err(error.into()),
+        };
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                self.fds.extend(fds);
+            }
+        }
+        if received == 0 {
+            return Ok(Received::End);
+        }
+        self.bytes
+            .extend_from_slice(chunk.get(..received).unwrap_or_default());
+        Ok(Received::Some)
+    }
+
+    /// Returns the next whole message.
+    pub(super) fn next<M: for<'de> Deserialize<'de>>(&mut self) -> io::Result<Option<M>> {
+        let unsearched = self.bytes.get(self.searched..).unwrap_or_default();
+        let Some(end) = unsearched.iter().position(|byte| *byte == b'\n') else {
+            self.searched = self.bytes.len();
+            return Ok(None);
+        };
+        let end = self.searched + end;
+        let message = serde_json::from_slice(self.bytes.get(..end).unwrap_or_default())?;
+        self.bytes.drain(..=end);
+        self.bytes.shrink_to(READ_BYTES);
+        self.searched = 0;
+        Ok(Some(message))
+    }
+
+    /// Returns the descriptors that came with a message.
+    pub(super) fn fds(&mut self, count: usize) -> io::Result<Vec<OwnedFd>> {
+        if self.fds.len() < count {
+            return Err(rustix::io::Errno::BADMSG.into());
+        }
+        Ok(self.fds.drain(..count).collect())
+    }
+}
+
+#[cfg(target_os = "linux")]
+const CMSG_CLOEXEC: RecvFlags = RecvFlags::CMSG_CLOEXEC;
+/// Without the flag the guard's descriptors leak into agents; harmless but for the lock, which then lives as long as they.
+#[cfg(not(target_os = "linux"))]
+const CMSG_CLOEXEC: RecvFlags = RecvFlags::empty();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_that_are_not_utf8_survive() {
+        for bytes in [&b"plain"[..], b"\xFF\x00\x80", b"", "zwölf\n".as_bytes()] {
+            let text = Text::from(OsStr::from_bytes(bytes));
+            let line = encode(&text).expect("small");
+            assert_eq!(
+                line.iter().filter(|byte| **byte == b'\n').count(),
+                1,
+                "a message is one line"
+            );
+            let back: Text = serde_json::from_slice(&line).expect("own encoding");
+            assert_eq!(OsString::from(back).as_bytes(), bytes);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! How the guard starts an agent, and how it says what stood in the way.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use crate::process::protocol::{SpawnOrder, SpawnSubject};
+use crate::process::{MARKER, children, spawn};
+
+/// Why there is no agent.
+pub(super) struct Failure {
+    pub(super) subject: SpawnSubject,
+    pub(super) errno: i32,
+    pub(super) message: String,
+}
+
+/// Starts an agent with the given streams; its id stays valid until it is waited for.
+pub(super) fn launch(order: SpawnOrder, fds: Vec<OwnedFd>, marker: &str) -> Result<Pid, Failure> {
+    let cwd = PathBuf::from(OsString::from(order.cwd));
+    let mut command = Command::new(OsString::from(order.program));
+    command
+        .args(order.args.into_iter().map(OsString::from))
+        .current_dir(&cwd);
+    for name in order.env_remove {
+        command.env_remove(OsString::from(name));
+    }
+    for (name, value) in order.env {
+        command.env(OsString::from(name), OsString::from(value));
+    }
+    command.env(MARKER, marker);
+    if let Ok([stdin, stdout, stderr]) = <[OwnedFd; 3]>::try_from(fds) {
+        command.stdin(Stdio::from(stdin));
+        command.stdout(Stdio::from(stdout));
+        command.stderr(Stdio::from(stderr));
+    }
+    spawn::prepare_agent(&mut command, children::own_pid());
+    match command.spawn() {
+        Ok(child) => Ok(Pid::from_child(&child)),
+        Err(error) => Err(failure(&error, &cwd)),
+    }
+}
+
+/// The system gives one number for "no such program" and "no such directory": the directory is looked at again.
+fn failure(error: &io::Error, cwd: &Path) -> Failure {
+    let errno = error.raw_os_error().unwrap_or_default();
+    let of_program = [
+        Errno::NOENT,
+        Errno::ACCESS,
+        Errno::PERM,
+        Errno::NOTDIR,
+        Errno::ISDIR,
+        Errno::LOOP,
+        Errno::NAMETOOLONG,
+        Errno::NOEXEC,
+        Errno::TOOBIG,
+        Errno::TXTBSY,
+        Errno::LIBBAD,
+    ];
+    let (subject, error) = match enter(cwd) {
+        Err(refusal) => (SpawnSubject::WorkingDirectory, refusal),
+        Ok(()) if of_program.iter().any(|of| of.raw_os_error() == errno) => {
+            (SpawnSubject::Program, io::Error::from_raw_os_error(errno))
+        }
+        // A NUL byte in an argument has no number.
+        Ok(()) if errno == 0 => (
+            SpawnSubject::Program,
+            io::Error::new(error.kind(), error.to_string()),
+        ),
+        Ok(()) => (SpawnSubject::Guard, io::Error::from_raw_os_error(errno)),
+    };
+    Failure {
+        subject,
+        errno: error.raw_os_error().unwrap_or_default(),
+        message: error.to_string(),
+    }
+}
+
+fn enter(cwd: &Path) -> io::Result<()> {
+    if !cwd.metadata()?.is_dir() {
+        return Err(Errno::NOTDIR.into());
+    }
+    Ok(rustix::fs::access(cwd, rustix::fs::Access::EXEC_OK)?)
+}

@@ -1,0 +1,259 @@
+//! The calls that need `unsafe`: what happens between the birth of a process and its program.
+#![expect(
+    unsafe_code,
+    reason = "clone3, signal dispositions and the code between fork and exec have no safe form"
+)]
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::ptr;
+
+use nix::libc;
+use nix::sys::signal::{SigSet, SigmaskHow};
+use rustix::process::Pid;
+
+/// The highest signal number of any supported system; asking for one that does not exist does nothing.
+const SIGNAL_MAX: libc::c_int = 64;
+
+/// Descriptors at or above this are not one of the three standard streams.
+const FIRST_FREE_FD: RawFd = 3;
+
+/// The flag that makes `clone3` put the child into a control group (`linux/sched.h`).
+#[cfg(target_os = "linux")]
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// What the child's exit code is when the guard's program could not be started; nobody reads it.
+const EXEC_FAILED: libc::c_int = 127;
+
+/// Makes `command` start an agent: in a session of its own, dying with its guard, with every signal as the system has
+/// it by default.
+///
+/// The guard has a single thread, so "the thread that spawned" of the parent-death signal is the guard itself.
+pub(super) fn prepare_agent(command: &mut Command, guard: Pid) {
+    let before_exec = move || {
+        die_with(guard)?;
+        rustix::process::setsid()?;
+        reset_signals();
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls only; it neither allocates nor takes a lock.
+    unsafe {
+        command.pre_exec(before_exec);
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn die_with(guard: Pid) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    // A guard that died before the call above sends no signal any more.
+    if rustix::process::getppid() != Some(guard) {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+#[expect(clippy::unnecessary_wraps, reason = "the same form as on Linux")]
+fn die_with(_guard: Pid) -> io::Result<()> {
+    Ok(())
+}
+
+/// A runner started by `nohup` ignores signals, the guard ignores more, and both would be inherited.
+fn reset_signals() {
+    for signal in 1..=SIGNAL_MAX {
+        // SAFETY: no handler is installed; numbers the system does not know are refused by it.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+    }
+    let _ = SigSet::empty().thread_set_mask();
+}
+
+/// Makes this process deaf to what a terminal or a shell sends, and lets all other signals through.
+pub(super) fn ignore_signals_of_the_terminal() {
+    let ignored = [
+        libc::SIGINT,
+        libc::SIGTERM,
+        libc::SIGHUP,
+        libc::SIGQUIT,
+        libc::SIGTSTP,
+        libc::SIGTTIN,
+        libc::SIGTTOU,
+        libc::SIGPIPE,
+    ];
+    for signal in ignored {
+        // SAFETY: no handler is installed.
+        unsafe {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+    }
+    let _ = SigSet::empty().thread_set_mask();
+}
+
+/// Starts the guard: control socket as its standard input, no output, all signals blocked until it is ready for them.
+///
+/// Returns once the program runs, not when it is ready.
+pub(super) fn start_guard(
+    program: &Path,
+    args: &[OsString],
+    socket: OwnedFd,
+    cgroup: Option<BorrowedFd<'_>>,
+) -> io::Result<Pid> {
+    match cgroup {
+        Some(directory) => start_in_cgroup(program, args, &socket, directory),
+        None => start_plain(program, args, socket),
+    }
+}
+
+fn start_plain(program: &Path, args: &[OsString], socket: OwnedFd) -> io::Result<Pid> {
+    let mut command = Command::new(program);
+    command
+        .args(args)
+        .stdin(Stdio::from(socket))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let before_exec = || Ok(SigSet::all().thread_set_mask()?);
+    // SAFETY: the closure makes one system call.
+    unsafe {
+        command.pre_exec(before_exec);
+    }
+    Ok(Pid::from_child(&command.spawn()?))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn start_in_cgroup(
+    _program: &Path,
+    _args: &[OsString],
+    _socket: &OwnedFd,
+    _cgroup: BorrowedFd<'_>,
+) -> io::Result<Pid> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Everything the child needs, made before it exists: it must not allocate.
+#[cfg(target_os = "linux")]
+struct Prepared<'a> {
+    program: CString,
+    /// The arguments' memory; `argv` points into it.
+    _args: Vec<CString>,
+    argv: Vec<*const libc::c_char>,
+    streams: [&'a OwnedFd; 3],
+    failure: &'a OwnedFd,
+}
+
+#[cfg(target_os = "linux")]
+fn start_in_cgroup(
+    program: &Path,
+    args: &[OsString],
+    socket: &OwnedFd,
+    cgroup: BorrowedFd<'_>,
+) -> io::Result<Pid> {
+    let null = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
+    // Above the standard streams, or moving one into place could close another.
+    let null = rustix::io::fcntl_dupfd_cloexec(null, FIRST_FREE_FD)?;
+    let socket = rustix::io::fcntl_dupfd_cloexec(socket, FIRST_FREE_FD)?;
+    let (failure, failed) = io::pipe()?;
+    let failed = rustix::io::fcntl_dupfd_cloexec(failed, FIRST_FREE_FD)?;
+    let name = c_string(program.as_os_str())?;
+    let mut words = vec![name.clone()];
+    for arg in args {
+        words.push(c_string(arg)?);
+    }
+    let argv = words
+        .iter()
+        .map(|word| word.as_ptr())
+        .chain([ptr::null()])
+        .collect();
+    let prepared = Prepared {
+        program: name,
+        _args: words,
+        argv,
+        streams: [&socket, &null, &null],
+        failure: &failed,
+    };
+    let pid = with_all_signals_blocked(|| clone_into(cgroup, &prepared))?;
+    drop(failed);
+    exec_result(failure, pid)
+}
+
+#[cfg(target_os = "linux")]
+fn clone_into(cgroup: BorrowedFd<'_>, prepared: &Prepared<'_>) -> io::Result<Pid> {
+    // SAFETY: all of its fields are numbers, for which zero means "not used".
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = CLONE_INTO_CGROUP;
+    arguments.exit_signal = u64::from(libc::SIGCHLD.unsigned_abs());
+    arguments.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
+    // SAFETY: the structure is valid for its stated size. Without CLONE_VM and a stack this is a fork: the child has its
+    // own copy of the memory and goes on from here; it then calls only `exec`, which obeys the rules after a fork.
+    let cloned = unsafe {
+        libc::syscall(
+            libc::SYS_clone3,
+            &raw mut arguments,
+            size_of::<libc::clone_args>(),
+        )
+    };
+    match cloned {
+        0 => exec(prepared),
+        ..0 => Err(io::Error::last_os_error()),
+        1.. => i32::try_from(cloned)
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or_else(|| io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// The child's way to its program. System calls only: other threads of the parent may have held locks.
+#[cfg(target_os = "linux")]
+fn exec(prepared: &Prepared<'_>) -> ! {
+    // SAFETY: the descriptors are open, the strings end in NUL and `argv` in a null pointer, all made before the clone;
+    // every function called is safe to call after a fork.
+    unsafe {
+        for (stream, target) in prepared.streams.iter().zip(0..) {
+            libc::dup2(stream.as_raw_fd(), target);
+        }
+        libc::execv(prepared.program.as_ptr(), prepared.argv.as_ptr());
+        let errno = (*libc::__errno_location()).to_ne_bytes();
+        libc::write(
+            prepared.failure.as_raw_fd(),
+            errno.as_ptr().cast(),
+            errno.len(),
+        );
+        libc::_exit(EXEC_FAILED)
+    }
+}
+
+/// The pipe closes by itself when the program starts; otherwise it says why it did not.
+#[cfg(target_os = "linux")]
+fn exec_result(mut failure: io::PipeReader, pid: Pid) -> io::Result<Pid> {
+    let mut errno = [0; 4];
+    match failure.read_exact(&mut errno) {
+        Ok(()) => {
+            rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())?;
+            Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
+        }
+        Err(_) => Ok(pid),
+    }
+}
+
+/// A signal between clone and exec would run the runner's handlers in the child.
+#[cfg(target_os = "linux")]
+fn with_all_signals_blocked<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let done = work();
+    before.thread_set_mask()?;
+    done
+}
+
+#[cfg(target_os = "linux")]
+fn c_string(text: &OsStr) -> io::Result<CString> {
+    Ok(CString::new(text.as_bytes())?)
+}

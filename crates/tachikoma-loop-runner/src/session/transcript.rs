@@ -1,0 +1,397 @@
+//! What an agent wrote during one iteration, as a file: raw bytes in the order of arrival, bounded in size.
+//!
+//! Beyond half of the bound the bytes go to two tail files in turn, so that the head and the latest output are kept and
+//! the disk never holds more than the bound. Closing joins them into one file that says how much was left out.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind, Seek as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+/// An attempt is repeated under one number only if its record was lost; more than this many files of one are a mistake.
+const REPEATS_MAX: u32 = 100;
+
+/// What the two tail files are called besides the transcript's name.
+const TAIL_SUFFIXES: [&str; 2] = [".tail-a", ".tail-b"];
+
+/// One attempt's transcript. Nothing is created before the first byte.
+#[derive(Debug)]
+pub struct Transcript {
+    directory: PathBuf,
+    iteration: u64,
+    attempt: u32,
+    head_bytes_max: u64,
+    tail_bytes_max: u64,
+    open: Option<Open>,
+}
+
+/// The files of a transcript that has begun.
+#[derive(Debug)]
+struct Open {
+    directory: OwnedFd,
+    name: String,
+    head: File,
+    head_bytes: u64,
+    /// The two tails; the second is the one being written.
+    tails: [Option<Tail>; 2],
+    /// Bytes of tails that were given up for newer ones.
+    omitted_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Tail {
+    suffix: &'static str,
+    file: File,
+    bytes: u64,
+}
+
+impl Transcript {
+    /// Returns the transcript of an attempt, at most `bytes_max` long; 0 means no limit.
+    #[must_use]
+    pub fn new(directory: PathBuf, iteration: u64, attempt: u32, bytes_max: u64) -> Self {
+        let (head_bytes_max, tail_bytes_max) = match bytes_max {
+            0 => (u64::MAX, 0),
+            limit => (limit.div_ceil(2), limit / 4),
+        };
+        Self {
+            directory,
+            iteration,
+            attempt,
+            head_bytes_max,
+            tail_bytes_max,
+            open: None,
+        }
+    }
+
+    /// Adds what the agent wrote.
+    ///
+    /// # Errors
+    /// If it cannot be written; what was written before stays.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let open = match &mut self.open {
+            Some(open) => open,
+            None => {
+                let opened = Open::create(&self.directory, self.iteration, self.attempt)?;
+                self.open.insert(opened)
+            }
+        };
+        open.write(bytes, self.head_bytes_max, self.tail_bytes_max)
+    }
+
+    /// Joins the parts and returns the file, or none if the agent wrote nothing.
+    ///
+    /// # Errors
+    /// If the parts cannot be joined; they stay as they are.
+    pub fn close(self) -> io::Result<Option<PathBuf>> {
+        match self.open {
+            Some(open) => {
+                let path = self.directory.join(&open.name);
+                open.join()?;
+                Ok(Some(path))
+            }
+            None => Ok(None),
+        }
+    }
+}
+
+impl Open {
+    fn create(path: &Path, iteration: u64, attempt: u32) -> io::Result<Self> {
+        let directory = open_directory(path)?;
+        for repeat in 1..=REPEATS_MAX {
+            let name = match repeat {
+                1 => format!("{iteration:06}.{attempt}.log"),
+                _ => format!("{iteration:06}.{attempt}.{repeat}.log"),
+            };
+            match create_file(&directory, &name) {
+                Ok(head) => {
+                    return Ok(Self {
+                        directory,
+                        name,
+                        head,
+                        head_bytes: 0,
+                        tails: [None, None],
+                        omitted_bytes: 0,
+                    });
+                }
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => (),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(ErrorKind::AlreadyExists.into())
+    }
+
+    fn write(&mut self, bytes: &[u8], head_max: u64, tail_max: u64) -> io::Result<()> {
+        let (for_head, mut rest) = split(bytes, head_max.saturating_sub(self.head_bytes));
+        self.head.write_all(for_head)?;
+        self.head_bytes += for_head.len() as u64;
+        if tail_max == 0 {
+            self.omitted_bytes += rest.len() as u64;
+            return Ok(());
+        }
+        while !rest.is_empty() {
+            let tail = match &mut self.tails {
+                [_, Some(tail)] if tail.bytes < tail_max => tail,
+                [_, Some(_) | None] => self.turn()?,
+            };
+            let (part, after) = split(rest, tail_max - tail.bytes);
+            tail.file.write_all(part)?;
+            tail.bytes += part.len() as u64;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Gives up the older tail and begins a new one in its place.
+    fn turn(&mut self) -> io::Result<&mut Tail> {
+        let [older, newer] = &mut self.tails;
+        let fresh = match older.take() {
+            Some(mut tail) => {
+                tail.file.set_len(0)?;
+                tail.file.rewind()?;
+                self.omitted_bytes += tail.bytes;
+                tail.bytes = 0;
+                tail
+            }
+            None => {
+                let [first, second] = TAIL_SUFFIXES;
+                let suffix = if newer.is_none() { first } else { second };
+                Tail {
+                    suffix,
+                    file: create_file(&self.directory, &format!("{}{suffix}", self.name))?,
+                    bytes: 0,
+                }
+            }
+        };
+        *older = newer.take();
+        Ok(newer.insert(fresh))
+    }
+
+    fn join(mut self) -> io::Result<()> {
+        if self.omitted_bytes > 0 {
+            let omitted = self.omitted_bytes;
+            writeln!(self.head, "\n[tachikoma: {omitted} bytes left out here]")?;
+        }
+        for mut tail in self.tails.into_iter().flatten() {
+            tail.file.rewind()?;
+            io::copy(&mut tail.file, &mut self.head)?;
+            let name = format!("{}{}", self.name, tail.suffix);
+            rustix::fs::unlinkat(&self.directory, name, AtFlags::empty())?;
+        }
+        Ok(())
+    }
+}
+
+/// Deletes the transcripts of all iterations but the last `keep` that have one; 0 keeps all. Other files stay.
+///
+/// # Errors
+/// If the directory cannot be read, or with the first file that cannot be deleted, after trying all.
+pub fn prune(directory: &Path, keep: usize) -> io::Result<()> {
+    if keep == 0 {
+        return Ok(());
+    }
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let mut ours = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if let (Some(iteration), true) = (
+            iteration_of(&entry.file_name()),
+            entry.file_type()?.is_file(),
+        ) {
+            ours.push((iteration, entry.path()));
+        }
+    }
+    let iterations: BTreeSet<u64> = ours.iter().map(|(iteration, _)| *iteration).collect();
+    let Some(first_kept) = iterations.iter().rev().nth(keep - 1) else {
+        return Ok(());
+    };
+    let old = ours.iter().filter(|(iteration, _)| iteration < first_kept);
+    let deleted = old.map(|(_, path)| fs::remove_file(path));
+    deleted.fold(Ok(()), io::Result::and)
+}
+
+/// Returns the iteration of a file that has one of our names: `000012.1.log`, `000012.1.2.log`, with a tail's suffix or not.
+fn iteration_of(name: &OsStr) -> Option<u64> {
+    let name = name.to_str()?;
+    let name = TAIL_SUFFIXES
+        .iter()
+        .find_map(|suffix| name.strip_suffix(suffix))
+        .unwrap_or(name);
+    let mut numbers = name.strip_suffix(".log")?.split('.');
+    let iteration = numbers.next().filter(|number| number.len() >= 6)?;
+    let rest: Vec<_> = numbers.collect();
+    let digits = |number: &&str| number.bytes().all(|byte| byte.is_ascii_digit());
+    let ours = matches!(rest.len(), 1 | 2)
+        && rest.iter().all(|number| !number.is_empty())
+        && rest.iter().chain([&iteration]).all(digits);
+    iteration.parse().ok().filter(|_| ours)
+}
+
+/// Opens the directory, made if need be; the last component must not be a link to somewhere else.
+fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(directory) => Ok(directory),
+        Err(rustix::io::Errno::NOENT) => {
+            DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+            Ok(rustix::fs::open(path, flags, Mode::empty())?)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn create_file(directory: &OwnedFd, name: &str) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    Ok(rustix::fs::openat(directory, name, flags, mode)?.into())
+}
+
+fn split(bytes: &[u8], at: u64) -> (&[u8], &[u8]) {
+    let at = usize::try_from(at).unwrap_or(usize::MAX);
+    bytes.split_at(bytes.len().min(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    fn written(directory: &Path, bytes_max: u64, pieces: &[&[u8]]) -> Option<String> {
+        let mut transcript = Transcript::new(directory.to_owned(), 12, 1, bytes_max);
+        for piece in pieces {
+            transcript.write(piece).unwrap();
+        }
+        let path = transcript.close().unwrap()?;
+        Some(String::from_utf8(fs::read(path).unwrap()).unwrap())
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory).unwrap();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn no_output_leaves_no_file() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("transcripts");
+        assert_eq!(written(&directory, 100, &[b""]), None);
+        assert!(!directory.exists(), "not even the directory");
+    }
+
+    #[test]
+    fn files_are_private_and_directories_too() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("a/b");
+        written(&directory, 100, &[b"x"]).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&directory), 0o700);
+        assert_eq!(mode(&directory.join("000012.1.log")), 0o600);
+    }
+
+    #[test]
+    fn what_fits_is_kept_as_it_came_however_it_was_cut() {
+        let text = b"abcdefghijklmnopqrstuvwxyz";
+        for bytes_max in [0, 26, 35, 40, 52, 1000] {
+            for size in 1..=text.len() {
+                let place = tempfile::tempdir().unwrap();
+                let pieces: Vec<&[u8]> = text.chunks(size).collect();
+                let found = written(place.path(), bytes_max, &pieces).unwrap();
+                let kept = found.replace(|c: char| !c.is_ascii_lowercase(), "");
+                assert!(found.starts_with("abcdefghijklm"), "the head is kept");
+                assert!(kept.ends_with("uvwxyz"), "the tail is kept");
+                if bytes_max == 0 || bytes_max >= 35 {
+                    assert_eq!(
+                        found.as_bytes(),
+                        text,
+                        "limit {bytes_max}, pieces of {size}"
+                    );
+                }
+                assert_eq!(names(place.path()), ["000012.1.log"], "the parts are gone");
+            }
+        }
+    }
+
+    #[test]
+    fn too_much_keeps_head_and_tail_and_says_what_is_missing() {
+        let place = tempfile::tempdir().unwrap();
+        let found = written(place.path(), 16, &[b"0123456789", b"abcdefghijklmnopqrst"]).unwrap();
+        assert_eq!(
+            found, "01234567\n[tachikoma: 16 bytes left out here]\nopqrst",
+            "eight at the head, the rest in turns of four"
+        );
+    }
+
+    #[test]
+    fn earlier_attempt_is_never_overwritten() {
+        let place = tempfile::tempdir().unwrap();
+        written(place.path(), 100, &[b"first"]).unwrap();
+        assert_eq!(written(place.path(), 100, &[b"again"]).unwrap(), "again");
+        assert_eq!(names(place.path()), ["000012.1.2.log", "000012.1.log"]);
+        let first = fs::read(place.path().join("000012.1.log")).unwrap();
+        assert_eq!(first, b"first");
+    }
+
+    #[test]
+    fn no_link_is_followed() {
+        let place = tempfile::tempdir().unwrap();
+        let victim = place.path().join("victim");
+        let directory = place.path().join("transcripts");
+        fs::create_dir(&directory).unwrap();
+        symlink(&victim, directory.join("000012.1.log")).unwrap();
+        written(&directory, 100, &[b"x"]).unwrap();
+        assert!(!victim.exists(), "a planted link leads nowhere");
+        let link = place.path().join("link");
+        symlink(&directory, &link).unwrap();
+        let mut transcript = Transcript::new(link, 1, 1, 100);
+        assert!(transcript.write(b"x").is_err(), "nor a directory's");
+    }
+
+    #[test]
+    fn pruning_deletes_only_what_is_ours_and_old() {
+        let place = tempfile::tempdir().unwrap();
+        let all = [
+            "000001.1.log",
+            "000002.1.log",
+            "000002.2.log.tail-a",
+            "000009.1.log",
+            "1000000.1.log",
+        ];
+        let others = [
+            "notes.log",
+            "000001.log",
+            "000001.1.txt",
+            "000001.x.log",
+            "1.1.log",
+        ];
+        for name in all.iter().chain(&others) {
+            fs::write(place.path().join(name), "x").unwrap();
+        }
+        prune(place.path(), 0).unwrap();
+        assert_eq!(
+            names(place.path()).len(),
+            all.len() + others.len(),
+            "0 keeps all"
+        );
+        prune(place.path(), 2).unwrap();
+        let mut expected: Vec<&str> = others.to_vec();
+        expected.extend(["000009.1.log", "1000000.1.log"]);
+        expected.sort_unstable();
+        assert_eq!(names(place.path()), expected);
+        prune(&place.path().join("missing"), 2).unwrap();
+    }
+}
