@@ -339,6 +339,21 @@ mod tests {
     }
 
     #[test]
+    fn the_callers_environment_stays_outside() {
+        let this = std::env::current_exe().expect("tests know their own program");
+        let output = Command::new(this)
+            .args([
+                "--exact",
+                "tool::tests::the_environment_is_the_scratch_directorys",
+            ])
+            .env("XDG_CONFIG_HOME", "/foreign")
+            .output()
+            .expect("the tests start");
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(stdout.contains("1 passed"), "{stdout}");
+    }
+
+    #[test]
     fn a_grandchild_that_keeps_the_output_open_does_not_hold_up_the_run() {
         let scratch = Scratch::new();
         let marker = unique();

@@ -102,7 +102,7 @@ mod tests {
             Started { config: Map<A, B>, why: Option<String> },\n\
             #[serde(rename = \"x\")]\n\
             IterationCompleted(Outcome, u32),\n\
-            Paused,\n\
+            Paused = LAST,\n\
         }\n\
         pub enum Other { Foreign }\n";
 

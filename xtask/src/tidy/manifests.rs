@@ -1,6 +1,6 @@
 //! Rules about the crates' manifests: which way dependencies point, and one list of lints.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -47,6 +47,7 @@ const BUILDS_ON: [(&str, &[&str]); 7] = [
 const FOR_TESTS: &str = "tachikoma-testkit";
 
 const WORKSPACE_MANIFEST: &str = "Cargo.toml";
+const DEPENDENCIES_PAGE: &str = "docs/dependencies.md";
 const RUNNER_MANIFEST: &str = "crates/tachikoma-loop-runner/Cargo.toml";
 
 /// Dependencies point from the terminal to the core, and nothing is built on the test kit.
@@ -95,7 +96,7 @@ pub fn lints_are_the_workspaces(tree: &Tree) -> Vec<Finding> {
     wanted.insert("unsafe_code", "\"deny\"");
 
     let lints = wanted.keys().chain(found.keys()).copied();
-    let lints: std::collections::BTreeSet<&str> = lints.collect();
+    let lints: BTreeSet<&str> = lints.collect();
     let mut findings = Vec::new();
     for lint in lints {
         let rule = match (wanted.get(lint), found.get(lint)) {
@@ -107,6 +108,34 @@ pub fn lints_are_the_workspaces(tree: &Tree) -> Vec<Finding> {
         findings.push(Finding::file(RUNNER_MANIFEST, rule));
     }
     findings
+}
+
+/// Each dependency has its one job written down, and no row is left of one that is gone.
+pub fn dependencies_have_a_job(tree: &Tree) -> Vec<Finding> {
+    let Some(manifest) = tree.get(WORKSPACE_MANIFEST) else {
+        return vec![Finding::file(WORKSPACE_MANIFEST, "is missing")];
+    };
+    let Some(page) = tree.get(DEPENDENCIES_PAGE) else {
+        return vec![Finding::file(DEPENDENCIES_PAGE, "is missing")];
+    };
+    let taken: BTreeSet<&str> = entries(&manifest.text, "[workspace.dependencies]")
+        .into_iter()
+        .map(|(name, _)| name)
+        .filter(|name| !name.starts_with("tachikoma-"))
+        .collect();
+    let listed: BTreeSet<&str> = page
+        .text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" |").next())
+        .filter(|name| *name != "crate")
+        .collect();
+    let without_job = taken.difference(&listed);
+    let gone = listed.difference(&taken);
+    without_job
+        .map(|name| format!("does not say what {name} is for"))
+        .chain(gone.map(|name| format!("lists {name}, which is not a dependency")))
+        .map(|rule| Finding::file(DEPENDENCIES_PAGE, rule))
+        .collect()
 }
 
 /// The `key = value` lines of one section.
@@ -170,6 +199,19 @@ mod tests {
                 "lint b is \"allow\", should be \"warn\"",
                 "lint c is not one of the workspace's",
             ]
+        );
+    }
+
+    #[test]
+    fn dependencies_without_a_job() {
+        let manifest = "[workspace.dependencies]\ntachikoma-core = \"1\"\n\
+                        serde = { version = \"1\", features = [\"x\"] }\ntoml = \"1\"\n[lints]\n";
+        let page = "| crate | its one job |\n|---|---|\n| toml | reads |\n| rand | draws |\n";
+        let files = [(WORKSPACE_MANIFEST, manifest), (DEPENDENCIES_PAGE, page)];
+        assert_eq!(
+            seen(&dependencies_have_a_job(&tree(&files))),
+            "docs/dependencies.md: does not say what serde is for\n\
+             docs/dependencies.md: lists rand, which is not a dependency"
         );
     }
 

@@ -133,7 +133,7 @@ mod tests {
         let more = "| S000-1 | text | `a.rs::here` |\n\
                     | S000-2 | text | `a.rs::here`, `a.rs::gone` |\n\
                     | S000-3 | text | `b.rs::here` |\n\
-                    | S000-4 | text | surely |\n\
+                    | S000-4 | text | not yet, surely |\n\
                     | S000-5 | text | `docs/requirements.md` |\n\
                     | S000-6 | text |";
         let without = ["S000-1", "S000-2", "S000-3", "S000-4", "S000-5"];

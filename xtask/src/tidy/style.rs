@@ -143,7 +143,11 @@ mod tests {
 
     #[test]
     fn files_without_a_purpose() {
-        let files = [("a.rs", "use x;\n"), ("b.rs", "//! For x.\n"), ("c.md", "")];
+        let files = [
+            ("a.rs", "use x;\n//! Late.\n"),
+            ("b.rs", "//! For x.\n"),
+            ("c.md", ""),
+        ];
         let found = files_say_what_they_are_for(&tree(&files));
         let expected = "a.rs:1: starts with `//!`: what it is for, in one or two sentences";
         assert_eq!(seen(&found), expected);
