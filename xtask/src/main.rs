@@ -36,7 +36,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match chore(&root()) {
+    match root().and_then(|root| chore(&root)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -45,13 +45,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// The workspace: the directory above this package's.
-fn root() -> PathBuf {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+/// The workspace: the directory above the package that cargo runs.
+///
+/// Asked when it runs, not when it is compiled: work trees that share a target directory also
+/// share this binary, and each wants to be checked itself.
+fn root() -> Result<PathBuf, String> {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     package
-        .parent()
-        .expect("xtask lies in the workspace")
-        .into()
+        .and_then(|package| package.parent().map(Path::to_path_buf))
+        .ok_or_else(|| "started without cargo; call `cargo xtask`".into())
 }
 
 /// The cargo that started us, in the workspace.
