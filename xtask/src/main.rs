@@ -1,2 +1,65 @@
-//! Placeholder.
-fn main() {}
+//! The project's own chores, as `cargo xtask <chore>`.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a chore talks to the person who started it"
+)]
+
+mod check;
+mod licences;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "\
+usage: cargo xtask <chore>
+
+  check      everything that must hold before a change is merged
+  tidy       only the rules about the sources themselves
+  licences   licences, bans and sources of the dependencies (needs cargo-deny)
+";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let chore: fn(&Path) -> Result<(), String> = match words[..] {
+        ["check"] => check::run,
+        ["tidy"] => tidy::run,
+        ["licences"] => licences::run,
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("error: no such chore: {}\n\n{USAGE}", words.join(" "));
+            return ExitCode::from(2);
+        }
+    };
+    match root().and_then(|root| chore(&root)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The workspace: the directory above the package that cargo runs.
+///
+/// Asked when it runs, not when it is compiled: work trees that share a target directory also
+/// share this binary, and each wants to be checked itself.
+fn root() -> Result<PathBuf, String> {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    package
+        .and_then(|package| package.parent().map(Path::to_path_buf))
+        .ok_or_else(|| "started without cargo; call `cargo xtask`".into())
+}
+
+/// The cargo that started us, in the workspace.
+fn cargo(root: &Path) -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.current_dir(root);
+    command
+}

@@ -1,0 +1,67 @@
+//! Waiting for a state. This is the only place in the tests that sleeps.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Short against what is awaited (processes, files), long against the cost of looking.
+const LOOK_EVERY: Duration = Duration::from_millis(3);
+
+/// Returns as soon as `condition` holds and panics with `what` if it does not hold in time.
+///
+/// The condition is looked at once more after the deadline, so that a starved machine cannot
+/// fail a test whose state was reached.
+///
+/// # Panics
+///
+/// When `deadline` has passed and the condition still does not hold.
+#[track_caller]
+pub fn await_until(what: &str, deadline: Duration, condition: impl FnMut() -> bool) {
+    let came = comes_true(deadline, condition);
+    assert!(came, "waited {deadline:?} in vain for: {what}");
+}
+
+/// Whether the condition holds before the deadline has passed.
+pub(crate) fn comes_true(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let started = Instant::now();
+    while !condition() {
+        if started.elapsed() >= deadline {
+            return condition();
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn returns_as_soon_as_the_condition_holds() {
+        let mut looks = 0;
+        await_until("the third look", Duration::from_secs(10), || {
+            looks += 1;
+            looks == 3
+        });
+        assert_eq!(looks, 3, "no look after the one that succeeded");
+    }
+
+    #[test]
+    #[should_panic(expected = "in vain for: a state that never comes")]
+    fn names_what_never_came() {
+        await_until(
+            "a state that never comes",
+            Duration::from_millis(10),
+            || false,
+        );
+    }
+
+    #[test]
+    fn looks_once_more_after_the_deadline() {
+        let mut looks = 0;
+        await_until("the second look", Duration::ZERO, || {
+            looks += 1;
+            looks == 2
+        });
+    }
+}

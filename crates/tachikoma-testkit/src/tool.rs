@@ -1,0 +1,414 @@
+//! Runs a binary in a scratch directory: its exit code and all its words as one text, or a live
+//! process that cannot outlive its test.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::awaiting::comes_true;
+use crate::{Scratch, drop_to_nobody, mask};
+
+/// No command of a test takes this long; one that does hangs.
+const RUN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Names that would let the machine's own set-up into a test.
+const FOREIGN_PREFIXES: [&str; 3] = ["TACHIKOMA_", "XDG_", "GIT_"];
+
+/// A binary, set up to run in one scratch directory.
+#[derive(Debug)]
+pub struct Tool<'a> {
+    program: PathBuf,
+    scratch: &'a Scratch,
+    dir: PathBuf,
+    env: Vec<(OsString, OsString)>,
+    unprivileged: bool,
+}
+
+impl<'a> Tool<'a> {
+    /// Sets up `program` to run in the work tree of `scratch`, with a home and a runtime
+    /// directory of its own and without the caller's `TACHIKOMA_*`, `XDG_*` and `GIT_*`.
+    #[must_use]
+    pub fn new(program: impl Into<PathBuf>, scratch: &'a Scratch) -> Self {
+        Self {
+            program: program.into(),
+            scratch,
+            dir: scratch.path(),
+            env: Vec::new(),
+            unprivileged: false,
+        }
+    }
+
+    /// Sets a variable.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// Starts in a directory below the work tree instead of in the work tree.
+    #[must_use]
+    pub fn in_dir(mut self, name: &str) -> Self {
+        self.dir = self.scratch.path().join(name);
+        self
+    }
+
+    /// Runs as nobody when the tests run as root; hand the scratch directory over first.
+    #[must_use]
+    pub const fn unprivileged(mut self) -> Self {
+        self.unprivileged = true;
+        self
+    }
+
+    /// The command that [`Self::run`] and [`Self::spawn`] start, for tests that need their own
+    /// pipes.
+    pub fn command(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(args).current_dir(&self.dir);
+        for (name, _) in std::env::vars_os() {
+            let foreign = |prefix: &&str| name.as_encoded_bytes().starts_with(prefix.as_bytes());
+            if FOREIGN_PREFIXES.iter().any(foreign) {
+                command.env_remove(&name);
+            }
+        }
+        command
+            .env("HOME", self.scratch.home())
+            .env("XDG_RUNTIME_DIR", self.scratch.runtime_dir())
+            .env("TZ", "UTC")
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null());
+        if self.unprivileged {
+            drop_to_nobody(&mut command);
+        }
+        command
+    }
+
+    /// Runs it to its end.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be started or does not end.
+    #[track_caller]
+    pub fn run(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Ran {
+        self.spawn(args).wait(RUN_TIMEOUT)
+    }
+
+    /// Starts it and returns at once. What it prints goes to files, so that neither a full pipe
+    /// nor a grandchild that keeps one open can hold up the test.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be started.
+    #[track_caller]
+    pub fn spawn(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Live {
+        let (stdout, stderr) = self.scratch.output_files();
+        let create = |path| File::create(path).expect("the scratch directory is ours");
+        let child = self
+            .command(args)
+            .stdout(create(&stdout))
+            .stderr(create(&stderr))
+            .spawn()
+            .unwrap_or_else(|error| panic!("start {}: {error}", self.program.display()));
+        Live {
+            child,
+            stdout,
+            stderr,
+            hidden: vec![
+                (text_of(&self.scratch.path()), "[DIR]".into()),
+                (text_of(&self.scratch.runtime_dir()), "[RUNTIME]".into()),
+                (text_of(&self.scratch.home()), "[HOME]".into()),
+            ],
+        }
+    }
+}
+
+/// A running process. It is killed and reaped when dropped; only itself, never its children:
+/// ending those is what the tests are about.
+#[derive(Debug)]
+pub struct Live {
+    child: Child,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    hidden: Vec<(String, String)>,
+}
+
+impl Live {
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it printed so far.
+    ///
+    /// # Panics
+    ///
+    /// When its output file is gone.
+    #[must_use]
+    pub fn stdout(&self) -> String {
+        contents(&self.stdout)
+    }
+
+    /// What it complained so far.
+    ///
+    /// # Panics
+    ///
+    /// When its output file is gone.
+    #[must_use]
+    pub fn stderr(&self) -> String {
+        contents(&self.stderr)
+    }
+
+    /// Sends it a signal; one that has ended already does not mind.
+    pub fn signal(&mut self, signal: Signal) {
+        if self.is_running() {
+            // Not reaped yet, so the id is still its own.
+            let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+            let sent = kill_process(pid.expect("process ids are positive"), signal);
+            sent.expect("the process is ours");
+        }
+    }
+
+    /// Whether it has not ended.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be waited for.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("the child is ours").is_none()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    ///
+    /// When it is still running at the deadline; its output is part of the message.
+    #[track_caller]
+    pub fn wait(mut self, deadline: Duration) -> Ran {
+        let ended = comes_true(deadline, || !self.is_running());
+        let (stdout, stderr) = (self.stdout(), self.stderr());
+        assert!(
+            ended,
+            "still running after {deadline:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}"
+        );
+        Ran {
+            status: self.child.wait().expect("it has ended"),
+            stdout,
+            stderr,
+            hidden: self.hidden.clone(),
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        // Both fail only when it has been reaped before.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a process left: its exit and its words.
+#[derive(Debug, Clone)]
+pub struct Ran {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it printed.
+    pub stdout: String,
+    /// What it complained.
+    pub stderr: String,
+    hidden: Vec<(String, String)>,
+}
+
+impl Ran {
+    /// The exit code; none after a signal.
+    #[must_use]
+    pub fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+
+    /// What it printed, as one JSON value.
+    ///
+    /// # Panics
+    ///
+    /// When it is not one.
+    #[track_caller]
+    #[must_use]
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("not JSON ({error}):\n{}", self.stdout))
+    }
+
+    /// Also replaces `text` by `name` in the snapshot.
+    #[must_use]
+    pub fn hide(mut self, text: impl Into<String>, name: impl Into<String>) -> Self {
+        self.hidden.push((text.into(), name.into()));
+        self
+    }
+
+    /// Exit code, stdout and stderr as one text that is the same in every run: paths of the
+    /// scratch directory are `[DIR]`, `[RUNTIME]` and `[HOME]`, the rest is as [`mask`] says.
+    #[must_use]
+    pub fn snapshot(&self) -> String {
+        let exit = match (self.status.code(), self.status.signal()) {
+            (Some(code), _) => format!("exit: {code}"),
+            (None, Some(signal)) => format!("signal: {signal}"),
+            (None, None) => "exit: unknown".into(),
+        };
+        let stdout = with_line_end(&self.stdout);
+        let stderr = with_line_end(&self.stderr);
+        let mut text = format!("{exit}\n--- stdout\n{stdout}--- stderr\n{stderr}");
+        for (from, to) in self.hidden.iter().filter(|(from, _)| !from.is_empty()) {
+            text = text.replace(from, to);
+        }
+        mask(&text)
+    }
+}
+
+fn contents(path: &Path) -> String {
+    let bytes = fs::read(path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn text_of(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// A missing line end at the end of a stream is shown, not hidden.
+fn with_line_end(text: &str) -> String {
+    if text.is_empty() || text.ends_with('\n') {
+        text.into()
+    } else {
+        format!("{text}[no newline]\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{await_until, processes_with, unique};
+
+    const SOON: Duration = Duration::from_secs(10);
+
+    fn shell(scratch: &Scratch) -> Tool<'_> {
+        Tool::new("/bin/sh", scratch)
+    }
+
+    #[test]
+    fn a_run_is_one_text_with_names_for_what_varies() {
+        let scratch = Scratch::new();
+        let script = "pwd; echo \"pid $$ took 1.5 s\"; printf bad >&2; exit 3";
+        let ran = shell(&scratch).run(["-c", script]);
+        assert_eq!(ran.code(), Some(3));
+        assert_eq!(
+            ran.snapshot(),
+            "exit: 3\n--- stdout\n[DIR]\npid [PID] took [DURATION]\n--- stderr\nbad[no newline]\n"
+        );
+    }
+
+    #[test]
+    fn printed_json_can_be_asked() {
+        let scratch = Scratch::new();
+        let ran = shell(&scratch).run(["-c", "echo '{\"loop_id\": null}'"]);
+        assert!(ran.json()["loop_id"].is_null());
+    }
+
+    #[test]
+    fn more_can_be_hidden() {
+        let scratch = Scratch::new();
+        let ran = shell(&scratch).run(["-c", "echo token-77"]);
+        let snapshot = ran.hide("token-77", "[TOKEN]").snapshot();
+        assert_eq!(snapshot, "exit: 0\n--- stdout\n[TOKEN]\n--- stderr\n");
+    }
+
+    #[test]
+    fn the_environment_is_the_scratch_directorys() {
+        let scratch = Scratch::new();
+        scratch.write("below/file", "");
+        let tool = shell(&scratch).in_dir("below").env("TACHIKOMA_X", "set");
+        let script = "pwd; echo $HOME $XDG_RUNTIME_DIR ${XDG_CONFIG_HOME-none} $TACHIKOMA_X";
+        let snapshot = tool.run(["-c", script]).snapshot();
+        assert_eq!(
+            snapshot,
+            "exit: 0\n--- stdout\n[DIR]/below\n[HOME] [RUNTIME] none set\n--- stderr\n"
+        );
+    }
+
+    #[test]
+    fn the_callers_environment_stays_outside() {
+        let this = std::env::current_exe().expect("tests know their own program");
+        let output = Command::new(this)
+            .args([
+                "--exact",
+                "tool::tests::the_environment_is_the_scratch_directorys",
+            ])
+            .env("XDG_CONFIG_HOME", "/foreign")
+            .output()
+            .expect("the tests start");
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(stdout.contains("1 passed"), "{stdout}");
+    }
+
+    #[test]
+    fn a_grandchild_that_keeps_the_output_open_does_not_hold_up_the_run() {
+        let scratch = Scratch::new();
+        let marker = unique();
+        // The fifo has no writer, so the grandchild waits until it is killed.
+        let script = format!("mkfifo f; sh -c 'read x <f' {marker} & echo $!");
+        let ran = shell(&scratch).run(["-c", &script]);
+        assert_eq!(ran.code(), Some(0));
+
+        let pid: i32 = ran.stdout.trim().parse().expect("the shell printed the id");
+        let pid = Pid::from_raw(pid).expect("process ids are positive");
+        kill_process(pid, Signal::KILL).expect("the grandchild is still there");
+        await_until("no process left", SOON, || {
+            processes_with(&marker).is_empty()
+        });
+    }
+
+    #[test]
+    fn a_live_process_takes_signals_and_shows_its_words() {
+        let scratch = Scratch::new();
+        let script = "mkfifo f; echo ready; read x <f";
+        let mut live = shell(&scratch).spawn(["-c", script]);
+        await_until("the first line", SOON, || live.stdout() == "ready\n");
+        assert!(live.is_running());
+
+        live.signal(Signal::KILL);
+        let ran = live.wait(SOON);
+        assert_eq!(ran.snapshot(), "signal: 9\n--- stdout\nready\n--- stderr\n");
+    }
+
+    #[test]
+    fn a_dropped_process_is_gone() {
+        let scratch = Scratch::new();
+        let marker = unique();
+        let live = shell(&scratch).spawn(["-c", "mkfifo f; read x <f", &marker]);
+        await_until("the process", SOON, || {
+            processes_with(&marker) == [live.pid()]
+        });
+        drop(live);
+        assert!(processes_with(&marker).is_empty(), "it outlived its test");
+    }
+
+    #[test]
+    #[should_panic(expected = "still running")]
+    fn waiting_has_an_end() {
+        let scratch = Scratch::new();
+        let live = shell(&scratch).spawn(["-c", "mkfifo f; read x <f"]);
+        live.wait(Duration::from_millis(50));
+    }
+
+    #[test]
+    fn an_unprivileged_tool_has_no_rights_of_roots() {
+        let scratch = Scratch::new();
+        scratch.hand_to_nobody();
+        let ran = shell(&scratch).unprivileged().run(["-c", "id -u"]);
+        assert_ne!(ran.stdout.trim(), "0");
+        assert_eq!(ran.code(), Some(0), "{}", ran.stderr);
+    }
+}

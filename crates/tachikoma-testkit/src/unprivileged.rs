@@ -1,0 +1,57 @@
+//! Running a command without root's rights: permission tests pass vacuously as root.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+/// The user and group that own nothing.
+pub const NOBODY: u32 = 65534;
+
+/// Makes `command` run as nobody when the tests run as root; any other user is unprivileged
+/// already and stays who they are.
+///
+/// What the command needs must be readable for nobody: see [`crate::Scratch::hand_to_nobody`].
+pub fn drop_to_nobody(command: &mut Command) -> &mut Command {
+    if rustix::process::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scratch;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_file_without_permissions_cannot_be_read() {
+        let scratch = Scratch::new();
+        let secret = scratch.write("secret.txt", "hidden");
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).expect("it is ours");
+        scratch.hand_to_nobody();
+
+        let mut command = Command::new("cat");
+        command.arg(&secret).current_dir(scratch.path());
+        let output = drop_to_nobody(&mut command).output().expect("cat starts");
+
+        assert!(!output.status.success(), "root's rights were not dropped");
+        assert!(output.stdout.is_empty());
+    }
+
+    #[test]
+    fn own_files_stay_usable() {
+        let scratch = Scratch::new();
+        scratch.write("open.txt", "seen");
+        scratch.hand_to_nobody();
+
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "cat open.txt && echo new > written.txt"])
+            .current_dir(scratch.path());
+        let output = drop_to_nobody(&mut command).output().expect("sh starts");
+
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "seen");
+        assert!(output.status.success(), "{output:?}");
+    }
+}

@@ -1,0 +1,80 @@
+//! `cargo xtask check`: all that must hold, the quick things first, up to the first failure.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::{cargo, tidy};
+
+/// Runs every step, each with its time, and stops at the first that fails.
+pub fn run(root: &Path) -> Result<(), String> {
+    let started = Instant::now();
+    step("fmt", || cargo_step(root, &["fmt", "--all", "--check"]))?;
+    step("tidy", || tidy::run(root))?;
+    step("clippy", || {
+        let lint = ["clippy", "--workspace", "--all-targets", "--"];
+        cargo_step(root, &[&lint[..], &["-D", "warnings"]].concat())
+    })?;
+    step("test", || cargo_step(root, &["test", "--workspace"]))?;
+    step("doc", || {
+        let mut doc = cargo(root);
+        doc.args(["doc", "--no-deps", "--workspace"]);
+        succeeds(doc.env("RUSTDOCFLAGS", "-D warnings"))
+    })?;
+    println!("check passed in {}", seconds(started.elapsed()));
+    Ok(())
+}
+
+fn step(name: &str, action: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    println!("==> {name}");
+    let started = Instant::now();
+    let result = action();
+    let took = seconds(started.elapsed());
+    match result {
+        Ok(()) => {
+            println!("    {name} passed in {took}");
+            Ok(())
+        }
+        Err(error) => Err(format!("{name} failed after {took}: {error}")),
+    }
+}
+
+fn cargo_step(root: &Path, args: &[&str]) -> Result<(), String> {
+    succeeds(cargo(root).args(args))
+}
+
+/// Runs a command whose own output tells what is wrong.
+pub fn succeeds(command: &mut Command) -> Result<(), String> {
+    let words: Vec<_> = command
+        .get_args()
+        .map(|arg| arg.to_string_lossy())
+        .collect();
+    let line = format!("cargo {}", words.join(" "));
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("`{line}` ended with {status}")),
+        Err(error) => Err(format!("start `{line}`: {error}")),
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_its_step_and_cause() {
+        let error = step("clippy", || Err("it is wrong".into())).unwrap_err();
+        assert!(error.starts_with("clippy failed after "), "{error}");
+        assert!(error.ends_with(": it is wrong"), "{error}");
+    }
+
+    #[test]
+    fn a_command_that_fails_is_named() {
+        let error = succeeds(Command::new("false").arg("fmt")).unwrap_err();
+        assert_eq!(error, "`cargo fmt` ended with exit status: 1");
+    }
+}

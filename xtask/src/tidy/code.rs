@@ -1,0 +1,165 @@
+//! Rust sources without their comments and literals, for rules about code alone.
+
+/// Returns `text` with comments and the contents of literals blanked, line by line as before.
+pub fn code_only(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(next) = rest.chars().next() {
+        let length = literal_or_comment(rest, code.chars().last());
+        if length == 0 {
+            code.push(next);
+            rest = &rest[next.len_utf8()..];
+        } else {
+            let blank = |c: char| if c == '\n' { '\n' } else { ' ' };
+            code.extend(rest[..length].chars().map(blank));
+            rest = &rest[length..];
+        }
+    }
+    code
+}
+
+/// Returns the lines with `word` in them as a whole word, counted from 1.
+pub fn lines_with<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+    text.lines()
+        .enumerate()
+        .filter(move |(_, line)| has_word(line, word))
+        .map(|(index, _)| index + 1)
+}
+
+/// Whether `word` occurs and neither goes on before nor after it.
+fn has_word(line: &str, word: &str) -> bool {
+    let in_word = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(start, _)| {
+        let before = line[..start].chars().last();
+        let after = line[start + word.len()..].chars().next();
+        let goes_on_before = word.starts_with(in_word) && before.is_some_and(in_word);
+        let goes_on_after = word.ends_with(in_word) && after.is_some_and(in_word);
+        !goes_on_before && !goes_on_after
+    })
+}
+
+/// Returns the code up to the unit tests, which by custom are the last thing in a file.
+pub fn before_unit_tests(code: &str) -> &str {
+    code.split("#[cfg(test)]\nmod tests {")
+        .next()
+        .unwrap_or(code)
+}
+
+/// The length of what starts here and is not code; 0 if it is code.
+fn literal_or_comment(rest: &str, previous: Option<char>) -> usize {
+    if rest.starts_with("//") {
+        return rest.find('\n').unwrap_or(rest.len());
+    }
+    if rest.starts_with("/*") {
+        return block_comment(rest);
+    }
+    if rest.starts_with('"') {
+        return quoted(rest, '"');
+    }
+    if rest.starts_with('\'') {
+        return character(rest);
+    }
+    let in_word = previous.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    if in_word { 0 } else { raw_string(rest) }
+}
+
+fn block_comment(rest: &str) -> usize {
+    let mut depth = 0_usize;
+    let mut at = 0;
+    while at < rest.len() {
+        if rest[at..].starts_with("/*") {
+            depth += 1;
+            at += 2;
+        } else if rest[at..].starts_with("*/") {
+            depth -= 1;
+            at += 2;
+            if depth == 0 {
+                return at;
+            }
+        } else {
+            at += rest[at..].chars().next().map_or(1, char::len_utf8);
+        }
+    }
+    rest.len()
+}
+
+/// A literal between two equal quotes, with backslashes.
+fn quoted(rest: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in rest.char_indices().skip(1) {
+        if escaped {
+            escaped = false;
+        } else if c == '\\' {
+            escaped = true;
+        } else if c == quote {
+            return at + 1;
+        }
+    }
+    rest.len()
+}
+
+/// `'x'` and `'\n'` are literals, `'a` is a lifetime.
+fn character(rest: &str) -> usize {
+    let mut chars = rest.chars().skip(1);
+    match (chars.next(), chars.next()) {
+        (Some('\\'), _) | (Some(_), Some('\'')) => quoted(rest, '\''),
+        (_, _) => 0,
+    }
+}
+
+/// `r"..."`, `r#"..."#`, `br##"..."##`.
+fn raw_string(rest: &str) -> usize {
+    let Some(after) = rest.strip_prefix("br").or_else(|| rest.strip_prefix('r')) else {
+        return 0;
+    };
+    let hashes = after.len() - after.trim_start_matches('#').len();
+    let Some(body) = after[hashes..].strip_prefix('"') else {
+        return 0;
+    };
+    let end = format!("\"{}", "#".repeat(hashes));
+    let start = rest.len() - body.len();
+    body.find(&end)
+        .map_or(rest.len(), |at| start + at + end.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: &str) {
+        assert_eq!(code_only(text), expected);
+    }
+
+    #[test]
+    fn comments_are_blanked_and_lines_stay() {
+        check("a // b\nc", "a     \nc");
+        check("a /* b /* c\n */ */ d", "a          \n       d");
+    }
+
+    #[test]
+    fn literals_are_blanked() {
+        check(r#"f("a\"b") + 1"#, "f(      ) + 1");
+        check(r##"f(r#"a"b"#, 'x', '\'')"##, "f(        ,    ,     )");
+    }
+
+    #[test]
+    fn lifetimes_and_names_with_r_are_code() {
+        check("fn for<'a>(x: &'a str)", "fn for<'a>(x: &'a str)");
+        check("var\"x\"", "var   ");
+        check("r#type", "r#type");
+    }
+
+    #[test]
+    fn words_are_whole() {
+        let found = |text, word| lines_with(text, word).collect::<Vec<_>>();
+        assert_eq!(found("unsafe_code\nunsafe {", "unsafe"), [2]);
+        assert_eq!(found("operand::x\nrand::x", "rand::"), [2]);
+        assert_eq!(found("todo!()", "todo!"), [1]);
+    }
+
+    #[test]
+    fn unit_tests_can_be_left_out() {
+        assert_eq!(before_unit_tests("a\n#[cfg(test)]\nmod tests {\nb"), "a\n");
+    }
+}

@@ -1,0 +1,139 @@
+//! The journal is a public format: every event that can be in it is documented.
+
+use super::code::code_only;
+use super::{Finding, Tree};
+
+const EVENTS: &str = "crates/tachikoma-core/src/event.rs";
+const PAGE: &str = "docs/journal-format.md";
+
+/// Each variant of `LoopEvent` has a heading or a table row of its own, under the name that the
+/// journal uses.
+pub fn all_are_documented(tree: &Tree) -> Vec<Finding> {
+    let Some(events) = tree.get(EVENTS) else {
+        return vec![Finding::file(
+            EVENTS,
+            "is missing; it defines `enum LoopEvent`",
+        )];
+    };
+    let Some(page) = tree.get(PAGE) else {
+        return vec![Finding::file(
+            PAGE,
+            "is missing; it documents every `LoopEvent`",
+        )];
+    };
+    let variants = variants(&events.text, "LoopEvent");
+    if variants.is_empty() {
+        return vec![Finding::file(
+            EVENTS,
+            "has no `enum LoopEvent` with variants",
+        )];
+    }
+    variants
+        .iter()
+        .map(|variant| snake_case(variant))
+        .filter(|name| !is_documented(&page.text, name))
+        .map(|name| Finding::file(PAGE, format!("says nothing about the event `{name}`")))
+        .collect()
+}
+
+fn is_documented(page: &str, name: &str) -> bool {
+    let quoted = format!("`{name}`");
+    page.lines().any(|line| match line.strip_prefix('|') {
+        Some(row) => row.trim_start().starts_with(&quoted),
+        None => line.starts_with('#') && line.contains(&quoted),
+    })
+}
+
+/// The names of an enum's variants: the words that start an item at its own depth.
+fn variants(source: &str, name: &str) -> Vec<String> {
+    let code = code_only(source);
+    let Some((_, body)) = code.split_once(&format!("enum {name} {{")) else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    let mut depth = 0_usize;
+    let mut between = true;
+    let mut rest = body;
+    while let Some(next) = rest.chars().next() {
+        let word = word_at(rest);
+        match next {
+            '{' | '(' | '[' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' | ')' | ']' => depth -= 1,
+            ',' if depth == 0 => between = true,
+            _ if depth == 0 && between && !word.is_empty() => {
+                found.push(word.into());
+                between = false;
+            }
+            _ => {}
+        }
+        rest = &rest[word.len().max(next.len_utf8())..];
+    }
+    found
+}
+
+fn word_at(text: &str) -> &str {
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
+    &text[..end.unwrap_or(text.len())]
+}
+
+fn snake_case(name: &str) -> String {
+    let mut snake = String::new();
+    for (index, c) in name.char_indices() {
+        if c.is_uppercase() && index > 0 {
+            snake.push('_');
+        }
+        snake.extend(c.to_lowercase());
+    }
+    snake
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{seen, tree};
+    use super::*;
+
+    const SOURCE: &str = "\
+        //! Events, such as Nothing.\n\
+        /// Text, with a Comma.\n\
+        #[derive(Debug)]\n\
+        pub enum LoopEvent {\n\
+            /// It began {\n\
+            Started { config: Map<A, B>, why: Option<String> },\n\
+            #[serde(rename = \"x\")]\n\
+            IterationCompleted(Outcome, u32),\n\
+            Paused = LAST,\n\
+        }\n\
+        pub enum Other { Foreign }\n";
+
+    #[test]
+    fn variants_are_found() {
+        let expected = ["Started", "IterationCompleted", "Paused"];
+        assert_eq!(variants(SOURCE, "LoopEvent"), expected);
+        assert_eq!(variants(SOURCE, "Other"), ["Foreign"]);
+    }
+
+    #[test]
+    fn undocumented_events() {
+        let page = "## `started`\n\n| event | meaning |\n|---|---|\n| `paused` | rests |\n\
+                    Text about `iteration_completed`.\n";
+        let found = all_are_documented(&tree(&[(EVENTS, SOURCE), (PAGE, page)]));
+        assert_eq!(
+            seen(&found),
+            "docs/journal-format.md: says nothing about the event `iteration_completed`"
+        );
+    }
+
+    #[test]
+    fn missing_files_are_named() {
+        let found = all_are_documented(&tree(&[(PAGE, "")]));
+        let expected = format!("{EVENTS}: is missing; it defines `enum LoopEvent`");
+        assert_eq!(seen(&found), expected);
+        let found = all_are_documented(&tree(&[(EVENTS, SOURCE)]));
+        let expected = format!("{PAGE}: is missing; it documents every `LoopEvent`");
+        assert_eq!(seen(&found), expected);
+        let found = all_are_documented(&tree(&[(EVENTS, ""), (PAGE, "")]));
+        let expected = format!("{EVENTS}: has no `enum LoopEvent` with variants");
+        assert_eq!(seen(&found), expected);
+    }
+}
