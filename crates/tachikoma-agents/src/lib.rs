@@ -5,12 +5,10 @@ mod claim;
 mod command;
 mod demo;
 pub mod line;
-mod registry;
 
 pub use claim::claims;
 pub use command::{CommandAgent, PromptVia};
 pub use demo::{DemoAgent, DemoLine};
-pub use registry::{AGENTS, Known, UnknownAgent, find};
 
 use std::ffi::OsString;
 

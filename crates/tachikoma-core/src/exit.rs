@@ -37,10 +37,12 @@ impl fmt::Display for Exit {
 /// A process that an agent left behind when it ended, and that was ended for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leftover {
-    /// Its process id while it lived.
-    pub pid: u32,
-    /// Its command line, shortened.
+    /// Its process id, which may have been given to another process since.
+    pub pid: i32,
+    /// Its name as the kernel has it.
     pub name: String,
+    /// The beginning of its command line; empty if it could not be read.
+    pub command: String,
     /// Whether it outlived even SIGKILL (a process stuck in the kernel).
     pub unkillable: bool,
 }

@@ -6,6 +6,18 @@ compile_error!(
     "Tachikoma does not run on Windows: it needs Unix signals and process groups. Use it inside WSL."
 );
 
+pub mod clock;
+pub mod config;
+pub mod control;
+mod handle;
 pub mod process;
+pub mod prompt;
+mod runner;
 pub mod session;
 pub mod settings;
+pub mod store;
+
+pub use config::LoopConfig;
+pub use handle::{COMMANDS_MAX, Gone, LoopHandle, Notice};
+pub use runner::{Found, LoopRunner, OpenError, RunError};
+pub use tachikoma_core::{LoopCommand, LoopEvent, LoopState, LoopStats};

@@ -7,6 +7,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+pub use tachikoma_core::{Exit, Leftover, Rung};
 
 mod adoption;
 pub mod cgroup;
@@ -26,30 +27,6 @@ pub use serve::serve;
 
 /// The environment variable by which a process is known to belong to a loop; its value is the loop's id.
 pub const MARKER: &str = "TACHIKOMA_LOOP_ID";
-
-/// How a process ended; mirrors the core's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", content = "value", rename_all = "snake_case")]
-pub enum Exit {
-    /// It returned this code.
-    Code(i32),
-    /// This signal ended it.
-    Signal(i32),
-    /// Nobody could see how.
-    Unknown,
-}
-
-/// The steps by which a running agent is ended, each harder than the one before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Rung {
-    /// SIGINT to the agent's process group.
-    Interrupt,
-    /// SIGTERM to the agent's process group, and SIGCONT so that a stopped one can obey.
-    Terminate,
-    /// SIGKILL to the group and to every descendant, until none is left.
-    Kill,
-}
 
 /// What keeps an agent's processes together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,17 +58,4 @@ pub enum Adoption {
     /// Those that carry the loop's marker: for a program that embeds the runner and has children of its own. One that
     /// cleared its environment is then found only through a control group.
     Marked,
-}
-
-/// A process that outlived the agent that started it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Leftover {
-    /// Its process id, which may have been given to another process since.
-    pub pid: i32,
-    /// Its name as the kernel has it.
-    pub name: String,
-    /// The beginning of its command line; empty if it could not be read.
-    pub command: String,
-    /// Whether it was still there after SIGKILL.
-    pub unkillable: bool,
 }

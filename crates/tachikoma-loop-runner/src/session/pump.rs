@@ -21,6 +21,9 @@ const FINAL_TEXT_BYTES_MAX: usize = 64 * 1024;
 /// After this much without a pause others get their turn: a flood must not keep a stop command waiting.
 const BYTES_PER_TURN: usize = 256 * 1024;
 
+/// Takes the lines of both streams as they come.
+pub type Sink<'a> = dyn FnMut(Stream, Line<'_>) + Send + 'a;
+
 /// Which stream something was written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
@@ -118,7 +121,7 @@ impl Pump {
     /// Waits for output and takes one piece of it. Lines go to `sink`, which must not block: the agent waits for it.
     ///
     /// Cancel-safe: what was taken was also handed on.
-    pub async fn read(&mut self, sink: &mut dyn FnMut(Stream, Line<'_>)) -> Flow {
+    pub async fn read(&mut self, sink: &mut Sink<'_>) -> Flow {
         if self.bytes_this_turn >= BYTES_PER_TURN {
             self.bytes_this_turn = 0;
             tokio::task::yield_now().await;
@@ -142,7 +145,7 @@ impl Pump {
     }
 
     /// Reads what is left after the agent's exit, until both streams end or somebody holds them open for too long.
-    pub async fn drain(&mut self, sink: &mut dyn FnMut(Stream, Line<'_>)) -> Drained {
+    pub async fn drain(&mut self, sink: &mut Sink<'_>) -> Drained {
         let to_the_end = async { while self.read(sink).await != Flow::Ended {} };
         let drained = tokio::time::timeout(DRAIN_TIMEOUT, to_the_end).await;
         for source in [&mut self.stdout, &mut self.stderr] {
@@ -169,7 +172,7 @@ impl Pump {
         }
     }
 
-    fn take(&mut self, stream: Stream, sink: &mut dyn FnMut(Stream, Line<'_>)) -> Taken {
+    fn take(&mut self, stream: Stream, sink: &mut Sink<'_>) -> Taken {
         let source = match stream {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,
@@ -198,7 +201,7 @@ impl Pump {
         Taken::Some
     }
 
-    fn ended(&mut self, stream: Stream, sink: &mut dyn FnMut(Stream, Line<'_>)) -> Flow {
+    fn ended(&mut self, stream: Stream, sink: &mut Sink<'_>) -> Flow {
         match stream {
             Stream::Stdout => self.stdout.close(sink),
             Stream::Stderr => self.stderr.close(sink),
@@ -212,7 +215,7 @@ impl Pump {
 
 impl Source {
     /// Half a line at the end is a line.
-    fn close(&mut self, sink: &mut dyn FnMut(Stream, Line<'_>)) {
+    fn close(&mut self, sink: &mut Sink<'_>) {
         let stream = self.stream;
         self.pipe = None;
         self.lines.finish(&mut |line| sink(stream, line));

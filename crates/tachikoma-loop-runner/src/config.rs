@@ -1,0 +1,134 @@
+//! What a runner is told before it begins. The library reads neither the environment nor the command line: whoever
+//! embeds it does, and says so here.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tachikoma_agents::{Agent, CommandAgent, DemoAgent, PromptVia};
+use tachikoma_core::policy::{RebootRules, Timeouts};
+use tachikoma_core::{Launch, Policy};
+
+use crate::process::Adoption;
+use crate::settings::{AgentName, HumanDuration, PromptChannel, RebootMode, Settings};
+
+/// Everything a [`LoopRunner`](crate::LoopRunner) needs to know.
+#[derive(Clone, Debug)]
+pub struct LoopConfig {
+    /// The effective settings.
+    pub settings: Settings,
+    /// The working directory, absolute.
+    pub working_dir: PathBuf,
+    /// What this run was told to do; recorded.
+    pub launch: Launch,
+    /// Whether to begin a new loop even if the last one could go on.
+    pub new_loop: bool,
+    /// The program whose main is [`serve`](crate::process::serve), with the arguments that make it one.
+    pub guard: Vec<OsString>,
+    /// The program that plays the `demo` agent, with its arguments.
+    pub demo: Vec<OsString>,
+    /// Where the control socket goes: a directory of the user's own.
+    pub runtime_dir: PathBuf,
+    /// The `PATH` in which agents are looked for.
+    pub search_path: Option<OsString>,
+    /// Which children of this process are the loop's if the guard is killed.
+    pub adoption: Adoption,
+    /// Whether to hold the agent's processes together by a control group where one can be had.
+    pub cgroup: bool,
+}
+
+/// The settings name no agent that could be run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AgentError {
+    /// The agent is known, but this version cannot drive it.
+    #[error("agent `{0}` is not built yet")]
+    NotBuilt(AgentName),
+    /// The `command` agent has no program.
+    #[error("agent `command` has no program")]
+    NoProgram,
+}
+
+impl LoopConfig {
+    /// Returns the agent that the settings name.
+    ///
+    /// # Errors
+    /// They name none that could be run.
+    pub fn agent(&self) -> Result<Agent, AgentError> {
+        match self.settings.agent.name {
+            AgentName::Command => self.command_agent(),
+            AgentName::Demo => Ok(Agent::Demo(DemoAgent {
+                program: self.demo.clone(),
+            })),
+            name @ (AgentName::Claude
+            | AgentName::OpenCode
+            | AgentName::Codex
+            | AgentName::Gemini
+            | AgentName::Acp) => Err(AgentError::NotBuilt(name)),
+        }
+    }
+
+    fn command_agent(&self) -> Result<Agent, AgentError> {
+        let command = &self.settings.agents.command;
+        if command.program.first().is_none_or(String::is_empty) {
+            return Err(AgentError::NoProgram);
+        }
+        Ok(Agent::Command(CommandAgent {
+            program: command.program.iter().map(Into::into).collect(),
+            prompt: match command.prompt {
+                PromptChannel::Stdin => PromptVia::Stdin,
+                PromptChannel::Argument => PromptVia::Argument,
+            },
+            env: command
+                .env
+                .iter()
+                .map(|(name, value)| (name.into(), value.expose().into()))
+                .collect(),
+        }))
+    }
+
+    /// Returns the rules of the loop for an agent.
+    #[must_use]
+    pub fn policy(&self, agent: &Agent) -> Policy {
+        let settings = &self.settings;
+        let session = &settings.session;
+        let time = |duration: &HumanDuration| -> Duration { duration.get() };
+        Policy {
+            max_iterations: settings.max_iterations,
+            iteration_delay: time(&settings.iteration_delay),
+            max_consecutive_failures: settings.stop_conditions.max_consecutive_failures,
+            claim_suffices: settings.gate.is_empty(),
+            agent: agent.traits(),
+            timeouts: Timeouts {
+                session: time(&session.session_timeout),
+                first_output: time(&session.first_output_timeout),
+                silence: time(&session.silence_timeout),
+                tool: time(&session.tool_timeout),
+                result_grace: time(&session.result_grace),
+                graceful: time(&session.graceful_timeout),
+                ..Timeouts::default()
+            },
+            reboot: RebootRules {
+                enabled: settings.reboot.enabled,
+                on_redline: settings.reboot.triggers.on_redline,
+                redline_percent: settings.context_redline_percent.get(),
+                after_iterations: settings.reboot.triggers.after_iterations,
+                max_reboots: settings.reboot.max_restarts,
+                immediate: settings.reboot.mode == RebootMode::Immediate,
+            },
+            ..Policy::default()
+        }
+    }
+
+    /// Returns where the transcripts of a loop are kept.
+    #[must_use]
+    pub fn transcripts_dir(&self, loop_id: tachikoma_core::LoopId) -> PathBuf {
+        self.resolve(&self.settings.session.state_dir)
+            .join(loop_id.to_string())
+    }
+
+    /// Resolves a path of the settings: relative ones are relative to the working directory.
+    #[must_use]
+    pub fn resolve(&self, path: &Path) -> PathBuf {
+        self.working_dir.join(path)
+    }
+}

@@ -1,0 +1,146 @@
+//! A caller's end of the control socket.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::protocol::{Hello, LINE_BYTES_MAX, PROTOCOL, Request, Response};
+
+/// A runner answers at once; one that does not is stopped or stuck, and the caller must not be stuck with it.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection to a live runner.
+#[derive(Debug)]
+pub struct Client {
+    path: PathBuf,
+    reader: BufReader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+}
+
+/// Why a runner could not be talked to.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens: the runner is gone, and its socket may be left.
+    #[error("no runner listens at {}", path.display())]
+    Nobody {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The runner speaks another version.
+    #[error(
+        "the runner is of version {version} and speaks protocol {theirs}; this is protocol {PROTOCOL}"
+    )]
+    Protocol {
+        /// The runner's version.
+        version: String,
+        /// What it speaks.
+        theirs: u32,
+    },
+    /// The runner did not answer, or what it said made no sense.
+    #[error("the runner at {} does not answer: {what}", path.display())]
+    Silent {
+        /// The socket.
+        path: PathBuf,
+        /// What happened.
+        what: String,
+    },
+}
+
+impl Client {
+    /// Connects to the runner that listens at `path`.
+    ///
+    /// # Errors
+    /// Nobody listens there, or it speaks another version.
+    pub async fn connect(path: &Path) -> Result<Self, ClientError> {
+        let stream = UnixStream::connect(path)
+            .await
+            .map_err(|source| ClientError::Nobody {
+                path: path.to_owned(),
+                source,
+            })?;
+        let (reader, writer) = stream.into_split();
+        let mut client = Self {
+            path: path.to_owned(),
+            reader: BufReader::new(reader),
+            writer,
+        };
+        let hello: Hello = client
+            .line(Some(ANSWER_TIMEOUT))
+            .await?
+            .ok_or_else(|| client.silent("it hung up"))?;
+        if hello.protocol != PROTOCOL {
+            return Err(ClientError::Protocol {
+                version: hello.version,
+                theirs: hello.protocol,
+            });
+        }
+        Ok(client)
+    }
+
+    /// Makes a request and returns the first response to it.
+    ///
+    /// # Errors
+    /// The runner does not answer.
+    pub async fn ask(&mut self, request: &Request) -> Result<Response, ClientError> {
+        self.send(request).await?;
+        self.line(Some(ANSWER_TIMEOUT))
+            .await?
+            .ok_or_else(|| self.silent("it hung up"))
+    }
+
+    /// Makes a request whose responses are read with [`Client::next`].
+    ///
+    /// # Errors
+    /// The runner is gone.
+    pub async fn send(&mut self, request: &Request) -> Result<(), ClientError> {
+        let mut line = serde_json::to_vec(request).expect("requests are plain data");
+        line.push(b'\n');
+        self.writer
+            .write_all(&line)
+            .await
+            .map_err(|error| self.silent(&error.to_string()))
+    }
+
+    /// Returns the next response; none when the runner has hung up.
+    ///
+    /// # Errors
+    /// What it said makes no sense.
+    pub async fn next(&mut self) -> Result<Option<Response>, ClientError> {
+        self.line(None).await
+    }
+
+    async fn line<T: serde::de::DeserializeOwned>(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<Option<T>, ClientError> {
+        let mut line = Vec::new();
+        let mut bounded = (&mut self.reader).take(LINE_BYTES_MAX as u64);
+        let reading = bounded.read_until(b'\n', &mut line);
+        let read = match timeout {
+            Some(timeout) => tokio::time::timeout(timeout, reading).await,
+            None => Ok(reading.await),
+        };
+        match read {
+            Ok(Ok(_)) if line.is_empty() => Ok(None),
+            Ok(Ok(_)) => serde_json::from_slice(&line)
+                .map(Some)
+                .map_err(|error| self.silent(&error.to_string())),
+            Ok(Err(error)) => Err(self.silent(&error.to_string())),
+            Err(_) => Err(self.silent("it takes too long")),
+        }
+    }
+
+    fn silent(&self, what: &str) -> ClientError {
+        ClientError::Silent {
+            path: self.path.clone(),
+            what: what.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The runner's end of the control socket.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+use tachikoma_core::{LoopId, Seq};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::protocol::{Hello, PROTOCOL, Request, Response};
+use crate::handle::{LoopHandle, Notice};
+use crate::process::is_descendant;
+use crate::store::make_dir;
+
+/// The longest path that fits into a socket's address.
+const PATH_BYTES_MAX: usize = 107;
+
+/// Callers served at a time; more than that are a mistake, and wait.
+const CALLERS_MAX: usize = 32;
+
+/// A request is one short line; a caller that does not send it is shown out.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const REQUEST_BYTES_MAX: u64 = 64 << 10;
+
+/// Why there is no control socket.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// Its path does not fit.
+    #[error("the path of the control socket is longer than {PATH_BYTES_MAX} bytes: {}", .0.display())]
+    TooLong(PathBuf),
+    /// Its directory is another user's.
+    #[error("{} belongs to another user", .0.display())]
+    Foreign(PathBuf),
+    /// It cannot be made.
+    #[error("make control socket {}", path.display())]
+    Bind {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A listening control socket. Dropping it removes the socket and shows all callers out.
+#[derive(Debug)]
+pub struct Server {
+    path: PathBuf,
+    guard: Arc<AtomicI32>,
+    task: AbortHandle,
+}
+
+impl Server {
+    /// Listens for callers. The working directory's lock must be held: a socket that is there already is a dead
+    /// runner's, and is replaced.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn bind(
+        runtime_dir: &Path,
+        loop_id: LoopId,
+        handle: LoopHandle,
+    ) -> Result<Self, ServerError> {
+        let path = runtime_dir.join(format!("{loop_id}.sock"));
+        if path.as_os_str().len() > PATH_BYTES_MAX {
+            return Err(ServerError::TooLong(path));
+        }
+        let failed = |source: io::Error| ServerError::Bind {
+            path: path.clone(),
+            source,
+        };
+        make_dir(runtime_dir).map_err(|error| failed(io::Error::other(error)))?;
+        let owner =
+            std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(runtime_dir).map_err(failed)?);
+        if owner != rustix::process::geteuid().as_raw() {
+            return Err(ServerError::Foreign(runtime_dir.to_owned()));
+        }
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).map_err(failed)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        let guard = Arc::new(AtomicI32::new(0));
+        let desk = Desk {
+            handle,
+            loop_id,
+            guard: Arc::clone(&guard),
+        };
+        let task = tokio::spawn(serve(listener, desk)).abort_handle();
+        Ok(Self { path, guard, task })
+    }
+
+    /// Returns where it listens.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Says which process is the guard: callers below it are the agent's own.
+    pub(crate) fn guard_is(&self, pid: i32) {
+        self.guard.store(pid, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[derive(Clone)]
+struct Desk {
+    handle: LoopHandle,
+    loop_id: LoopId,
+    guard: Arc<AtomicI32>,
+}
+
+/// Serves callers until it is aborted; its callers' tasks go with it.
+async fn serve(listener: UnixListener, desk: Desk) {
+    let room = Arc::new(Semaphore::new(CALLERS_MAX));
+    let mut callers = JoinSet::new();
+    loop {
+        let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let desk = desk.clone();
+                callers.spawn(async move {
+                    // A caller that hangs up in the middle has lost interest.
+                    let _ = desk.attend(stream).await;
+                    drop(permit);
+                });
+            }
+            // Out of descriptors, for example: others may give some back.
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+        while callers.try_join_next().is_some() {}
+    }
+}
+
+impl Desk {
+    async fn attend(&self, stream: UnixStream) -> io::Result<()> {
+        let caller = stream.peer_cred()?;
+        let own = rustix::process::geteuid().as_raw();
+        let (reader, mut writer) = stream.into_split();
+        let hello = Hello {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            loop_id: self.loop_id,
+        };
+        say(&mut writer, &hello).await?;
+        let mut line = String::new();
+        let mut reader = BufReader::new(reader.take(REQUEST_BYTES_MAX));
+        tokio::time::timeout(REQUEST_TIMEOUT, reader.read_line(&mut line)).await??;
+        let request = match serde_json::from_str::<Request>(&line) {
+            Ok(request) => request,
+            Err(error) => {
+                let reason = format!("the request is not understood: {error}");
+                return say(&mut writer, &Response::Refused { reason }).await;
+            }
+        };
+        let stranger = caller.uid() != own && caller.uid() != 0;
+        if stranger || (self.is_agents(caller.pid()) && request != Request::Status) {
+            let reason =
+                "only the operator may ask this; from inside the agent only `status` may be asked";
+            return say(
+                &mut writer,
+                &Response::Refused {
+                    reason: reason.to_owned(),
+                },
+            )
+            .await;
+        }
+        match request {
+            Request::Status => {
+                let status = Box::new(self.handle.status());
+                say(&mut writer, &Response::Status { status }).await
+            }
+            Request::Command { command } => match self.handle.command(command).await {
+                Ok(answer) => say(&mut writer, &Response::Answer { answer }).await,
+                Err(gone) => {
+                    say(
+                        &mut writer,
+                        &Response::Refused {
+                            reason: gone.to_string(),
+                        },
+                    )
+                    .await
+                }
+            },
+            Request::Follow { after } => self.follow(&mut writer, after).await,
+        }
+    }
+
+    /// Returns whether a process descends from the guard: then it is the agent, or something the agent started.
+    fn is_agents(&self, pid: Option<i32>) -> bool {
+        let guard = self.guard.load(Ordering::Relaxed);
+        guard > 0 && pid.is_none_or(|pid| is_descendant(pid, guard))
+    }
+
+    async fn follow(&self, writer: &mut (impl AsyncWrite + Unpin), after: Seq) -> io::Result<()> {
+        let mut notices = self.handle.subscribe();
+        loop {
+            match notices.recv().await {
+                Ok(Notice::Recorded(record)) if record.seq > after => {
+                    let record = Box::new((*record).clone());
+                    say(writer, &Response::Record { record }).await?;
+                }
+                Ok(Notice::Recorded(_) | Notice::Said { .. } | Notice::Unsaid { .. }) => {}
+                Err(RecvError::Lagged(_)) => return say(writer, &Response::Behind).await,
+                Err(RecvError::Closed) => return Ok(()),
+            }
+        }
+    }
+}
+
+async fn say(
+    writer: &mut (impl AsyncWrite + Unpin),
+    what: &impl serde::Serialize,
+) -> io::Result<()> {
+    let mut line = serde_json::to_vec(what).map_err(io::Error::other)?;
+    line.push(b'\n');
+    writer.write_all(&line).await
+}

@@ -1,0 +1,400 @@
+//! The shell around the core: one actor that tells it the time, journals its facts, publishes them, and only then
+//! carries out its wishes.
+
+mod effects;
+mod open;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use tachikoma_agents::Agent;
+use tachikoma_core::{
+    Answer, Generation, Input, InvalidState, LoopEvent, News, Outcome, Policy, Record, Runner,
+    State, Status, Ticket, step,
+};
+use tokio::sync::oneshot;
+
+use crate::clock::{self, Clock};
+use crate::config::LoopConfig;
+use crate::control::Server;
+use crate::handle::{Ends, LoopHandle, Notice, Request};
+use crate::process::{Guard, GuardError, GuardNews, GuardOptions};
+use crate::session::process::{LaunchNews, LiveLaunch};
+use crate::store::StoreError;
+use crate::store::journal::Journal;
+use crate::store::lock::WorkLock;
+
+pub use open::{Found, OpenError};
+
+/// Runs a loop in a working directory, which it holds locked as long as it lives.
+///
+/// The future of [`LoopRunner::run`] writes small files and syncs them in place: on a runtime that serves others too,
+/// give it a thread of its own.
+#[derive(Debug)]
+pub struct LoopRunner {
+    config: LoopConfig,
+    agent: Agent,
+    policy: Policy,
+    state: State,
+    clock: Clock,
+    journal: Journal,
+    lock: WorkLock,
+    found: Found,
+    handle: LoopHandle,
+    ends: Ends,
+    control: Option<Server>,
+    guard: Option<Guard>,
+    launch: Option<LiveLaunch>,
+    /// News that the shell itself made, before any other.
+    queue: VecDeque<Input>,
+    tickets: HashMap<Ticket, oneshot::Sender<Answer>>,
+    last_ticket: Ticket,
+    /// When the whole process was about to be stopped.
+    suspended: Option<std::time::Instant>,
+}
+
+/// Why a run ended without an outcome. What was recorded before is safe, and the loop can be taken up again.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The loop cannot be started from where it is.
+    #[error(transparent)]
+    InvalidState(#[from] InvalidState),
+    /// The journal could not be written.
+    #[error(
+        "the journal cannot be written; the loop has ended, and nothing that was recorded is lost"
+    )]
+    Journal(#[source] StoreError),
+    /// There is no guard to hold the agent's processes together.
+    #[error("the agent's processes cannot be held together")]
+    Guard(#[from] GuardError),
+}
+
+impl LoopRunner {
+    /// Returns a handle on the loop.
+    #[must_use]
+    pub fn handle(&self) -> LoopHandle {
+        self.handle.clone()
+    }
+
+    /// Returns what was found in the working directory.
+    #[must_use]
+    pub fn found(&self) -> &Found {
+        &self.found
+    }
+
+    /// Returns the state of the loop.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Runs the loop to its end. May be called again after a stop or an error.
+    ///
+    /// # Errors
+    /// The loop cannot be started or its journal cannot be written; no process of the agent is left in either case.
+    pub async fn run(&mut self) -> Result<Outcome, RunError> {
+        self.state.startable()?;
+        let result = self.run_to_end().await;
+        self.put_away().await;
+        result
+    }
+
+    /// Gives the working directory back in good order.
+    pub async fn close(mut self) {
+        self.put_away().await;
+        self.lock.release();
+    }
+
+    async fn run_to_end(&mut self) -> Result<Outcome, RunError> {
+        // A shutdown that came before the run is a shutdown all the same.
+        if let Ok((signal, urgency)) = self.ends.shutdowns.try_recv() {
+            self.take(Input::Shutdown { signal, urgency }).await?;
+        } else {
+            self.start().await?;
+        }
+        loop {
+            if let Some(outcome) = self.state.outcome() {
+                return Ok(outcome.clone());
+            }
+            let input = self.next_input().await;
+            self.take(input).await?;
+        }
+    }
+
+    async fn start(&mut self) -> Result<(), RunError> {
+        self.start_guard()?;
+        let since = self.clock.now();
+        let containment = self
+            .guard
+            .as_ref()
+            .map_or("none".to_owned(), |guard| guard.containment().to_string());
+        let runner = Runner {
+            pid: std::process::id(),
+            since,
+            containment,
+        };
+        let launch = self.config.launch.clone();
+        self.take(Input::Start { launch, runner }).await
+    }
+
+    fn start_guard(&mut self) -> Result<(), GuardError> {
+        let mut words = self.config.guard.iter().cloned();
+        let program = words.next().unwrap_or_default().into();
+        let guard = Guard::start(GuardOptions {
+            program,
+            args: words.collect(),
+            marker: self.state.loop_id.to_string(),
+            lock: self.lock.share().ok(),
+            cgroup: self.config.cgroup,
+            adoption: self.config.adoption,
+        })?;
+        if let Some(control) = &self.control {
+            control.guard_is(guard.pid());
+        }
+        self.guard = Some(guard);
+        Ok(())
+    }
+
+    /// Takes one input through the core: decide, journal, publish, act.
+    async fn take(&mut self, input: Input) -> Result<(), RunError> {
+        let now = self.clock.now();
+        let decided = step(&self.policy, &mut self.state, now, input);
+        let journalled = if decided.effects.is_empty() {
+            self.journal.append(&decided.records)
+        } else {
+            self.journal.append_synced(&decided.records)
+        };
+        journalled.map_err(RunError::Journal)?;
+        for record in decided.records {
+            self.publish(record);
+        }
+        if self.journal.is_full() {
+            self.journal
+                .next_segment(&mut self.state, now)
+                .map_err(RunError::Journal)?;
+        }
+        for effect in decided.effects {
+            self.perform(effect).await;
+        }
+        Ok(())
+    }
+
+    fn publish(&self, record: Record) {
+        let ends_something = matches!(
+            record.event,
+            LoopEvent::IterationCompleted { .. } | LoopEvent::IterationFailed { .. }
+        );
+        // Nobody may be listening.
+        let _ = self.ends.notices.send(Notice::Recorded(Arc::new(record)));
+        self.ends.status.send_replace(Status::of(&self.state, true));
+        if ends_something {
+            self.prune_transcripts();
+        }
+    }
+
+    /// Waits for the next input. What ends the program goes first, then what the operator wants, then time; the
+    /// agent, which may talk without pause, comes last.
+    async fn next_input(&mut self) -> Input {
+        loop {
+            if let Some(input) = self.queue.pop_front() {
+                return input;
+            }
+            let deadline = self
+                .state
+                .next_deadline(&self.policy)
+                .map(|deadline| self.clock.instant_of(deadline));
+            let Self {
+                ends,
+                guard,
+                launch,
+                ..
+            } = self;
+            let arrived = tokio::select! {
+                biased;
+                Some((signal, urgency)) = ends.shutdowns.recv() => Arrived::Input(Input::Shutdown { signal, urgency }),
+                Some(request) = ends.requests.recv() => Arrived::Request(request),
+                () = until(deadline) => Arrived::Input(Input::Wake),
+                news = guard_news(guard.as_mut()) => Arrived::Guard(news),
+                news = launch_news(launch.as_mut()) => Arrived::Launch(news),
+            };
+            let input = match arrived {
+                Arrived::Input(input) => Some(input),
+                Arrived::Request(request) => self.request(request),
+                Arrived::Guard(news) => self.guard_news(news),
+                Arrived::Launch(news) => self.launch_news(news).await,
+            };
+            if let Some(input) = input {
+                return input;
+            }
+        }
+    }
+
+    fn request(&mut self, request: Request) -> Option<Input> {
+        match request {
+            Request::Command { command, reply } => {
+                self.last_ticket = self.last_ticket.next();
+                self.tickets.insert(self.last_ticket, reply);
+                Some(Input::Command {
+                    ticket: self.last_ticket,
+                    command,
+                })
+            }
+            Request::Suspend { done } => {
+                if let Some(guard) = &mut self.guard {
+                    guard.suspend();
+                }
+                self.suspended = Some(clock::monotonic());
+                // Whoever asked may have gone.
+                let _ = done.send(());
+                None
+            }
+            Request::Continue => {
+                if let Some(guard) = &mut self.guard {
+                    guard.resume();
+                }
+                if let Some(stopped) = self.suspended.take() {
+                    self.clock.stood_still_since(stopped);
+                }
+                None
+            }
+        }
+    }
+
+    fn guard_news(&mut self, news: GuardNews) -> Option<Input> {
+        match news {
+            GuardNews::Spawned { generation, pid } => {
+                let pid = u32::try_from(pid).unwrap_or_default();
+                Some(Input::Agent {
+                    generation: Generation(generation),
+                    news: News::Launched { pid },
+                })
+            }
+            GuardNews::SpawnFailed {
+                generation,
+                subject,
+                message,
+                ..
+            } => {
+                let reason = self.not_launched(subject, &message);
+                self.give_up_launch(Generation(generation));
+                self.queue.push_back(Input::Agent {
+                    generation: Generation(generation),
+                    news: News::NotLaunched { reason },
+                });
+                None
+            }
+            GuardNews::Exited {
+                generation,
+                exit,
+                leftovers,
+                leftovers_unnamed,
+            } => {
+                let launch = self
+                    .launch
+                    .as_mut()
+                    .filter(|launch| launch.generation.0 == generation)?;
+                launch.exit = Some((exit, leftovers));
+                launch.drain();
+                (leftovers_unnamed > 0).then(|| Input::Trouble {
+                    warning: format!("{leftovers_unnamed} more processes were left behind and ended than are named"),
+                })
+            }
+            GuardNews::Lost { survivors } => {
+                self.guard = None;
+                self.give_up_launch(self.state.generation);
+                if !survivors.is_empty() {
+                    let names: Vec<String> = survivors
+                        .iter()
+                        .map(|left| format!("{} (pid {})", left.name, left.pid))
+                        .collect();
+                    let warning = format!(
+                        "processes that cannot be killed are left: {}",
+                        names.join(", ")
+                    );
+                    self.queue.push_back(Input::Trouble { warning });
+                }
+                Some(Input::Agent {
+                    generation: self.state.generation,
+                    news: News::GuardLost,
+                })
+            }
+        }
+    }
+
+    async fn launch_news(&mut self, news: LaunchNews) -> Option<Input> {
+        let launch = self.launch.as_mut()?;
+        let generation = launch.generation;
+        let output = match news {
+            LaunchNews::Agent(news) => return Some(Input::Agent { generation, news }),
+            LaunchNews::FinalText(text) => {
+                launch.final_text = Some(text);
+                return None;
+            }
+            LaunchNews::Drained(output) => output,
+        };
+        let mut launch = self.launch.take()?;
+        let exit = launch.exit.take();
+        let final_text = launch.final_text.take().unwrap_or(output.final_text);
+        launch.join().await;
+        if let Some(error) = output.transcript_error {
+            let warning = format!(
+                "the transcript of iteration {} is incomplete: {error}",
+                self.state.iteration
+            );
+            self.queue.push_back(Input::Trouble { warning });
+        }
+        let (exit, leftovers) = exit?;
+        let promise = &self.config.settings.stop_conditions.completion_promise;
+        let claimed = tachikoma_agents::claims(&final_text, promise);
+        self.queue.push_back(Input::Agent {
+            generation,
+            news: News::Exited {
+                exit,
+                claimed,
+                leftovers,
+            },
+        });
+        None
+    }
+
+    /// Ends whatever is left of the run. The journal stays open for the next one.
+    async fn put_away(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            guard.finish().await;
+        }
+        if let Some(launch) = self.launch.take() {
+            launch.join().await;
+        }
+        // Whoever waits for an answer is told that there is nobody to give it.
+        self.tickets.clear();
+        self.queue.clear();
+    }
+}
+
+enum Arrived {
+    Input(Input),
+    Request(Request),
+    Guard(GuardNews),
+    Launch(LaunchNews),
+}
+
+async fn until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn guard_news(guard: Option<&mut Guard>) -> GuardNews {
+    match guard {
+        Some(guard) => guard.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn launch_news(launch: Option<&mut LiveLaunch>) -> LaunchNews {
+    match launch {
+        Some(launch) => launch.next().await,
+        None => std::future::pending().await,
+    }
+}

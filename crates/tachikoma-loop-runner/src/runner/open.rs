@@ -1,0 +1,186 @@
+//! Taking up a working directory: the lock, what an earlier runner left, the journal.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use tachikoma_agents::Turn;
+use tachikoma_core::{LoopId, Outcome, State, Status, Ticket};
+
+use super::LoopRunner;
+use super::effects::{chain, find_program};
+use crate::clock::Clock;
+use crate::config::{AgentError, LoopConfig};
+use crate::control::{Server, ServerError};
+use crate::handle;
+use crate::process::orphans;
+use crate::prompt::{self, PromptError};
+use crate::store::journal::Journal;
+use crate::store::lock::{Holder, LockError, WorkLock};
+use crate::store::{StoreError, journal, loops};
+
+/// What was found in the working directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// No loop that could go on.
+    Nothing,
+    /// A loop whose runner died.
+    Interrupted {
+        /// The iteration it was at.
+        iteration: u32,
+        /// Processes that the dead runner left, now ended.
+        leftovers: usize,
+    },
+    /// A loop that had ended and goes on.
+    Ended {
+        /// How.
+        outcome: Outcome,
+    },
+}
+
+/// Why a loop cannot be taken up. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The working directory is no directory.
+    #[error("working directory {}", path.display())]
+    WorkingDir {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Another runner works there, or the lock cannot be used.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The journal cannot be read or made.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// There is no agent to run.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// The agent's program cannot be run.
+    #[error("{0}")]
+    Program(String),
+    /// There is no prompt.
+    #[error(transparent)]
+    Prompt(#[from] PromptError),
+    /// The control socket cannot be made.
+    #[error(transparent)]
+    Control(#[from] ServerError),
+}
+
+impl LoopRunner {
+    /// Takes up the loop of a working directory, or begins one, without running it yet.
+    ///
+    /// # Errors
+    /// Something that a run needs is missing; nothing was changed.
+    pub async fn open(config: LoopConfig) -> Result<Self, OpenError> {
+        let agent = config.agent()?;
+        preflight(&config, &agent)?;
+        let mut lock = WorkLock::acquire(&config.working_dir).await?;
+        let leftovers = lock.crashed().map_or(0, |dead| {
+            orphans::end_leftovers(&dead.loop_id.to_string()).len()
+        });
+        let current = loops::current(&config.working_dir);
+        let (journal, state, mut clock, found) = open_journal(&config, current, leftovers)?;
+        let (handle, ends) = handle::channel(Status::of(&state, true));
+        let control = Server::bind(&config.runtime_dir, state.loop_id, handle.clone())?;
+        let holder = Holder {
+            pid: std::process::id(),
+            since: clock.now(),
+            loop_id: state.loop_id,
+            socket: control.path().to_owned(),
+        };
+        lock.sign(&holder)
+            .map_err(StoreError::io("write", Path::new(".ralph/lock")))?;
+        let policy = config.policy(&agent);
+        Ok(Self {
+            config,
+            agent,
+            policy,
+            state,
+            clock,
+            journal,
+            lock,
+            found,
+            handle,
+            ends,
+            control: Some(control),
+            guard: None,
+            launch: None,
+            queue: std::collections::VecDeque::new(),
+            tickets: std::collections::HashMap::new(),
+            last_ticket: Ticket(0),
+            suspended: None,
+        })
+    }
+}
+
+/// Checks what can be checked before anything is touched.
+fn preflight(config: &LoopConfig, agent: &tachikoma_agents::Agent) -> Result<(), OpenError> {
+    let working_dir = &config.working_dir;
+    let is_dir = std::fs::metadata(working_dir).and_then(|metadata| {
+        metadata
+            .is_dir()
+            .then_some(())
+            .ok_or_else(|| std::io::ErrorKind::NotADirectory.into())
+    });
+    is_dir.map_err(|source| OpenError::WorkingDir {
+        path: working_dir.clone(),
+        source,
+    })?;
+    prompt::read(&config.launch.prompt, working_dir)?;
+    let program: OsString = agent.plan(&Turn { prompt: "" }).program;
+    find_program(
+        Path::new(&program),
+        working_dir,
+        config.search_path.as_ref(),
+    )
+    .map_err(OpenError::Program)
+}
+
+fn open_journal(
+    config: &LoopConfig,
+    current: Option<LoopId>,
+    leftovers: usize,
+) -> Result<(Journal, State, Clock, Found), OpenError> {
+    let before = match current {
+        Some(loop_id) if !config.new_loop => {
+            let (journal, state) = Journal::open(&loops::dir(&config.working_dir, loop_id))?;
+            Some((journal, state))
+        }
+        Some(_) | None => None,
+    };
+    if let Some((journal, state)) = before {
+        let found = match state.outcome() {
+            Some(Outcome::Done) => None,
+            Some(outcome) => Some(Found::Ended {
+                outcome: outcome.clone(),
+            }),
+            None => Some(Found::Interrupted {
+                iteration: state.iteration,
+                leftovers,
+            }),
+        };
+        if let Some(found) = found {
+            let clock = Clock::starting_after(state.time);
+            return Ok((journal, state, clock, found));
+        }
+    }
+    // A new loop begins after everything the old one has seen, whatever the wall clock says.
+    let last = current
+        .and_then(|loop_id| journal::read_state(&loops::dir(&config.working_dir, loop_id)).ok());
+    let mut clock = Clock::starting_after(last.map(|state| state.time).unwrap_or_default());
+    let loop_id = LoopId::new(uuid::Uuid::new_v4());
+    let dir = loops::dir(&config.working_dir, loop_id);
+    let (journal, state) = Journal::create(&dir, loop_id, clock.now())?;
+    Ok((journal, state, clock, Found::Nothing))
+}
+
+impl OpenError {
+    /// Returns the error with its causes on one line.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        chain(self)
+    }
+}

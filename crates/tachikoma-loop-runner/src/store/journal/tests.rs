@@ -1,0 +1,135 @@
+//! The journal on a real disk: what was appended is read back, and damage is never read as truth.
+
+use tachikoma_core::{Input, Launch, Policy, Runner, step};
+
+use super::*;
+
+fn launch(journal: &mut Journal, state: &mut State) {
+    let now = Timestamp::from_millis(1_000);
+    let runner = Runner {
+        pid: 1,
+        since: now,
+        containment: "guard".to_owned(),
+    };
+    let done = step(
+        &Policy::default(),
+        state,
+        now,
+        Input::Start {
+            launch: Launch::default(),
+            runner,
+        },
+    );
+    journal.append_synced(&done.records).unwrap();
+}
+
+fn fresh(dir: &Path) -> (Journal, State) {
+    let (mut journal, mut state) = Journal::create(
+        &dir.join("a"),
+        LoopId::from_u128(1),
+        Timestamp::from_millis(5),
+    )
+    .unwrap();
+    launch(&mut journal, &mut state);
+    (journal, state)
+}
+
+#[test]
+fn what_was_appended_is_replayed_over_segments() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, mut state) = fresh(dir.path());
+    journal
+        .next_segment(&mut state, Timestamp::from_millis(2_000))
+        .unwrap();
+    launch(&mut journal, &mut state);
+    drop(journal);
+    let (_, replayed) = Journal::open(&dir.path().join("a")).unwrap();
+    assert_eq!(replayed, state);
+    let mut seqs = Vec::new();
+    read_records(&dir.path().join("a"), Seq(2), |record| {
+        seqs.push(record.seq.0)
+    })
+    .unwrap();
+    assert_eq!(
+        seqs,
+        (3..=state.seq.0).collect::<Vec<_>>(),
+        "without a gap, after the second"
+    );
+}
+
+#[test]
+fn a_torn_last_line_is_cut_and_the_journal_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, mut state) = fresh(dir.path());
+    let path = dir.path().join("a/journal-0001.jsonl");
+    let whole = std::fs::read(&path).unwrap();
+    journal.file.write_all(&whole[..50]).unwrap();
+    drop(journal);
+    let (mut journal, replayed) = Journal::open(&dir.path().join("a")).unwrap();
+    assert_eq!(replayed, state);
+    assert_eq!(
+        std::fs::read(&path).unwrap(),
+        whole,
+        "the torn line is gone"
+    );
+    launch(&mut journal, &mut state);
+    assert_eq!(read_state(&dir.path().join("a")).unwrap(), state);
+}
+
+#[test]
+fn every_flipped_bit_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, state) = fresh(dir.path());
+    let path = dir.path().join("a/journal-0001.jsonl");
+    let whole = std::fs::read(&path).unwrap();
+    for at in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1 << (at % 8);
+        std::fs::write(&path, &damaged).unwrap();
+        if let Ok(read) = read_state(&dir.path().join("a")) {
+            assert!(
+                read.seq < state.seq,
+                "byte {at}: a damaged journal was read as if it were whole"
+            );
+            assert_eq!(
+                at,
+                whole.len() - 1,
+                "byte {at}: only a lost final line end looks like a torn line"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_newer_format_and_a_gap_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, _) = fresh(dir.path());
+    let path = dir.path().join("a/journal-0001.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    std::fs::write(&path, format!("{}\n{}\n", lines[0], lines[2])).unwrap();
+    let error = read_state(&dir.path().join("a")).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("line 2: record 3 follows record 1"),
+        "{error}"
+    );
+
+    let mut record = decode(lines[0]).unwrap();
+    let LoopEvent::SegmentOpened { format, .. } = &mut record.event else {
+        panic!("the first record")
+    };
+    *format = FORMAT + 1;
+    let mut newer = Vec::new();
+    encode(&record, &mut newer);
+    std::fs::write(&path, newer).unwrap();
+    assert!(matches!(
+        read_state(&dir.path().join("a")),
+        Err(StoreError::Newer {
+            found: 2,
+            supported: 1,
+            ..
+        })
+    ));
+}

@@ -1,0 +1,158 @@
+//! The lock of a working directory: one runner at a time, told by the lock itself and never by a pid.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+use tachikoma_core::{LoopId, Timestamp};
+
+use super::{RALPH_DIR, StoreError, make_dir, private};
+
+/// A new run waits this long: the guard of a runner that was just killed holds the lock until it has cleaned up.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// How often a lock that is held is tried again: there is no call that waits with a bound.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// Who holds the lock, as its file says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The runner's process.
+    pub pid: u32,
+    /// Since when.
+    pub since: Timestamp,
+    /// The loop it runs.
+    pub loop_id: LoopId,
+    /// Where it listens.
+    pub socket: PathBuf,
+}
+
+/// Why the lock was not to be had.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another runner has it.
+    #[error("another runner works in {}{}", working_dir.display(), holder_text(holder.as_ref()))]
+    Held {
+        /// The working directory.
+        working_dir: PathBuf,
+        /// Who, if its file could be read.
+        holder: Option<Holder>,
+    },
+    /// Its file could not be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+fn holder_text(holder: Option<&Holder>) -> String {
+    holder.map_or_else(String::new, |holder| {
+        format!(": pid {}, since {}", holder.pid, holder.since)
+    })
+}
+
+/// The lock, held until it is dropped. The file is close-on-exec: no agent inherits it.
+#[derive(Debug)]
+pub struct WorkLock {
+    file: File,
+    crashed: Option<Holder>,
+}
+
+impl WorkLock {
+    /// Takes the lock of a working directory, waiting a little for an earlier runner to let go.
+    ///
+    /// # Errors
+    /// Another runner has it, or its file cannot be used.
+    pub async fn acquire(working_dir: &Path) -> Result<Self, LockError> {
+        let dir = working_dir.join(RALPH_DIR);
+        make_dir(&dir)?;
+        let path = dir.join("lock");
+        let tries = WAIT.as_millis() / RETRY.as_millis();
+        for _ in 0..tries {
+            if let Some(lock) = Self::try_acquire(&path)? {
+                return Ok(lock);
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+        Err(LockError::Held {
+            working_dir: working_dir.to_owned(),
+            holder: holder(working_dir),
+        })
+    }
+
+    fn try_acquire(path: &Path) -> Result<Option<Self>, StoreError> {
+        let mut file = private()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(StoreError::io("open", path))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(errno) => return Err(StoreError::io("lock", path)(errno.into())),
+        }
+        // Whoever deleted the file between our open and our lock has left us the lock of nothing.
+        let ours = file.metadata().map_err(StoreError::io("stat", path))?;
+        let theirs = std::fs::metadata(path);
+        if theirs.is_ok_and(|theirs| theirs.ino() != ours.ino() || theirs.dev() != ours.dev()) {
+            return Ok(None);
+        }
+        let mut text = String::new();
+        let _ = file.read_to_string(&mut text);
+        let crashed = serde_json::from_str(&text).ok();
+        Ok(Some(Self { file, crashed }))
+    }
+
+    /// Returns the runner that held the lock before and did not give it back: it crashed.
+    #[must_use]
+    pub fn crashed(&self) -> Option<&Holder> {
+        self.crashed.as_ref()
+    }
+
+    /// Writes down who holds the lock.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn sign(&mut self, holder: &Holder) -> std::io::Result<()> {
+        let text = serde_json::to_vec(holder).expect("a holder is plain data");
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        self.file.write_all(&text)
+    }
+
+    /// Returns a second handle on the same lock, which is free only when both are gone.
+    ///
+    /// # Errors
+    /// No file descriptor is left.
+    pub fn share(&self) -> std::io::Result<std::os::fd::OwnedFd> {
+        self.file.as_fd().try_clone_to_owned()
+    }
+
+    /// Gives the lock back in good order. Dropping it without this looks like a crash to the next runner.
+    pub fn release(self) {
+        // If the name cannot be wiped, the next runner looks for leftovers and finds none.
+        let _ = self.file.set_len(0);
+    }
+}
+
+/// Reads who holds, or last held, the lock of a working directory.
+#[must_use]
+pub fn holder(working_dir: &Path) -> Option<Holder> {
+    let text = std::fs::read_to_string(working_dir.join(RALPH_DIR).join("lock")).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// Returns whether somebody holds the lock of a working directory. Only looks.
+#[must_use]
+pub fn is_held(working_dir: &Path) -> bool {
+    let path = working_dir.join(RALPH_DIR).join("lock");
+    File::open(path).is_ok_and(|file| {
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)
+            == Err(rustix::io::Errno::WOULDBLOCK)
+    })
+}
