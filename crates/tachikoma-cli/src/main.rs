@@ -1,2 +1,29 @@
-//! Placeholder.
-fn main() {}
+//! `tachikoma`: leaves a coding agent working alone, and answers for it.
+
+mod args;
+mod commands;
+mod demo_agent;
+mod failure;
+mod out;
+mod place;
+mod report;
+mod sanitise;
+mod signals;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    // Before anything else: these two are started by ourselves, and start-up counts.
+    let mut words = std::env::args_os().skip(1);
+    match words.next().as_deref().and_then(std::ffi::OsStr::to_str) {
+        Some(commands::GUARD) => return tachikoma_loop_runner::process::serve(),
+        Some(commands::DEMO_AGENT) => return demo_agent::play(),
+        Some(_) | None => {}
+    }
+    match commands::dispatch(args::Args::parse()) {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}

@@ -26,6 +26,7 @@ pub(super) const NOT_SETTINGS: &[&str] = &[
     "TACHIKOMA_ITERATION",
     "TACHIKOMA_ATTEMPT",
     "TACHIKOMA_LOG",
+    "TACHIKOMA_DETACHED",
     "TACHIKOMA_CONFIG",
 ];
 

@@ -1,0 +1,138 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+
+/// Leave a coding agent working alone for hours, and find the work where it ought to be.
+#[derive(Debug, Parser)]
+#[command(name = "tachikoma", version, max_term_width = 100)]
+pub struct Args {
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the loop here, or go on with it
+    Run(RunArgs),
+    /// Watch a scripted agent work, crash, be rebooted and finish, in a scratch directory
+    Demo(DemoArgs),
+    /// Show what the loop is doing
+    Status {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Pause after the current iteration
+    Pause {
+        /// Interrupt the current iteration
+        #[arg(long)]
+        now: bool,
+    },
+    /// Go on after a pause
+    Resume,
+    /// End the loop
+    Stop {
+        /// Do not wait for a tool call to end
+        #[arg(long)]
+        now: bool,
+    },
+    /// Give up the current iteration, or the current wait, and go on
+    Skip,
+    /// Replace the agent's session by a fresh one
+    Reboot,
+    /// Print what has happened
+    Events {
+        /// Go on printing what happens
+        #[arg(long, short)]
+        follow: bool,
+        /// Print the journal's records, one JSON object per line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print what the agent wrote
+    Logs {
+        /// The iteration; the latest that wrote something, if not given
+        iteration: Option<u32>,
+    },
+    /// Look at the configuration
+    Config {
+        /// What to do with it
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// What can be done with the configuration.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Print every setting with its value and where that comes from
+    Show,
+    /// Check all files and variables
+    Check,
+    /// Print the JSON Schema of `tachikoma.toml`
+    Schema,
+}
+
+/// How to run a loop.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct RunArgs {
+    /// The file with the prompt, read again at every iteration
+    #[arg(conflicts_with = "prompt_text")]
+    pub prompt: Option<PathBuf>,
+    /// The prompt itself
+    #[arg(long, value_name = "TEXT")]
+    pub prompt_text: Option<String>,
+    /// The agent: command, demo
+    #[arg(long, value_name = "NAME")]
+    pub agent: Option<String>,
+    /// How many iterations the loop may run over its whole life; 0 = no limit
+    #[arg(long, value_name = "N")]
+    pub max_iterations: Option<u32>,
+    /// How long to wait after an iteration, such as 5s
+    #[arg(long, value_name = "DURATION")]
+    pub delay: Option<String>,
+    /// Print the journal's records, one JSON object per line
+    #[arg(long, conflicts_with = "quiet")]
+    pub json: bool,
+    /// Print nothing but errors and the outcome
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Begin a new loop, even if the last one could go on
+    #[arg(long)]
+    pub new: bool,
+    /// Leave the loop running in the background
+    #[arg(long)]
+    pub detach: bool,
+    /// Say what would be run, and do not
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do not commit after iterations
+    #[arg(long)]
+    pub no_auto_commit: bool,
+    /// Start even if tracked files have changes that are not committed
+    #[arg(long)]
+    pub allow_dirty: bool,
+    /// A program to be run as the agent: it gets the prompt on its standard input, and exit code 0 means success
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub program: Vec<String>,
+}
+
+/// How to run the demonstration.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct DemoArgs {
+    /// Print the journal's records, one JSON object per line
+    #[arg(long)]
+    pub json: bool,
+    /// Where to work; a temporary directory, removed afterwards, if not given
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}

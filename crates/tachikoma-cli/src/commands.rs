@@ -1,0 +1,53 @@
+//! One file per command.
+
+mod completions;
+mod config;
+mod control;
+mod demo;
+mod detach;
+mod events;
+mod launch;
+mod logs;
+mod run;
+mod status;
+
+use std::process::ExitCode;
+
+use tachikoma_core::{LoopCommand, Urgency};
+
+use crate::args::{Args, Command};
+use crate::failure::Failure;
+use crate::place::Place;
+
+/// The first word that makes this program the guard of a loop.
+pub const GUARD: &str = "guard";
+/// The first word that makes this program the scripted agent.
+pub const DEMO_AGENT: &str = "demo-agent";
+
+/// Does what was asked.
+pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
+    let urgency = |now: bool| if now { Urgency::Now } else { Urgency::Graceful };
+    let place = Place::here()?;
+    match args.command {
+        Command::Run(run) => run::run(&place, &run),
+        Command::Demo(demo) => demo::demo(&place, &demo),
+        Command::Status { json } => status::status(&place, json),
+        Command::Pause { now } => control::tell(&place, LoopCommand::Pause(urgency(now))),
+        Command::Resume => control::tell(&place, LoopCommand::Resume),
+        Command::Stop { now } => control::tell(&place, LoopCommand::Stop(urgency(now))),
+        Command::Skip => control::tell(&place, LoopCommand::SkipIteration),
+        Command::Reboot => control::tell(&place, LoopCommand::ForceReboot),
+        Command::Events { follow, json } => events::events(&place, follow, json),
+        Command::Logs { iteration } => logs::logs(&place, iteration),
+        Command::Config { command } => config::config(&place, &command),
+        Command::Completions { shell } => Ok(completions::completions(shell)),
+    }
+}
+
+/// Returns a runtime for one thread: all that any command needs.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format!("no runtime: {error}")))
+}

@@ -1,0 +1,44 @@
+//! `tachikoma config`: every setting with its value and where that comes from.
+
+use std::process::ExitCode;
+
+use tachikoma_loop_runner::settings;
+
+use crate::args::ConfigCommand;
+use crate::failure::Failure;
+use crate::out;
+use crate::place::Place;
+
+/// Looks at the configuration.
+pub fn config(place: &Place, command: &ConfigCommand) -> Result<ExitCode, Failure> {
+    match command {
+        ConfigCommand::Show => {
+            let loaded = place.layers()?.load()?;
+            for entry in loaded.entries() {
+                let value = entry.value.unwrap_or_else(|| "(none)".to_owned());
+                out::line(&format!("{} = {value}  # {}", entry.key, entry.origin));
+            }
+            warn_not_built(&loaded);
+        }
+        ConfigCommand::Check => {
+            let loaded = place.layers()?.load()?;
+            warn_not_built(&loaded);
+            out::line("the configuration is good");
+        }
+        ConfigCommand::Schema => {
+            let schema = serde_json::to_string_pretty(&settings::schema());
+            out::line(&schema.map_err(|error| Failure::new(error.to_string()))?);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Names settings that were given and do nothing yet.
+pub fn warn_not_built(loaded: &settings::Loaded) {
+    for key in loaded.not_built() {
+        eprintln!(
+            "note: `{key}` ({}) is known, but its feature is not built yet",
+            loaded.origin_of(key)
+        );
+    }
+}

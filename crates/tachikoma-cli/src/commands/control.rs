@@ -1,0 +1,66 @@
+//! `pause`, `resume`, `stop`, `skip`, `reboot`: a word to a live runner.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use tachikoma_core::{Answer, LoopCommand};
+use tachikoma_loop_runner::control::{Client, ClientError, Request, Response};
+use tachikoma_loop_runner::store::lock;
+
+use super::runtime;
+use crate::failure::{Failure, chain};
+use crate::out;
+use crate::place::Place;
+
+/// Gives a command to the live runner and prints its answer.
+pub fn tell(place: &Place, command: LoopCommand) -> Result<ExitCode, Failure> {
+    let nobody = || {
+        Failure::new(format!("no loop runs in {}", place.directory.display()))
+            .hint("`tachikoma run` starts one, or goes on with the last")
+    };
+    let working_dir = place.working_dir().ok_or_else(nobody)?;
+    let socket = live_socket(&working_dir).ok_or_else(nobody)?;
+    let response = runtime()?.block_on(async {
+        let mut client = Client::connect(&socket).await?;
+        client.ask(&Request::Command { command }).await
+    });
+    match response.map_err(|error| unreachable_runner(&error))? {
+        Response::Answer {
+            answer: Answer::Accepted { note },
+        } => {
+            out::line(&note);
+            Ok(ExitCode::SUCCESS)
+        }
+        Response::Answer {
+            answer: Answer::Refused { current, reason },
+        } => Err(Failure::new(format!("{reason} (the loop is {current})"))),
+        Response::Refused { reason } => Err(Failure::new(reason)),
+        Response::Status { .. } | Response::Record { .. } | Response::Behind => Err(Failure::new(
+            "the runner answered something else than was asked",
+        )),
+    }
+}
+
+/// Returns where the live runner of a working directory listens; none if nobody holds its lock.
+pub fn live_socket(working_dir: &Path) -> Option<PathBuf> {
+    if !lock::is_held(working_dir) {
+        return None;
+    }
+    Some(lock::holder(working_dir)?.socket)
+}
+
+/// Says why a runner that ought to be there cannot be talked to.
+pub fn unreachable_runner(error: &ClientError) -> Failure {
+    let failure = Failure::new(chain(error));
+    match error {
+        ClientError::Protocol { .. } => {
+            failure.hint("use the version that started it, or stop it with a signal")
+        }
+        ClientError::Nobody { .. } => failure.hint(
+            "the runner was just killed, or its socket was removed; try again, or send it SIGTERM",
+        ),
+        ClientError::Silent { .. } => {
+            failure.hint("it may be stopped (Ctrl-Z); send it SIGCONT, or SIGTERM")
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! `tachikoma demo`: a scripted agent that works, crashes once, is rebooted once and finishes. No network, no keys.
+
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use tachikoma_core::{Launch, PromptSource};
+use tachikoma_loop_runner::LoopConfig;
+use tachikoma_loop_runner::process::Adoption;
+use tachikoma_loop_runner::settings::{Layers, Origin};
+use toml::Value;
+
+use super::run::run_here;
+use super::{DEMO_AGENT, GUARD, runtime};
+use crate::args::DemoArgs;
+use crate::failure::{Failure, chain};
+use crate::out;
+use crate::place::Place;
+use crate::report::Style;
+use crate::signals::Terminal;
+
+/// The agent's task.
+const PROMPT: &str = "Work through plan.md: do the next open item, tick it, and say so.\n\
+    When every item is ticked, print <promise>COMPLETE</promise> on a line of its own.\n";
+
+/// Its plan.
+pub const PLAN: &str = "# Plan\n\n- [ ] write the greeting\n- [ ] write the parser\n- [ ] write the tests\n\
+    - [ ] write the manual\n- [ ] polish\n";
+
+/// Runs the demonstration.
+pub fn demo(place: &Place, args: &DemoArgs) -> Result<ExitCode, Failure> {
+    let scratch = tempfile::Builder::new().prefix("tachikoma-demo-").tempdir();
+    let scratch =
+        scratch.map_err(|error| Failure::new(format!("no temporary directory: {error}")))?;
+    let dir = args.dir.as_deref().unwrap_or(scratch.path());
+    prepare(dir)?;
+    let config = config(place, dir)?;
+    let style = if args.json { Style::Json } else { Style::Lines };
+    if style == Style::Lines {
+        out::line(&format!(
+            "a scripted agent works through a plan in {}",
+            dir.display()
+        ));
+    }
+    let code = runtime()?.block_on(run_here(config, style, Terminal::Foreground))?;
+    if style == Style::Lines {
+        out::line(
+            "that was: a crash, a backoff, a redline, a reboot with a hand-off, and an end that was earned.",
+        );
+    }
+    Ok(code)
+}
+
+fn prepare(dir: &Path) -> Result<(), Failure> {
+    let failed =
+        |error: std::io::Error| Failure::new(format!("prepare {}: {error}", dir.display()));
+    std::fs::create_dir_all(dir).map_err(failed)?;
+    std::fs::write(dir.join("prompt.md"), PROMPT).map_err(failed)?;
+    std::fs::write(dir.join("plan.md"), PLAN).map_err(failed)?;
+    // Without git the demonstration is the same, only not in a repository.
+    let _ = Command::new("git")
+        .args(["init", "--quiet"])
+        .current_dir(dir)
+        .stderr(Stdio::null())
+        .status();
+    Ok(())
+}
+
+fn config(place: &Place, dir: &Path) -> Result<LoopConfig, Failure> {
+    let flag = || Origin::Flag("demo".to_owned());
+    let mut layers = Layers::new();
+    layers.set("agent.name", Value::from("demo"), flag());
+    layers.set("iteration_delay", Value::from("500ms"), flag());
+    let loaded = layers.load().map_err(|error| Failure::new(chain(&error)))?;
+    Ok(LoopConfig {
+        settings: loaded.settings,
+        working_dir: dir.to_owned(),
+        launch: Launch {
+            agent: "demo".to_owned(),
+            prompt: PromptSource::default(),
+            ..Launch::default()
+        },
+        new_loop: true,
+        guard: place.ourselves(GUARD)?,
+        demo: place.ourselves(DEMO_AGENT)?,
+        runtime_dir: place.runtime_dir(),
+        search_path: place.search_path(),
+        adoption: Adoption::All,
+        cgroup: true,
+    })
+}

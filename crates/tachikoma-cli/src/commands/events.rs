@@ -1,0 +1,95 @@
+//! `tachikoma events`: what has happened, and what happens.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use tachikoma_core::{Record, Seq};
+use tachikoma_loop_runner::control::{Client, Request, Response};
+use tachikoma_loop_runner::store::{journal, loops};
+
+use super::control::{live_socket, unreachable_runner};
+use super::runtime;
+use crate::failure::{Failure, chain};
+use crate::out;
+use crate::place::Place;
+use crate::report::{line, print_json};
+
+/// Prints the records of the current loop.
+pub fn events(place: &Place, follow: bool, json: bool) -> Result<ExitCode, Failure> {
+    let found = place
+        .working_dir()
+        .and_then(|dir| Some((loops::current(&dir)?, dir)));
+    let Some((loop_id, working_dir)) = found else {
+        return Err(Failure::new(format!(
+            "no loop in {}",
+            place.directory.display()
+        )));
+    };
+    let mut printer = Printer { json, seen: Seq(0) };
+    let dir = loops::dir(&working_dir, loop_id);
+    printer.catch_up(&dir)?;
+    if follow {
+        runtime()?.block_on(printer.follow(&working_dir, &dir))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Printer {
+    json: bool,
+    seen: Seq,
+}
+
+impl Printer {
+    fn catch_up(&mut self, dir: &Path) -> Result<(), Failure> {
+        let after = self.seen;
+        journal::read_records(dir, after, |record| self.print(&record))
+            .map_err(|error| Failure::new(chain(&error)))
+    }
+
+    /// Follows a live runner until it ends. Whoever reads too slowly for the runner reads from the journal.
+    async fn follow(&mut self, working_dir: &Path, dir: &Path) -> Result<(), Failure> {
+        while let Some(socket) = live_socket(working_dir) {
+            let mut client = Client::connect(&socket)
+                .await
+                .map_err(|error| unreachable_runner(&error))?;
+            let request = Request::Follow { after: self.seen };
+            client
+                .send(&request)
+                .await
+                .map_err(|error| unreachable_runner(&error))?;
+            // Nothing is lost between the journal and the socket: both count.
+            self.catch_up(dir)?;
+            loop {
+                match client
+                    .next()
+                    .await
+                    .map_err(|error| unreachable_runner(&error))?
+                {
+                    Some(Response::Record { record }) if record.seq == self.seen.next() => {
+                        self.print(&record)
+                    }
+                    Some(Response::Record { .. }) => self.catch_up(dir)?,
+                    Some(Response::Refused { reason }) => return Err(Failure::new(reason)),
+                    Some(Response::Behind) => break,
+                    Some(Response::Status { .. } | Response::Answer { .. }) | None => {
+                        return self.catch_up(dir);
+                    }
+                }
+            }
+        }
+        self.catch_up(dir)
+    }
+
+    fn print(&mut self, record: &Record) {
+        if record.seq <= self.seen {
+            return;
+        }
+        self.seen = record.seq;
+        if self.json {
+            return print_json(record);
+        }
+        for line in line::lines(record) {
+            out::line(&format!("{} {line}", record.time));
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What a run is told to do: flags over the recorded launch of the last run over files and variables.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use tachikoma_core::{Launch, Outcome, Override, PromptSource, State};
+use tachikoma_loop_runner::LoopConfig;
+use tachikoma_loop_runner::process::Adoption;
+use tachikoma_loop_runner::settings::{Loaded, Origin};
+use tachikoma_loop_runner::store::{journal, loops};
+use toml::Value;
+
+use super::{DEMO_AGENT, GUARD};
+use crate::args::RunArgs;
+use crate::failure::{Failure, chain};
+use crate::place::Place;
+
+/// A run, worked out.
+#[derive(Debug)]
+pub struct Plan {
+    /// For the library.
+    pub config: LoopConfig,
+    /// The settings with their origins.
+    pub loaded: Loaded,
+    /// What a person should know about how it came about.
+    pub notes: Vec<String>,
+}
+
+/// Works a run out.
+pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
+    let base = place.layers()?.load()?;
+    let working_dir = working_dir(place, &base.settings.working_dir)?;
+    let recorded = if args.new {
+        None
+    } else {
+        recorded(&working_dir)?
+    };
+    let flags = flags(args)?;
+    let mut notes = Vec::new();
+    let mut overrides = BTreeMap::new();
+    let mut layers = place.layers()?;
+    let said = |key: &str| value_text(&base, key);
+    for (key, before) in recorded.iter().flat_map(|launch| &launch.overrides) {
+        if flags.contains_key(key.as_str()) {
+            continue;
+        }
+        if said(key) != before.under {
+            let (value, origin) = (said(key), base.origin_of(key));
+            notes.push(format!(
+                "`{key}` is {value} ({origin}), edited since the last run was given {}",
+                before.value
+            ));
+            continue;
+        }
+        layers.set(key, parse(&before.value)?, Origin::Recorded);
+        overrides.insert(key.clone(), before.clone());
+    }
+    for (key, (flag, value)) in &flags {
+        layers.set(key, value.clone(), Origin::Flag((*flag).to_owned()));
+        overrides.insert(
+            (*key).to_owned(),
+            Override {
+                value: value.to_string(),
+                under: said(key),
+            },
+        );
+    }
+    let loaded = layers.load()?;
+    let launch = Launch {
+        agent: loaded.settings.agent.name.to_string(),
+        prompt: prompt(args, recorded.as_ref(), &loaded),
+        overrides,
+        config_hash: format!("{:08x}", loaded.hash()),
+    };
+    let config = LoopConfig {
+        settings: loaded.settings.clone(),
+        working_dir,
+        launch,
+        new_loop: args.new,
+        guard: place.ourselves(GUARD)?,
+        demo: place.ourselves(DEMO_AGENT)?,
+        runtime_dir: place.runtime_dir(),
+        search_path: place.search_path(),
+        adoption: Adoption::All,
+        cgroup: true,
+    };
+    Ok(Plan {
+        config,
+        loaded,
+        notes,
+    })
+}
+
+/// The settings that the flags give: by key, the flag and its value.
+fn flags(args: &RunArgs) -> Result<BTreeMap<&'static str, (&'static str, Value)>, Failure> {
+    let mut flags = BTreeMap::new();
+    if let Some(path) = &args.prompt {
+        let path = path
+            .to_str()
+            .ok_or_else(|| Failure::usage("the prompt's path is not UTF-8"))?;
+        flags.insert("prompt_path", ("PROMPT", Value::from(path)));
+    }
+    if let Some(agent) = &args.agent {
+        flags.insert("agent.name", ("--agent", Value::from(agent.as_str())));
+    }
+    if let Some(limit) = args.max_iterations {
+        flags.insert("max_iterations", ("--max-iterations", Value::from(limit)));
+    }
+    if let Some(delay) = &args.delay {
+        flags.insert("iteration_delay", ("--delay", Value::from(delay.as_str())));
+    }
+    if args.no_auto_commit {
+        flags.insert("git.auto_commit", ("--no-auto-commit", Value::from(false)));
+    }
+    if !args.program.is_empty() {
+        if args
+            .agent
+            .as_deref()
+            .is_some_and(|agent| agent != "command")
+        {
+            return Err(Failure::usage(
+                "`-- PROGRAM` is for `--agent command`, and another agent was named",
+            ));
+        }
+        flags.insert("agent.name", ("-- PROGRAM", Value::from("command")));
+        flags.insert(
+            "agents.command.program",
+            ("-- PROGRAM", Value::from(args.program.clone())),
+        );
+    }
+    Ok(flags)
+}
+
+fn prompt(args: &RunArgs, recorded: Option<&Launch>, loaded: &Loaded) -> PromptSource {
+    if let Some(text) = &args.prompt_text {
+        return PromptSource::Text { text: text.clone() };
+    }
+    if let (None, Some(PromptSource::Text { text })) =
+        (&args.prompt, recorded.map(|launch| &launch.prompt))
+    {
+        return PromptSource::Text { text: text.clone() };
+    }
+    PromptSource::File {
+        path: loaded.settings.prompt_path.to_string_lossy().into_owned(),
+    }
+}
+
+fn working_dir(place: &Place, configured: &Path) -> Result<PathBuf, Failure> {
+    let path = place.directory.join(configured);
+    path.canonicalize()
+        .map_err(|error| Failure::usage(format!("working directory {}: {error}", path.display())))
+}
+
+/// Returns the launch of the loop that would go on.
+fn recorded(working_dir: &Path) -> Result<Option<Launch>, Failure> {
+    let Some(loop_id) = loops::current(working_dir) else {
+        return Ok(None);
+    };
+    let state: State = journal::read_state(&loops::dir(working_dir, loop_id)).map_err(|error| {
+        Failure::new(chain(&error))
+            .hint("`tachikoma run --new` begins a new loop and leaves this one as it is")
+    })?;
+    let goes_on = state.started_at.is_some() && state.outcome() != Some(&Outcome::Done);
+    Ok(goes_on.then_some(state.launch))
+}
+
+fn value_text(loaded: &Loaded, key: &str) -> String {
+    loaded
+        .entries()
+        .find(|entry| entry.key == key)
+        .and_then(|entry| entry.value)
+        .unwrap_or_default()
+}
+
+fn parse(value: &str) -> Result<Value, Failure> {
+    let table: toml::Table = format!("value = {value}").parse().map_err(|_| {
+        Failure::new(format!(
+            "the recorded launch has a value that cannot be read: {value}"
+        ))
+    })?;
+    Ok(table.get("value").cloned().unwrap_or(Value::Boolean(false)))
+}

@@ -1,0 +1,159 @@
+//! `tachikoma run`: the loop, here and now.
+
+use std::process::ExitCode;
+
+use tachikoma_core::{Outcome, PromptSource};
+use tachikoma_loop_runner::settings::{AgentName, Origin};
+use tachikoma_loop_runner::store::loops;
+use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner};
+
+use super::config::warn_not_built;
+use super::launch::{Plan, plan};
+use super::{detach, runtime};
+use crate::args::RunArgs;
+use crate::failure::Failure;
+use crate::out;
+use crate::place::Place;
+use crate::report::line::ending;
+use crate::report::{Reporter, Style};
+use crate::signals::{self, Terminal};
+
+/// Runs the loop, or says what would be run.
+pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
+    let plan = plan(place, args)?;
+    for note in &plan.notes {
+        eprintln!("note: {note}");
+    }
+    if args.dry_run {
+        dry_run(&plan);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.detach {
+        return detach::detach();
+    }
+    warn_not_built(&plan.loaded);
+    let style = match (args.json, args.quiet) {
+        (true, _) => Style::Json,
+        (false, true) => Style::Quiet,
+        (false, false) => Style::Lines,
+    };
+    let terminal = if detach::is_detached() {
+        Terminal::Detached
+    } else {
+        Terminal::Foreground
+    };
+    runtime()?.block_on(run_here(plan.config, style, terminal))
+}
+
+/// Runs a loop in this process and reports on it.
+pub async fn run_here(
+    config: LoopConfig,
+    style: Style,
+    terminal: Terminal,
+) -> Result<ExitCode, Failure> {
+    let mut runner = LoopRunner::open(config.clone()).await?;
+    let found = found_text(runner.found());
+    if let Some(found) = found.filter(|_| style != Style::Json) {
+        eprintln!("{found}");
+    }
+    if style == Style::Lines {
+        introduce(&config);
+    }
+    let handle = runner.handle();
+    let state = runner.state();
+    let dir = loops::dir(&config.working_dir, state.loop_id);
+    let reporter = Reporter::start(style, handle.subscribe(), dir, state.seq);
+    let watcher = tokio::spawn(signals::watch(handle, reporter.clone(), terminal));
+    detach::ready();
+    let result = runner.run().await;
+    watcher.abort();
+    let stats = runner.state().stats;
+    runner.close().await;
+    reporter.finish();
+    let outcome = result?;
+    if style == Style::Quiet {
+        out::line(&ending(&outcome, &stats));
+    }
+    if matches!(outcome, Outcome::LimitReached { .. }) {
+        eprintln!("hint: raise `--max-iterations` to go on, or use `--new` to begin again");
+    }
+    Ok(ExitCode::from(exit_code(&outcome)))
+}
+
+/// The exit codes of `run`, as docs/exit-codes.md lists them.
+fn exit_code(outcome: &Outcome) -> u8 {
+    match outcome {
+        Outcome::Done => 0,
+        Outcome::Error { .. } => 1,
+        Outcome::LimitReached { .. } => 3,
+        Outcome::Condition { .. } | Outcome::Budget { .. } => 4,
+        Outcome::Operator => 5,
+        Outcome::Signal { signal } => 128_u8.saturating_add(u8::try_from(*signal).unwrap_or(0)),
+    }
+}
+
+fn found_text(found: &Found) -> Option<String> {
+    match found {
+        Found::Nothing => None,
+        Found::Interrupted {
+            iteration,
+            leftovers,
+        } => {
+            let ended = match leftovers {
+                0 => String::new(),
+                count => format!("; {count} processes it left behind are ended"),
+            };
+            Some(format!(
+                "found a loop that was interrupted at iteration {iteration}: it goes on{ended}"
+            ))
+        }
+        Found::Ended { outcome } => Some(format!(
+            "found a loop that had ended ({outcome}): it goes on"
+        )),
+    }
+}
+
+/// Says what holds before the first iteration.
+fn introduce(config: &LoopConfig) {
+    out::line(&format!(
+        "tachikoma {}: {}",
+        env!("CARGO_PKG_VERSION"),
+        agent_text(config)
+    ));
+    if config.settings.gate.is_empty() {
+        let promise = &config.settings.stop_conditions.completion_promise;
+        out::line(&format!(
+            "no gate is configured: {promise} on a line of its own ends the loop"
+        ));
+    } else {
+        eprintln!("note: gates are not built yet: no claim of completion is believed");
+    }
+}
+
+fn agent_text(config: &LoopConfig) -> String {
+    match config.settings.agent.name {
+        AgentName::Command => {
+            let program = config.settings.agents.command.program.join(" ");
+            format!("agent command (`{program}`), with your own rights: nothing it does is denied")
+        }
+        name => format!("agent {name}"),
+    }
+}
+
+fn dry_run(plan: &Plan) {
+    let config = &plan.config;
+    out::line(&format!("would run {}", agent_text(config)));
+    out::line(&format!("in {}", config.working_dir.display()));
+    match &config.launch.prompt {
+        PromptSource::File { path } => out::line(&format!("prompt {path}")),
+        PromptSource::Text { text } => out::line(&format!("prompt text, {} bytes", text.len())),
+    }
+    for entry in plan
+        .loaded
+        .entries()
+        .filter(|entry| *entry.origin != Origin::Default)
+    {
+        let value = entry.value.unwrap_or_default();
+        out::line(&format!("{} = {value}  # {}", entry.key, entry.origin));
+    }
+}

@@ -1,0 +1,111 @@
+//! `tachikoma status`: what the loop is doing. Only reads.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use tachikoma_core::Status;
+use tachikoma_loop_runner::control::{Client, Request, Response};
+use tachikoma_loop_runner::store::{journal, loops};
+
+use super::control::live_socket;
+use super::runtime;
+use crate::failure::{Failure, chain};
+use crate::out;
+use crate::place::Place;
+use crate::report::line::totals;
+
+/// Prints the status; also when nothing runs.
+pub fn status(place: &Place, json: bool) -> Result<ExitCode, Failure> {
+    let status = find(place)?;
+    let text = match (&status, json) {
+        (Some(status), true) => {
+            serde_json::to_string_pretty(status).map_err(|error| Failure::new(error.to_string()))?
+        }
+        (None, true) => "{\"loop_id\": null}".to_owned(),
+        (Some(status), false) => text(status),
+        (None, false) => format!(
+            "no loop in {}; `tachikoma run` starts one",
+            place.directory.display()
+        ),
+    };
+    out::line(text.trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn find(place: &Place) -> Result<Option<Status>, Failure> {
+    let Some(working_dir) = place.working_dir() else {
+        return Ok(None);
+    };
+    if let Some(socket) = live_socket(&working_dir) {
+        let asked = runtime()?
+            .block_on(async { Client::connect(&socket).await?.ask(&Request::Status).await });
+        if let Ok(Response::Status { status }) = asked {
+            return Ok(Some(*status));
+        }
+        // The runner may have ended in between: what it wrote down is there.
+    }
+    let Some(loop_id) = loops::current(&working_dir) else {
+        return Ok(None);
+    };
+    let state = journal::read_state(&loops::dir(&working_dir, loop_id))
+        .map_err(|error| Failure::new(chain(&error)))?;
+    Ok(Some(Status::of(&state, false)))
+}
+
+fn text(status: &Status) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<11}{value}");
+    };
+    line("loop", status.loop_id.to_string());
+    line("state", state_text(status));
+    if let Some(waiting) = &status.waiting {
+        let until = waiting
+            .until
+            .map(|until| format!(" until {until}"))
+            .unwrap_or_default();
+        line("waiting", format!("{}{until}", waiting.reason));
+    }
+    line(
+        "iteration",
+        format!("{} (attempt {})", status.iteration, status.attempt),
+    );
+    line(
+        "session",
+        format!(
+            "{} ({} iterations)",
+            status.session.number, status.session_iterations
+        ),
+    );
+    let context = status.context.map(|context| {
+        let guess = if context.estimated { ", estimated" } else { "" };
+        format!(
+            "{}% ({} of {} tokens{guess})",
+            context.percent, context.tokens, context.window
+        )
+    });
+    line("context", context.unwrap_or_else(|| "not known".to_owned()));
+    line("so far", totals(&status.stats));
+    if let Some(outcome) = &status.outcome {
+        line("outcome", format!("{}: {}", outcome.kind, outcome.reason));
+    }
+    if let Some(runner) = &status.runner {
+        line(
+            "runner",
+            format!(
+                "pid {} since {}, containment {}",
+                runner.pid, runner.since, runner.containment
+            ),
+        );
+    }
+    text
+}
+
+fn state_text(status: &Status) -> String {
+    match (&status.runner, &status.outcome) {
+        (None, None) if status.iteration > 0 => {
+            "interrupted: its runner is gone; `tachikoma run` goes on with it".to_owned()
+        }
+        (None | Some(_), None | Some(_)) => status.state.to_string(),
+    }
+}

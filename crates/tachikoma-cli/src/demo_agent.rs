@@ -1,0 +1,122 @@
+//! The scripted agent: a process like any other agent's. It ticks one item of `plan.md` per turn, fills its context
+//! as it goes, crashes once, and finishes when nothing is left to do.
+
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tachikoma_agents::DemoLine;
+
+/// Its context window, in tokens.
+const WINDOW: u64 = 200_000;
+
+/// Tokens that one item of the plan costs.
+const ITEM_TOKENS: u64 = 52_000;
+
+/// A pace at which a person can follow.
+const PACE: Duration = Duration::from_millis(350);
+
+/// A memory of the one crash, kept where the agent works.
+const CRASHED: &str = ".demo-crashed";
+
+/// Plays one turn.
+pub fn play() -> ExitCode {
+    let mut prompt = String::new();
+    // A prompt that cannot be read is an empty one: the plan says it all.
+    let _ = std::io::stdin().read_to_string(&mut prompt);
+    let plan = std::fs::read_to_string("plan.md").unwrap_or_default();
+    let done = plan.matches("- [x]").count() as u64;
+    let Some(item) = plan.lines().find_map(|line| line.strip_prefix("- [ ] ")) else {
+        return finish();
+    };
+    if prompt.contains("Hand-off") {
+        say("a hand-off: good, I know where we are");
+    }
+    // A fresh session begins with an empty context; this one has what it did since then.
+    let first_of_session = session_start(done);
+    let spent = 9_000 + (done - first_of_session) * ITEM_TOKENS;
+    context(spent);
+    say(&format!("next: {item}"));
+    work(item, &plan, spent)
+}
+
+fn work(item: &str, plan: &str, spent: u64) -> ExitCode {
+    print(&DemoLine::ToolStarted {
+        id: "edit".to_owned(),
+        name: "edit".to_owned(),
+    });
+    pause();
+    if plan.matches("- [x]").count() == 1 && !Path::new(CRASHED).exists() {
+        let _ = std::fs::write(CRASHED, "once is enough\n");
+        eprintln!("thread 'main' panicked: the parser ate itself");
+        return ExitCode::from(101);
+    }
+    let file = item.replace(' ', "-") + ".txt";
+    let ticked = plan.replacen("- [ ] ", "- [x] ", 1);
+    let written = std::fs::write(&file, format!("{item}: done\n"))
+        .and_then(|()| std::fs::write("plan.md", ticked));
+    if let Err(error) = written {
+        eprintln!("{file}: {error}");
+        return ExitCode::from(1);
+    }
+    print(&DemoLine::ToolEnded {
+        id: "edit".to_owned(),
+    });
+    context(spent + ITEM_TOKENS);
+    say(&format!("done: {item} ({file})"));
+    pause();
+    print(&DemoLine::Result {
+        success: true,
+        text: format!("{item} is done"),
+    });
+    ExitCode::SUCCESS
+}
+
+fn finish() -> ExitCode {
+    context(9_000);
+    say("every item of the plan is ticked");
+    pause();
+    print(&DemoLine::Result {
+        success: true,
+        text: "<promise>COMPLETE</promise>".to_owned(),
+    });
+    ExitCode::SUCCESS
+}
+
+/// Returns how many items were done when this session began, remembered in a file per session.
+fn session_start(done: u64) -> u64 {
+    let session = std::env::var("TACHIKOMA_SESSION").unwrap_or_default();
+    let memory = format!(".demo-session-{session}");
+    let known = std::fs::read_to_string(&memory)
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
+    known.unwrap_or_else(|| {
+        let _ = std::fs::write(memory, done.to_string());
+        done
+    })
+}
+
+fn say(text: &str) {
+    print(&DemoLine::Text {
+        text: text.to_owned(),
+    });
+}
+
+fn context(tokens: u64) {
+    print(&DemoLine::Context {
+        tokens,
+        window: WINDOW,
+    });
+}
+
+fn print(line: &DemoLine) {
+    if let Ok(text) = serde_json::to_string(line) {
+        let mut out = std::io::stdout().lock();
+        let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+    }
+}
+
+fn pause() {
+    std::thread::sleep(PACE);
+}

@@ -1,0 +1,103 @@
+//! What is said when something cannot be done: what happened, to which object, what to do next; and the exit code.
+
+use std::process::ExitCode;
+
+use tachikoma_loop_runner::settings::SettingsError;
+use tachikoma_loop_runner::store::lock::LockError;
+use tachikoma_loop_runner::{OpenError, RunError};
+
+/// The exit code of everything that went wrong while doing what was asked.
+pub const ERROR: u8 = 1;
+/// The exit code of bad usage and configuration.
+pub const USAGE: u8 = 2;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// What happened, to which object.
+    pub what: String,
+    /// What to do next.
+    pub hint: Option<String>,
+    /// The exit code.
+    pub code: u8,
+}
+
+impl Failure {
+    /// Returns a failure while doing what was asked.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            hint: None,
+            code: ERROR,
+        }
+    }
+
+    /// Returns a failure of what was asked.
+    pub fn usage(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            hint: None,
+            code: USAGE,
+        }
+    }
+
+    /// Adds what to do next.
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self {
+            hint: Some(hint.into()),
+            ..self
+        }
+    }
+
+    /// Says it, and returns the exit code.
+    pub fn report(&self) -> ExitCode {
+        eprintln!("error: {}", self.what);
+        if let Some(hint) = &self.hint {
+            eprintln!("hint: {hint}");
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+/// Writes an error with its causes on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+impl From<SettingsError> for Failure {
+    fn from(error: SettingsError) -> Self {
+        Self::usage(error.to_string())
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        let what = chain(&error);
+        match error {
+            OpenError::WorkingDir { .. } => Self::usage(what),
+            OpenError::Prompt(_) => {
+                Self::usage(what).hint("write one, name another file (`tachikoma run FILE`), or use `--prompt-text`")
+            }
+            OpenError::Program(_) => Self::usage(what).hint("`--dry-run` shows what would be run"),
+            OpenError::Agent(_) => Self::usage(what)
+                .hint("`--agent command` with `-- PROGRAM ARGS...` runs any program; `tachikoma demo` needs none"),
+            OpenError::Lock(LockError::Held { .. }) => {
+                Self::new(what).hint("`tachikoma status` shows what it does, `tachikoma stop` ends it")
+            }
+            OpenError::Lock(LockError::Store(_)) | OpenError::Store(_) => {
+                Self::new(what).hint("nothing was changed; see docs/troubleshooting.md")
+            }
+            OpenError::Control(_) => {
+                Self::new(what).hint("set XDG_RUNTIME_DIR to a short path of your own")
+            }
+        }
+    }
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Self {
+        Self::new(chain(&error))
+            .hint("when the cause is gone, `tachikoma run` goes on where this ended")
+    }
+}

@@ -1,0 +1,97 @@
+//! Where we are and what surrounds us: the only reader of the environment.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use tachikoma_loop_runner::settings::Layers;
+use tachikoma_loop_runner::store::loops;
+
+use crate::failure::Failure;
+
+/// The surroundings of the process.
+#[derive(Debug)]
+pub struct Place {
+    /// The current directory.
+    pub directory: PathBuf,
+}
+
+impl Place {
+    /// Looks around.
+    pub fn here() -> Result<Self, Failure> {
+        let directory = std::env::current_dir().map_err(|error| {
+            Failure::usage(format!("the current directory cannot be used: {error}"))
+        })?;
+        Ok(Self { directory })
+    }
+
+    /// Returns the settings that files and variables give, lowest first.
+    pub fn layers(&self) -> Result<Layers, Failure> {
+        let mut layers = Layers::new();
+        if let Some(path) = user_file() {
+            layers.file(&path);
+        }
+        match std::env::var_os("TACHIKOMA_CONFIG").filter(|path| !path.is_empty()) {
+            Some(path) => {
+                let path = PathBuf::from(path);
+                if !layers.file(&path) {
+                    let what = format!(
+                        "configuration file {} (TACHIKOMA_CONFIG) does not exist",
+                        path.display()
+                    );
+                    return Err(Failure::usage(what));
+                }
+            }
+            None => {
+                layers.file(Path::new("tachikoma.toml"));
+            }
+        }
+        layers.variables(std::env::vars_os());
+        Ok(layers)
+    }
+
+    /// Finds the working directory of the loop around here: this directory or one above it.
+    pub fn working_dir(&self) -> Option<PathBuf> {
+        let configured = self.configured_dir();
+        configured
+            .into_iter()
+            .chain([self.directory.clone()])
+            .find_map(|dir| loops::working_dir_of(&dir))
+    }
+
+    fn configured_dir(&self) -> Option<PathBuf> {
+        let loaded = self.layers().ok()?.load().ok()?;
+        Some(self.directory.join(loaded.settings.working_dir))
+    }
+
+    /// Returns the directory for sockets: the user's own.
+    pub fn runtime_dir(&self) -> PathBuf {
+        match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
+            Some(dir) => PathBuf::from(dir).join("tachikoma"),
+            None => std::env::temp_dir()
+                .join(format!("tachikoma-{}", rustix::process::geteuid().as_raw())),
+        }
+    }
+
+    /// Returns where programs are looked for.
+    pub fn search_path(&self) -> Option<OsString> {
+        std::env::var_os("PATH")
+    }
+
+    /// Returns the words that start this program again, in another part.
+    pub fn ourselves(&self, part: &str) -> Result<Vec<OsString>, Failure> {
+        let program = std::env::current_exe()
+            .map_err(|error| Failure::new(format!("our own program cannot be found: {error}")))?;
+        Ok(vec![program.into_os_string(), part.into()])
+    }
+}
+
+fn user_file() -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let config = absolute("XDG_CONFIG_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
+    Some(config.join("tachikoma").join("tachikoma.toml"))
+}

@@ -1,0 +1,196 @@
+//! What a person or a program sees of a running loop. The reporter has a thread of its own: a terminal that is stopped
+//! or a pipe that nobody reads holds up the report, and never the loop.
+
+pub mod line;
+pub mod progress;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use tachikoma_core::{Record, Seq};
+use tachikoma_loop_runner::Notice;
+use tachikoma_loop_runner::store::journal;
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::mpsc;
+
+use crate::sanitise::sanitise;
+use progress::Screen;
+
+/// How long the end of the program, or Ctrl-Z, waits for a report that is held up.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often the progress line is drawn anew.
+const REDRAW: Duration = Duration::from_millis(500);
+
+/// What is reported, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Lines for people.
+    Lines,
+    /// The journal's records.
+    Json,
+    /// Only how it ended.
+    Quiet,
+}
+
+enum Order {
+    Hide(SyncSender<()>),
+    Show,
+    Finish(SyncSender<()>),
+}
+
+/// A handle on the reporter.
+#[derive(Clone, Debug)]
+pub struct Reporter {
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+impl Reporter {
+    /// Begins to report what happens. `dir` is the loop's own, where records that were missed can be read.
+    pub fn start(
+        style: Style,
+        notices: broadcast::Receiver<Notice>,
+        dir: PathBuf,
+        seen: Seq,
+    ) -> Self {
+        let (orders, inbox) = mpsc::unbounded_channel();
+        let screen = Screen::new(style == Style::Lines);
+        let desk = Desk {
+            style,
+            dir,
+            seen,
+            screen,
+            hidden: false,
+        };
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build();
+            if let Ok(runtime) = runtime {
+                runtime.block_on(desk.report(notices, inbox));
+            }
+        });
+        Self { orders }
+    }
+
+    /// Takes the progress line away.
+    pub fn hide_progress(&self) {
+        let (done, is_done) = sync_channel(1);
+        if self.orders.send(Order::Hide(done)).is_ok() {
+            let _ = is_done.recv_timeout(PATIENCE);
+        }
+    }
+
+    /// Draws the progress line again.
+    pub fn show_progress(&self) {
+        let _ = self.orders.send(Order::Show);
+    }
+
+    /// Reports what is left and ends; does not wait for a report that is held up.
+    pub fn finish(self) {
+        let (done, is_done) = sync_channel(1);
+        if self.orders.send(Order::Finish(done)).is_ok() {
+            let _ = is_done.recv_timeout(PATIENCE);
+        }
+    }
+}
+
+struct Desk {
+    style: Style,
+    dir: PathBuf,
+    seen: Seq,
+    screen: Screen,
+    hidden: bool,
+}
+
+impl Desk {
+    async fn report(
+        mut self,
+        mut notices: broadcast::Receiver<Notice>,
+        mut orders: mpsc::UnboundedReceiver<Order>,
+    ) {
+        let mut open = true;
+        // Ends by an order, or with the last handle on the reporter.
+        loop {
+            tokio::select! {
+                biased;
+                notice = notices.recv(), if open => match notice {
+                    Ok(notice) => self.notice(&notice),
+                    Err(RecvError::Lagged(_)) => self.catch_up(),
+                    Err(RecvError::Closed) => open = false,
+                },
+                order = orders.recv() => match order {
+                    Some(Order::Hide(done)) => {
+                        self.hidden = true;
+                        self.screen.clear();
+                        let _ = done.send(());
+                    }
+                    Some(Order::Show) => {
+                        self.hidden = false;
+                        self.screen.draw();
+                    }
+                    Some(Order::Finish(done)) => {
+                        self.catch_up();
+                        self.screen.clear();
+                        let _ = done.send(());
+                        return;
+                    }
+                    None => return,
+                },
+                () = tokio::time::sleep(REDRAW), if self.screen.is_live() && !self.hidden => self.screen.draw(),
+            }
+        }
+    }
+
+    fn notice(&mut self, notice: &Notice) {
+        match notice {
+            Notice::Recorded(record) => self.record(record),
+            Notice::Said { line, .. } if self.style == Style::Lines => {
+                self.screen.print(&format!("  | {}", sanitise(line)));
+            }
+            Notice::Unsaid { lines } if self.style == Style::Lines => {
+                self.screen.print(&format!(
+                    "  | ... {lines} more lines; `tachikoma logs` has them"
+                ));
+            }
+            Notice::Said { .. } | Notice::Unsaid { .. } => {}
+        }
+    }
+
+    /// Records that came faster than they could be shown are in the journal.
+    fn catch_up(&mut self) {
+        let mut missed = Vec::new();
+        if journal::read_records(&self.dir, self.seen, |record| missed.push(record)).is_ok() {
+            for record in &missed {
+                self.record(record);
+            }
+        }
+    }
+
+    fn record(&mut self, record: &Record) {
+        if record.seq <= self.seen {
+            return;
+        }
+        self.seen = record.seq;
+        match self.style {
+            Style::Lines => {
+                self.screen.note(record);
+                for line in line::lines(record) {
+                    self.screen.print(&line);
+                }
+            }
+            Style::Json => print_json(record),
+            Style::Quiet => {}
+        }
+    }
+}
+
+/// Prints one record as the journal has it. Whoever reads may have gone; that is no error of ours.
+pub fn print_json(record: &Record) {
+    if let Ok(text) = serde_json::to_string(record) {
+        let mut out = std::io::stdout().lock();
+        let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+    }
+}

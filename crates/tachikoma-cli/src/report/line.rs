@@ -1,0 +1,177 @@
+//! Records as lines for people.
+
+use std::time::Duration;
+
+use tachikoma_core::{
+    Context, IterationOutcome, LoopEvent, LoopStats, Outcome, Record, Resumption, WaitReason,
+};
+
+use crate::sanitise::sanitise;
+
+/// Returns the lines that a record is worth to a person who watches.
+pub fn lines(record: &Record) -> Vec<String> {
+    let line = match &record.event {
+        LoopEvent::Started {
+            resumption,
+            runner,
+            launch,
+        } => {
+            let how = match resumption {
+                Resumption::New => "starts",
+                Resumption::AfterCrash | Resumption::AfterEnd { .. } => "goes on",
+            };
+            format!(
+                "{} {how}: agent {}, containment {}",
+                record.loop_id, launch.agent, runner.containment
+            )
+        }
+        LoopEvent::PauseRequested => "pauses at the next opportunity".to_owned(),
+        LoopEvent::PauseWithdrawn => "the pause is withdrawn".to_owned(),
+        LoopEvent::Paused { .. } => "paused; `tachikoma resume` goes on".to_owned(),
+        LoopEvent::Resumed => "resumed".to_owned(),
+        LoopEvent::StopRequested { stop } => format!("stopping: {}", Outcome::from(stop.clone())),
+        LoopEvent::WaitStarted { wait } => {
+            let left = span(wait.until.since(record.time));
+            match wait.reason {
+                WaitReason::Delay => format!("waits {left} before the next iteration"),
+                WaitReason::Backoff => format!("waits {left} because of the failure"),
+            }
+        }
+        LoopEvent::IterationStarted {
+            iteration,
+            attempt,
+            session,
+            ..
+        } => match attempt {
+            0 | 1 => format!("iteration {iteration} (session {session})"),
+            2.. => format!("iteration {iteration} (session {session}), attempt {attempt}"),
+        },
+        LoopEvent::ContextMeasured { context } => context_line(context),
+        LoopEvent::RungClimbed { rung, .. } => format!("ending the agent: {rung}"),
+        LoopEvent::LeftoversEnded { leftovers } => {
+            let names: Vec<String> = leftovers
+                .iter()
+                .map(|left| format!("{} (pid {})", sanitise(&left.name), left.pid))
+                .collect();
+            format!(
+                "the agent left processes behind, now ended: {}",
+                names.join(", ")
+            )
+        }
+        LoopEvent::IterationCompleted { report } => {
+            let took = span(Duration::from_millis(report.duration_ms));
+            match report.outcome {
+                IterationOutcome::Succeeded if report.claimed => {
+                    format!(
+                        "iteration {} succeeded in {took} and claims completion",
+                        report.iteration
+                    )
+                }
+                outcome => format!("iteration {} {outcome} after {took}", report.iteration),
+            }
+        }
+        LoopEvent::IterationFailed {
+            iteration,
+            failure,
+            duration_ms,
+            streak,
+        } => {
+            let took = span(Duration::from_millis(*duration_ms));
+            let row = if *streak > 1 {
+                format!(" ({streak} in a row)")
+            } else {
+                String::new()
+            };
+            format!(
+                "iteration {iteration} failed after {took}: {}{row}",
+                sanitise(&failure.to_string())
+            )
+        }
+        LoopEvent::AttemptCut { iteration, attempt } => {
+            format!(
+                "iteration {iteration}, attempt {attempt}, was cut by the death of its runner and is repeated"
+            )
+        }
+        LoopEvent::StopConditionTriggered { reason } => {
+            format!("stop condition: {}", sanitise(reason))
+        }
+        LoopEvent::RebootRequested { reason } => format!("a reboot is due: {reason}"),
+        LoopEvent::RebootCompleted {
+            reason, from, to, ..
+        } => {
+            format!("rebooted: session {from} -> {to} ({reason})")
+        }
+        LoopEvent::RebootFailed { error, .. } => format!(
+            "the reboot failed, the old session goes on: {}",
+            sanitise(error)
+        ),
+        LoopEvent::Warned { warning } => format!("warning: {}", sanitise(warning)),
+        LoopEvent::Completed { outcome, stats }
+        | LoopEvent::Stopped { outcome, stats, .. }
+        | LoopEvent::Error { outcome, stats } => ending(outcome, stats),
+        LoopEvent::SegmentOpened { .. }
+        | LoopEvent::SessionStarted { .. }
+        | LoopEvent::SessionEnded { .. }
+        | LoopEvent::AgentLaunched { .. }
+        | LoopEvent::OutputSeen
+        | LoopEvent::ToolStarted { .. }
+        | LoopEvent::ToolEnded { .. }
+        | LoopEvent::TurnResulted { .. }
+        | LoopEvent::EndingRequested { .. }
+        | LoopEvent::RebootStarted { .. } => return Vec::new(),
+    };
+    vec![line]
+}
+
+/// Says how a loop ended and what it did.
+pub fn ending(outcome: &Outcome, stats: &LoopStats) -> String {
+    format!(
+        "{}: {} ({})",
+        outcome.state(),
+        sanitise(&outcome.to_string()),
+        totals(stats)
+    )
+}
+
+fn context_line(context: &Context) -> String {
+    let guess = if context.estimated {
+        " (estimated)"
+    } else {
+        ""
+    };
+    format!(
+        "context {:.0}% of {} tokens{guess}",
+        context.percent(),
+        context.window
+    )
+}
+
+/// Writes a span of time as people say it.
+pub fn span(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0..10 => format!("{:.1} s", duration.as_secs_f64()),
+        10..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200.. => format!("{:.1} h", duration.as_secs_f64() / 3600.0),
+    }
+}
+
+/// Sums a loop up in one line.
+pub fn totals(stats: &LoopStats) -> String {
+    let mut parts = vec![format!("{} iterations", stats.iterations)];
+    for (count, what) in [
+        (stats.successful, "succeeded"),
+        (stats.failed, "failed"),
+        (stats.handed_over, "handed over"),
+        (stats.skipped, "skipped"),
+        (stats.interrupted, "interrupted"),
+        (stats.reboots, "reboots"),
+    ] {
+        if count > 0 {
+            parts.push(format!("{count} {what}"));
+        }
+    }
+    parts.push(span(Duration::from_millis(stats.execution_ms)));
+    parts.join(", ")
+}

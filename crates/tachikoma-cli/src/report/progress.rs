@@ -1,0 +1,178 @@
+//! The progress line at the bottom of a terminal; nothing at all where there is none.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
+
+use tachikoma_core::{LoopEvent, Record, Timestamp};
+
+use super::line::span;
+
+/// A terminal narrower than this gets no progress line, and one whose width is unknown gets this much.
+const COLUMNS: usize = 80;
+
+/// Standard output, with a progress line below it if it is a terminal.
+#[derive(Debug)]
+pub struct Screen {
+    terminal: bool,
+    broken: bool,
+    drawn: bool,
+    doing: Option<Doing>,
+    iteration: u32,
+    session: u32,
+    context: Option<f64>,
+}
+
+#[derive(Debug)]
+enum Doing {
+    Working {
+        since: Instant,
+    },
+    Waiting {
+        what: &'static str,
+        from: Instant,
+        lasts: Duration,
+    },
+    Paused,
+}
+
+impl Screen {
+    /// Returns the screen. `progress` says whether a progress line is wanted.
+    pub fn new(progress: bool) -> Self {
+        Self {
+            terminal: progress && std::io::stdout().is_terminal(),
+            broken: false,
+            drawn: false,
+            doing: None,
+            iteration: 0,
+            session: 0,
+            context: None,
+        }
+    }
+
+    /// Returns whether there is a progress line that has to be drawn again and again.
+    pub fn is_live(&self) -> bool {
+        self.terminal && self.doing.is_some()
+    }
+
+    /// Takes in what the progress line shows.
+    pub fn note(&mut self, record: &Record) {
+        match &record.event {
+            LoopEvent::IterationStarted {
+                iteration, session, ..
+            } => {
+                self.iteration = *iteration;
+                self.session = session.0;
+                self.doing = Some(Doing::Working {
+                    since: Instant::now(),
+                });
+            }
+            LoopEvent::SessionStarted { .. } => self.context = None,
+            LoopEvent::ContextMeasured { context } => self.context = Some(context.percent()),
+            LoopEvent::WaitStarted { wait } => {
+                self.doing = Some(waiting(record.time, wait.until, &wait.reason.to_string()));
+            }
+            LoopEvent::Paused { .. } => self.doing = Some(Doing::Paused),
+            LoopEvent::Completed { .. } | LoopEvent::Stopped { .. } | LoopEvent::Error { .. } => {
+                self.doing = None
+            }
+            LoopEvent::SegmentOpened { .. }
+            | LoopEvent::Started { .. }
+            | LoopEvent::PauseRequested
+            | LoopEvent::PauseWithdrawn
+            | LoopEvent::Resumed
+            | LoopEvent::StopRequested { .. }
+            | LoopEvent::SessionEnded { .. }
+            | LoopEvent::AgentLaunched { .. }
+            | LoopEvent::OutputSeen
+            | LoopEvent::ToolStarted { .. }
+            | LoopEvent::ToolEnded { .. }
+            | LoopEvent::TurnResulted { .. }
+            | LoopEvent::EndingRequested { .. }
+            | LoopEvent::RungClimbed { .. }
+            | LoopEvent::LeftoversEnded { .. }
+            | LoopEvent::IterationCompleted { .. }
+            | LoopEvent::IterationFailed { .. }
+            | LoopEvent::AttemptCut { .. }
+            | LoopEvent::StopConditionTriggered { .. }
+            | LoopEvent::RebootRequested { .. }
+            | LoopEvent::RebootStarted { .. }
+            | LoopEvent::RebootCompleted { .. }
+            | LoopEvent::RebootFailed { .. }
+            | LoopEvent::Warned { .. } => {}
+        }
+    }
+
+    /// Prints a line above the progress line.
+    pub fn print(&mut self, line: &str) {
+        self.clear();
+        self.write(&format!("{line}\n"));
+        self.draw();
+    }
+
+    /// Takes the progress line away.
+    pub fn clear(&mut self) {
+        if self.drawn {
+            self.drawn = false;
+            self.write("\r\u{1b}[2K");
+        }
+    }
+
+    /// Draws the progress line.
+    pub fn draw(&mut self) {
+        let Some(text) = self.progress().filter(|_| self.terminal) else {
+            return;
+        };
+        let columns = rustix::termios::tcgetwinsize(std::io::stdout())
+            .map_or(COLUMNS, |size| usize::from(size.ws_col).max(1));
+        // One column less: some terminals wrap when the last one is written.
+        let shown: String = text.chars().take(columns - 1).collect();
+        self.write(&format!("\r\u{1b}[2K\u{1b}[2m{shown}\u{1b}[0m"));
+        self.drawn = true;
+    }
+
+    fn progress(&self) -> Option<String> {
+        let doing = match self.doing.as_ref()? {
+            Doing::Working { since } => span(since.elapsed()),
+            Doing::Waiting { what, from, lasts } => {
+                format!(
+                    "{what}, {} left",
+                    span(lasts.saturating_sub(from.elapsed()))
+                )
+            }
+            Doing::Paused => "paused".to_owned(),
+        };
+        let context = self
+            .context
+            .map(|percent| format!(" | context {percent:.0}%"))
+            .unwrap_or_default();
+        Some(format!(
+            "iteration {} | session {}{context} | {doing}",
+            self.iteration, self.session
+        ))
+    }
+
+    fn write(&mut self, text: &str) {
+        if self.broken {
+            return;
+        }
+        let mut out = std::io::stdout().lock();
+        // Whoever reads has gone: the loop goes on without an audience.
+        self.broken = out
+            .write_all(text.as_bytes())
+            .and_then(|()| out.flush())
+            .is_err();
+    }
+}
+
+fn waiting(now: Timestamp, until: Timestamp, reason: &str) -> Doing {
+    let what = if reason == "backoff" {
+        "waiting after a failure"
+    } else {
+        "waiting"
+    };
+    Doing::Waiting {
+        what,
+        from: Instant::now(),
+        lasts: until.since(now),
+    }
+}

@@ -1,0 +1,48 @@
+//! Agent output, made harmless for a terminal: no escape sequences, no control characters, no reordering of text.
+
+use std::borrow::Cow;
+
+/// Returns `text` with everything removed that a terminal would obey rather than show.
+pub fn sanitise(text: &str) -> Cow<'_, str> {
+    if text.chars().all(is_harmless) {
+        return Cow::Borrowed(text);
+    }
+    let stripped = anstream::adapter::strip_str(text).to_string();
+    Cow::Owned(
+        stripped
+            .chars()
+            .filter(|character| is_harmless(*character))
+            .collect(),
+    )
+}
+
+fn is_harmless(character: char) -> bool {
+    // Marks that reorder what follows could make a line read as something it is not.
+    let reorders = matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    character == '\t' || !(character.is_control() || reorders)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_a_terminal_obeys_is_left() {
+        for (text, expected) in [
+            ("plain\ttext, ünïcode ✓", "plain\ttext, ünïcode ✓"),
+            ("\u{1b}[31mred\u{1b}[0m", "red"),
+            ("\u{1b}]0;title\u{7}after", "after"),
+            ("\u{1b}]52;c;aGk=\u{1b}\\clipboard", "clipboard"),
+            ("a\rb\u{8}c\u{7}", "abc"),
+            ("\u{9b}2Jcleared", "2Jcleared"),
+            ("\u{202e}gnp.exe", "gnp.exe"),
+        ] {
+            let clean = sanitise(text);
+            assert!(
+                !clean.chars().any(|c| c.is_control() && c != '\t'),
+                "{text:?} -> {clean:?}"
+            );
+            assert_eq!(clean, expected, "{text:?}");
+        }
+    }
+}
