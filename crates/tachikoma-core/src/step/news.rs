@@ -78,7 +78,7 @@ impl Turn<'_> {
         if self.state.reboot_pending.is_some() || self.state.stop.is_some() {
             return;
         }
-        match reboot::verdict(&self.policy.reboot, self.state) {
+        match reboot::verdict_on_reading(&self.policy.reboot, self.state) {
             reboot::Verdict::GoOn => {}
             reboot::Verdict::Reboot(reason) => self.hand_over(reason),
             reboot::Verdict::Exhausted { reason, max } => {
