@@ -160,7 +160,12 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::LeftoversEnded { leftovers } => leftovers.len().to_string(),
         LoopEvent::IterationCompleted { report } => {
             let claim = if report.claimed { ", claimed" } else { "" };
-            format!("{} {}{claim}", report.iteration, report.outcome)
+            let full = if report.needs_reboot {
+                ", needs reboot"
+            } else {
+                ""
+            };
+            format!("{} {}{claim}{full}", report.iteration, report.outcome)
         }
         LoopEvent::IterationFailed {
             iteration,

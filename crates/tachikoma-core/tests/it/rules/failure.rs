@@ -107,6 +107,17 @@ fn a_stream_that_ends_without_a_result_failed_whatever_its_exit() {
 }
 
 #[test]
+fn the_first_result_of_a_turn_is_the_one_that_counts() {
+    let mut play = Play::up(stream());
+    play.hush().resulted(true).resulted(false).exited(0);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 resulted true: TurnResulted(true)
+    0.0 resulted false: -
+    0.0 exited 0: IterationCompleted(1 succeeded), WaitStarted(delay 5s)
+    ");
+}
+
+#[test]
 fn the_loss_of_the_guard_is_a_failure() {
     let mut play = Play::up(Policy::default());
     play.hush().news("guard lost", News::GuardLost);

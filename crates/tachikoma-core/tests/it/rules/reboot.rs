@@ -20,7 +20,7 @@ fn the_redline_is_reached_at_the_threshold() {
     insta::assert_snapshot!(play.told(), @"
     0.0 measured 849: ContextMeasured(84.9%)
     0.0 measured 850: ContextMeasured(85%), RebootRequested(context at 85%), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt
-    0.0 killed 2: IterationCompleted(1 handed over), RebootStarted(context at 85%) ! renew 2
+    0.0 killed 2: IterationCompleted(1 handed over, needs reboot), RebootStarted(context at 85%) ! renew 2
     0.0 renewed: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
     ");
 }
@@ -52,7 +52,7 @@ fn an_iteration_that_was_handed_over_counts_toward_the_limit_but_not_as_failure(
     play.hush().measured(900).killed(2);
     insta::assert_snapshot!(play.told(), @"
     0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt
-    0.0 killed 2: IterationCompleted(1 handed over), Completed(the limit of 1 iterations is reached) ! finish
+    0.0 killed 2: IterationCompleted(1 handed over, needs reboot), Completed(the limit of 1 iterations is reached) ! finish
     ");
     assert_eq!(play.state.stats.handed_over, 1);
     assert_eq!(play.state.failure_streak, 0);
@@ -86,7 +86,7 @@ fn a_failing_reboot_leaves_the_loop_alive_and_the_work_counted() {
     play.sleep().launched();
     insta::assert_snapshot!(play.told(), @"
     0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt
-    0.0 killed 2: IterationCompleted(1 handed over), RebootStarted(context at 90%) ! renew 2
+    0.0 killed 2: IterationCompleted(1 handed over, needs reboot), RebootStarted(context at 90%) ! renew 2
     0.0 not renewed: RebootFailed(no answer on the port), WaitStarted(backoff 60s)
     60.0 wake: IterationStarted(2 attempt 1) ! launch
     60.0 launched: AgentLaunched(77)
@@ -124,7 +124,7 @@ fn a_forced_reboot_hands_the_iteration_over_and_passes_enabled() {
     insta::assert_snapshot!(play.told(), @"
     0.0 measured 990: ContextMeasured(99%)
     0.0 reboot: RebootRequested(asked for by the operator), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: reboots; iteration 1 is handed over
-    0.0 killed 2: IterationCompleted(1 handed over), RebootStarted(asked for by the operator) ! renew 2
+    0.0 killed 2: IterationCompleted(1 handed over, needs reboot), RebootStarted(asked for by the operator) ! renew 2
     0.0 renewed: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
     ");
 }

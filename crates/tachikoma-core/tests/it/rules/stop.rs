@@ -191,3 +191,31 @@ fn a_claim_that_is_believed_is_done_also_under_a_stop() {
     0.0 claimed: IterationCompleted(1 succeeded, claimed), Completed(the agent reported completion) ! finish
     ");
 }
+
+#[test]
+fn of_two_causes_the_worse_one_says_what_became_of_the_iteration() {
+    let mut play = Play::up(stream());
+    play.tool("a")
+        .hush()
+        .reboot()
+        .skip()
+        .stop(Urgency::Graceful);
+    play.skip().killed(2);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 reboot: RebootRequested(asked for by the operator), EndingRequested(hand over within 30s) ! ok: reboots; iteration 1 is handed over
+    0.0 skip: EndingRequested(skip within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: skips iteration 1
+    0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s) ! ok: stops; iteration 1 is interrupted
+    0.0 skip: RungClimbed(terminate 5s) ! signal terminate ! ok: skips iteration 1
+    0.0 killed 2: IterationCompleted(1 interrupted, needs reboot), Stopped(stopped by the operator) ! finish
+    ");
+}
+
+#[test]
+fn the_claim_of_a_turn_that_was_cut_is_not_believed() {
+    let mut play = Play::up(Policy::default());
+    play.hush().stop(Urgency::Graceful).claimed();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
+    0.0 claimed: IterationCompleted(1 interrupted), Stopped(stopped by the operator) ! finish
+    ");
+}

@@ -80,6 +80,7 @@ impl World {
         } else {
             record
         };
+        assert_eq!(record.loop_id, self.state.loop_id, "each names its loop");
         *coverage.entry(words::event(&record.event)).or_default() += 1;
         self.audit.take(&self.policy, &record);
         self.replayed.apply(&record);
