@@ -39,7 +39,8 @@ pub enum Effect {
         /// How hard.
         rung: Rung,
     },
-    /// Open a fresh session and answer with [`Input::Renewed`](crate::Input::Renewed).
+    /// Open a fresh session and answer with [`Input::Renewed`](crate::Input::Renewed). A new order replaces an older
+    /// one, whose answer must not come any more: after a failed reboot the next one opens the same number.
     Renew {
         /// Its number.
         session: SessionNo,

@@ -191,6 +191,11 @@ pub enum Failure {
     },
     /// The guard, which holds the agent's processes together, was lost.
     GuardLost,
+    /// It was to be ended and outlived SIGKILL.
+    Unkillable {
+        /// Its process id, if it was ever up.
+        pid: Option<u32>,
+    },
 }
 
 impl fmt::Display for Failure {
@@ -203,6 +208,10 @@ impl fmt::Display for Failure {
             Self::NotLaunched { reason } => f.write_str(reason),
             Self::TimedOut { timeout } => timeout.fmt(f),
             Self::GuardLost => f.write_str("the guard process was lost, and the agent with it"),
+            Self::Unkillable { pid: Some(pid) } => {
+                write!(f, "the agent (pid {pid}) cannot be killed")
+            }
+            Self::Unkillable { pid: None } => f.write_str("the agent cannot be killed"),
         }
     }
 }

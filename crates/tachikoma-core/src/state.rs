@@ -164,7 +164,7 @@ impl State {
         match &self.phase {
             Phase::Waiting { wait } => Some(wait.until),
             Phase::Working { work } => work_deadline(policy, work),
-            Phase::Rebooting { reboot } => Some(reboot.started.after(policy.timeouts.renew)),
+            Phase::Rebooting { reboot } => timeout::renewal(policy, reboot.started),
             // Only the operator or a new runner ends these.
             Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => None,
         }
@@ -189,7 +189,6 @@ impl State {
         match event {
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::RebootFailed { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::Warned { .. } => {}
             LoopEvent::Started { launch, runner, .. } => self.take_up(launch, runner, time),
@@ -220,6 +219,7 @@ impl State {
                 self.iteration = *iteration;
                 self.attempt = *attempt;
                 self.cut = false;
+                self.claimed = false;
                 self.generation = *generation;
                 self.phase = Phase::Working {
                     work: Box::new(Work::new(*generation, time)),
@@ -236,7 +236,10 @@ impl State {
             }),
             LoopEvent::ContextMeasured { context } => {
                 self.session.context = Some(*context);
-                self.work(|work| work.active = time);
+                self.work(|work| {
+                    work.spoke = true;
+                    work.active = time;
+                });
             }
             LoopEvent::ToolStarted { id, name } => self.work(|work| {
                 work.tools.insert(
@@ -314,7 +317,12 @@ impl State {
                     },
                 };
             }
-            LoopEvent::RebootCompleted { .. } => self.stats.reboots += 1,
+            // A runner that dies right here must not reboot a second time.
+            LoopEvent::RebootCompleted { .. } => {
+                self.stats.reboots += 1;
+                self.phase = Phase::Idle;
+            }
+            LoopEvent::RebootFailed { .. } => self.phase = Phase::Idle,
             LoopEvent::Completed { outcome, .. }
             | LoopEvent::Stopped { outcome, .. }
             | LoopEvent::Error { outcome, .. } => {
@@ -332,7 +340,6 @@ impl State {
         self.started_at.get_or_insert(time);
         // A new run is the operator's wish to go on: an earlier wish to stop has been granted, or died with its runner.
         self.stop = None;
-        self.claimed = false;
         if matches!(self.phase, Phase::Ended { .. }) {
             self.failure_streak = 0;
             self.pause_requested = false;

@@ -15,7 +15,7 @@ use crate::effect::{Effect, Step};
 use crate::event::{LoopEvent, Record};
 use crate::input::Input;
 use crate::phase::{Phase, Work};
-use crate::policy::Policy;
+use crate::policy::{Policy, timeout};
 use crate::state::State;
 use crate::time::Timestamp;
 
@@ -92,7 +92,8 @@ impl Turn<'_> {
                 self.overdue(&work);
             }
             Phase::Rebooting { reboot }
-                if reboot.started.after(self.policy.timeouts.renew) <= self.now =>
+                if timeout::renewal(self.policy, reboot.started)
+                    .is_some_and(|until| until <= self.now) =>
             {
                 self.reboot_failed("the fresh session did not answer in time".to_owned());
             }

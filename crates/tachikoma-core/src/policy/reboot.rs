@@ -20,13 +20,24 @@ pub enum Verdict {
     },
 }
 
-/// Decides whether the session has to be replaced.
+/// Decides, between two iterations, whether the session has to be replaced.
 #[must_use]
 pub fn verdict(rules: &RebootRules, state: &State) -> Verdict {
+    let reason = redline(rules, state).or_else(|| iteration_limit(rules, state));
+    judge(rules, state, reason)
+}
+
+/// Decides the same during an iteration: only a full context is worth cutting a turn for.
+#[must_use]
+pub fn verdict_on_reading(rules: &RebootRules, state: &State) -> Verdict {
+    judge(rules, state, redline(rules, state))
+}
+
+fn judge(rules: &RebootRules, state: &State, reason: Option<RebootReason>) -> Verdict {
     if !rules.enabled || rules.max_reboots == Some(0) {
         return Verdict::GoOn;
     }
-    let Some(reason) = redline(rules, state).or_else(|| iteration_limit(rules, state)) else {
+    let Some(reason) = reason else {
         return Verdict::GoOn;
     };
     match rules.max_reboots {

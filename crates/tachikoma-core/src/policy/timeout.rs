@@ -45,6 +45,13 @@ pub fn next(policy: &Policy, work: &Work) -> Option<(Timestamp, Timeout)> {
     earlier(session, quiet)
 }
 
+/// Returns when a reboot that began at `started` is given up.
+#[must_use]
+pub fn renewal(policy: &Policy, started: Timestamp) -> Option<Timestamp> {
+    let limit = policy.timeouts.renew;
+    (limit > Duration::ZERO).then(|| started.after(limit))
+}
+
 fn after(start: Timestamp, limit: Duration, timeout: Timeout) -> Option<(Timestamp, Timeout)> {
     (limit > Duration::ZERO).then(|| (start.after(limit), timeout))
 }

@@ -8,6 +8,9 @@ use crate::input::{LoopCommand, Urgency};
 use crate::outcome::{Outcome, RebootReason, Stop};
 use crate::phase::{Cause, Phase};
 
+/// To promise a pause or a reboot that never comes would be worse than to refuse it.
+const STOPPING: &str = "the loop is stopping";
+
 impl Turn<'_> {
     pub(super) fn command(&mut self, ticket: Ticket, command: LoopCommand) {
         let answer = match command {
@@ -40,6 +43,7 @@ impl Turn<'_> {
                 self.record(LoopEvent::Paused { then });
                 accepted("paused")
             }
+            Phase::Working { .. } if self.state.stop.is_some() => self.refused(STOPPING),
             Phase::Working { .. } => {
                 self.request_pause();
                 let iteration = self.state.iteration;
@@ -119,6 +123,7 @@ impl Turn<'_> {
                 self.begin_reboot(RebootReason::Manual, then);
                 accepted("reboots")
             }
+            Phase::Working { .. } if self.state.stop.is_some() => self.refused(STOPPING),
             Phase::Working { .. } => {
                 self.hand_over(RebootReason::Manual);
                 accepted(format!(

@@ -4,7 +4,7 @@ use super::Turn;
 use crate::effect::{Effect, Rung};
 use crate::event::LoopEvent;
 use crate::input::Urgency;
-use crate::outcome::{Outcome, Timeout};
+use crate::outcome::{Failure, Outcome, Timeout};
 use crate::phase::{Cause, Work};
 use crate::policy::timeout;
 
@@ -67,9 +67,7 @@ impl Turn<'_> {
                 match ladder.rung {
                     Rung::Interrupt => self.climb(work, Rung::Terminate),
                     Rung::Terminate => self.climb(work, Rung::Kill),
-                    Rung::Kill => self.end(Outcome::Error {
-                        reason: unkillable(work),
-                    }),
+                    Rung::Kill => self.give_up(work),
                 }
             }
             return;
@@ -81,6 +79,16 @@ impl Turn<'_> {
             Some((_, timeout)) => self.request_ending(Cause::Timeout { timeout }, Urgency::Now),
             None => self.interrupt_at_boundary(),
         }
+    }
+
+    /// Ends the loop over an agent that outlives SIGKILL: another one must not share the work tree with it.
+    fn give_up(&mut self, work: &Work) {
+        let failure = Failure::Unkillable { pid: work.pid };
+        let reason = format!(
+            "{failure}: it is stuck in the kernel; look at it with `ps`, then run the loop again"
+        );
+        self.record_failure(work, failure);
+        self.end(Outcome::Error { reason });
     }
 
     fn climb(&mut self, work: &Work, rung: Rung) {
@@ -99,14 +107,4 @@ impl Turn<'_> {
             rung,
         });
     }
-}
-
-fn unkillable(work: &Work) -> String {
-    let which = work.pid.map_or_else(
-        || "the agent".to_owned(),
-        |pid| format!("the agent (pid {pid})"),
-    );
-    format!(
-        "{which} cannot be killed: it is stuck in the kernel; look at it with `ps`, then run the loop again"
-    )
 }

@@ -25,7 +25,8 @@ impl Turn<'_> {
                 }
             }
             News::NotLaunched { reason } => {
-                self.iteration_failed(&work, Failure::NotLaunched { reason });
+                let failure = Failure::NotLaunched { reason };
+                self.ended(&work, Exit::Unknown, false, Some(failure));
             }
             News::Output => self.output(&work),
             News::Measured(context) => self.measured(context),
@@ -50,7 +51,11 @@ impl Turn<'_> {
                 claimed,
                 leftovers,
             } => self.exited(&work, exit, claimed, leftovers),
-            News::GuardLost => self.ended(&work, Exit::Unknown, false, Some(Failure::GuardLost)),
+            News::GuardLost => {
+                let succeeded = work.result.is_some_and(|result| result.success);
+                let failure = (!succeeded).then_some(Failure::GuardLost);
+                self.ended(&work, Exit::Unknown, false, failure);
+            }
         }
     }
 
@@ -78,7 +83,7 @@ impl Turn<'_> {
         if self.state.reboot_pending.is_some() || self.state.stop.is_some() {
             return;
         }
-        match reboot::verdict(&self.policy.reboot, self.state) {
+        match reboot::verdict_on_reading(&self.policy.reboot, self.state) {
             reboot::Verdict::GoOn => {}
             reboot::Verdict::Reboot(reason) => self.hand_over(reason),
             reboot::Verdict::Exhausted { reason, max } => {

@@ -27,15 +27,34 @@ impl Turn<'_> {
             return;
         };
         match result {
-            Ok(agent_id) => self.reboot_completed(reboot, agent_id),
+            Ok(agent_id) => self.replace_session(reboot, agent_id),
             Err(error) => self.reboot_failed(error),
         }
     }
 
-    fn reboot_completed(&mut self, reboot: Reboot, agent_id: Option<String>) {
-        let from = self.state.session.number;
-        let iteration = self.state.iteration;
-        let iterations = self.state.session.iterations;
+    /// Takes up a reboot that the death of a runner cut: one whose fresh session is recorded is over.
+    pub(super) fn resume_reboot(&mut self, reboot: Reboot) {
+        if self.state.session.number == reboot.to {
+            self.reboot_completed(reboot);
+        } else {
+            self.begin_reboot(reboot.reason, reboot.then);
+        }
+    }
+
+    fn replace_session(&mut self, reboot: Reboot, agent_id: Option<String>) {
+        self.record(LoopEvent::SessionEnded {
+            session: self.state.session.number,
+            iterations: self.state.session.iterations,
+            reason: reboot.reason.to_string(),
+        });
+        self.record(LoopEvent::SessionStarted {
+            session: reboot.to,
+            agent_id,
+        });
+        self.reboot_completed(reboot);
+    }
+
+    fn reboot_completed(&mut self, reboot: Reboot) {
         let Reboot {
             reason,
             started,
@@ -43,19 +62,10 @@ impl Turn<'_> {
             then,
         } = reboot;
         let duration_ms = u64::try_from(self.now.since(started).as_millis()).unwrap_or(u64::MAX);
-        self.record(LoopEvent::SessionEnded {
-            session: from,
-            iterations,
-            reason: reason.to_string(),
-        });
-        self.record(LoopEvent::SessionStarted {
-            session: to,
-            agent_id,
-        });
         self.record(LoopEvent::RebootCompleted {
             reason,
-            iteration,
-            from,
+            iteration: self.state.iteration,
+            from: SessionNo(to.0.saturating_sub(1)),
             to,
             duration_ms,
         });

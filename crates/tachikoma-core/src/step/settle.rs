@@ -46,23 +46,25 @@ impl Turn<'_> {
     }
 
     pub(super) fn iteration_failed(&mut self, work: &Work, failure: Failure) {
-        let streak = self.state.failure_streak.saturating_add(1);
-        let iteration = self.state.iteration;
-        let duration_ms = self.duration_ms(work);
-        self.record(LoopEvent::IterationFailed {
-            iteration,
-            failure,
-            duration_ms,
-            streak,
-        });
-        let until = self.now.after(restart::delay(self.policy.backoff, streak));
+        self.record_failure(work, failure);
+        let delay = restart::delay(self.policy.backoff, self.state.failure_streak);
         self.settle(Some(Wait {
             reason: WaitReason::Backoff,
-            until,
+            until: self.now.after(delay),
         }));
     }
 
-    fn settle(&mut self, then: Option<Wait>) {
+    pub(super) fn record_failure(&mut self, work: &Work, failure: Failure) {
+        self.record(LoopEvent::IterationFailed {
+            iteration: self.state.iteration,
+            failure,
+            duration_ms: self.duration_ms(work),
+            streak: self.state.failure_streak.saturating_add(1),
+        });
+    }
+
+    /// Asks whether the session may go on, then goes on.
+    pub(super) fn settle(&mut self, then: Option<Wait>) {
         if self.state.reboot_pending.is_none() && stop::verdict(self.policy, self.state).is_none() {
             match reboot::verdict(&self.policy.reboot, self.state) {
                 reboot::Verdict::GoOn => {}

@@ -23,7 +23,7 @@ impl Turn<'_> {
             resumption,
         });
         match &self.state.phase {
-            Phase::Idle | Phase::Ended { .. } => self.proceed(None),
+            Phase::Idle | Phase::Ended { .. } => self.settle(None),
             Phase::Waiting { wait } => {
                 let wait = *wait;
                 self.proceed(Some(wait));
@@ -34,11 +34,11 @@ impl Turn<'_> {
                     iteration: self.state.iteration,
                     attempt: self.state.attempt,
                 });
-                self.proceed(None);
+                self.settle(None);
             }
             Phase::Rebooting { reboot } => {
                 let reboot = reboot.clone();
-                self.begin_reboot(reboot.reason, reboot.then);
+                self.resume_reboot(reboot);
             }
             // Still paused: a crash is no reason to go on.
             Phase::Paused { .. } => {}

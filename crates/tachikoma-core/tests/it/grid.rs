@@ -1,0 +1,255 @@
+//! Every phase against every input, as one printed grid: the transition table of a loop.
+//!
+//! A cell is the phase that follows and what is wished for; `=` stays in the phase, `=*` stays in it and records
+//! something, `.` does nothing at all.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use tachikoma_core::policy::AgentTraits;
+use tachikoma_core::{
+    Context, Exit, Generation, Input, LoopCommand, News, Policy, SessionNo, State, Ticket, Urgency,
+    step,
+};
+
+use crate::play::{Play, exited};
+use crate::words;
+
+const URGENCIES: [Urgency; 3] = [Urgency::Graceful, Urgency::Now, Urgency::Kill];
+
+#[test]
+fn every_phase_answers_every_input_as_the_grid_says() {
+    let rows = phases();
+    let mut text = String::new();
+    for rows in rows.chunks(4) {
+        let _ = write!(text, "{:<22}", "");
+        for (name, _) in rows {
+            let _ = write!(text, "{name:<27}");
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+        for column in 0..inputs(&rows[0].1).len() {
+            let _ = write!(text, "{:<22}", name(&inputs(&rows[0].1)[column]));
+            for (_, play) in rows {
+                let _ = write!(text, "{:<27}", cell(play, inputs(play)[column].clone()));
+            }
+            text.truncate(text.trim_end().len());
+            text.push('\n');
+        }
+        text.push('\n');
+    }
+    insta::assert_snapshot!("grid", text);
+}
+
+#[derive(Clone, PartialEq)]
+enum Column {
+    /// An input at the present moment.
+    At(Input),
+    /// A wake at the next deadline, or after a while where there is none.
+    Late,
+}
+
+fn cell(play: &Play, column: Column) -> String {
+    let mut state = play.state.clone();
+    let (now, input) = match column {
+        Column::At(input) => (state.time, input),
+        Column::Late => {
+            let hour = state.time.after(Duration::from_secs(3600));
+            let deadline = state.next_deadline(&play.policy);
+            (deadline.unwrap_or(hour), Input::Wake)
+        }
+    };
+    let before = words::phase(&state.phase);
+    let step = step(&play.policy, &mut state, now, input);
+    if step.records.is_empty() && step.effects.is_empty() {
+        return ".".to_owned();
+    }
+    let after = words::phase(&state.phase);
+    let mut cell = match (after == before, step.records.is_empty()) {
+        (true, true) => "=".to_owned(),
+        (true, false) => "=*".to_owned(),
+        (false, _) => after.to_owned(),
+    };
+    for effect in &step.effects {
+        let _ = write!(cell, " {}", words::effect(effect));
+    }
+    cell
+}
+
+fn phases() -> Vec<(&'static str, Play)> {
+    let policy = Policy {
+        agent: AgentTraits { event_stream: true },
+        ..Policy::default()
+    };
+    let play = |script: &dyn Fn(&mut Play)| {
+        let mut play = Play::new(policy.clone());
+        script(&mut play);
+        play
+    };
+    let up = |script: &dyn Fn(&mut Play)| {
+        let mut play = Play::up(policy.clone());
+        script(&mut play);
+        play
+    };
+    let mut limit = Play::up(Policy {
+        max_iterations: 1,
+        ..policy.clone()
+    });
+    limit.resulted(true).exited(0);
+    let rows = vec![
+        ("idle", play(&|_| ())),
+        ("launching", play(&|p| _ = p.start())),
+        ("ending-launch", play(&|p| _ = p.start().stop(Urgency::Now))),
+        ("working", up(&|p| _ = p.output())),
+        ("tool", up(&|p| _ = p.tool("t"))),
+        ("resulted", up(&|p| _ = p.resulted(true))),
+        ("boundary", up(&|p| _ = p.tool("t").stop(Urgency::Graceful))),
+        ("interrupt", up(&|p| _ = p.stop(Urgency::Now))),
+        ("terminate", up(&|p| _ = p.stop(Urgency::Now).sleep())),
+        ("kill", up(&|p| _ = p.stop(Urgency::Kill))),
+        ("delay", up(&|p| _ = p.resulted(true).exited(0))),
+        ("backoff", up(&|p| _ = p.exited(1))),
+        ("rebooting", up(&|p| _ = p.exited(1).reboot())),
+        ("paused", up(&|p| _ = p.exited(1).pause(Urgency::Graceful))),
+        ("ended:done", up(&|p| _ = p.resulted(true).claimed())),
+        ("ended:limit", limit),
+        (
+            "ended:operator",
+            up(&|p| _ = p.exited(1).stop(Urgency::Graceful)),
+        ),
+        (
+            "ended:signal",
+            up(&|p| _ = p.exited(1).shutdown(15, Urgency::Now)),
+        ),
+        ("ended:error", up(&|p| _ = p.stop(Urgency::Kill).sleep())),
+    ];
+    for (name, play) in &rows {
+        assert_eq!(words::phase(&play.state.phase), *name, "the row is named");
+    }
+    rows
+}
+
+fn inputs(play: &Play) -> Vec<Column> {
+    let state: &State = &play.state;
+    let mut inputs = vec![play.start_input(), Input::Wake];
+    let ticket = Ticket(1);
+    let mut commands: Vec<LoopCommand> = URGENCIES.map(LoopCommand::Pause).into();
+    commands.push(LoopCommand::Resume);
+    commands.extend(URGENCIES.map(LoopCommand::Stop));
+    commands.extend([LoopCommand::ForceReboot, LoopCommand::SkipIteration]);
+    inputs.extend(
+        commands
+            .into_iter()
+            .map(|command| Input::Command { ticket, command }),
+    );
+    inputs.extend(URGENCIES.map(|urgency| Input::Shutdown {
+        signal: 15,
+        urgency,
+    }));
+    let generation = state.generation;
+    inputs.extend(
+        news()
+            .into_iter()
+            .map(|news| Input::Agent { generation, news }),
+    );
+    inputs.push(Input::Agent {
+        generation: Generation(99),
+        news: exited(Exit::Code(0), true),
+    });
+    let to = state.session.number.next();
+    for (session, result) in [
+        (to, Ok(None)),
+        (to, Err("no".to_owned())),
+        (SessionNo(99), Ok(None)),
+    ] {
+        inputs.push(Input::Renewed { session, result });
+    }
+    inputs.push(Input::Trouble {
+        warning: "disk".to_owned(),
+    });
+    let mut columns: Vec<Column> = inputs.into_iter().map(Column::At).collect();
+    columns.insert(2, Column::Late);
+    columns
+}
+
+fn news() -> Vec<News> {
+    let context = |tokens| Context {
+        tokens,
+        window: 100,
+        estimated: false,
+    };
+    vec![
+        News::Launched { pid: 78 },
+        News::NotLaunched {
+            reason: "gone".to_owned(),
+        },
+        News::Output,
+        News::Measured(context(10)),
+        News::Measured(context(90)),
+        News::ToolStarted {
+            id: "u".to_owned(),
+            name: "Read".to_owned(),
+        },
+        News::ToolEnded { id: "t".to_owned() },
+        News::Resulted { success: true },
+        exited(Exit::Code(0), false),
+        exited(Exit::Code(0), true),
+        exited(Exit::Code(1), false),
+        News::GuardLost,
+    ]
+}
+
+/// Names an input; a new kind does not compile until it has a name here, and then belongs into [`inputs`].
+fn name(column: &Column) -> String {
+    let input = match column {
+        Column::Late => return "wake at deadline".to_owned(),
+        Column::At(input) => input,
+    };
+    match input {
+        Input::Start { .. } => "start".to_owned(),
+        Input::Wake => "wake".to_owned(),
+        Input::Command { command, .. } => match command {
+            LoopCommand::Pause(urgency) => format!("pause {}", hurry(*urgency)),
+            LoopCommand::Resume => "resume".to_owned(),
+            LoopCommand::Stop(urgency) => format!("stop {}", hurry(*urgency)),
+            LoopCommand::ForceReboot => "reboot".to_owned(),
+            LoopCommand::SkipIteration => "skip".to_owned(),
+        },
+        Input::Shutdown { urgency, .. } => format!("shutdown {}", hurry(*urgency)),
+        Input::Agent { generation, news } => {
+            let other = if generation.0 == 99 { "other " } else { "" };
+            format!("{other}{}", news_name(news))
+        }
+        Input::Renewed { session, result } => match result {
+            Ok(_) if session.0 == 99 => "other renewed".to_owned(),
+            Ok(_) => "renewed".to_owned(),
+            Err(_) => "not renewed".to_owned(),
+        },
+        Input::Trouble { .. } => "trouble".to_owned(),
+    }
+}
+
+fn news_name(news: &News) -> String {
+    match news {
+        News::Launched { .. } => "launched".to_owned(),
+        News::NotLaunched { .. } => "not launched".to_owned(),
+        News::Output => "output".to_owned(),
+        News::Measured(context) => format!("measured {}%", context.percent()),
+        News::ToolStarted { .. } => "tool started".to_owned(),
+        News::ToolEnded { .. } => "tool ended".to_owned(),
+        News::Resulted { .. } => "resulted".to_owned(),
+        News::Exited { exit, claimed, .. } => {
+            let claim = if *claimed { " claimed" } else { "" };
+            format!("{exit}{claim}")
+        }
+        News::GuardLost => "guard lost".to_owned(),
+    }
+}
+
+fn hurry(urgency: Urgency) -> &'static str {
+    match urgency {
+        Urgency::Graceful => "graceful",
+        Urgency::Now => "now",
+        Urgency::Kill => "kill",
+    }
+}

@@ -1,0 +1,232 @@
+//! A loop played by hand: inputs in, one line of facts and wishes out for each, with time relative to the start.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use tachikoma_core::{
+    Context, Exit, Generation, Input, Launch, LoopCommand, LoopId, News, Policy, Record, Runner,
+    State, Step, Ticket, Timestamp, Urgency, step,
+};
+
+use crate::words;
+
+const START_MILLIS: i64 = 1_700_000_000_000;
+
+pub struct Play {
+    pub policy: Policy,
+    pub state: State,
+    pub journal: Vec<Record>,
+    now: Timestamp,
+    lines: String,
+}
+
+impl Play {
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            state: State::new(LoopId::from_u128(1)),
+            journal: Vec::new(),
+            now: Timestamp::from_millis(START_MILLIS),
+            lines: String::new(),
+        }
+    }
+
+    /// Plays a loop from its start until the agent of its first iteration is up.
+    pub fn up(policy: Policy) -> Self {
+        let mut play = Self::new(policy);
+        play.start().launched();
+        play
+    }
+
+    /// Returns what happened since the last time this was asked.
+    pub fn told(&mut self) -> String {
+        std::mem::take(&mut self.lines)
+    }
+
+    /// Forgets what happened so far, so that only what matters is told.
+    pub fn hush(&mut self) -> &mut Self {
+        self.lines.clear();
+        self
+    }
+
+    pub fn after(&mut self, duration: Duration) -> &mut Self {
+        self.now = self.now.after(duration);
+        self
+    }
+
+    pub fn seconds(&mut self, seconds: u64) -> &mut Self {
+        self.after(Duration::from_secs(seconds))
+    }
+
+    pub fn input(&mut self, name: &str, input: Input) -> &mut Self {
+        let step = self.step(input);
+        let time = self.now.as_millis() - START_MILLIS;
+        let (seconds, tenths) = (time / 1000, time % 1000 / 100);
+        let mut facts: Vec<String> = step.records.iter().map(words::fact).collect();
+        if facts.is_empty() {
+            facts.push("-".to_owned());
+        }
+        let wishes: Vec<String> = step.effects.iter().map(words::wish).collect();
+        let _ = write!(
+            self.lines,
+            "{seconds}.{tenths} {name}: {}",
+            facts.join(", ")
+        );
+        for wish in wishes {
+            let _ = write!(self.lines, " ! {wish}");
+        }
+        self.lines.push('\n');
+        self
+    }
+
+    /// Gives one input without telling of it.
+    pub fn step(&mut self, input: Input) -> Step {
+        let step = step(&self.policy, &mut self.state, self.now, input);
+        self.journal.extend(step.records.iter().cloned());
+        step
+    }
+
+    pub fn start(&mut self) -> &mut Self {
+        let input = self.start_input();
+        self.input("start", input)
+    }
+
+    pub fn start_input(&self) -> Input {
+        Input::Start {
+            launch: Launch::default(),
+            runner: Runner {
+                pid: 1,
+                since: self.now,
+                containment: "guard".to_owned(),
+            },
+        }
+    }
+
+    /// The runner dies with only the first `synced` records in the journal; a new one takes up the loop.
+    pub fn crash_after(&mut self, synced: usize) -> &mut Self {
+        self.journal.truncate(synced);
+        self.state = State::new(self.state.loop_id);
+        for record in &self.journal {
+            self.state.apply(record);
+        }
+        self.start()
+    }
+
+    pub fn crash(&mut self) -> &mut Self {
+        self.crash_after(self.journal.len())
+    }
+
+    pub fn wake(&mut self) -> &mut Self {
+        self.input("wake", Input::Wake)
+    }
+
+    /// Sleeps until the core wants to be woken.
+    pub fn sleep(&mut self) -> &mut Self {
+        let deadline = self.state.next_deadline(&self.policy);
+        self.now = deadline.expect("somebody waits").max(self.now);
+        self.wake()
+    }
+
+    pub fn news(&mut self, name: &str, news: News) -> &mut Self {
+        let generation = self.state.generation;
+        self.input(name, Input::Agent { generation, news })
+    }
+
+    pub fn stale(&mut self, name: &str, news: News) -> &mut Self {
+        let generation = Generation(self.state.generation.0 - 1);
+        self.input(name, Input::Agent { generation, news })
+    }
+
+    pub fn launched(&mut self) -> &mut Self {
+        self.news("launched", News::Launched { pid: 77 })
+    }
+
+    pub fn output(&mut self) -> &mut Self {
+        self.news("output", News::Output)
+    }
+
+    pub fn measured(&mut self, tokens: u64) -> &mut Self {
+        let context = Context {
+            tokens,
+            window: 1_000,
+            estimated: false,
+        };
+        self.news(&format!("measured {tokens}"), News::Measured(context))
+    }
+
+    pub fn tool(&mut self, id: &str) -> &mut Self {
+        let (id, name) = (id.to_owned(), "Bash".to_owned());
+        self.news("tool", News::ToolStarted { id, name })
+    }
+
+    pub fn tool_ended(&mut self, id: &str) -> &mut Self {
+        self.news("tool ended", News::ToolEnded { id: id.to_owned() })
+    }
+
+    pub fn resulted(&mut self, success: bool) -> &mut Self {
+        self.news(&format!("resulted {success}"), News::Resulted { success })
+    }
+
+    pub fn exited(&mut self, code: i32) -> &mut Self {
+        self.news(&format!("exited {code}"), exited(Exit::Code(code), false))
+    }
+
+    pub fn killed(&mut self, signal: i32) -> &mut Self {
+        let news = exited(Exit::Signal(signal), false);
+        self.news(&format!("killed {signal}"), news)
+    }
+
+    pub fn claimed(&mut self) -> &mut Self {
+        self.news("claimed", exited(Exit::Code(0), true))
+    }
+
+    pub fn command(&mut self, name: &str, command: LoopCommand) -> &mut Self {
+        let ticket = Ticket(1);
+        self.input(name, Input::Command { ticket, command })
+    }
+
+    pub fn stop(&mut self, urgency: Urgency) -> &mut Self {
+        self.command("stop", LoopCommand::Stop(urgency))
+    }
+
+    pub fn pause(&mut self, urgency: Urgency) -> &mut Self {
+        self.command("pause", LoopCommand::Pause(urgency))
+    }
+
+    pub fn resume(&mut self) -> &mut Self {
+        self.command("resume", LoopCommand::Resume)
+    }
+
+    pub fn reboot(&mut self) -> &mut Self {
+        self.command("reboot", LoopCommand::ForceReboot)
+    }
+
+    pub fn skip(&mut self) -> &mut Self {
+        self.command("skip", LoopCommand::SkipIteration)
+    }
+
+    pub fn shutdown(&mut self, signal: i32, urgency: Urgency) -> &mut Self {
+        let name = format!("signal {signal}");
+        self.input(&name, Input::Shutdown { signal, urgency })
+    }
+
+    pub fn renewed(&mut self) -> &mut Self {
+        let session = self.state.session.number.next();
+        let result = Ok(Some("fresh".to_owned()));
+        self.input("renewed", Input::Renewed { session, result })
+    }
+
+    pub fn not_renewed(&mut self) -> &mut Self {
+        let session = self.state.session.number.next();
+        let result = Err("no answer on the port".to_owned());
+        self.input("not renewed", Input::Renewed { session, result })
+    }
+}
+
+pub fn exited(exit: Exit, claimed: bool) -> News {
+    News::Exited {
+        exit,
+        claimed,
+        leftovers: Vec::new(),
+    }
+}

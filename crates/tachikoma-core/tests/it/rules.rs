@@ -1,0 +1,19 @@
+//! The rules of a loop, one test each: what comes in, what is recorded and what is wished for.
+
+mod failure;
+mod life;
+mod pause;
+mod reboot;
+mod stop;
+mod timeout;
+
+use tachikoma_core::Policy;
+use tachikoma_core::policy::AgentTraits;
+
+/// An agent that reports what it does while it does it.
+fn stream() -> Policy {
+    Policy {
+        agent: AgentTraits { event_stream: true },
+        ..Policy::default()
+    }
+}

@@ -1,0 +1,179 @@
+//! Failures, their backoff, and numbers that close.
+
+use tachikoma_core::{Exit, Leftover, LoopState, LoopStats, News, Policy, Urgency};
+
+use super::stream;
+use crate::play::{Play, exited};
+
+#[test]
+fn a_failure_is_followed_by_a_backoff_that_doubles_up_to_a_minute_and_success_resets_it() {
+    let mut play = Play::new(Policy::default());
+    play.start().hush();
+    let mut waits = Vec::new();
+    for code in [1, 1, 1, 1, 1, 1, 1, 0, 1] {
+        play.launched().exited(code);
+        let deadline = play.state.next_deadline(&play.policy).unwrap();
+        waits.push(deadline.since(play.state.time).as_secs());
+        play.sleep();
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 5, 1]);
+}
+
+#[test]
+fn a_prompt_or_program_that_is_missing_is_a_failed_iteration() {
+    let mut play = Play::new(Policy::default());
+    let reason = "prompt.md: no such file".to_owned();
+    play.start()
+        .news("not launched", News::NotLaunched { reason });
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(new), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
+    0.0 not launched: IterationFailed(1: prompt.md: no such file; streak 1), WaitStarted(backoff 1s)
+    ");
+}
+
+#[test]
+fn too_many_failures_in_a_row_are_an_error_that_shows_the_last() {
+    let mut play = Play::new(Policy {
+        max_consecutive_failures: 2,
+        ..Policy::default()
+    });
+    play.start().launched().exited(1).sleep().launched().hush();
+    play.exited(7);
+    insta::assert_snapshot!(play.told(), @"1.0 exited 7: IterationFailed(2: the agent ended with exit 7; streak 2), Error(2 iterations failed in a row (max_consecutive_failures = 2); the last one: the agent ended with exit 7) ! finish");
+    assert_eq!(play.state.public(), LoopState::Error);
+}
+
+#[test]
+fn what_the_operator_cuts_neither_adds_to_the_failures_nor_clears_them() {
+    let mut play = Play::up(Policy::default());
+    play.exited(1).sleep().launched().skip().killed(2);
+    play.launched().pause(Urgency::Now).killed(2);
+    assert_eq!(play.state.failure_streak, 1);
+}
+
+#[test]
+fn errors_do_not_touch_the_test_failure_streak_and_the_sums_close() {
+    let mut play = Play::up(Policy::default());
+    play.seconds(1).exited(1).sleep();
+    play.launched().seconds(2).exited(0).sleep();
+    play.launched().seconds(4).skip().killed(2);
+    play.launched().seconds(8).reboot().killed(2).renewed();
+    play.launched().seconds(16).pause(Urgency::Now).killed(2);
+    assert_eq!(
+        play.state.stats,
+        LoopStats {
+            iterations: 5,
+            successful: 1,
+            failed: 1,
+            handed_over: 1,
+            skipped: 1,
+            interrupted: 1,
+            reboots: 1,
+            execution_ms: 31_000,
+            test_failure_streak: 0,
+            no_progress_count: 0,
+        }
+    );
+}
+
+#[test]
+fn an_exit_may_overtake_the_launch() {
+    let mut play = Play::new(Policy::default());
+    play.start().hush().exited(0).launched().sleep();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationCompleted(1 succeeded), WaitStarted(delay 5s)
+    0.0 launched: -
+    5.0 wake: IterationStarted(2 attempt 1) ! launch
+    ");
+}
+
+#[test]
+fn a_stream_that_ends_without_a_result_failed_whatever_its_exit() {
+    let mut play = Play::up(stream());
+    play.hush().exited(0).sleep().launched();
+    play.resulted(true).exited(1);
+    play.sleep().launched().resulted(false).exited(0);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationFailed(1: the agent ended with exit 0 and without a final result; streak 1), WaitStarted(backoff 1s)
+    1.0 wake: IterationStarted(2 attempt 1) ! launch
+    1.0 launched: AgentLaunched(77)
+    1.0 resulted true: TurnResulted(true)
+    1.0 exited 1: IterationCompleted(2 succeeded), WaitStarted(delay 5s)
+    6.0 wake: IterationStarted(3 attempt 1) ! launch
+    6.0 launched: AgentLaunched(77)
+    6.0 resulted false: TurnResulted(false)
+    6.0 exited 0: IterationFailed(3: the agent ended with exit 0; streak 1), WaitStarted(backoff 1s)
+    ");
+}
+
+#[test]
+fn the_first_result_of_a_turn_is_the_one_that_counts() {
+    let mut play = Play::up(stream());
+    play.hush().resulted(true).resulted(false).exited(0);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 resulted true: TurnResulted(true)
+    0.0 resulted false: -
+    0.0 exited 0: IterationCompleted(1 succeeded), WaitStarted(delay 5s)
+    ");
+}
+
+#[test]
+fn the_loss_of_the_guard_is_a_failure() {
+    let mut play = Play::up(Policy::default());
+    play.hush().news("guard lost", News::GuardLost);
+    insta::assert_snapshot!(play.told(), @"0.0 guard lost: IterationFailed(1: the guard process was lost, and the agent with it; streak 1), WaitStarted(backoff 1s)");
+}
+
+#[test]
+fn a_turn_that_ended_well_before_the_guard_was_lost_is_a_success() {
+    let mut play = Play::up(stream());
+    play.resulted(true)
+        .hush()
+        .news("guard lost", News::GuardLost);
+    insta::assert_snapshot!(play.told(), @"0.0 guard lost: IterationCompleted(1 succeeded), WaitStarted(delay 5s)");
+}
+
+#[test]
+fn a_launch_that_the_operator_cut_is_no_failure() {
+    let mut play = Play::new(Policy::default());
+    play.start().hush().pause(Urgency::Kill);
+    let reason = "killed before it was up".to_owned();
+    play.news("not launched", News::NotLaunched { reason });
+    insta::assert_snapshot!(play.told(), @"
+    0.0 pause: PauseRequested, EndingRequested(interrupt within 0s), RungClimbed(kill 15s) ! signal kill ! ok: pauses; iteration 1 is interrupted
+    0.0 not launched: IterationCompleted(1 interrupted), Paused(-)
+    ");
+}
+
+#[test]
+fn a_late_word_of_an_earlier_launch_changes_nothing() {
+    let mut play = Play::up(Policy::default());
+    play.exited(0).sleep().launched().hush();
+    let done = exited(Exit::Code(0), true);
+    play.stale("late claim", done)
+        .stale("late output", News::Output);
+    insta::assert_snapshot!(play.told(), @"
+    5.0 late claim: -
+    5.0 late output: -
+    ");
+}
+
+#[test]
+fn what_an_agent_leaves_behind_is_named() {
+    let mut play = Play::up(Policy::default());
+    let leftover = Leftover {
+        pid: 99,
+        name: "sleep".to_owned(),
+        command: "sleep 1000".to_owned(),
+        unkillable: false,
+    };
+    play.hush().news(
+        "exited",
+        News::Exited {
+            exit: Exit::Code(0),
+            claimed: false,
+            leftovers: vec![leftover],
+        },
+    );
+    insta::assert_snapshot!(play.told(), @"0.0 exited: LeftoversEnded(1), IterationCompleted(1 succeeded), WaitStarted(delay 5s)");
+}

@@ -1,0 +1,118 @@
+//! Pausing, resuming and skipping.
+
+use tachikoma_core::{Policy, Urgency};
+
+use crate::play::Play;
+
+#[test]
+fn a_pause_lets_the_iteration_end_and_a_resumption_waits_out_the_delay() {
+    let mut play = Play::up(Policy::default());
+    play.hush().pause(Urgency::Graceful).exited(0).seconds(2);
+    play.pause(Urgency::Graceful).resume().sleep();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 pause: PauseRequested ! ok: pauses after iteration 1
+    0.0 exited 0: IterationCompleted(1 succeeded), Paused(delay 5s)
+    2.0 pause: - ! ok: already paused
+    2.0 resume: Resumed, WaitStarted(delay 3s) ! ok: goes on
+    5.0 wake: IterationStarted(2 attempt 1) ! launch
+    ");
+}
+
+#[test]
+fn a_resumption_after_the_delay_goes_on_at_once() {
+    let mut play = Play::up(Policy::default());
+    play.exited(0).hush().pause(Urgency::Graceful);
+    play.seconds(60).wake().resume();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 pause: Paused(delay 5s) ! ok: paused
+    60.0 wake: -
+    60.0 resume: Resumed, IterationStarted(2 attempt 1) ! launch ! ok: goes on
+    ");
+}
+
+#[test]
+fn an_immediate_pause_interrupts_the_iteration() {
+    let mut play = Play::up(Policy::default());
+    play.hush().pause(Urgency::Now).killed(2).resume();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 pause: PauseRequested, EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: pauses; iteration 1 is interrupted
+    0.0 killed 2: IterationCompleted(1 interrupted), Paused(-)
+    0.0 resume: Resumed, IterationStarted(2 attempt 1) ! launch ! ok: goes on
+    ");
+    assert_eq!(play.state.stats.interrupted, 1);
+}
+
+#[test]
+fn a_pause_that_has_not_begun_can_be_withdrawn() {
+    let mut play = Play::up(Policy::default());
+    play.hush().pause(Urgency::Graceful).resume().exited(0);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 pause: PauseRequested ! ok: pauses after iteration 1
+    0.0 resume: PauseWithdrawn ! ok: goes on; the pause that was asked for is withdrawn
+    0.0 exited 0: IterationCompleted(1 succeeded), WaitStarted(delay 5s)
+    ");
+}
+
+#[test]
+fn a_pause_waits_for_the_reboot() {
+    let mut play = Play::up(Policy::default());
+    play.exited(0).reboot().hush();
+    play.pause(Urgency::Graceful).renewed();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 pause: PauseRequested ! ok: pauses after the reboot
+    0.0 renewed: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), Paused(delay 5s)
+    ");
+}
+
+#[test]
+fn a_paused_loop_has_no_deadline_and_stays_paused_over_a_crash() {
+    let mut play = Play::up(Policy::default());
+    play.exited(0).pause(Urgency::Graceful).hush();
+    assert_eq!(play.state.next_deadline(&play.policy), None, "no polling");
+    play.seconds(9).crash().wake().resume();
+    insta::assert_snapshot!(play.told(), @"
+    9.0 start: Started(after crash)
+    9.0 wake: -
+    9.0 resume: Resumed, IterationStarted(2 attempt 1) ! launch ! ok: goes on
+    ");
+}
+
+#[test]
+fn a_resumption_of_what_is_not_paused_says_what_to_do() {
+    let mut play = Play::new(Policy::default());
+    play.resume().start().hush().resume();
+    play.stop(Urgency::Kill).killed(9).resume();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 resume: - ! refused in running: the loop is not paused
+    0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), RungClimbed(kill 15s) ! signal kill ! ok: stops; iteration 1 is interrupted
+    0.0 killed 9: IterationCompleted(1 interrupted), Stopped(stopped by the operator) ! finish
+    0.0 resume: - ! refused in stopped: the loop is not live; `tachikoma run` goes on with it
+    ");
+}
+
+#[test]
+fn a_skip_interrupts_the_iteration_and_goes_on() {
+    let mut play = Play::up(Policy::default());
+    play.hush().skip().killed(2);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 skip: EndingRequested(skip within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: skips iteration 1
+    0.0 killed 2: IterationCompleted(1 skipped), IterationStarted(2 attempt 1) ! launch
+    ");
+    assert_eq!(play.state.stats.skipped, 1);
+}
+
+#[test]
+fn a_skip_ends_a_wait_and_is_refused_in_a_pause_and_a_reboot() {
+    let mut play = Play::up(Policy::default());
+    play.exited(1).hush().skip();
+    play.exited(0).pause(Urgency::Graceful).skip();
+    play.reboot().skip();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 skip: IterationStarted(2 attempt 1) ! launch ! ok: skips the wait
+    0.0 exited 0: IterationCompleted(2 succeeded), WaitStarted(delay 5s)
+    0.0 pause: Paused(delay 5s) ! ok: paused
+    0.0 skip: - ! refused in paused: the loop is paused, no iteration runs; `tachikoma resume` goes on
+    0.0 reboot: PauseRequested, RebootStarted(asked for by the operator) ! renew 2 ! ok: reboots and stays paused
+    0.0 skip: - ! refused in rebooting: the loop is rebooting, no iteration runs
+    ");
+}

@@ -1,0 +1,174 @@
+//! Time-outs: what is waited for, how long, and what is not counted.
+
+use std::time::Duration;
+
+use tachikoma_core::policy::Timeouts;
+use tachikoma_core::{Policy, State};
+
+use super::stream;
+use crate::play::Play;
+
+/// Returns how long after the latest fact the core wants to be woken.
+fn patience(state: &State, policy: &Policy) -> Option<Duration> {
+    let deadline = state.next_deadline(policy)?;
+    Some(deadline.since(state.time))
+}
+
+#[test]
+fn a_launch_that_is_not_answered_is_killed() {
+    let mut play = Play::new(Policy::default());
+    play.start().hush().sleep().killed(9);
+    insta::assert_snapshot!(play.told(), @"
+    30.0 wake: EndingRequested(time-out within 0s), RungClimbed(kill 15s) ! signal kill
+    30.0 killed 9: IterationFailed(1: the launch was not answered in time; streak 1), WaitStarted(backoff 1s)
+    ");
+}
+
+#[test]
+fn a_stream_that_says_nothing_at_all_times_out_after_first_output_timeout() {
+    let mut play = Play::up(stream());
+    play.hush().sleep().killed(2);
+    insta::assert_snapshot!(play.told(), @"
+    120.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    120.0 killed 2: IterationFailed(1: first_output_timeout ran out: the agent said nothing at all; streak 1), WaitStarted(backoff 1s)
+    ");
+}
+
+#[test]
+fn a_stream_that_falls_silent_times_out_after_silence_timeout_but_never_earlier() {
+    let mut play = Play::up(stream());
+    play.seconds(1).output().hush();
+    play.seconds(29).output().seconds(30).output();
+    play.sleep().killed(2);
+    insta::assert_snapshot!(play.told(), @"
+    30.0 output: -
+    60.0 output: OutputSeen
+    690.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    690.0 killed 2: IterationFailed(1: silence_timeout ran out: the agent fell silent; streak 1), WaitStarted(backoff 1s)
+    ");
+}
+
+#[test]
+fn silence_is_not_counted_while_a_tool_runs() {
+    let mut play = Play::up(stream());
+    play.tool("a").hush();
+    assert_eq!(
+        patience(&play.state, &play.policy),
+        Some(Duration::from_secs(3600))
+    );
+    play.seconds(3000).wake().tool_ended("a");
+    assert_eq!(
+        patience(&play.state, &play.policy),
+        Some(Duration::from_secs(600)),
+        "the session ends before the silence does"
+    );
+    insta::assert_snapshot!(play.told(), @"
+    3000.0 wake: -
+    3000.0 tool ended: ToolEnded(a)
+    ");
+}
+
+#[test]
+fn the_oldest_tool_call_is_the_one_that_times_out() {
+    let mut policy = stream();
+    policy.timeouts.tool = Duration::from_secs(100);
+    let mut play = Play::up(policy);
+    play.tool("a")
+        .seconds(60)
+        .tool("b")
+        .hush()
+        .sleep()
+        .killed(2);
+    insta::assert_snapshot!(play.told(), @"
+    100.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    100.0 killed 2: IterationFailed(1: tool_timeout ran out: a tool call did not end; streak 1), WaitStarted(backoff 1s)
+    ");
+}
+
+#[test]
+fn an_agent_that_lingers_after_its_result_keeps_its_success() {
+    let mut play = Play::up(stream());
+    play.resulted(true).hush().sleep().sleep().killed(15);
+    insta::assert_snapshot!(play.told(), @"
+    30.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    40.0 wake: RungClimbed(terminate 5s) ! signal terminate
+    40.0 killed 15: IterationCompleted(1 succeeded), WaitStarted(delay 5s)
+    ");
+}
+
+#[test]
+fn a_command_agent_has_the_session_timeout_only() {
+    let mut play = Play::up(Policy::default());
+    play.hush().output().sleep().killed(2);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 output: -
+    3600.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    3600.0 killed 2: IterationFailed(1: session_timeout ran out; streak 1), WaitStarted(backoff 1s)
+    ");
+}
+
+#[test]
+fn zero_means_no_limit() {
+    let none = Duration::ZERO;
+    let mut policy = stream();
+    policy.timeouts = Timeouts {
+        launch: none,
+        session: none,
+        first_output: none,
+        silence: none,
+        tool: none,
+        result_grace: none,
+        graceful: none,
+        renew: none,
+    };
+    let mut play = Play::new(policy);
+    let waits = |play: &Play| patience(&play.state, &play.policy);
+    play.start();
+    assert_eq!(waits(&play), None, "launch");
+    play.launched();
+    assert_eq!(waits(&play), None, "first output, session");
+    play.output();
+    assert_eq!(waits(&play), None, "silence");
+    play.tool("a");
+    assert_eq!(waits(&play), None, "tool");
+    play.resulted(true);
+    assert_eq!(waits(&play), None, "result grace");
+    play.exited(0).reboot();
+    assert_eq!(waits(&play), None, "renew");
+    play.hush().seconds(9999).wake().renewed();
+    insta::assert_snapshot!(play.told(), @"
+    9999.0 wake: -
+    9999.0 renewed: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
+    ");
+}
+
+#[test]
+fn a_flood_of_output_is_recorded_in_steps() {
+    let mut play = Play::up(stream());
+    let before = play.journal.len();
+    for _ in 0..10_000 {
+        play.after(Duration::from_millis(100)).output();
+    }
+    assert_eq!(play.journal.len() - before, 34, "1000 s in steps of 30 s");
+}
+
+#[test]
+fn a_reading_of_the_context_is_output() {
+    let mut play = Play::up(stream());
+    play.measured(10);
+    assert_eq!(
+        patience(&play.state, &play.policy),
+        Some(Duration::from_secs(630))
+    );
+}
+
+#[test]
+fn tool_calls_that_never_end_do_not_fill_the_memory() {
+    let mut play = Play::up(stream());
+    for call in 0..300 {
+        play.tool(&call.to_string());
+    }
+    let tools = play.journal.len();
+    play.tool("one more");
+    assert_eq!(play.journal.len(), tools, "the bound holds");
+}

@@ -1,0 +1,245 @@
+//! Simulated agents: what they say and when, which signal ends them, and what a policy may look like.
+
+use std::time::Duration;
+
+use tachikoma_core::policy::{AgentTraits, Backoff, Graces, RebootRules, Timeouts};
+use tachikoma_core::{Context, Exit, Generation, Leftover, News, Policy, Rung};
+
+use super::dice::Dice;
+
+const WINDOW_TOKENS: u64 = 200_000;
+
+/// One launch, as the world sees it.
+pub struct Agent {
+    pub generation: Generation,
+    /// The gentlest signal that ends it; none = stuck in the kernel.
+    pub obeys: Option<Rung>,
+    /// Whether its process may still touch the work tree.
+    pub alive: bool,
+}
+
+/// How a launch goes.
+#[derive(Clone, Copy)]
+enum Character {
+    Works,
+    Fails,
+    Hangs,
+    HangsInTool,
+    Floods,
+    DiesEarly,
+    CannotBeLaunched,
+    NeverAnswers,
+    Lingers,
+    LosesGuard,
+    WorksLong,
+}
+
+/// Writes what an agent will say, in milliseconds after its launch, if nobody signals it.
+pub fn script(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, News)> {
+    use Character as C;
+    let character = dice.pick(&[
+        C::Works,
+        C::Works,
+        C::Works,
+        C::WorksLong,
+        C::Fails,
+        C::Hangs,
+        C::HangsInTool,
+        C::Floods,
+        C::DiesEarly,
+        C::CannotBeLaunched,
+        C::NeverAnswers,
+        C::Lingers,
+        C::LosesGuard,
+    ]);
+    let up = dice.pick(&[0, 1, 40, 2_000]);
+    let mut lines = vec![(up, News::Launched { pid: 77 })];
+    let pace = dice.pick(&[1, 500, 30_000]);
+    match character {
+        C::Works => {
+            chatter(dice, &mut lines, 3, pace, fill);
+            result(dice, &mut lines, stream, true);
+        }
+        C::WorksLong => {
+            chatter(dice, &mut lines, 6, 300_000, fill);
+            result(dice, &mut lines, stream, true);
+        }
+        C::Floods => {
+            chatter(dice, &mut lines, 25, 1, fill);
+            result(dice, &mut lines, stream, true);
+        }
+        C::Fails => {
+            chatter(dice, &mut lines, 2, pace, fill);
+            result(dice, &mut lines, stream, false);
+        }
+        C::Hangs => chatter(dice, &mut lines, 2, pace, fill),
+        C::HangsInTool => {
+            let since = last(&lines) + pace;
+            lines.push((since, News::Output));
+            lines.push((since, tool(dice)));
+        }
+        C::Lingers => {
+            let success = dice.one_in(2);
+            chatter(dice, &mut lines, 1, pace, fill);
+            lines.push((last(&lines) + 5, News::Resulted { success }));
+        }
+        C::LosesGuard => lines.push((last(&lines) + pace, News::GuardLost)),
+        C::CannotBeLaunched => {
+            let reason = "no such program".to_owned();
+            lines = vec![(up, News::NotLaunched { reason })];
+        }
+        C::NeverAnswers => lines.clear(),
+        // The exit overtakes the news of the launch, which then is late, or never comes.
+        C::DiesEarly => {
+            lines.clear();
+            lines.push((up, exited(dice, Exit::Code(1))));
+            if dice.one_in(2) {
+                lines.push((up, News::Launched { pid: 77 }));
+            }
+        }
+    }
+    lines
+}
+
+/// Which signal ends the agent.
+pub fn obedience(dice: &mut Dice) -> Option<Rung> {
+    let rung = dice.pick(&[
+        Rung::Interrupt,
+        Rung::Interrupt,
+        Rung::Terminate,
+        Rung::Kill,
+    ]);
+    (!dice.one_in(12)).then_some(rung)
+}
+
+/// What an agent says when a signal ends it.
+pub fn last_words(dice: &mut Dice, rung: Rung) -> Vec<News> {
+    let signal = match rung {
+        Rung::Interrupt => 2,
+        Rung::Terminate => 15,
+        Rung::Kill => 9,
+    };
+    let mut words = Vec::new();
+    if rung == Rung::Interrupt && dice.one_in(6) {
+        let success = dice.one_in(2);
+        words.push(News::Resulted { success });
+    }
+    words.push(match dice.below(8) {
+        0 => News::NotLaunched {
+            reason: "killed before it was up".to_owned(),
+        },
+        1 => exited(dice, Exit::Code(0)),
+        2 => exited(dice, Exit::Unknown),
+        _ => exited(dice, Exit::Signal(signal)),
+    });
+    words
+}
+
+fn chatter(dice: &mut Dice, lines: &mut Vec<(i64, News)>, most: u64, pace: i64, fill: &mut u64) {
+    for _ in 0..=dice.below(most) {
+        let time = last(lines) + dice.between(0, pace);
+        let news = match dice.below(5) {
+            0 | 1 => News::Output,
+            2 => {
+                *fill += dice.below(40_000);
+                News::Measured(Context {
+                    tokens: *fill,
+                    window: WINDOW_TOKENS,
+                    estimated: dice.one_in(9),
+                })
+            }
+            3 => tool(dice),
+            _ => News::ToolEnded {
+                id: format!("t{}", dice.below(3)),
+            },
+        };
+        lines.push((time, news));
+    }
+}
+
+fn tool(dice: &mut Dice) -> News {
+    News::ToolStarted {
+        id: format!("t{}", dice.below(3)),
+        name: "Bash".to_owned(),
+    }
+}
+
+fn result(dice: &mut Dice, lines: &mut Vec<(i64, News)>, stream: bool, success: bool) {
+    // A stream that ends without a result is a failure of its own.
+    if stream && !dice.one_in(8) {
+        lines.push((last(lines), News::Resulted { success }));
+    }
+    let exit = if success {
+        Exit::Code(0)
+    } else {
+        Exit::Code(3)
+    };
+    lines.push((last(lines) + dice.between(0, 9), exited(dice, exit)));
+}
+
+fn exited(dice: &mut Dice, exit: Exit) -> News {
+    let leftovers = if dice.one_in(8) {
+        vec![Leftover {
+            pid: 99,
+            name: "sleep".to_owned(),
+            command: "sleep 1000".to_owned(),
+            unkillable: false,
+        }]
+    } else {
+        Vec::new()
+    };
+    News::Exited {
+        exit,
+        claimed: dice.one_in(12),
+        leftovers,
+    }
+}
+
+fn last(lines: &[(i64, News)]) -> i64 {
+    lines.last().map_or(0, |(time, _)| *time)
+}
+
+/// Draws the rules of a loop.
+pub fn policy(dice: &mut Dice) -> Policy {
+    let seconds = Duration::from_secs;
+    let usual = Policy::default();
+    Policy {
+        max_iterations: dice.pick(&[0, 0, 1, 2, 3, 5]),
+        iteration_delay: dice.pick(&[Duration::ZERO, seconds(5)]),
+        max_consecutive_failures: dice.pick(&[0, 1, 3, 10]),
+        claim_suffices: !dice.one_in(4),
+        agent: AgentTraits {
+            event_stream: dice.one_in(2),
+        },
+        timeouts: Timeouts {
+            launch: dice.pick(&[seconds(30), seconds(30), seconds(1), Duration::ZERO]),
+            session: dice.pick(&[usual.timeouts.session, seconds(40), Duration::ZERO]),
+            first_output: dice.pick(&[usual.timeouts.first_output, Duration::ZERO]),
+            silence: dice.pick(&[usual.timeouts.silence, seconds(3), Duration::ZERO]),
+            tool: dice.pick(&[usual.timeouts.tool, seconds(20), Duration::ZERO]),
+            result_grace: dice.pick(&[usual.timeouts.result_grace, Duration::ZERO]),
+            graceful: dice.pick(&[usual.timeouts.graceful, seconds(1), Duration::ZERO]),
+            renew: dice.pick(&[usual.timeouts.renew, seconds(1), Duration::ZERO]),
+        },
+        ladder: Graces {
+            interrupt: dice.pick(&[usual.ladder.interrupt, seconds(1), Duration::ZERO]),
+            terminate: dice.pick(&[usual.ladder.terminate, Duration::ZERO]),
+            reap: dice.pick(&[usual.ladder.reap, seconds(1)]),
+        },
+        backoff: dice.pick(&[
+            usual.backoff,
+            Backoff {
+                base: Duration::ZERO,
+                ..usual.backoff
+            },
+        ]),
+        reboot: RebootRules {
+            enabled: !dice.one_in(8),
+            on_redline: !dice.one_in(8),
+            redline_percent: dice.pick(&[85.0, 20.0, 33.3, 100.0]),
+            after_iterations: dice.pick(&[None, Some(1), Some(2)]),
+            max_reboots: dice.pick(&[None, Some(0), Some(1), Some(2)]),
+            immediate: dice.one_in(3),
+        },
+    }
+}

@@ -1,0 +1,225 @@
+//! A second opinion on the journal: what any reader may rely on, checked record by record without asking the core.
+
+use tachikoma_core::{
+    Generation, IterationOutcome, LoopEvent, LoopStats, Outcome, Policy, RebootReason, Record, Seq,
+    SessionNo, Timestamp,
+};
+
+#[derive(Default)]
+pub struct Audit {
+    seq: Seq,
+    time: Timestamp,
+    live: bool,
+    paused: bool,
+    stopping: bool,
+    /// A claim that suffices was made, so the loop is owed its end.
+    done: bool,
+    /// When the attempt under way began.
+    open: Option<Timestamp>,
+    iteration: u32,
+    attempt: u32,
+    cut: bool,
+    generation: Generation,
+    session: SessionNo,
+    session_iterations: u32,
+    rebooting: bool,
+    reboot_failed: bool,
+    streak: u32,
+    pub stats: LoopStats,
+}
+
+impl Audit {
+    pub fn take(&mut self, policy: &Policy, record: &Record) {
+        assert_eq!(record.seq, self.seq.next(), "records have no gaps");
+        assert!(record.time >= self.time, "time never falls");
+        self.seq = record.seq;
+        self.time = record.time;
+        if !self.live {
+            let between_runs = matches!(
+                record.event,
+                LoopEvent::Started { .. }
+                    | LoopEvent::Warned { .. }
+                    | LoopEvent::SegmentOpened { .. }
+            );
+            let early = self.iteration == 0 && matches!(record.event, LoopEvent::Stopped { .. });
+            assert!(
+                between_runs || early,
+                "nothing happens in a loop that ended"
+            );
+        }
+        match &record.event {
+            LoopEvent::Started { .. } => {
+                self.paused &= self.live;
+                self.live = true;
+                self.stopping = false;
+            }
+            LoopEvent::PauseRequested => {
+                assert!(!self.stopping, "a loop that stops will not pause");
+            }
+            LoopEvent::Paused { .. } => self.paused = true,
+            LoopEvent::Resumed | LoopEvent::PauseWithdrawn => self.paused = false,
+            LoopEvent::StopRequested { .. } => self.stopping = true,
+            LoopEvent::SessionStarted { session, .. } => {
+                assert_eq!(*session, self.session.next(), "sessions are counted");
+                self.session = *session;
+                self.session_iterations = 0;
+            }
+            LoopEvent::IterationStarted {
+                iteration,
+                attempt,
+                session,
+                generation,
+            } => {
+                assert_eq!(*session, self.session);
+                assert!(*generation > self.generation, "a launch has its own number");
+                self.generation = *generation;
+                self.iteration_started(policy, *iteration, *attempt);
+            }
+            LoopEvent::AttemptCut { iteration, attempt } => {
+                assert_eq!((*iteration, *attempt), (self.iteration, self.attempt));
+                assert!(self.open.take().is_some(), "only an open attempt is cut");
+                self.cut = true;
+            }
+            LoopEvent::IterationCompleted { report } => {
+                assert_eq!(report.iteration, self.iteration);
+                self.done = report.claimed && policy.claim_suffices;
+                self.finished(report.outcome, report.duration_ms);
+            }
+            LoopEvent::IterationFailed {
+                iteration,
+                duration_ms,
+                streak,
+                ..
+            } => {
+                assert_eq!(*iteration, self.iteration);
+                self.finished(IterationOutcome::Failed, *duration_ms);
+                assert_eq!(*streak, self.streak, "failures in a row are counted");
+            }
+            LoopEvent::RebootRequested { reason } => {
+                assert!(!self.stopping, "a loop that stops has no use for a reboot");
+                let counted = matches!(reason, RebootReason::IterationLimit { .. });
+                assert!(
+                    !(counted && self.open.is_some()),
+                    "a count of iterations is no reason to cut one"
+                );
+            }
+            LoopEvent::RebootStarted { reason, from, .. } => {
+                assert_eq!(*from, self.session);
+                let allowed = policy.reboot.max_reboots;
+                assert!(
+                    *reason == RebootReason::Manual
+                        || allowed.is_none_or(|max| self.stats.reboots < max),
+                    "max_restarts = N means N reboots"
+                );
+                assert!(self.open.is_none(), "a reboot waits for the agent's end");
+                self.rebooting = true;
+            }
+            LoopEvent::RebootCompleted { to, .. } => {
+                assert!(self.rebooting);
+                self.rebooting = false;
+                self.stats.reboots += 1;
+                assert_eq!(*to, self.session);
+            }
+            LoopEvent::RebootFailed { .. } => {
+                assert!(self.rebooting);
+                self.rebooting = false;
+                self.reboot_failed = true;
+            }
+            LoopEvent::Completed { outcome, stats } => self.ended(outcome, stats, "completed"),
+            LoopEvent::Stopped { outcome, stats, .. } => self.ended(outcome, stats, "stopped"),
+            LoopEvent::Error { outcome, stats } => self.ended(outcome, stats, "error"),
+            LoopEvent::SegmentOpened { .. }
+            | LoopEvent::WaitStarted { .. }
+            | LoopEvent::SessionEnded { .. }
+            | LoopEvent::AgentLaunched { .. }
+            | LoopEvent::OutputSeen
+            | LoopEvent::ContextMeasured { .. }
+            | LoopEvent::ToolStarted { .. }
+            | LoopEvent::ToolEnded { .. }
+            | LoopEvent::TurnResulted { .. }
+            | LoopEvent::EndingRequested { .. }
+            | LoopEvent::RungClimbed { .. }
+            | LoopEvent::LeftoversEnded { .. }
+            | LoopEvent::StopConditionTriggered { .. }
+            | LoopEvent::Warned { .. } => {}
+        }
+    }
+
+    fn iteration_started(&mut self, policy: &Policy, iteration: u32, attempt: u32) {
+        let expected = if self.cut {
+            (self.iteration, self.attempt + 1)
+        } else {
+            (self.iteration + 1, 1)
+        };
+        assert_eq!((iteration, attempt), expected, "iterations are contiguous");
+        let limit = policy.max_iterations;
+        assert!(
+            limit == 0 || iteration <= limit,
+            "max_iterations is kept over the life of the loop"
+        );
+        assert!(!self.paused, "a paused loop launches nothing");
+        assert!(!self.stopping, "no launch follows a stop");
+        assert!(!self.done, "no iteration follows a believed claim");
+        assert!(self.open.is_none(), "one iteration at a time");
+        assert!(!self.rebooting, "no iteration during a reboot");
+        let rules = &policy.reboot;
+        let due = rules.enabled
+            && rules.max_reboots != Some(0)
+            && rules
+                .after_iterations
+                .is_some_and(|most| self.session_iterations >= most);
+        assert!(
+            !due || self.reboot_failed,
+            "a session has no more iterations than it may, unless its reboot failed"
+        );
+        (self.iteration, self.attempt) = expected;
+        self.cut = false;
+        self.open = Some(self.time);
+    }
+
+    fn finished(&mut self, outcome: IterationOutcome, duration_ms: u64) {
+        let started = self.open.take().expect("an iteration ends once");
+        assert_eq!(
+            u128::from(duration_ms),
+            self.time.since(started).as_millis()
+        );
+        self.session_iterations += 1;
+        self.reboot_failed = false;
+        self.stats.iterations += 1;
+        self.stats.execution_ms += duration_ms;
+        match outcome {
+            IterationOutcome::Succeeded => {
+                self.stats.successful += 1;
+                self.streak = 0;
+            }
+            IterationOutcome::Failed => {
+                self.stats.failed += 1;
+                self.streak += 1;
+            }
+            IterationOutcome::HandedOver => self.stats.handed_over += 1,
+            IterationOutcome::Skipped => self.stats.skipped += 1,
+            IterationOutcome::Interrupted => self.stats.interrupted += 1,
+        }
+    }
+
+    fn ended(&mut self, outcome: &Outcome, stats: &LoopStats, event: &str) {
+        assert_eq!(outcome.state().to_string(), event, "the state is derived");
+        assert_eq!(*stats, self.stats, "the numbers close");
+        assert!(
+            self.open.is_none(),
+            "every iteration that began is accounted for before the end"
+        );
+        assert!(
+            !self.done || *outcome == Outcome::Done,
+            "a believed claim is Done, whatever else is due"
+        );
+        assert!(
+            self.session.0 <= self.stats.reboots + 1,
+            "N reboots are N + 1 sessions"
+        );
+        self.live = false;
+        self.rebooting = false;
+        // A new run counts its failures anew.
+        self.streak = 0;
+    }
+}

@@ -1,0 +1,354 @@
+//! The world around one loop: agents, operator, clock and a shell that may die at any moment.
+
+mod shell;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tachikoma_core::{
+    Effect, Generation, Input, Launch, LoopCommand, LoopEvent, LoopId, News, Phase, Policy, Record,
+    Runner, SessionNo, State, Ticket, Timestamp, Urgency, Work, step,
+};
+
+use super::Coverage;
+use super::agent::{self, Agent};
+use super::audit::Audit;
+use super::dice::Dice;
+use crate::words;
+
+/// After so many steps the operator loses patience and ends the loop.
+const PATIENCE_STEPS: u32 = 35;
+/// No loop may take more steps than this, or it is going round in circles.
+const STEPS_MAX: u32 = 400;
+
+pub struct World {
+    dice: Dice,
+    policy: Policy,
+    now: i64,
+    state: State,
+    /// The same loop as a reader of the journal knows it.
+    replayed: State,
+    pub journal: Vec<Record>,
+    audit: Audit,
+    agents: Vec<Agent>,
+    /// What will happen by itself, by time and order.
+    queue: BTreeMap<(i64, u64), Input>,
+    order: u64,
+    fill: u64,
+    tickets: u64,
+    steps: u32,
+    crashes_left: u32,
+    runs_left: u32,
+    /// When a stop must have been obeyed.
+    obey_by: Option<Timestamp>,
+    /// Whether every record goes through its text on its way into the journal.
+    through_text: bool,
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let state = State::new(LoopId::from_u128(u128::from(seed)));
+        Self {
+            policy: agent::policy(&mut dice),
+            now: 1_700_000_000_000,
+            replayed: state.clone(),
+            state,
+            journal: Vec::new(),
+            audit: Audit::default(),
+            agents: Vec::new(),
+            queue: BTreeMap::new(),
+            order: 0,
+            fill: 0,
+            tickets: 0,
+            steps: 0,
+            crashes_left: u32::try_from(dice.below(5)).expect("small"),
+            runs_left: u32::try_from(dice.below(3)).expect("small"),
+            obey_by: None,
+            through_text: seed.is_multiple_of(super::THROUGH_TEXT_EVERY),
+            dice,
+        }
+    }
+
+    /// Lives through the whole loop.
+    pub fn run(&mut self, coverage: &mut Coverage) {
+        if self.dice.one_in(30) {
+            self.operate(coverage);
+        }
+        self.start(coverage);
+        loop {
+            self.steps += 1;
+            assert!(self.steps < STEPS_MAX, "a loop must get somewhere");
+            if matches!(self.state.phase, Phase::Ended { .. }) {
+                if self.dice.one_in(3) {
+                    self.operate(coverage);
+                }
+                if self.runs_left == 0 || self.state.startable().is_err() {
+                    break;
+                }
+                self.runs_left -= 1;
+                self.start(coverage);
+            } else {
+                self.live(coverage);
+            }
+        }
+        let mut again = State::new(self.state.loop_id);
+        for record in &self.journal {
+            again.apply(record);
+        }
+        assert_eq!(again, self.state, "the whole journal gives the state");
+        *coverage.entry(words::phase(&self.state.phase)).or_default() += 1;
+        if self.state.startable().is_err() {
+            let input = self.start_input();
+            let step = step(&self.policy, &mut self.state, at(self.now), input);
+            assert!(
+                step.records.is_empty() && step.effects == [Effect::Finish],
+                "a loop that is done does not start again"
+            );
+        }
+    }
+
+    /// One moment of a loop under way.
+    fn live(&mut self, coverage: &mut Coverage) {
+        if let Some(bound) = self.obey_by {
+            assert!(at(self.now) <= bound, "a stop is obeyed within the graces");
+        }
+        let deadline = self
+            .state
+            .next_deadline(&self.policy)
+            .map(Timestamp::as_millis);
+        let news = self.queue.first_key_value().map(|(key, _)| key.0);
+        let next = deadline.into_iter().chain(news).min();
+        let patience = PATIENCE_STEPS < self.steps;
+        if patience && self.steps.is_multiple_of(2) {
+            let urgency = match self.steps % 6 {
+                0 => Urgency::Graceful,
+                2 => Urgency::Now,
+                _ => Urgency::Kill,
+            };
+            return self.command(coverage, LoopCommand::Stop(urgency));
+        }
+        if next.is_none() || self.dice.one_in(10) {
+            let latest = next.unwrap_or(self.now + 60_000).max(self.now);
+            self.now = self.dice.between(self.now, latest);
+            return self.operate(coverage);
+        }
+        if self.dice.one_in(40) {
+            return self.rotate(coverage);
+        }
+        let next = next.expect("checked above");
+        if self.dice.one_in(20) && deadline.is_none_or(|deadline| self.now < deadline) {
+            let step = self.feed(coverage, Input::Wake);
+            assert_ne!(step, Some(false), "a spurious wake does nothing");
+            return;
+        }
+        let both = deadline == Some(next) && news == Some(next);
+        let wake = deadline == Some(next) && !(both && self.dice.one_in(2));
+        self.now = self.now.max(next);
+        if wake {
+            if self.obey_by.is_none() && self.dice.one_in(8) {
+                self.now += self.dice.between(0, 90_000);
+            }
+            let idle = self.feed(coverage, Input::Wake);
+            assert_ne!(
+                idle,
+                Some(true),
+                "a wake at the deadline changes something, or the shell spins"
+            );
+        } else {
+            let (_, input) = self.queue.pop_first().expect("checked above");
+            self.deliver(coverage, input);
+        }
+    }
+
+    fn deliver(&mut self, coverage: &mut Coverage, input: Input) {
+        let stale = match &input {
+            Input::Agent { generation, news } => {
+                self.buried(*generation, news);
+                self.work()
+                    .is_none_or(|work| work.generation != *generation)
+            }
+            Input::Renewed { session, result } => {
+                let wanted = self.renewing() == Some(*session);
+                if wanted && result.is_ok() {
+                    self.fill = 0;
+                }
+                !wanted
+            }
+            Input::Start { .. }
+            | Input::Wake
+            | Input::Command { .. }
+            | Input::Shutdown { .. }
+            | Input::Trouble { .. } => false,
+        };
+        let idle = self.feed(coverage, input);
+        if stale {
+            *coverage.entry("stale news").or_default() += 1;
+            assert_ne!(idle, Some(false), "stale news changes nothing");
+        }
+    }
+
+    /// Notes the end of an agent, and that its last words may be heard twice.
+    fn buried(&mut self, generation: Generation, news: &News) {
+        let over = match news {
+            News::Exited { .. } | News::NotLaunched { .. } | News::GuardLost => true,
+            News::Launched { .. }
+            | News::Output
+            | News::Measured(_)
+            | News::ToolStarted { .. }
+            | News::ToolEnded { .. }
+            | News::Resulted { .. } => false,
+        };
+        if !over {
+            return;
+        }
+        let mut ended = false;
+        for agent in &mut self.agents {
+            if agent.generation == generation {
+                ended |= agent.alive;
+                agent.alive = false;
+            }
+        }
+        if ended && self.dice.one_in(4) {
+            let late = self.now + self.dice.between(0, 8_000);
+            let news = news.clone();
+            self.schedule(late, Input::Agent { generation, news });
+        }
+    }
+
+    fn start_input(&self) -> Input {
+        Input::Start {
+            launch: Launch::default(),
+            runner: Runner {
+                pid: 1,
+                since: at(self.now),
+                containment: "guard".to_owned(),
+            },
+        }
+    }
+
+    /// A runner takes up the loop, after whatever an earlier one left behind is gone.
+    fn start(&mut self, coverage: &mut Coverage) {
+        for agent in &mut self.agents {
+            agent.alive = false;
+        }
+        self.obey_by = None;
+        self.now += self.dice.between(0, 5_000);
+        let input = self.start_input();
+        self.feed(coverage, input);
+    }
+
+    /// The operator, or whoever signals the runner, does something.
+    fn operate(&mut self, coverage: &mut Coverage) {
+        if self.dice.one_in(12) {
+            let warning = "the disk is nearly full".to_owned();
+            self.feed(coverage, Input::Trouble { warning });
+            return;
+        }
+        let urgency = self
+            .dice
+            .pick(&[Urgency::Graceful, Urgency::Now, Urgency::Kill]);
+        if self.dice.one_in(16) {
+            self.expect_end(urgency);
+            let signal = self.dice.pick(&[2, 15, 1]);
+            let before = self.state.phase.clone();
+            self.feed(coverage, Input::Shutdown { signal, urgency });
+            return self.check_obeyed(&before);
+        }
+        let command = match self.dice.below(13) {
+            0 => LoopCommand::Stop(urgency),
+            1..=3 => LoopCommand::Pause(urgency),
+            4..=7 => LoopCommand::Resume,
+            8..=9 => LoopCommand::ForceReboot,
+            _ => LoopCommand::SkipIteration,
+        };
+        self.command(coverage, command);
+    }
+
+    fn command(&mut self, coverage: &mut Coverage, command: LoopCommand) {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        let before = self.state.phase.clone();
+        if let LoopCommand::Stop(urgency) = command {
+            self.expect_end(urgency);
+        }
+        self.feed(coverage, Input::Command { ticket, command });
+        if matches!(command, LoopCommand::Stop(_)) {
+            self.check_obeyed(&before);
+        }
+    }
+
+    /// Works out by when a stop that is given now has to be obeyed.
+    fn expect_end(&mut self, urgency: Urgency) {
+        let limits = &self.policy.timeouts;
+        let graces = &self.policy.ladder;
+        let ladder = graces.interrupt + graces.terminate + graces.reap;
+        let Some(work) = self.work() else { return };
+        let bound = match work.launched {
+            _ if urgency == Urgency::Kill => graces.reap,
+            Some(_) if urgency == Urgency::Graceful => limits.graceful + ladder,
+            Some(_) => ladder,
+            None if limits.launch == Duration::ZERO => return,
+            None => limits.launch + ladder,
+        };
+        let bound = at(self.now).after(bound);
+        self.obey_by = Some(self.obey_by.map_or(bound, |before| before.min(bound)));
+    }
+
+    /// With no agent to end, a stop takes no time at all.
+    fn check_obeyed(&self, before: &Phase) {
+        match before {
+            Phase::Waiting { .. } | Phase::Rebooting { .. } | Phase::Paused { .. } => {
+                let crashed = self.state.runner.is_some();
+                assert!(
+                    crashed || matches!(self.state.phase, Phase::Ended { .. }),
+                    "a stop between iterations is obeyed at once"
+                );
+            }
+            Phase::Idle | Phase::Working { .. } | Phase::Ended { .. } => {}
+        }
+    }
+
+    /// The journal begins a new segment.
+    fn rotate(&mut self, coverage: &mut Coverage) {
+        let record = Record {
+            seq: self.state.seq.next(),
+            time: self.state.time,
+            loop_id: self.state.loop_id,
+            event: LoopEvent::SegmentOpened {
+                format: 1,
+                segment: 2,
+                state: Box::new(self.state.clone()),
+            },
+        };
+        self.state.apply(&record);
+        self.remember(coverage, record);
+        self.check();
+    }
+
+    fn work(&self) -> Option<&Work> {
+        match &self.state.phase {
+            Phase::Working { work } => Some(work),
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => None,
+        }
+    }
+
+    fn renewing(&self) -> Option<SessionNo> {
+        match &self.state.phase {
+            Phase::Rebooting { reboot } => Some(reboot.to),
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Working { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => None,
+        }
+    }
+}
+
+fn at(millis: i64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}

@@ -1,0 +1,211 @@
+//! The simulated shell: journals what the core decides, does what it wishes, and dies over it at times.
+
+use std::time::Duration;
+
+use tachikoma_core::{
+    Effect, Generation, Input, LoopEvent, Phase, Record, Rung, SessionNo, Step, Ticket, step,
+};
+
+use super::super::Coverage;
+use super::super::agent::{self, Agent};
+use super::{World, at};
+use crate::words;
+
+impl World {
+    /// Gives the core one input and does what it wishes, unless the shell dies over it. Returns whether nothing
+    /// came of it, if the shell lived.
+    pub(super) fn feed(&mut self, coverage: &mut Coverage, input: Input) -> Option<bool> {
+        let ticket = match &input {
+            Input::Command { ticket, .. } => Some(*ticket),
+            Input::Start { .. }
+            | Input::Wake
+            | Input::Shutdown { .. }
+            | Input::Agent { .. }
+            | Input::Renewed { .. }
+            | Input::Trouble { .. } => None,
+        };
+        let was = words::phase(&self.state.phase);
+        let mut clock = self.now;
+        if !matches!(input, Input::Wake) && self.dice.one_in(50) {
+            clock -= self.dice.between(0, 20_000);
+        }
+        let step = step(&self.policy, &mut self.state, at(clock), input);
+        *coverage.entry(was).or_default() += 1;
+        check_effects(&step, ticket);
+        if self.crashes_left > 0 && self.dice.one_in(20) {
+            self.crash(coverage, step);
+            return None;
+        }
+        let idle = step.records.is_empty() && step.effects.is_empty();
+        for record in step.records {
+            self.remember(coverage, record);
+        }
+        self.check();
+        for effect in &step.effects {
+            self.act(effect);
+        }
+        Some(idle)
+    }
+
+    /// The shell dies between any two records or, once all are synced, between any two effects.
+    fn crash(&mut self, coverage: &mut Coverage, step: Step) {
+        *coverage.entry("crash").or_default() += 1;
+        self.crashes_left -= 1;
+        let synced = self.dice.below(step.records.len() as u64 + 2);
+        let done = self.dice.below(step.effects.len() as u64 + 1);
+        let all = synced >= step.records.len() as u64;
+        for (_, record) in (0..synced).zip(step.records) {
+            self.remember(coverage, record);
+        }
+        if all {
+            for (_, effect) in (0..done).zip(&step.effects) {
+                self.act(effect);
+            }
+        }
+        // The guard ends the agent; nothing that was under way comes back.
+        self.queue.clear();
+        self.state = self.replayed.clone();
+        self.check();
+        if !matches!(self.state.phase, Phase::Ended { .. }) {
+            self.start(coverage);
+        }
+    }
+
+    pub(super) fn remember(&mut self, coverage: &mut Coverage, record: Record) {
+        let record = if self.through_text {
+            let text = serde_json::to_string(&record).expect("a record can be written");
+            let read = serde_json::from_str(&text).expect("a record can be read");
+            assert_eq!(record, read, "a record survives its text: {text}");
+            read
+        } else {
+            record
+        };
+        assert_eq!(record.loop_id, self.state.loop_id, "each names its loop");
+        *coverage.entry(words::event(&record.event)).or_default() += 1;
+        self.audit.take(&self.policy, &record);
+        self.replayed.apply(&record);
+        self.journal.push(record);
+    }
+
+    /// What holds after every step.
+    pub(super) fn check(&self) {
+        assert_eq!(self.replayed, self.state, "live and replayed are the same");
+        assert!(self.state.stats.close(), "the numbers close");
+        assert_eq!(self.state.stats, self.audit.stats);
+        let limits = &self.policy.timeouts;
+        let bounded = match &self.state.phase {
+            Phase::Waiting { .. } => true,
+            Phase::Rebooting { .. } => {
+                let deadline = self.state.next_deadline(&self.policy);
+                let limited = limits.renew > Duration::ZERO;
+                assert_eq!(deadline.is_some(), limited, "0 means no limit");
+                limited
+            }
+            Phase::Working { work } => {
+                let limit = match work.launched {
+                    None => limits.launch,
+                    Some(_) => limits.session,
+                };
+                let ending = work.ending.is_some() && work.launched.is_some();
+                limit > Duration::ZERO || ending || work.ladder.is_some()
+            }
+            Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => false,
+        };
+        assert!(
+            !bounded || self.state.next_deadline(&self.policy).is_some(),
+            "whoever waits for the world has a deadline"
+        );
+    }
+
+    fn act(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Launch { generation, .. } => self.launch(*generation),
+            Effect::Signal { generation, rung } => self.signal(*generation, *rung),
+            Effect::Renew { session } => self.renew(*session),
+            Effect::Finish => self.obey_by = None,
+            Effect::Reply { .. } => {}
+        }
+    }
+
+    fn launch(&mut self, generation: Generation) {
+        assert!(
+            self.agents.iter().all(|agent| !agent.alive),
+            "two agents must never share a work tree"
+        );
+        let stream = self.policy.agent.event_stream;
+        for (after, news) in agent::script(&mut self.dice, stream, &mut self.fill) {
+            self.schedule(self.now + after, Input::Agent { generation, news });
+        }
+        let obeys = agent::obedience(&mut self.dice);
+        self.agents = vec![Agent {
+            generation,
+            obeys,
+            alive: true,
+        }];
+    }
+
+    fn signal(&mut self, generation: Generation, rung: Rung) {
+        let Some(agent) = self.agents.iter().find(|a| a.generation == generation) else {
+            panic!("only what was launched is signalled");
+        };
+        assert!(agent.alive, "the dead are left alone");
+        if agent.obeys.is_none_or(|gentlest| rung < gentlest) {
+            return;
+        }
+        self.queue.retain(|_, input| match input {
+            Input::Agent { generation: g, .. } => *g != generation,
+            Input::Start { .. }
+            | Input::Wake
+            | Input::Command { .. }
+            | Input::Shutdown { .. }
+            | Input::Renewed { .. }
+            | Input::Trouble { .. } => true,
+        });
+        let end = self.now + self.dice.between(0, 300);
+        for news in agent::last_words(&mut self.dice, rung) {
+            self.schedule(end, Input::Agent { generation, news });
+        }
+    }
+
+    fn renew(&mut self, session: SessionNo) {
+        // A new order replaces an older one, whose answer does not come any more.
+        self.queue
+            .retain(|_, input| !matches!(input, Input::Renewed { .. }));
+        let after = self.dice.pick(&[0, 200, 5_000, 100_000]);
+        let result = match self.dice.below(4) {
+            0 => Err("no answer on the port".to_owned()),
+            1 => Ok(None),
+            _ => Ok(Some(format!("session-{session}"))),
+        };
+        if !self.dice.one_in(8) {
+            self.schedule(self.now + after, Input::Renewed { session, result });
+        }
+    }
+
+    pub(super) fn schedule(&mut self, time: i64, input: Input) {
+        self.order += 1;
+        self.queue.insert((time, self.order), input);
+    }
+}
+
+/// What holds for the wishes of every step.
+fn check_effects(step: &Step, ticket: Option<Ticket>) {
+    let mut replies = Vec::new();
+    let mut finishes = 0;
+    for effect in &step.effects {
+        match effect {
+            Effect::Reply { ticket, .. } => replies.push(*ticket),
+            Effect::Finish => finishes += 1,
+            Effect::Launch { .. } | Effect::Signal { .. } | Effect::Renew { .. } => {}
+        }
+    }
+    let expected: Vec<_> = ticket.into_iter().collect();
+    assert_eq!(replies, expected, "a command gets exactly one answer");
+    let ends = step.records.iter().filter(|record| {
+        matches!(
+            record.event,
+            LoopEvent::Completed { .. } | LoopEvent::Stopped { .. } | LoopEvent::Error { .. }
+        )
+    });
+    assert_eq!(finishes, ends.count(), "an end is recorded and acted on");
+}

@@ -1,0 +1,188 @@
+//! Short words for phases, events and effects, as the snapshots and the coverage of the simulation print them.
+
+use tachikoma_core::{
+    Answer, Cause, Effect, LoopEvent, Outcome, Phase, Record, Resumption, Rung, Timestamp, Wait,
+    WaitReason, Work,
+};
+
+pub fn phase(phase: &Phase) -> &'static str {
+    match phase {
+        Phase::Idle => "idle",
+        Phase::Waiting { wait } => match wait.reason {
+            WaitReason::Delay => "delay",
+            WaitReason::Backoff => "backoff",
+        },
+        Phase::Working { work } => working(work),
+        Phase::Rebooting { .. } => "rebooting",
+        Phase::Paused { .. } => "paused",
+        Phase::Ended { outcome } => ended(outcome),
+    }
+}
+
+fn working(work: &Work) -> &'static str {
+    match (work.ladder.map(|ladder| ladder.rung), work.ending) {
+        (Some(Rung::Interrupt), _) => "interrupt",
+        (Some(Rung::Terminate), _) => "terminate",
+        (Some(Rung::Kill), _) => "kill",
+        (None, Some(_)) if work.launched.is_none() => "ending-launch",
+        (None, Some(_)) => "boundary",
+        (None, None) if work.launched.is_none() => "launching",
+        (None, None) if work.result.is_some() => "resulted",
+        (None, None) if !work.tools.is_empty() => "tool",
+        (None, None) => "working",
+    }
+}
+
+pub fn ended(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Done => "ended:done",
+        Outcome::LimitReached { .. } => "ended:limit",
+        Outcome::Condition { .. } => "ended:condition",
+        Outcome::Budget { .. } => "ended:budget",
+        Outcome::Operator => "ended:operator",
+        Outcome::Signal { .. } => "ended:signal",
+        Outcome::Error { .. } => "ended:error",
+    }
+}
+
+pub fn event(event: &LoopEvent) -> &'static str {
+    match event {
+        LoopEvent::SegmentOpened { .. } => "SegmentOpened",
+        LoopEvent::Started { .. } => "Started",
+        LoopEvent::PauseRequested => "PauseRequested",
+        LoopEvent::PauseWithdrawn => "PauseWithdrawn",
+        LoopEvent::Paused { .. } => "Paused",
+        LoopEvent::Resumed => "Resumed",
+        LoopEvent::StopRequested { .. } => "StopRequested",
+        LoopEvent::WaitStarted { .. } => "WaitStarted",
+        LoopEvent::SessionStarted { .. } => "SessionStarted",
+        LoopEvent::SessionEnded { .. } => "SessionEnded",
+        LoopEvent::IterationStarted { .. } => "IterationStarted",
+        LoopEvent::AgentLaunched { .. } => "AgentLaunched",
+        LoopEvent::OutputSeen => "OutputSeen",
+        LoopEvent::ContextMeasured { .. } => "ContextMeasured",
+        LoopEvent::ToolStarted { .. } => "ToolStarted",
+        LoopEvent::ToolEnded { .. } => "ToolEnded",
+        LoopEvent::TurnResulted { .. } => "TurnResulted",
+        LoopEvent::EndingRequested { .. } => "EndingRequested",
+        LoopEvent::RungClimbed { .. } => "RungClimbed",
+        LoopEvent::LeftoversEnded { .. } => "LeftoversEnded",
+        LoopEvent::IterationCompleted { .. } => "IterationCompleted",
+        LoopEvent::IterationFailed { .. } => "IterationFailed",
+        LoopEvent::AttemptCut { .. } => "AttemptCut",
+        LoopEvent::StopConditionTriggered { .. } => "StopConditionTriggered",
+        LoopEvent::RebootRequested { .. } => "RebootRequested",
+        LoopEvent::RebootStarted { .. } => "RebootStarted",
+        LoopEvent::RebootCompleted { .. } => "RebootCompleted",
+        LoopEvent::RebootFailed { .. } => "RebootFailed",
+        LoopEvent::Warned { .. } => "Warned",
+        LoopEvent::Completed { .. } => "Completed",
+        LoopEvent::Stopped { .. } => "Stopped",
+        LoopEvent::Error { .. } => "Error",
+    }
+}
+
+/// Writes an effect in one word.
+pub fn effect(effect: &Effect) -> &'static str {
+    match effect {
+        Effect::Launch { .. } => "launch",
+        Effect::Signal { rung, .. } => match rung {
+            Rung::Interrupt => "int",
+            Rung::Terminate => "term",
+            Rung::Kill => "kill",
+        },
+        Effect::Renew { .. } => "renew",
+        Effect::Reply { answer, .. } => match answer {
+            Answer::Accepted { .. } => "ok",
+            Answer::Refused { .. } => "refused",
+        },
+        Effect::Finish => "finish",
+    }
+}
+
+/// Writes an effect with what a person would ask about it.
+pub fn wish(effect: &Effect) -> String {
+    match effect {
+        Effect::Launch { .. } => "launch".to_owned(),
+        Effect::Signal { rung, .. } => format!("signal {rung}"),
+        Effect::Renew { session } => format!("renew {session}"),
+        Effect::Reply { answer, .. } => match answer {
+            Answer::Accepted { note } => format!("ok: {note}"),
+            Answer::Refused { current, reason } => format!("refused in {current}: {reason}"),
+        },
+        Effect::Finish => "finish".to_owned(),
+    }
+}
+
+/// Writes a record with what a person would ask about it.
+pub fn fact(record: &Record) -> String {
+    let name = event(&record.event);
+    let until = |time: &Timestamp| format!("{}s", time.since(record.time).as_secs_f64());
+    let wait = |wait: &Wait| format!("{} {}", wait.reason, until(&wait.until));
+    let details = match &record.event {
+        LoopEvent::SegmentOpened { segment, .. } => segment.to_string(),
+        LoopEvent::Started { resumption, .. } => match resumption {
+            Resumption::New => "new".to_owned(),
+            Resumption::AfterCrash => "after crash".to_owned(),
+            Resumption::AfterEnd { outcome } => format!("after {}", outcome.kind()),
+        },
+        LoopEvent::PauseRequested
+        | LoopEvent::PauseWithdrawn
+        | LoopEvent::Resumed
+        | LoopEvent::OutputSeen => return name.to_owned(),
+        LoopEvent::Paused { then } => then.as_ref().map_or("-".to_owned(), wait),
+        LoopEvent::StopRequested { stop } => Outcome::from(stop.clone()).to_string(),
+        LoopEvent::WaitStarted { wait: waiting } => wait(waiting),
+        LoopEvent::SessionStarted { session, .. } | LoopEvent::SessionEnded { session, .. } => {
+            session.to_string()
+        }
+        LoopEvent::IterationStarted {
+            iteration, attempt, ..
+        }
+        | LoopEvent::AttemptCut { iteration, attempt } => format!("{iteration} attempt {attempt}"),
+        LoopEvent::AgentLaunched { pid } => pid.to_string(),
+        LoopEvent::ContextMeasured { context } => format!("{}%", context.percent()),
+        LoopEvent::ToolStarted { id, .. } | LoopEvent::ToolEnded { id } => id.clone(),
+        LoopEvent::TurnResulted { success } => success.to_string(),
+        LoopEvent::EndingRequested {
+            cause,
+            boundary_until,
+        } => {
+            let cause = match cause {
+                Cause::HandOver => "hand over",
+                Cause::Skip => "skip",
+                Cause::Interrupt => "interrupt",
+                Cause::Timeout { .. } => "time-out",
+            };
+            format!("{cause} within {}", until(boundary_until))
+        }
+        LoopEvent::RungClimbed { rung, until: next } => format!("{rung} {}", until(next)),
+        LoopEvent::LeftoversEnded { leftovers } => leftovers.len().to_string(),
+        LoopEvent::IterationCompleted { report } => {
+            let claim = if report.claimed { ", claimed" } else { "" };
+            let full = if report.needs_reboot {
+                ", needs reboot"
+            } else {
+                ""
+            };
+            format!("{} {}{claim}{full}", report.iteration, report.outcome)
+        }
+        LoopEvent::IterationFailed {
+            iteration,
+            failure,
+            streak,
+            ..
+        } => format!("{iteration}: {failure}; streak {streak}"),
+        LoopEvent::StopConditionTriggered { reason } => reason.clone(),
+        LoopEvent::RebootRequested { reason } | LoopEvent::RebootStarted { reason, .. } => {
+            reason.to_string()
+        }
+        LoopEvent::RebootCompleted { from, to, .. } => format!("{from} to {to}"),
+        LoopEvent::RebootFailed { error, .. } => error.clone(),
+        LoopEvent::Warned { warning } => warning.clone(),
+        LoopEvent::Completed { outcome, .. }
+        | LoopEvent::Stopped { outcome, .. }
+        | LoopEvent::Error { outcome, .. } => outcome.to_string(),
+    };
+    format!("{name}({details})")
+}
