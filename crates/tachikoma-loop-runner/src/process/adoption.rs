@@ -30,17 +30,20 @@ pub(super) async fn sweep(
             cgroup.kill();
         }
         known.extend(ours(adoption, marker, cgroup, &known));
+        // Asked before anybody is reaped: with the death of one, its children become ours.
+        if known.is_empty() && in_cgroup.is_empty() {
+            return Vec::new();
+        }
         for child in &known {
             end(*child);
         }
         known.retain(|child| !reaped(*child));
-        if known.is_empty() && in_cgroup.is_empty() {
-            return Vec::new();
-        }
         if Instant::now() >= deadline {
             return known.into_iter().map(survivor).collect();
         }
-        tokio::time::sleep(SWEEP_TICK).await;
+        if !known.is_empty() || !in_cgroup.is_empty() {
+            tokio::time::sleep(SWEEP_TICK).await;
+        }
     }
 }
 

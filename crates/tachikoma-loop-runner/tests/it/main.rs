@@ -1,0 +1,9 @@
+//! Drives real child processes through the public interface of the crate.
+
+mod process_cost;
+mod process_end;
+mod process_ladder;
+mod process_orphans;
+mod process_output;
+mod process_start;
+mod support;
