@@ -14,6 +14,10 @@ const COMMAND_BYTES_MAX: u64 = 256;
 /// The kernel's limit for arguments and environment together is far below this.
 const ENVIRONMENT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
+/// The kernel's flags of a process that is exiting, and of its own threads (`linux/sched.h`).
+const FLAG_EXITING: u64 = 0x4;
+const FLAG_KERNEL_THREAD: u64 = 0x20_0000;
+
 /// Returns the ids of this process's own children, dead ones that nobody waited for included.
 ///
 /// The kernel may leave one out if others die while it writes the list, so whoever wants all of them asks again.
@@ -60,6 +64,10 @@ pub(super) struct Stat {
     pub(super) started: u64,
     /// Whether it is dead and only waits to be reaped.
     pub(super) dead: bool,
+    /// Whether it is on its way there.
+    pub(super) dying: bool,
+    /// Whether it is one of the kernel's own.
+    pub(super) in_kernel: bool,
 }
 
 /// Returns what tells a process apart, or nothing if it is gone.
@@ -73,23 +81,55 @@ fn parse_stat(line: &str) -> Option<Stat> {
     let mut fields = fields.split_ascii_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?;
-    let started = fields.nth(17)?;
+    let flags: u64 = fields.nth(4)?.parse().ok()?;
+    let started = fields.nth(12)?;
     Some(Stat {
         parent: parse_pid(parent),
         started: started.parse().ok()?,
         dead: matches!(state, "Z" | "X"),
+        dying: flags & FLAG_EXITING != 0,
+        in_kernel: flags & FLAG_KERNEL_THREAD != 0,
     })
 }
 
+/// Whether a process carries a loop's marker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Marking {
+    /// It does.
+    Ours,
+    /// It does not, or is gone.
+    Foreign,
+    /// It is just now dying or becoming another program, and has no environment to read: ask again.
+    Undecided,
+}
+
 /// Returns whether the environment a process was started with has `name=value`.
-pub(super) fn has_variable(pid: Pid, name: &str, value: &str) -> bool {
+pub(super) fn marking(pid: Pid, name: &str, value: &str) -> Marking {
     let wanted = format!("{name}={value}");
     let path = format!("/proc/{pid}/environ");
-    read_head(Path::new(&path), ENVIRONMENT_BYTES_MAX).is_ok_and(|environment| {
-        environment
-            .split(|byte| *byte == 0)
-            .any(|entry| entry == wanted.as_bytes())
-    })
+    let environment = read_head(Path::new(&path), ENVIRONMENT_BYTES_MAX).unwrap_or_default();
+    if environment.is_empty() {
+        return without_environment(pid);
+    }
+    let mut entries = environment.split(|byte| *byte == 0);
+    match entries.any(|entry| entry == wanted.as_bytes()) {
+        true => Marking::Ours,
+        false => Marking::Foreign,
+    }
+}
+
+/// A dead process has given its children away already, a dying one has not; and for a moment after `exec` a process has
+/// neither environment nor arguments.
+fn without_environment(pid: Pid) -> Marking {
+    match stat(pid) {
+        Some(stat) if !stat.dead && !stat.in_kernel => {
+            match stat.dying || describe(pid).command.is_empty() {
+                true => Marking::Undecided,
+                false => Marking::Foreign,
+            }
+        }
+        Some(_) | None => Marking::Foreign,
+    }
 }
 
 /// Returns the path of a process's cgroup below the version 2 mount.
@@ -134,7 +174,9 @@ mod tests {
             Some(Stat {
                 parent: Pid::from_raw(7),
                 started: 9876,
-                dead: false
+                dead: false,
+                dying: false,
+                in_kernel: false,
             })
         );
         assert_eq!(parse_stat("42 (a"), None);

@@ -104,7 +104,7 @@ fn stopped_agent_can_be_asked_and_killed() {
 fn suspended_agent_goes_on_when_told() {
     run(async {
         let mut rig = Rig::new(CONTAINMENTS[1]);
-        rig.sh("echo ready; while [ ! -e go ]; do sleep 0.01; done; echo went; exit 3");
+        rig.sh("mkfifo gate; echo ready; read x < gate; exit 3");
         rig.until("it runs", |seen| {
             seen.has_line("ready") && seen.pid.is_some()
         })
@@ -112,7 +112,13 @@ fn suspended_agent_goes_on_when_told() {
         let pid = rig.seen.pid.unwrap();
         rig.guard.suspend();
         until("it is stopped", || state(pid) == Some('T'));
-        rig.go();
+        let gate = rig.place.path().join("gate");
+        let mut gate = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(gate)
+            .unwrap();
+        std::io::Write::write_all(&mut gate, b"go\n").unwrap();
         assert_eq!(state(pid), Some('T'), "it does not go on by itself");
         rig.guard.resume();
         rig.over().await;
