@@ -68,6 +68,8 @@ pub(super) struct Stat {
     pub(super) dying: bool,
     /// Whether it is one of the kernel's own.
     pub(super) in_kernel: bool,
+    /// Whether its program was started with no environment at all.
+    pub(super) bare: bool,
 }
 
 /// Returns what tells a process apart, or nothing if it is gone.
@@ -83,12 +85,15 @@ fn parse_stat(line: &str) -> Option<Stat> {
     let parent = fields.next()?;
     let flags: u64 = fields.nth(4)?.parse().ok()?;
     let started = fields.nth(12)?;
+    let environment = fields.nth(27).zip(fields.next());
     Some(Stat {
         parent: parse_pid(parent),
         started: started.parse().ok()?,
         dead: matches!(state, "Z" | "X"),
         dying: flags & FLAG_EXITING != 0,
         in_kernel: flags & FLAG_KERNEL_THREAD != 0,
+        // Zero while there is no program.
+        bare: environment.is_some_and(|(start, end)| start == end && end != "0"),
     })
 }
 
@@ -107,7 +112,12 @@ pub(super) enum Marking {
 pub(super) fn marking(pid: Pid, name: &str, value: &str) -> Marking {
     let wanted = format!("{name}={value}");
     let path = format!("/proc/{pid}/environ");
-    let environment = read_head(Path::new(&path), ENVIRONMENT_BYTES_MAX).unwrap_or_default();
+    let environment = match read_head(Path::new(&path), ENVIRONMENT_BYTES_MAX) {
+        Ok(environment) => environment,
+        // Another user's process is none of ours.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Marking::Foreign,
+        Err(_) => Vec::new(),
+    };
     if environment.is_empty() {
         return without_environment(pid);
     }
@@ -118,15 +128,12 @@ pub(super) fn marking(pid: Pid, name: &str, value: &str) -> Marking {
     }
 }
 
-/// A dead process has given its children away already, a dying one has not; and for a moment after `exec` a process has
-/// neither environment nor arguments.
+/// A dead process has given its children away already, a dying one has not; and one that is becoming another program has
+/// an environment a moment later.
 fn without_environment(pid: Pid) -> Marking {
     match stat(pid) {
-        Some(stat) if !stat.dead && !stat.in_kernel => {
-            match stat.dying || describe(pid).command.is_empty() {
-                true => Marking::Undecided,
-                false => Marking::Foreign,
-            }
+        Some(stat) if !stat.dead && !stat.in_kernel && (stat.dying || !stat.bare) => {
+            Marking::Undecided
         }
         Some(_) | None => Marking::Foreign,
     }
@@ -177,16 +184,52 @@ mod tests {
                 dead: false,
                 dying: false,
                 in_kernel: false,
+                bare: false,
             })
         );
         assert_eq!(parse_stat("42 (a"), None);
     }
 
     #[test]
+    fn marker_is_read_from_the_environment_a_program_started_with() {
+        let check = |command: &mut std::process::Command, expected| {
+            let mut child = command.arg("1000").spawn().unwrap();
+            let pid = Pid::from_child(&child);
+            let decided = || match marking(pid, "TACHIKOMA_TEST", "a") {
+                Marking::Undecided => None,
+                decided @ (Marking::Ours | Marking::Foreign) => Some(decided),
+            };
+            // Undecided for as long as it has not become its program.
+            let decided = std::iter::repeat_with(decided).flatten().next();
+            assert_eq!(decided, Some(expected));
+            child.kill().unwrap();
+            let dead = || stat(pid).is_some_and(|stat| stat.dead);
+            while !dead() {
+                std::thread::yield_now();
+            }
+            assert_eq!(
+                marking(pid, "TACHIKOMA_TEST", "a"),
+                Marking::Foreign,
+                "dead"
+            );
+            child.wait().unwrap();
+            assert_eq!(
+                marking(pid, "TACHIKOMA_TEST", "a"),
+                Marking::Foreign,
+                "gone"
+            );
+        };
+        let sleep = || std::process::Command::new("/bin/sleep");
+        check(sleep().env("TACHIKOMA_TEST", "a"), Marking::Ours);
+        check(sleep().env("TACHIKOMA_TEST", "ab"), Marking::Foreign);
+        check(sleep().env_clear(), Marking::Foreign);
+    }
+
+    #[test]
     fn own_process_can_be_read() {
         let me = stat(own_pid()).expect("this process is alive");
         assert_eq!(me.parent, rustix::process::getppid());
-        assert!(!me.dead);
+        assert!(!me.dead && !me.dying && !me.in_kernel && !me.bare);
         assert!(all().contains(&own_pid()));
     }
 }

@@ -56,7 +56,7 @@ pub(crate) fn unique() -> String {
 
 /// Returns the living processes that run exactly this command.
 pub(crate) fn running(command: &str) -> Vec<i32> {
-    let wanted = format!("{} ", command).replace(' ', "\0");
+    let wanted = format!("{command} ").replace(' ', "\0");
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(|pid| {
