@@ -85,15 +85,17 @@ fn parse_stat(line: &str) -> Option<Stat> {
     let parent = fields.next()?;
     let flags: u64 = fields.nth(4)?.parse().ok()?;
     let started = fields.nth(12)?;
-    let environment = fields.nth(27).zip(fields.next());
+    let code = fields.nth(3);
+    let environment = fields.nth(23).zip(fields.next());
     Some(Stat {
         parent: parse_pid(parent),
         started: started.parse().ok()?,
         dead: matches!(state, "Z" | "X"),
         dying: flags & FLAG_EXITING != 0,
         in_kernel: flags & FLAG_KERNEL_THREAD != 0,
-        // Zero while there is no program.
-        bare: environment.is_some_and(|(start, end)| start == end && end != "0"),
+        // The kernel writes down where the code lies after it has laid out the environment.
+        bare: code.is_some_and(|start| start != "0")
+            && environment.is_some_and(|(start, end)| start == end),
     })
 }
 
