@@ -5,58 +5,88 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, WaitOptions};
 
 use super::cgroup::Cgroup;
+use super::children::Marking;
 use super::{Adoption, Leftover, MARKER, children};
 
 /// SIGKILL takes effect at once unless a process is stuck in the kernel.
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// A process dies or changes its program within microseconds; one that hides its arguments for good is not waited for.
+const UNDECIDED_TIMEOUT: Duration = Duration::from_millis(200);
+
 /// How often to look for children that came to us since; only after a guard was killed.
 const SWEEP_TICK: Duration = Duration::from_millis(5);
 
 /// Ends and reaps the children of this process that belong to the loop, until none is left; returns those that cannot
-/// be killed. The guard must be dead already: only its death makes its children ours.
+/// be killed. The guard must be dead already: only its death makes its children ours. `agent` is the last one it started.
 ///
 /// Cancel-safe: a second call goes on where the first was dropped.
 pub(super) async fn sweep(
     adoption: Adoption,
     marker: &str,
     cgroup: Option<&Cgroup>,
+    agent: Option<Pid>,
 ) -> Vec<Leftover> {
-    let deadline = Instant::now() + SWEEP_TIMEOUT;
+    let began = Instant::now();
     let mut known = Vec::new();
     loop {
         let in_cgroup = cgroup.map(Cgroup::members).unwrap_or_default();
         if let (Some(cgroup), false) = (cgroup, in_cgroup.is_empty()) {
             cgroup.kill();
         }
-        known.extend(ours(adoption, marker, cgroup, &known));
+        let round = look(adoption, marker, cgroup, agent, &known);
+        known.extend(round.ours);
+        // Asked before anybody is reaped: with the death of one, its children become ours.
+        let undecided = round.undecided && began.elapsed() < UNDECIDED_TIMEOUT;
+        if known.is_empty() && in_cgroup.is_empty() && !undecided {
+            return Vec::new();
+        }
         for child in &known {
             end(*child);
         }
         known.retain(|child| !reaped(*child));
-        if known.is_empty() && in_cgroup.is_empty() {
-            return Vec::new();
-        }
-        if Instant::now() >= deadline {
+        if began.elapsed() >= SWEEP_TIMEOUT {
             return known.into_iter().map(survivor).collect();
         }
-        tokio::time::sleep(SWEEP_TICK).await;
+        if !known.is_empty() || !in_cgroup.is_empty() || undecided {
+            tokio::time::sleep(SWEEP_TICK).await;
+        }
     }
 }
 
-fn ours(adoption: Adoption, marker: &str, cgroup: Option<&Cgroup>, known: &[Pid]) -> Vec<Pid> {
+/// What one look at this process's children found.
+#[derive(Default)]
+struct Round {
+    ours: Vec<Pid>,
+    /// Whether there was a child that may be ours or have children that will be.
+    undecided: bool,
+}
+
+fn look(
+    adoption: Adoption,
+    marker: &str,
+    cgroup: Option<&Cgroup>,
+    agent: Option<Pid>,
+    known: &[Pid],
+) -> Round {
+    let mut round = Round::default();
     let mut found = children::own();
-    found.retain(|child| {
-        !known.contains(child)
-            && match adoption {
-                Adoption::All => true,
-                Adoption::Marked => {
-                    children::has_variable(*child, MARKER, marker)
-                        || cgroup.is_some_and(|cgroup| cgroup.has(*child))
-                }
-            }
-    });
-    found
+    found.retain(|child| !known.contains(child));
+    for child in found {
+        let in_cgroup = cgroup.is_some_and(|cgroup| cgroup.has(child));
+        let marking = match adoption {
+            Adoption::All => Marking::Ours,
+            // The agent dies with its guard, and a dead one has no marker to show; as our child it is still itself.
+            Adoption::Marked if in_cgroup || agent == Some(child) => Marking::Ours,
+            Adoption::Marked => children::marking(child, MARKER, marker),
+        };
+        match marking {
+            Marking::Ours => round.ours.push(child),
+            Marking::Undecided => round.undecided = true,
+            Marking::Foreign => (),
+        }
+    }
+    round
 }
 
 /// A child of ours that nobody waited for keeps its id; the descriptor makes sure even if the embedding program waits.

@@ -14,6 +14,10 @@ const COMMAND_BYTES_MAX: u64 = 256;
 /// The kernel's limit for arguments and environment together is far below this.
 const ENVIRONMENT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
+/// The kernel's flags of a process that is exiting, and of its own threads (`linux/sched.h`).
+const FLAG_EXITING: u64 = 0x4;
+const FLAG_KERNEL_THREAD: u64 = 0x20_0000;
+
 /// Returns the ids of this process's own children, dead ones that nobody waited for included.
 ///
 /// The kernel may leave one out if others die while it writes the list, so whoever wants all of them asks again.
@@ -60,6 +64,12 @@ pub(super) struct Stat {
     pub(super) started: u64,
     /// Whether it is dead and only waits to be reaped.
     pub(super) dead: bool,
+    /// Whether it is on its way there.
+    pub(super) dying: bool,
+    /// Whether it is one of the kernel's own.
+    pub(super) in_kernel: bool,
+    /// Whether its program was started with no environment at all.
+    pub(super) bare: bool,
 }
 
 /// Returns what tells a process apart, or nothing if it is gone.
@@ -73,23 +83,62 @@ fn parse_stat(line: &str) -> Option<Stat> {
     let mut fields = fields.split_ascii_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?;
-    let started = fields.nth(17)?;
+    let flags: u64 = fields.nth(4)?.parse().ok()?;
+    let started = fields.nth(12)?;
+    let code = fields.nth(3);
+    let environment = fields.nth(23).zip(fields.next());
     Some(Stat {
         parent: parse_pid(parent),
         started: started.parse().ok()?,
         dead: matches!(state, "Z" | "X"),
+        dying: flags & FLAG_EXITING != 0,
+        in_kernel: flags & FLAG_KERNEL_THREAD != 0,
+        // The kernel writes down where the code lies after it has laid out the environment.
+        bare: code.is_some_and(|start| start != "0")
+            && environment.is_some_and(|(start, end)| start == end),
     })
 }
 
+/// Whether a process carries a loop's marker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Marking {
+    /// It does.
+    Ours,
+    /// It does not, or is gone.
+    Foreign,
+    /// It is just now dying or becoming another program, and has no environment to read: ask again.
+    Undecided,
+}
+
 /// Returns whether the environment a process was started with has `name=value`.
-pub(super) fn has_variable(pid: Pid, name: &str, value: &str) -> bool {
+pub(super) fn marking(pid: Pid, name: &str, value: &str) -> Marking {
     let wanted = format!("{name}={value}");
     let path = format!("/proc/{pid}/environ");
-    read_head(Path::new(&path), ENVIRONMENT_BYTES_MAX).is_ok_and(|environment| {
-        environment
-            .split(|byte| *byte == 0)
-            .any(|entry| entry == wanted.as_bytes())
-    })
+    let environment = match read_head(Path::new(&path), ENVIRONMENT_BYTES_MAX) {
+        Ok(environment) => environment,
+        // Another user's process is none of ours.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Marking::Foreign,
+        Err(_) => Vec::new(),
+    };
+    if environment.is_empty() {
+        return without_environment(pid);
+    }
+    let mut entries = environment.split(|byte| *byte == 0);
+    match entries.any(|entry| entry == wanted.as_bytes()) {
+        true => Marking::Ours,
+        false => Marking::Foreign,
+    }
+}
+
+/// A dead process has given its children away already, a dying one has not; and one that is becoming another program has
+/// an environment a moment later.
+fn without_environment(pid: Pid) -> Marking {
+    match stat(pid) {
+        Some(stat) if !stat.dead && !stat.in_kernel && (stat.dying || !stat.bare) => {
+            Marking::Undecided
+        }
+        Some(_) | None => Marking::Foreign,
+    }
 }
 
 /// Returns the path of a process's cgroup below the version 2 mount.
@@ -134,17 +183,55 @@ mod tests {
             Some(Stat {
                 parent: Pid::from_raw(7),
                 started: 9876,
-                dead: false
+                dead: false,
+                dying: false,
+                in_kernel: false,
+                bare: false,
             })
         );
         assert_eq!(parse_stat("42 (a"), None);
     }
 
     #[test]
+    fn marker_is_read_from_the_environment_a_program_started_with() {
+        let check = |command: &mut std::process::Command, expected| {
+            let mut child = command.arg("1000").spawn().unwrap();
+            let pid = Pid::from_child(&child);
+            let decided = || match marking(pid, "TACHIKOMA_TEST", "a") {
+                Marking::Undecided => None,
+                decided @ (Marking::Ours | Marking::Foreign) => Some(decided),
+            };
+            // Undecided for as long as it has not become its program.
+            let decided = std::iter::repeat_with(decided).flatten().next();
+            assert_eq!(decided, Some(expected));
+            child.kill().unwrap();
+            let dead = || stat(pid).is_some_and(|stat| stat.dead);
+            while !dead() {
+                std::thread::yield_now();
+            }
+            assert_eq!(
+                marking(pid, "TACHIKOMA_TEST", "a"),
+                Marking::Foreign,
+                "dead"
+            );
+            child.wait().unwrap();
+            assert_eq!(
+                marking(pid, "TACHIKOMA_TEST", "a"),
+                Marking::Foreign,
+                "gone"
+            );
+        };
+        let sleep = || std::process::Command::new("/bin/sleep");
+        check(sleep().env("TACHIKOMA_TEST", "a"), Marking::Ours);
+        check(sleep().env("TACHIKOMA_TEST", "ab"), Marking::Foreign);
+        check(sleep().env_clear(), Marking::Foreign);
+    }
+
+    #[test]
     fn own_process_can_be_read() {
         let me = stat(own_pid()).expect("this process is alive");
         assert_eq!(me.parent, rustix::process::getppid());
-        assert!(!me.dead);
+        assert!(!me.dead && !me.dying && !me.in_kernel && !me.bare);
         assert!(all().contains(&own_pid()));
     }
 }

@@ -47,6 +47,8 @@ pub struct Guard {
     adoption: Adoption,
     cgroup: Result<Cgroup, String>,
     state: State,
+    /// The agent that runs, as far as is known.
+    agent: Option<Pid>,
 }
 
 /// How the guard is, as far as is known.
@@ -99,6 +101,7 @@ impl Guard {
             adoption: options.adoption,
             cgroup,
             state: State::Serving,
+            agent: None,
         };
         let hello = Order::Hello {
             marker: guard.marker.clone(),
@@ -173,7 +176,8 @@ impl Guard {
                 }
                 State::Reaped => {
                     let cgroup = self.cgroup.as_ref().ok();
-                    let survivors = adoption::sweep(self.adoption, &self.marker, cgroup).await;
+                    let survivors =
+                        adoption::sweep(self.adoption, &self.marker, cgroup, self.agent).await;
                     if let Some(cgroup) = cgroup {
                         remove(cgroup).await;
                     }
@@ -209,13 +213,19 @@ impl Guard {
     }
 
     fn arrived(&mut self) -> Option<GuardNews> {
-        match self.inbox.next::<Report>() {
-            Ok(report) => report.map(GuardNews::from),
+        let report = match self.inbox.next::<Report>() {
+            Ok(report) => report?,
             Err(_) => {
                 self.mark_gone();
-                None
+                return None;
             }
+        };
+        match &report {
+            Report::Spawned { pid, .. } => self.agent = Pid::from_raw(*pid),
+            Report::Exited { .. } => self.agent = None,
+            Report::SpawnFailed { .. } => (),
         }
+        Some(report.into())
     }
 
     fn short_order(&mut self, order: &Order) {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Pid;
 
 use super::cgroup::{self, Cgroup};
+use super::children::Marking;
 use super::{Leftover, MARKER, children};
 
 /// How long leftovers may take to die; SIGKILL takes effect at once unless a process is stuck in the kernel.
@@ -13,6 +14,9 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long one round waits for those it killed before it looks for others.
 const ROUND_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A process dies or changes its program within microseconds; one that hides its arguments for good is not waited for.
+const UNDECIDED_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// No real process tree is deeper; a chain that changes while it is walked must not go on forever.
 const ANCESTORS_MAX: usize = 1024;
@@ -87,13 +91,29 @@ fn own_line() -> HashSet<Pid> {
     line
 }
 
+/// Returns the processes with the marker; those that cannot be told for the moment are looked at again.
 fn marked(marker: &str, spared: &HashSet<Pid>) -> Vec<Pid> {
+    let deadline = Instant::now() + UNDECIDED_TIMEOUT;
+    let mut candidates = children::all();
+    candidates.retain(|pid| !spared.contains(pid));
+    let mut found = Vec::new();
+    loop {
+        candidates.retain(|pid| match children::marking(*pid, MARKER, marker) {
+            Marking::Ours => {
+                found.push(*pid);
+                false
+            }
+            Marking::Foreign => false,
+            Marking::Undecided => true,
+        });
+        if candidates.is_empty() || Instant::now() >= deadline {
+            break;
+        }
+        std::thread::yield_now();
+    }
     let own = children::own_pid().as_raw_pid();
-    children::all()
-        .into_iter()
-        .filter(|pid| !spared.contains(pid) && children::has_variable(*pid, MARKER, marker))
-        .filter(|pid| !is_descendant(pid.as_raw_pid(), own))
-        .collect()
+    found.retain(|pid| !is_descendant(pid.as_raw_pid(), own));
+    found
 }
 
 fn end_group(group: &Cgroup, ended: &mut Vec<Leftover>) {
@@ -123,7 +143,7 @@ fn end(pid: Pid, marker: &str) -> Option<(Leftover, Dying)> {
     use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
     let before = children::stat(pid)?;
     let leftover = children::describe(pid);
-    if before.dead || !children::has_variable(pid, MARKER, marker) {
+    if before.dead || children::marking(pid, MARKER, marker) != Marking::Ours {
         return None;
     }
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;

@@ -67,12 +67,35 @@ fn die_with(_guard: Pid) -> io::Result<()> {
 /// A runner started by `nohup` ignores signals, the guard ignores more, and both would be inherited.
 fn reset_signals() {
     for signal in 1..=SIGNAL_MAX {
-        // SAFETY: no handler is installed; numbers the system does not know are refused by it.
-        unsafe {
-            libc::signal(signal, libc::SIG_DFL);
-        }
+        reset(signal);
     }
     let _ = SigSet::empty().thread_set_mask();
+}
+
+/// Asks the kernel itself: the C library keeps two signals for its own use and does not let them be reset.
+#[cfg(target_os = "linux")]
+fn reset(signal: libc::c_int) {
+    // Handler, flags, restorer and mask: all zero is the default action.
+    let action = [0_u64; 4];
+    let mask_bytes = size_of::<u64>();
+    // SAFETY: the kernel only reads the structure, which is as long as its own; numbers it does not know it refuses.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigaction,
+            signal,
+            action.as_ptr(),
+            ptr::null::<u64>(),
+            mask_bytes,
+        );
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn reset(signal: libc::c_int) {
+    // SAFETY: no handler is installed; numbers the system does not know are refused by it.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+    }
 }
 
 /// Makes this process deaf to what a terminal or a shell sends, and lets all other signals through.

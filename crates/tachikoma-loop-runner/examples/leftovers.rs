@@ -1,0 +1,9 @@
+//! Ends what a dead runner of the loop `MARKER` left behind, and prints it: `leftovers MARKER`.
+#![expect(clippy::print_stdout, reason = "printing is all this program does")]
+
+fn main() {
+    let marker = std::env::args().nth(1).unwrap_or_default();
+    for leftover in tachikoma_loop_runner::process::orphans::end_leftovers(&marker) {
+        println!("{} {}", leftover.pid, leftover.command);
+    }
+}

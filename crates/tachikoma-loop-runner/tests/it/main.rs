@@ -1,0 +1,10 @@
+//! Drives real child processes through the public interface of the crate.
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
+
+mod process_cost;
+mod process_end;
+mod process_ladder;
+mod process_orphans;
+mod process_output;
+mod process_start;
+mod support;

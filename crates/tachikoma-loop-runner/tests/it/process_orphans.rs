@@ -1,0 +1,98 @@
+//! What an earlier runner left behind although its guard was killed too, and who descends from whom.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+
+use tachikoma_loop_runner::process::orphans::end_leftovers;
+use tachikoma_loop_runner::process::{MARKER, is_descendant};
+
+use crate::support::{CONTAINMENTS, Embedded, is_alive, kill, running, unique, until};
+
+#[test]
+fn leftovers_of_a_dead_runner_are_ended() {
+    for containment in CONTAINMENTS {
+        let sleep = unique();
+        let marker = format!("orphan_{}", sleep.replace(['.', ' '], "_"));
+        // Its own intermediate parent, so that this process does not become the leftovers' ancestor.
+        let script = format!("setsid {sleep} & echo ready; exec {sleep}");
+        let mut runner = Embedded::start(containment, &marker, &script);
+        runner.line_with("line ready");
+        until("both run", || running(&sleep).len() == 2);
+        // A stopped guard does not notice the runner's death, as if it had been killed with it.
+        kill("-STOP", runner.guard);
+        kill("-KILL", runner.pid());
+        runner.process.wait().unwrap();
+        assert_eq!(running(&sleep).len(), 2, "nobody ends them");
+        let ended = in_another_process(&marker);
+        until("they are gone", || running(&sleep).is_empty());
+        assert!(ended.contains(&sleep), "{ended}");
+        if is_alive(runner.guard) {
+            kill("-KILL", runner.guard);
+        }
+    }
+}
+
+/// This process may be a subreaper through other tests, and its own descendants are spared: so a fresh one looks.
+fn in_another_process(marker: &str) -> String {
+    let output = Command::new(crate::support::example("leftovers"))
+        .arg(marker)
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn own_line_and_other_loops_are_spared() {
+    let sleep = unique();
+    let mut other = Command::new("sh")
+        .args(["-c", &format!("exec {sleep}")])
+        .env(MARKER, "another_loop")
+        .spawn()
+        .unwrap();
+    until("it runs", || running(&sleep).len() == 1);
+    // The looking process and its parent carry the marker themselves, as in a loop inside of a loop.
+    let looked = Command::new("sh")
+        .args(["-c", "\"$0\" nested; true"])
+        .arg(crate::support::example("leftovers"))
+        .env(MARKER, "nested")
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .output()
+        .unwrap();
+    assert!(
+        looked.status.success(),
+        "it did not end itself or its parent"
+    );
+    assert_eq!(looked.stdout, b"");
+    assert_eq!(end_leftovers("no_such_loop"), []);
+    assert_eq!(end_leftovers(""), [], "no marker, no leftovers");
+    assert_eq!(
+        running(&sleep).len(),
+        1,
+        "another loop's process is not ours"
+    );
+    other.kill().unwrap();
+    other.wait().unwrap();
+}
+
+#[test]
+fn descent_is_followed_through_every_generation() {
+    let own = i32::try_from(std::process::id()).unwrap();
+    let sleep = unique();
+    let mut child = Command::new("sh")
+        .args(["-c", &format!("sh -c '{sleep}; :'; :")])
+        .spawn()
+        .unwrap();
+    let pid = i32::try_from(child.id()).unwrap();
+    until("the grandchild runs", || running(&sleep).len() == 1);
+    let grandchild = running(&sleep)[0];
+    assert!(is_descendant(grandchild, pid));
+    assert!(is_descendant(grandchild, own));
+    assert!(is_descendant(own, own), "one's own tree includes oneself");
+    assert!(!is_descendant(own, pid));
+    assert!(!is_descendant(0, own));
+    kill("-KILL", grandchild);
+    child.wait().unwrap();
+    assert!(!is_descendant(pid, own), "who is gone descends from nobody");
+}

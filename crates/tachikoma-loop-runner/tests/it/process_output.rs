@@ -1,0 +1,184 @@
+//! Whatever an agent writes: its pipes never block it, memory stays bounded, and the lines arrive.
+
+use tachikoma_loop_runner::process::Exit;
+use tachikoma_loop_runner::session::pump::Drained;
+
+use crate::support::{CONTAINMENTS, LINE_BYTES_MAX, NOBODY, Rig, alone, run, running, unique};
+
+/// The runner may take this much for itself and all buffers together.
+const MEMORY_KIB_MAX: u64 = 32 * 1024;
+
+fn lines_of(script: &str) -> (Vec<(String, u64)>, Drained) {
+    run(async {
+        let mut rig = Rig::new(CONTAINMENTS[1]);
+        rig.sh(script);
+        let (drained, _) = rig.over().await;
+        assert_eq!(rig.seen.exit, Some(Exit::Code(0)));
+        rig.guard.finish().await;
+        (rig.seen.lines, drained)
+    })
+}
+
+#[test]
+fn odd_bytes_arrive_as_lines() {
+    let (lines, drained) = lines_of(r"printf 'a\r\n\nnul \000 here\nbad \377\376\nhalf'");
+    let texts: Vec<_> = lines.iter().map(|(text, _)| text.as_str()).collect();
+    let nul = "nul \u{FFFD} here";
+    assert_eq!(texts, ["a", "", nul, "bad \u{FFFD}\u{FFFD}", "half"]);
+    assert_eq!(drained, Drained::Complete);
+}
+
+#[test]
+fn both_outputs_arrive_and_stand_in_the_transcript() {
+    run(async {
+        let mut rig = Rig::new(CONTAINMENTS[1]);
+        rig.sh("echo out; echo err >&2");
+        let (_, output) = rig.over().await;
+        assert_eq!(rig.seen.lines, [("out".to_owned(), 0)]);
+        assert_eq!(rig.seen.error_lines, ["err"]);
+        assert_eq!(output.final_text, "out\n", "errors are no answer");
+        assert_eq!(output.bytes, 8);
+        let written = std::fs::read_to_string(output.transcript.unwrap()).unwrap();
+        assert!(written.contains("out\n") && written.contains("err\n"));
+        rig.guard.finish().await;
+    });
+}
+
+#[test]
+fn output_of_a_grandchild_after_the_exit_is_read() {
+    let (lines, drained) = lines_of(
+        "(trap 'echo late; exit' TERM; echo ready; while :; do sleep 0.01; done) & \
+         read x < /dev/null; sleep 0.1; echo early",
+    );
+    let texts: Vec<_> = lines.iter().map(|(text, _)| text.as_str()).collect();
+    assert_eq!(
+        texts,
+        ["ready", "early", "late"],
+        "it said so when it was asked to go"
+    );
+    assert_eq!(drained, Drained::Complete);
+}
+
+#[test]
+fn closed_output_is_not_the_end_of_the_agent() {
+    run(async {
+        let mut rig = Rig::new(CONTAINMENTS[1]);
+        rig.sh("exec >&- 2>&-; while [ ! -e go ]; do sleep 0.01; done; exit 9");
+        rig.until("both streams end", |seen| seen.ended_streams == 2)
+            .await;
+        assert_eq!(rig.seen.exit, None, "it lives");
+        rig.go();
+        rig.over().await;
+        assert_eq!(rig.seen.exit, Some(Exit::Code(9)));
+        rig.guard.finish().await;
+    });
+}
+
+#[test]
+fn flood_takes_no_memory_and_lets_others_work() {
+    alone(
+        "process_output::flood_takes_no_memory_and_lets_others_work",
+        || {
+            run(async {
+                let mut rig = Rig::new(CONTAINMENTS[1]);
+                rig.remember = false;
+                let turns = std::rc::Rc::new(std::cell::Cell::new(0_u64));
+                let counted = turns.clone();
+                let local = tokio::task::LocalSet::new();
+                local.spawn_local(async move {
+                    loop {
+                        counted.set(counted.get() + 1);
+                        tokio::task::yield_now().await;
+                    }
+                });
+                let output = local
+                    .run_until(async {
+                        rig.sh("yes 'a line of a flood' | head -c 200000000");
+                        rig.over().await.1
+                    })
+                    .await;
+                assert_eq!(rig.seen.exit, Some(Exit::Code(0)));
+                assert_eq!(output.bytes, 200_000_000);
+                assert!(output.final_text.len() <= 64 * 1024);
+                let transcript = std::fs::metadata(output.transcript.unwrap()).unwrap().len();
+                assert!(
+                    transcript <= 1024 * 1024 + 100,
+                    "transcript of {transcript} bytes"
+                );
+                assert!(turns.get() > 200, "others had {} turns", turns.get());
+                rig.guard.finish().await;
+            });
+            assert!(
+                peak_memory_kib() < MEMORY_KIB_MAX,
+                "{} KiB",
+                peak_memory_kib()
+            );
+        },
+    );
+}
+
+#[test]
+fn endless_line_takes_no_memory() {
+    alone("process_output::endless_line_takes_no_memory", || {
+        run(async {
+            let mut rig = Rig::new(CONTAINMENTS[1]);
+            rig.sh("head -c 100000000 /dev/zero | tr '\\0' x; echo; echo after");
+            rig.over().await;
+            let lines: Vec<_> = rig
+                .seen
+                .lines
+                .iter()
+                .map(|(text, omitted)| (text.len(), *omitted))
+                .collect();
+            let omitted = 100_000_000 - LINE_BYTES_MAX as u64;
+            assert_eq!(lines, [(LINE_BYTES_MAX, omitted), (5, 0)]);
+            rig.guard.finish().await;
+        });
+        assert!(
+            peak_memory_kib() < MEMORY_KIB_MAX,
+            "{} KiB",
+            peak_memory_kib()
+        );
+    });
+}
+
+#[test]
+fn transcript_that_cannot_be_written_does_not_end_the_agent() {
+    run(async {
+        let mut rig = Rig::new(CONTAINMENTS[1]);
+        std::fs::write(rig.place.path().join("transcripts"), "in the way").unwrap();
+        rig.sh("echo one; echo two; exit 8");
+        let (_, output) = rig.over().await;
+        assert_eq!(rig.seen.exit, Some(Exit::Code(8)));
+        assert_eq!(rig.seen.lines.len(), 2, "the lines arrive all the same");
+        assert!(output.transcript_error.is_some(), "and it is told");
+        assert_eq!(output.transcript, None);
+        rig.guard.finish().await;
+    });
+}
+
+#[test]
+fn flooding_agent_can_be_killed() {
+    run(async {
+        let word = unique().replace("sleep", "yes");
+        let mut rig = Rig::new(CONTAINMENTS[0]);
+        rig.remember = false;
+        rig.sh(&format!("{word} & {word} >&2"));
+        rig.until("it runs", |seen| seen.pid.is_some()).await;
+        rig.guard
+            .signal(rig.generation, tachikoma_loop_runner::process::Rung::Kill);
+        rig.over().await;
+        assert_eq!(running(&word), NOBODY);
+        rig.guard.finish().await;
+    });
+}
+
+fn peak_memory_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    peak.unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap()
+}

@@ -1,0 +1,360 @@
+//! A guard with one agent to drive, and ways to wait for a state instead of sleeping.
+
+use std::ffi::OsString;
+use std::fs;
+use std::future::Future;
+use std::io::{BufRead as _, BufReader, Lines};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use tachikoma_agents::line::Line;
+use tachikoma_loop_runner::process::{
+    Adoption, Containment, Exit, Guard, GuardNews, GuardOptions, Leftover, Spawn, SpawnSubject,
+    input, output,
+};
+use tachikoma_loop_runner::session::pump::{Drained, Flow, Output, Pump, Stream};
+use tachikoma_loop_runner::session::transcript::Transcript;
+use tempfile::TempDir;
+
+/// Nothing here takes this long on a healthy machine, however busy.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Lines longer than this are cut.
+pub(crate) const LINE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Both ways to hold an agent's processes together; a machine without control groups runs the second twice.
+pub(crate) const CONTAINMENTS: [Containment; 2] = [Containment::Cgroup, Containment::Guard];
+
+/// Runs asynchronous work as the runner does: on one thread.
+pub(crate) fn run<T>(work: impl Future<Output = T>) -> T {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().unwrap();
+    let limited = async { tokio::time::timeout(2 * PATIENCE, work).await };
+    runtime.block_on(limited).expect("the test ends in time")
+}
+
+/// Waits until a state is reached.
+pub(crate) fn until(what: &str, mut reached: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !reached() {
+        assert!(Instant::now() < deadline, "not reached in time: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Nobody is running.
+pub(crate) const NOBODY: [i32; 0] = [];
+
+/// Returns a command that sleeps for long and that no other test of this or a parallel run uses, to be recognised by.
+pub(crate) fn unique() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("sleep 98765.{}{number:04}", std::process::id())
+}
+
+/// Returns the living processes that run exactly this command.
+pub(crate) fn running(command: &str) -> Vec<i32> {
+    let wanted = format!("{command} ").replace(' ', "\0");
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line == wanted.as_bytes()
+    })
+    .collect()
+}
+
+/// Returns whether a process is there and not a zombie.
+pub(crate) fn is_alive(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        !stat
+            .rsplit_once(')')
+            .unwrap()
+            .1
+            .trim_start()
+            .starts_with('Z')
+    })
+}
+
+/// Returns how many descriptors a process has open.
+pub(crate) fn open_files(pid: i32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+/// Returns the children of a process with one thread, zombies included.
+pub(crate) fn children(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap()
+}
+
+/// Signals a process this test started.
+pub(crate) fn kill(signal: &str, pid: i32) {
+    let killed = Command::new("kill")
+        .args([signal, &pid.to_string()])
+        .status();
+    assert!(killed.unwrap().success(), "kill {signal} {pid}");
+}
+
+/// Returns one of the crate's example programs, which `cargo test` builds beside the tests.
+pub(crate) fn example(name: &str) -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let target = tests.parent().and_then(Path::parent).unwrap();
+    let path = target.join("examples").join(name);
+    assert!(path.exists(), "{} is built by `cargo test`", path.display());
+    path
+}
+
+/// Runs the body of a test in a process of its own: for what counts memory or descriptors of the whole process.
+pub(crate) fn alone(test: &str, body: impl FnOnce()) {
+    const SWITCH: &str = "TACHIKOMA_TEST_ALONE";
+    if std::env::var_os(SWITCH).is_some() {
+        return body();
+    }
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(SWITCH, "1")
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success(), "{test} failed in its own process");
+}
+
+/// Three grandchildren that try to get away: in another session, orphaned twice over, and with an empty environment.
+pub(crate) fn runaways(sleep: &str) -> String {
+    let quiet = "</dev/null >/dev/null 2>&1 &";
+    format!(
+        "setsid {sleep} {quiet} ( (setsid {sleep} {quiet}) & ) ; setsid env -i {sleep} {quiet} echo ready;"
+    )
+}
+
+/// Waits, in an agent's script, until [`Rig::go`].
+pub(crate) const UNTIL_GO: &str = "while [ ! -e go ]; do sleep 0.01; done;";
+
+/// What is known of the agent so far.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) pid: Option<i32>,
+    pub(crate) lines: Vec<(String, u64)>,
+    pub(crate) error_lines: Vec<String>,
+    pub(crate) ended_streams: usize,
+    pub(crate) exit: Option<Exit>,
+    pub(crate) leftovers: Vec<Leftover>,
+    pub(crate) refusal: Option<(SpawnSubject, i32)>,
+    pub(crate) lost: bool,
+}
+
+impl Seen {
+    pub(crate) fn has_line(&self, text: &str) -> bool {
+        self.lines.iter().any(|(line, _)| line == text)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.exit.is_some() || self.refusal.is_some() || self.lost
+    }
+}
+
+/// A guard with one agent after the other.
+pub(crate) struct Rig {
+    pub(crate) guard: Guard,
+    pub(crate) place: TempDir,
+    pub(crate) generation: u64,
+    pub(crate) seen: Seen,
+    pub(crate) marker: String,
+    pump: Option<Pump>,
+    /// Whether lines are remembered; a flood is only counted.
+    pub(crate) remember: bool,
+}
+
+impl Rig {
+    pub(crate) fn new(containment: Containment) -> Self {
+        let marker = format!("test_{}", unique().replace(['.', ' '], "_"));
+        let guard = Guard::start(GuardOptions {
+            program: example("guard"),
+            args: Vec::new(),
+            marker: marker.clone(),
+            lock: None,
+            cgroup: containment == Containment::Cgroup,
+            adoption: Adoption::Marked,
+        })
+        .unwrap();
+        Self {
+            guard,
+            place: tempfile::tempdir().unwrap(),
+            generation: 0,
+            seen: Seen::default(),
+            marker,
+            pump: None,
+            remember: true,
+        }
+    }
+
+    pub(crate) fn order(&self, program: &str, args: &[&str]) -> (Spawn, Pump) {
+        let (stdout, for_stdout) = output().unwrap();
+        let (stderr, for_stderr) = output().unwrap();
+        let spawn = Spawn {
+            generation: self.generation + 1,
+            program: program.into(),
+            args: args.iter().map(OsString::from).collect(),
+            env: Vec::new(),
+            env_remove: Vec::new(),
+            cwd: self.place.path().to_owned(),
+            stdin: input(b"").unwrap(),
+            stdout: for_stdout,
+            stderr: for_stderr,
+        };
+        let directory = self.place.path().join("transcripts");
+        let transcript = Transcript::new(directory, self.generation + 1, 1, 1024 * 1024);
+        let pump = Pump::new(stdout, stderr, transcript, LINE_BYTES_MAX);
+        (spawn, pump)
+    }
+
+    pub(crate) fn spawn(&mut self, (spawn, pump): (Spawn, Pump)) {
+        self.generation = spawn.generation;
+        self.seen = Seen::default();
+        self.pump = Some(pump);
+        self.guard.spawn(spawn).unwrap();
+    }
+
+    pub(crate) fn sh(&mut self, script: &str) {
+        self.spawn(self.order("sh", &["-c", script]));
+    }
+
+    /// Lets a script go on that waits with [`UNTIL_GO`].
+    pub(crate) fn go(&self) {
+        fs::write(self.place.path().join("go"), "").unwrap();
+    }
+
+    /// Takes in what happens until a state is reached.
+    pub(crate) async fn until(&mut self, what: &str, reached: impl Fn(&Seen) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !reached(&self.seen) {
+            let step = tokio::time::timeout(deadline - Instant::now(), self.step()).await;
+            assert!(step.is_ok(), "not reached: {what}; seen {:?}", self.seen);
+        }
+    }
+
+    async fn step(&mut self) {
+        let pump = self.pump.as_mut().unwrap();
+        let flowing = self.seen.ended_streams < 2;
+        let seen = std::cell::RefCell::new(&mut self.seen);
+        let remember = self.remember;
+        let mut sink = |stream, line: Line<'_>| {
+            if remember {
+                note(&mut seen.borrow_mut(), stream, &line);
+            }
+        };
+        tokio::select! {
+            news = self.guard.next() => seen.borrow_mut().hear(news, self.generation),
+            flow = pump.read(&mut sink), if flowing => match flow {
+                Flow::Output => (),
+                Flow::StreamEnded(_) | Flow::Ended => seen.borrow_mut().ended_streams += 1,
+            },
+        }
+    }
+
+    /// Lets the agent come to its end and returns what is left of its output.
+    pub(crate) async fn over(&mut self) -> (Drained, Output) {
+        self.until("the agent ends", Seen::is_over).await;
+        let mut pump = self.pump.take().unwrap();
+        let seen = &mut self.seen;
+        let remember = self.remember;
+        let mut sink = |stream, line: Line<'_>| {
+            if remember {
+                note(seen, stream, &line);
+            }
+        };
+        let drained = pump.drain(&mut sink).await;
+        (drained, pump.finish())
+    }
+}
+
+fn note(seen: &mut Seen, stream: Stream, line: &Line<'_>) {
+    match stream {
+        Stream::Stdout => seen.lines.push((line.text.to_string(), line.omitted_bytes)),
+        Stream::Stderr => seen.error_lines.push(line.text.to_string()),
+    }
+}
+
+impl Seen {
+    fn hear(&mut self, news: GuardNews, expected: u64) {
+        match news {
+            GuardNews::Spawned { generation, pid } => {
+                assert_eq!(generation, expected);
+                self.pid = Some(pid);
+            }
+            GuardNews::SpawnFailed { subject, errno, .. } => self.refusal = Some((subject, errno)),
+            GuardNews::Exited {
+                generation,
+                exit,
+                leftovers,
+                ..
+            } => {
+                assert_eq!(generation, expected);
+                self.exit = Some(exit);
+                self.leftovers = leftovers;
+            }
+            GuardNews::Lost { survivors } => {
+                assert_eq!(survivors, [], "everything can be killed");
+                self.lost = true;
+            }
+        }
+    }
+}
+
+/// A program that embeds the runner, in a process of its own that can be killed.
+pub(crate) struct Embedded {
+    pub(crate) process: Child,
+    pub(crate) guard: i32,
+    lines: Lines<BufReader<ChildStdout>>,
+    pub(crate) place: TempDir,
+}
+
+impl Embedded {
+    pub(crate) fn start(containment: Containment, marker: &str, script: &str) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let mut command = Command::new(example("embed"));
+        command
+            .arg(example("guard"))
+            .args([marker, &containment.to_string(), "all"])
+            .arg(place.path())
+            .args(["sh", "-c", script]);
+        Self::of(command, place)
+    }
+
+    pub(crate) fn of(mut command: Command, place: TempDir) -> Self {
+        let mut process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut embedded = Self {
+            process,
+            guard: 0,
+            lines,
+            place,
+        };
+        let line = embedded.line_with("guard ");
+        embedded.guard = line.split(' ').nth(1).unwrap().parse().unwrap();
+        embedded
+    }
+
+    /// Reads on until a line contains `part`.
+    pub(crate) fn line_with(&mut self, part: &str) -> String {
+        let mut read = self.lines.by_ref().map(Result::unwrap);
+        read.find(|line| line.contains(part))
+            .unwrap_or_else(|| panic!("ended without a line with `{part}`"))
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        i32::try_from(self.process.id()).unwrap()
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
