@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use tachikoma_agents::DemoLine;
 
+use crate::out;
+
 /// Its context window, in tokens.
 const WINDOW: u64 = 200_000;
 
@@ -49,7 +51,7 @@ fn work(item: &str, plan: &str, spent: u64) -> ExitCode {
     pause();
     if plan.matches("- [x]").count() == 1 && !Path::new(CRASHED).exists() {
         let _ = std::fs::write(CRASHED, "once is enough\n");
-        eprintln!("thread 'main' panicked: the parser ate itself");
+        out::note("thread 'main' panicked: the parser ate itself");
         return ExitCode::from(101);
     }
     let file = item.replace(' ', "-") + ".txt";
@@ -57,7 +59,7 @@ fn work(item: &str, plan: &str, spent: u64) -> ExitCode {
     let written = std::fs::write(&file, format!("{item}: done\n"))
         .and_then(|()| std::fs::write("plan.md", ticked));
     if let Err(error) = written {
-        eprintln!("{file}: {error}");
+        out::note(&format!("{file}: {error}"));
         return ExitCode::from(1);
     }
     print(&DemoLine::ToolEnded {

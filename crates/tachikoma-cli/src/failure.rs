@@ -6,6 +6,8 @@ use tachikoma_loop_runner::settings::SettingsError;
 use tachikoma_loop_runner::store::lock::LockError;
 use tachikoma_loop_runner::{OpenError, RunError};
 
+use crate::out;
+
 /// The exit code of everything that went wrong while doing what was asked.
 pub const ERROR: u8 = 1;
 /// The exit code of bad usage and configuration.
@@ -51,9 +53,9 @@ impl Failure {
 
     /// Says it, and returns the exit code.
     pub fn report(&self) -> ExitCode {
-        eprintln!("error: {}", self.what);
+        out::note(&format!("error: {}", self.what));
         if let Some(hint) = &self.hint {
-            eprintln!("hint: {hint}");
+            out::note(&format!("hint: {hint}"));
         }
         ExitCode::from(self.code)
     }

@@ -1,4 +1,4 @@
-//! Standard output of commands that print and end.
+//! Standard output and error, for readers that may have gone.
 
 use std::io::{ErrorKind, Write as _};
 
@@ -8,4 +8,9 @@ pub fn line(text: &str) {
     if let Err(error) = writeln!(out, "{text}") {
         std::process::exit(i32::from(error.kind() != ErrorKind::BrokenPipe));
     }
+}
+
+/// Says something on standard error. Where nobody listens, nothing is lost.
+pub fn note(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
 }

@@ -66,7 +66,7 @@ impl Printer {
                     .map_err(|error| unreachable_runner(&error))?
                 {
                     Some(Response::Record { record }) if record.seq == self.seen.next() => {
-                        self.print(&record)
+                        self.print(&record);
                     }
                     Some(Response::Record { .. }) => self.catch_up(dir)?,
                     Some(Response::Refused { reason }) => return Err(Failure::new(reason)),

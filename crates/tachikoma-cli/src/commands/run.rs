@@ -22,7 +22,7 @@ use crate::signals::{self, Terminal};
 pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
     let plan = plan(place, args)?;
     for note in &plan.notes {
-        eprintln!("note: {note}");
+        out::note(&format!("note: {note}"));
     }
     if args.dry_run {
         dry_run(&plan);
@@ -32,15 +32,12 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         return detach::detach();
     }
     warn_not_built(&plan.loaded);
-    let style = match (args.json, args.quiet) {
-        (true, _) => Style::Json,
-        (false, true) => Style::Quiet,
-        (false, false) => Style::Lines,
-    };
-    let terminal = if detach::is_detached() {
-        Terminal::Detached
-    } else {
-        Terminal::Foreground
+    let (style, terminal) = match (detach::is_detached(), args.json, args.quiet) {
+        // Its only audience waits for one word.
+        (true, _, _) => (Style::Quiet, Terminal::Detached),
+        (false, true, _) => (Style::Json, Terminal::Foreground),
+        (false, false, true) => (Style::Quiet, Terminal::Foreground),
+        (false, false, false) => (Style::Lines, Terminal::Foreground),
     };
     runtime()?.block_on(run_here(plan.config, style, terminal))
 }
@@ -54,7 +51,7 @@ pub async fn run_here(
     let mut runner = LoopRunner::open(config.clone()).await?;
     let found = found_text(runner.found());
     if let Some(found) = found.filter(|_| style != Style::Json) {
-        eprintln!("{found}");
+        out::note(&found.clone());
     }
     if style == Style::Lines {
         introduce(&config);
@@ -75,7 +72,7 @@ pub async fn run_here(
         out::line(&ending(&outcome, &stats));
     }
     if matches!(outcome, Outcome::LimitReached { .. }) {
-        eprintln!("hint: raise `--max-iterations` to go on, or use `--new` to begin again");
+        out::note("hint: raise `--max-iterations` to go on, or use `--new` to begin again");
     }
     Ok(ExitCode::from(exit_code(&outcome)))
 }
@@ -126,7 +123,7 @@ fn introduce(config: &LoopConfig) {
             "no gate is configured: {promise} on a line of its own ends the loop"
         ));
     } else {
-        eprintln!("note: gates are not built yet: no claim of completion is believed");
+        out::note("note: gates are not built yet: no claim of completion is believed");
     }
 }
 

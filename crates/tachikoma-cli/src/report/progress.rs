@@ -73,7 +73,7 @@ impl Screen {
             }
             LoopEvent::Paused { .. } => self.doing = Some(Doing::Paused),
             LoopEvent::Completed { .. } | LoopEvent::Stopped { .. } | LoopEvent::Error { .. } => {
-                self.doing = None
+                self.doing = None;
             }
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::Started { .. }

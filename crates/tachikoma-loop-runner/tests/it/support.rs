@@ -235,21 +235,28 @@ impl Rig {
     }
 
     async fn step(&mut self) {
-        let pump = self.pump.as_mut().unwrap();
         let flowing = self.seen.ended_streams < 2;
-        let seen = std::cell::RefCell::new(&mut self.seen);
-        let remember = self.remember;
+        let Self {
+            guard,
+            pump,
+            seen,
+            remember,
+            ..
+        } = self;
+        let pump = pump.as_mut().unwrap();
         let mut sink = |stream, line: Line<'_>| {
-            if remember {
-                note(&mut seen.borrow_mut(), stream, &line);
+            if *remember {
+                note(seen, stream, &line);
             }
         };
-        tokio::select! {
-            news = self.guard.next() => seen.borrow_mut().hear(news, self.generation),
-            flow = pump.read(&mut sink), if flowing => match flow {
-                Flow::Output => (),
-                Flow::StreamEnded(_) | Flow::Ended => seen.borrow_mut().ended_streams += 1,
-            },
+        let happened = tokio::select! {
+            news = guard.next() => Happened::News(news),
+            flow = pump.read(&mut sink), if flowing => Happened::Flow(flow),
+        };
+        match happened {
+            Happened::News(news) => self.seen.hear(news, self.generation),
+            Happened::Flow(Flow::Output) => (),
+            Happened::Flow(Flow::StreamEnded(_) | Flow::Ended) => self.seen.ended_streams += 1,
         }
     }
 
@@ -267,6 +274,11 @@ impl Rig {
         let drained = pump.drain(&mut sink).await;
         (drained, pump.finish())
     }
+}
+
+enum Happened {
+    News(GuardNews),
+    Flow(Flow),
 }
 
 fn note(seen: &mut Seen, stream: Stream, line: &Line<'_>) {

@@ -47,7 +47,7 @@ fn what_was_appended_is_replayed_over_segments() {
     assert_eq!(replayed, state);
     let mut seqs = Vec::new();
     read_records(&dir.path().join("a"), Seq(2), |record| {
-        seqs.push(record.seq.0)
+        seqs.push(record.seq.0);
     })
     .unwrap();
     assert_eq!(
