@@ -7,6 +7,7 @@
 
 mod check;
 mod licences;
+mod picture;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ usage: cargo xtask <chore>
   check      everything that must hold before a change is merged
   tidy       only the rules about the sources themselves
   licences   licences, bans and sources of the dependencies (needs cargo-deny)
+  picture    the README's picture, from a run of the demonstration
 ";
 
 fn main() -> ExitCode {
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
         ["check"] => check::run,
         ["tidy"] => tidy::run,
         ["licences"] => licences::run,
+        ["picture"] => picture::run,
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;

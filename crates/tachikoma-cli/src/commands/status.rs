@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use tachikoma_core::Status;
 use tachikoma_loop_runner::control::{Client, Request, Response};
-use tachikoma_loop_runner::store::{journal, loops};
+use tachikoma_loop_runner::store::{journal, lock, loops};
 
 use super::control::live_socket;
 use super::runtime;
@@ -42,14 +42,14 @@ fn find(place: &Place) -> Result<Option<Status>, Failure> {
         if let Ok(Response::Status { status }) = asked {
             return Ok(Some(*status));
         }
-        // The runner may have ended in between: what it wrote down is there.
+        // It may have ended in between, or be stopped (Ctrl-Z): what it wrote down is there.
     }
     let Some(loop_id) = loops::current(&working_dir) else {
         return Ok(None);
     };
     let state = journal::read_state(&loops::dir(&working_dir, loop_id))
         .map_err(|error| Failure::new(chain(&error)))?;
-    Ok(Some(Status::of(&state, false)))
+    Ok(Some(Status::of(&state, lock::is_held(&working_dir))))
 }
 
 fn text(status: &Status) -> String {
