@@ -345,7 +345,10 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
         ]
     );
     let toml = "max_iterations = 1\ngit.auto_commit = true\nagents.demo.args = []\n[[hook]]\non = 'error'\ncommand = 'a'";
-    assert_eq!(loaded(toml).not_built(), ["git.auto_commit", "hook"]);
+    assert_eq!(
+        loaded(toml).not_built(),
+        ["agents.demo.args", "git.auto_commit", "hook"]
+    );
 }
 
 #[test]
