@@ -10,6 +10,12 @@ pub fn line(text: &str) {
     }
 }
 
+/// Prints a line about a running loop. Whoever reads may have gone; the loop goes on without an audience.
+pub fn tell(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
+
 /// Says something on standard error. Where nobody listens, nothing is lost.
 pub fn note(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");

@@ -111,6 +111,7 @@ impl Desk {
         mut notices: broadcast::Receiver<Notice>,
         mut orders: mpsc::UnboundedReceiver<Order>,
     ) {
+        self.catch_up();
         let mut open = true;
         // Ends by an order, or with the last handle on the reporter.
         loop {

@@ -17,9 +17,11 @@ pub fn detach() -> Result<ExitCode, Failure> {
         Failure::new(format!("the background process cannot be started: {error}"))
     };
     let program = std::env::current_exe().map_err(failed)?;
-    let words = std::env::args_os()
-        .skip(1)
-        .filter(|word| word != "--detach");
+    let mut words: Vec<_> = std::env::args_os().skip(1).collect();
+    // Only our own: the agent's program may have one as well.
+    if let Some(own) = words.iter().position(|word| word == "--detach") {
+        words.remove(own);
+    }
     let mut child = Command::new(program)
         .args(words)
         .env(DETACHED, "1")

@@ -195,10 +195,11 @@ pub(super) fn find_program(
     search_path: Option<&OsString>,
 ) -> Result<(), String> {
     let shown = program.display();
-    if program.components().count() > 1 || program.is_absolute() {
+    if program.as_os_str().as_encoded_bytes().contains(&b'/') {
         let path = working_dir.join(program);
         return match executable(&path) {
             Ok(true) => Ok(()),
+            Ok(false) if path.is_dir() => Err(format!("program `{shown}` is a directory")),
             Ok(false) => Err(format!("program `{shown}` is not executable")),
             Err(error) => Err(format!("program `{shown}`: {error}")),
         };

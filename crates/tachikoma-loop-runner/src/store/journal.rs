@@ -40,15 +40,34 @@ impl Journal {
         loop_id: LoopId,
         now: Timestamp,
     ) -> Result<(Self, State), StoreError> {
+        if let Some(loops) = dir.parent() {
+            make_dir(loops)?;
+        }
         make_dir(dir)?;
+        let begun = Self::begin(dir, loop_id, now);
+        if begun.is_err() {
+            Self::discard(dir);
+        }
+        begun
+    }
+
+    fn begin(dir: &Path, loop_id: LoopId, now: Timestamp) -> Result<(Self, State), StoreError> {
         let mut state = State::new(loop_id);
         let mut journal = Self::new_segment(dir, 1)?;
         journal.open_segment(&mut state, now)?;
         sync_dir(dir)?;
-        if let Some(parent) = dir.parent() {
-            sync_dir(parent)?;
+        if let Some(loops) = dir.parent() {
+            sync_dir(loops)?;
         }
         Ok((journal, state))
+    }
+
+    /// Takes back what [`Journal::create`] made, for a loop that never ran: left behind, it would stand in the way of
+    /// the one before it.
+    pub fn discard(dir: &Path) {
+        // If it cannot be removed, the next run takes it up: an empty loop, and no harm.
+        let _ = std::fs::remove_file(dir.join(segment_name(1)));
+        let _ = std::fs::remove_dir(dir);
     }
 
     /// Opens the journal in `dir` and replays all of it.
@@ -238,14 +257,32 @@ pub fn read_records(
     Ok(())
 }
 
-/// Reads the time of the first record of the loop in `dir`; none where there is none.
-pub(super) fn begun(dir: &Path) -> Option<Timestamp> {
-    let (_, path) = segments(dir).ok()?.into_iter().next()?;
-    let mut line = String::new();
-    BufReader::new(File::open(path).ok()?)
-        .read_line(&mut line)
-        .ok()?;
-    decode(line.trim_end()).ok().map(|record| record.time)
+/// Returns when the loop in `dir` began; none where no record was ever written in full. A damaged first record may
+/// still say when, and if it does not, the age of its file does.
+pub(super) fn begun(dir: &Path) -> Result<Option<Timestamp>, StoreError> {
+    #[derive(serde::Deserialize)]
+    struct Begun {
+        time: Timestamp,
+    }
+    let Some((_, path)) = segments(dir)?.into_iter().next() else {
+        return Ok(None);
+    };
+    let file = File::open(&path).map_err(StoreError::io("open", &path))?;
+    let mut line = Vec::new();
+    BufReader::new(&file)
+        .read_until(b'\n', &mut line)
+        .map_err(StoreError::io("read", &path))?;
+    if line.pop() != Some(b'\n') {
+        return Ok(None);
+    }
+    if let Ok(begun) = serde_json::from_slice::<Begun>(&line) {
+        return Ok(Some(begun.time));
+    }
+    let modified = file
+        .metadata()
+        .and_then(|metadata| metadata.modified())
+        .map_err(StoreError::io("look at", &path))?;
+    Ok(Some(crate::clock::timestamp_of(modified)))
 }
 
 fn replay(dir: &Path) -> Result<Replayed, StoreError> {
@@ -285,19 +322,7 @@ fn take_in(
         line,
         what: what.to_owned(),
     };
-    if let LoopEvent::SegmentOpened {
-        format,
-        state: full,
-        ..
-    } = &record.event
-    {
-        if *format > FORMAT {
-            return Err(StoreError::Newer {
-                path: path.to_owned(),
-                found: *format,
-                supported: FORMAT,
-            });
-        }
+    if let LoopEvent::SegmentOpened { state: full, .. } = &record.event {
         state.get_or_insert_with(|| (**full).clone());
     }
     let state = state
@@ -331,6 +356,15 @@ fn read_segment(
         if text.pop() != Some(b'\n') {
             break;
         }
+        if let Some(found) = format_of(&text).filter(|_| line == 1)
+            && found > FORMAT
+        {
+            return Err(StoreError::Newer {
+                path: path.to_owned(),
+                found,
+                supported: FORMAT,
+            });
+        }
         let record = std::str::from_utf8(&text)
             .map_err(|_| "it is not UTF-8".to_owned())
             .and_then(decode)
@@ -343,6 +377,21 @@ fn read_segment(
         len += read as u64;
     }
     Ok(len)
+}
+
+/// Returns the format that the first record of a segment names, whatever else a newer version may have put there.
+fn format_of(line: &[u8]) -> Option<u32> {
+    #[derive(serde::Deserialize)]
+    struct First {
+        event: Opened,
+    }
+    #[derive(serde::Deserialize)]
+    struct Opened {
+        format: u32,
+    }
+    serde_json::from_slice::<First>(line)
+        .ok()
+        .map(|first| first.event.format)
 }
 
 fn segments(dir: &Path) -> Result<Vec<(u32, PathBuf)>, StoreError> {
