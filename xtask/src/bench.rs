@@ -2,9 +2,9 @@
 //! turns in one run, so that a busy machine slows both.
 
 mod iterations;
-mod memory;
-mod report;
-mod sample;
+pub mod memory;
+pub mod report;
+pub mod sample;
 mod startup;
 mod stop;
 
@@ -21,6 +21,15 @@ pub struct Bench {
     pub disk: PathBuf,
 }
 
+impl Bench {
+    /// Builds the binary; where it is, is a real disk more often than not.
+    pub fn build(root: &Path) -> Result<Self, String> {
+        let product = product::build(root)?;
+        let disk = product.parent().unwrap_or(root).to_owned();
+        Ok(Self { product, disk })
+    }
+}
+
 /// The measurements by name, in the order in which they are made.
 type Measure = fn(&Bench) -> Result<Vec<Row>, String>;
 const MEASURES: [(&str, Measure); 5] = [
@@ -34,11 +43,9 @@ const MEASURES: [(&str, Measure); 5] = [
 /// Measures what was named, or everything. Missing a goal is a failure only with `--strict`.
 pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     let wish = Wish::parse(words)?;
-    let product = product::build(root)?;
-    let disk = product.parent().unwrap_or(root).to_owned();
-    println!("disk: {}", report::place_text(&disk));
+    let bench = Bench::build(root)?;
+    println!("disk: {}", report::place_text(&bench.disk));
     println!("memory: {}", report::place_text(Path::new(product::MEMORY)));
-    let bench = Bench { product, disk };
     let mut rows = Vec::new();
     for (name, measure) in MEASURES {
         if wish.names.is_empty() || wish.names.contains(&name) {

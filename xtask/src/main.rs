@@ -9,6 +9,7 @@ mod bench;
 mod check;
 mod licences;
 mod product;
+mod soak;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ usage: cargo xtask <chore>
   tidy       only the rules about the sources themselves
   licences   licences, bans and sources of the dependencies (needs cargo-deny)
   bench      [--json FILE] [--strict] [NAME...]: speed and memory, beside their goals
+  soak       [--rounds N] [NAME...]: what a test shows once, many times over
 ";
 
 /// A chore with the words that follow its name.
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         ["tidy"] => (|root, _| tidy::run(root), &[]),
         ["licences"] => (|root, _| licences::run(root), &[]),
         ["bench", rest @ ..] => (bench::run, rest),
+        ["soak", rest @ ..] => (soak::run, rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;

@@ -1,12 +1,13 @@
 //! The release binary, built and set up to run in directories of its own.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tachikoma_testkit::NOBODY;
 use tempfile::TempDir;
 
 use crate::cargo;
@@ -81,6 +82,17 @@ impl Ground {
         self.dir.path()
     }
 
+    /// Gives all of it to nobody, with a copy of the binary that nobody can reach.
+    pub fn hand_to_nobody(&mut self) -> Result<(), String> {
+        let copy = self.path().join("tachikoma");
+        fs::copy(&self.product, &copy).map_err(text)?;
+        for path in [self.path(), self.runtime.path(), &self.path().join(PROMPT)] {
+            chown(path, Some(NOBODY), Some(NOBODY)).map_err(text)?;
+        }
+        self.product = copy;
+        Ok(())
+    }
+
     /// `tachikoma` with these words. Prints nothing.
     pub fn tachikoma(&self, words: &[&str]) -> Command {
         self.quietly(&self.product, words)
@@ -133,6 +145,12 @@ impl Live {
 
     pub fn pid(&self) -> u32 {
         self.0.id()
+    }
+
+    /// Ends it with SIGKILL and reaps it.
+    pub fn kill(mut self) -> Result<(), String> {
+        self.0.kill().map_err(text)?;
+        self.0.wait().map(|_| ()).map_err(text)
     }
 
     /// Waits for its end and returns its exit code.

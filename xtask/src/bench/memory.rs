@@ -31,6 +31,13 @@ const LOADS: [(&str, &str); 2] = [
 
 pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     let mut rows = idle(bench)?;
+    rows.extend(loads(bench)?);
+    Ok(rows)
+}
+
+/// The flood and the line.
+pub fn loads(bench: &Bench) -> Result<Vec<Row>, String> {
+    let mut rows = Vec::new();
     for (name, load) in LOADS {
         rows.extend(loaded(bench, name, load)?);
     }
