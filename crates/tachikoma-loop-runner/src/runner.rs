@@ -102,6 +102,9 @@ impl LoopRunner {
     /// Gives the working directory back in good order.
     pub async fn close(mut self) {
         self.put_away().await;
+        if let Some(control) = self.control.take() {
+            control.close().await;
+        }
         self.lock.release();
     }
 

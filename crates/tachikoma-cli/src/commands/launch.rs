@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{Launch, Outcome, Override, PromptSource, State};
 use tachikoma_loop_runner::LoopConfig;
 use tachikoma_loop_runner::process::Adoption;
-use tachikoma_loop_runner::settings::{Loaded, Origin};
+use tachikoma_loop_runner::settings::{Entry, Loaded, Origin};
 use tachikoma_loop_runner::store::{journal, loops};
 use toml::Value;
 
@@ -39,7 +39,8 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
     let mut notes = Vec::new();
     let mut overrides = BTreeMap::new();
     let mut layers = place.layers()?;
-    let said = |key: &str| value_text(&base, key);
+    let base_entries: Vec<Entry<'_>> = base.entries().collect();
+    let said = |key: &str| value_text(&base_entries, key);
     for (key, before) in recorded.iter().flat_map(|launch| &launch.overrides) {
         if flags.contains_key(key.as_str()) {
             continue;
@@ -163,11 +164,11 @@ fn recorded(working_dir: &Path) -> Result<Option<Launch>, Failure> {
     Ok(goes_on.then_some(state.launch))
 }
 
-fn value_text(loaded: &Loaded, key: &str) -> String {
-    loaded
-        .entries()
+fn value_text(entries: &[Entry<'_>], key: &str) -> String {
+    entries
+        .iter()
         .find(|entry| entry.key == key)
-        .and_then(|entry| entry.value)
+        .and_then(|entry| entry.value.clone())
         .unwrap_or_default()
 }
 

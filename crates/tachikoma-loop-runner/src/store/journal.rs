@@ -14,6 +14,9 @@ pub const FORMAT: u32 = 1;
 /// A segment is closed when it has grown to this: small enough to read in a moment, large enough to be rare.
 const SEGMENT_MAX_BYTES: u64 = 16 << 20;
 
+/// The directories from a loop's own up to the working directory: the loop's, `loops`, `.ralph`, the working directory.
+const ABOVE_JOURNAL: usize = 4;
+
 /// Between the record and its checksum.
 const CRC_MARK: &str = ",\"crc\":\"";
 
@@ -27,11 +30,16 @@ pub struct Journal {
     /// What is known to be written in full; whatever a failed write left behind it is cut off.
     len: u64,
     synced: bool,
+    /// Directories that have a new entry which is not known to be on disk.
+    unsynced_dirs: Vec<PathBuf>,
     buffer: Vec<u8>,
 }
 
 impl Journal {
     /// Begins the journal of a new loop in `dir`, which must not exist. Returns it with the state it stands on.
+    ///
+    /// It is on disk, with the directories that lead to it, when the first synced records are: before that there is no
+    /// effect that could depend on it.
     ///
     /// # Errors
     /// The directory or file cannot be made or written.
@@ -40,25 +48,34 @@ impl Journal {
         loop_id: LoopId,
         now: Timestamp,
     ) -> Result<(Self, State), StoreError> {
+        // The directory of the loops is made by the first loop, together with those above it up to the working directory.
+        let first = dir.parent().is_none_or(|loops| !loops.is_dir());
+        let new_entries_in = if first { ABOVE_JOURNAL } else { 2 };
         if let Some(loops) = dir.parent() {
             make_dir(loops)?;
         }
         make_dir(dir)?;
-        let begun = Self::begin(dir, loop_id, now);
+        let begun = Self::begin(dir, loop_id, now, new_entries_in);
         if begun.is_err() {
             Self::discard(dir);
         }
         begun
     }
 
-    fn begin(dir: &Path, loop_id: LoopId, now: Timestamp) -> Result<(Self, State), StoreError> {
+    fn begin(
+        dir: &Path,
+        loop_id: LoopId,
+        now: Timestamp,
+        new_entries_in: usize,
+    ) -> Result<(Self, State), StoreError> {
         let mut state = State::new(loop_id);
         let mut journal = Self::new_segment(dir, 1)?;
+        journal.unsynced_dirs = dir
+            .ancestors()
+            .take(new_entries_in)
+            .map(Path::to_owned)
+            .collect();
         journal.open_segment(&mut state, now)?;
-        sync_dir(dir)?;
-        if let Some(loops) = dir.parent() {
-            sync_dir(loops)?;
-        }
         Ok((journal, state))
     }
 
@@ -87,6 +104,7 @@ impl Journal {
             segment: replayed.segment,
             len: replayed.len,
             synced: false,
+            unsynced_dirs: Vec::new(),
             buffer: Vec::new(),
         };
         journal.cut_tail()?;
@@ -100,13 +118,7 @@ impl Journal {
     /// known any more, and the loop must end.
     pub fn append_synced(&mut self, records: &[Record]) -> Result<(), StoreError> {
         self.append(records)?;
-        if !self.synced {
-            self.file
-                .sync_data()
-                .map_err(StoreError::io("sync", &self.path))?;
-            self.synced = true;
-        }
-        Ok(())
+        self.sync()
     }
 
     /// Appends records on which no effect depends: they survive the death of the runner at once, and that of the
@@ -147,7 +159,7 @@ impl Journal {
             .map_err(StoreError::io("sync", &self.path))?;
         let mut next = Self::new_segment(&self.dir, self.segment + 1)?;
         next.open_segment(state, now)?;
-        sync_dir(&self.dir)?;
+        next.sync()?;
         *self = next;
         Ok(())
     }
@@ -159,14 +171,14 @@ impl Journal {
             .append(true)
             .open(&path)
             .map_err(StoreError::io("create", &path))?;
-        let dir = dir.to_owned();
         Ok(Self {
-            dir,
+            dir: dir.to_owned(),
             path,
             file,
             segment,
             len: 0,
             synced: false,
+            unsynced_dirs: vec![dir.to_owned()],
             buffer: Vec::new(),
         })
     }
@@ -182,8 +194,22 @@ impl Journal {
                 state: Box::new(state.clone()),
             },
         };
-        self.append_synced(std::slice::from_ref(&record))?;
+        self.append(std::slice::from_ref(&record))?;
         state.apply(&record);
+        Ok(())
+    }
+
+    /// Returns when everything that was appended is on disk and can be found there.
+    fn sync(&mut self) -> Result<(), StoreError> {
+        if !self.synced {
+            self.file
+                .sync_data()
+                .map_err(StoreError::io("sync", &self.path))?;
+            self.synced = true;
+        }
+        for dir in self.unsynced_dirs.drain(..) {
+            sync_dir(&dir)?;
+        }
         Ok(())
     }
 
@@ -210,7 +236,7 @@ fn encode(record: &Record, buffer: &mut Vec<u8>) {
 
 fn decode(line: &str) -> Result<Record, String> {
     let (body, tail) = line.rsplit_once(CRC_MARK).ok_or("it has no checksum")?;
-    // As text: a number could be written in more than one way, and a flipped bit could make one of them of the other.
+    // As text: a number could be written in other ways, and one flipped bit makes a capital of a letter.
     let expected = format!("{:08x}\"}}", crc32c::crc32c(body.as_bytes()));
     if tail != expected {
         return Err("its checksum does not match".to_owned());
