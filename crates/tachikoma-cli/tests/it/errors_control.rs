@@ -189,6 +189,22 @@ fn a_runner_of_another_version() {
 }
 
 #[test]
+fn a_runtime_directory_that_cannot_be_used() {
+    let scratch = with_history();
+    let before = journals(&scratch);
+    let tool = tachikoma(&scratch).env("XDG_RUNTIME_DIR", "/proc/nowhere");
+    let ran = tool.run(["run", "--max-iterations", "2"]);
+    assert_snapshot!(shown(&ran), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: make control socket /proc/nowhere/tachikoma/[LOOP].sock: create directory /proc/nowhere/tachikoma: No such file or directory (os error 2)
+    hint: set XDG_RUNTIME_DIR to a short path of your own
+    ");
+    assert_eq!(journals(&scratch), before);
+}
+
+#[test]
 fn a_path_that_is_too_long_for_a_socket() {
     let scratch = with_history();
     let before = journals(&scratch);

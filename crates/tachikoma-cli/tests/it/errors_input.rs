@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use insta::assert_snapshot;
 use tachikoma_testkit::{Ran, Scratch, Tool};
 
-use crate::support::{files, shown, tachikoma, unprivileged, with_history};
+use crate::support::{files, run, shown, tachikoma, unprivileged, with_history};
 
 /// Runs what must fail, and checks that nothing in the work tree has changed, the old loop included.
 #[track_caller]
@@ -123,6 +123,29 @@ fn a_working_directory_that_is_gone() {
     --- stderr
     error: working directory [DIR]/gone: No such file or directory (os error 2)
     hint: make it, or change `working_dir`; `tachikoma config show` says where that is set
+    ");
+}
+
+#[test]
+fn a_working_directory_that_goes_while_the_loop_runs() {
+    let scratch = Scratch::new();
+    let text = "working_dir = \"work\"\n[stop_conditions]\nmax_consecutive_failures = 1\n";
+    scratch.write("tachikoma.toml", text);
+    scratch.write("work/file", "");
+    let ran = tachikoma(&scratch).run(run(&[], "rm -rf ../work"));
+    assert_snapshot!(shown(&ran), @"
+    exit: 1
+    --- stdout
+    tachikoma 0.1.0: agent command (`sh -c rm -rf ../work`), with your own rights: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] starts: agent command, containment [HELD]
+    iteration 1 (session 1)
+    iteration 1 succeeded after [DURATION]
+    iteration 2 (session 1)
+    iteration 2 failed after [DURATION]: working directory [DIR]/work: No such file or directory (os error 2)
+    error: 1 iterations failed in a row (max_consecutive_failures = 1); the last one: working directory [DIR]/work: No such file or directory (os error 2) (2 iterations, 1 succeeded, 1 failed, [DURATION])
+    --- stderr
+    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
     ");
 }
 
@@ -276,6 +299,20 @@ fn a_file_that_is_no_toml() {
     --- stdout
     --- stderr
     error: tachikoma.toml:2: string values must be quoted, expected literal string
+    ");
+}
+
+#[test]
+fn a_file_that_may_not_be_read() {
+    let scratch = Scratch::new();
+    let file = scratch.write("tachikoma.toml", "max_iterations = 3\n");
+    fs::set_permissions(file, fs::Permissions::from_mode(0o000)).expect("it is ours");
+    let ran = unprivileged(&scratch).run(run(&[], "true"));
+    assert_snapshot!(shown(&ran), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: tachikoma.toml: cannot be read: Permission denied (os error 13)
     ");
 }
 
