@@ -165,10 +165,11 @@ fn the_operator_stops_it() {
 
 #[test]
 fn the_operator_stops_it_in_a_delay_and_in_a_backoff() {
-    for (script, reason) in [("true", "delay"), ("false", "backoff")] {
+    // The third backoff is long enough to be looked at.
+    for (script, reason, waits) in [("true", "delay", 1), ("false", "backoff", 3)] {
         let scratch = Scratch::new();
         let live = tachikoma(&scratch).spawn(run(&["--delay", "1h"], script));
-        await_events(&scratch, "wait_started", 1);
+        await_events(&scratch, "wait_started", waits);
         assert_eq!(status(&scratch)["waiting"]["reason"], reason);
         let stop = tachikoma(&scratch).run(["stop"]);
         assert_eq!(stop.stdout, "stopped\n", "{}", stop.snapshot());

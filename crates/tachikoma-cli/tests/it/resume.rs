@@ -3,10 +3,11 @@
 use std::fs;
 
 use insta::assert_snapshot;
+use serde_json::Value;
 use tachikoma_testkit::{Scratch, Tool};
 
 use crate::support::{
-    BUSY, CLAIMS, SOON, await_events, events, journals, kill, loops, run, shown, start_busy,
+    BUSY, CLAIMS, SOON, await_events, events, journals, kill, lines, loops, run, shown, start_busy,
     status, tachikoma, with_history,
 };
 
@@ -256,24 +257,42 @@ fn a_paused_loop_is_paused_after_a_crash() {
 }
 
 #[test]
-fn a_backoff_goes_on_over_a_crash() {
+fn a_wait_goes_on_over_a_crash() {
     let scratch = Scratch::new();
-    let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "4"], "false"));
-    // The third wait is four seconds long: enough to look at it.
-    await_events(&scratch, "wait_started", 3);
+    let live = tachikoma(&scratch).spawn(run(&["--delay", "1h"], "true"));
+    await_events(&scratch, "wait_started", 1);
+    let before = status(&scratch)["waiting"].clone();
     kill(&scratch, live);
-    let deadline = events(&scratch, "wait_started")[2]["wait"].clone();
 
-    let live = tachikoma(&scratch).spawn(["run"]);
-    await_events(&scratch, "started", 2);
-    let waiting = status(&scratch);
-    assert_eq!(waiting["waiting"]["until"], deadline["until"], "{waiting}");
-    assert_eq!(live.wait(SOON).code(), Some(3));
-    let all = events(&scratch, "wait_started");
-    assert!(
-        all[3..].iter().all(|event| event["wait"] == deadline),
-        "{all:?}"
+    let _live = tachikoma(&scratch).spawn(["run"]);
+    await_events(&scratch, "wait_started", 2);
+    assert_eq!(
+        status(&scratch)["waiting"],
+        before,
+        "neither longer nor shorter"
     );
+    assert_eq!(status(&scratch)["iteration"], 1);
+}
+
+#[test]
+fn a_crash_is_no_way_around_a_backoff() {
+    let scratch = Scratch::new();
+    let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "3"], "false"));
+    await_events(&scratch, "wait_started", 2);
+    kill(&scratch, live);
+    let until = events(&scratch, "wait_started")[1]["wait"]["until"].clone();
+    let until = until.as_str().expect("a time").to_owned();
+
+    assert_eq!(tachikoma(&scratch).run(["run"]).code(), Some(3));
+    let lines = lines(&scratch);
+    let third = lines
+        .iter()
+        .rfind(|line| line.contains("iteration_started"));
+    let third: Value = serde_json::from_str(third.expect("it was run")).expect("a record");
+    let started = third["time"].as_str().expect("a time");
+    // Times of one shape: their order as text is their order.
+    assert!(started >= until.as_str(), "{started} is before {until}");
+    assert_eq!(status(&scratch)["stats"]["failed"], 3);
 }
 
 #[test]
