@@ -10,6 +10,11 @@ pub fn line(text: &str) {
     }
 }
 
+/// Prints a line of a loop's report. A reader that has gone changes nothing: neither the loop nor its exit code.
+pub fn report(text: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
+}
+
 /// Says something on standard error. Where nobody listens, nothing is lost.
 pub fn note(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");

@@ -1,12 +1,14 @@
 //! `run --detach`: the same run again in the background, in a session of its own.
 
+use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, ExitCode, Stdio};
 
 use crate::failure::Failure;
 
-/// The variable that tells the second process what it is. Not a setting.
-const DETACHED: &str = "TACHIKOMA_DETACHED";
+/// The flag that asks for a second process, and the one that tells it what it is. Not a variable: agents would inherit it.
+const DETACH: &str = "--detach";
+const DETACHED: &str = "--detached";
 
 /// What the second process says when its loop is about to run.
 const READY: &str = "ready";
@@ -17,12 +19,13 @@ pub fn detach() -> Result<ExitCode, Failure> {
         Failure::new(format!("the background process cannot be started: {error}"))
     };
     let program = std::env::current_exe().map_err(failed)?;
-    let words = std::env::args_os()
-        .skip(1)
-        .filter(|word| word != "--detach");
+    let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // The first one is ours; another may be a word of the agent's program.
+    if let Some(flag) = words.iter_mut().find(|word| *word == DETACH) {
+        *flag = DETACHED.into();
+    }
     let mut child = Command::new(program)
         .args(words)
-        .env(DETACHED, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -50,16 +53,8 @@ pub fn detach() -> Result<ExitCode, Failure> {
     ))
 }
 
-/// Returns whether this is the second process.
-pub fn is_detached() -> bool {
-    std::env::var_os(DETACHED).is_some()
-}
-
 /// Tells the first process that all is well, and lets go of the terminal.
 pub fn ready() {
-    if !is_detached() {
-        return;
-    }
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{READY}").and_then(|()| out.flush());
     let _ = rustix::process::setsid();

@@ -16,11 +16,15 @@ use crate::out;
 use crate::place::Place;
 use crate::report::line::ending;
 use crate::report::{Reporter, Style};
-use crate::signals::{self, Terminal};
+use crate::signals::{Signals, Terminal};
 
 /// Runs the loop, or says what would be run.
 pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
     let plan = plan(place, args)?;
+    // The background process works all of it out again, and says so.
+    if args.detach && !args.dry_run {
+        return detach::detach();
+    }
     for note in &plan.notes {
         out::note(&format!("note: {note}"));
     }
@@ -28,11 +32,8 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         dry_run(&plan);
         return Ok(ExitCode::SUCCESS);
     }
-    if args.detach {
-        return detach::detach();
-    }
     warn_not_built(&plan.loaded);
-    let (style, terminal) = match (detach::is_detached(), args.json, args.quiet) {
+    let (style, terminal) = match (args.detached, args.json, args.quiet) {
         // Its only audience waits for one word.
         (true, _, _) => (Style::Quiet, Terminal::Detached),
         (false, true, _) => (Style::Json, Terminal::Foreground),
@@ -60,8 +61,13 @@ pub async fn run_here(
     let state = runner.state();
     let dir = loops::dir(&config.working_dir, state.loop_id);
     let reporter = Reporter::start(style, handle.subscribe(), dir, state.seq);
-    let watcher = tokio::spawn(signals::watch(handle, reporter.clone(), terminal));
-    detach::ready();
+    // Listened to before anything runs: no signal finds us unprepared.
+    let signals = Signals::listen()
+        .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
+    let watcher = tokio::spawn(signals.watch(handle, reporter.clone(), terminal));
+    if terminal == Terminal::Detached {
+        detach::ready();
+    }
     let result = runner.run().await;
     watcher.abort();
     let stats = runner.state().stats;
@@ -69,7 +75,7 @@ pub async fn run_here(
     reporter.finish();
     let outcome = result?;
     if style == Style::Quiet {
-        out::line(&ending(&outcome, &stats));
+        out::report(&ending(&outcome, &stats));
     }
     if matches!(outcome, Outcome::LimitReached { .. }) {
         out::note("hint: raise `--max-iterations` to go on, or use `--new` to begin again");
@@ -112,14 +118,14 @@ fn found_text(found: &Found) -> Option<String> {
 
 /// Says what holds before the first iteration.
 fn introduce(config: &LoopConfig) {
-    out::line(&format!(
+    out::report(&format!(
         "tachikoma {}: {}",
         env!("CARGO_PKG_VERSION"),
         agent_text(config)
     ));
     if config.settings.gate.is_empty() {
         let promise = &config.settings.stop_conditions.completion_promise;
-        out::line(&format!(
+        out::report(&format!(
             "no gate is configured: {promise} on a line of its own ends the loop"
         ));
     } else {

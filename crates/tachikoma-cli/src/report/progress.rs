@@ -16,6 +16,7 @@ pub struct Screen {
     terminal: bool,
     broken: bool,
     drawn: bool,
+    hidden: bool,
     doing: Option<Doing>,
     iteration: u32,
     session: u32,
@@ -42,6 +43,7 @@ impl Screen {
             terminal: progress && std::io::stdout().is_terminal(),
             broken: false,
             drawn: false,
+            hidden: false,
             doing: None,
             iteration: 0,
             session: 0,
@@ -51,7 +53,7 @@ impl Screen {
 
     /// Returns whether there is a progress line that has to be drawn again and again.
     pub fn is_live(&self) -> bool {
-        self.terminal && self.doing.is_some()
+        self.terminal && !self.hidden && self.doing.is_some()
     }
 
     /// Takes in what the progress line shows.
@@ -117,9 +119,21 @@ impl Screen {
         }
     }
 
+    /// Takes the progress line away until [`Screen::show`]: what is printed meanwhile does not bring it back.
+    pub fn hide(&mut self) {
+        self.hidden = true;
+        self.clear();
+    }
+
+    /// Draws the progress line again after [`Screen::hide`].
+    pub fn show(&mut self) {
+        self.hidden = false;
+        self.draw();
+    }
+
     /// Draws the progress line.
     pub fn draw(&mut self) {
-        let Some(text) = self.progress().filter(|_| self.terminal) else {
+        let Some(text) = self.progress().filter(|_| self.is_live()) else {
             return;
         };
         let columns = rustix::termios::tcgetwinsize(std::io::stdout())
