@@ -55,9 +55,10 @@ pub fn detach() -> Result<ExitCode, Failure> {
 
 /// Tells the first process that all is well, and lets go of the terminal.
 pub fn ready() {
+    // First of all: when the first process ends, its terminal may hang up.
+    let _ = rustix::process::setsid();
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{READY}").and_then(|()| out.flush());
-    let _ = rustix::process::setsid();
     if let Ok(null) = std::fs::OpenOptions::new()
         .read(true)
         .write(true)

@@ -7,7 +7,7 @@ use tachikoma_core::{LoopEvent, Record, Timestamp};
 
 use super::line::span;
 
-/// A terminal narrower than this gets no progress line, and one whose width is unknown gets this much.
+/// What a terminal whose width is unknown gets.
 const COLUMNS: usize = 80;
 
 /// Standard output, with a progress line below it if it is a terminal.
@@ -137,7 +137,10 @@ impl Screen {
             return;
         };
         let columns = rustix::termios::tcgetwinsize(std::io::stdout())
-            .map_or(COLUMNS, |size| usize::from(size.ws_col).max(1));
+            .map(|size| usize::from(size.ws_col))
+            .ok()
+            .filter(|columns| *columns > 0)
+            .unwrap_or(COLUMNS);
         // One column less: some terminals wrap when the last one is written.
         let shown: String = text.chars().take(columns - 1).collect();
         self.write(&format!("\r\u{1b}[2K\u{1b}[2m{shown}\u{1b}[0m"));

@@ -1,0 +1,7 @@
+//! Drives the binary as people and programs do.
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
+
+mod live_control;
+mod live_kill;
+mod live_support;
+mod live_terminal;
