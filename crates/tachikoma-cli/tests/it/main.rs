@@ -3,5 +3,6 @@
 
 mod live_control;
 mod live_kill;
+mod live_pty;
 mod live_support;
 mod live_terminal;
