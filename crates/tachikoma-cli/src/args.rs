@@ -112,6 +112,9 @@ pub struct RunArgs {
     /// Leave the loop running in the background
     #[arg(long)]
     pub detach: bool,
+    /// This is the process in the background: said by ourselves
+    #[arg(long, hide = true, conflicts_with = "detach")]
+    pub detached: bool,
     /// Say what would be run, and do not
     #[arg(long)]
     pub dry_run: bool,

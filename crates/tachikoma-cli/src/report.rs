@@ -67,7 +67,6 @@ impl Reporter {
             dir,
             seen,
             screen,
-            hidden: false,
         };
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -107,7 +106,6 @@ struct Desk {
     dir: PathBuf,
     seen: Seq,
     screen: Screen,
-    hidden: bool,
 }
 
 impl Desk {
@@ -129,13 +127,11 @@ impl Desk {
                 },
                 order = orders.recv() => match order {
                     Some(Order::Hide(done)) => {
-                        self.hidden = true;
-                        self.screen.clear();
+                        self.screen.hide();
                         let _ = done.send(());
                     }
                     Some(Order::Show) => {
-                        self.hidden = false;
-                        self.screen.draw();
+                        self.screen.show();
                     }
                     Some(Order::Finish(done)) => {
                         self.drain(&mut notices);
@@ -145,7 +141,7 @@ impl Desk {
                     }
                     None => return,
                 },
-                () = tokio::time::sleep(REDRAW), if self.screen.is_live() && !self.hidden => self.screen.draw(),
+                () = tokio::time::sleep(REDRAW), if self.screen.is_live() => self.screen.draw(),
             }
         }
     }

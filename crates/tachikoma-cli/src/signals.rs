@@ -3,7 +3,7 @@
 use rustix::process::{Signal, kill_process};
 use tachikoma_core::Urgency;
 use tachikoma_loop_runner::LoopHandle;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{self, SignalKind, signal};
 
 use crate::report::Reporter;
 
@@ -16,29 +16,42 @@ pub enum Terminal {
     Detached,
 }
 
-/// Passes signals on for as long as the loop runs. First Ctrl-C = stop, second = now, third = kill.
-pub async fn watch(
-    handle: LoopHandle,
-    reporter: Reporter,
-    terminal: Terminal,
-) -> std::io::Result<()> {
-    let mut interrupts = signal(SignalKind::interrupt())?;
-    let mut terminations = signal(SignalKind::terminate())?;
-    let mut hangups = signal(SignalKind::hangup())?;
-    let mut stops = signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
-    let mut presses = 0_u32;
-    // Ends when it is aborted with the run.
-    loop {
-        tokio::select! {
-            _ = interrupts.recv() => {
-                presses += 1;
-                handle.shut_down(Signal::INT.as_raw(), urgency_of(presses));
+/// The signals that a run understands.
+#[derive(Debug)]
+pub struct Signals {
+    interrupts: unix::Signal,
+    terminations: unix::Signal,
+    hangups: unix::Signal,
+    stops: unix::Signal,
+}
+
+impl Signals {
+    /// Begins to listen: from here on none of them ends the program by itself.
+    pub fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            interrupts: signal(SignalKind::interrupt())?,
+            terminations: signal(SignalKind::terminate())?,
+            hangups: signal(SignalKind::hangup())?,
+            stops: signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?,
+        })
+    }
+
+    /// Passes signals on for as long as the loop runs. First Ctrl-C = stop, second = now, third = kill.
+    pub async fn watch(mut self, handle: LoopHandle, reporter: Reporter, terminal: Terminal) {
+        let mut presses = 0_u32;
+        // Ends when it is aborted with the run.
+        loop {
+            tokio::select! {
+                _ = self.interrupts.recv() => {
+                    presses += 1;
+                    handle.shut_down(Signal::INT.as_raw(), urgency_of(presses));
+                }
+                _ = self.terminations.recv() => handle.shut_down(Signal::TERM.as_raw(), Urgency::Now),
+                _ = self.hangups.recv() => if terminal == Terminal::Foreground {
+                    handle.shut_down(Signal::HUP.as_raw(), Urgency::Graceful);
+                },
+                _ = self.stops.recv() => suspend(&handle, &reporter).await,
             }
-            _ = terminations.recv() => handle.shut_down(Signal::TERM.as_raw(), Urgency::Now),
-            _ = hangups.recv() => if terminal == Terminal::Foreground {
-                handle.shut_down(Signal::HUP.as_raw(), Urgency::Graceful);
-            },
-            _ = stops.recv() => suspend(&handle, &reporter).await,
         }
     }
 }

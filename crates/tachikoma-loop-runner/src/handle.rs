@@ -1,6 +1,7 @@
 //! The ends that others hold of a running loop: commands in, records out. All of it is bounded, and none of it can
 //! stall the loop.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use tachikoma_core::{Answer, LoopCommand, Record, Status, Urgency};
@@ -56,6 +57,8 @@ pub struct LoopHandle {
     shutdowns: mpsc::Sender<(i32, Urgency)>,
     notices: broadcast::Sender<Notice>,
     status: watch::Receiver<Status>,
+    /// Whether the latest run is over: nobody reads requests then. Before the first run they wait for it.
+    over: watch::Receiver<bool>,
 }
 
 /// The runner is gone.
@@ -64,17 +67,36 @@ pub struct LoopHandle {
 pub struct Gone;
 
 impl LoopHandle {
-    /// Gives a command and returns the core's answer to it.
+    /// Gives a command and returns the core's answer to it. A command that comes after the end of a run is refused,
+    /// and one whose caller has stopped waiting is withdrawn: neither is kept for the next run.
     ///
     /// # Errors
     /// The runner is gone.
     pub async fn command(&self, command: LoopCommand) -> Result<Answer, Gone> {
         let (reply, answer) = oneshot::channel();
-        self.requests
-            .send(Request::Command { command, reply })
-            .await
-            .map_err(|_| Gone)?;
-        answer.await.map_err(|_| Gone)
+        let asked = async {
+            let request = Request::Command { command, reply };
+            self.requests.send(request).await.map_err(|_| Gone)?;
+            answer.await.map_err(|_| Gone)
+        };
+        match self.unless_over(asked).await {
+            Some(answer) => answer,
+            None => Ok(Answer::Refused {
+                current: self.status().state,
+                reason: "nothing runs; `tachikoma run` goes on with the loop".to_owned(),
+            }),
+        }
+    }
+
+    /// Returns what a request brings; nothing when the run is over and nobody answers it.
+    async fn unless_over<T>(&self, asked: impl Future<Output = T>) -> Option<T> {
+        let mut over = self.over.clone();
+        tokio::select! {
+            biased;
+            answer = asked => Some(answer),
+            // Without a sender the runner is gone, and the request says so.
+            Ok(_) = over.wait_for(|over| *over) => None,
+        }
     }
 
     /// Tells the runner that its process is to end. Goes before all commands, is never lost, and never waits.
@@ -86,14 +108,18 @@ impl LoopHandle {
     /// Stops the agent because the whole process is about to be stopped, and returns when that is done.
     pub async fn suspend(&self) {
         let (done, is_done) = oneshot::channel();
-        if self.requests.send(Request::Suspend { done }).await.is_ok() {
-            let _ = is_done.await;
-        }
+        let asked = async {
+            if self.requests.send(Request::Suspend { done }).await.is_ok() {
+                let _ = is_done.await;
+            }
+        };
+        self.unless_over(asked).await;
     }
 
     /// Lets the agent go on after [`LoopHandle::suspend`]. The time in between does not count.
     pub async fn go_on(&self) {
-        let _ = self.requests.send(Request::Continue).await;
+        self.unless_over(self.requests.send(Request::Continue))
+            .await;
     }
 
     /// Returns what there is to know now.
@@ -116,6 +142,25 @@ pub(crate) struct Ends {
     pub shutdowns: mpsc::Receiver<(i32, Urgency)>,
     pub notices: broadcast::Sender<Notice>,
     pub status: watch::Sender<Status>,
+    over: watch::Sender<bool>,
+}
+
+impl Ends {
+    /// Begins a run: requests are read for as long as the result lives.
+    pub fn on_duty(&self) -> Duty {
+        self.over.send_replace(false);
+        Duty(self.over.clone())
+    }
+}
+
+/// A run under way. Its end is told to whoever waits for an answer, also when its future is dropped.
+#[derive(Debug)]
+pub(crate) struct Duty(watch::Sender<bool>);
+
+impl Drop for Duty {
+    fn drop(&mut self) {
+        self.0.send_replace(true);
+    }
 }
 
 pub(crate) fn channel(status: Status) -> (LoopHandle, Ends) {
@@ -123,11 +168,13 @@ pub(crate) fn channel(status: Status) -> (LoopHandle, Ends) {
     let (shutdown_in, shutdowns) = mpsc::channel(SHUTDOWNS_MAX);
     let (notices, _) = broadcast::channel(NOTICES_MAX);
     let (status, status_out) = watch::channel(status);
+    let (over, is_over) = watch::channel(false);
     let handle = LoopHandle {
         requests: request_in,
         shutdowns: shutdown_in,
         notices: notices.clone(),
         status: status_out,
+        over: is_over,
     };
     (
         handle,
@@ -136,6 +183,34 @@ pub(crate) fn channel(status: Status) -> (LoopHandle, Ends) {
             shutdowns,
             notices,
             status,
+            over,
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tachikoma_core::{LoopId, State};
+
+    #[tokio::test]
+    async fn the_queue_is_bounded_and_a_caller_beyond_it_waits() {
+        assert_eq!(COMMANDS_MAX, 32);
+        let state = State::new(LoopId::from_u128(1));
+        let (handle, mut ends) = channel(Status::of(&state, true));
+        let mut callers = tokio::task::JoinSet::new();
+        for _ in 0..=COMMANDS_MAX {
+            let handle = handle.clone();
+            callers.spawn(async move { handle.command(LoopCommand::Resume).await });
+        }
+        tokio::task::yield_now().await;
+        assert_eq!(ends.requests.len(), COMMANDS_MAX, "one caller waits itself");
+        assert!(ends.requests.recv().await.is_some());
+        tokio::task::yield_now().await;
+        assert_eq!(ends.requests.len(), COMMANDS_MAX, "and has its turn");
+        drop(ends);
+        while let Some(answer) = callers.join_next().await {
+            assert_eq!(answer.unwrap(), Err(Gone), "nobody is left waiting");
+        }
+    }
 }

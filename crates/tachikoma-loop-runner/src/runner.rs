@@ -94,7 +94,11 @@ impl LoopRunner {
     /// The loop cannot be started or its journal cannot be written; no process of the agent is left in either case.
     pub async fn run(&mut self) -> Result<Outcome, RunError> {
         self.state.startable()?;
+        // What a run left whose future was dropped: its agent must not meet the next one.
+        self.put_away().await;
+        let duty = self.ends.on_duty();
         let result = self.run_to_end().await;
+        drop(duty);
         self.put_away().await;
         result
     }
@@ -111,6 +115,10 @@ impl LoopRunner {
     async fn run_to_end(&mut self) -> Result<Outcome, RunError> {
         // A shutdown that came before the run is a shutdown all the same.
         if let Ok((signal, urgency)) = self.ends.shutdowns.try_recv() {
+            if self.state.outcome().is_some() {
+                // The loop has ended before, and stays as it is.
+                return Ok(Outcome::Signal { signal });
+            }
             self.take(Input::Shutdown { signal, urgency }).await?;
         } else {
             self.start().await?;
@@ -234,6 +242,8 @@ impl LoopRunner {
 
     fn request(&mut self, request: Request) -> Option<Input> {
         match request {
+            // Whoever asked does not wait any more.
+            Request::Command { reply, .. } if reply.is_closed() => None,
             Request::Command { command, reply } => {
                 self.last_ticket = self.last_ticket.next();
                 self.tickets.insert(self.last_ticket, reply);
@@ -371,6 +381,7 @@ impl LoopRunner {
         // Whoever waits for an answer is told that there is nobody to give it.
         self.tickets.clear();
         self.queue.clear();
+        self.suspended = None;
     }
 }
 

@@ -35,7 +35,10 @@ pub fn tell(place: &Place, command: LoopCommand) -> Result<ExitCode, Failure> {
             answer: Answer::Refused { current, reason },
         } => Err(Failure::new(format!("{reason} (the loop is {current})"))),
         Response::Refused { reason } => Err(Failure::new(reason)),
-        Response::Status { .. } | Response::Record { .. } | Response::Behind => Err(Failure::new(
+        Response::Status { .. }
+        | Response::Following
+        | Response::Record { .. }
+        | Response::Behind => Err(Failure::new(
             "the runner answered something else than was asked",
         )),
     }

@@ -1,12 +1,14 @@
 //! `run --detach`: the same run again in the background, in a session of its own.
 
+use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, ExitCode, Stdio};
 
 use crate::failure::Failure;
 
-/// The variable that tells the second process what it is. Not a setting.
-const DETACHED: &str = "TACHIKOMA_DETACHED";
+/// The flag that asks for a second process, and the one that tells it what it is. Not a variable: agents would inherit it.
+const DETACH: &str = "--detach";
+const DETACHED: &str = "--detached";
 
 /// What the second process says when its loop is about to run.
 const READY: &str = "ready";
@@ -17,14 +19,13 @@ pub fn detach() -> Result<ExitCode, Failure> {
         Failure::new(format!("the background process cannot be started: {error}"))
     };
     let program = std::env::current_exe().map_err(failed)?;
-    let mut words: Vec<_> = std::env::args_os().skip(1).collect();
-    // Only our own: the agent's program may have one as well.
-    if let Some(own) = words.iter().position(|word| word == "--detach") {
-        words.remove(own);
+    let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // The first one is ours; another may be a word of the agent's program.
+    if let Some(flag) = words.iter_mut().find(|word| *word == DETACH) {
+        *flag = DETACHED.into();
     }
     let mut child = Command::new(program)
         .args(words)
-        .env(DETACHED, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -52,19 +53,12 @@ pub fn detach() -> Result<ExitCode, Failure> {
     ))
 }
 
-/// Returns whether this is the second process.
-pub fn is_detached() -> bool {
-    std::env::var_os(DETACHED).is_some()
-}
-
 /// Tells the first process that all is well, and lets go of the terminal.
 pub fn ready() {
-    if !is_detached() {
-        return;
-    }
+    // First of all: when the first process ends, its terminal may hang up.
+    let _ = rustix::process::setsid();
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{READY}").and_then(|()| out.flush());
-    let _ = rustix::process::setsid();
     if let Ok(null) = std::fs::OpenOptions::new()
         .read(true)
         .write(true)

@@ -49,8 +49,6 @@ impl Printer {
                 .send(&request)
                 .await
                 .map_err(|error| unreachable_runner(&error))?;
-            // Nothing is lost between the journal and the socket: both count.
-            self.catch_up(dir)?;
             loop {
                 match client
                     .next()
@@ -60,7 +58,8 @@ impl Printer {
                     Some(Response::Record { record }) if record.seq == self.seen.next() => {
                         self.print(&record);
                     }
-                    Some(Response::Record { .. }) => self.catch_up(dir)?,
+                    // What was recorded before the runner listened to us is in the journal by now.
+                    Some(Response::Following | Response::Record { .. }) => self.catch_up(dir)?,
                     Some(Response::Refused { reason }) => return Err(Failure::new(reason)),
                     Some(Response::Behind) => break,
                     Some(Response::Status { .. } | Response::Answer { .. }) | None => {

@@ -16,11 +16,15 @@ use crate::out;
 use crate::place::Place;
 use crate::report::line::ending;
 use crate::report::{Reporter, Style};
-use crate::signals::{self, Terminal};
+use crate::signals::{Signals, Terminal};
 
 /// Runs the loop, or says what would be run.
 pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
     let plan = plan(place, args)?;
+    // The background process works all of it out again, and says so.
+    if args.detach && !args.dry_run {
+        return detach::detach();
+    }
     for note in &plan.notes {
         out::note(&format!("note: {note}"));
     }
@@ -28,11 +32,8 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         dry_run(&plan);
         return Ok(ExitCode::SUCCESS);
     }
-    if args.detach {
-        return detach::detach();
-    }
     warn_not_built(&plan.loaded);
-    let (style, terminal) = match (detach::is_detached(), args.json, args.quiet) {
+    let (style, terminal) = match (args.detached, args.json, args.quiet) {
         // Its only audience waits for one word.
         (true, _, _) => (Style::Quiet, Terminal::Detached),
         (false, true, _) => (Style::Json, Terminal::Foreground),
@@ -65,8 +66,13 @@ pub async fn run_here(
         Found::Interrupted { .. } | Found::Ended { .. } => state.seq,
     };
     let reporter = Reporter::start(style, handle.subscribe(), dir, seen);
-    let watcher = tokio::spawn(signals::watch(handle, reporter.clone(), terminal));
-    detach::ready();
+    // Listened to before anything runs: no signal finds us unprepared.
+    let signals = Signals::listen()
+        .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
+    let watcher = tokio::spawn(signals.watch(handle, reporter.clone(), terminal));
+    if terminal == Terminal::Detached {
+        detach::ready();
+    }
     let result = runner.run().await;
     watcher.abort();
     let stats = runner.state().stats;

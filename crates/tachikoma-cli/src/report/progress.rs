@@ -7,7 +7,7 @@ use tachikoma_core::{LoopEvent, Record, Timestamp};
 
 use super::line::span;
 
-/// A terminal narrower than this gets no progress line, and one whose width is unknown gets this much.
+/// What a terminal whose width is unknown gets.
 const COLUMNS: usize = 80;
 
 /// Standard output, with a progress line below it if it is a terminal.
@@ -16,6 +16,7 @@ pub struct Screen {
     terminal: bool,
     broken: bool,
     drawn: bool,
+    hidden: bool,
     doing: Option<Doing>,
     iteration: u32,
     session: u32,
@@ -42,6 +43,7 @@ impl Screen {
             terminal: progress && std::io::stdout().is_terminal(),
             broken: false,
             drawn: false,
+            hidden: false,
             doing: None,
             iteration: 0,
             session: 0,
@@ -51,7 +53,7 @@ impl Screen {
 
     /// Returns whether there is a progress line that has to be drawn again and again.
     pub fn is_live(&self) -> bool {
-        self.terminal && self.doing.is_some()
+        self.terminal && !self.hidden && self.doing.is_some()
     }
 
     /// Takes in what the progress line shows.
@@ -117,13 +119,28 @@ impl Screen {
         }
     }
 
+    /// Takes the progress line away until [`Screen::show`]: what is printed meanwhile does not bring it back.
+    pub fn hide(&mut self) {
+        self.hidden = true;
+        self.clear();
+    }
+
+    /// Draws the progress line again after [`Screen::hide`].
+    pub fn show(&mut self) {
+        self.hidden = false;
+        self.draw();
+    }
+
     /// Draws the progress line.
     pub fn draw(&mut self) {
-        let Some(text) = self.progress().filter(|_| self.terminal) else {
+        let Some(text) = self.progress().filter(|_| self.is_live()) else {
             return;
         };
         let columns = rustix::termios::tcgetwinsize(std::io::stdout())
-            .map_or(COLUMNS, |size| usize::from(size.ws_col).max(1));
+            .map(|size| usize::from(size.ws_col))
+            .ok()
+            .filter(|columns| *columns > 0)
+            .unwrap_or(COLUMNS);
         // One column less: some terminals wrap when the last one is written.
         let shown: String = text.chars().take(columns - 1).collect();
         self.write(&format!("\r\u{1b}[2K\u{1b}[2m{shown}\u{1b}[0m"));

@@ -128,7 +128,8 @@ impl Client {
             None => Ok(reading.await),
         };
         match read {
-            Ok(Ok(_)) if line.is_empty() => Ok(None),
+            // Whoever hangs up in the middle of a line has not said it.
+            Ok(Ok(read)) if line.last() != Some(&b'\n') && read < LINE_BYTES_MAX => Ok(None),
             Ok(Ok(_)) => serde_json::from_slice(&line)
                 .map(Some)
                 .map_err(|error| self.silent(&error.to_string())),

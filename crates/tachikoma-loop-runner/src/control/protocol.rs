@@ -53,6 +53,8 @@ pub enum Response {
         /// It.
         answer: Answer,
     },
+    /// From here on no record is left out without a word.
+    Following,
     /// A record.
     Record {
         /// It.

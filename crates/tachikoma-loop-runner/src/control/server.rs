@@ -25,10 +25,13 @@ use crate::store::make_dir;
 const PATH_BYTES_MAX: usize = 107;
 
 /// Callers served at a time; more than that are a mistake, and wait.
-const CALLERS_MAX: usize = 32;
+const CALLERS_MAX: usize = 128;
+
+/// Callers that stay to follow the loop, at a time: they must never take the last seat from one who wants to stop it.
+const FOLLOWERS_MAX: usize = 32;
 
 /// A request is one short line; a caller that does not send it is shown out.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
 
 /// Why there is no control socket.
@@ -96,6 +99,7 @@ impl Server {
             handle,
             loop_id,
             guard: Arc::clone(&guard),
+            seats: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
         };
         let (closing, closed) = oneshot::channel();
         let task = tokio::spawn(serve(listener, desk, closed));
@@ -139,6 +143,8 @@ struct Desk {
     handle: LoopHandle,
     loop_id: LoopId,
     guard: Arc<AtomicI32>,
+    /// For those who follow.
+    seats: Arc<Semaphore>,
 }
 
 /// Serves callers until it is closed, or aborted with all of them.
@@ -237,15 +243,21 @@ impl Desk {
         }
     }
 
-    /// Returns whether a process descends from the guard: then it is the agent, or something the agent started.
+    /// Returns whether a process descends from the guard: then it is the agent, or something the agent started. So may
+    /// be one that is gone already; nobody but the agent would ask and not wait for the answer.
     fn is_agents(&self, pid: Option<i32>) -> bool {
         let guard = self.guard.load(Ordering::Relaxed);
-        guard > 0 && pid.is_none_or(|pid| is_descendant(pid, guard))
+        guard > 0 && pid.is_none_or(|pid| is_descendant(pid, guard) || is_gone(pid))
     }
 
     /// Passes records on until the run ends.
     async fn follow(&self, writer: &mut (impl AsyncWrite + Unpin), after: Seq) -> io::Result<()> {
+        let Ok(_seat) = self.seats.try_acquire() else {
+            let reason = format!("{FOLLOWERS_MAX} others follow this loop already");
+            return say(writer, &Response::Refused { reason }).await;
+        };
         let mut notices = self.handle.subscribe();
+        say(writer, &Response::Following).await?;
         loop {
             match notices.recv().await {
                 Ok(Notice::Recorded(record)) if record.seq > after => {
@@ -262,6 +274,11 @@ impl Desk {
             }
         }
     }
+}
+
+/// Without `/proc` nobody is known to be gone.
+fn is_gone(pid: i32) -> bool {
+    cfg!(target_os = "linux") && pid > 0 && !Path::new(&format!("/proc/{pid}")).exists()
 }
 
 async fn say(

@@ -13,6 +13,7 @@ use crate::prompt;
 use crate::session::process::LiveLaunch;
 use crate::session::pump::Pump;
 use crate::session::transcript::{self, Transcript};
+use crate::store::make_dir;
 
 /// Transcripts are pruned once in so many iterations: listing a directory costs more than a few files too many.
 const PRUNE_EVERY: u32 = 16;
@@ -98,6 +99,7 @@ impl LoopRunner {
         guard
             .spawn(spawn)
             .map_err(|error| format!("the agent cannot be started: {error}"))?;
+        self.prepare_transcripts();
         let directory = self.config.transcripts_dir(self.state.loop_id);
         let bytes_max = self.config.settings.session.transcript_max_bytes;
         let transcript = Transcript::new(directory, iteration.into(), attempt, bytes_max);
@@ -152,6 +154,15 @@ impl LoopRunner {
                 )
             }
             SpawnSubject::Guard => format!("the agent cannot be started: {message}"),
+        }
+    }
+
+    /// Makes the directory in which loops have their transcripts, but never the working directory, should it be gone.
+    fn prepare_transcripts(&self) {
+        let state_dir = self.config.resolve(&self.config.settings.session.state_dir);
+        if self.config.working_dir.is_dir() && !state_dir.is_dir() {
+            // The first transcript that cannot be written tells.
+            let _ = make_dir(&state_dir);
         }
     }
 

@@ -238,13 +238,14 @@ fn iteration_of(name: &OsStr) -> Option<u64> {
     iteration.parse().ok().filter(|_| ours)
 }
 
-/// Opens the directory, made if need be; the last component must not be a link to somewhere else.
+/// Opens the directory, made if need be; the last component must not be a link to somewhere else. The directory above it
+/// must be there: a working directory that was removed must not come back empty because its agent said something.
 fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(directory) => Ok(directory),
         Err(rustix::io::Errno::NOENT) => {
-            DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+            DirBuilder::new().mode(0o700).create(path)?;
             Ok(rustix::fs::open(path, flags, Mode::empty())?)
         }
         Err(error) => Err(error.into()),
@@ -297,6 +298,9 @@ mod tests {
     fn files_are_private_and_directories_too() {
         let place = tempfile::tempdir().unwrap();
         let directory = place.path().join("a/b");
+        let mut homeless = Transcript::new(directory.clone(), 12, 1, 100);
+        assert!(homeless.write(b"x").is_err(), "only one level is made");
+        fs::create_dir(place.path().join("a")).unwrap();
         written(&directory, 100, &[b"x"]).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&directory), 0o700);

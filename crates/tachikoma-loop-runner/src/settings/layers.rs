@@ -26,7 +26,6 @@ pub(super) const NOT_SETTINGS: &[&str] = &[
     "TACHIKOMA_ITERATION",
     "TACHIKOMA_ATTEMPT",
     "TACHIKOMA_LOG",
-    "TACHIKOMA_DETACHED",
     "TACHIKOMA_CONFIG",
 ];
 

@@ -1,6 +1,10 @@
 //! Drives real child processes through the public interface of the crate.
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
+mod loop_child;
+mod loop_command;
+mod loop_life;
+mod loop_support;
 mod process_cost;
 mod process_end;
 mod process_ladder;

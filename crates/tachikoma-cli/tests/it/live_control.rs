@@ -1,0 +1,366 @@
+//! A live loop, asked and told from other processes: by the operator, by its own agent, by strangers, by many at once.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tachikoma_testkit::{Scratch, Tool, await_until};
+
+use crate::live_support::{
+    BIN, RUN, SOON, UNTIL_GO, UP, await_nobody, await_status, await_up, events, go, is_alive,
+    kinds, obey, records, seconds, socket, status, stop, tool, tool_of_nobody, with_agent,
+};
+
+#[test]
+fn every_command_reaches_the_loop_also_from_a_subdirectory() {
+    let scratch = with_agent(&format!("{UP} {UNTIL_GO}"));
+    scratch.write("deep/er/file", "");
+    let here = tool(&scratch);
+    let there = tool(&scratch).in_dir("deep/er");
+    let live = here.spawn(RUN);
+    await_up(&scratch, 1);
+    let seen = status(&there);
+    assert_eq!(
+        (&seen["state"], &seen["iteration"], &seen["attempt"]),
+        (&Value::from("running"), &Value::from(1), &Value::from(1))
+    );
+    assert_eq!(seen["runner"]["pid"], live.pid());
+
+    assert_eq!(obey(&there, &["pause"]), "pauses after iteration 1\n");
+    go(&scratch, 1);
+    let paused = await_status(&there, "paused", |status| status["state"] == "paused");
+    assert_eq!(paused["waiting"]["reason"], "operator");
+    assert_eq!(obey(&there, &["resume"]), "goes on\n");
+    await_up(&scratch, 2);
+    assert_eq!(obey(&there, &["skip"]), "skips iteration 2\n");
+    await_up(&scratch, 3);
+    obey(&there, &["reboot"]);
+    await_up(&scratch, 4);
+    let refused = there.run(["resume"]);
+    assert_eq!(refused.code(), Some(1));
+    assert!(refused.stderr.contains("not paused"), "{}", refused.stderr);
+    obey(&there, &["stop"]);
+    let ran = live.wait(SOON);
+    assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
+
+    let ended = status(&there);
+    assert_eq!(ended["state"], "stopped");
+    assert_eq!(ended["outcome"]["kind"], "operator");
+    assert!(ended["runner"].is_null());
+    let stats = &ended["stats"];
+    let counted = [
+        "successful",
+        "skipped",
+        "handed_over",
+        "interrupted",
+        "reboots",
+    ];
+    assert!(counted.iter().all(|name| stats[name] == 1), "{stats}");
+    let nobody = there.run(["stop"]);
+    assert_eq!(nobody.code(), Some(1));
+    assert!(nobody.stderr.contains("no loop runs"), "{}", nobody.stderr);
+}
+
+#[test]
+fn a_reboot_keeps_a_paused_loop_paused() {
+    let scratch = with_agent(&format!("{UP} {UNTIL_GO}"));
+    let tool = tool(&scratch);
+    let live = tool.spawn(RUN);
+    await_up(&scratch, 1);
+    obey(&tool, &["pause", "--now"]);
+    await_status(&tool, "paused at once", |status| {
+        status["state"] == "paused"
+    });
+    assert_eq!(obey(&tool, &["reboot"]), "reboots and stays paused\n");
+    let rebooted = await_status(&tool, "rebooted", |status| status["stats"]["reboots"] == 1);
+    assert_eq!(rebooted["state"], "paused");
+    assert_eq!(rebooted["session"]["number"], 2);
+    assert_eq!(rebooted["stats"]["interrupted"], 1);
+    obey(&tool, &["resume"]);
+    await_up(&scratch, 2);
+    assert_eq!(stop(&tool, live), Some(5));
+}
+
+#[test]
+fn the_agent_may_ask_and_not_tell() {
+    let others = "pause resume skip reboot";
+    let scratch = with_agent(&format!(
+        "{BIN} stop >inner.out 2>&1; echo $? >inner.code\n\
+         for word in {others}; do {BIN} $word >>others.out 2>&1 && touch obeyed; done\n\
+         {BIN} events --follow >follow.out 2>&1; echo $? >follow.code\n\
+         {BIN} status --json >status.out; echo $? >status.code\n\
+         ( (setsid sh -c '{BIN} stop >outer.out 2>&1; echo $? >outer.code; touch \"$0\"' all-told </dev/null >/dev/null 2>&1 &) & )\n\
+         exec sleep 1000"
+    ));
+    let tool = tool(&scratch);
+    let mut live = tool.spawn(RUN);
+    let told = scratch.path().join("all-told");
+    await_until("all have been told", SOON, || told.exists());
+    assert!(live.is_running());
+    for name in ["inner", "outer", "follow"] {
+        assert_eq!(scratch.read(format!("{name}.code")), "1\n", "{name}");
+        let words = scratch.read(format!("{name}.out"));
+        assert!(words.contains("only the operator may ask this"), "{words}");
+    }
+    assert!(!scratch.path().join("obeyed").exists());
+    assert_eq!(scratch.read("status.code"), "0\n");
+    let seen: Value = serde_json::from_str(&scratch.read("status.out")).unwrap();
+    assert_eq!(seen["runner"]["pid"], live.pid());
+    let seen = status(&tool);
+    assert_eq!(
+        (&seen["state"], &seen["iteration"]),
+        (&Value::from("running"), &Value::from(1))
+    );
+    assert_eq!(stop(&tool, live), Some(5));
+}
+
+/// The variable that makes [`hit_and_run`] do something.
+const VICTIM: &str = "LIVE_CONTROL_VICTIM";
+
+/// Not a test by itself: played by an agent, tells the loop to stop and is gone before anybody can look at it.
+#[test]
+fn hit_and_run() {
+    if let Some(socket) = std::env::var_os(VICTIM) {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        writeln!(stream, "{}", request("stop")).unwrap();
+    }
+}
+
+/// Returns a request as it goes over the socket.
+fn request(command: &str) -> Value {
+    serde_json::json!({"kind": "command", "command": {command: "graceful"}})
+}
+
+#[test]
+fn an_agent_that_is_gone_before_it_is_looked_at_is_no_operator() {
+    let this = std::env::current_exe().unwrap();
+    let scratch = with_agent(&format!(
+        "touch up; while [ ! -e socket ]; do sleep 0.01; done\n\
+         {VICTIM}=$(cat socket) {} --exact live_control::hit_and_run >/dev/null\n\
+         touch fired; exec sleep 1000",
+        this.display()
+    ));
+    let tool = tool(&scratch);
+    let mut live = tool.spawn(RUN);
+    let exists = |name: &str| scratch.path().join(name).exists();
+    await_until("the agent is up", SOON, || exists("up"));
+    // While the runner stands still the caller comes, speaks and goes.
+    live.signal(Signal::STOP);
+    scratch.write("socket.new", socket(&scratch).to_str().unwrap());
+    fs::rename(
+        scratch.path().join("socket.new"),
+        scratch.path().join("socket"),
+    )
+    .unwrap();
+    await_until("the caller is gone", SOON, || exists("fired"));
+    live.signal(Signal::CONT);
+    // Whoever comes later is served later.
+    for _ in 0..3 {
+        assert_eq!(status(&tool)["state"], "running");
+    }
+    assert!(!kinds(&events(&tool)).contains(&"stop_requested".to_owned()));
+    assert_eq!(stop(&tool, live), Some(5));
+}
+
+#[test]
+fn nobody_else_can_talk_to_the_loop() {
+    let scratch = with_agent(&format!("{UP} exec sleep 1000"));
+    let owner = tool(&scratch);
+    let mut live = owner.spawn(RUN);
+    await_up(&scratch, 1);
+    let socket = socket(&scratch);
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&socket), 0o600);
+    assert_eq!(mode(socket.parent().unwrap()), 0o700);
+    assert_eq!(mode(&scratch.path().join(".ralph")), 0o700);
+    assert_eq!(mode(&scratch.path().join(".ralph/lock")), 0o600);
+    if rustix::process::geteuid().is_root() {
+        // Doors that somebody left open do not help either.
+        let copy = scratch.path().join("copy");
+        fs::copy(BIN, &copy).unwrap();
+        let root = scratch.path().parent().unwrap().to_owned();
+        let lock = scratch.path().join(".ralph/lock");
+        for (path, mode) in [
+            (root, 0o755),
+            (scratch.path(), 0o755),
+            (scratch.path().join(".ralph"), 0o755),
+            (scratch.path().join(".ralph/loops"), 0o755),
+            (lock, 0o644),
+            (scratch.runtime_dir(), 0o755),
+            (socket.parent().unwrap().to_owned(), 0o755),
+            (socket.clone(), 0o666),
+            (copy.clone(), 0o755),
+        ] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let stranger = Tool::new(copy, &scratch).unprivileged();
+        let ran = stranger.run(["stop"]);
+        assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+        let refused = ran.stderr.contains("only the operator may ask this");
+        assert!(refused, "{}", ran.snapshot());
+    }
+    assert!(live.is_running());
+    assert_eq!(status(&owner)["state"], "running");
+    assert_eq!(stop(&owner, live), Some(5));
+}
+
+#[test]
+fn nobodys_own_loop_obeys_nobody() {
+    let seconds = seconds();
+    let scratch = with_agent(&format!("{UP} exec sleep {seconds}"));
+    let tool = tool_of_nobody(&scratch);
+    let live = tool.spawn(RUN);
+    await_up(&scratch, 1);
+    assert_eq!(stop(&tool, live), Some(5));
+    await_nobody(&seconds);
+}
+
+/// Connects as a caller and reads the runner's first words.
+fn connect(scratch: &Scratch) -> BufReader<UnixStream> {
+    let stream = UnixStream::connect(socket(scratch)).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    let mut reader = BufReader::new(stream);
+    let mut hello = String::new();
+    reader.read_line(&mut hello).unwrap();
+    assert!(hello.contains("\"protocol\":1"), "{hello}");
+    reader
+}
+
+#[test]
+fn forty_callers_are_served_while_forty_others_say_nothing() {
+    let scratch = with_agent(&format!("{UP} exec sleep 1000"));
+    let tool = tool(&scratch);
+    let live = tool.spawn(RUN);
+    await_up(&scratch, 1);
+    let silent: Vec<_> = (0..40).map(|_| connect(&scratch)).collect();
+    let callers: Vec<_> = (0..40).map(|_| tool.spawn(["status", "--json"])).collect();
+    for caller in callers {
+        let ran = caller.wait(SOON);
+        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+        assert_eq!(
+            ran.json()["runner"]["pid"],
+            live.pid(),
+            "answered by the runner"
+        );
+    }
+    assert_eq!(stop(&tool, live), Some(5));
+    drop(silent);
+}
+
+#[test]
+fn followers_never_crowd_out_the_operator() {
+    let scratch = with_agent(&format!("{UP} exec sleep 1000"));
+    let tool = tool(&scratch);
+    let live = tool.spawn(RUN);
+    await_up(&scratch, 1);
+    let mut followers: Vec<_> = (0..200)
+        .map(|_| UnixStream::connect(socket(&scratch)).unwrap())
+        .collect();
+    for stream in &mut followers {
+        writeln!(stream, "{{\"kind\":\"follow\",\"after\":0}}").unwrap();
+    }
+    assert_eq!(stop(&tool, live), Some(5));
+    let mut followed = 0;
+    for stream in followers {
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        let lines = BufReader::new(stream).lines().map_while(Result::ok);
+        let words: Vec<String> = lines.collect();
+        followed += usize::from(words.iter().any(|word| word.contains("\"following\"")));
+    }
+    assert_eq!(followed, 32, "some may stay, and the rest make room");
+}
+
+#[test]
+fn nonsense_on_the_socket_is_answered_and_harmless() {
+    let scratch = with_agent(&format!("{UP} exec sleep 1000"));
+    let tool = tool(&scratch);
+    let live = tool.spawn(RUN);
+    await_up(&scratch, 1);
+    for nonsense in ["", "{}", "\u{0}\u{1b}", "{\"kind\":\"dance\"}", "[[[[[[[["] {
+        let mut reader = connect(&scratch);
+        writeln!(reader.get_mut(), "{nonsense}").unwrap();
+        let mut answer = String::new();
+        reader.read_line(&mut answer).unwrap();
+        assert!(answer.contains("not understood"), "{nonsense:?}: {answer}");
+    }
+    assert_eq!(status(&tool)["state"], "running");
+    assert_eq!(stop(&tool, live), Some(5));
+}
+
+#[test]
+fn a_slow_follower_gets_every_record() {
+    let busy = 450;
+    let scratch = with_agent(&format!(
+        "[ $TACHIKOMA_ITERATION -le {busy} ] || {{ {UP} exec sleep 1000; }}"
+    ));
+    let tool = tool(&scratch);
+    let live = tool.spawn(RUN);
+    await_until("there is a loop", SOON, || {
+        !status(&tool)["loop_id"].is_null()
+    });
+    // Its pipe is full long before anybody reads: the loop leaves it behind.
+    let mut follower = tool
+        .command(["events", "--follow", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    await_up(&scratch, busy + 1);
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    let mut text = String::new();
+    let mut read = |until: &str| {
+        for line in lines.by_ref().map(Result::unwrap) {
+            text.push_str(&line);
+            text.push('\n');
+            if line.contains(until) {
+                return;
+            }
+        }
+        panic!("it ended without {until}");
+    };
+    read(&format!(
+        "\"type\":\"iteration_started\",\"iteration\":{}",
+        busy + 1
+    ));
+    assert_eq!(stop(&tool, live), Some(5));
+    read("\"type\":\"stopped\"");
+    assert!(lines.next().is_none(), "it ends with the loop");
+    assert!(follower.wait().unwrap().success());
+    let followed = records(&text);
+    let seqs: Vec<u64> = followed
+        .iter()
+        .map(|record| record["seq"].as_u64().unwrap())
+        .collect();
+    let expected: Vec<u64> = (1..=seqs.len() as u64).collect();
+    assert_eq!(seqs, expected, "no gap, no repetition, in order");
+    assert_eq!(followed, events(&tool), "what the journal has");
+}
+
+#[test]
+fn a_follower_sees_what_was_recorded_while_it_came() {
+    let scratch = with_agent(&format!("{UP} exec sleep 1000"));
+    let tool = tool(&scratch);
+    let live = tool.spawn(RUN);
+    await_up(&scratch, 1);
+    obey(&tool, &["pause", "--now"]);
+    await_status(&tool, "paused", |status| status["state"] == "paused");
+    // Nothing more is recorded: whatever it is not shown now, it is never shown.
+    let mut follower = tool.spawn(["events", "--follow"]);
+    await_until("the last record", SOON, || {
+        follower.stdout().contains("paused;")
+    });
+    assert!(follower.is_running());
+    let runner = live.pid();
+    assert_eq!(stop(&tool, live), Some(5));
+    let ran = follower.wait(SOON);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert!(
+        ran.stdout.contains("stopped by the operator"),
+        "{}",
+        ran.stdout
+    );
+    assert!(!is_alive(runner));
+}

@@ -1,0 +1,246 @@
+//! A real pseudo-terminal with a program in it, and what a person would see there.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use tachikoma_testkit::{Tool, await_until};
+
+use crate::live_support::SOON;
+
+/// How soon the reader notices that the terminal is to be closed.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What a key sends.
+pub(crate) const CTRL_C: u8 = 3;
+pub(crate) const CTRL_Z: u8 = 26;
+
+/// A terminal, and the program that is the leader of its session.
+pub(crate) struct Terminal {
+    master: Arc<File>,
+    seen: Arc<Mutex<Vec<u8>>>,
+    closing: Arc<AtomicBool>,
+    reader: Option<JoinHandle<()>>,
+    child: Child,
+}
+
+impl Terminal {
+    /// Opens a terminal of some width and starts a program in it; 0 is a terminal that does not know its width.
+    pub(crate) fn start(tool: &Tool<'_>, words: &[&str], columns: u16) -> Self {
+        let master =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let size = Winsize {
+            ws_row: 24,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&master, size).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let slave = File::from(rustix::fs::open(name, flags, Mode::empty()).unwrap());
+        let child = in_session(tool, words)
+            .stdin(slave.try_clone().unwrap())
+            .stdout(slave.try_clone().unwrap())
+            .stderr(slave)
+            .spawn()
+            .unwrap();
+        let master = Arc::new(File::from(master));
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let closing = Arc::new(AtomicBool::new(false));
+        let reader = {
+            let (master, seen, closing) = (master.clone(), seen.clone(), closing.clone());
+            std::thread::spawn(move || read(&master, &seen, &closing))
+        };
+        Self {
+            master,
+            seen,
+            closing,
+            reader: Some(reader),
+            child,
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn press(&self, key: u8) {
+        (&*self.master).write_all(&[key]).unwrap();
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Everything that was sent to the terminal so far.
+    pub(crate) fn raw(&self) -> String {
+        String::from_utf8_lossy(&self.seen.lock().unwrap()).into_owned()
+    }
+
+    /// Waits until a text was sent to the terminal.
+    #[track_caller]
+    pub(crate) fn await_text(&self, text: &str) {
+        await_until(&format!("{text:?} on the terminal"), SOON, || {
+            self.raw().contains(text)
+        });
+    }
+
+    /// Waits for the end of the program, and returns its exit code.
+    #[track_caller]
+    pub(crate) fn wait(&mut self) -> Option<i32> {
+        let mut status = None;
+        await_until("the program ends", SOON, || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.and_then(|status| status.code())
+    }
+
+    /// Waits for the end of the program, and returns its exit code with all that the terminal then shows.
+    #[track_caller]
+    pub(crate) fn end(mut self) -> (Option<i32>, Screen) {
+        let code = self.wait();
+        // With the last of its programs the terminal has nothing more to say.
+        let reader = self.reader.take().unwrap();
+        await_until("the last words", SOON, || reader.is_finished());
+        (code, Screen::of(&self.raw()))
+    }
+
+    /// Closes the terminal, as a person closes a window.
+    pub(crate) fn hang_up(&mut self) {
+        self.closing.store(true, Ordering::Relaxed);
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+        // The last handle on the terminal's end of it.
+        self.master = Arc::new(File::open("/dev/null").unwrap());
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.closing.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Returns a command that makes its standard input the terminal of a new session, and then is the program.
+fn in_session(tool: &Tool<'_>, words: &[&str]) -> Command {
+    let program = tool.command(words);
+    let mut command = Command::new("setsid");
+    command.arg("--ctty").arg(program.get_program());
+    command.args(program.get_args());
+    if let Some(dir) = program.get_current_dir() {
+        command.current_dir(dir);
+    }
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.env("TERM", "xterm").stdin(Stdio::null());
+    command
+}
+
+/// Reads until the other side is closed for good, or until this one is to be.
+fn read(mut master: &File, seen: &Mutex<Vec<u8>>, closing: &AtomicBool) {
+    let timeout = Timespec::try_from(LOOK).unwrap();
+    let mut buffer = [0; 4096];
+    while !closing.load(Ordering::Relaxed) {
+        let ready = poll(&mut [PollFd::new(&master, PollFlags::IN)], Some(&timeout));
+        if !ready.is_ok_and(|ready| ready > 0) {
+            continue;
+        }
+        match master.read(&mut buffer) {
+            Ok(0) | Err(_) => return,
+            Ok(read) => seen.lock().unwrap().extend_from_slice(&buffer[..read]),
+        }
+    }
+}
+
+/// What a terminal shows after it has obeyed everything that was sent to it.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    /// The lines, the last of them the one with the cursor.
+    pub(crate) lines: Vec<String>,
+    /// Whether what is written next is dimmed.
+    pub(crate) dimmed: bool,
+}
+
+impl Screen {
+    /// Obeys what a progress line needs; anything else a terminal would obey is a mistake.
+    #[track_caller]
+    pub(crate) fn of(raw: &str) -> Self {
+        let mut lines = Vec::new();
+        let mut line: Vec<char> = Vec::new();
+        let mut column = 0;
+        let mut dimmed = false;
+        let mut rest = raw.chars();
+        while let Some(next) = rest.next() {
+            match next {
+                '\n' => {
+                    lines.push(line.drain(..).collect());
+                    column = 0;
+                }
+                '\r' => column = 0,
+                '\u{1b}' => {
+                    let known = [("[2K", None), ("[2m", Some(true)), ("[0m", Some(false))];
+                    let text = rest.as_str();
+                    let found = known.iter().find(|(escape, _)| text.starts_with(escape));
+                    let Some((escape, dims)) = found else {
+                        panic!("a stray escape sequence: {:?}", &text[..text.len().min(20)]);
+                    };
+                    match dims {
+                        Some(dims) => dimmed = *dims,
+                        None => line.clear(),
+                    }
+                    rest = text[escape.len()..].chars();
+                }
+                control if control.is_control() && control != '\t' => {
+                    panic!("a stray control character: {control:?}")
+                }
+                character => {
+                    line.resize(line.len().max(column + 1), ' ');
+                    line[column] = character;
+                    column += 1;
+                }
+            }
+        }
+        lines.push(line.into_iter().collect());
+        Self { lines, dimmed }
+    }
+
+    /// Checks that nothing of the progress line is left.
+    #[track_caller]
+    pub(crate) fn assert_clean(&self) {
+        assert!(!self.dimmed, "the terminal is left dimmed");
+        assert_eq!(
+            self.lines.last().map(String::as_str),
+            Some(""),
+            "the cursor is at the beginning of an empty line: {self:#?}"
+        );
+        let left = self.lines.iter().find(|line| line.contains(PROGRESS));
+        assert_eq!(left, None, "a progress line is left");
+    }
+
+    pub(crate) fn shows(&self, line: &str) -> bool {
+        self.lines.iter().any(|shown| shown.contains(line))
+    }
+}
+
+/// What only a progress line says.
+pub(crate) const PROGRESS: &str = " | session ";

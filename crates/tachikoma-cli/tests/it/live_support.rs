@@ -1,0 +1,168 @@
+//! A loop of the real binary, watched from outside.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use tachikoma_testkit::{Live, Scratch, Tool, await_until, processes_with};
+
+/// The binary under test.
+pub(crate) const BIN: &str = env!("CARGO_BIN_EXE_tachikoma");
+
+/// Nothing here takes this long on a healthy machine, however busy.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// Waits, in an agent's script, until [`go`] with the number of its iteration.
+pub(crate) const UNTIL_GO: &str = "while [ ! -e \"go$TACHIKOMA_ITERATION\" ]; do sleep 0.01; done;";
+
+/// Lets the agent of an iteration go on.
+pub(crate) fn go(scratch: &Scratch, iteration: u32) {
+    scratch.write(format!("go{iteration}"), "");
+}
+
+/// Returns a number of seconds that no other process sleeps for, to be recognised by.
+pub(crate) fn seconds() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("1{:07}{number:03}", std::process::id())
+}
+
+/// Returns a work tree with a prompt and an agent that runs `script`.
+pub(crate) fn with_agent(script: &str) -> Scratch {
+    let scratch = Scratch::new();
+    scratch.write("prompt.md", "work\n");
+    scratch.write_script("agent.sh", format!("#!/bin/sh\n{script}\n"));
+    scratch
+}
+
+/// Returns the binary, set up for a work tree.
+pub(crate) fn tool(scratch: &Scratch) -> Tool<'_> {
+    Tool::new(BIN, scratch)
+}
+
+/// Returns the binary, set up to run without root's rights.
+pub(crate) fn tool_of_nobody(scratch: &Scratch) -> Tool<'_> {
+    // The one that was built may lie where nobody can look.
+    let copy = scratch.home().join("tachikoma");
+    fs::copy(BIN, &copy).unwrap();
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    scratch.hand_to_nobody();
+    Tool::new(copy, scratch).unprivileged()
+}
+
+/// The words that run the agent of [`with_agent`] over and over.
+pub(crate) const RUN: [&str; 5] = ["run", "--delay", "0s", "--", "./agent.sh"];
+
+/// Returns what `status --json` says.
+pub(crate) fn status(tool: &Tool<'_>) -> Value {
+    let ran = tool.run(["status", "--json"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    ran.json()
+}
+
+/// Waits until `status --json` says what is wanted, and returns it.
+#[track_caller]
+pub(crate) fn await_status(tool: &Tool<'_>, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let mut last = Value::Null;
+    await_until(what, SOON, || {
+        last = status(tool);
+        wanted(&last)
+    });
+    last
+}
+
+/// Waits until an iteration's agent has come as far as its script's `touch upN`.
+#[track_caller]
+pub(crate) fn await_up(scratch: &Scratch, iteration: u32) {
+    let path = scratch.path().join(format!("up{iteration}"));
+    await_until("the agent is up", SOON, || path.exists());
+}
+
+/// The beginning of a script: says that the agent of this iteration is up.
+pub(crate) const UP: &str = "touch \"up$TACHIKOMA_ITERATION\";";
+
+/// Runs a command that must succeed, and returns what it printed.
+#[track_caller]
+pub(crate) fn obey(tool: &Tool<'_>, words: &[&str]) -> String {
+    let ran = tool.run(words);
+    assert_eq!(ran.code(), Some(0), "{words:?}: {}", ran.snapshot());
+    ran.stdout
+}
+
+/// Ends a loop and returns the exit code of its runner.
+#[track_caller]
+pub(crate) fn stop(tool: &Tool<'_>, live: Live) -> Option<i32> {
+    obey(tool, &["stop", "--now"]);
+    live.wait(SOON).code()
+}
+
+/// Returns the records of the current loop.
+pub(crate) fn events(tool: &Tool<'_>) -> Vec<Value> {
+    records(&obey(tool, &["events", "--json"]))
+}
+
+/// Parses records, one per line.
+pub(crate) fn records(text: &str) -> Vec<Value> {
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect()
+}
+
+/// Returns the kinds of events, in order.
+pub(crate) fn kinds(records: &[Value]) -> Vec<String> {
+    let kind = |record: &Value| record["event"]["type"].as_str().map(str::to_owned);
+    records.iter().filter_map(kind).collect()
+}
+
+/// Returns the letter of a process's state; none if it is gone.
+pub(crate) fn state_of(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// Returns whether a process is there and not a zombie.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    state_of(pid).is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// Returns the children of a process.
+pub(crate) fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten();
+    let lists = tasks
+        .flatten()
+        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| {
+            let pids = list.split_whitespace().map(|pid| pid.parse().unwrap());
+            pids.collect::<Vec<u32>>()
+        })
+        .collect()
+}
+
+/// Returns the guard of a runner.
+#[track_caller]
+pub(crate) fn guard_of(runner: u32) -> u32 {
+    let guards = children(runner);
+    assert_eq!(guards.len(), 1, "a runner has one child, its guard");
+    guards[0]
+}
+
+/// Waits until nobody sleeps for so long.
+#[track_caller]
+pub(crate) fn await_nobody(seconds: &str) {
+    await_until("no process is left", SOON, || {
+        processes_with(seconds).is_empty()
+    });
+}
+
+/// Returns the control socket of the only loop.
+pub(crate) fn socket(scratch: &Scratch) -> PathBuf {
+    let dir = scratch.runtime_dir().join("tachikoma");
+    let mut entries = fs::read_dir(dir).unwrap();
+    entries.next().unwrap().unwrap().path()
+}

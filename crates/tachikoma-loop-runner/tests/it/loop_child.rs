@@ -1,0 +1,302 @@
+//! Agents that hang, will not go, lose their guard or their ground: the loop survives them, and none of them survives it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use tachikoma_core::{Failure, Outcome, Rung, Timeout, Urgency};
+use tachikoma_loop_runner::process::Containment;
+use tachikoma_loop_runner::{LoopCommand, LoopEvent, LoopRunner};
+
+use crate::loop_support::{BY_OPERATOR, Place, Watch, accepted, between, lasting, open};
+use crate::support::{CONTAINMENTS, NOBODY, is_alive, kill, run, runaways, running, unique, until};
+
+const STOP: LoopCommand = LoopCommand::Stop(Urgency::Graceful);
+
+/// An agent that goes when it is asked to, and not before.
+fn hang(sleep: &str) -> String {
+    format!("echo up; exec {sleep}")
+}
+
+/// An agent that does not go when it is asked to.
+fn stubborn(sleep: &str) -> String {
+    format!("trap '' INT TERM; echo up; while :; do {sleep}; done")
+}
+
+fn failures(place: &Place) -> Vec<Failure> {
+    let failure = |event: LoopEvent| match event {
+        LoopEvent::IterationFailed { failure, .. } => Some(failure),
+        _ => None,
+    };
+    let history = place.history().into_iter();
+    history.filter_map(|record| failure(record.event)).collect()
+}
+
+fn warnings(place: &Place) -> Vec<String> {
+    let warning = |event: LoopEvent| match event {
+        LoopEvent::Warned { warning } => Some(warning),
+        _ => None,
+    };
+    let history = place.history().into_iter();
+    history.filter_map(|record| warning(record.event)).collect()
+}
+
+#[test]
+fn run_close_and_drop_leave_no_child() {
+    for containment in CONTAINMENTS {
+        let place = Place::new();
+        let sleep = unique();
+        let mut config = place.config(&format!("{} exec {sleep}", runaways(&sleep)));
+        config.cgroup = containment == Containment::Cgroup;
+        run(async {
+            let mut runner = open(config.clone()).await;
+            let handle = runner.handle();
+            let mut watch = Watch::on(&runner);
+            let operator = async {
+                watch.said("ready").await;
+                until("four of them", || running(&sleep).len() == 4);
+                accepted(handle.command(STOP).await.unwrap());
+            };
+            let (outcome, ()) = tokio::join!(runner.run(), operator);
+            assert_eq!(outcome.unwrap(), BY_OPERATOR);
+            assert_eq!(running(&sleep), NOBODY, "after the run, {containment}");
+            runner.close().await;
+
+            let mut runner = open(config).await;
+            let mut watch = Watch::on(&runner);
+            tokio::select! {
+                outcome = runner.run() => panic!("ended: {outcome:?}"),
+                () = watch.said("ready") => {}
+            }
+            drop(runner);
+            until("nobody after the drop", || running(&sleep) == NOBODY);
+        });
+    }
+}
+
+#[test]
+fn a_dropped_runner_looks_like_a_crash_to_the_next_one() {
+    let place = Place::new();
+    let sleep = unique();
+    let config = place.config(&hang(&sleep));
+    run(async {
+        let mut runner = open(config.clone()).await;
+        let mut watch = Watch::on(&runner);
+        tokio::select! {
+            outcome = runner.run() => panic!("ended: {outcome:?}"),
+            () = watch.said("up") => {}
+        }
+        drop(runner);
+        // Waits for the lock, which the guard holds until its agent is gone.
+        let runner: LoopRunner = open(config).await;
+        assert_eq!(
+            running(&sleep),
+            NOBODY,
+            "two agents never share a work tree"
+        );
+        assert!(
+            matches!(
+                runner.found(),
+                tachikoma_loop_runner::Found::Interrupted { iteration: 1, .. }
+            ),
+            "{:?}",
+            runner.found()
+        );
+        runner.close().await;
+    });
+}
+
+#[test]
+fn session_timeout_ends_an_agent_that_hangs() {
+    let place = Place::new();
+    let sleep = unique();
+    let mut config = place.config(&hang(&sleep));
+    config.settings.session.session_timeout = lasting("300ms");
+    config.settings.stop_conditions.max_consecutive_failures = 1;
+    let outcome = run(async {
+        let mut runner = open(config).await;
+        let outcome = runner.run().await.unwrap();
+        assert!(runner.state().stats.execution_ms >= 300);
+        runner.close().await;
+        outcome
+    });
+    assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
+    let timeout = Timeout::Session;
+    assert_eq!(failures(&place), [Failure::TimedOut { timeout }]);
+    assert_eq!(running(&sleep), NOBODY);
+}
+
+/// The one test that waits for the whole ladder.
+#[test]
+fn an_agent_that_ignores_every_request_is_killed() {
+    let place = Place::new();
+    let sleep = unique();
+    let mut config = place.config(&stubborn(&sleep));
+    config.settings.session.session_timeout = lasting("200ms");
+    config.settings.stop_conditions.max_consecutive_failures = 1;
+    run(async {
+        let mut runner = open(config).await;
+        let outcome = runner.run().await.unwrap();
+        assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
+        runner.close().await;
+    });
+    assert_eq!(running(&sleep), NOBODY);
+    let history = place.history();
+    let rungs: Vec<_> = history
+        .iter()
+        .filter_map(|record| match &record.event {
+            LoopEvent::RungClimbed { rung, .. } => Some((*rung, record)),
+            _ => None,
+        })
+        .collect();
+    let [interrupt, terminate, killed] = rungs.as_slice() else {
+        panic!("three rungs: {rungs:?}");
+    };
+    assert_eq!(
+        [interrupt.0, terminate.0, killed.0],
+        [Rung::Interrupt, Rung::Terminate, Rung::Kill]
+    );
+    assert!(between(interrupt.1, terminate.1) >= Duration::from_secs(10));
+    assert!(between(terminate.1, killed.1) >= Duration::from_secs(5));
+}
+
+#[test]
+fn urgency_climbs_the_ladder_without_waiting() {
+    let place = Place::new();
+    let sleep = unique();
+    run(async {
+        let mut runner = open(place.config(&stubborn(&sleep))).await;
+        let handle = runner.handle();
+        let mut watch = Watch::on(&runner);
+        let operator = async {
+            watch.said("up").await;
+            for urgency in [Urgency::Graceful, Urgency::Now, Urgency::Kill] {
+                handle.shut_down(2, urgency);
+            }
+        };
+        let (outcome, ()) = tokio::join!(runner.run(), operator);
+        assert_eq!(outcome.unwrap(), Outcome::Signal { signal: 2 });
+        runner.close().await;
+    });
+    assert_eq!(running(&sleep), NOBODY);
+    let history = place.history();
+    let (first, last) = (&history[0], &history[history.len() - 1]);
+    assert!(
+        between(first, last) < Duration::from_secs(9),
+        "no grace was waited for"
+    );
+}
+
+#[test]
+fn a_killed_guard_fails_the_iteration_and_the_loop_goes_on() {
+    for containment in CONTAINMENTS {
+        let place = Place::new();
+        let sleep = unique();
+        let mut config = place.config(&format!("{} {}", runaways(&sleep), hang(&sleep)));
+        config.cgroup = containment == Containment::Cgroup;
+        // One that cleared its environment is found through the control group only.
+        let kept_together = match containment {
+            Containment::Cgroup => config.settings.agents.command.program[2].clone(),
+            Containment::Guard | Containment::Group => {
+                format!("setsid {sleep} & {}", hang(&sleep))
+            }
+        };
+        config.settings.agents.command.program[2] = kept_together;
+        run(async {
+            let mut runner = open(config).await;
+            let handle = runner.handle();
+            let mut watch = Watch::on(&runner);
+            let operator = async {
+                let agent = watch.launched(1).await;
+                watch.said("up").await;
+                let guard = parent(agent);
+                kill("-KILL", guard);
+                let failed = |event: &LoopEvent| matches!(event, LoopEvent::IterationFailed { .. });
+                watch.until("the iteration fails", failed).await;
+                assert_eq!(running(&sleep), NOBODY, "no orphan, {containment}");
+                assert!(!is_alive(agent));
+                let second = watch.launched(2).await;
+                assert_ne!(parent(second), guard, "a new guard");
+                accepted(handle.command(STOP).await.unwrap());
+            };
+            let (outcome, ()) = tokio::join!(runner.run(), operator);
+            assert_eq!(outcome.unwrap(), BY_OPERATOR);
+            runner.close().await;
+        });
+        assert_eq!(failures(&place), [Failure::GuardLost]);
+        assert_eq!(running(&sleep), NOBODY);
+    }
+}
+
+/// Returns the parent of a process.
+fn parent(pid: i32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1;
+    fields.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_working_directory_that_vanishes_is_an_error_with_its_name_and_does_not_come_back() {
+    let place = Place::new();
+    // It says something afterwards: the transcript has nowhere to go.
+    let mut config = place.config("rm -rf \"$PWD\"; echo gone");
+    config.settings.stop_conditions.max_consecutive_failures = 1;
+    let reason = run(async {
+        let mut runner = open(config).await;
+        let outcome = runner.run().await.unwrap();
+        runner.close().await;
+        match outcome {
+            Outcome::Error { reason } => reason,
+            other => panic!("{other:?}"),
+        }
+    });
+    let path = place.working_dir();
+    assert!(
+        reason.contains(&format!("working directory {}", path.display())),
+        "{reason}"
+    );
+    assert!(!path.exists(), "it must not come back empty");
+}
+
+#[test]
+fn a_transcript_that_cannot_be_written_is_a_warning() {
+    let place = Place::new();
+    // A file where a directory should be stops root as well.
+    fs::write(place.working_dir().join("occupied"), "").unwrap();
+    let mut config = place.config("echo word");
+    config.settings.session.state_dir = "occupied".into();
+    config.settings.max_iterations = 2;
+    let outcome = run(async {
+        let mut runner = open(config).await;
+        let outcome = runner.run().await.unwrap();
+        assert_eq!(runner.state().stats.successful, 2, "the work goes on");
+        runner.close().await;
+        outcome
+    });
+    assert_eq!(outcome, Outcome::LimitReached { iterations: 2 });
+    let warnings = warnings(&place);
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(
+        warnings[0].starts_with("the transcript of iteration 1 is incomplete:"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn transcripts_are_kept_for_their_owner_alone() {
+    let place = Place::new();
+    let mut config = place.config("echo word $TACHIKOMA_ITERATION");
+    config.settings.max_iterations = 1;
+    let directory = run(async {
+        let mut runner = open(config.clone()).await;
+        runner.run().await.unwrap();
+        let loop_id = runner.state().loop_id;
+        runner.close().await;
+        config.transcripts_dir(loop_id)
+    });
+    let path = directory.join("000001.1.log");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "word 1\n");
+    let mode = |path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(path.as_path()), 0o600);
+    assert_eq!(mode(directory.parent().unwrap()), 0o700);
+}

@@ -1,0 +1,379 @@
+//! The operator's word in the middle of everything: pause, resume, stop, skip, shutdown, and a hundred callers at once.
+
+use std::time::Duration;
+
+use tachikoma_core::{Answer, IterationOutcome, Outcome, Record, Rung, Urgency, WaitReason};
+use tachikoma_loop_runner::{LoopCommand, LoopEvent, LoopHandle, LoopState};
+
+use crate::loop_support::{
+    BY_OPERATOR, Place, UNTIL_GO, Watch, accepted, between, lasting, open, states,
+};
+use crate::support::{NOBODY, run, running, unique, until};
+
+const STOP: LoopCommand = LoopCommand::Stop(Urgency::Graceful);
+const PAUSE: LoopCommand = LoopCommand::Pause(Urgency::Graceful);
+const PAUSE_NOW: LoopCommand = LoopCommand::Pause(Urgency::Now);
+
+/// A signal number for shutdowns.
+const SIGTERM: i32 = 15;
+
+/// Longer than any test: whoever waits for it hangs.
+const ENDLESS: &str = "1h";
+
+async fn tell(handle: &LoopHandle, command: LoopCommand) -> String {
+    accepted(handle.command(command).await.unwrap())
+}
+
+fn is_wait(wanted: WaitReason) -> impl Fn(&LoopEvent) -> bool {
+    move |event| matches!(event, LoopEvent::WaitStarted { wait } if wait.reason == wanted)
+}
+
+fn is_paused(event: &LoopEvent) -> bool {
+    matches!(event, LoopEvent::Paused { .. })
+}
+
+fn outcomes(history: &[Record]) -> Vec<IterationOutcome> {
+    let outcome = |record: &Record| match &record.event {
+        LoopEvent::IterationCompleted { report } => Some(report.outcome),
+        LoopEvent::IterationFailed { .. } => Some(IterationOutcome::Failed),
+        _ => None,
+    };
+    history.iter().filter_map(outcome).collect()
+}
+
+#[test]
+fn pause_waits_for_the_iteration_and_pause_now_does_not() {
+    let place = Place::new();
+    run(async {
+        let mut runner = open(place.config(UNTIL_GO)).await;
+        let handle = runner.handle();
+        let mut watch = Watch::on(&runner);
+        let operator = async {
+            watch.launched(1).await;
+            assert_eq!(tell(&handle, PAUSE).await, "pauses after iteration 1");
+            assert_eq!(handle.status().state, LoopState::Running);
+            place.go(1);
+            watch.until("paused", is_paused).await;
+            assert_eq!(tell(&handle, PAUSE).await, "already paused");
+            tell(&handle, LoopCommand::Resume).await;
+            watch.launched(2).await;
+            tell(&handle, PAUSE_NOW).await;
+            watch.until("paused at once", is_paused).await;
+            let waiting = handle.status().waiting.expect("a paused loop waits");
+            assert_eq!(
+                (waiting.reason.as_str(), waiting.until),
+                ("operator", None),
+                "for whom, and until when"
+            );
+            assert_eq!(tell(&handle, STOP).await, "stopped");
+        };
+        let (outcome, ()) = tokio::join!(runner.run(), operator);
+        assert_eq!(outcome.unwrap(), BY_OPERATOR);
+        runner.close().await;
+    });
+    let history = place.history();
+    assert_eq!(
+        outcomes(&history),
+        [IterationOutcome::Succeeded, IterationOutcome::Interrupted]
+    );
+    let last = states(&history).pop();
+    assert_eq!(
+        last,
+        Some(LoopState::Stopped),
+        "a stop ends as Stopped, never as Completed"
+    );
+}
+
+#[test]
+fn delay_and_backoff_listen_to_the_operator() {
+    for reason in [WaitReason::Delay, WaitReason::Backoff] {
+        let place = Place::new();
+        // The sixth failure in a row would wait for half a minute; each wait is skipped up to there.
+        let script = match reason {
+            WaitReason::Delay => "exit 0",
+            WaitReason::Backoff => "exit 1",
+        };
+        let mut config = place.config(script);
+        config.settings.iteration_delay = lasting(ENDLESS);
+        run(async {
+            let mut runner = open(config).await;
+            let handle = runner.handle();
+            let mut watch = Watch::on(&runner);
+            let operator = async {
+                for _ in 0..5 {
+                    watch.until("a wait", is_wait(reason)).await;
+                    assert_eq!(
+                        tell(&handle, LoopCommand::SkipIteration).await,
+                        "skips the wait"
+                    );
+                }
+                watch.until("a long wait", is_wait(reason)).await;
+                let before = handle.status().waiting.expect("it waits");
+                tell(&handle, PAUSE).await;
+                assert_eq!(handle.status().state, LoopState::Paused);
+                tell(&handle, LoopCommand::Resume).await;
+                assert_eq!(
+                    handle.status().waiting,
+                    Some(before),
+                    "the wait goes on, and no longer than it would have"
+                );
+                assert_eq!(tell(&handle, STOP).await, "stopped");
+            };
+            let (outcome, ()) = tokio::join!(runner.run(), operator);
+            assert_eq!(outcome.unwrap(), BY_OPERATOR);
+            runner.close().await;
+        });
+        assert_eq!(outcomes(&place.history()).len(), 6, "{reason}");
+    }
+}
+
+#[test]
+fn a_stop_interrupts_a_command_at_once() {
+    let place = Place::new();
+    let sleep = unique();
+    run(async {
+        let mut runner = open(place.config(&format!("echo up; exec {sleep}"))).await;
+        let handle = runner.handle();
+        let mut watch = Watch::on(&runner);
+        let operator = async {
+            watch.said("up").await;
+            tell(&handle, STOP).await;
+        };
+        let (outcome, ()) = tokio::join!(runner.run(), operator);
+        assert_eq!(outcome.unwrap(), BY_OPERATOR);
+        assert_eq!(running(&sleep), NOBODY);
+        runner.close().await;
+    });
+    let history = place.history();
+    let at = |wanted: fn(&LoopEvent) -> bool| {
+        history
+            .iter()
+            .find(|record| wanted(&record.event))
+            .expect("recorded")
+    };
+    let asked = at(|event| matches!(event, LoopEvent::StopRequested { .. }));
+    let signalled = at(
+        |event| matches!(event, LoopEvent::RungClimbed { rung, .. } if *rung == Rung::Interrupt),
+    );
+    let ended = at(|event| matches!(event, LoopEvent::IterationCompleted { .. }));
+    assert!(
+        signalled.seq > asked.seq && signalled.seq < ended.seq,
+        "it is interrupted because of the stop"
+    );
+    assert!(
+        between(asked, ended) < Duration::from_secs(1),
+        "a program that obeys is gone at once"
+    );
+}
+
+#[test]
+fn a_shutdown_ends_the_loop_from_every_state_and_goes_before_commands() {
+    let place = Place::new();
+    let mut config = place.config("sleep 1000");
+    config.settings.iteration_delay = lasting(ENDLESS);
+    run(async {
+        // In an iteration, with commands waiting.
+        let mut runner = open(config.clone()).await;
+        let handle = runner.handle();
+        let mut watch = Watch::on(&runner);
+        let operator = async {
+            watch.launched(1).await;
+            handle.shut_down(SIGTERM, Urgency::Now);
+            let answer = handle.command(PAUSE).await;
+            let refused = matches!(answer, Ok(Answer::Refused { .. }));
+            assert!(
+                refused,
+                "a loop that stops does not promise a pause: {answer:?}"
+            );
+        };
+        let (outcome, ()) = tokio::join!(runner.run(), operator);
+        let by_signal = Outcome::Signal { signal: SIGTERM };
+        assert_eq!(outcome.unwrap(), by_signal);
+        assert_eq!(runner.state().public(), LoopState::Stopped);
+        runner.close().await;
+
+        // While it is paused.
+        let mut runner = open(config).await;
+        let handle = runner.handle();
+        let mut watch = Watch::on(&runner);
+        let operator = async {
+            watch.launched(2).await;
+            tell(&handle, PAUSE_NOW).await;
+            watch.until("paused", is_paused).await;
+            handle.shut_down(SIGTERM, Urgency::Now);
+        };
+        let (outcome, ()) = tokio::join!(runner.run(), operator);
+        assert_eq!(outcome.unwrap(), by_signal);
+        runner.close().await;
+    });
+    let history = place.history();
+    let stopped = history.iter().filter_map(|record| match &record.event {
+        LoopEvent::Stopped { reason, .. } => Some(reason.as_str()),
+        _ => None,
+    });
+    assert_eq!(
+        stopped.collect::<Vec<_>>(),
+        ["stopped by signal 15"; 2],
+        "each with its event and its reason"
+    );
+}
+
+#[test]
+fn a_shutdown_before_the_run_is_not_lost() {
+    let place = Place::new();
+    run(async {
+        let by_signal = Outcome::Signal { signal: SIGTERM };
+        let mut runner = open(place.config("touch started")).await;
+        runner.handle().shut_down(SIGTERM, Urgency::Graceful);
+        assert_eq!(runner.run().await.unwrap(), by_signal);
+        assert_eq!(runner.state().public(), LoopState::Stopped);
+        // The same before a second run, of a loop that has ended already.
+        runner.handle().shut_down(SIGTERM, Urgency::Graceful);
+        assert_eq!(runner.run().await.unwrap(), by_signal);
+        runner.close().await;
+    });
+    assert!(
+        !place.working_dir().join("started").exists(),
+        "no agent was started"
+    );
+}
+
+/// Sends commands until the loop has ended; returns how many were answered.
+async fn pester(handle: LoopHandle, number: usize) -> usize {
+    let commands = [
+        PAUSE,
+        LoopCommand::Resume,
+        LoopCommand::SkipIteration,
+        LoopCommand::ForceReboot,
+    ];
+    let mut answers = 0;
+    for turn in 0..10 {
+        let mut notices = handle.subscribe();
+        match handle
+            .command(commands[(number + turn) % commands.len()])
+            .await
+        {
+            Ok(Answer::Accepted { .. } | Answer::Refused { .. }) => answers += 1,
+            Err(gone) => panic!("the loop runs, and yet {gone}"),
+        }
+        // Some read a little, some not at all.
+        if number.is_multiple_of(2) {
+            let _ = notices.try_recv();
+        }
+        assert!(!handle.status().state.is_terminal());
+    }
+    answers
+}
+
+/// Twenty-five callers on a thread of their own.
+fn crowd(handle: &LoopHandle, thread: usize) -> usize {
+    run(async {
+        let mut callers = tokio::task::JoinSet::new();
+        for number in 0..25 {
+            callers.spawn(pester(handle.clone(), 25 * thread + number));
+        }
+        let answers = callers.join_all().await;
+        answers.into_iter().sum()
+    })
+}
+
+#[test]
+fn a_hundred_callers_are_all_answered() {
+    let place = Place::new();
+    let answers = run(async {
+        let mut runner = open(place.config("sleep 1000")).await;
+        let handle = runner.handle();
+        let (all_done, crowds_done) = tokio::sync::oneshot::channel();
+        let crowds = handle.clone();
+        let crowds = std::thread::spawn(move || {
+            let answers: usize = std::thread::scope(|scope| {
+                let crowds = &crowds;
+                let threads: Vec<_> = (0..4)
+                    .map(|thread| scope.spawn(move || crowd(crowds, thread)))
+                    .collect();
+                threads
+                    .into_iter()
+                    .map(|thread| thread.join().unwrap())
+                    .sum()
+            });
+            all_done.send(answers).unwrap();
+        });
+        let operator = async {
+            let answers = crowds_done.await.unwrap();
+            tell(&handle, STOP).await;
+            answers
+        };
+        let (outcome, answers) = tokio::join!(runner.run(), operator);
+        assert_eq!(outcome.unwrap(), BY_OPERATOR);
+        assert!(runner.state().stats.close());
+        runner.close().await;
+        crowds.join().unwrap();
+        answers
+    });
+    assert_eq!(answers, 1000);
+}
+
+#[test]
+fn a_subscriber_that_never_reads_does_not_stall_the_loop() {
+    let place = Place::new();
+    // Each iteration is worth several notices: together more than any queue of them holds.
+    let mut config = place.config("echo word; exit 0");
+    config.settings.max_iterations = 300;
+    let (sleeper, outcome) = run(async {
+        let mut runner = open(config).await;
+        let sleepers: Vec<_> = (0..10).map(|_| runner.handle().subscribe()).collect();
+        let outcome = runner.run().await.unwrap();
+        runner.close().await;
+        (sleepers.into_iter().next(), outcome)
+    });
+    assert_eq!(outcome, Outcome::LimitReached { iterations: 300 });
+    let mut sleeper = sleeper.expect("ten of them");
+    let missed = match sleeper.try_recv() {
+        Err(tokio::sync::broadcast::error::TryRecvError::Lagged(missed)) => missed,
+        other => panic!("it was to miss some: {other:?}"),
+    };
+    assert!(missed > 0, "a sleeper is told how much it missed");
+    let whole = place.history();
+    assert_eq!(outcomes(&whole).len(), 300, "the journal has all of it");
+}
+
+#[test]
+fn a_run_whose_future_is_dropped_leaves_nobody_and_can_be_taken_up() {
+    let place = Place::new();
+    let sleep = unique();
+    run(async {
+        let script = format!("echo up; {sleep} & {sleep}");
+        let mut runner = open(place.config(&script)).await;
+        let handle = runner.handle();
+        let mut watch = Watch::on(&runner);
+        tokio::select! {
+            outcome = runner.run() => panic!("ended: {outcome:?}"),
+            () = watch.said("up") => {}
+        }
+        let answer = handle.command(STOP).await.unwrap();
+        assert!(
+            matches!(answer, Answer::Refused { .. }),
+            "nobody runs it: {answer:?}"
+        );
+        // The same runner goes on with the iteration that was cut, after its old agent is gone.
+        let again = async {
+            watch.launched(1).await;
+            tell(&handle, STOP).await;
+        };
+        let (outcome, ()) = tokio::join!(runner.run(), again);
+        assert_eq!(outcome.unwrap(), BY_OPERATOR);
+        runner.close().await;
+        until("no agent is left", || running(&sleep) == NOBODY);
+    });
+    let attempts: Vec<(u32, u32)> = place
+        .history()
+        .iter()
+        .filter_map(|record| match record.event {
+            LoopEvent::IterationStarted {
+                iteration, attempt, ..
+            } => Some((iteration, attempt)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(attempts, [(1, 1), (1, 2)]);
+}

@@ -1,0 +1,204 @@
+//! A loop in a directory of its own, driven through the library's public interface with real child processes.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tachikoma_core::{Answer, Launch, LoopEvent, Outcome, PromptSource, Record, Seq, State};
+use tachikoma_loop_runner::process::Adoption;
+use tachikoma_loop_runner::settings::{AgentName, HumanDuration, Settings};
+use tachikoma_loop_runner::store::{journal, loops};
+use tachikoma_loop_runner::{LoopConfig, LoopRunner, LoopState, Notice};
+use tempfile::TempDir;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::support::{PATIENCE, example};
+
+/// Waits, in an agent's script, until [`Place::go`] with the number of its iteration.
+pub(crate) const UNTIL_GO: &str = "while [ ! -e \"go$TACHIKOMA_ITERATION\" ]; do sleep 0.01; done;";
+
+/// A scratch directory with room for a working directory and a control socket.
+pub(crate) struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("w")).unwrap();
+        Self { dir }
+    }
+
+    pub(crate) fn working_dir(&self) -> PathBuf {
+        self.dir.path().join("w")
+    }
+
+    /// Returns a configuration: the shell runs `script` in every iteration, without delay and without a limit.
+    pub(crate) fn config(&self, script: &str) -> LoopConfig {
+        let mut settings = Settings::default();
+        settings.agent.name = AgentName::Command;
+        settings.agents.command.program = ["sh", "-c", script].map(str::to_owned).to_vec();
+        settings.iteration_delay = HumanDuration::from_secs(0);
+        let launch = Launch {
+            agent: "command".to_owned(),
+            prompt: PromptSource::Text {
+                text: "work".to_owned(),
+            },
+            ..Launch::default()
+        };
+        LoopConfig {
+            settings,
+            working_dir: self.working_dir(),
+            launch,
+            new_loop: false,
+            guard: vec![example("guard").into_os_string()],
+            demo: Vec::new(),
+            runtime_dir: self.dir.path().join("r"),
+            search_path: std::env::var_os("PATH"),
+            adoption: Adoption::Marked,
+            cgroup: true,
+        }
+    }
+
+    /// Lets the agent of an iteration go on that waits with [`UNTIL_GO`].
+    pub(crate) fn go(&self, iteration: u32) {
+        fs::write(self.working_dir().join(format!("go{iteration}")), "").unwrap();
+    }
+
+    /// Reads the history of the current loop from its journal.
+    pub(crate) fn history(&self) -> Vec<Record> {
+        let loop_id = loops::current(&self.working_dir()).unwrap().unwrap();
+        let mut records = Vec::new();
+        let dir = loops::dir(&self.working_dir(), loop_id);
+        journal::read_records(&dir, Seq(0), |record| records.push(record)).unwrap();
+        records
+    }
+}
+
+pub(crate) async fn open(config: LoopConfig) -> LoopRunner {
+    LoopRunner::open(config).await.unwrap()
+}
+
+/// Parses a duration as people write it.
+pub(crate) fn lasting(text: &str) -> HumanDuration {
+    text.parse().unwrap()
+}
+
+/// Returns the public states that a watcher sees, in order: one look after every decision.
+pub(crate) fn states(history: &[Record]) -> Vec<LoopState> {
+    let mut state = State::new(history[0].loop_id);
+    let mut seen = Vec::new();
+    for decision in history.chunk_by(|before, after| before.time == after.time) {
+        for record in decision {
+            state.apply(record);
+        }
+        if seen.last() != Some(&state.public()) {
+            seen.push(state.public());
+        }
+    }
+    seen
+}
+
+/// Returns the words of an answer that accepts.
+pub(crate) fn accepted(answer: Answer) -> String {
+    match answer {
+        Answer::Accepted { note } => note,
+        Answer::Refused { reason, .. } => panic!("refused: {reason}"),
+    }
+}
+
+/// The outcome of a stop by the operator.
+pub(crate) const BY_OPERATOR: Outcome = Outcome::Operator;
+
+/// A subscriber that remembers everything.
+pub(crate) struct Watch {
+    notices: Receiver<Notice>,
+    pub(crate) records: Vec<Arc<Record>>,
+    pub(crate) lines: Vec<String>,
+}
+
+impl Watch {
+    pub(crate) fn on(runner: &LoopRunner) -> Self {
+        Self {
+            notices: runner.handle().subscribe(),
+            records: Vec::new(),
+            lines: Vec::new(),
+        }
+    }
+
+    /// Waits for an event, and returns its record.
+    pub(crate) async fn until(
+        &mut self,
+        what: &str,
+        reached: impl Fn(&LoopEvent) -> bool,
+    ) -> Arc<Record> {
+        let waiting = async {
+            loop {
+                if let Some(record) = self.next().await
+                    && reached(&record.event)
+                {
+                    return record;
+                }
+            }
+        };
+        match tokio::time::timeout(PATIENCE, waiting).await {
+            Ok(record) => record,
+            Err(_) => panic!("not reached: {what}; seen {:#?}", self.records),
+        }
+    }
+
+    /// Waits until an iteration's agent is up, and returns its process id.
+    pub(crate) async fn launched(&mut self, wanted: u32) -> i32 {
+        let started = |event: &LoopEvent| matches!(event, LoopEvent::IterationStarted { iteration, .. } if *iteration == wanted);
+        self.until("the iteration starts", started).await;
+        let up = |event: &LoopEvent| matches!(event, LoopEvent::AgentLaunched { .. });
+        let record = self.until("the agent is up", up).await;
+        match record.event {
+            LoopEvent::AgentLaunched { pid } => i32::try_from(pid).unwrap(),
+            _ => unreachable!("just matched"),
+        }
+    }
+
+    /// Waits until the agent says a line.
+    pub(crate) async fn said(&mut self, line: &str) {
+        let waiting = async {
+            while !self.lines.iter().any(|said| said == line) {
+                self.next().await;
+            }
+        };
+        let came = tokio::time::timeout(PATIENCE, waiting).await;
+        assert!(came.is_ok(), "never said: {line}; said {:?}", self.lines);
+    }
+
+    async fn next(&mut self) -> Option<Arc<Record>> {
+        match self.notices.recv().await {
+            Ok(Notice::Recorded(record)) => {
+                self.records.push(Arc::clone(&record));
+                Some(record)
+            }
+            Ok(Notice::Said { line, .. }) => {
+                self.lines.push(line.to_string());
+                None
+            }
+            Ok(Notice::Unsaid { .. }) => None,
+            Err(RecvError::Lagged(missed)) => panic!("this test reads fast, yet missed {missed}"),
+            Err(RecvError::Closed) => panic!("the runner is gone; seen {:#?}", self.records),
+        }
+    }
+
+    /// Takes in what is there already.
+    pub(crate) fn catch_up(&mut self) {
+        while let Ok(notice) = self.notices.try_recv() {
+            if let Notice::Recorded(record) = notice {
+                self.records.push(record);
+            }
+        }
+    }
+}
+
+/// Returns the time between two records.
+pub(crate) fn between(earlier: &Record, later: &Record) -> Duration {
+    later.time.since(earlier.time)
+}
