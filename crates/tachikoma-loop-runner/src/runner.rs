@@ -285,10 +285,10 @@ impl LoopRunner {
             GuardNews::SpawnFailed {
                 generation,
                 subject,
+                errno,
                 message,
-                ..
             } => {
-                let reason = self.not_launched(subject, &message);
+                let reason = self.not_launched(subject, errno, &message);
                 self.give_up_launch(Generation(generation));
                 self.queue.push_back(Input::Agent {
                     generation: Generation(generation),

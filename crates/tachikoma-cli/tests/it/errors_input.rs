@@ -213,6 +213,24 @@ fn a_program_in_the_path_that_is_not_executable() {
 }
 
 #[test]
+fn a_script_whose_interpreter_is_missing() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[stop_conditions]\nmax_consecutive_failures = 1\n",
+    );
+    scratch.write_script("agent", "#!/nowhere/interpreter\n");
+    let words = ["run", "--quiet", "--prompt-text", "go", "--", "./agent"];
+    assert_snapshot!(shown(&tachikoma(&scratch).run(words)), @"
+    exit: 1
+    --- stdout
+    error: 1 iterations failed in a row (max_consecutive_failures = 1); the last one: program `./agent` is there, but the interpreter that it names is not: No such file or directory (os error 2) (1 iteration, 1 failed, [DURATION])
+    --- stderr
+    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
+    ");
+}
+
+#[test]
 fn an_agent_that_is_misspelt() {
     assert_snapshot!(check(&["run", "--agent", "cluade"]), @"
     exit: 2
