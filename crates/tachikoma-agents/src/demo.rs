@@ -61,21 +61,21 @@ impl DemoAgent {
             stdin: turn.prompt.to_owned(),
         }
     }
+}
 
-    pub(crate) fn observe(&self, line: &str) -> Vec<Observation> {
-        let observation = match serde_json::from_str::<DemoLine>(line) {
-            Ok(DemoLine::Text { text }) => Observation::Said(text),
-            Ok(DemoLine::Context { tokens, window }) => Observation::Measured(Context {
-                tokens,
-                window,
-                estimated: false,
-            }),
-            Ok(DemoLine::ToolStarted { id, name }) => Observation::ToolStarted { id, name },
-            Ok(DemoLine::ToolEnded { id }) => Observation::ToolEnded { id },
-            Ok(DemoLine::Result { success, text }) => Observation::Resulted { success, text },
-            Err(_) => Observation::Said(line.to_owned()),
-        };
-        vec![observation]
+/// Reads one line of the scripted agent.
+pub(crate) fn observe(line: &str) -> Observation {
+    match serde_json::from_str::<DemoLine>(line) {
+        Ok(DemoLine::Text { text }) => Observation::Said(text),
+        Ok(DemoLine::Context { tokens, window }) => Observation::Measured(Context {
+            tokens,
+            window,
+            estimated: false,
+        }),
+        Ok(DemoLine::ToolStarted { id, name }) => Observation::ToolStarted { id, name },
+        Ok(DemoLine::ToolEnded { id }) => Observation::ToolEnded { id },
+        Ok(DemoLine::Result { success, text }) => Observation::Resulted { success, text },
+        Err(_) => Observation::Said(line.to_owned()),
     }
 }
 
@@ -85,9 +85,6 @@ mod tests {
 
     #[test]
     fn lines_become_observations_and_nonsense_is_shown() {
-        let agent = DemoAgent {
-            program: vec!["demo".into()],
-        };
         let context = Context {
             tokens: 5,
             window: 10,
@@ -108,7 +105,7 @@ mod tests {
             ),
             ("panic!", Observation::Said("panic!".to_owned())),
         ] {
-            assert_eq!(agent.observe(line), [observation], "{line}");
+            assert_eq!(observe(line), observation, "{line}");
         }
     }
 }

@@ -112,12 +112,32 @@ impl Agent {
         }
     }
 
-    /// Reads one line of standard output. A line that makes no sense is something said.
+    /// Returns a reader of the agent's standard output, for one launch.
     #[must_use]
-    pub fn observe(&self, line: &str) -> Vec<Observation> {
+    pub fn decoder(&self) -> Decoder {
         match self {
-            Self::Command(_) => vec![Observation::Said(line.to_owned())],
-            Self::Demo(agent) => agent.observe(line),
+            Self::Command(_) => Decoder::Plain,
+            Self::Demo(_) => Decoder::Demo,
+        }
+    }
+}
+
+/// Reads the standard output of one launch, line by line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decoder {
+    /// Every line is something said.
+    Plain,
+    /// Lines of the scripted agent.
+    Demo,
+}
+
+impl Decoder {
+    /// Reads one line. One that makes no sense is something said.
+    #[must_use]
+    pub fn observe(&mut self, line: &str) -> Vec<Observation> {
+        match self {
+            Self::Plain => vec![Observation::Said(line.to_owned())],
+            Self::Demo => vec![demo::observe(line)],
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
+pub use tachikoma_loop_runner::chain;
 use tachikoma_loop_runner::settings::SettingsError;
 use tachikoma_loop_runner::store::StoreError;
 use tachikoma_loop_runner::store::lock::LockError;
@@ -61,12 +62,6 @@ impl Failure {
         }
         ExitCode::from(self.code)
     }
-}
-
-/// Writes an error with its causes on one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 impl From<SettingsError> for Failure {

@@ -141,6 +141,11 @@ pub enum LoopEvent {
         /// When the next rung follows.
         until: Timestamp,
     },
+    /// The whole process, or the machine, stood still; the time-outs under way are later by as much.
+    StoodStill {
+        /// How long.
+        duration_ms: u64,
+    },
     /// What the agent left behind was ended.
     LeftoversEnded {
         /// The processes.

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use crate::state::State;
 
 /// Writes the hand-off for a session that replaced another one; nothing for the first session of a loop, and
-/// nothing after the first iteration of the session.
+/// nothing once an iteration of the session has gone well.
 #[must_use]
 pub fn handoff(state: &State, max_bytes: usize) -> Option<String> {
-    if state.session.number.0 <= 1 || state.session.iterations > 0 {
+    if state.session.number.0 <= 1 || state.session.oriented {
         return None;
     }
     let mut text = String::from("# Hand-off from the session before this one\n\n");
@@ -50,7 +50,7 @@ mod tests {
     use crate::{Exit, Failure, LoopId, SessionNo};
 
     #[test]
-    fn only_the_first_iteration_of_a_later_session_gets_one() {
+    fn a_later_session_gets_one_until_an_iteration_went_well() {
         let mut state = State::new(LoopId::from_u128(1));
         state.session.number = SessionNo(1);
         assert_eq!(handoff(&state, 1000), None);
@@ -65,6 +65,11 @@ mod tests {
         );
         assert_eq!(handoff(&state, 7).unwrap(), "# Hand-");
         state.session.iterations = 1;
+        assert!(
+            handoff(&state, 1000).is_some(),
+            "an iteration that failed has oriented nobody"
+        );
+        state.session.oriented = true;
         assert_eq!(handoff(&state, 1000), None);
     }
 }

@@ -1,5 +1,7 @@
 //! What the core is told: nouns coming in.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -32,6 +34,16 @@ pub enum Input {
         signal: i32,
         /// How fast.
         urgency: Urgency,
+    },
+    /// A signal came before this runner took up the loop: it is ended as it was found, without starting anything.
+    Decline {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// The whole process, or the machine, stood still: that time counts against nobody's time-out.
+    StoodStill {
+        /// How long.
+        duration: Duration,
     },
     /// News about one launch. Stale news, of an earlier generation, is dropped.
     Agent {

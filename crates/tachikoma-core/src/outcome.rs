@@ -179,6 +179,11 @@ pub enum Failure {
         /// How.
         exit: Exit,
     },
+    /// The agent itself reported that its turn went wrong.
+    Reported {
+        /// How its process ended after that.
+        exit: Exit,
+    },
     /// The agent could not be started: its prompt, its program or its directory is missing.
     NotLaunched {
         /// What is missing and where it was looked for.
@@ -202,6 +207,10 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exited { exit } => write!(f, "the agent ended with {exit}"),
+            Self::Reported { exit } => write!(
+                f,
+                "the agent reported that its turn failed, and ended with {exit}"
+            ),
             Self::NoResult { exit } => {
                 write!(f, "the agent ended with {exit} and without a final result")
             }

@@ -1,6 +1,7 @@
 //! The state of a loop: a fold over its records. [`State::apply`] is the only way it changes.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -67,6 +68,8 @@ pub struct Session {
     pub started: Option<Timestamp>,
     /// How many iterations it has finished.
     pub iterations: u32,
+    /// Whether one of them went well: then it knows where the work stands, and needs no hand-off any more.
+    pub oriented: bool,
     /// The latest reading of its context; unknown until the first.
     pub context: Option<Context>,
 }
@@ -283,9 +286,13 @@ impl State {
                     });
                 });
             }
+            LoopEvent::StoodStill { duration_ms } => {
+                self.stand_still(Duration::from_millis(*duration_ms));
+            }
             LoopEvent::IterationCompleted { report } => {
                 self.claimed = report.claimed;
                 if report.outcome == IterationOutcome::Succeeded {
+                    self.session.oriented = true;
                     self.failure_streak = 0;
                 }
                 self.finish_iteration(report.outcome, report.duration_ms);
@@ -353,6 +360,13 @@ impl State {
         self.phase = Phase::Idle;
     }
 
+    fn stand_still(&mut self, duration: Duration) {
+        if let Phase::Rebooting { reboot } = &mut self.phase {
+            reboot.started = reboot.started.after(duration);
+        }
+        self.work(|work| work.postpone(duration));
+    }
+
     fn work(&mut self, change: impl FnOnce(&mut Work)) {
         if let Phase::Working { work } = &mut self.phase {
             change(work);
@@ -361,6 +375,24 @@ impl State {
 }
 
 impl Work {
+    /// Moves every moment from which a time-out counts.
+    fn postpone(&mut self, duration: Duration) {
+        let moments = [&mut self.started, &mut self.active]
+            .into_iter()
+            .chain(&mut self.launched)
+            .chain(self.tools.values_mut().map(|tool| &mut tool.since))
+            .chain(self.result.as_mut().map(|result| &mut result.time))
+            .chain(
+                self.ending
+                    .as_mut()
+                    .map(|ending| &mut ending.boundary_until),
+            )
+            .chain(self.ladder.as_mut().map(|ladder| &mut ladder.until));
+        for moment in moments {
+            *moment = moment.after(duration);
+        }
+    }
+
     fn new(generation: Generation, started: Timestamp) -> Self {
         Self {
             generation,

@@ -11,6 +11,8 @@ mod reboot;
 mod settle;
 mod start;
 
+use std::time::Duration;
+
 use crate::effect::{Effect, Step};
 use crate::event::{LoopEvent, Record};
 use crate::input::Input;
@@ -33,6 +35,8 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         Input::Wake => turn.wake(),
         Input::Command { ticket, command } => turn.command(ticket, command),
         Input::Shutdown { signal, urgency } => turn.shutdown(signal, urgency),
+        Input::Decline { signal } => turn.decline(signal),
+        Input::StoodStill { duration } => turn.stood_still(duration),
         // The one place where stale news is dropped: a late word of session 1 must not touch session 2.
         Input::Agent { generation, news } => {
             if turn
@@ -81,6 +85,18 @@ impl Turn<'_> {
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
+        }
+    }
+
+    /// Takes the time in which nothing could happen out of every time-out that is running.
+    fn stood_still(&mut self, duration: Duration) {
+        match self.state.phase {
+            Phase::Working { .. } | Phase::Rebooting { .. } => {
+                let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+                self.record(LoopEvent::StoodStill { duration_ms });
+            }
+            // A wait ends when it was said to end, and the others have no deadline.
+            Phase::Idle | Phase::Waiting { .. } | Phase::Paused { .. } | Phase::Ended { .. } => {}
         }
     }
 

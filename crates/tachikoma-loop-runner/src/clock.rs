@@ -4,51 +4,77 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tachikoma_core::Timestamp;
 
-/// Returns a time of the operating system as a moment.
-pub(crate) fn timestamp_of(time: SystemTime) -> Timestamp {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
-}
+/// A wall clock that is this much ahead of the monotonic one was set, or the machine was asleep.
+const JUMP: Duration = Duration::from_secs(2);
 
-/// A clock whose time strictly increases: the wall clock when it was made, then monotonic. Setting the wall clock
-/// neither fires a time-out nor holds one back.
+/// A sleeper on the monotonic clock does not notice that the wall clock jumped; it looks at least this often.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// A clock whose time never falls: the wall clock, measured by the monotonic one in between. When the wall clock
+/// is set back, it goes on from where it was; when it jumps ahead, so does this one, and says by how much.
 #[derive(Debug)]
 pub struct Clock {
     start: Timestamp,
     anchor: Instant,
     last: Timestamp,
+    jumped: Duration,
 }
 
 impl Clock {
     /// Makes a clock that goes on after `last`, the latest time that the loop has seen.
     #[must_use]
     pub fn starting_after(last: Timestamp) -> Self {
-        let wall = timestamp_of(SystemTime::now());
-        let start = wall.max(last.after(Duration::from_millis(1)));
         Self {
-            start,
+            start: wall().max(last.after(Duration::from_millis(1))),
             anchor: Instant::now(),
             last,
+            jumped: Duration::ZERO,
         }
     }
 
-    /// Returns the time, later than any time returned before.
+    /// Returns the time, never earlier than any time returned before.
     pub fn now(&mut self) -> Timestamp {
-        let raw = self.start.after(self.anchor.elapsed());
-        self.last = raw.max(self.last.after(Duration::from_millis(1)));
-        self.last
+        let measured = self.start.after(self.anchor.elapsed());
+        self.reading(wall(), measured)
     }
 
-    /// Takes back the time since `stopped`, in which the whole process stood still (Ctrl-Z): no time-out runs on.
-    pub fn stood_still_since(&mut self, stopped: Instant) {
-        self.anchor += stopped.elapsed();
+    /// Returns by how much the time has jumped ahead since this was last asked, if it has.
+    pub fn jumped(&mut self) -> Option<Duration> {
+        Some(std::mem::take(&mut self.jumped)).filter(|jump| !jump.is_zero())
     }
 
-    /// Returns the moment of the runtime's clock at which `deadline` is reached.
+    /// Returns the moment of the runtime's clock at which to look again for the sake of `deadline`.
     #[must_use]
     pub fn instant_of(&self, deadline: Timestamp) -> tokio::time::Instant {
-        tokio::time::Instant::from_std(self.anchor + deadline.since(self.start))
+        let at_latest = Instant::now() + LOOK;
+        tokio::time::Instant::from_std(at_latest.min(self.anchor + deadline.since(self.start)))
     }
+
+    fn reading(&mut self, wall: Timestamp, measured: Timestamp) -> Timestamp {
+        let ahead = wall.since(measured);
+        let now = if ahead >= JUMP {
+            self.jumped += ahead;
+            self.start = wall;
+            self.anchor = Instant::now();
+            wall
+        } else {
+            measured
+        };
+        // Not strictly later: a millisecond per reading would run ahead of the world, and records are ordered by number.
+        self.last = now.max(self.last);
+        self.last
+    }
+}
+
+fn wall() -> Timestamp {
+    timestamp_of(SystemTime::now())
+}
+
+/// Returns a moment of the system's clock, such as that of a file, as a loop writes it.
+#[must_use]
+pub fn timestamp_of(time: SystemTime) -> Timestamp {
+    let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    Timestamp::from_millis(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
 }
 
 /// Returns the moment of a monotonic clock, for measuring.
@@ -62,11 +88,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_strictly_increases_and_goes_on_after_the_last() {
+    fn time_never_falls_and_goes_on_after_the_last() {
         let far = Timestamp::from_millis(4_000_000_000_000);
         let mut clock = Clock::starting_after(far);
         let times: Vec<Timestamp> = (0..100).map(|_| clock.now()).collect();
         assert!(times[0] > far);
-        assert!(times.is_sorted_by(|a, b| a < b));
+        assert!(times.is_sorted());
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_set_back_is_not_followed_and_one_that_jumps_ahead_is() {
+        let mut clock = Clock::starting_after(Timestamp::default());
+        let now = clock.now();
+        let hour = Duration::from_secs(3600);
+        let (second_later, hour_later) = (now.after(Duration::from_secs(1)), now.after(hour));
+        let back = Timestamp::from_millis(now.as_millis() - 3_600_000);
+        assert_eq!(clock.reading(back, second_later), second_later);
+        assert_eq!(clock.jumped(), None);
+        assert_eq!(clock.reading(hour_later, second_later), hour_later);
+        assert_eq!(clock.jumped(), Some(hour - Duration::from_secs(1)));
+        assert_eq!(clock.jumped(), None, "said once");
+        assert!(clock.now() >= hour_later);
     }
 }

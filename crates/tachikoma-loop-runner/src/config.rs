@@ -10,7 +10,7 @@ use tachikoma_core::policy::{RebootRules, Timeouts};
 use tachikoma_core::{Launch, Policy};
 
 use crate::process::Adoption;
-use crate::settings::{AgentName, HumanDuration, PromptChannel, RebootMode, Settings};
+use crate::settings::{AgentName, HumanDuration, PromptChannel, Settings};
 
 /// Everything a [`LoopRunner`](crate::LoopRunner) needs to know.
 #[derive(Clone, Debug)]
@@ -113,7 +113,8 @@ impl LoopConfig {
                 redline_percent: settings.context_redline_percent.get(),
                 after_iterations: settings.reboot.triggers.after_iterations,
                 max_reboots: settings.reboot.max_restarts,
-                immediate: settings.reboot.mode == RebootMode::Immediate,
+                // `reboot.mode` is not built yet: every reboot is graceful.
+                immediate: false,
             },
             ..Policy::default()
         }

@@ -9,6 +9,7 @@ compile_error!(
 pub mod clock;
 pub mod config;
 pub mod control;
+mod error;
 mod handle;
 pub mod process;
 pub mod prompt;
@@ -18,6 +19,7 @@ pub mod settings;
 pub mod store;
 
 pub use config::LoopConfig;
+pub use error::chain;
 pub use handle::{COMMANDS_MAX, Gone, LoopHandle, Notice};
 pub use runner::{Found, LoopRunner, OpenError, RunError};
 pub use tachikoma_core::{LoopCommand, LoopEvent, LoopState, LoopStats};

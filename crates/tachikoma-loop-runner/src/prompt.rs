@@ -1,6 +1,8 @@
 //! The prompt: read anew at every iteration, so that editing it steers a running loop.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::PromptSource;
@@ -30,12 +32,10 @@ pub enum PromptError {
     #[error("the prompt that was given as text is empty")]
     NoWords,
     /// There is too much in it.
-    #[error("prompt {} has {bytes} bytes; more than {PROMPT_MAX_BYTES} cannot be meant", path.display())]
+    #[error("prompt {} has more than {PROMPT_MAX_BYTES} bytes; that cannot be meant", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// Its size.
-        bytes: u64,
     },
     /// It is not text.
     #[error("prompt {} is not UTF-8 text", path.display())]
@@ -58,22 +58,37 @@ pub fn read(source: &PromptSource, working_dir: &Path) -> Result<String, PromptE
 }
 
 fn read_file(path: PathBuf) -> Result<String, PromptError> {
-    let metadata = match std::fs::metadata(&path) {
-        Ok(metadata) => metadata,
+    let bytes = match read_bounded(&path) {
+        Ok(bytes) => bytes,
         Err(source) => return Err(PromptError::Read { path, source }),
     };
-    if metadata.len() > PROMPT_MAX_BYTES {
-        return Err(PromptError::TooLarge {
-            path,
-            bytes: metadata.len(),
-        });
+    if bytes.len() as u64 > PROMPT_MAX_BYTES {
+        return Err(PromptError::TooLarge { path });
     }
-    match std::fs::read(&path).map(String::from_utf8) {
-        Ok(Ok(text)) if text.trim().is_empty() => Err(PromptError::Empty { path }),
-        Ok(Ok(text)) => Ok(text),
-        Ok(Err(_)) => Err(PromptError::NotText { path }),
-        Err(source) => Err(PromptError::Read { path, source }),
+    match String::from_utf8(bytes) {
+        Ok(text) if text.trim().is_empty() => Err(PromptError::Empty { path }),
+        Ok(text) => Ok(text),
+        Err(_) => Err(PromptError::NotText { path }),
     }
+}
+
+/// Reads at most one byte more than a prompt may have. What is no plain file could keep the reader waiting for ever.
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let no_wait = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let file = File::options()
+        .read(true)
+        .custom_flags(no_wait)
+        .open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() {
+        return Err(rustix::io::Errno::ISDIR.into());
+    }
+    if !kind.is_file() {
+        return Err(io::Error::other("it is not a plain file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(PROMPT_MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -109,6 +124,19 @@ mod tests {
         assert_eq!(
             read("binary.md").unwrap_err(),
             "prompt [DIR]/binary.md is not UTF-8 text"
+        );
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            dir.path().join("pipe.md"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        assert_eq!(
+            read("pipe.md").unwrap_err(),
+            "read prompt [DIR]/pipe.md",
+            "and nobody waits for its writer"
         );
         assert_eq!(read("gone.md").unwrap_err(), "read prompt [DIR]/gone.md");
         assert_eq!(read(".").unwrap_err(), "read prompt [DIR]/.", "a directory");

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use tachikoma_agents::Agent;
 use tachikoma_core::{
-    Answer, Generation, Input, InvalidState, LoopEvent, News, Outcome, Policy, Record, Runner,
-    State, Status, Ticket, step,
+    Answer, Generation, Input, InvalidState, Leftover, LoopEvent, News, Outcome, Policy, Record,
+    Runner, State, Status, Ticket, Timestamp, step,
 };
 use tokio::sync::oneshot;
 
@@ -49,6 +49,10 @@ pub struct LoopRunner {
     queue: VecDeque<Input>,
     tickets: HashMap<Ticket, oneshot::Sender<Answer>>,
     last_ticket: Ticket,
+    /// Whether the journal has failed: then the state is ahead of it, and must not be written from.
+    unwritten: bool,
+    /// What an earlier runner left behind and was ended, to be recorded before anything else.
+    leftovers: Vec<Leftover>,
     /// When the whole process was about to be stopped.
     suspended: Option<std::time::Instant>,
 }
@@ -64,6 +68,9 @@ pub enum RunError {
         "the journal cannot be written; the loop has ended, and nothing that was recorded is lost"
     )]
     Journal(#[source] StoreError),
+    /// The journal failed in an earlier run of this runner, which knows more than is written down.
+    #[error("the journal could not be written before; close this runner and open the loop again")]
+    Unwritten,
     /// There is no guard to hold the agent's processes together.
     #[error("the agent's processes cannot be held together")]
     Guard(#[from] GuardError),
@@ -88,11 +95,14 @@ impl LoopRunner {
         &self.state
     }
 
-    /// Runs the loop to its end. May be called again after a stop or an error.
+    /// Runs the loop to its end. May be called again when it has ended with an outcome.
     ///
     /// # Errors
     /// The loop cannot be started or its journal cannot be written; no process of the agent is left in either case.
     pub async fn run(&mut self) -> Result<Outcome, RunError> {
+        if self.unwritten {
+            return Err(RunError::Unwritten);
+        }
         self.state.startable()?;
         // What a run left whose future was dropped: its agent must not meet the next one.
         self.put_away().await;
@@ -114,12 +124,12 @@ impl LoopRunner {
 
     async fn run_to_end(&mut self) -> Result<Outcome, RunError> {
         // A shutdown that came before the run is a shutdown all the same.
-        if let Ok((signal, urgency)) = self.ends.shutdowns.try_recv() {
+        if let Ok((signal, _)) = self.ends.shutdowns.try_recv() {
             if self.state.outcome().is_some() {
                 // The loop has ended before, and stays as it is.
                 return Ok(Outcome::Signal { signal });
             }
-            self.take(Input::Shutdown { signal, urgency }).await?;
+            self.take(Input::Decline { signal }).await?;
         } else {
             self.start().await?;
         }
@@ -144,6 +154,9 @@ impl LoopRunner {
             since,
             containment,
         };
+        if let Some(warning) = left_behind(&std::mem::take(&mut self.leftovers)) {
+            self.take(Input::Trouble { warning }).await?;
+        }
         let launch = self.config.launch.clone();
         self.take(Input::Start { launch, runner }).await
     }
@@ -166,9 +179,19 @@ impl LoopRunner {
         Ok(())
     }
 
-    /// Takes one input through the core: decide, journal, publish, act.
+    /// Takes one input through the core, after the time that passed unnoticed, if any did.
     async fn take(&mut self, input: Input) -> Result<(), RunError> {
         let now = self.clock.now();
+        if let Some(duration) = self.clock.jumped() {
+            self.pass(now, Input::StoodStill { duration }).await?;
+        }
+        let passed = self.pass(now, input).await;
+        self.unwritten |= passed.is_err();
+        passed
+    }
+
+    /// Decide, journal, publish, act.
+    async fn pass(&mut self, now: Timestamp, input: Input) -> Result<(), RunError> {
         let decided = step(&self.policy, &mut self.state, now, input);
         let journalled = if decided.effects.is_empty() {
             self.journal.append(&decided.records)
@@ -180,9 +203,8 @@ impl LoopRunner {
             self.publish(record);
         }
         if self.journal.is_full() {
-            self.journal
-                .next_segment(&mut self.state, now)
-                .map_err(RunError::Journal)?;
+            let opened = self.journal.next_segment(&mut self.state, now);
+            self.publish(opened.map_err(RunError::Journal)?);
         }
         for effect in decided.effects {
             self.perform(effect).await;
@@ -265,10 +287,9 @@ impl LoopRunner {
                 if let Some(guard) = &mut self.guard {
                     guard.resume();
                 }
-                if let Some(stopped) = self.suspended.take() {
-                    self.clock.stood_still_since(stopped);
-                }
-                None
+                let stopped = self.suspended.take()?;
+                let duration = clock::monotonic().saturating_duration_since(stopped);
+                Some(Input::StoodStill { duration })
             }
         }
     }
@@ -383,6 +404,17 @@ impl LoopRunner {
         self.queue.clear();
         self.suspended = None;
     }
+}
+
+fn left_behind(leftovers: &[Leftover]) -> Option<String> {
+    let name = |left: &Leftover| format!("{} (pid {})", left.name, left.pid);
+    let names: Vec<String> = leftovers.iter().map(name).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "ended what an earlier runner had left behind: {}",
+            names.join(", ")
+        )
+    })
 }
 
 enum Arrived {

@@ -48,6 +48,10 @@ pub fn lines(record: &Record) -> Vec<String> {
         },
         LoopEvent::ContextMeasured { context } => context_line(context),
         LoopEvent::RungClimbed { rung, .. } => format!("ending the agent: {rung}"),
+        LoopEvent::StoodStill { duration_ms } => {
+            let stood = span(Duration::from_millis(*duration_ms));
+            format!("stood still for {stood}; no time-out counts that")
+        }
         LoopEvent::LeftoversEnded { leftovers } => {
             let names: Vec<String> = leftovers
                 .iter()

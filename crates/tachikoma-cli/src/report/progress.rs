@@ -91,6 +91,7 @@ impl Screen {
             | LoopEvent::TurnResulted { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
+            | LoopEvent::StoodStill { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationCompleted { .. }
             | LoopEvent::IterationFailed { .. }

@@ -147,6 +147,7 @@ impl Turn<'_> {
 
     fn skip(&mut self) -> Answer {
         match self.state.phase {
+            Phase::Working { .. } if self.state.stop.is_some() => self.refused(STOPPING),
             Phase::Working { .. } => {
                 self.request_ending(Cause::Skip, Urgency::Now);
                 accepted(format!("skips iteration {}", self.state.iteration))

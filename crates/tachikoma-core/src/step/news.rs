@@ -114,9 +114,10 @@ impl Turn<'_> {
         }
         let failure = match work.result {
             Some(result) if result.success => None,
+            Some(_) => Some(Failure::Reported { exit }),
             None if self.policy.agent.event_stream => Some(Failure::NoResult { exit }),
             None if exit.is_success() => None,
-            Some(_) | None => Some(Failure::Exited { exit }),
+            None => Some(Failure::Exited { exit }),
         };
         self.ended(work, exit, claimed, failure);
     }

@@ -3,9 +3,32 @@
 use super::Turn;
 use crate::effect::Effect;
 use crate::event::{Launch, LoopEvent, Resumption, Runner};
+use crate::outcome::Outcome;
 use crate::phase::Phase;
 
 impl Turn<'_> {
+    /// A signal came first: nothing is started, and what an earlier runner was doing is written off.
+    pub(super) fn decline(&mut self, signal: i32) {
+        match self.state.phase {
+            Phase::Ended { .. } => {}
+            Phase::Working { .. } => {
+                self.cut_attempt();
+                self.end(Outcome::Signal { signal });
+            }
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Paused { .. } => self.end(Outcome::Signal { signal }),
+        }
+    }
+
+    fn cut_attempt(&mut self) {
+        self.record(LoopEvent::AttemptCut {
+            iteration: self.state.iteration,
+            attempt: self.state.attempt,
+        });
+    }
+
     pub(super) fn start(&mut self, launch: Launch, runner: Runner) {
         if self.state.startable().is_err() {
             return self.wish(Effect::Finish);
@@ -30,10 +53,7 @@ impl Turn<'_> {
             }
             // What an earlier runner left of the agent is ended before the shell starts a new one.
             Phase::Working { .. } => {
-                self.record(LoopEvent::AttemptCut {
-                    iteration: self.state.iteration,
-                    attempt: self.state.attempt,
-                });
+                self.cut_attempt();
                 self.settle(None);
             }
             Phase::Rebooting { reboot } => {

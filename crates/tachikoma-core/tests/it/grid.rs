@@ -164,6 +164,10 @@ fn inputs(play: &Play) -> Vec<Column> {
     ] {
         inputs.push(Input::Renewed { session, result });
     }
+    inputs.push(Input::Decline { signal: 15 });
+    inputs.push(Input::StoodStill {
+        duration: Duration::from_secs(3600),
+    });
     inputs.push(Input::Trouble {
         warning: "disk".to_owned(),
     });
@@ -225,6 +229,8 @@ fn name(column: &Column) -> String {
             Ok(_) => "renewed".to_owned(),
             Err(_) => "not renewed".to_owned(),
         },
+        Input::Decline { .. } => "decline".to_owned(),
+        Input::StoodStill { .. } => "stood still".to_owned(),
         Input::Trouble { .. } => "trouble".to_owned(),
     }
 }

@@ -66,6 +66,7 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::TurnResulted { .. } => "TurnResulted",
         LoopEvent::EndingRequested { .. } => "EndingRequested",
         LoopEvent::RungClimbed { .. } => "RungClimbed",
+        LoopEvent::StoodStill { .. } => "StoodStill",
         LoopEvent::LeftoversEnded { .. } => "LeftoversEnded",
         LoopEvent::IterationCompleted { .. } => "IterationCompleted",
         LoopEvent::IterationFailed { .. } => "IterationFailed",
@@ -157,6 +158,7 @@ pub fn fact(record: &Record) -> String {
             format!("{cause} within {}", until(boundary_until))
         }
         LoopEvent::RungClimbed { rung, until: next } => format!("{rung} {}", until(next)),
+        LoopEvent::StoodStill { duration_ms } => format!("{duration_ms} ms"),
         LoopEvent::LeftoversEnded { leftovers } => leftovers.len().to_string(),
         LoopEvent::IterationCompleted { report } => {
             let claim = if report.claimed { ", claimed" } else { "" };

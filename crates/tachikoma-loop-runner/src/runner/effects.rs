@@ -8,6 +8,7 @@ use tachikoma_agents::Turn;
 use tachikoma_core::{Effect, Generation, Input, News, SessionNo, handoff};
 
 use super::LoopRunner;
+use crate::error::chain;
 use crate::process::{Spawn, SpawnSubject, input, output};
 use crate::prompt;
 use crate::session::process::LiveLaunch;
@@ -112,7 +113,7 @@ impl LoopRunner {
         let notices = self.ends.notices.clone();
         self.launch = Some(LiveLaunch::begin(
             generation,
-            self.agent.clone(),
+            self.agent.decoder(),
             pump,
             notices,
         ));
@@ -195,18 +196,6 @@ fn turn_variables(iteration: u32, attempt: u32, session: SessionNo) -> [(OsStrin
         pair("TACHIKOMA_ATTEMPT", attempt.to_string()),
         pair("TACHIKOMA_SESSION", session.to_string()),
     ]
-}
-
-/// Writes an error with its causes on one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 /// Looks a program up as a shell would. Returns why it cannot be run, if it cannot.

@@ -7,7 +7,7 @@ use tachikoma_agents::Turn;
 use tachikoma_core::{LoopId, Outcome, State, Status, Ticket};
 
 use super::LoopRunner;
-use super::effects::{chain, find_program};
+use super::effects::find_program;
 use crate::clock::Clock;
 use crate::config::{AgentError, LoopConfig};
 use crate::control::{Server, ServerError};
@@ -78,11 +78,11 @@ impl LoopRunner {
         let agent = config.agent()?;
         preflight(&config, &agent)?;
         let mut lock = WorkLock::acquire(&config.working_dir).await?;
-        let leftovers = lock.crashed().map_or(0, |dead| {
-            orphans::end_leftovers(&dead.loop_id.to_string()).len()
+        let leftovers = lock.crashed().map_or_else(Vec::new, |dead| {
+            orphans::end_leftovers(&dead.loop_id.to_string())
         });
         let current = loops::current(&config.working_dir)?;
-        let (journal, state, mut clock, found) = open_journal(&config, current, leftovers)?;
+        let (journal, state, mut clock, found) = open_journal(&config, current, leftovers.len())?;
         let (handle, ends) = handle::channel(Status::of(&state, true));
         let bound = Server::bind(&config.runtime_dir, state.loop_id, handle.clone());
         if bound.is_err() && found == Found::Nothing {
@@ -115,6 +115,8 @@ impl LoopRunner {
             queue: std::collections::VecDeque::new(),
             tickets: std::collections::HashMap::new(),
             last_ticket: Ticket(0),
+            unwritten: false,
+            leftovers,
             suspended: None,
         })
     }
@@ -179,12 +181,4 @@ fn open_journal(
     let dir = loops::dir(&config.working_dir, loop_id);
     let (journal, state) = Journal::create(&dir, loop_id, clock.now())?;
     Ok((journal, state, clock, Found::Nothing))
-}
-
-impl OpenError {
-    /// Returns the error with its causes on one line.
-    #[must_use]
-    pub fn chain(&self) -> String {
-        chain(self)
-    }
 }

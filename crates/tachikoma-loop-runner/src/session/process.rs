@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tachikoma_agents::{Agent, Observation, line::Line};
+use tachikoma_agents::{Decoder, Observation, line::Line};
 use tachikoma_core::{Exit, Generation, Leftover, News};
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -51,14 +51,14 @@ impl LiveLaunch {
     /// Begins to read the output of a launch.
     pub fn begin(
         generation: Generation,
-        agent: Agent,
+        decoder: Decoder,
         pump: Pump,
         notices: broadcast::Sender<Notice>,
     ) -> Self {
         let (out, news) = mpsc::channel(NEWS_MAX);
         let (drain, drained) = oneshot::channel();
         let reader = Reader {
-            agent,
+            decoder,
             out,
             screen: Screen::new(notices),
             seen: Vec::new(),
@@ -100,7 +100,7 @@ impl LiveLaunch {
 
 /// The task that reads one launch.
 struct Reader {
-    agent: Agent,
+    decoder: Decoder,
     out: mpsc::Sender<LaunchNews>,
     screen: Screen,
     seen: Vec<Observation>,
@@ -114,13 +114,13 @@ impl Reader {
         let mut ended = false;
         loop {
             let Self {
-                agent,
+                decoder,
                 screen,
                 seen,
                 ..
             } = &mut self;
             let throttled = mentioned || screen.is_throttled();
-            let mut sink = |stream, line: Line<'_>| take(agent, screen, seen, stream, &line);
+            let mut sink = |stream, line: Line<'_>| take(decoder, screen, seen, stream, &line);
             // Ends when the process is gone, or when the launch is given up and the other end is dropped.
             let brought = tokio::select! {
                 biased;
@@ -144,12 +144,12 @@ impl Reader {
             }
         }
         let Self {
-            agent,
+            decoder,
             screen,
             seen,
             ..
         } = &mut self;
-        pump.drain(&mut |stream, line: Line<'_>| take(agent, screen, seen, stream, &line))
+        pump.drain(&mut |stream, line: Line<'_>| take(decoder, screen, seen, stream, &line))
             .await;
         self.report().await;
         self.screen.refill();
@@ -185,7 +185,7 @@ enum Brought {
 
 /// Takes one line of output: shown to whoever watches, and read for what the agent does.
 fn take(
-    agent: &Agent,
+    decoder: &mut Decoder,
     screen: &mut Screen,
     seen: &mut Vec<Observation>,
     stream: Stream,
@@ -194,7 +194,7 @@ fn take(
     if stream == Stream::Stderr {
         return screen.show(stream, &line.text);
     }
-    for observation in agent.observe(&line.text) {
+    for observation in decoder.observe(&line.text) {
         match observation {
             Observation::Said(text) => screen.show(stream, &text),
             Observation::Measured(_)

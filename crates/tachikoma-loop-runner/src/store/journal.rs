@@ -108,7 +108,13 @@ impl Journal {
             buffer: Vec::new(),
         };
         journal.cut_tail()?;
-        Ok((journal, replayed.state))
+        let mut state = replayed.state;
+        if journal.len == 0 {
+            // The runner died between making the segment and its first record.
+            let now = state.time;
+            journal.open_segment(&mut state, now)?;
+        }
+        Ok((journal, state))
     }
 
     /// Appends records, and returns when they are on disk.
@@ -149,19 +155,23 @@ impl Journal {
         self.len >= SEGMENT_MAX_BYTES
     }
 
-    /// Closes the segment and begins the next one with the full state.
+    /// Closes the segment and begins the next one with the full state. Returns the record that does so.
     ///
     /// # Errors
-    /// The new segment cannot be made; the old one stays in use.
-    pub fn next_segment(&mut self, state: &mut State, now: Timestamp) -> Result<(), StoreError> {
+    /// The new segment cannot be made.
+    pub fn next_segment(
+        &mut self,
+        state: &mut State,
+        now: Timestamp,
+    ) -> Result<Record, StoreError> {
         self.file
             .sync_data()
             .map_err(StoreError::io("sync", &self.path))?;
         let mut next = Self::new_segment(&self.dir, self.segment + 1)?;
-        next.open_segment(state, now)?;
+        let opened = next.open_segment(state, now)?;
         next.sync()?;
         *self = next;
-        Ok(())
+        Ok(opened)
     }
 
     fn new_segment(dir: &Path, segment: u32) -> Result<Self, StoreError> {
@@ -183,7 +193,7 @@ impl Journal {
         })
     }
 
-    fn open_segment(&mut self, state: &mut State, now: Timestamp) -> Result<(), StoreError> {
+    fn open_segment(&mut self, state: &mut State, now: Timestamp) -> Result<Record, StoreError> {
         let record = Record {
             seq: state.seq.next(),
             time: now.max(state.time),
@@ -196,7 +206,7 @@ impl Journal {
         };
         self.append(std::slice::from_ref(&record))?;
         state.apply(&record);
-        Ok(())
+        Ok(record)
     }
 
     /// Returns when everything that was appended is on disk and can be found there.

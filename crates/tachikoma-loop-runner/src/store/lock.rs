@@ -98,8 +98,9 @@ impl WorkLock {
         }
         // Whoever deleted the file between our open and our lock has left us the lock of nothing.
         let ours = file.metadata().map_err(StoreError::io("stat", path))?;
-        let theirs = std::fs::metadata(path);
-        if theirs.is_ok_and(|theirs| theirs.ino() != ours.ino() || theirs.dev() != ours.dev()) {
+        let is_ours = std::fs::metadata(path)
+            .is_ok_and(|theirs| theirs.ino() == ours.ino() && theirs.dev() == ours.dev());
+        if !is_ours {
             return Ok(None);
         }
         let mut text = String::new();

@@ -102,7 +102,7 @@ fn a_stream_that_ends_without_a_result_failed_whatever_its_exit() {
     6.0 wake: IterationStarted(3 attempt 1) ! launch
     6.0 launched: AgentLaunched(77)
     6.0 resulted false: TurnResulted(false)
-    6.0 exited 0: IterationFailed(3: the agent ended with exit 0; streak 1), WaitStarted(backoff 1s)
+    6.0 exited 0: IterationFailed(3: the agent reported that its turn failed, and ended with exit 0; streak 1), WaitStarted(backoff 1s)
     ");
 }
 

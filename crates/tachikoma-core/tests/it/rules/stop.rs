@@ -205,7 +205,7 @@ fn of_two_causes_the_worse_one_says_what_became_of_the_iteration() {
     0.0 reboot: RebootRequested(asked for by the operator), EndingRequested(hand over within 30s) ! ok: reboots; iteration 1 is handed over
     0.0 skip: EndingRequested(skip within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: skips iteration 1
     0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s) ! ok: stops; iteration 1 is interrupted
-    0.0 skip: RungClimbed(terminate 5s) ! signal terminate ! ok: skips iteration 1
+    0.0 skip: - ! refused in running: the loop is stopping
     0.0 killed 2: IterationCompleted(1 interrupted, needs reboot), Stopped(stopped by the operator) ! finish
     ");
 }

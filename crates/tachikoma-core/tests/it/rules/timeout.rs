@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::Timeouts;
-use tachikoma_core::{Policy, State};
+use tachikoma_core::{Input, Policy, State};
 
 use super::stream;
 use crate::play::Play;
@@ -171,4 +171,38 @@ fn tool_calls_that_never_end_do_not_fill_the_memory() {
     let tools = play.journal.len();
     play.tool("one more");
     assert_eq!(play.journal.len(), tools, "the bound holds");
+}
+
+#[test]
+fn time_in_which_everything_stood_still_counts_against_no_timeout() {
+    let mut play = Play::up(stream());
+    play.tool("a").hush();
+    let before = patience(&play.state, &play.policy).unwrap();
+    let duration = Duration::from_secs(5000);
+    play.seconds(5000)
+        .input("stood still", Input::StoodStill { duration })
+        .wake();
+    assert_eq!(patience(&play.state, &play.policy), Some(before));
+    play.tool_ended("a").resulted(true).exited(0);
+    insta::assert_snapshot!(play.told(), @"
+    5000.0 stood still: StoodStill(5000000 ms)
+    5000.0 wake: -
+    5000.0 tool ended: ToolEnded(a)
+    5000.0 resulted true: TurnResulted(true)
+    5000.0 exited 0: IterationCompleted(1 succeeded), WaitStarted(delay 5s)
+    ");
+    assert_eq!(play.state.stats.execution_ms, 0, "nor as work");
+}
+
+#[test]
+fn a_wait_ends_when_it_was_said_to_end_although_everything_stood_still() {
+    let mut play = Play::up(Policy::default());
+    play.exited(0).hush().seconds(60);
+    let duration = Duration::from_secs(60);
+    play.input("stood still", Input::StoodStill { duration })
+        .wake();
+    insta::assert_snapshot!(play.told(), @"
+    60.0 stood still: -
+    60.0 wake: IterationStarted(2 attempt 1) ! launch
+    ");
 }

@@ -139,6 +139,7 @@ impl Audit {
             | LoopEvent::TurnResulted { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
+            | LoopEvent::StoodStill { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::Warned { .. } => {}

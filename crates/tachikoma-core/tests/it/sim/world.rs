@@ -179,6 +179,8 @@ impl World {
             | Input::Wake
             | Input::Command { .. }
             | Input::Shutdown { .. }
+            | Input::Decline { .. }
+            | Input::StoodStill { .. }
             | Input::Trouble { .. } => false,
         };
         let idle = self.feed(coverage, input);

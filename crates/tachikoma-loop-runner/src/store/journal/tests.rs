@@ -133,3 +133,20 @@ fn a_newer_format_and_a_gap_are_refused() {
         })
     ));
 }
+
+#[test]
+fn a_segment_that_never_got_its_first_record_gets_it_from_the_next_runner() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, state) = fresh(dir.path());
+    std::fs::write(dir.path().join("a/journal-0002.jsonl"), "{\"seq\":").unwrap();
+    let (journal, taken_up) = Journal::open(&dir.path().join("a")).unwrap();
+    assert_eq!(taken_up.seq, state.seq.next());
+    drop(journal);
+    let text = std::fs::read_to_string(dir.path().join("a/journal-0002.jsonl")).unwrap();
+    let first = decode(text.lines().next().unwrap()).unwrap();
+    assert!(
+        matches!(first.event, LoopEvent::SegmentOpened { .. }),
+        "{text}"
+    );
+    assert_eq!(read_state(&dir.path().join("a")).unwrap(), taken_up);
+}

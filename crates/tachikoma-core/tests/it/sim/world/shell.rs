@@ -22,6 +22,8 @@ impl World {
             | Input::Shutdown { .. }
             | Input::Agent { .. }
             | Input::Renewed { .. }
+            | Input::Decline { .. }
+            | Input::StoodStill { .. }
             | Input::Trouble { .. } => None,
         };
         let was = words::phase(&self.state.phase);
@@ -159,6 +161,8 @@ impl World {
             | Input::Command { .. }
             | Input::Shutdown { .. }
             | Input::Renewed { .. }
+            | Input::Decline { .. }
+            | Input::StoodStill { .. }
             | Input::Trouble { .. } => true,
         });
         let end = self.now + self.dice.between(0, 300);
