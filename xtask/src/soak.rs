@@ -14,7 +14,7 @@ use crate::check::succeeds;
 const ROUNDS: u32 = 50;
 
 /// Loops that the simulation lives through for each round.
-const LOOPS_PER_ROUND: u32 = 4_000;
+const LOOPS_PER_ROUND: u32 = 20_000;
 
 /// A load takes as long as so many rounds of the others.
 const ROUNDS_PER_LOAD: u32 = 10;

@@ -53,11 +53,8 @@ impl Loaded {
     /// written where they must not be guessed.
     #[must_use]
     pub fn hash(&self) -> u32 {
-        let mut leaves = keys::leaves(&self.settings);
-        leaves.sort_by(|(a, _), (b, _)| a.cmp(b));
-        leaves.iter().fold(0, |hash, (key, value)| {
-            crc32c::crc32c_append(hash, format!("{key}={value}\n").as_bytes())
-        })
+        let text = serde_json::to_vec(&self.settings).expect("plain data always serialises");
+        crc32c::crc32c(&text)
     }
 
     /// Returns the keys somebody set although what they stand for is not built yet.

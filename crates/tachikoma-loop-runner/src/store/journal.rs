@@ -14,7 +14,7 @@ pub const FORMAT: u32 = 1;
 /// A segment is closed when it has grown to this: small enough to read in a moment, large enough to be rare.
 const SEGMENT_MAX_BYTES: u64 = 16 << 20;
 
-/// The directories from a loop's own up to the working directory: the loop's, `loops`, `.ralph`, the working directory.
+/// The directories above a journal: the loop's, `loops`, `.ralph`, the working directory.
 const ABOVE_JOURNAL: usize = 4;
 
 /// Between the record and its checksum.
@@ -48,33 +48,21 @@ impl Journal {
         loop_id: LoopId,
         now: Timestamp,
     ) -> Result<(Self, State), StoreError> {
-        // The directory of the loops is made by the first loop, together with those above it up to the working directory.
-        let first = dir.parent().is_none_or(|loops| !loops.is_dir());
-        let new_entries_in = if first { ABOVE_JOURNAL } else { 2 };
         if let Some(loops) = dir.parent() {
             make_dir(loops)?;
         }
         make_dir(dir)?;
-        let begun = Self::begin(dir, loop_id, now, new_entries_in);
+        let begun = Self::begin(dir, loop_id, now);
         if begun.is_err() {
             Self::discard(dir);
         }
         begun
     }
 
-    fn begin(
-        dir: &Path,
-        loop_id: LoopId,
-        now: Timestamp,
-        new_entries_in: usize,
-    ) -> Result<(Self, State), StoreError> {
+    fn begin(dir: &Path, loop_id: LoopId, now: Timestamp) -> Result<(Self, State), StoreError> {
         let mut state = State::new(loop_id);
         let mut journal = Self::new_segment(dir, 1)?;
-        journal.unsynced_dirs = dir
-            .ancestors()
-            .take(new_entries_in)
-            .map(Path::to_owned)
-            .collect();
+        journal.unsynced_dirs = way_to(dir);
         journal.open_segment(&mut state, now)?;
         Ok((journal, state))
     }
@@ -104,7 +92,8 @@ impl Journal {
             segment: replayed.segment,
             len: replayed.len,
             synced: false,
-            unsynced_dirs: Vec::new(),
+            // A runner that died young may not have come so far.
+            unsynced_dirs: way_to(dir),
             buffer: Vec::new(),
         };
         journal.cut_tail()?;
@@ -228,6 +217,14 @@ impl Journal {
             .set_len(self.len)
             .map_err(StoreError::io("truncate", &self.path))
     }
+}
+
+/// Returns the directories from a loop's own up to the working directory.
+fn way_to(dir: &Path) -> Vec<PathBuf> {
+    dir.ancestors()
+        .take(ABOVE_JOURNAL)
+        .map(Path::to_owned)
+        .collect()
 }
 
 /// Returns the file name of a segment.

@@ -150,3 +150,27 @@ fn a_segment_that_never_got_its_first_record_gets_it_from_the_next_runner() {
     );
     assert_eq!(read_state(&dir.path().join("a")).unwrap(), taken_up);
 }
+
+#[test]
+fn the_way_to_a_new_journal_is_synced_with_its_first_synced_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let loops = dir.path().join(".ralph/loops");
+    let dir_a = loops.join("a");
+    let now = Timestamp::from_millis(5);
+    let (mut journal, mut state) = Journal::create(&dir_a, LoopId::from_u128(1), now).unwrap();
+    let way = [
+        dir_a.clone(),
+        loops,
+        dir.path().join(".ralph"),
+        dir.path().to_owned(),
+    ];
+    assert_eq!(journal.unsynced_dirs, way);
+    assert!(!journal.synced);
+    launch(&mut journal, &mut state);
+    assert!(journal.synced && journal.unsynced_dirs.is_empty());
+    let (journal, _) = Journal::open(&dir_a).unwrap();
+    assert_eq!(
+        journal.unsynced_dirs, way,
+        "who made it may have died at once"
+    );
+}
