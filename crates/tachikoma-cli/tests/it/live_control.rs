@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -127,6 +128,13 @@ fn hit_and_run() {
     if let Some(socket) = std::env::var_os(VICTIM) {
         let mut stream = UnixStream::connect(socket).unwrap();
         writeln!(stream, "{}", request("stop")).unwrap();
+        // Somebody else keeps the line open, so that it looks as if the caller waited for its answer.
+        let kept = Stdio::from(OwnedFd::from(stream));
+        Command::new("sleep")
+            .arg("1000")
+            .stdout(kept)
+            .spawn()
+            .unwrap();
     }
 }
 
