@@ -5,8 +5,12 @@
     reason = "a chore talks to the person who started it"
 )]
 
+mod bench;
 mod check;
 mod licences;
+mod picture;
+mod product;
+mod soak;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -18,15 +22,24 @@ usage: cargo xtask <chore>
   check      everything that must hold before a change is merged
   tidy       only the rules about the sources themselves
   licences   licences, bans and sources of the dependencies (needs cargo-deny)
+  bench      [--json FILE] [--strict] [NAME...]: speed and memory, beside their goals
+  soak       [--rounds N] [NAME...]: what a test shows once, many times over
+  picture    the README's picture, from a run of the demonstration
 ";
+
+/// A chore with the words that follow its name.
+type Chore = fn(&Path, &[&str]) -> Result<(), String>;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let chore: fn(&Path) -> Result<(), String> = match words[..] {
-        ["check"] => check::run,
-        ["tidy"] => tidy::run,
-        ["licences"] => licences::run,
+    let (chore, rest): (Chore, &[&str]) = match &words[..] {
+        ["check"] => (|root, _| check::run(root), &[]),
+        ["tidy"] => (|root, _| tidy::run(root), &[]),
+        ["licences"] => (|root, _| licences::run(root), &[]),
+        ["bench", rest @ ..] => (bench::run, rest),
+        ["soak", rest @ ..] => (soak::run, rest),
+        ["picture"] => (|root, _| picture::run(root), &[]),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -36,7 +49,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match root().and_then(|root| chore(&root)) {
+    match root().and_then(|root| chore(&root, rest)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");

@@ -95,10 +95,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub agent: Option<String>,
     /// How many iterations the loop may run over its whole life; 0 = no limit
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
     pub max_iterations: Option<u32>,
     /// How long to wait after an iteration, such as 5s
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub delay: Option<String>,
     /// Print the journal's records, one JSON object per line
     #[arg(long, conflicts_with = "quiet")]
@@ -138,4 +138,10 @@ pub struct DemoArgs {
     /// Where to work; a temporary directory, removed afterwards, if not given
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+}
+
+/// Reads a number of things. The usual message ("invalid digit found in string") does not say what would be right.
+fn count(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|_| format!("it must be a whole number from 0 to {}", u32::MAX))
 }

@@ -14,7 +14,7 @@ use crate::out;
 const WINDOW: u64 = 200_000;
 
 /// Tokens that one item of the plan costs.
-const ITEM_TOKENS: u64 = 52_000;
+const ITEM_TOKENS: u64 = 41_000;
 
 /// A pace at which a person can follow.
 const PACE: Duration = Duration::from_millis(350);

@@ -1,8 +1,10 @@
 //! What is said when something cannot be done: what happened, to which object, what to do next; and the exit code.
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use tachikoma_loop_runner::settings::SettingsError;
+use tachikoma_loop_runner::store::StoreError;
 use tachikoma_loop_runner::store::lock::LockError;
 use tachikoma_loop_runner::{OpenError, RunError};
 
@@ -73,6 +75,28 @@ impl From<SettingsError> for Failure {
     }
 }
 
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        let what = chain(&error);
+        match error {
+            StoreError::Io { source, .. } => Self::new(what).hint(match source.kind() {
+                ErrorKind::PermissionDenied => "look at owner and mode there: it must be your own",
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                    "make room; `tachikoma run` goes on when there is some"
+                }
+                ErrorKind::ReadOnlyFilesystem => "that file system is mounted read-only",
+                _ => "`.ralph` must be a directory of your own: move away what is in its place",
+            }),
+            StoreError::Damaged { .. } => Self::new(what).hint(
+                "nothing was changed; mend it, or `tachikoma run --new` begins a new loop beside it",
+            ),
+            StoreError::Newer { .. } => Self::new(what).hint(
+                "nothing was changed; use the version that wrote it, or `tachikoma run --new` begins a new loop beside it",
+            ),
+        }
+    }
+}
+
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         let what = chain(&error);
@@ -87,9 +111,7 @@ impl From<OpenError> for Failure {
             OpenError::Lock(LockError::Held { .. }) => {
                 Self::new(what).hint("`tachikoma status` shows what it does, `tachikoma stop` ends it")
             }
-            OpenError::Lock(LockError::Store(_)) | OpenError::Store(_) => {
-                Self::new(what).hint("nothing was changed; see docs/troubleshooting.md")
-            }
+            OpenError::Lock(LockError::Store(error)) | OpenError::Store(error) => error.into(),
             OpenError::Control(_) => {
                 Self::new(what).hint("set XDG_RUNTIME_DIR to a short path of your own")
             }

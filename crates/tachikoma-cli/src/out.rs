@@ -10,9 +10,10 @@ pub fn line(text: &str) {
     }
 }
 
-/// Prints a line of a loop's report. A reader that has gone changes nothing: neither the loop nor its exit code.
-pub fn report(text: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
+/// Prints a line about a running loop. Whoever reads may have gone; the loop goes on without an audience.
+pub fn tell(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
 /// Says something on standard error. Where nobody listens, nothing is lost.

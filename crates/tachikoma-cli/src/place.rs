@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use tachikoma_core::LoopId;
 use tachikoma_loop_runner::settings::Layers;
 use tachikoma_loop_runner::store::loops;
 
@@ -20,6 +21,7 @@ impl Place {
     pub fn here() -> Result<Self, Failure> {
         let directory = std::env::current_dir().map_err(|error| {
             Failure::usage(format!("the current directory cannot be used: {error}"))
+                .hint("it may have been deleted or moved; `cd` to one that exists")
         })?;
         Ok(Self { directory })
     }
@@ -58,9 +60,24 @@ impl Place {
             .find_map(|dir| loops::working_dir_of(&dir))
     }
 
+    /// Finds the loop around here that was begun last, with its working directory.
+    pub fn current_loop(&self) -> Result<(LoopId, PathBuf), Failure> {
+        if let Some(working_dir) = self.working_dir()
+            && let Some(loop_id) = loops::current(&working_dir)?
+        {
+            return Ok((loop_id, working_dir));
+        }
+        Err(
+            Failure::new(format!("no loop in {}", self.directory.display()))
+                .hint("`tachikoma run` starts one"),
+        )
+    }
+
     fn configured_dir(&self) -> Option<PathBuf> {
         let loaded = self.layers().ok()?.load().ok()?;
-        Some(self.directory.join(loaded.settings.working_dir))
+        // Without the `.` of the default, which would show in messages.
+        let path = self.directory.join(loaded.settings.working_dir);
+        Some(path.components().collect())
     }
 
     /// Returns the directory for sockets: the user's own.

@@ -12,7 +12,8 @@ use std::time::Duration;
 use tachikoma_core::{Record, Seq};
 use tachikoma_loop_runner::Notice;
 use tachikoma_loop_runner::store::journal;
-use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::mpsc;
 
 use crate::sanitise::sanitise;
@@ -56,6 +57,10 @@ impl Reporter {
         seen: Seq,
     ) -> Self {
         let (orders, inbox) = mpsc::unbounded_channel();
+        if style == Style::Quiet {
+            // Nothing to report: no thread, and nobody for the loop to wake with every record.
+            return Self { orders };
+        }
         let screen = Screen::new(style == Style::Lines);
         let desk = Desk {
             style,
@@ -109,6 +114,7 @@ impl Desk {
         mut notices: broadcast::Receiver<Notice>,
         mut orders: mpsc::UnboundedReceiver<Order>,
     ) {
+        self.catch_up();
         let mut open = true;
         // Ends by an order, or with the last handle on the reporter.
         loop {
@@ -128,7 +134,7 @@ impl Desk {
                         self.screen.show();
                     }
                     Some(Order::Finish(done)) => {
-                        self.catch_up();
+                        self.drain(&mut notices);
                         self.screen.clear();
                         let _ = done.send(());
                         return;
@@ -136,6 +142,17 @@ impl Desk {
                     None => return,
                 },
                 () = tokio::time::sleep(REDRAW), if self.screen.is_live() => self.screen.draw(),
+            }
+        }
+    }
+
+    /// Reports what has come and was not looked at yet.
+    fn drain(&mut self, notices: &mut broadcast::Receiver<Notice>) {
+        loop {
+            match notices.try_recv() {
+                Ok(notice) => self.notice(&notice),
+                Err(TryRecvError::Lagged(_)) => self.catch_up(),
+                Err(TryRecvError::Empty | TryRecvError::Closed) => return,
             }
         }
     }

@@ -242,6 +242,17 @@ pub enum LoopEvent {
     },
 }
 
+impl LoopEvent {
+    /// Returns whether this is how a run ends.
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
+        matches!(
+            self,
+            Self::Completed { .. } | Self::Stopped { .. } | Self::Error { .. }
+        )
+    }
+}
+
 /// What a run was told to do: recorded, so that a bare `run` can do it again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {

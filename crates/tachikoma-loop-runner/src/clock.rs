@@ -4,6 +4,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tachikoma_core::Timestamp;
 
+/// Returns a time of the operating system as a moment.
+pub(crate) fn timestamp_of(time: SystemTime) -> Timestamp {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
 /// A clock whose time strictly increases: the wall clock when it was made, then monotonic. Setting the wall clock
 /// neither fires a time-out nor holds one back.
 #[derive(Debug)]
@@ -17,10 +23,7 @@ impl Clock {
     /// Makes a clock that goes on after `last`, the latest time that the loop has seen.
     #[must_use]
     pub fn starting_after(last: Timestamp) -> Self {
-        let wall = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or(Duration::ZERO);
-        let wall = Timestamp::from_millis(i64::try_from(wall.as_millis()).unwrap_or(i64::MAX));
+        let wall = timestamp_of(SystemTime::now());
         let start = wall.max(last.after(Duration::from_millis(1)));
         Self {
             start,

@@ -23,9 +23,12 @@ pub enum PromptError {
     /// There is nothing in it.
     #[error("prompt {} is empty", path.display())]
     Empty {
-        /// The file, or the name of what holds the words.
+        /// The file.
         path: PathBuf,
     },
+    /// There are no words.
+    #[error("the prompt that was given as text is empty")]
+    NoWords,
     /// There is too much in it.
     #[error("prompt {} has {bytes} bytes; more than {PROMPT_MAX_BYTES} cannot be meant", path.display())]
     TooLarge {
@@ -48,9 +51,7 @@ pub enum PromptError {
 /// It is missing, unreadable, empty, too large or not text.
 pub fn read(source: &PromptSource, working_dir: &Path) -> Result<String, PromptError> {
     match source {
-        PromptSource::Text { text } if text.trim().is_empty() => Err(PromptError::Empty {
-            path: "--prompt-text".into(),
-        }),
+        PromptSource::Text { text } if text.trim().is_empty() => Err(PromptError::NoWords),
         PromptSource::Text { text } => Ok(text.clone()),
         PromptSource::File { path } => read_file(working_dir.join(path)),
     }

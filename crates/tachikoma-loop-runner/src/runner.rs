@@ -107,6 +107,9 @@ impl LoopRunner {
     /// Gives the working directory back in good order.
     pub async fn close(mut self) {
         self.put_away().await;
+        if let Some(control) = self.control.take() {
+            control.close().await;
+        }
         self.lock.release();
     }
 
@@ -283,10 +286,10 @@ impl LoopRunner {
             GuardNews::SpawnFailed {
                 generation,
                 subject,
+                errno,
                 message,
-                ..
             } => {
-                let reason = self.not_launched(subject, &message);
+                let reason = self.not_launched(subject, errno, &message);
                 self.give_up_launch(Generation(generation));
                 self.queue.push_back(Input::Agent {
                     generation: Generation(generation),

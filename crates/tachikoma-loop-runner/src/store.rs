@@ -59,13 +59,21 @@ impl StoreError {
     }
 }
 
-/// Makes a directory and its parents, for the owner alone.
+/// Makes a directory and its parents, for the owner alone. One that is there already must not be a symbolic link: what
+/// we write would go wherever that points.
 pub(crate) fn make_dir(path: &Path) -> Result<(), StoreError> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(StoreError::io("create directory", path))
+        .map_err(StoreError::io("create directory", path))?;
+    let metadata =
+        std::fs::symlink_metadata(path).map_err(StoreError::io("look at directory", path))?;
+    if metadata.is_symlink() {
+        let source = io::Error::other("it is a symbolic link, and those are not followed");
+        return Err(StoreError::io("use directory", path)(source));
+    }
+    Ok(())
 }
 
 /// Returns options to open a file of ours: for the owner alone, and never through a symbolic link.

@@ -5,10 +5,12 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 
 use crate::args::Args;
+use crate::out;
 
 /// Prints the script.
 pub fn completions(shell: clap_complete::Shell) -> ExitCode {
-    let mut command = Args::command();
-    clap_complete::generate(shell, &mut command, "tachikoma", &mut std::io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "tachikoma", &mut script);
+    out::line(String::from_utf8_lossy(&script).trim_end());
     ExitCode::SUCCESS
 }

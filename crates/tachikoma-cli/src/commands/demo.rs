@@ -36,14 +36,14 @@ pub fn demo(place: &Place, args: &DemoArgs) -> Result<ExitCode, Failure> {
     let config = config(place, dir)?;
     let style = if args.json { Style::Json } else { Style::Lines };
     if style == Style::Lines {
-        out::line(&format!(
+        out::tell(&format!(
             "a scripted agent works through a plan in {}",
             dir.display()
         ));
     }
     let code = runtime()?.block_on(run_here(config, style, Terminal::Foreground))?;
     if style == Style::Lines {
-        out::line(
+        out::tell(
             "that was: a crash, a backoff, a redline, a reboot with a hand-off, and an end that was earned.",
         );
     }

@@ -9,22 +9,14 @@ use tachikoma_loop_runner::store::{journal, loops};
 
 use super::control::{live_socket, unreachable_runner};
 use super::runtime;
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::out;
 use crate::place::Place;
 use crate::report::{line, print_json};
 
 /// Prints the records of the current loop.
 pub fn events(place: &Place, follow: bool, json: bool) -> Result<ExitCode, Failure> {
-    let found = place
-        .working_dir()
-        .and_then(|dir| Some((loops::current(&dir)?, dir)));
-    let Some((loop_id, working_dir)) = found else {
-        return Err(Failure::new(format!(
-            "no loop in {}",
-            place.directory.display()
-        )));
-    };
+    let (loop_id, working_dir) = place.current_loop()?;
     let mut printer = Printer { json, seen: Seq(0) };
     let dir = loops::dir(&working_dir, loop_id);
     printer.catch_up(&dir)?;
@@ -42,8 +34,8 @@ struct Printer {
 impl Printer {
     fn catch_up(&mut self, dir: &Path) -> Result<(), Failure> {
         let after = self.seen;
-        journal::read_records(dir, after, |record| self.print(&record))
-            .map_err(|error| Failure::new(chain(&error)))
+        journal::read_records(dir, after, |record| self.print(&record))?;
+        Ok(())
     }
 
     /// Follows a live runner until it ends. Whoever reads too slowly for the runner reads from the journal.

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{Launch, Outcome, Override, PromptSource, State};
 use tachikoma_loop_runner::LoopConfig;
 use tachikoma_loop_runner::process::Adoption;
-use tachikoma_loop_runner::settings::{Loaded, Origin};
+use tachikoma_loop_runner::settings::{Entry, Loaded, Origin};
 use tachikoma_loop_runner::store::{journal, loops};
 use toml::Value;
 
 use super::{DEMO_AGENT, GUARD};
 use crate::args::RunArgs;
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::place::Place;
 
 /// A run, worked out.
@@ -39,7 +39,8 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
     let mut notes = Vec::new();
     let mut overrides = BTreeMap::new();
     let mut layers = place.layers()?;
-    let said = |key: &str| value_text(&base, key);
+    let base_entries: Vec<Entry<'_>> = base.entries().collect();
+    let said = |key: &str| value_text(&base_entries, key);
     for (key, before) in recorded.iter().flat_map(|launch| &launch.overrides) {
         if flags.contains_key(key.as_str()) {
             continue;
@@ -118,9 +119,8 @@ fn flags(args: &RunArgs) -> Result<BTreeMap<&'static str, (&'static str, Value)>
             .as_deref()
             .is_some_and(|agent| agent != "command")
         {
-            return Err(Failure::usage(
-                "`-- PROGRAM` is for `--agent command`, and another agent was named",
-            ));
+            let what = "`-- PROGRAM` is for `--agent command`, and another agent was named";
+            return Err(Failure::usage(what).hint("leave out `--agent` or the program"));
         }
         flags.insert("agent.name", ("-- PROGRAM", Value::from("command")));
         flags.insert(
@@ -147,28 +147,28 @@ fn prompt(args: &RunArgs, recorded: Option<&Launch>, loaded: &Loaded) -> PromptS
 
 fn working_dir(place: &Place, configured: &Path) -> Result<PathBuf, Failure> {
     let path = place.directory.join(configured);
-    path.canonicalize()
-        .map_err(|error| Failure::usage(format!("working directory {}: {error}", path.display())))
+    path.canonicalize().map_err(|error| {
+        Failure::usage(format!("working directory {}: {error}", path.display())).hint(
+            "make it, or change `working_dir`; `tachikoma config show` says where that is set",
+        )
+    })
 }
 
 /// Returns the launch of the loop that would go on.
 fn recorded(working_dir: &Path) -> Result<Option<Launch>, Failure> {
-    let Some(loop_id) = loops::current(working_dir) else {
+    let Some(loop_id) = loops::current(working_dir)? else {
         return Ok(None);
     };
-    let state: State = journal::read_state(&loops::dir(working_dir, loop_id)).map_err(|error| {
-        Failure::new(chain(&error))
-            .hint("`tachikoma run --new` begins a new loop and leaves this one as it is")
-    })?;
+    let state: State = journal::read_state(&loops::dir(working_dir, loop_id))?;
     let goes_on = state.started_at.is_some() && state.outcome() != Some(&Outcome::Done);
     Ok(goes_on.then_some(state.launch))
 }
 
-fn value_text(loaded: &Loaded, key: &str) -> String {
-    loaded
-        .entries()
+fn value_text(entries: &[Entry<'_>], key: &str) -> String {
+    entries
+        .iter()
         .find(|entry| entry.key == key)
-        .and_then(|entry| entry.value)
+        .and_then(|entry| entry.value.clone())
         .unwrap_or_default()
 }
 

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tachikoma_agents::line::LineSplitter;
-use tachikoma_loop_runner::store::loops;
 
 use crate::failure::Failure;
 use crate::out;
@@ -18,15 +17,7 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Prints the transcripts of an iteration, all attempts at it.
 pub fn logs(place: &Place, iteration: Option<u32>) -> Result<ExitCode, Failure> {
-    let found = place
-        .working_dir()
-        .and_then(|dir| Some((loops::current(&dir)?, dir)));
-    let Some((loop_id, working_dir)) = found else {
-        return Err(Failure::new(format!(
-            "no loop in {}",
-            place.directory.display()
-        )));
-    };
+    let (loop_id, working_dir) = place.current_loop()?;
     let state_dir = place.layers()?.load()?.settings.session.state_dir;
     let dir = working_dir.join(state_dir).join(loop_id.to_string());
     let mut files = transcripts(&dir);

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use tachikoma_core::{Outcome, PromptSource};
+use tachikoma_core::{LoopState, Outcome, PromptSource, Seq};
 use tachikoma_loop_runner::settings::{AgentName, Origin};
 use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner};
@@ -50,9 +50,9 @@ pub async fn run_here(
     terminal: Terminal,
 ) -> Result<ExitCode, Failure> {
     let mut runner = LoopRunner::open(config.clone()).await?;
-    let found = found_text(runner.found());
+    let found = found_text(runner.found(), runner.state().public());
     if let Some(found) = found.filter(|_| style != Style::Json) {
-        out::note(&found.clone());
+        out::note(&found);
     }
     if style == Style::Lines {
         introduce(&config);
@@ -60,7 +60,12 @@ pub async fn run_here(
     let handle = runner.handle();
     let state = runner.state();
     let dir = loops::dir(&config.working_dir, state.loop_id);
-    let reporter = Reporter::start(style, handle.subscribe(), dir, state.seq);
+    // The journal of a new loop has a first record already.
+    let seen = match runner.found() {
+        Found::Nothing => Seq(0),
+        Found::Interrupted { .. } | Found::Ended { .. } => state.seq,
+    };
+    let reporter = Reporter::start(style, handle.subscribe(), dir, seen);
     // Listened to before anything runs: no signal finds us unprepared.
     let signals = Signals::listen()
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
@@ -75,12 +80,29 @@ pub async fn run_here(
     reporter.finish();
     let outcome = result?;
     if style == Style::Quiet {
-        out::report(&ending(&outcome, &stats));
+        out::tell(&ending(&outcome, &stats));
     }
-    if matches!(outcome, Outcome::LimitReached { .. }) {
-        out::note("hint: raise `--max-iterations` to go on, or use `--new` to begin again");
+    if let Some(hint) = next_step(&outcome) {
+        out::note(&format!("hint: {hint}"));
     }
     Ok(ExitCode::from(exit_code(&outcome)))
+}
+
+/// What to do after an outcome that is not what was wanted.
+fn next_step(outcome: &Outcome) -> Option<&'static str> {
+    match outcome {
+        Outcome::LimitReached { .. } => {
+            Some("raise `--max-iterations` to go on, or use `--new` to begin again")
+        }
+        Outcome::Error { .. } => Some(
+            "`tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on",
+        ),
+        Outcome::Done
+        | Outcome::Condition { .. }
+        | Outcome::Budget { .. }
+        | Outcome::Operator
+        | Outcome::Signal { .. } => None,
+    }
 }
 
 /// The exit codes of `run`, as docs/exit-codes.md lists them.
@@ -95,7 +117,16 @@ fn exit_code(outcome: &Outcome) -> u8 {
     }
 }
 
-fn found_text(found: &Found) -> Option<String> {
+fn found_text(found: &Found, state: LoopState) -> Option<String> {
+    let goes_on = match state {
+        LoopState::Paused => "it is still paused, and `tachikoma resume` goes on",
+        LoopState::Idle
+        | LoopState::Running
+        | LoopState::Rebooting
+        | LoopState::Completed
+        | LoopState::Error
+        | LoopState::Stopped => "it goes on",
+    };
     match found {
         Found::Nothing => None,
         Found::Interrupted {
@@ -107,25 +138,25 @@ fn found_text(found: &Found) -> Option<String> {
                 count => format!("; {count} processes it left behind are ended"),
             };
             Some(format!(
-                "found a loop that was interrupted at iteration {iteration}: it goes on{ended}"
+                "found a loop that was interrupted at iteration {iteration}: {goes_on}{ended}"
             ))
         }
         Found::Ended { outcome } => Some(format!(
-            "found a loop that had ended ({outcome}): it goes on"
+            "found a loop that had ended ({outcome}): {goes_on}"
         )),
     }
 }
 
 /// Says what holds before the first iteration.
 fn introduce(config: &LoopConfig) {
-    out::report(&format!(
+    out::tell(&format!(
         "tachikoma {}: {}",
         env!("CARGO_PKG_VERSION"),
         agent_text(config)
     ));
     if config.settings.gate.is_empty() {
         let promise = &config.settings.stop_conditions.completion_promise;
-        out::report(&format!(
+        out::tell(&format!(
             "no gate is configured: {promise} on a line of its own ends the loop"
         ));
     } else {

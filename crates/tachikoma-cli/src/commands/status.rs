@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use tachikoma_core::Status;
-use tachikoma_loop_runner::control::{Client, Request, Response};
+use tachikoma_loop_runner::control::{Client, ClientError, Request, Response};
 use tachikoma_loop_runner::store::{journal, loops};
 
 use super::control::live_socket;
@@ -12,7 +12,7 @@ use super::runtime;
 use crate::failure::{Failure, chain};
 use crate::out;
 use crate::place::Place;
-use crate::report::line::totals;
+use crate::report::line::{iterations, totals};
 
 /// Prints the status; also when nothing runs.
 pub fn status(place: &Place, json: bool) -> Result<ExitCode, Failure> {
@@ -36,20 +36,26 @@ fn find(place: &Place) -> Result<Option<Status>, Failure> {
     let Some(working_dir) = place.working_dir() else {
         return Ok(None);
     };
+    let mut live = false;
     if let Some(socket) = live_socket(&working_dir) {
         let asked = runtime()?
             .block_on(async { Client::connect(&socket).await?.ask(&Request::Status).await });
-        if let Ok(Response::Status { status }) = asked {
-            return Ok(Some(*status));
+        match asked {
+            Ok(Response::Status { status }) => return Ok(Some(*status)),
+            // The runner has ended in between: what it wrote down is there.
+            Ok(_) | Err(ClientError::Nobody { .. }) => {}
+            Err(error @ (ClientError::Protocol { .. } | ClientError::Silent { .. })) => {
+                live = true;
+                out::note(&format!("note: {}", chain(&error)));
+                out::note("note: what follows is from its journal");
+            }
         }
-        // The runner may have ended in between: what it wrote down is there.
     }
-    let Some(loop_id) = loops::current(&working_dir) else {
+    let Some(loop_id) = loops::current(&working_dir)? else {
         return Ok(None);
     };
-    let state = journal::read_state(&loops::dir(&working_dir, loop_id))
-        .map_err(|error| Failure::new(chain(&error)))?;
-    Ok(Some(Status::of(&state, false)))
+    let state = journal::read_state(&loops::dir(&working_dir, loop_id))?;
+    Ok(Some(Status::of(&state, live)))
 }
 
 fn text(status: &Status) -> String {
@@ -73,8 +79,9 @@ fn text(status: &Status) -> String {
     line(
         "session",
         format!(
-            "{} ({} iterations)",
-            status.session.number, status.session_iterations
+            "{} ({})",
+            status.session.number,
+            iterations(status.session_iterations)
         ),
     );
     let context = status.context.map(|context| {

@@ -159,7 +159,7 @@ pub fn span(duration: Duration) -> String {
 
 /// Sums a loop up in one line.
 pub fn totals(stats: &LoopStats) -> String {
-    let mut parts = vec![format!("{} iterations", stats.iterations)];
+    let mut parts = vec![iterations(stats.iterations)];
     for (count, what) in [
         (stats.successful, "succeeded"),
         (stats.failed, "failed"),
@@ -174,4 +174,10 @@ pub fn totals(stats: &LoopStats) -> String {
     }
     parts.push(span(Duration::from_millis(stats.execution_ms)));
     parts.join(", ")
+}
+
+/// Counts iterations in words.
+pub fn iterations(count: u32) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} iteration{plural}")
 }

@@ -1,8 +1,17 @@
-//! Drives the binary as people and programs do.
+//! Tests of the binary: real files, real child processes, real terminals.
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
+mod config;
+mod errors_control;
+mod errors_input;
+mod errors_store;
 mod live_control;
 mod live_kill;
 mod live_pty;
 mod live_support;
 mod live_terminal;
+mod outcomes;
+mod outcomes_status;
+mod resume;
+mod support;
+mod turns;

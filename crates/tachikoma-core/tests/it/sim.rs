@@ -10,7 +10,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use world::World;
 
+/// As many as a test may take time for; `cargo xtask soak` asks for more.
 const LOOPS: u64 = 10_000;
+const LOOPS_VARIABLE: &str = "TACHIKOMA_SIM_LOOPS";
 /// Every so many loops, each record goes through its text: the text is what survives a crash.
 const THROUGH_TEXT_EVERY: u64 = 8;
 /// How often each thing must have been seen, so that the simulation cannot fall idle unnoticed.
@@ -22,7 +24,7 @@ type Coverage = BTreeMap<&'static str, u64>;
 #[test]
 fn ten_thousand_loops_survive_faults_and_crashes_and_equal_their_replay() {
     let mut coverage = Coverage::new();
-    for seed in 0..LOOPS {
+    for seed in 0..loops() {
         live_through(seed, &mut coverage);
     }
     for thing in EXPECTED {
@@ -31,6 +33,17 @@ fn ten_thousand_loops_survive_faults_and_crashes_and_equal_their_replay() {
             seen >= SEEN_MIN,
             "{thing} was seen {seen} times: {coverage:#?}"
         );
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "how long to look is the tester's choice, not the core's"
+)]
+fn loops() -> u64 {
+    match std::env::var(LOOPS_VARIABLE) {
+        Ok(number) => number.parse().expect("a number of loops"),
+        Err(_) => LOOPS,
     }
 }
 

@@ -12,9 +12,9 @@ use tokio::io::{
     AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::protocol::{Hello, PROTOCOL, Request, Response};
 use crate::handle::{LoopHandle, Notice};
@@ -54,12 +54,16 @@ pub enum ServerError {
     },
 }
 
+/// Callers that wait for the last answer of a runner get it within this, or not at all.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// A listening control socket. Dropping it removes the socket and shows all callers out.
 #[derive(Debug)]
 pub struct Server {
     path: PathBuf,
     guard: Arc<AtomicI32>,
-    task: AbortHandle,
+    closing: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
 }
 
 impl Server {
@@ -97,14 +101,28 @@ impl Server {
             guard: Arc::clone(&guard),
             seats: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
         };
-        let task = tokio::spawn(serve(listener, desk)).abort_handle();
-        Ok(Self { path, guard, task })
+        let (closing, closed) = oneshot::channel();
+        let task = tokio::spawn(serve(listener, desk, closed));
+        Ok(Self {
+            path,
+            guard,
+            closing: Some(closing),
+            task,
+        })
     }
 
     /// Returns where it listens.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Closes the door, and lets those who are inside have their answers.
+    pub(crate) async fn close(mut self) {
+        if let Some(closing) = self.closing.take() {
+            let _ = closing.send(());
+        }
+        let _ = (&mut self.task).await;
     }
 
     /// Says which process is the guard: callers below it are the agent's own.
@@ -129,16 +147,17 @@ struct Desk {
     seats: Arc<Semaphore>,
 }
 
-/// Serves callers until it is aborted; its callers' tasks go with it.
-async fn serve(listener: UnixListener, desk: Desk) {
+/// Serves callers until it is closed, or aborted with all of them.
+async fn serve(listener: UnixListener, desk: Desk, mut closed: oneshot::Receiver<()>) {
     let room = Arc::new(Semaphore::new(CALLERS_MAX));
     let mut callers = JoinSet::new();
     loop {
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
-            return;
+        let came = tokio::select! {
+            _ = &mut closed => break,
+            came = next_caller(&listener, &room) => came,
         };
-        match listener.accept().await {
-            Ok((stream, _)) => {
+        match came {
+            Ok((stream, permit)) => {
                 let desk = desk.clone();
                 callers.spawn(async move {
                     // A caller that hangs up in the middle has lost interest.
@@ -151,6 +170,23 @@ async fn serve(listener: UnixListener, desk: Desk) {
         }
         while callers.try_join_next().is_some() {}
     }
+    drop(listener);
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, async {
+        while callers.join_next().await.is_some() {}
+    })
+    .await;
+}
+
+async fn next_caller(
+    listener: &UnixListener,
+    room: &Arc<Semaphore>,
+) -> io::Result<(UnixStream, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(room)
+        .acquire_owned()
+        .await
+        .map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    Ok((stream, permit))
 }
 
 impl Desk {
@@ -214,6 +250,7 @@ impl Desk {
         guard > 0 && pid.is_none_or(|pid| is_descendant(pid, guard) || is_gone(pid))
     }
 
+    /// Passes records on until the run ends.
     async fn follow(&self, writer: &mut (impl AsyncWrite + Unpin), after: Seq) -> io::Result<()> {
         let Ok(_seat) = self.seats.try_acquire() else {
             let reason = format!("{FOLLOWERS_MAX} others follow this loop already");
@@ -224,8 +261,12 @@ impl Desk {
         loop {
             match notices.recv().await {
                 Ok(Notice::Recorded(record)) if record.seq > after => {
+                    let last = record.event.is_terminal();
                     let record = Box::new((*record).clone());
                     say(writer, &Response::Record { record }).await?;
+                    if last {
+                        return Ok(());
+                    }
                 }
                 Ok(Notice::Recorded(_) | Notice::Said { .. } | Notice::Unsaid { .. }) => {}
                 Err(RecvError::Lagged(_)) => return say(writer, &Response::Behind).await,

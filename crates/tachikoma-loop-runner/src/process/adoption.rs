@@ -1,12 +1,13 @@
 //! What the runner does when its guard was killed: the guard's children are its own then, and it ends them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions};
 
 use super::cgroup::Cgroup;
 use super::children::Marking;
 use super::{Adoption, Leftover, MARKER, children};
+use crate::clock;
 
 /// SIGKILL takes effect at once unless a process is stuck in the kernel.
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -27,7 +28,7 @@ pub(super) async fn sweep(
     cgroup: Option<&Cgroup>,
     agent: Option<Pid>,
 ) -> Vec<Leftover> {
-    let began = Instant::now();
+    let began = clock::monotonic();
     let mut known = Vec::new();
     loop {
         let in_cgroup = cgroup.map(Cgroup::members).unwrap_or_default();

@@ -5,13 +5,14 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fs, thread};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
 
 use super::children;
+use crate::clock;
 
 /// What our control groups are called; the loop's id and a number follow.
 const PREFIX: &str = "tachikoma-";
@@ -95,13 +96,13 @@ impl Cgroup {
 
     /// Kills what is in the group and removes it, waiting at most `patience`; returns what is still in it.
     pub(super) fn end(&self, patience: Duration) -> Vec<Pid> {
-        let deadline = Instant::now() + patience;
+        let deadline = clock::monotonic() + patience;
         loop {
             if self.remove() {
                 return Vec::new();
             }
             let members = self.members();
-            if Instant::now() >= deadline {
+            if clock::monotonic() >= deadline {
                 return members;
             }
             if !members.is_empty() {

@@ -340,9 +340,9 @@ fn start(
     Ok((pid, Err(reason)))
 }
 
-/// Kills the guard if it is still there, and waits for it. Returns whether it had ended in order before.
+/// Waits for the end of a guard whose socket is closed, and kills one that does not end. Returns whether it ended in order.
 async fn death(guard: Pid) -> bool {
-    kill_and_watch(guard);
+    watch_and_kill(guard);
     loop {
         match rustix::process::waitpid(Some(guard), WaitOptions::NOHANG) {
             Ok(Some((_, status))) => return status.exit_status() == Some(0),
@@ -353,20 +353,24 @@ async fn death(guard: Pid) -> bool {
 }
 
 #[cfg(target_os = "linux")]
-fn kill_and_watch(guard: Pid) {
+fn watch_and_kill(guard: Pid) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
     // Without a descriptor, waiting for it tells as well, only later.
     let Ok(pidfd) = pidfd_open(guard, PidfdFlags::empty()) else {
         return;
     };
-    let _ = pidfd_send_signal(&pidfd, Signal::KILL);
     let timeout = Timespec::try_from(DEATH_BLOCKING).unwrap_or_default();
-    let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout));
+    let died = || poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) == Ok(1);
+    // It is usually on its way out, and says by its exit code that its children are ended.
+    if !died() {
+        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+        let _ = died();
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn kill_and_watch(guard: Pid) {
+fn watch_and_kill(guard: Pid) {
     let _ = rustix::process::kill_process(guard, Signal::KILL);
 }
 

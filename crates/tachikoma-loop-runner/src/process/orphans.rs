@@ -1,13 +1,14 @@
 //! Processes that an earlier, dead runner and its guard left behind, and who descends from whom.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Pid;
 
 use super::cgroup::{self, Cgroup};
 use super::children::Marking;
 use super::{Leftover, MARKER, children};
+use crate::clock;
 
 /// How long leftovers may take to die; SIGKILL takes effect at once unless a process is stuck in the kernel.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,7 +33,7 @@ pub fn end_leftovers(marker: &str) -> Vec<Leftover> {
     if marker.is_empty() {
         return ended;
     }
-    let deadline = Instant::now() + END_TIMEOUT;
+    let deadline = clock::monotonic() + END_TIMEOUT;
     for group in cgroup::stale(marker) {
         end_group(&group, &mut ended);
     }
@@ -54,7 +55,7 @@ pub fn end_leftovers(marker: &str) -> Vec<Leftover> {
             note(&mut ended, leftover.clone());
         }
         await_deaths(killed);
-        if Instant::now() >= deadline {
+        if clock::monotonic() >= deadline {
             for survivor in marked(marker, &spared) {
                 let pid = survivor.as_raw_pid();
                 for leftover in ended.iter_mut().filter(|known| known.pid == pid) {
@@ -93,7 +94,7 @@ fn own_line() -> HashSet<Pid> {
 
 /// Returns the processes with the marker; those that cannot be told for the moment are looked at again.
 fn marked(marker: &str, spared: &HashSet<Pid>) -> Vec<Pid> {
-    let deadline = Instant::now() + UNDECIDED_TIMEOUT;
+    let deadline = clock::monotonic() + UNDECIDED_TIMEOUT;
     let mut candidates = children::all();
     candidates.retain(|pid| !spared.contains(pid));
     let mut found = Vec::new();
@@ -106,7 +107,7 @@ fn marked(marker: &str, spared: &HashSet<Pid>) -> Vec<Pid> {
             Marking::Foreign => false,
             Marking::Undecided => true,
         });
-        if candidates.is_empty() || Instant::now() >= deadline {
+        if candidates.is_empty() || clock::monotonic() >= deadline {
             break;
         }
         std::thread::yield_now();
@@ -163,9 +164,9 @@ fn end(_pid: Pid, _marker: &str) -> Option<(Leftover, Dying)> {
 
 fn await_deaths(killed: Vec<(Leftover, Dying)>) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let deadline = Instant::now() + ROUND_TIMEOUT;
+    let deadline = clock::monotonic() + ROUND_TIMEOUT;
     for (_, pidfd) in killed {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(clock::monotonic());
         let timeout = Timespec::try_from(left).unwrap_or_default();
         let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout));
     }

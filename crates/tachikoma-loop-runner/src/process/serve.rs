@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use super::cgroup::Cgroup;
 use super::protocol::{self, Inbox, Order, Received, Report, SpawnOrder, SpawnSubject};
 use super::{Exit, Rung, children, spawn};
+use crate::clock;
 use agent::{Agent, Progress};
 
 mod agent;
@@ -178,7 +179,7 @@ impl Server {
             .as_mut()
             .filter(|agent| agent.generation() == generation)
         {
-            agent.signal(rung, Instant::now());
+            agent.signal(rung, clock::monotonic());
         }
     }
 
@@ -195,7 +196,7 @@ impl Server {
                 Ok(Some((pid, status))) => {
                     self.written_off.retain(|other| *other != pid);
                     if let Some(agent) = &mut self.agent {
-                        agent.died(pid, exit(status), Instant::now());
+                        agent.died(pid, exit(status), clock::monotonic());
                     }
                 }
                 Err(Errno::INTR) => (),
@@ -212,7 +213,7 @@ impl Server {
             return Ok(());
         };
         let others_left = children_left && others_left(&self.written_off);
-        match agent.advance(others_left, &self.written_off, Instant::now()) {
+        match agent.advance(others_left, &self.written_off, clock::monotonic()) {
             Progress::Waiting => Ok(()),
             Progress::Ended { report, survivors } => {
                 self.agent = None;
@@ -241,11 +242,11 @@ impl Server {
             End::Bye => BYE_TIMEOUT,
             End::Gone => END_TIMEOUT,
         };
-        let deadline = Instant::now() + patience;
+        let deadline = clock::monotonic() + patience;
         if let Some(agent) = &self.agent {
             agent.signal_group(Signal::KILL);
         }
-        while self.reap() && Instant::now() < deadline {
+        while self.reap() && clock::monotonic() < deadline {
             for child in children::own() {
                 kill(child, Signal::KILL);
             }
@@ -264,7 +265,7 @@ impl Server {
 /// If we cannot leave the group, killing it ends us too: the directory stays for the next runner to remove.
 fn end_cgroup(cgroup: &Cgroup, deadline: Instant) {
     if cgroup.leave() {
-        cgroup.end(deadline.saturating_duration_since(Instant::now()));
+        cgroup.end(deadline.saturating_duration_since(clock::monotonic()));
     } else {
         cgroup.kill();
     }

@@ -130,7 +130,7 @@ impl LoopRunner {
         }
     }
 
-    pub(super) fn not_launched(&self, subject: SpawnSubject, message: &str) -> String {
+    pub(super) fn not_launched(&self, subject: SpawnSubject, errno: i32, message: &str) -> String {
         let plan = self.agent.plan(&Turn { prompt: "" });
         match subject {
             SpawnSubject::WorkingDirectory => {
@@ -140,7 +140,17 @@ impl LoopRunner {
                 )
             }
             SpawnSubject::Program => {
+                let there = find_program(
+                    Path::new(&plan.program),
+                    &self.config.working_dir,
+                    self.config.search_path.as_ref(),
+                );
                 let program = plan.program.to_string_lossy().into_owned();
+                if there.is_ok() && errno == rustix::io::Errno::NOENT.raw_os_error() {
+                    return format!(
+                        "program `{program}` is there, but the interpreter that it names is not: {message}"
+                    );
+                }
                 let searched = self
                     .config
                     .search_path
@@ -206,10 +216,11 @@ pub(super) fn find_program(
     search_path: Option<&OsString>,
 ) -> Result<(), String> {
     let shown = program.display();
-    if program.components().count() > 1 || program.is_absolute() {
+    if program.as_os_str().as_encoded_bytes().contains(&b'/') {
         let path = working_dir.join(program);
         return match executable(&path) {
             Ok(true) => Ok(()),
+            Ok(false) if path.is_dir() => Err(format!("program `{shown}` is a directory")),
             Ok(false) => Err(format!("program `{shown}` is not executable")),
             Err(error) => Err(format!("program `{shown}`: {error}")),
         };

@@ -81,10 +81,14 @@ impl LoopRunner {
         let leftovers = lock.crashed().map_or(0, |dead| {
             orphans::end_leftovers(&dead.loop_id.to_string()).len()
         });
-        let current = loops::current(&config.working_dir);
+        let current = loops::current(&config.working_dir)?;
         let (journal, state, mut clock, found) = open_journal(&config, current, leftovers)?;
         let (handle, ends) = handle::channel(Status::of(&state, true));
-        let control = Server::bind(&config.runtime_dir, state.loop_id, handle.clone())?;
+        let bound = Server::bind(&config.runtime_dir, state.loop_id, handle.clone());
+        if bound.is_err() && found == Found::Nothing {
+            Journal::discard(&loops::dir(&config.working_dir, state.loop_id));
+        }
+        let control = bound?;
         let holder = Holder {
             pid: std::process::id(),
             since: clock.now(),

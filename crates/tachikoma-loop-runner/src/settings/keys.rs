@@ -224,21 +224,30 @@ pub(super) fn leaves(value: &impl Serialize) -> Vec<(String, Value)> {
     let text = serde_json::to_string(value).expect("plain data always serialises");
     let node = serde_json::from_str(&text).expect("what was just written can be read");
     let mut leaves = Vec::new();
-    flatten(&Key::default(), node, &mut leaves);
+    flatten(String::new(), node, &mut leaves);
     leaves
 }
 
-fn flatten(key: &Key, node: Node, leaves: &mut Vec<(String, Value)>) {
+fn flatten(key: String, node: Node, leaves: &mut Vec<(String, Value)>) {
     match node {
-        Node::Leaf(value) => leaves.push((key.to_string(), value)),
+        Node::Leaf(value) => leaves.push((key, value)),
         Node::Table(children) if children.is_empty() => {
-            leaves.push((key.to_string(), Value::Object(serde_json::Map::new())));
+            leaves.push((key, Value::Object(serde_json::Map::new())));
         }
         Node::Table(children) => {
             for (segment, child) in children {
-                flatten(&key.child(&segment), child, leaves);
+                flatten(below(&key, segment), child, leaves);
             }
         }
+    }
+}
+
+/// Returns the text of the key `segment` in the table with the text `table`.
+fn below(table: &str, segment: String) -> String {
+    let segment = Key(vec![segment]);
+    match table {
+        "" => segment.to_string(),
+        table => format!("{table}.{segment}"),
     }
 }
 

@@ -333,23 +333,22 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "session.graceful_timeout",
             "session.transcript_max_bytes",
             "session.transcripts_kept",
-            "context.window_tokens",
             "reboot.enabled",
             "reboot.max_restarts",
+            "reboot.handoff_max_bytes",
             "reboot.triggers.on_redline",
             "reboot.triggers.after_iterations",
             "agent.name",
             "agents.command.program",
             "agents.command.prompt",
             "agents.command.env",
-            "agents.demo.args",
-            "agents.demo.env",
-            "agents.demo.model",
-            "agents.demo.permission",
         ]
     );
     let toml = "max_iterations = 1\ngit.auto_commit = true\nagents.demo.args = []\n[[hook]]\non = 'error'\ncommand = 'a'";
-    assert_eq!(loaded(toml).not_built(), ["git.auto_commit", "hook"]);
+    assert_eq!(
+        loaded(toml).not_built(),
+        ["agents.demo.args", "git.auto_commit", "hook"]
+    );
 }
 
 #[test]

@@ -14,6 +14,9 @@ pub const FORMAT: u32 = 1;
 /// A segment is closed when it has grown to this: small enough to read in a moment, large enough to be rare.
 const SEGMENT_MAX_BYTES: u64 = 16 << 20;
 
+/// The directories from a loop's own up to the working directory: the loop's, `loops`, `.ralph`, the working directory.
+const ABOVE_JOURNAL: usize = 4;
+
 /// Between the record and its checksum.
 const CRC_MARK: &str = ",\"crc\":\"";
 
@@ -27,11 +30,16 @@ pub struct Journal {
     /// What is known to be written in full; whatever a failed write left behind it is cut off.
     len: u64,
     synced: bool,
+    /// Directories that have a new entry which is not known to be on disk.
+    unsynced_dirs: Vec<PathBuf>,
     buffer: Vec<u8>,
 }
 
 impl Journal {
     /// Begins the journal of a new loop in `dir`, which must not exist. Returns it with the state it stands on.
+    ///
+    /// It is on disk, with the directories that lead to it, when the first synced records are: before that there is no
+    /// effect that could depend on it.
     ///
     /// # Errors
     /// The directory or file cannot be made or written.
@@ -40,15 +48,43 @@ impl Journal {
         loop_id: LoopId,
         now: Timestamp,
     ) -> Result<(Self, State), StoreError> {
+        // The directory of the loops is made by the first loop, together with those above it up to the working directory.
+        let first = dir.parent().is_none_or(|loops| !loops.is_dir());
+        let new_entries_in = if first { ABOVE_JOURNAL } else { 2 };
+        if let Some(loops) = dir.parent() {
+            make_dir(loops)?;
+        }
         make_dir(dir)?;
+        let begun = Self::begin(dir, loop_id, now, new_entries_in);
+        if begun.is_err() {
+            Self::discard(dir);
+        }
+        begun
+    }
+
+    fn begin(
+        dir: &Path,
+        loop_id: LoopId,
+        now: Timestamp,
+        new_entries_in: usize,
+    ) -> Result<(Self, State), StoreError> {
         let mut state = State::new(loop_id);
         let mut journal = Self::new_segment(dir, 1)?;
+        journal.unsynced_dirs = dir
+            .ancestors()
+            .take(new_entries_in)
+            .map(Path::to_owned)
+            .collect();
         journal.open_segment(&mut state, now)?;
-        sync_dir(dir)?;
-        if let Some(parent) = dir.parent() {
-            sync_dir(parent)?;
-        }
         Ok((journal, state))
+    }
+
+    /// Takes back what [`Journal::create`] made, for a loop that never ran: left behind, it would stand in the way of
+    /// the one before it.
+    pub fn discard(dir: &Path) {
+        // If it cannot be removed, the next run takes it up: an empty loop, and no harm.
+        let _ = std::fs::remove_file(dir.join(segment_name(1)));
+        let _ = std::fs::remove_dir(dir);
     }
 
     /// Opens the journal in `dir` and replays all of it.
@@ -68,6 +104,7 @@ impl Journal {
             segment: replayed.segment,
             len: replayed.len,
             synced: false,
+            unsynced_dirs: Vec::new(),
             buffer: Vec::new(),
         };
         journal.cut_tail()?;
@@ -81,13 +118,7 @@ impl Journal {
     /// known any more, and the loop must end.
     pub fn append_synced(&mut self, records: &[Record]) -> Result<(), StoreError> {
         self.append(records)?;
-        if !self.synced {
-            self.file
-                .sync_data()
-                .map_err(StoreError::io("sync", &self.path))?;
-            self.synced = true;
-        }
-        Ok(())
+        self.sync()
     }
 
     /// Appends records on which no effect depends: they survive the death of the runner at once, and that of the
@@ -128,7 +159,7 @@ impl Journal {
             .map_err(StoreError::io("sync", &self.path))?;
         let mut next = Self::new_segment(&self.dir, self.segment + 1)?;
         next.open_segment(state, now)?;
-        sync_dir(&self.dir)?;
+        next.sync()?;
         *self = next;
         Ok(())
     }
@@ -140,14 +171,14 @@ impl Journal {
             .append(true)
             .open(&path)
             .map_err(StoreError::io("create", &path))?;
-        let dir = dir.to_owned();
         Ok(Self {
-            dir,
+            dir: dir.to_owned(),
             path,
             file,
             segment,
             len: 0,
             synced: false,
+            unsynced_dirs: vec![dir.to_owned()],
             buffer: Vec::new(),
         })
     }
@@ -163,8 +194,22 @@ impl Journal {
                 state: Box::new(state.clone()),
             },
         };
-        self.append_synced(std::slice::from_ref(&record))?;
+        self.append(std::slice::from_ref(&record))?;
         state.apply(&record);
+        Ok(())
+    }
+
+    /// Returns when everything that was appended is on disk and can be found there.
+    fn sync(&mut self) -> Result<(), StoreError> {
+        if !self.synced {
+            self.file
+                .sync_data()
+                .map_err(StoreError::io("sync", &self.path))?;
+            self.synced = true;
+        }
+        for dir in self.unsynced_dirs.drain(..) {
+            sync_dir(&dir)?;
+        }
         Ok(())
     }
 
@@ -191,10 +236,9 @@ fn encode(record: &Record, buffer: &mut Vec<u8>) {
 
 fn decode(line: &str) -> Result<Record, String> {
     let (body, tail) = line.rsplit_once(CRC_MARK).ok_or("it has no checksum")?;
-    let expected = tail
-        .strip_suffix("\"}")
-        .and_then(|hex| u32::from_str_radix(hex, 16).ok());
-    if expected != Some(crc32c::crc32c(body.as_bytes())) {
+    // As text: a number could be written in other ways, and one flipped bit makes a capital of a letter.
+    let expected = format!("{:08x}\"}}", crc32c::crc32c(body.as_bytes()));
+    if tail != expected {
         return Err("its checksum does not match".to_owned());
     }
     serde_json::from_str(line).map_err(|error| format!("it is no record ({error})"))
@@ -239,14 +283,32 @@ pub fn read_records(
     Ok(())
 }
 
-/// Reads the time of the first record of the loop in `dir`; none where there is none.
-pub(super) fn begun(dir: &Path) -> Option<Timestamp> {
-    let (_, path) = segments(dir).ok()?.into_iter().next()?;
-    let mut line = String::new();
-    BufReader::new(File::open(path).ok()?)
-        .read_line(&mut line)
-        .ok()?;
-    decode(line.trim_end()).ok().map(|record| record.time)
+/// Returns when the loop in `dir` began; none where no record was ever written in full. A damaged first record may
+/// still say when, and if it does not, the age of its file does.
+pub(super) fn begun(dir: &Path) -> Result<Option<Timestamp>, StoreError> {
+    #[derive(serde::Deserialize)]
+    struct Begun {
+        time: Timestamp,
+    }
+    let Some((_, path)) = segments(dir)?.into_iter().next() else {
+        return Ok(None);
+    };
+    let file = File::open(&path).map_err(StoreError::io("open", &path))?;
+    let mut line = Vec::new();
+    BufReader::new(&file)
+        .read_until(b'\n', &mut line)
+        .map_err(StoreError::io("read", &path))?;
+    if line.pop() != Some(b'\n') {
+        return Ok(None);
+    }
+    if let Ok(begun) = serde_json::from_slice::<Begun>(&line) {
+        return Ok(Some(begun.time));
+    }
+    let modified = file
+        .metadata()
+        .and_then(|metadata| metadata.modified())
+        .map_err(StoreError::io("look at", &path))?;
+    Ok(Some(crate::clock::timestamp_of(modified)))
 }
 
 fn replay(dir: &Path) -> Result<Replayed, StoreError> {
@@ -286,19 +348,7 @@ fn take_in(
         line,
         what: what.to_owned(),
     };
-    if let LoopEvent::SegmentOpened {
-        format,
-        state: full,
-        ..
-    } = &record.event
-    {
-        if *format > FORMAT {
-            return Err(StoreError::Newer {
-                path: path.to_owned(),
-                found: *format,
-                supported: FORMAT,
-            });
-        }
+    if let LoopEvent::SegmentOpened { state: full, .. } = &record.event {
         state.get_or_insert_with(|| (**full).clone());
     }
     let state = state
@@ -332,6 +382,15 @@ fn read_segment(
         if text.pop() != Some(b'\n') {
             break;
         }
+        if let Some(found) = format_of(&text).filter(|_| line == 1)
+            && found > FORMAT
+        {
+            return Err(StoreError::Newer {
+                path: path.to_owned(),
+                found,
+                supported: FORMAT,
+            });
+        }
         let record = std::str::from_utf8(&text)
             .map_err(|_| "it is not UTF-8".to_owned())
             .and_then(decode)
@@ -344,6 +403,21 @@ fn read_segment(
         len += read as u64;
     }
     Ok(len)
+}
+
+/// Returns the format that the first record of a segment names, whatever else a newer version may have put there.
+fn format_of(line: &[u8]) -> Option<u32> {
+    #[derive(serde::Deserialize)]
+    struct First {
+        event: Opened,
+    }
+    #[derive(serde::Deserialize)]
+    struct Opened {
+        format: u32,
+    }
+    serde_json::from_slice::<First>(line)
+        .ok()
+        .map(|first| first.event.format)
 }
 
 fn segments(dir: &Path) -> Result<Vec<(u32, PathBuf)>, StoreError> {

@@ -1,10 +1,11 @@
 //! The loops of a working directory.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::LoopId;
 
-use super::{RALPH_DIR, journal};
+use super::{RALPH_DIR, StoreError, journal};
 
 /// Returns the directory of a loop.
 #[must_use]
@@ -17,18 +18,31 @@ pub fn dir(working_dir: &Path, loop_id: LoopId) -> PathBuf {
 
 /// Finds the current loop of a working directory: the one that was begun last. A loop's clock goes on after that of
 /// the loop before it, so "last" does not depend on the wall clock.
-#[must_use]
-pub fn current(working_dir: &Path) -> Option<LoopId> {
+///
+/// A loop whose journal is damaged or newer than this version is found as well: passing over it would begin another
+/// one in its place.
+///
+/// # Errors
+/// The loops cannot be listed.
+pub fn current(working_dir: &Path) -> Result<Option<LoopId>, StoreError> {
     let loops = working_dir.join(RALPH_DIR).join("loops");
-    let entries = std::fs::read_dir(loops).ok()?;
-    entries
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            let loop_id: LoopId = entry.file_name().to_str()?.parse().ok()?;
-            Some((journal::begun(&entry.path())?, loop_id))
-        })
-        .max()
-        .map(|(_, loop_id)| loop_id)
+    let entries = match std::fs::read_dir(&loops) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StoreError::io("list", &loops)(error)),
+    };
+    let mut latest = None;
+    for entry in entries {
+        let entry = entry.map_err(StoreError::io("list", &loops))?;
+        let name = entry.file_name();
+        let Some(loop_id) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if let Some(begun) = journal::begun(&entry.path())? {
+            latest = latest.max(Some((begun, loop_id)));
+        }
+    }
+    Ok(latest.map(|(_, loop_id)| loop_id))
 }
 
 /// Finds the working directory for a path: the nearest one upward that has a `.ralph/` of ours.

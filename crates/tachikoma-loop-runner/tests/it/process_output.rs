@@ -3,7 +3,9 @@
 use tachikoma_loop_runner::process::Exit;
 use tachikoma_loop_runner::session::pump::Drained;
 
-use crate::support::{CONTAINMENTS, LINE_BYTES_MAX, NOBODY, Rig, alone, run, running, unique};
+use crate::support::{
+    CONTAINMENTS, LINE_BYTES_MAX, NOBODY, Rig, UNTIL_GO, alone, run, running, unique,
+};
 
 /// The runner may take this much for itself and all buffers together.
 const MEMORY_KIB_MAX: u64 = 32 * 1024;
@@ -46,17 +48,29 @@ fn both_outputs_arrive_and_stand_in_the_transcript() {
 
 #[test]
 fn output_of_a_grandchild_after_the_exit_is_read() {
-    let (lines, drained) = lines_of(
-        "(trap 'echo late; exit' TERM; echo ready; while :; do sleep 0.01; done) & \
-         read x < /dev/null; sleep 0.1; echo early",
-    );
-    let texts: Vec<_> = lines.iter().map(|(text, _)| text.as_str()).collect();
-    assert_eq!(
-        texts,
-        ["ready", "early", "late"],
-        "it said so when it was asked to go"
-    );
-    assert_eq!(drained, Drained::Complete);
+    run(async {
+        let mut rig = Rig::new(CONTAINMENTS[1]);
+        rig.sh(&format!(
+            "(trap 'echo late; exit' TERM; echo ready; while :; do sleep 0.01; done) & {UNTIL_GO} echo early"
+        ));
+        rig.until("the grandchild is ready", |seen| seen.has_line("ready"))
+            .await;
+        rig.go();
+        let (drained, _) = rig.over().await;
+        let texts: Vec<_> = rig
+            .seen
+            .lines
+            .iter()
+            .map(|(text, _)| text.as_str())
+            .collect();
+        assert_eq!(
+            texts,
+            ["ready", "early", "late"],
+            "it said so when it was asked to go"
+        );
+        assert_eq!(drained, Drained::Complete);
+        rig.guard.finish().await;
+    });
 }
 
 #[test]

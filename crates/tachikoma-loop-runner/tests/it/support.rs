@@ -36,12 +36,8 @@ pub(crate) fn run<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// Waits until a state is reached.
-pub(crate) fn until(what: &str, mut reached: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !reached() {
-        assert!(Instant::now() < deadline, "not reached in time: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+pub(crate) fn until(what: &str, reached: impl FnMut() -> bool) {
+    tachikoma_testkit::await_until(what, PATIENCE, reached);
 }
 
 /// Nobody is running.

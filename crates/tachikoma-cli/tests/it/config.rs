@@ -1,0 +1,340 @@
+//! `config`, `completions` and the help of every command.
+
+use std::fs;
+
+use insta::assert_snapshot;
+use tachikoma_testkit::Scratch;
+
+use crate::support::{shown, tachikoma};
+
+#[test]
+fn every_value_has_its_origin() {
+    let scratch = Scratch::new();
+    let user = scratch.home().join(".config/tachikoma");
+    fs::create_dir_all(&user).expect("the home is ours");
+    let text = "max_iterations = 3\nprompt_path = \"user.md\"\niteration_delay = \"7s\"\n";
+    fs::write(user.join("tachikoma.toml"), text).expect("the home is ours");
+    scratch.write(
+        "tachikoma.toml",
+        "max_iterations = 4\nprompt_path = \"here.md\"\n",
+    );
+    let tool = tachikoma(&scratch).env("TACHIKOMA_MAX_ITERATIONS", "5");
+
+    let ran = tool.run(["config", "show"]);
+    let all = shown(&ran);
+    let shown: Vec<&str> = all
+        .lines()
+        .filter(|line| {
+            [
+                "max_iterations",
+                "prompt_path",
+                "iteration_delay",
+                "working_dir",
+            ]
+            .iter()
+            .any(|key| line.starts_with(key))
+        })
+        .collect();
+    assert_snapshot!(shown.join("\n"), @r#"
+    working_dir = "."  # default
+    prompt_path = "here.md"  # tachikoma.toml:2
+    max_iterations = 5  # TACHIKOMA_MAX_ITERATIONS
+    iteration_delay = "7s"  # [HOME]/.config/tachikoma/tachikoma.toml:3
+    "#);
+    assert_eq!(ran.code(), Some(0), "{all}");
+
+    let dry = tool.run(["run", "--dry-run", "--max-iterations", "6", "--", "true"]);
+    let flags: Vec<&str> = dry
+        .stdout
+        .lines()
+        .filter(|line| line.contains(" = "))
+        .collect();
+    assert_snapshot!(flags.join("\n").replace(&*scratch.home().to_string_lossy(), "[HOME]"), @r#"
+    prompt_path = "here.md"  # tachikoma.toml:2
+    max_iterations = 6  # --max-iterations
+    iteration_delay = "7s"  # [HOME]/.config/tachikoma/tachikoma.toml:3
+    agent.name = "command"  # -- PROGRAM
+    agents.command.program = ["true"]  # -- PROGRAM
+    "#);
+}
+
+#[test]
+fn secrets_are_not_shown() {
+    let scratch = Scratch::new();
+    let text = "[agents.command]\nprogram = [\"true\"]\nenv = { API_KEY = \"hush-hush\" }\n";
+    scratch.write("tachikoma.toml", text);
+    scratch.write("prompt.md", "go\n");
+    for words in [
+        &["config", "show"][..],
+        &["run", "--agent", "command", "--dry-run"],
+        &["run", "--agent", "command", "--max-iterations", "1"],
+        &["events", "--json"],
+        &["status", "--json"],
+    ] {
+        let text = shown(&tachikoma(&scratch).run(words));
+        assert!(!text.contains("hush-hush"), "{words:?}: {text}");
+    }
+    let ran = tachikoma(&scratch).run(["config", "show"]);
+    let line = ran.stdout.lines().find(|line| line.contains("API_KEY"));
+    assert_snapshot!(line.unwrap_or_default(), @r#"agents.command.env.API_KEY = "***"  # tachikoma.toml:3"#);
+    for (path, bytes) in crate::support::files(&scratch.path().join(".ralph")) {
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(!text.contains("hush-hush"), "{}", path.display());
+    }
+}
+
+#[test]
+fn a_good_configuration_is_good() {
+    let scratch = Scratch::new();
+    scratch.write("tachikoma.toml", "attended_mode = true\n");
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["config", "check"])), @"
+    exit: 0
+    --- stdout
+    the configuration is good
+    --- stderr
+    note: `attended_mode` (tachikoma.toml:1) is known, but its feature is not built yet
+    ");
+}
+
+#[test]
+fn a_bad_configuration_is_not() {
+    let scratch = Scratch::new();
+    scratch.write("tachikoma.toml", "[sesion]\nstate_dir = \"x\"\n");
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["config", "check"])), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: tachikoma.toml:1: unknown key `sesion`
+      hint: did you mean `session`?
+    ");
+    assert_eq!(tachikoma(&scratch).run(["config", "show"]).code(), Some(2));
+}
+
+#[test]
+fn a_file_that_was_named_must_be_there() {
+    let scratch = Scratch::new();
+    let tool = tachikoma(&scratch).env("TACHIKOMA_CONFIG", "other.toml");
+    assert_snapshot!(shown(&tool.run(["config", "check"])), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: configuration file other.toml (TACHIKOMA_CONFIG) does not exist
+    ");
+    scratch.write("other.toml", "max_iterations = 9\n");
+    let ran = tool.run(["config", "show"]);
+    assert!(
+        ran.stdout.contains("max_iterations = 9  # other.toml:1\n"),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn the_schema_is_json() {
+    let scratch = Scratch::new();
+    let schema = tachikoma(&scratch).run(["config", "schema"]).json();
+    assert!(
+        schema["properties"]["max_iterations"].is_object(),
+        "{schema}"
+    );
+}
+
+#[test]
+fn shells_can_complete() {
+    let scratch = Scratch::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = tachikoma(&scratch).run(["completions", shell]);
+        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+        assert!(ran.stdout.contains("max-iterations"), "{shell}");
+    }
+}
+
+#[test]
+fn the_version() {
+    let scratch = Scratch::new();
+    let ran = tachikoma(&scratch).run(["--version"]);
+    assert_eq!(
+        ran.stdout,
+        format!("tachikoma {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[track_caller]
+fn help(words: &[&str]) -> String {
+    let scratch = Scratch::new();
+    let tool = tachikoma(&scratch).env("COLUMNS", "100");
+    let ran = tool.run(words.iter().chain(&["--help"]));
+    assert_eq!(
+        (ran.code(), ran.stderr.as_str()),
+        (Some(0), ""),
+        "{words:?}"
+    );
+    ran.stdout
+}
+
+#[test]
+fn help_of_the_program() {
+    assert_snapshot!(help(&[]), @"
+    Leave a coding agent working alone for hours, and find the work where it ought to be
+
+    Usage: tachikoma <COMMAND>
+
+    Commands:
+      run          Run the loop here, or go on with it
+      demo         Watch a scripted agent work, crash, be rebooted and finish, in a scratch directory
+      status       Show what the loop is doing
+      pause        Pause after the current iteration
+      resume       Go on after a pause
+      stop         End the loop
+      skip         Give up the current iteration, or the current wait, and go on
+      reboot       Replace the agent's session by a fresh one
+      events       Print what has happened
+      logs         Print what the agent wrote
+      config       Look at the configuration
+      completions  Print a completion script for a shell
+      help         Print this message or the help of the given subcommand(s)
+
+    Options:
+      -h, --help     Print help
+      -V, --version  Print version
+    ");
+}
+
+#[test]
+fn help_of_run() {
+    assert_snapshot!(help(&["run"]), @"
+    Run the loop here, or go on with it
+
+    Usage: tachikoma run [OPTIONS] [PROMPT] [-- <PROGRAM>...]
+
+    Arguments:
+      [PROMPT]      The file with the prompt, read again at every iteration
+      [PROGRAM]...  A program to be run as the agent: it gets the prompt on its standard input, and exit
+                    code 0 means success
+
+    Options:
+          --prompt-text <TEXT>  The prompt itself
+          --agent <NAME>        The agent: command, demo
+          --max-iterations <N>  How many iterations the loop may run over its whole life; 0 = no limit
+          --delay <DURATION>    How long to wait after an iteration, such as 5s
+          --json                Print the journal's records, one JSON object per line
+      -q, --quiet               Print nothing but errors and the outcome
+          --new                 Begin a new loop, even if the last one could go on
+          --detach              Leave the loop running in the background
+          --dry-run             Say what would be run, and do not
+          --no-auto-commit      Do not commit after iterations
+          --allow-dirty         Start even if tracked files have changes that are not committed
+      -h, --help                Print help
+    ");
+}
+
+#[test]
+fn help_of_the_other_commands() {
+    assert_snapshot!(help(&["demo"]), @"
+    Watch a scripted agent work, crash, be rebooted and finish, in a scratch directory
+
+    Usage: tachikoma demo [OPTIONS]
+
+    Options:
+          --json       Print the journal's records, one JSON object per line
+          --dir <DIR>  Where to work; a temporary directory, removed afterwards, if not given
+      -h, --help       Print help
+    ");
+    assert_snapshot!(help(&["status"]), @"
+    Show what the loop is doing
+
+    Usage: tachikoma status [OPTIONS]
+
+    Options:
+          --json  Print one JSON object
+      -h, --help  Print help
+    ");
+    assert_snapshot!(help(&["pause"]), @"
+    Pause after the current iteration
+
+    Usage: tachikoma pause [OPTIONS]
+
+    Options:
+          --now   Interrupt the current iteration
+      -h, --help  Print help
+    ");
+    assert_snapshot!(help(&["resume"]), @"
+    Go on after a pause
+
+    Usage: tachikoma resume
+
+    Options:
+      -h, --help  Print help
+    ");
+    assert_snapshot!(help(&["stop"]), @"
+    End the loop
+
+    Usage: tachikoma stop [OPTIONS]
+
+    Options:
+          --now   Do not wait for a tool call to end
+      -h, --help  Print help
+    ");
+    assert_snapshot!(help(&["skip"]), @"
+    Give up the current iteration, or the current wait, and go on
+
+    Usage: tachikoma skip
+
+    Options:
+      -h, --help  Print help
+    ");
+    assert_snapshot!(help(&["reboot"]), @"
+    Replace the agent's session by a fresh one
+
+    Usage: tachikoma reboot
+
+    Options:
+      -h, --help  Print help
+    ");
+    assert_snapshot!(help(&["events"]), @"
+    Print what has happened
+
+    Usage: tachikoma events [OPTIONS]
+
+    Options:
+      -f, --follow  Go on printing what happens
+          --json    Print the journal's records, one JSON object per line
+      -h, --help    Print help
+    ");
+    assert_snapshot!(help(&["logs"]), @"
+    Print what the agent wrote
+
+    Usage: tachikoma logs [ITERATION]
+
+    Arguments:
+      [ITERATION]  The iteration; the latest that wrote something, if not given
+
+    Options:
+      -h, --help  Print help
+    ");
+    assert_snapshot!(help(&["config"]), @"
+    Look at the configuration
+
+    Usage: tachikoma config <COMMAND>
+
+    Commands:
+      show    Print every setting with its value and where that comes from
+      check   Check all files and variables
+      schema  Print the JSON Schema of `tachikoma.toml`
+      help    Print this message or the help of the given subcommand(s)
+
+    Options:
+      -h, --help  Print help
+    ");
+    assert_snapshot!(help(&["completions"]), @"
+    Print a completion script for a shell
+
+    Usage: tachikoma completions <SHELL>
+
+    Arguments:
+      <SHELL>  The shell [possible values: bash, elvish, fish, powershell, zsh]
+
+    Options:
+      -h, --help  Print help
+    ");
+}

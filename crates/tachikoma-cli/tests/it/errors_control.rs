@@ -1,0 +1,230 @@
+//! Commands and their socket: nobody there, something else there, and words that nobody understands.
+
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::thread;
+
+use insta::assert_snapshot;
+use rustix::fs::{FlockOperation, flock};
+use serde_json::{Value, json};
+use tachikoma_testkit::{Scratch, mask};
+
+use crate::support::{
+    journals, kill, loops, run, shown, start_busy, status, tachikoma, with_history,
+};
+
+#[test]
+fn commands_without_a_loop() {
+    let scratch = Scratch::new();
+    for command in ["pause", "resume", "stop", "skip", "reboot"] {
+        let ran = tachikoma(&scratch).run([command]);
+        assert_eq!(ran.code(), Some(1), "{command}");
+        assert_eq!(
+            ran.stderr,
+            tachikoma(&scratch).run(["stop"]).stderr,
+            "{command}"
+        );
+    }
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["stop"])), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: no loop runs in [DIR]
+    hint: `tachikoma run` starts one, or goes on with the last
+    ");
+}
+
+#[test]
+fn commands_after_the_end_of_a_loop() {
+    let scratch = with_history();
+    let before = journals(&scratch);
+    for command in ["pause", "resume", "stop", "skip", "reboot"] {
+        let ran = tachikoma(&scratch).run([command]);
+        assert_eq!(ran.code(), Some(1), "{command}");
+    }
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["resume"])), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: no loop runs in [DIR]
+    hint: `tachikoma run` starts one, or goes on with the last
+    ");
+    assert_eq!(journals(&scratch), before);
+}
+
+#[test]
+fn readers_without_a_loop() {
+    let scratch = Scratch::new();
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["events"])), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: no loop in [DIR]
+    hint: `tachikoma run` starts one
+    ");
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["logs"])), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: no loop in [DIR]
+    hint: `tachikoma run` starts one
+    ");
+}
+
+#[test]
+fn a_resume_of_a_loop_that_is_not_paused() {
+    let scratch = Scratch::new();
+    let _live = start_busy(&scratch, &[]);
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["resume"])), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: the loop is not paused (the loop is running)
+    ");
+}
+
+fn socket(scratch: &Scratch) -> PathBuf {
+    let mut found = fs::read_dir(scratch.runtime_dir().join("tachikoma")).expect("it was made");
+    let entry = found.next().expect("there is a socket");
+    entry.expect("the directory is ours").path()
+}
+
+/// Says one line to the runner, and returns its greeting and its answer.
+fn say(scratch: &Scratch, line: &str) -> (Value, Value) {
+    let mut stream = UnixStream::connect(socket(scratch)).expect("the runner listens");
+    let mut reader = BufReader::new(stream.try_clone().expect("a second handle"));
+    let mut next = || {
+        let mut text = String::new();
+        reader.read_line(&mut text).expect("the runner speaks");
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text:?}"))
+    };
+    let hello = next();
+    stream
+        .write_all(line.as_bytes())
+        .expect("the runner listens");
+    (hello, next())
+}
+
+#[test]
+fn words_that_the_runner_does_not_understand() {
+    let scratch = Scratch::new();
+    let _live = start_busy(&scratch, &[]);
+    let (hello, answer) = say(&scratch, "{\"kind\":\"dance\"}\n");
+    assert_snapshot!(mask(&hello.to_string()), @r#"{"loop_id":"[LOOP]","protocol":1,"version":"0.1.0"}"#);
+    assert_snapshot!(answer, @r#"{"kind":"refused","reason":"the request is not understood: unknown variant `dance`, expected one of `status`, `command`, `follow` at line 1 column 15"}"#);
+    let (_, answer) = say(&scratch, "{\"kind\":\"command\",\"command\":\"explode\"}\n");
+    assert_snapshot!(answer, @r#"{"kind":"refused","reason":"the request is not understood: unknown variant `explode`, expected one of `pause`, `resume`, `stop`, `force_reboot`, `skip_iteration`"}"#);
+    let (_, answer) = say(&scratch, "stop\n");
+    assert_snapshot!(answer, @r#"{"kind":"refused","reason":"the request is not understood: expected value at line 1 column 1"}"#);
+    assert_eq!(
+        status(&scratch)["state"],
+        "running",
+        "none of it disturbs the loop"
+    );
+}
+
+/// Plays a runner of another version: it holds the lock and greets in another protocol.
+fn other_version(scratch: &Scratch) -> fs::File {
+    let path = scratch.runtime_dir().join("other.sock");
+    let listener = UnixListener::bind(&path).expect("the directory is ours");
+    let loop_id = loops(scratch)[0].file_name().expect("a name").to_owned();
+    let loop_id = loop_id.to_str().expect("it is ASCII").to_owned();
+    let hello = json!({"protocol": 99, "version": "7.0.0", "loop_id": loop_id});
+    thread::spawn(move || {
+        // Ends with the test.
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a caller");
+            let _ = writeln!(stream, "{hello}");
+        }
+    });
+    let holder = json!({
+        "pid": std::process::id(),
+        "since": "2026-01-01T00:00:00.000Z",
+        "loop_id": loop_id,
+        "socket": path,
+    });
+    let mut lock = OpenOptions::new()
+        .write(true)
+        .open(scratch.path().join(".ralph/lock"))
+        .expect("there is a lock");
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).expect("nobody has it");
+    lock.set_len(0).expect("it is ours");
+    write!(lock, "{holder}").expect("it is ours");
+    lock
+}
+
+#[test]
+fn a_runner_of_another_version() {
+    let scratch = Scratch::new();
+    kill(&scratch, start_busy(&scratch, &[]));
+    let before = journals(&scratch);
+    let _lock = other_version(&scratch);
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["stop"])), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: the runner is of version 7.0.0 and speaks protocol 99; this is protocol 1
+    hint: use the version that started it, or stop it with a signal
+    ");
+    let ran = tachikoma(&scratch).run(["events", "--follow"]);
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    let ran = tachikoma(&scratch).run(["status"]);
+    assert_snapshot!(shown(&ran), @"
+    exit: 0
+    --- stdout
+    loop       [LOOP]
+    state      running
+    iteration  1 (attempt 1)
+    session    1 (0 iterations)
+    context    not known
+    so far     0 iterations, [DURATION]
+    runner     pid [PID] since [TIME], containment [HELD]
+    --- stderr
+    note: the runner is of version 7.0.0 and speaks protocol 99; this is protocol 1
+    note: what follows is from its journal
+    ");
+    assert_eq!(journals(&scratch), before);
+}
+
+#[test]
+fn a_runtime_directory_that_cannot_be_used() {
+    let scratch = with_history();
+    let before = journals(&scratch);
+    let tool = tachikoma(&scratch).env("XDG_RUNTIME_DIR", "/proc/nowhere");
+    let ran = tool.run(["run", "--max-iterations", "2"]);
+    assert_snapshot!(shown(&ran), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: make control socket /proc/nowhere/tachikoma/[LOOP].sock: create directory /proc/nowhere/tachikoma: No such file or directory (os error 2)
+    hint: set XDG_RUNTIME_DIR to a short path of your own
+    ");
+    assert_eq!(journals(&scratch), before);
+}
+
+#[test]
+fn a_path_that_is_too_long_for_a_socket() {
+    let scratch = with_history();
+    let before = journals(&scratch);
+    let long = scratch.home().join("x".repeat(120));
+    let tool = tachikoma(&scratch).env("XDG_RUNTIME_DIR", &long);
+    let ran = tool.run(["run", "--max-iterations", "2"]);
+    assert_snapshot!(shown(&ran), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: the path of the control socket is longer than 107 bytes: [HOME]/xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/tachikoma/[LOOP].sock
+    hint: set XDG_RUNTIME_DIR to a short path of your own
+    ");
+    let ran = tool.run(run(&["--new"], "true"));
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    assert_eq!(
+        journals(&scratch),
+        before,
+        "no loop is begun that cannot be run"
+    );
+    let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+}

@@ -1,0 +1,422 @@
+//! Bad input gets a clear error: prompts, programs, settings, flags. Nothing is begun and nothing is lost.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use insta::assert_snapshot;
+use tachikoma_testkit::{Ran, Scratch, Tool};
+
+use crate::support::{files, run, shown, tachikoma, unprivileged, with_history};
+
+/// Runs what must fail, and checks that nothing in the work tree has changed, the old loop included.
+#[track_caller]
+fn refused(scratch: &Scratch, tool: &Tool<'_>, words: &[&str]) -> String {
+    let before = files(&scratch.path());
+    let ran = tool.run(words);
+    assert_unchanged(scratch, &before, &ran);
+    shown(&ran)
+}
+
+#[track_caller]
+fn assert_unchanged(
+    scratch: &Scratch,
+    before: &std::collections::BTreeMap<std::path::PathBuf, Vec<u8>>,
+    ran: &Ran,
+) {
+    assert_ne!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert!(
+        *before == files(&scratch.path()),
+        "a refused run must not change anything: {}",
+        ran.snapshot()
+    );
+}
+
+#[track_caller]
+fn check(words: &[&str]) -> String {
+    let scratch = with_history();
+    scratch.write("empty.md", " \n");
+    scratch.write("binary.md", b"\xff\xfe\0");
+    scratch.write("notes.txt", "not a program\n");
+    let tool = tachikoma(&scratch).env("PATH", "/nowhere:/usr/bin:/bin");
+    refused(&scratch, &tool, words)
+}
+
+#[test]
+fn a_prompt_that_is_missing() {
+    assert_snapshot!(check(&["run", "gone.md"]), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: read prompt [DIR]/gone.md: No such file or directory (os error 2)
+    hint: write one, name another file (`tachikoma run FILE`), or use `--prompt-text`
+    ");
+}
+
+#[test]
+fn a_prompt_that_is_empty() {
+    assert_snapshot!(check(&["run", "empty.md"]), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: prompt [DIR]/empty.md is empty
+    hint: write one, name another file (`tachikoma run FILE`), or use `--prompt-text`
+    ");
+}
+
+#[test]
+fn a_prompt_that_is_no_text() {
+    assert_snapshot!(check(&["run", "binary.md"]), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: prompt [DIR]/binary.md is not UTF-8 text
+    hint: write one, name another file (`tachikoma run FILE`), or use `--prompt-text`
+    ");
+}
+
+#[test]
+fn a_prompt_that_is_a_directory() {
+    assert_snapshot!(check(&["run", ".ralph"]), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: read prompt [DIR]/.ralph: Is a directory (os error 21)
+    hint: write one, name another file (`tachikoma run FILE`), or use `--prompt-text`
+    ");
+}
+
+#[test]
+fn a_prompt_without_words() {
+    assert_snapshot!(check(&["run", "--prompt-text", ""]), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: the prompt that was given as text is empty
+    hint: write one, name another file (`tachikoma run FILE`), or use `--prompt-text`
+    ");
+}
+
+#[test]
+fn a_prompt_that_may_not_be_read() {
+    let scratch = Scratch::new();
+    let prompt = scratch.write("prompt.md", "go\n");
+    fs::set_permissions(prompt, fs::Permissions::from_mode(0o000)).expect("it is ours");
+    let ran = unprivileged(&scratch).run(["run", "--", "true"]);
+    assert_snapshot!(shown(&ran), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: read prompt [DIR]/prompt.md: Permission denied (os error 13)
+    hint: write one, name another file (`tachikoma run FILE`), or use `--prompt-text`
+    ");
+    assert!(!scratch.path().join(".ralph").exists());
+}
+
+#[test]
+fn a_working_directory_that_is_gone() {
+    let scratch = with_history();
+    scratch.write("tachikoma.toml", "working_dir = \"gone\"\n");
+    let text = refused(&scratch, &tachikoma(&scratch), &["run", "--", "true"]);
+    assert_snapshot!(text, @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: working directory [DIR]/gone: No such file or directory (os error 2)
+    hint: make it, or change `working_dir`; `tachikoma config show` says where that is set
+    ");
+}
+
+#[test]
+fn a_working_directory_that_goes_while_the_loop_runs() {
+    let scratch = Scratch::new();
+    let text = "working_dir = \"work\"\n[stop_conditions]\nmax_consecutive_failures = 1\n";
+    scratch.write("tachikoma.toml", text);
+    scratch.write("work/file", "");
+    let ran = tachikoma(&scratch).run(run(&[], "rm -rf ../work"));
+    assert_snapshot!(shown(&ran), @"
+    exit: 1
+    --- stdout
+    tachikoma 0.1.0: agent command (`sh -c rm -rf ../work`), with your own rights: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] starts: agent command, containment [HELD]
+    iteration 1 (session 1)
+    iteration 1 succeeded after [DURATION]
+    iteration 2 (session 1)
+    iteration 2 failed after [DURATION]: working directory [DIR]/work: No such file or directory (os error 2)
+    error: 1 iterations failed in a row (max_consecutive_failures = 1); the last one: working directory [DIR]/work: No such file or directory (os error 2) (2 iterations, 1 succeeded, 1 failed, [DURATION])
+    --- stderr
+    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
+    ");
+}
+
+#[test]
+fn a_current_directory_that_is_gone() {
+    let scratch = Scratch::new();
+    let script = "mkdir d && cd d && rmdir ../d && exec \"$0\" run --prompt-text go -- true";
+    let shell = Tool::new("/bin/sh", &scratch);
+    let ran = shell.run(["-c", script, env!("CARGO_BIN_EXE_tachikoma")]);
+    assert_snapshot!(shown(&ran), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: the current directory cannot be used: No such file or directory (os error 2)
+    hint: it may have been deleted or moved; `cd` to one that exists
+    ");
+}
+
+#[test]
+fn a_program_that_is_not_found_names_the_path() {
+    assert_snapshot!(check(&["run", "--", "no-such-agent"]), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: program `no-such-agent` is not found; looked in PATH: /nowhere:/usr/bin:/bin
+    hint: `--dry-run` shows what would be run
+    ");
+}
+
+#[test]
+fn a_program_that_is_not_executable() {
+    assert_snapshot!(check(&["run", "--", "./notes.txt"]), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: program `./notes.txt` is not executable
+    hint: `--dry-run` shows what would be run
+    ");
+}
+
+#[test]
+fn a_program_that_is_a_directory() {
+    assert_snapshot!(check(&["run", "--", "./"]), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: program `./` is a directory
+    hint: `--dry-run` shows what would be run
+    ");
+}
+
+#[test]
+fn a_program_in_the_path_that_is_not_executable() {
+    let scratch = with_history();
+    let notes = scratch.write("bin/agent", "not a program\n");
+    let bin = notes.parent().expect("it has one").to_owned();
+    let tool = tachikoma(&scratch).env("PATH", bin);
+    assert_snapshot!(refused(&scratch, &tool, &["run", "--", "agent"]), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: program `agent` is not executable: [DIR]/bin/agent
+    hint: `--dry-run` shows what would be run
+    ");
+}
+
+#[test]
+fn a_script_whose_interpreter_is_missing() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[stop_conditions]\nmax_consecutive_failures = 1\n",
+    );
+    scratch.write_script("agent", "#!/nowhere/interpreter\n");
+    let words = ["run", "--quiet", "--prompt-text", "go", "--", "./agent"];
+    assert_snapshot!(shown(&tachikoma(&scratch).run(words)), @"
+    exit: 1
+    --- stdout
+    error: 1 iterations failed in a row (max_consecutive_failures = 1); the last one: program `./agent` is there, but the interpreter that it names is not: No such file or directory (os error 2) (1 iteration, 1 failed, [DURATION])
+    --- stderr
+    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
+    ");
+}
+
+#[test]
+fn an_agent_that_is_misspelt() {
+    assert_snapshot!(check(&["run", "--agent", "cluade"]), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: --agent: `agent.name` must be `claude`, `opencode`, `codex`, `gemini`, `acp`, `command` or `demo`, not `cluade`
+      hint: did you mean `claude`?
+    ");
+}
+
+#[test]
+fn an_agent_that_is_not_built() {
+    assert_snapshot!(check(&["run", "--agent", "claude"]), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: agent `claude` is not built yet
+    hint: `--agent command` with `-- PROGRAM ARGS...` runs any program; `tachikoma demo` needs none
+    ");
+}
+
+#[test]
+fn an_agent_without_a_program() {
+    let scratch = Scratch::new();
+    scratch.write("prompt.md", "go\n");
+    let words = ["run", "--agent", "command"];
+    assert_snapshot!(refused(&scratch, &tachikoma(&scratch), &words), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: agent `command` has no program
+    hint: `--agent command` with `-- PROGRAM ARGS...` runs any program; `tachikoma demo` needs none
+    ");
+}
+
+#[test]
+fn a_program_for_another_agent() {
+    assert_snapshot!(check(&["run", "--agent", "demo", "--", "prog"]), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: `-- PROGRAM` is for `--agent command`, and another agent was named
+    hint: leave out `--agent` or the program
+    ");
+}
+
+#[test]
+fn settings_that_are_wrong_are_all_named_with_file_and_line() {
+    let scratch = with_history();
+    let text = "max_iteration = 3\n\
+                prompt_path = 7\n\
+                [session]\n\
+                session_timeout = \"-5s\"\n\
+                [[gate]]\n\
+                name = \"tests\"\n\
+                comand = \"true\"\n";
+    scratch.write("tachikoma.toml", text);
+    let text = refused(&scratch, &tachikoma(&scratch), &["run", "--", "true"]);
+    assert_snapshot!(text, @r#"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: tachikoma.toml:1: unknown key `max_iteration`
+      hint: did you mean `max_iterations`?
+    tachikoma.toml:2: `prompt_path` must be a string, not a whole number
+    tachikoma.toml:4: `session.session_timeout` must be a duration such as "5s" or "1h 30m", not "-5s"
+    tachikoma.toml:5: `gate` lacks `command`
+      hint: every `[[gate]]` needs one
+    tachikoma.toml:7: unknown key `gate.comand`
+      hint: did you mean `gate.command`?
+    "#);
+}
+
+#[test]
+fn a_file_that_is_no_toml() {
+    let scratch = with_history();
+    scratch.write(
+        "tachikoma.toml",
+        "max_iterations = 3\nprompt_path = prompt.md\n",
+    );
+    let text = refused(&scratch, &tachikoma(&scratch), &["run", "--", "true"]);
+    assert_snapshot!(text, @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: tachikoma.toml:2: string values must be quoted, expected literal string
+    ");
+}
+
+#[test]
+fn a_file_that_may_not_be_read() {
+    let scratch = Scratch::new();
+    let file = scratch.write("tachikoma.toml", "max_iterations = 3\n");
+    fs::set_permissions(file, fs::Permissions::from_mode(0o000)).expect("it is ours");
+    let ran = unprivileged(&scratch).run(run(&[], "true"));
+    assert_snapshot!(shown(&ran), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: tachikoma.toml: cannot be read: Permission denied (os error 13)
+    ");
+}
+
+#[test]
+fn a_variable_that_is_misspelt() {
+    let scratch = with_history();
+    let tool = tachikoma(&scratch).env("TACHIKOMA_MAX_ITERATION", "3");
+    assert_snapshot!(refused(&scratch, &tool, &["run", "--", "true"]), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: TACHIKOMA_MAX_ITERATION: unknown variable `TACHIKOMA_MAX_ITERATION`
+      hint: did you mean `TACHIKOMA_MAX_ITERATIONS`?
+    ");
+}
+
+#[test]
+fn a_delay_that_is_negative() {
+    assert_snapshot!(check(&["run", "--delay", "-5s"]), @r#"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: --delay: `iteration_delay` must be a duration such as "5s" or "1h 30m", not "-5s"
+    "#);
+}
+
+#[test]
+fn a_delay_without_a_unit() {
+    assert_snapshot!(check(&["run", "--delay", "5"]), @r#"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: --delay: `iteration_delay` must be a duration such as "5s" or "1h 30m", not "5"
+    "#);
+}
+
+#[test]
+fn a_limit_that_is_negative() {
+    assert_snapshot!(check(&["run", "--max-iterations", "-1"]), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: invalid value '-1' for '--max-iterations <N>': it must be a whole number from 0 to 4294967295
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn a_limit_that_is_no_number() {
+    assert_snapshot!(check(&["run", "--max-iterations=x"]), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: invalid value 'x' for '--max-iterations <N>': it must be a whole number from 0 to 4294967295
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn a_command_that_is_unknown() {
+    assert_snapshot!(check(&["rum"]), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: unrecognized subcommand 'rum'
+
+      tip: some similar subcommands exist: 'run', 'resume'
+
+    Usage: tachikoma <COMMAND>
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn a_prompt_given_twice() {
+    assert_snapshot!(check(&["run", "prompt.md", "--prompt-text", "go"]), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: the argument '[PROMPT]' cannot be used with '--prompt-text <TEXT>'
+
+    Usage: tachikoma run <PROMPT> [-- <PROGRAM>...]
+
+    For more information, try '--help'.
+    ");
+}

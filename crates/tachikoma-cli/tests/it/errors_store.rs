@@ -1,0 +1,396 @@
+//! What is on disk cannot be used: it is named, never overwritten, and there is a way on.
+
+use std::fs::{self, OpenOptions};
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+
+use insta::assert_snapshot;
+use tachikoma_testkit::{Scratch, Tool};
+
+use crate::support::{
+    CLAIMS, await_events, journal, journals, kill, loops, run, shown, start_busy, status,
+    tachikoma, unprivileged, with_history,
+};
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
+}
+
+#[test]
+fn a_directory_that_may_not_be_written() {
+    let scratch = Scratch::new();
+    let ralph = scratch.write(".ralph/other-tool", "").with_file_name("");
+    let tool = unprivileged(&scratch);
+    set_mode(&ralph, 0o500);
+    let ran = tool.run(run(&[], "true"));
+    set_mode(&ralph, 0o700);
+    assert_snapshot!(shown(&ran), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: open [DIR]/.ralph/lock: Permission denied (os error 13)
+    hint: look at owner and mode there: it must be your own
+    ");
+}
+
+#[test]
+fn a_journal_that_may_not_be_written() {
+    let scratch = Scratch::new();
+    let tool = unprivileged(&scratch);
+    let ran = tool.run(run(&["--max-iterations", "1"], "true"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let before = journals(&scratch);
+
+    set_mode(&journal(&scratch), 0o400);
+    let ran = tool.run(["run"]);
+    assert_snapshot!(shown(&ran), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: open [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl: Permission denied (os error 13)
+    hint: look at owner and mode there: it must be your own
+    ");
+    assert_eq!(journals(&scratch), before);
+}
+
+#[test]
+fn journals_that_may_not_be_read_are_not_passed_over() {
+    let scratch = Scratch::new();
+    let tool = unprivileged(&scratch);
+    let ran = tool.run(run(&["--max-iterations", "1"], "true"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let before = journals(&scratch);
+
+    let dir = scratch.path().join(".ralph/loops");
+    set_mode(&dir, 0o300);
+    let ran = tool.run(["run"]);
+    set_mode(&dir, 0o700);
+    assert_snapshot!(shown(&ran), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: list [DIR]/.ralph/loops: Permission denied (os error 13)
+    hint: look at owner and mode there: it must be your own
+    ");
+    assert_eq!(
+        journals(&scratch),
+        before,
+        "a loop that cannot be seen is not replaced"
+    );
+}
+
+#[test]
+fn a_file_where_the_directory_belongs() {
+    let scratch = Scratch::new();
+    scratch.write(".ralph", "mine\n");
+    let ran = tachikoma(&scratch).run(run(&[], "true"));
+    assert_snapshot!(shown(&ran), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: list [DIR]/.ralph/loops: Not a directory (os error 20)
+    hint: `.ralph` must be a directory of your own: move away what is in its place
+    ");
+    assert_eq!(scratch.read(".ralph"), "mine\n");
+}
+
+#[test]
+fn a_symbolic_link_where_the_directory_belongs() {
+    let scratch = Scratch::new();
+    let elsewhere = scratch.home().join("elsewhere");
+    fs::create_dir(&elsewhere).expect("it is ours");
+    symlink(&elsewhere, scratch.path().join(".ralph")).expect("it is ours");
+    let ran = tachikoma(&scratch).run(run(&[], "true"));
+    assert_snapshot!(shown(&ran), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: use directory [DIR]/.ralph: it is a symbolic link, and those are not followed
+    hint: `.ralph` must be a directory of your own: move away what is in its place
+    ");
+    let written = fs::read_dir(elsewhere).expect("it is ours").count();
+    assert_eq!(written, 0, "no symbolic link is followed");
+}
+
+/// Changes one byte of the only journal, the first that equals `from` after `after`.
+fn flip(scratch: &Scratch, after: &str, to: u8) {
+    let path = journal(scratch);
+    let text = fs::read_to_string(&path).expect("the journal is ours");
+    let at = text.find(after).expect("it is in there") + after.len();
+    let mut file = OpenOptions::new()
+        .write(true)
+        .open(path)
+        .expect("it is ours");
+    file.seek(SeekFrom::Start(at as u64)).expect("it is a file");
+    file.write_all(&[to]).expect("it is ours");
+}
+
+/// A journal that cannot be used is refused and stays as it is; `--new` begins a loop beside it, which later runs
+/// go on with.
+#[track_caller]
+fn check_unusable(after: &str, to: u8) -> String {
+    let scratch = with_history();
+    flip(&scratch, after, to);
+    let before = journals(&scratch);
+    let refused = tachikoma(&scratch).run(["run"]);
+    assert_eq!(journals(&scratch), before, "{}", refused.snapshot());
+    assert_eq!(tachikoma(&scratch).run(["events"]).code(), Some(1));
+    assert_eq!(tachikoma(&scratch).run(["status"]).code(), Some(1));
+
+    let words = run(&["--new", "--max-iterations", "1"], "true");
+    let ran = tachikoma(&scratch).run(words);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(
+        loops(&scratch).len(),
+        2,
+        "the new one lies beside the old one"
+    );
+    let new = status(&scratch)["loop_id"].clone();
+    let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(
+        status(&scratch)["loop_id"],
+        new,
+        "later runs go on with the new one"
+    );
+    for (path, bytes) in before {
+        assert_eq!(
+            fs::read(path).expect("it is kept"),
+            bytes,
+            "it is never written again"
+        );
+    }
+    shown(&refused)
+}
+
+#[test]
+fn a_journal_that_is_damaged() {
+    assert_snapshot!(check_unusable("\"type\":\"started\",\"launch\":{\"agent\":\"", b'C'), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 2: its checksum does not match
+    hint: nothing was changed; mend it, or `tachikoma run --new` begins a new loop beside it
+    ");
+}
+
+#[test]
+fn a_journal_whose_first_record_is_damaged() {
+    assert_snapshot!(check_unusable("\"segment\":", b'7'), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 1: its checksum does not match
+    hint: nothing was changed; mend it, or `tachikoma run --new` begins a new loop beside it
+    ");
+}
+
+#[test]
+fn a_journal_whose_first_record_is_no_json() {
+    assert_snapshot!(check_unusable("{\"seq", b'!'), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 1: its checksum does not match
+    hint: nothing was changed; mend it, or `tachikoma run --new` begins a new loop beside it
+    ");
+}
+
+#[test]
+fn a_journal_of_a_newer_version() {
+    assert_snapshot!(check_unusable("\"format\":", b'2'), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl has format 2; this version reads up to 1
+    hint: nothing was changed; use the version that wrote it, or `tachikoma run --new` begins a new loop beside it
+    ");
+}
+
+#[test]
+fn a_record_that_was_cut_by_the_end_of_its_writer_is_no_damage() {
+    let scratch = with_history();
+    let mut file = OpenOptions::new()
+        .append(true)
+        .open(journal(&scratch))
+        .expect("it is ours");
+    file.write_all(b"{\"seq\":99,\"ti").expect("it is ours");
+    let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(status(&scratch)["iteration"], 2);
+}
+
+#[test]
+fn a_loop_that_never_got_its_first_record_does_not_hide_the_one_before() {
+    let scratch = with_history();
+    let before = status(&scratch)["loop_id"].clone();
+    let empty = ".ralph/loops/loop_ffffffff-0000-4000-8000-000000000000/journal-0001.jsonl";
+    scratch.write(empty, "");
+    assert_eq!(status(&scratch)["loop_id"], before);
+}
+
+/// Runs a script with a `.ralph` on a disk of 256 KiB, which nobody else sees; none where that cannot be had.
+fn on_a_small_disk(scratch: &Scratch, script: &str) -> Option<String> {
+    let mount = "mkdir .ralph && mount -t tmpfs -o size=256k,mode=700 tmpfs .ralph || exit 77\n";
+    let script = format!("{mount}{script}");
+    let root = rustix::process::geteuid().is_root();
+    let namespace = if root { "-m" } else { "-rm" };
+    let words = [
+        namespace,
+        "sh",
+        "-c",
+        &script,
+        env!("CARGO_BIN_EXE_tachikoma"),
+    ];
+    let ran = Tool::new("unshare", scratch).run(words);
+    if ran.stderr.contains("unshare failed") || ran.code() == Some(77) {
+        skipped(&format!(
+            "no small disk can be had here: {}",
+            ran.snapshot()
+        ));
+        return None;
+    }
+    Some(shown(&ran))
+}
+
+#[test]
+fn a_disk_that_is_full_from_the_start() {
+    let scratch = Scratch::new();
+    scratch.write("prompt.md", "go\n");
+    let script = r#"
+        "$0" run --quiet --max-iterations 1 -- true
+        head -c 300000 /dev/zero >.ralph/ballast 2>/dev/null
+        "$0" run --quiet --new -- true
+        echo "exit $?"
+        ls .ralph/loops | wc -l
+        rm .ralph/ballast
+        "$0" run --quiet --max-iterations 2
+        echo "exit $?"
+    "#;
+    if let Some(shown) = on_a_small_disk(&scratch, script) {
+        assert_snapshot!(shown, @"
+        exit: 0
+        --- stdout
+        completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION])
+        exit 1
+        1
+        completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION])
+        exit 3
+        --- stderr
+        hint: raise `--max-iterations` to go on, or use `--new` to begin again
+        error: write [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl: No space left on device (os error 28)
+        hint: make room; `tachikoma run` goes on when there is some
+        found a loop that had ended (the limit of 1 iterations is reached): it goes on
+        hint: raise `--max-iterations` to go on, or use `--new` to begin again
+        ");
+    }
+}
+
+/// A full disk: an error that says so, a journal that can be read, and a loop that goes on when there is room again.
+#[test]
+fn a_disk_that_is_full() {
+    let scratch = Scratch::new();
+    scratch.write("prompt.md", "go\n");
+    let script = r#"
+        head -c 200000 /dev/zero >.ralph/ballast
+        "$0" run --quiet --delay 0s -- sh -c 'test -e .ralph/ballast || echo "<promise>COMPLETE</promise>"'
+        echo "exit $?"
+        "$0" status | grep -e state -e outcome || exit 1
+        "$0" events | tail -1 | grep -c iteration
+        rm .ralph/ballast
+        "$0" run --quiet
+        echo "exit $?"
+    "#;
+    let Some(shown) = on_a_small_disk(&scratch, script) else {
+        return;
+    };
+    // How many iterations fit is the file system's business.
+    let parts: Vec<String> = shown
+        .split_inclusive(|c: char| !c.is_ascii_digit())
+        .map(
+            |part| match part.trim_end_matches(|c: char| !c.is_ascii_digit()) {
+                number if number.len() > 1 => part.replace(number, "[N]"),
+                _ => part.to_owned(),
+            },
+        )
+        .collect();
+    assert_snapshot!(parts.concat(), @"
+    exit: 0
+    --- stdout
+    exit 1
+    state      interrupted: its runner is gone; `tachikoma run` goes on with it
+    1
+    completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION])
+    exit 0
+    --- stderr
+    error: the journal cannot be written; the loop has ended, and nothing that was recorded is lost: write [DIR]/.ralph/loops/[LOOP]/journal-[N].jsonl: No space left on device (os error [N])
+    hint: when the cause is gone, `tachikoma run` goes on where this ended
+    found a loop that was interrupted at iteration [N]: it goes on
+    ");
+}
+
+/// Says so past the harness, which keeps the words of tests that pass to itself.
+fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
+}
+
+#[test]
+fn two_runners() {
+    let scratch = Scratch::new();
+    let live = start_busy(&scratch, &[]);
+    let second = tachikoma(&scratch).run(["run"]);
+    assert_snapshot!(shown(&second), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: another runner works in [DIR]: pid [PID], since [TIME]
+    hint: `tachikoma status` shows what it does, `tachikoma stop` ends it
+    ");
+    let pid = format!("pid {}", live.pid());
+    assert!(second.stderr.contains(&pid), "{pid}: {}", second.stderr);
+    assert_eq!(
+        status(&scratch)["state"],
+        "running",
+        "the first is not disturbed"
+    );
+    drop(live);
+}
+
+#[test]
+fn a_socket_and_a_lock_of_a_dead_runner() {
+    let scratch = Scratch::new();
+    kill(&scratch, start_busy(&scratch, &[]));
+    let sockets = fs::read_dir(scratch.runtime_dir().join("tachikoma")).expect("it was made");
+    assert_eq!(sockets.count(), 1, "the dead runner's socket is left");
+
+    let ran = tachikoma(&scratch).run(["stop"]);
+    assert_snapshot!(shown(&ran), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: no loop runs in [DIR]
+    hint: `tachikoma run` starts one, or goes on with the last
+    ");
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["status"])), @"
+    exit: 0
+    --- stdout
+    loop       [LOOP]
+    state      interrupted: its runner is gone; `tachikoma run` goes on with it
+    iteration  1 (attempt 1)
+    session    1 (0 iterations)
+    context    not known
+    so far     0 iterations, [DURATION]
+    --- stderr
+    ");
+
+    let ran = tachikoma(&scratch).run(run(&[], CLAIMS));
+    await_events(&scratch, "completed", 1);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let sockets = fs::read_dir(scratch.runtime_dir().join("tachikoma")).expect("it was made");
+    assert_eq!(
+        sockets.count(),
+        0,
+        "a runner that ends in order leaves no socket"
+    );
+}

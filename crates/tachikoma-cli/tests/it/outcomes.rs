@@ -1,0 +1,321 @@
+//! How `run` ends: its exit code and its last words for each outcome.
+
+use std::io::Read as _;
+use std::process::Stdio;
+
+use insta::assert_snapshot;
+use rustix::process::Signal;
+use tachikoma_testkit::{Scratch, await_until};
+
+use crate::support::{
+    BUSY, CLAIMS, SOON, await_events, events, lines, run, shown, start_busy, status, tachikoma,
+};
+
+#[test]
+fn done() {
+    let scratch = Scratch::new();
+    let ran = tachikoma(&scratch).run(run(&[], CLAIMS));
+    assert_snapshot!(shown(&ran), @"
+    exit: 0
+    --- stdout
+    tachikoma 0.1.0: agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] starts: agent command, containment [HELD]
+    iteration 1 (session 1)
+      | <promise>COMPLETE</promise>
+    iteration 1 succeeded in [DURATION] and claims completion
+    completed: the agent reported completion (1 iteration, 1 succeeded, [DURATION])
+    --- stderr
+    ");
+    assert_eq!(status(&scratch)["outcome"]["kind"], "done");
+}
+
+#[test]
+fn a_claim_inside_a_sentence_is_none() {
+    let scratch = Scratch::new();
+    let script = "echo 'I do not say <promise>COMPLETE</promise> yet'";
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(
+        events(&scratch, "iteration_completed")[0]["report"]["claimed"],
+        false
+    );
+}
+
+#[test]
+fn a_claim_of_a_failed_iteration_is_none() {
+    let scratch = Scratch::new();
+    let script = format!("{CLAIMS}; exit 1");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], &script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+}
+
+#[test]
+fn a_claim_is_not_believed_where_a_gate_ought_to_judge_it() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[[gate]]\nname = \"tests\"\ncommand = \"true\"\n",
+    );
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], CLAIMS));
+    assert_snapshot!(shown(&ran), @"
+    exit: 3
+    --- stdout
+    tachikoma 0.1.0: agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
+    [LOOP] starts: agent command, containment [HELD]
+    iteration 1 (session 1)
+      | <promise>COMPLETE</promise>
+    iteration 1 succeeded in [DURATION] and claims completion
+    completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION])
+    --- stderr
+    note: `gate` (tachikoma.toml:1) is known, but its feature is not built yet
+    note: gates are not built yet: no claim of completion is believed
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    ");
+}
+
+#[test]
+fn too_many_failures_show_the_last_one() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[stop_conditions]\nmax_consecutive_failures = 2\n",
+    );
+    let ran = tachikoma(&scratch).run(run(&[], "echo no licence >&2; exit 7"));
+    assert_snapshot!(shown(&ran), @"
+    exit: 1
+    --- stdout
+    tachikoma 0.1.0: agent command (`sh -c echo no licence >&2; exit 7`), with your own rights: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] starts: agent command, containment [HELD]
+    iteration 1 (session 1)
+      | no licence
+    iteration 1 failed after [DURATION]: the agent ended with exit 7
+    waits [DURATION] because of the failure
+    iteration 2 (session 1)
+      | no licence
+    iteration 2 failed after [DURATION]: the agent ended with exit 7 (2 in a row)
+    error: 2 iterations failed in a row (max_consecutive_failures = 2); the last one: the agent ended with exit 7 (2 iterations, 2 failed, [DURATION])
+    --- stderr
+    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
+    ");
+    assert_eq!(status(&scratch)["outcome"]["kind"], "error");
+}
+
+#[test]
+fn the_limit_holds_over_new_runs() {
+    let scratch = Scratch::new();
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], "true"));
+    assert_snapshot!(shown(&ran), @"
+    exit: 3
+    --- stdout
+    tachikoma 0.1.0: agent command (`sh -c true`), with your own rights: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] starts: agent command, containment [HELD]
+    iteration 1 (session 1)
+    iteration 1 succeeded after [DURATION]
+    iteration 2 (session 1)
+    iteration 2 succeeded after [DURATION]
+    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION])
+    --- stderr
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    ");
+    let again = tachikoma(&scratch).run(["run"]);
+    assert_snapshot!(shown(&again), @"
+    exit: 3
+    --- stdout
+    tachikoma 0.1.0: agent command (`sh -c true`), with your own rights: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] goes on: agent command, containment [HELD]
+    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION])
+    --- stderr
+    found a loop that had ended (the limit of 2 iterations is reached): it goes on
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    ");
+    assert_eq!(events(&scratch, "iteration_started").len(), 2);
+}
+
+#[test]
+fn the_operator_stops_it() {
+    let scratch = Scratch::new();
+    let live = start_busy(&scratch, &[]);
+    let stop = tachikoma(&scratch).run(["stop"]);
+    assert_snapshot!(shown(&stop), @"
+    exit: 0
+    --- stdout
+    stops; iteration 1 is interrupted
+    --- stderr
+    ");
+    assert_snapshot!(shown(&live.wait(SOON)), @"
+    exit: 5
+    --- stdout
+    tachikoma 0.1.0: agent command (`sh -c exec sleep 600`), with your own rights: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] starts: agent command, containment [HELD]
+    iteration 1 (session 1)
+    stopping: stopped by the operator
+    ending the agent: interrupt
+    iteration 1 interrupted after [DURATION]
+    stopped: stopped by the operator (1 iteration, 1 interrupted, [DURATION])
+    --- stderr
+    ");
+    assert_eq!(status(&scratch)["outcome"]["kind"], "operator");
+    assert_eq!(status(&scratch)["state"], "stopped");
+}
+
+#[test]
+fn the_operator_stops_it_in_a_delay_and_in_a_backoff() {
+    // The third backoff is long enough to be looked at.
+    for (script, reason, waits) in [("true", "delay", 1), ("false", "backoff", 3)] {
+        let scratch = Scratch::new();
+        let live = tachikoma(&scratch).spawn(run(&["--delay", "1h"], script));
+        await_events(&scratch, "wait_started", waits);
+        assert_eq!(status(&scratch)["waiting"]["reason"], reason);
+        let stop = tachikoma(&scratch).run(["stop"]);
+        assert_eq!(stop.stdout, "stopped\n", "{}", stop.snapshot());
+        assert_eq!(live.wait(SOON).code(), Some(5), "{reason}");
+    }
+}
+
+#[track_caller]
+fn check_signal(signal: Signal) -> Option<i32> {
+    let scratch = Scratch::new();
+    let mut live = start_busy(&scratch, &[]);
+    live.signal(signal);
+    let code = live.wait(SOON).code();
+    assert_eq!(status(&scratch)["outcome"]["kind"], "signal");
+    assert_eq!(status(&scratch)["state"], "stopped");
+    assert_eq!(status(&scratch)["stats"]["interrupted"], 1);
+    code
+}
+
+#[test]
+fn signals_stop_it_in_order() {
+    assert_eq!(check_signal(Signal::HUP), Some(129));
+    assert_eq!(check_signal(Signal::INT), Some(130));
+    assert_eq!(check_signal(Signal::TERM), Some(143));
+}
+
+#[test]
+fn a_reader_that_goes_away_does_not_end_the_loop() {
+    for flags in [
+        &["--max-iterations", "3"][..],
+        &["--json", "--max-iterations", "3"],
+    ] {
+        let scratch = Scratch::new();
+        let mut command = tachikoma(&scratch).command(run(flags, "echo a line"));
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+        drop(child.stdout.take());
+        await_until("its end", SOON, || {
+            child.try_wait().expect("it is ours").is_some()
+        });
+        let code = child.wait().expect("it is ours").code();
+        assert_eq!(code, Some(3), "{flags:?}");
+        assert_eq!(status(&scratch)["stats"]["successful"], 3, "{flags:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_wants_one_line_of_what_happened_gets_it() {
+    let scratch = Scratch::new();
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], "true"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    for words in [
+        &["events"][..],
+        &["config", "show"],
+        &["completions", "bash"],
+    ] {
+        let mut command = tachikoma(&scratch).command(words);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        drop(child.stdout.take());
+        let mut stderr = String::new();
+        let mut pipe = child.stderr.take().expect("it is a pipe");
+        pipe.read_to_string(&mut stderr).expect("it is text");
+        child.wait().expect("it is ours");
+        assert_eq!(stderr, "", "{words:?}");
+    }
+}
+
+#[test]
+fn quiet_is_one_line() {
+    let scratch = Scratch::new();
+    let ran = tachikoma(&scratch).run(run(&["--quiet"], CLAIMS));
+    assert_snapshot!(shown(&ran), @"
+    exit: 0
+    --- stdout
+    completed: the agent reported completion (1 iteration, 1 succeeded, [DURATION])
+    --- stderr
+    ");
+}
+
+#[test]
+fn json_is_the_journal_without_its_checksums() {
+    let scratch = Scratch::new();
+    let ran = tachikoma(&scratch).run(run(&["--json", "--max-iterations", "2"], "echo hi"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let first: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(first, lines(&scratch));
+
+    let again = tachikoma(&scratch).run(["run", "--json", "--max-iterations", "3"]);
+    let second: Vec<&str> = again.stdout.lines().collect();
+    assert_eq!(
+        [first, second].concat(),
+        lines(&scratch),
+        "a later run prints what it adds"
+    );
+
+    let all = tachikoma(&scratch).run(["events", "--json"]);
+    assert_eq!(all.stdout.lines().collect::<Vec<_>>(), lines(&scratch));
+}
+
+#[test]
+fn events_can_be_followed_to_the_end() {
+    let scratch = Scratch::new();
+    let live = start_busy(&scratch, &[]);
+    let follower = tachikoma(&scratch).spawn(["events", "--follow", "--json"]);
+    await_until("the first records", SOON, || {
+        follower.stdout().contains("agent_launched")
+    });
+    let stop = tachikoma(&scratch).run(["stop", "--now"]);
+    assert_eq!(stop.code(), Some(0), "{}", stop.snapshot());
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    let followed = follower.wait(SOON);
+    assert_eq!(followed.code(), Some(0), "{}", followed.snapshot());
+    assert_eq!(followed.stdout.lines().collect::<Vec<_>>(), lines(&scratch));
+}
+
+#[test]
+fn the_agents_words_cannot_steer_the_terminal() {
+    let scratch = Scratch::new();
+    let script = r"printf 'plain \033[31mred\033[0m \033]0;title\007end\n'";
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], script));
+    assert!(ran.stdout.contains("  | plain red end\n"), "{}", ran.stdout);
+    let logs = tachikoma(&scratch).run(["logs"]);
+    assert_eq!(logs.stdout, "plain red end\n");
+}
+
+#[test]
+fn what_it_is_busy_with_is_an_exit_of_its_own() {
+    // The agent's own signals are its own: a loop whose agent is killed goes on.
+    let scratch = Scratch::new();
+    let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "1"], BUSY));
+    await_events(&scratch, "agent_launched", 1);
+    let pid = events(&scratch, "agent_launched")[0]["pid"].as_i64();
+    let pid = pid.and_then(|pid| i32::try_from(pid).ok());
+    let pid = pid.and_then(rustix::process::Pid::from_raw);
+    rustix::process::kill_process(pid.expect("a process id"), Signal::KILL).expect("it lives");
+    let ran = live.wait(SOON);
+    assert_snapshot!(shown(&ran), @"
+    exit: 3
+    --- stdout
+    tachikoma 0.1.0: agent command (`sh -c exec sleep 600`), with your own rights: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] starts: agent command, containment [HELD]
+    iteration 1 (session 1)
+    iteration 1 failed after [DURATION]: the agent ended with signal 9
+    completed: the limit of 1 iterations is reached (1 iteration, 1 failed, [DURATION])
+    --- stderr
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    ");
+}

@@ -1,0 +1,284 @@
+//! `status`, `events` and `logs`: before, during and after a loop.
+
+use std::collections::BTreeSet;
+
+use insta::assert_snapshot;
+use serde_json::Value;
+use tachikoma_testkit::Scratch;
+
+use crate::support::{
+    CLAIMS, SOON, await_events, files, kill, run, shown, start_busy, status, tachikoma,
+    with_history,
+};
+
+fn keys(value: &Value) -> BTreeSet<&str> {
+    let object = value
+        .as_object()
+        .unwrap_or_else(|| panic!("no object: {value}"));
+    object.keys().map(String::as_str).collect()
+}
+
+/// The keys are a contract: none is missing and none is new.
+#[track_caller]
+fn check_keys(status: &Value) {
+    let expected = [
+        "loop_id",
+        "state",
+        "iteration",
+        "attempt",
+        "session",
+        "session_iterations",
+        "context",
+        "waiting",
+        "stats",
+        "outcome",
+        "started_at",
+        "last_activity",
+        "runner",
+    ];
+    assert_eq!(keys(status), BTreeSet::from(expected));
+    assert_eq!(
+        keys(&status["session"]),
+        BTreeSet::from(["number", "agent_id"])
+    );
+    for (part, expected) in [
+        ("waiting", &["reason", "until"][..]),
+        ("outcome", &["kind", "reason"]),
+        ("runner", &["pid", "since", "containment"]),
+        ("context", &["percent", "tokens", "window", "estimated"]),
+    ] {
+        if !status[part].is_null() {
+            assert_eq!(
+                keys(&status[part]),
+                expected.iter().copied().collect(),
+                "{part}"
+            );
+        }
+    }
+}
+
+#[test]
+fn before_there_is_a_loop() {
+    let scratch = Scratch::new();
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["status", "--json"])), @r#"
+    exit: 0
+    --- stdout
+    {"loop_id": null}
+    --- stderr
+    "#);
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["status"])), @"
+    exit: 0
+    --- stdout
+    no loop in [DIR]; `tachikoma run` starts one
+    --- stderr
+    ");
+    assert!(files(&scratch.path()).is_empty(), "status only reads");
+}
+
+#[test]
+fn while_it_works() {
+    let scratch = Scratch::new();
+    let live = start_busy(&scratch, &[]);
+    let working = status(&scratch);
+    check_keys(&working);
+    assert_eq!(working["state"], "running");
+    assert_eq!(working["iteration"], 1);
+    assert_eq!(working["runner"]["pid"], live.pid());
+    assert!(
+        working["outcome"].is_null() && working["waiting"].is_null(),
+        "{working}"
+    );
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["status"])), @"
+    exit: 0
+    --- stdout
+    loop       [LOOP]
+    state      running
+    iteration  1 (attempt 1)
+    session    1 (0 iterations)
+    context    not known
+    so far     0 iterations, [DURATION]
+    runner     pid [PID] since [TIME], containment [HELD]
+    --- stderr
+    ");
+}
+
+#[test]
+fn while_it_waits() {
+    let scratch = Scratch::new();
+    let _live = tachikoma(&scratch).spawn(run(&["--delay", "1h"], "true"));
+    await_events(&scratch, "wait_started", 1);
+    let waiting = status(&scratch);
+    check_keys(&waiting);
+    assert_eq!(waiting["waiting"]["reason"], "delay");
+    assert!(waiting["waiting"]["until"].is_string(), "{waiting}");
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["status"])), @"
+    exit: 0
+    --- stdout
+    loop       [LOOP]
+    state      running
+    waiting    delay until [TIME]
+    iteration  1 (attempt 1)
+    session    1 (1 iteration)
+    context    not known
+    so far     1 iteration, 1 succeeded, [DURATION]
+    runner     pid [PID] since [TIME], containment [HELD]
+    --- stderr
+    ");
+}
+
+#[test]
+fn while_it_is_paused() {
+    let scratch = Scratch::new();
+    let live = start_busy(&scratch, &[]);
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["pause", "--now"])), @"
+    exit: 0
+    --- stdout
+    pauses; iteration 1 is interrupted
+    --- stderr
+    ");
+    await_events(&scratch, "paused", 1);
+    let paused = status(&scratch);
+    check_keys(&paused);
+    assert_eq!(paused["state"], "paused");
+    assert_eq!(paused["waiting"]["reason"], "operator");
+    assert!(
+        paused["waiting"]["until"].is_null(),
+        "only the operator ends it"
+    );
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["resume"])), @"
+    exit: 0
+    --- stdout
+    goes on
+    --- stderr
+    ");
+    await_events(&scratch, "agent_launched", 2);
+    assert_eq!(status(&scratch)["state"], "running");
+    assert_eq!(tachikoma(&scratch).run(["stop"]).code(), Some(0));
+    assert_eq!(live.wait(SOON).code(), Some(5));
+}
+
+#[test]
+fn after_the_end() {
+    let scratch = with_history();
+    let ended = status(&scratch);
+    check_keys(&ended);
+    assert_eq!(ended["state"], "completed");
+    assert_eq!(ended["outcome"]["kind"], "limit_reached");
+    assert!(ended["runner"].is_null(), "nobody runs it");
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["status"])), @"
+    exit: 0
+    --- stdout
+    loop       [LOOP]
+    state      completed
+    iteration  1 (attempt 1)
+    session    1 (1 iteration)
+    context    not known
+    so far     1 iteration, 1 succeeded, [DURATION]
+    outcome    limit_reached: the limit of 1 iterations is reached
+    --- stderr
+    ");
+}
+
+#[test]
+fn after_a_crash() {
+    let scratch = Scratch::new();
+    kill(&scratch, start_busy(&scratch, &[]));
+    let before = files(&scratch.path());
+    let crashed = status(&scratch);
+    check_keys(&crashed);
+    assert_eq!(crashed["state"], "idle");
+    assert!(crashed["runner"].is_null(), "nobody runs it");
+    assert_eq!(files(&scratch.path()), before, "status only reads");
+}
+
+#[test]
+fn from_a_subdirectory() {
+    let scratch = with_history();
+    scratch.write("src/deep/file", "");
+    let here = tachikoma(&scratch).run(["status", "--json"]);
+    let below = tachikoma(&scratch)
+        .in_dir("src/deep")
+        .run(["status", "--json"]);
+    assert_eq!(below.stdout, here.stdout);
+    let events = tachikoma(&scratch).in_dir("src/deep").run(["events"]);
+    assert_eq!(events.code(), Some(0), "{}", events.snapshot());
+    let ran = tachikoma(&scratch).in_dir("src/deep").run(["stop"]);
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+}
+
+#[test]
+fn a_command_from_a_subdirectory_reaches_the_loop() {
+    let scratch = Scratch::new();
+    scratch.write("src/deep/file", "");
+    let live = start_busy(&scratch, &[]);
+    let ran = tachikoma(&scratch).in_dir("src/deep").run(["stop"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(live.wait(SOON).code(), Some(5));
+}
+
+#[test]
+fn events_are_lines_with_their_time() {
+    let scratch = Scratch::new();
+    let script =
+        "if [ $TACHIKOMA_ITERATION = 1 ]; then exit 1; fi; echo '<promise>COMPLETE</promise>'";
+    let ran = tachikoma(&scratch).run(run(&[], script));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["events"])), @"
+    exit: 0
+    --- stdout
+    [TIME] [LOOP] starts: agent command, containment [HELD]
+    [TIME] iteration 1 (session 1)
+    [TIME] iteration 1 failed after [DURATION]: the agent ended with exit 1
+    [TIME] waits [DURATION] because of the failure
+    [TIME] iteration 2 (session 1)
+    [TIME] iteration 2 succeeded in [DURATION] and claims completion
+    [TIME] completed: the agent reported completion (2 iterations, 1 succeeded, 1 failed, [DURATION])
+    --- stderr
+    ");
+}
+
+#[test]
+fn logs_are_what_the_agent_wrote() {
+    let scratch = Scratch::new();
+    let script = "echo out $TACHIKOMA_ITERATION; echo err >&2";
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let sorted = |words: &[&str]| {
+        let ran = tachikoma(&scratch).run(words);
+        let mut lines: Vec<String> = ran.stdout.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(sorted(&["logs"]), ["err", "out 2"], "the latest");
+    assert_eq!(sorted(&["logs", "1"]), ["err", "out 1"]);
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["logs", "3"])), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: the agent in iteration 3 has written nothing, or it is not kept any more
+    hint: transcripts are in [DIR]/.ralph/sessions/[LOOP]
+    ");
+}
+
+#[test]
+fn a_dry_run_changes_nothing() {
+    let scratch = Scratch::new();
+    scratch.write("tachikoma.toml", "max_iterations = 7\n");
+    let before = files(&scratch.path());
+    let ran = tachikoma(&scratch).run(run(&["--dry-run"], CLAIMS));
+    assert_snapshot!(shown(&ran), @r#"
+    exit: 0
+    --- stdout
+    would run agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
+    in [DIR]
+    prompt text, 2 bytes
+    max_iterations = 7  # tachikoma.toml:1
+    iteration_delay = "0s"  # --delay
+    agent.name = "command"  # -- PROGRAM
+    agents.command.program = ["sh", "-c", "echo '<promise>COMPLETE</promise>'"]  # -- PROGRAM
+    --- stderr
+    "#);
+    assert_eq!(files(&scratch.path()), before);
+    assert!(!scratch.path().join(".ralph").exists());
+    assert!(files(&scratch.runtime_dir()).is_empty());
+}

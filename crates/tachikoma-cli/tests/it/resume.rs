@@ -1,0 +1,314 @@
+//! Taking up a loop: after a crash, after an end, with other flags, with an edited configuration.
+
+use std::fs;
+
+use insta::assert_snapshot;
+use serde_json::Value;
+use tachikoma_testkit::{Scratch, Tool};
+
+use crate::support::{
+    BUSY, CLAIMS, SOON, await_events, events, journals, kill, lines, loops, run, shown, start_busy,
+    status, tachikoma, with_history,
+};
+
+#[test]
+fn a_runner_that_is_killed_in_an_iteration() {
+    let scratch = Scratch::new();
+    let script = format!(
+        "[ $TACHIKOMA_ITERATION$TACHIKOMA_ATTEMPT = 21 ] && {BUSY}; echo $TACHIKOMA_ITERATION"
+    );
+    let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "3"], &script));
+    await_events(&scratch, "agent_launched", 2);
+    kill(&scratch, live);
+    let before = status(&scratch)["loop_id"].clone();
+
+    let ran = tachikoma(&scratch).run(["run"]);
+    assert_snapshot!(shown(&ran), @"
+    exit: 3
+    --- stdout
+    tachikoma 0.1.0: agent command (`sh -c [ $TACHIKOMA_ITERATION$TACHIKOMA_ATTEMPT = 21 ] && exec sleep 600; echo $TACHIKOMA_ITERATION`), with your own rights: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] goes on: agent command, containment [HELD]
+    iteration 2, attempt 1, was cut by the death of its runner and is repeated
+    iteration 2 (session 1), attempt 2
+      | 2
+    iteration 2 succeeded after [DURATION]
+    iteration 3 (session 1)
+      | 3
+    iteration 3 succeeded after [DURATION]
+    completed: the limit of 3 iterations is reached (3 iterations, 3 succeeded, [DURATION])
+    --- stderr
+    found a loop that was interrupted at iteration 2: it goes on
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    ");
+    let after = status(&scratch);
+    assert_eq!(after["loop_id"], before);
+    assert_eq!(
+        after["stats"]["iterations"], 3,
+        "one that is repeated is one"
+    );
+    let started = events(&scratch, "iteration_started");
+    let numbers: Vec<_> = started
+        .iter()
+        .map(|event| (event["iteration"].as_u64(), event["attempt"].as_u64()))
+        .collect();
+    let some = |iteration, attempt| (Some(iteration), Some(attempt));
+    assert_eq!(numbers, [some(1, 1), some(2, 1), some(2, 2), some(3, 1)]);
+}
+
+#[test]
+fn a_loop_that_was_stopped() {
+    let scratch = Scratch::new();
+    let live = start_busy(&scratch, &[]);
+    assert_eq!(tachikoma(&scratch).run(["stop"]).code(), Some(0));
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    let ran = tachikoma(&scratch).run(run(&[], CLAIMS));
+    assert_snapshot!(shown(&ran), @"
+    exit: 0
+    --- stdout
+    tachikoma 0.1.0: agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] goes on: agent command, containment [HELD]
+    iteration 2 (session 1)
+      | <promise>COMPLETE</promise>
+    iteration 2 succeeded in [DURATION] and claims completion
+    completed: the agent reported completion (2 iterations, 1 succeeded, 1 interrupted, [DURATION])
+    --- stderr
+    found a loop that had ended (stopped by the operator): it goes on
+    ");
+    assert_eq!(loops(&scratch).len(), 1);
+}
+
+#[test]
+fn a_loop_that_ended_with_an_error() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[stop_conditions]\nmax_consecutive_failures = 1\n",
+    );
+    let script = format!("test -e mended && {CLAIMS}");
+    let ran = tachikoma(&scratch).run(run(&[], &script));
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    scratch.write("mended", "");
+    let ran = tachikoma(&scratch).run(["run", "--quiet"]);
+    assert_snapshot!(shown(&ran), @"
+    exit: 0
+    --- stdout
+    completed: the agent reported completion (2 iterations, 1 succeeded, 1 failed, [DURATION])
+    --- stderr
+    found a loop that had ended (1 iterations failed in a row (max_consecutive_failures = 1); the last one: the agent ended with exit 1): it goes on
+    ");
+    assert_eq!(loops(&scratch).len(), 1);
+    assert_eq!(status(&scratch)["iteration"], 2);
+}
+
+#[test]
+fn a_loop_whose_limit_is_raised() {
+    let scratch = with_history();
+    let ran = tachikoma(&scratch).run(["run", "--quiet", "--delay", "0s", "--max-iterations", "3"]);
+    assert_snapshot!(shown(&ran), @"
+    exit: 3
+    --- stdout
+    completed: the limit of 3 iterations is reached (3 iterations, 3 succeeded, [DURATION])
+    --- stderr
+    found a loop that had ended (the limit of 1 iterations is reached): it goes on
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    ");
+    assert_eq!(status(&scratch)["iteration"], 3);
+    assert_eq!(loops(&scratch).len(), 1);
+}
+
+#[test]
+fn a_loop_that_is_done_is_followed_by_a_new_one() {
+    let scratch = Scratch::new();
+    let done = |words: &[&str]| {
+        let ran = tachikoma(&scratch).run(words);
+        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+        status(&scratch)["loop_id"].clone()
+    };
+    let first = done(&run(&[], CLAIMS));
+    let before = journals(&scratch);
+    let second = done(&run(&[], CLAIMS));
+    assert_ne!(first, second);
+    for (path, bytes) in before {
+        assert_eq!(fs::read(path).expect("it is kept"), bytes);
+    }
+}
+
+#[test]
+fn new_leaves_the_old_loop_as_it_was() {
+    let scratch = with_history();
+    let before = journals(&scratch);
+    let old = status(&scratch)["loop_id"].clone();
+    let ran = tachikoma(&scratch).run(run(&["--new", "--quiet"], CLAIMS));
+    assert_snapshot!(shown(&ran), @"
+    exit: 0
+    --- stdout
+    completed: the agent reported completion (1 iteration, 1 succeeded, [DURATION])
+    --- stderr
+    ");
+    assert_ne!(status(&scratch)["loop_id"], old);
+    for (path, bytes) in before {
+        assert_eq!(fs::read(path).expect("it is kept"), bytes);
+    }
+}
+
+#[test]
+fn a_bare_run_does_what_the_last_one_was_told() {
+    let scratch = Scratch::new();
+    scratch.write("task.md", "from the file\n");
+    let script = "cat >> got";
+    let words = [
+        "run",
+        "task.md",
+        "--delay",
+        "0s",
+        "--max-iterations",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    assert_eq!(tachikoma(&scratch).run(words).code(), Some(3));
+    let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(scratch.read("got"), "from the file\nfrom the file\n");
+
+    let words = [
+        "run",
+        "--max-iterations",
+        "3",
+        "--prompt-text",
+        "in words\n",
+    ];
+    assert_eq!(tachikoma(&scratch).run(words).code(), Some(3));
+    let ran = tachikoma(&scratch).run(["run", "--max-iterations", "4"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let got = scratch.read("got");
+    assert!(got.ends_with("file\nin words\nin words\n"), "{got}");
+
+    let ran = tachikoma(&scratch).run(["run", "--dry-run"]);
+    assert_snapshot!(shown(&ran), @r#"
+    exit: 0
+    --- stdout
+    would run agent command (`sh -c cat >> got`), with your own rights: nothing it does is denied
+    in [DIR]
+    prompt text, 9 bytes
+    prompt_path = "task.md"  # recorded launch
+    max_iterations = 4  # recorded launch
+    iteration_delay = "0s"  # recorded launch
+    agent.name = "command"  # recorded launch
+    agents.command.program = ["sh", "-c", "cat >> got"]  # recorded launch
+    --- stderr
+    "#);
+}
+
+#[test]
+fn an_edited_file_wins_over_the_recorded_flag_and_says_so() {
+    let scratch = with_history();
+    scratch.write(
+        "tachikoma.toml",
+        "max_iterations = 2\niteration_delay = \"0s\"\n",
+    );
+    let ran = tachikoma(&scratch).run(["run", "--quiet"]);
+    assert_snapshot!(shown(&ran), @"
+    exit: 3
+    --- stdout
+    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION])
+    --- stderr
+    note: `max_iterations` is 2 (tachikoma.toml:1), edited since the last run was given 1
+    found a loop that had ended (the limit of 1 iterations is reached): it goes on
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    ");
+    assert_eq!(status(&scratch)["iteration"], 2);
+}
+
+#[test]
+fn a_paused_loop_is_paused_after_a_crash() {
+    let scratch = Scratch::new();
+    let script = format!("[ $TACHIKOMA_ITERATION = 1 ] && {BUSY}; {CLAIMS}");
+    let live = tachikoma(&scratch).spawn(run(&[], &script));
+    await_events(&scratch, "agent_launched", 1);
+    assert_eq!(tachikoma(&scratch).run(["pause", "--now"]).code(), Some(0));
+    await_events(&scratch, "paused", 1);
+    kill(&scratch, live);
+
+    let live = tachikoma(&scratch).spawn(["run"]);
+    await_events(&scratch, "started", 2);
+    let paused = status(&scratch);
+    assert_eq!(paused["state"], "paused");
+    assert_eq!(paused["runner"]["pid"], live.pid());
+    assert_eq!(tachikoma(&scratch).run(["resume"]).code(), Some(0));
+    assert_snapshot!(shown(&live.wait(SOON)), @"
+    exit: 0
+    --- stdout
+    tachikoma 0.1.0: agent command (`sh -c [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] goes on: agent command, containment [HELD]
+    resumed
+    iteration 2 (session 1)
+      | <promise>COMPLETE</promise>
+    iteration 2 succeeded in [DURATION] and claims completion
+    completed: the agent reported completion (2 iterations, 1 succeeded, 1 interrupted, [DURATION])
+    --- stderr
+    found a loop that was interrupted at iteration 1: it is still paused, and `tachikoma resume` goes on
+    ");
+}
+
+#[test]
+fn a_wait_goes_on_over_a_crash() {
+    let scratch = Scratch::new();
+    let live = tachikoma(&scratch).spawn(run(&["--delay", "1h"], "true"));
+    await_events(&scratch, "wait_started", 1);
+    let before = status(&scratch)["waiting"].clone();
+    kill(&scratch, live);
+
+    let _live = tachikoma(&scratch).spawn(["run"]);
+    await_events(&scratch, "wait_started", 2);
+    assert_eq!(
+        status(&scratch)["waiting"],
+        before,
+        "neither longer nor shorter"
+    );
+    assert_eq!(status(&scratch)["iteration"], 1);
+}
+
+#[test]
+fn a_crash_is_no_way_around_a_backoff() {
+    let scratch = Scratch::new();
+    let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "3"], "false"));
+    await_events(&scratch, "wait_started", 2);
+    kill(&scratch, live);
+    let until = events(&scratch, "wait_started")[1]["wait"]["until"].clone();
+    let until = until.as_str().expect("a time").to_owned();
+
+    assert_eq!(tachikoma(&scratch).run(["run"]).code(), Some(3));
+    let lines = lines(&scratch);
+    let third = lines
+        .iter()
+        .rfind(|line| line.contains("iteration_started"));
+    let third: Value = serde_json::from_str(third.expect("it was run")).expect("a record");
+    let started = third["time"].as_str().expect("a time");
+    // Times of one shape: their order as text is their order.
+    assert!(started >= until.as_str(), "{started} is before {until}");
+    assert_eq!(status(&scratch)["stats"]["failed"], 3);
+}
+
+#[test]
+fn everything_works_without_git() {
+    let scratch = Scratch::new();
+    // A PATH with a shell and nothing else.
+    let bin = scratch.home().join("bin");
+    fs::create_dir(&bin).expect("it is ours");
+    std::os::unix::fs::symlink("/bin/sh", bin.join("sh")).expect("it is ours");
+    let binary = env!("CARGO_BIN_EXE_tachikoma");
+    let ran = Tool::new(binary, &scratch)
+        .env("PATH", &bin)
+        .run(run(&["--quiet"], CLAIMS));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let ran = Tool::new(binary, &scratch)
+        .env("PATH", &bin)
+        .run(["status"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+}

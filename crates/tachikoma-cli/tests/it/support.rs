@@ -1,0 +1,178 @@
+//! What the tests of the binary share: the binary itself, agents that are a line of shell, and a look at the journals.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use serde_json::Value;
+use tachikoma_testkit::{Live, Ran, Scratch, Tool, await_until};
+
+/// Nothing that a test waits for takes this long.
+pub const SOON: Duration = Duration::from_secs(30);
+
+/// An agent that claims completion.
+pub const CLAIMS: &str = "echo '<promise>COMPLETE</promise>'";
+
+/// An agent that works until it is interrupted.
+pub const BUSY: &str = "exec sleep 600";
+
+/// The binary, in the work tree of `scratch`.
+pub fn tachikoma(scratch: &Scratch) -> Tool<'_> {
+    Tool::new(env!("CARGO_BIN_EXE_tachikoma"), scratch)
+}
+
+/// The binary without root's rights. Everything in `scratch` is handed over, a copy of the binary too: the original may
+/// lie where others may not look.
+pub fn unprivileged(scratch: &Scratch) -> Tool<'_> {
+    let copy = scratch.home().join("tachikoma");
+    // Not written by this process: another test's child could still hold it open for writing when it is to be run.
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_tachikoma"))
+        .arg(&copy)
+        .status();
+    assert!(
+        copied.expect("cp starts").success(),
+        "cp {}",
+        copy.display()
+    );
+    scratch.hand_to_nobody();
+    Tool::new(copy, scratch).unprivileged()
+}
+
+/// The words of `tachikoma run FLAGS -- sh -c SCRIPT`, with a prompt of its own; without delay if
+/// none is given.
+pub fn run<'a>(flags: &[&'a str], script: &'a str) -> Vec<&'a str> {
+    let mut words = vec!["run", "--prompt-text", "go"];
+    if !flags.contains(&"--delay") {
+        words.extend(["--delay", "0s"]);
+    }
+    words.extend(flags);
+    words.extend(["--", "sh", "-c", script]);
+    words
+}
+
+/// A directory with a prompt and a loop that ended at its limit, after one iteration.
+pub fn with_history() -> Scratch {
+    let scratch = Scratch::new();
+    scratch.write("prompt.md", "go\n");
+    let words = ["run", "--quiet", "--max-iterations", "1", "--", "true"];
+    let ran = tachikoma(&scratch).run(words);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    scratch
+}
+
+/// What it printed, with a name for what the machine can offer to hold processes together.
+pub fn shown(ran: &Ran) -> String {
+    let text = ran.snapshot();
+    ["cgroup", "guard", "group"]
+        .iter()
+        .fold(text, |text, kind| {
+            text.replace(&format!("containment {kind}"), "containment [HELD]")
+        })
+}
+
+/// Every file below `dir`, with its bytes.
+pub fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(dir).into_iter().flatten() {
+        let path = entry.expect("the directory is ours").path();
+        if path.is_dir() && !path.is_symlink() {
+            found.extend(files(&path));
+        } else {
+            let bytes = fs::read(&path).unwrap_or_default();
+            found.insert(path, bytes);
+        }
+    }
+    found
+}
+
+/// The journals of all loops, byte by byte.
+pub fn journals(scratch: &Scratch) -> BTreeMap<PathBuf, Vec<u8>> {
+    files(&scratch.path().join(".ralph/loops"))
+}
+
+/// The directories of all loops, by name.
+pub fn loops(scratch: &Scratch) -> Vec<PathBuf> {
+    let entries = fs::read_dir(scratch.path().join(".ralph/loops"))
+        .into_iter()
+        .flatten();
+    let mut found: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    found.sort();
+    found
+}
+
+/// The journal of the only loop.
+#[track_caller]
+pub fn journal(scratch: &Scratch) -> PathBuf {
+    let loops = loops(scratch);
+    assert_eq!(loops.len(), 1, "{loops:?}");
+    loops[0].join("journal-0001.jsonl")
+}
+
+/// The lines of the only loop's journal, without their checksums.
+#[track_caller]
+pub fn lines(scratch: &Scratch) -> Vec<String> {
+    let text = fs::read_to_string(journal(scratch)).expect("the journal is ours");
+    text.lines()
+        .map(|line| {
+            let (record, crc) = line.rsplit_once(",\"crc\":\"").expect("a checksum");
+            assert_eq!(crc.len(), "01234567\"}".len(), "{line}");
+            format!("{record}}}")
+        })
+        .collect()
+}
+
+/// The events of one type in the only loop's journal.
+#[track_caller]
+pub fn events(scratch: &Scratch, kind: &str) -> Vec<Value> {
+    let lines = lines(scratch);
+    let events = lines.iter().map(|line| {
+        let record: Value = serde_json::from_str(line).expect("a record");
+        record["event"].clone()
+    });
+    events.filter(|event| event["type"] == kind).collect()
+}
+
+/// Returns when the journals have at least `count` events of a type.
+#[track_caller]
+pub fn await_events(scratch: &Scratch, kind: &str, count: usize) {
+    let mark = format!("\"type\":\"{kind}\"");
+    await_until(&format!("{count} x {kind}"), SOON, || {
+        let journals = journals(scratch);
+        let texts = journals
+            .values()
+            .map(|bytes| String::from_utf8_lossy(bytes));
+        texts.map(|text| text.matches(&mark).count()).sum::<usize>() >= count
+    });
+}
+
+/// Starts a loop and returns when its agent is up.
+#[track_caller]
+pub fn start_busy(scratch: &Scratch, flags: &[&str]) -> Live {
+    let live = tachikoma(scratch).spawn(run(flags, BUSY));
+    await_events(scratch, "agent_launched", 1);
+    live
+}
+
+/// Kills the runner, and returns when its guard has cleaned up and let go of the directory.
+#[track_caller]
+pub fn kill(scratch: &Scratch, mut live: Live) -> Ran {
+    live.signal(rustix::process::Signal::KILL);
+    let ran = live.wait(SOON);
+    await_until("the lock to be free", SOON, || {
+        let lock = File::open(scratch.path().join(".ralph/lock")).expect("there is a lock");
+        flock(&lock, FlockOperation::NonBlockingLockShared).is_ok()
+    });
+    ran
+}
+
+/// What `status --json` says.
+#[track_caller]
+pub fn status(scratch: &Scratch) -> Value {
+    let ran = tachikoma(scratch).run(["status", "--json"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    ran.json()
+}

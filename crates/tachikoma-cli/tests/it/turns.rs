@@ -1,0 +1,235 @@
+//! What an agent gets in each turn: its prompt, the hand-off, its variables, an input of its own.
+
+use std::fs;
+use std::io::Write as _;
+use std::process::Stdio;
+
+use insta::assert_snapshot;
+use tachikoma_testkit::{Scratch, await_until, mask};
+
+use crate::support::{
+    CLAIMS, SOON, await_events, events, run, shown, start_busy, status, tachikoma,
+};
+
+#[test]
+fn the_prompt_is_read_again_at_each_iteration() {
+    let scratch = Scratch::new();
+    scratch.write("prompt.md", "first\n");
+    let script = "cat > got-$TACHIKOMA_ITERATION; echo second > prompt.md";
+    let words = [
+        "run",
+        "--delay",
+        "0s",
+        "--max-iterations",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let ran = tachikoma(&scratch).run(words);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(scratch.read("got-1"), "first\n");
+    assert_eq!(scratch.read("got-2"), "second\n");
+}
+
+#[test]
+fn a_prompt_that_vanishes_is_a_failed_iteration_until_it_is_back() {
+    let scratch = Scratch::new();
+    scratch.write("prompt.md", "go\n");
+    let script = format!("test -e seen && {CLAIMS} || {{ touch seen; rm prompt.md; }}");
+    let words = ["run", "--delay", "0s", "--", "sh", "-c", &script];
+    let live = tachikoma(&scratch).spawn(words);
+    await_events(&scratch, "iteration_failed", 1);
+    scratch.write("prompt.md", "go\n");
+    let ran = live.wait(SOON);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let failed = &events(&scratch, "iteration_failed")[0];
+    assert_eq!(failed["failure"]["kind"], "not_launched", "{failed}");
+    let waits = events(&scratch, "wait_started");
+    assert_eq!(waits[0]["wait"]["reason"], "backoff", "{waits:?}");
+    let line = ran.snapshot();
+    let line = line.lines().find(|line| line.contains("failed"));
+    assert_snapshot!(line.unwrap_or_default(), @"iteration 2 failed after [DURATION]: read prompt [DIR]/prompt.md: No such file or directory (os error 2)");
+}
+
+#[test]
+fn a_reboot_hands_over_to_the_next_session() {
+    let scratch = Scratch::new();
+    scratch.write("prompt.md", "the task\n");
+    let script = format!(
+        "cat > got-$TACHIKOMA_ITERATION; [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; {CLAIMS}"
+    );
+    let live = tachikoma(&scratch).spawn(["run", "--delay", "0s", "--", "sh", "-c", &script]);
+    await_until("the agent to have read its prompt", SOON, || {
+        fs::read_to_string(scratch.path().join("got-1")).is_ok_and(|got| got == "the task\n")
+    });
+    await_events(&scratch, "agent_launched", 1);
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["reboot"])), @"
+    exit: 0
+    --- stdout
+    reboots; iteration 1 is handed over
+    --- stderr
+    ");
+    let ran = live.wait(SOON);
+    assert_snapshot!(shown(&ran), @"
+    exit: 0
+    --- stdout
+    tachikoma 0.1.0: agent command (`sh -c cat > got-$TACHIKOMA_ITERATION; [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] starts: agent command, containment [HELD]
+    iteration 1 (session 1)
+    a reboot is due: asked for by the operator
+    ending the agent: interrupt
+    iteration 1 handed over after [DURATION]
+    rebooted: session 1 -> 2 (asked for by the operator)
+    iteration 2 (session 2)
+      | <promise>COMPLETE</promise>
+    iteration 2 succeeded in [DURATION] and claims completion
+    completed: the agent reported completion (2 iterations, 1 succeeded, 1 handed over, 1 reboots, [DURATION])
+    --- stderr
+    ");
+    assert_snapshot!(scratch.read("got-2"), @"
+    # Hand-off from the session before this one
+
+    You continue work that an earlier session began; its conversation is gone, its changes to the files are not. Look at the work tree first and do not redo what is done.
+
+    - Session 2, iteration 2, attempt 1.
+    - So far: 1 iterations finished, 0 of them well, 0 failed.
+
+    ---
+
+    the task
+    ");
+    let stats = &status(&scratch)["stats"];
+    assert_eq!(
+        (&stats["reboots"], &stats["handed_over"]),
+        (&1.into(), &1.into())
+    );
+}
+
+#[test]
+fn a_skip_gives_up_the_iteration_in_hand_and_goes_on() {
+    let scratch = Scratch::new();
+    let live = start_busy(&scratch, &["--max-iterations", "1"]);
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["skip"])), @"
+    exit: 0
+    --- stdout
+    skips iteration 1
+    --- stderr
+    ");
+    assert_eq!(live.wait(SOON).code(), Some(3));
+    let stats = &status(&scratch)["stats"];
+    assert_eq!(
+        (&stats["iterations"], &stats["skipped"]),
+        (&1.into(), &1.into())
+    );
+}
+
+#[test]
+fn a_skip_ends_a_wait() {
+    let scratch = Scratch::new();
+    let words = run(&["--delay", "1h", "--max-iterations", "2"], "true");
+    let live = tachikoma(&scratch).spawn(words);
+    await_events(&scratch, "wait_started", 1);
+    let skip = tachikoma(&scratch).run(["skip"]);
+    assert_eq!(skip.stdout, "skips the wait\n", "{}", skip.snapshot());
+    assert_eq!(live.wait(SOON).code(), Some(3));
+}
+
+#[test]
+fn a_paused_loop_stays_paused_over_a_reboot() {
+    let scratch = Scratch::new();
+    let _live = start_busy(&scratch, &[]);
+    assert_eq!(tachikoma(&scratch).run(["pause", "--now"]).code(), Some(0));
+    await_events(&scratch, "paused", 1);
+    let reboot = tachikoma(&scratch).run(["reboot"]);
+    assert_eq!(
+        reboot.stdout,
+        "reboots and stays paused\n",
+        "{}",
+        reboot.snapshot()
+    );
+    await_events(&scratch, "reboot_completed", 1);
+    await_events(&scratch, "paused", 2);
+    assert_eq!(status(&scratch)["state"], "paused");
+    assert_eq!(status(&scratch)["session"]["number"], 2);
+    assert_eq!(events(&scratch, "iteration_started").len(), 1);
+}
+
+#[test]
+fn the_agent_knows_its_turn() {
+    let scratch = Scratch::new();
+    let script = "env | grep ^TACHIKOMA_ | sort > variables";
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_snapshot!(mask(&scratch.read("variables")), @"
+    TACHIKOMA_ATTEMPT=1
+    TACHIKOMA_ITERATION=2
+    TACHIKOMA_LOOP_ID=[LOOP]
+    TACHIKOMA_SESSION=1
+    ");
+}
+
+#[test]
+fn the_agent_does_not_get_our_own_input() {
+    let scratch = Scratch::new();
+    let words = run(&["--max-iterations", "1"], "cat > got");
+    let mut command = tachikoma(&scratch).command(words);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut stdin = child.stdin.take().expect("it is a pipe");
+    stdin
+        .write_all(b"what the operator types\n")
+        .expect("it is open");
+    await_until("its end", SOON, || {
+        child.try_wait().expect("it is ours").is_some()
+    });
+    assert_eq!(scratch.read("got"), "go");
+}
+
+#[test]
+fn the_prompt_can_be_an_argument() {
+    let scratch = Scratch::new();
+    let text = "[agents.command]\nprogram = [\"sh\", \"-c\", \"cat > stdin; echo \\\"$1\\\" > argument\", \"sh\"]\nprompt = \"argument\"\n";
+    scratch.write("tachikoma.toml", text);
+    let words = [
+        "run",
+        "--agent",
+        "command",
+        "--prompt-text",
+        "go there",
+        "--max-iterations",
+        "1",
+    ];
+    let ran = tachikoma(&scratch).run(words);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(scratch.read("argument"), "go there\n");
+    assert_eq!(
+        scratch.read("stdin"),
+        "",
+        "its input is empty, and at its end"
+    );
+}
+
+#[test]
+fn the_agent_may_ask_but_not_command() {
+    let scratch = Scratch::new();
+    let binary = env!("CARGO_BIN_EXE_tachikoma");
+    let script =
+        format!("{binary} status --json > asked; {binary} stop 2> refused; echo $? >> refused");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], &script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert!(
+        scratch.read("asked").contains("\"state\": \"running\""),
+        "{}",
+        scratch.read("asked")
+    );
+    assert_snapshot!(scratch.read("refused"), @"
+    error: only the operator may ask this; from inside the agent only `status` may be asked
+    1
+    ");
+}

@@ -1,0 +1,121 @@
+//! `cargo xtask bench`: speed and memory of the release binary, each beside its goal. What is compared is measured in
+//! turns in one run, so that a busy machine slows both.
+
+mod iterations;
+pub mod memory;
+pub mod report;
+pub mod sample;
+mod startup;
+mod stop;
+
+use std::path::{Path, PathBuf};
+
+use crate::product;
+use report::Row;
+
+/// What a measurement needs to know.
+pub struct Bench {
+    /// The release binary.
+    pub product: PathBuf,
+    /// A directory on a real disk.
+    pub disk: PathBuf,
+}
+
+impl Bench {
+    /// Builds the binary; where it is, is a real disk more often than not.
+    pub fn build(root: &Path) -> Result<Self, String> {
+        let product = product::build(root)?;
+        let disk = product.parent().unwrap_or(root).to_owned();
+        Ok(Self { product, disk })
+    }
+}
+
+/// The measurements by name, in the order in which they are made.
+type Measure = fn(&Bench) -> Result<Vec<Row>, String>;
+const MEASURES: [(&str, Measure); 5] = [
+    ("iteration", iterations::many),
+    ("first", iterations::first),
+    ("memory", memory::measure),
+    ("startup", startup::measure),
+    ("stop", stop::measure),
+];
+
+/// Measures what was named, or everything. Missing a goal is a failure only with `--strict`.
+pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
+    let wish = Wish::parse(words)?;
+    let bench = Bench::build(root)?;
+    println!("disk: {}", report::place_text(&bench.disk));
+    println!("memory: {}", report::place_text(Path::new(product::MEMORY)));
+    let mut rows = Vec::new();
+    for (name, measure) in MEASURES {
+        if wish.names.is_empty() || wish.names.contains(&name) {
+            eprintln!("measuring: {name}");
+            rows.extend(measure(&bench).map_err(|error| format!("{name}: {error}"))?);
+        }
+    }
+    print!("{}", report::table(&rows));
+    if let Some(path) = wish.json {
+        std::fs::write(path, report::json(&rows))
+            .map_err(|error| format!("write {path}: {error}"))?;
+    }
+    let short = rows.iter().filter(|row| row.falls_short()).count();
+    if wish.strict && short > 0 {
+        return Err(format!("{short} figures fall short of their goals"));
+    }
+    Ok(())
+}
+
+/// What was asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Wish<'a> {
+    names: Vec<&'a str>,
+    json: Option<&'a str>,
+    strict: bool,
+}
+
+impl<'a> Wish<'a> {
+    fn parse(words: &[&'a str]) -> Result<Self, String> {
+        let known = MEASURES.map(|(name, _)| name);
+        let mut wish = Self::default();
+        let mut words = words.iter().copied();
+        while let Some(word) = words.next() {
+            match word {
+                "--strict" => wish.strict = true,
+                "--json" => wish.json = Some(words.next().ok_or("--json needs a file")?),
+                name if known.contains(&name) => wish.names.push(name),
+                other => {
+                    return Err(format!(
+                        "nothing called {other} can be measured; there are {}",
+                        known.join(", ")
+                    ));
+                }
+            }
+        }
+        Ok(wish)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_understood_or_refused() {
+        assert_eq!(Wish::parse(&[]), Ok(Wish::default()));
+        let wish = Wish::parse(&["stop", "--json", "out.json", "--strict"]);
+        let expected = Wish {
+            names: vec!["stop"],
+            json: Some("out.json"),
+            strict: true,
+        };
+        assert_eq!(wish, Ok(expected));
+        assert_eq!(
+            Wish::parse(&["--json"]),
+            Err("--json needs a file".to_owned())
+        );
+        assert_eq!(
+            Wish::parse(&["spot"]),
+            Err("nothing called spot can be measured; there are iteration, first, memory, startup, stop".to_owned())
+        );
+    }
+}

@@ -1,0 +1,112 @@
+//! What an iteration costs beside a shell's loop around the same program.
+
+use std::path::Path;
+
+use super::Bench;
+use super::report::{Row, Unit};
+use super::sample::Sample;
+use crate::product::{Ground, MEMORY};
+
+/// Iterations of one loop: long enough that its start does not count.
+const ITERATIONS: u32 = 200;
+
+/// Loops of each kind.
+const ROUNDS: usize = 9;
+
+/// First iterations of each kind.
+const FIRST_ROUNDS: usize = 40;
+
+/// `run` ends with this code when the limit is reached.
+const LIMIT_REACHED: i32 = 3;
+
+/// Where to measure, and the goal there.
+struct Place<'a> {
+    name: &'a str,
+    parent: &'a Path,
+    goal: f64,
+}
+
+/// Many iterations of a trivial agent.
+pub fn many(bench: &Bench) -> Result<Vec<Row>, String> {
+    let limit = ITERATIONS.to_string();
+    let shell = format!("for ((i=0;i<{ITERATIONS};i++)); do cat prompt.md | sh -c true; done");
+    let per_iteration = |sample: &Sample| sample.median() / f64::from(ITERATIONS);
+    let mut rows = Vec::new();
+    for place in places(bench, [2.0, 1.3]) {
+        let (mut bash, mut quiet, mut json) = Default::default();
+        for _ in 0..ROUNDS {
+            let run = |sample: &mut Sample, style: &str| {
+                let ground = Ground::new(&bench.product, place.parent)?;
+                let words = ["run", style, "--delay", "0s", "--max-iterations", &limit];
+                let mut command = ground.tachikoma(&words);
+                sample.time(command.args(["--", "sh", "-c", "true"]), &[LIMIT_REACHED])
+            };
+            let ground = Ground::new(&bench.product, place.parent)?;
+            let mut command = ground.quietly(Path::new("bash"), &["-c", &shell]);
+            Sample::time(&mut bash, &mut command, &[0])?;
+            run(&mut quiet, "--quiet")?;
+            run(&mut json, "--json")?;
+        }
+        let name = place.name;
+        let against = per_iteration(&bash);
+        rows.push(
+            compared(&format!("iteration, {name}"), &quiet, &bash, place.goal).detail(format!(
+                "{:.2} ms to bash's {against:.2} ms; least {:.2}x",
+                per_iteration(&quiet),
+                quiet.min() / bash.min()
+            )),
+        );
+        let row = Row::info(
+            format!("iteration, {name}, --json"),
+            json.median() / bash.median(),
+            Unit::Times,
+        );
+        rows.push(row.detail(format!("{:.2} ms", per_iteration(&json))));
+    }
+    Ok(rows)
+}
+
+/// The first iteration, start-up included, each in a fresh directory.
+pub fn first(bench: &Bench) -> Result<Vec<Row>, String> {
+    let mut rows = Vec::new();
+    for place in places(bench, [2.0, 2.0]) {
+        let (mut bash, mut run) = (Sample::default(), Sample::default());
+        for _ in 0..FIRST_ROUNDS {
+            let ground = Ground::new(&bench.product, place.parent)?;
+            let pipe = ["-c", "cat prompt.md | sh -c true"];
+            bash.time(&mut ground.quietly(Path::new("bash"), &pipe), &[0])?;
+            let words = ["run", "--quiet", "--max-iterations", "1", "--"];
+            let mut command = ground.tachikoma(&words);
+            run.time(command.args(["sh", "-c", "true"]), &[LIMIT_REACHED])?;
+        }
+        let name = place.name;
+        rows.push(
+            compared(&format!("first iteration, {name}"), &run, &bash, place.goal).detail(format!(
+                "{:.2} ms to bash's {:.2} ms; least {:.2}x",
+                run.median(),
+                bash.median(),
+                run.min() / bash.min()
+            )),
+        );
+    }
+    Ok(rows)
+}
+
+fn places(bench: &Bench, [disk, memory]: [f64; 2]) -> [Place<'_>; 2] {
+    [
+        Place {
+            name: "disk",
+            parent: &bench.disk,
+            goal: disk,
+        },
+        Place {
+            name: "tmpfs",
+            parent: Path::new(MEMORY),
+            goal: memory,
+        },
+    ]
+}
+
+fn compared(figure: &str, ours: &Sample, theirs: &Sample, goal: f64) -> Row {
+    Row::goal(figure, ours.median() / theirs.median(), Unit::Times, goal)
+}

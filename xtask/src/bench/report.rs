@@ -1,0 +1,192 @@
+//! What was measured, as a table for people and as JSON for programs.
+
+use std::path::Path;
+
+use serde_json::json;
+
+/// One figure.
+#[derive(Debug, Clone)]
+pub struct Row {
+    pub figure: String,
+    pub measured: f64,
+    pub unit: Unit,
+    /// At most this much; none where the figure is for information.
+    pub goal: Option<f64>,
+    /// How it came about.
+    pub detail: String,
+}
+
+/// What a figure counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// So many times as long as what it is compared with.
+    Times,
+    Milliseconds,
+    Mebibytes,
+}
+
+impl Row {
+    /// A figure with a goal.
+    pub fn goal(figure: impl Into<String>, measured: f64, unit: Unit, goal: f64) -> Self {
+        Self {
+            goal: Some(goal),
+            ..Self::info(figure, measured, unit)
+        }
+    }
+
+    /// A figure for information.
+    pub fn info(figure: impl Into<String>, measured: f64, unit: Unit) -> Self {
+        Self {
+            figure: figure.into(),
+            measured,
+            unit,
+            goal: None,
+            detail: String::new(),
+        }
+    }
+
+    /// Says how it came about.
+    pub fn detail(mut self, detail: String) -> Self {
+        self.detail = detail;
+        self
+    }
+
+    /// Whether the goal is missed. What could not be measured misses it.
+    pub fn falls_short(&self) -> bool {
+        self.goal
+            .is_some_and(|goal| self.measured.is_nan() || self.measured > goal)
+    }
+
+    fn verdict(&self) -> &'static str {
+        match (self.goal, self.falls_short()) {
+            (None, _) => "",
+            (Some(_), false) => "ok",
+            (Some(_), true) => "falls short",
+        }
+    }
+}
+
+impl Unit {
+    fn text(self, value: f64) -> String {
+        match self {
+            Self::Times => format!("{value:.2}x"),
+            Self::Milliseconds => format!("{value:.2} ms"),
+            Self::Mebibytes => format!("{value:.1} MiB"),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Times => "x",
+            Self::Milliseconds => "ms",
+            Self::Mebibytes => "MiB",
+        }
+    }
+}
+
+/// Writes the figures as an aligned table.
+pub fn table(rows: &[Row]) -> String {
+    let head = ["figure", "measured", "goal", "", "how"].map(str::to_owned);
+    let mut cells = vec![head];
+    for row in rows {
+        cells.push([
+            row.figure.clone(),
+            row.unit.text(row.measured),
+            row.goal
+                .map_or_else(String::new, |goal| format!("<= {}", row.unit.text(goal))),
+            row.verdict().to_owned(),
+            row.detail.clone(),
+        ]);
+    }
+    let widths: [usize; 5] = std::array::from_fn(|column| {
+        let width = |line: &[String; 5]| line[column].chars().count();
+        cells.iter().map(width).max().unwrap_or(0)
+    });
+    let mut text = String::new();
+    for line in cells {
+        let mut out = String::new();
+        for (column, (cell, width)) in line.iter().zip(widths).enumerate() {
+            // Numbers end at the same place, words begin there.
+            out += &match column {
+                1 | 2 => format!("{cell:>width$}  "),
+                _ => format!("{cell:<width$}  "),
+            };
+        }
+        text += out.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// Writes the figures as JSON.
+pub fn json(rows: &[Row]) -> String {
+    let figures: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            json!({
+                "figure": row.figure,
+                "measured": row.measured,
+                "unit": row.unit.name(),
+                "goal": row.goal,
+                "ok": row.goal.map(|_| !row.falls_short()),
+                "how": row.detail,
+            })
+        })
+        .collect();
+    format!("{:#}\n", json!({ "figures": figures }))
+}
+
+/// Names a directory's kind of file system, which decides what syncing costs.
+pub fn place_text(dir: &Path) -> String {
+    let kind = match rustix::fs::statfs(dir).map(|found| found.f_type) {
+        Ok(0xef53) => "ext4".to_owned(),
+        Ok(0x0102_1994) => "tmpfs".to_owned(),
+        Ok(0x9123_683e) => "btrfs".to_owned(),
+        Ok(0x5846_5342) => "xfs".to_owned(),
+        Ok(0x794c_7630) => "overlayfs".to_owned(),
+        Ok(other) => format!("file system {other:#x}"),
+        Err(error) => error.to_string(),
+    };
+    format!("{kind} ({})", dir.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows() -> Vec<Row> {
+        vec![
+            Row::goal("iteration on disk", 1.5, Unit::Times, 2.0).detail("3 ms to 2 ms".into()),
+            Row::goal("status", 20.25, Unit::Milliseconds, 15.0),
+            Row::info("peak", 9.0, Unit::Mebibytes),
+        ]
+    }
+
+    #[test]
+    fn table_is_aligned_and_says_what_falls_short() {
+        let expected = "\
+figure             measured         goal               how
+iteration on disk     1.50x     <= 2.00x  ok           3 ms to 2 ms
+status             20.25 ms  <= 15.00 ms  falls short
+peak                9.0 MiB
+";
+        assert_eq!(table(&rows()), expected);
+    }
+
+    #[test]
+    fn json_has_every_figure() {
+        let value: serde_json::Value = serde_json::from_str(&json(&rows())).unwrap();
+        assert_eq!(value["figures"][0]["ok"], true);
+        assert_eq!(value["figures"][1]["ok"], false);
+        assert_eq!(value["figures"][1]["unit"], "ms");
+        assert_eq!(value["figures"][2]["ok"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn what_could_not_be_measured_falls_short() {
+        let row = |measured| Row::goal("x", measured, Unit::Times, 2.0);
+        assert!(row(f64::NAN).falls_short());
+        assert!(!row(2.0).falls_short(), "the goal itself is reached");
+        assert!(!Row::info("x", f64::NAN, Unit::Times).falls_short());
+    }
+}

@@ -1,0 +1,218 @@
+//! The release binary, built and set up to run in directories of its own.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tachikoma_testkit::NOBODY;
+use tempfile::TempDir;
+
+use crate::cargo;
+
+/// Short against everything that is awaited, long against the cost of looking.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Names that would let the machine's own set-up in.
+const FOREIGN_PREFIXES: [&str; 3] = ["TACHIKOMA_", "XDG_", "GIT_"];
+
+/// The name of the prompt in every ground.
+pub const PROMPT: &str = "prompt.md";
+
+/// Where `tmpfs` is on every Linux.
+pub const MEMORY: &str = "/dev/shm";
+
+/// Builds the release binary and returns where it is.
+pub fn build(root: &Path) -> Result<PathBuf, String> {
+    let output = cargo(root)
+        .args(["build", "--release", "--package", "tachikoma-cli"])
+        .args(["--message-format", "json-render-diagnostics"])
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("start cargo: {error}"))?;
+    if !output.status.success() {
+        return Err("the release binary does not build".into());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    executable(&text).ok_or_else(|| "cargo does not say where the binary is".into())
+}
+
+/// The binary that cargo's messages name.
+fn executable(messages: &str) -> Option<PathBuf> {
+    messages.lines().find_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        let path = message.get("executable")?.as_str().map(PathBuf::from)?;
+        (path.file_name()? == "tachikoma").then_some(path)
+    })
+}
+
+/// A fresh directory with a prompt, and a runtime directory and a home beside it. Gone when dropped.
+#[derive(Debug)]
+pub struct Ground {
+    product: PathBuf,
+    dir: TempDir,
+    runtime: TempDir,
+}
+
+impl Ground {
+    /// Makes one below `parent`. The runtime directory's path is short, as sockets need it.
+    pub fn new(product: &Path, parent: &Path) -> Result<Self, String> {
+        let make = |parent: &Path| {
+            let made = tempfile::Builder::new().prefix("tk").tempdir_in(parent);
+            made.map_err(|error| format!("make a directory in {}: {error}", parent.display()))
+        };
+        let dir = make(parent)?;
+        let runtime = match Path::new(MEMORY) {
+            memory if memory.is_dir() => make(memory)?,
+            _ => make(&std::env::temp_dir())?,
+        };
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).map_err(text)?;
+        fs::write(dir.path().join(PROMPT), "do the next thing\n").map_err(text)?;
+        Ok(Self {
+            product: product.to_owned(),
+            dir,
+            runtime,
+        })
+    }
+
+    /// The working directory.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Gives all of it to nobody, with a copy of the binary that nobody can reach.
+    pub fn hand_to_nobody(&mut self) -> Result<(), String> {
+        let copy = self.path().join("tachikoma");
+        fs::copy(&self.product, &copy).map_err(text)?;
+        for path in [self.path(), self.runtime.path(), &self.path().join(PROMPT)] {
+            chown(path, Some(NOBODY), Some(NOBODY)).map_err(text)?;
+        }
+        self.product = copy;
+        Ok(())
+    }
+
+    /// `tachikoma` with these words. Prints nothing.
+    pub fn tachikoma(&self, words: &[&str]) -> Command {
+        self.quietly(&self.product, words)
+    }
+
+    /// Any other program, in the same surroundings.
+    pub fn quietly(&self, program: &Path, words: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            let foreign = |prefix: &&str| name.as_encoded_bytes().starts_with(prefix.as_bytes());
+            if FOREIGN_PREFIXES.iter().any(foreign) {
+                command.env_remove(&name);
+            }
+        }
+        command
+            .args(words)
+            .current_dir(self.path())
+            .env("HOME", self.path())
+            .env("XDG_RUNTIME_DIR", self.runtime.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    /// Whether the agent has made this file.
+    pub fn has(&self, name: &str) -> bool {
+        self.path().join(name).exists()
+    }
+
+    /// Ends a loop that runs here, and waits until it has.
+    pub fn stop(&self, runner: Live) -> Result<(), String> {
+        self.tachikoma(&["stop", "--now"]).status().map_err(text)?;
+        runner.wait(Duration::from_secs(20)).map(|_| ())
+    }
+}
+
+/// A running process that does not outlive this value.
+#[derive(Debug)]
+pub struct Live(Child);
+
+impl Live {
+    /// Starts a command.
+    pub fn start(command: &mut Command) -> Result<Self, String> {
+        let program = command.get_program().to_owned();
+        let started = command.spawn();
+        let child = started.map_err(|error| format!("start {}: {error}", program.display()))?;
+        Ok(Self(child))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Ends it with SIGKILL and reaps it.
+    pub fn kill(mut self) -> Result<(), String> {
+        self.0.kill().map_err(text)?;
+        self.0.wait().map(|_| ()).map_err(text)
+    }
+
+    /// Waits for its end and returns its exit code.
+    pub fn wait(mut self, patience: Duration) -> Result<Option<i32>, String> {
+        let mut ended = None;
+        await_that("the runner's end", patience, || {
+            ended = self.0.try_wait().ok().flatten();
+            ended.is_some()
+        })?;
+        Ok(ended.and_then(|status| status.code()))
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        // Both fail only when it was reaped before.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until something holds, and says what it was if it does not in time.
+pub fn await_that(
+    what: &str,
+    patience: Duration,
+    mut holds: impl FnMut() -> bool,
+) -> Result<(), String> {
+    let started = Instant::now();
+    while !holds() {
+        if started.elapsed() > patience {
+            return Err(format!("waited {patience:?} in vain for {what}"));
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}
+
+/// An error as text, for `map_err`.
+#[expect(clippy::needless_pass_by_value, reason = "used as a function value")]
+pub fn text(error: std::io::Error) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_binary_is_found_among_cargos_messages() {
+        let messages = concat!(
+            "not json\n",
+            "{\"reason\":\"compiler-artifact\",\"executable\":null}\n",
+            "{\"reason\":\"compiler-artifact\",\"executable\":\"/t/release/build-script\"}\n",
+            "{\"reason\":\"compiler-artifact\",\"executable\":\"/t/release/tachikoma\"}\n",
+        );
+        assert_eq!(executable(messages), Some("/t/release/tachikoma".into()));
+        assert_eq!(executable("{}"), None);
+    }
+
+    #[test]
+    fn what_never_comes_is_named() {
+        let waited = await_that("rain", Duration::ZERO, || false);
+        assert_eq!(waited, Err("waited 0ns in vain for rain".into()));
+    }
+}
