@@ -12,8 +12,9 @@ use serde_json::Value;
 use tachikoma_testkit::{Scratch, Tool, await_until};
 
 use crate::live_support::{
-    BIN, RUN, SOON, UNTIL_GO, UP, await_nobody, await_status, await_up, events, go, is_alive,
-    kinds, obey, records, seconds, socket, status, stop, tool, tool_of_nobody, with_agent,
+    BIN, RUN, SOON, UNTIL_GO, UP, await_nobody, await_status, await_up, copy_binary, events, go,
+    is_alive, kinds, obey, records, seconds, socket, status, stop, tool, tool_of_nobody,
+    with_agent,
 };
 
 #[test]
@@ -130,11 +131,9 @@ fn hit_and_run() {
         writeln!(stream, "{}", request("stop")).unwrap();
         // Somebody else keeps the line open, so that it looks as if the caller waited for its answer.
         let kept = Stdio::from(OwnedFd::from(stream));
-        Command::new("sleep")
-            .arg("1000")
-            .stdout(kept)
-            .spawn()
-            .unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "sleep 1000 &"]).stdout(kept);
+        assert!(shell.status().unwrap().success());
     }
 }
 
@@ -189,7 +188,7 @@ fn nobody_else_can_talk_to_the_loop() {
     if rustix::process::geteuid().is_root() {
         // Doors that somebody left open do not help either.
         let copy = scratch.path().join("copy");
-        fs::copy(BIN, &copy).unwrap();
+        copy_binary(&copy);
         let root = scratch.path().parent().unwrap().to_owned();
         let lock = scratch.path().join(".ralph/lock");
         for (path, mode) in [
@@ -201,7 +200,6 @@ fn nobody_else_can_talk_to_the_loop() {
             (scratch.runtime_dir(), 0o755),
             (socket.parent().unwrap().to_owned(), 0o755),
             (socket.clone(), 0o666),
-            (copy.clone(), 0o755),
         ] {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         }
