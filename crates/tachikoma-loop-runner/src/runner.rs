@@ -7,6 +7,7 @@ mod open;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use rustix::process::WaitOptions;
 use tachikoma_agents::Agent;
 use tachikoma_core::{
     Answer, Generation, Input, InvalidState, Leftover, LoopEvent, News, Outcome, Policy, Record,
@@ -415,6 +416,20 @@ fn left_behind(leftovers: &[Leftover]) -> Option<String> {
             names.join(", ")
         )
     })
+}
+
+/// A runner that is dropped in the middle leaves its guard to itself, which ends everything and exits. What is left is to
+/// take note of that exit: a program that embeds the runner must not collect dead guards.
+impl Drop for LoopRunner {
+    fn drop(&mut self) {
+        let Some(guard) = self.guard.take() else {
+            return;
+        };
+        let pid = rustix::process::Pid::from_raw(guard.pid());
+        drop(guard);
+        // Ends with the guard, which has a limit of its own.
+        std::thread::spawn(move || rustix::process::waitpid(pid, WaitOptions::empty()));
+    }
 }
 
 enum Arrived {

@@ -2,17 +2,19 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
 use tachikoma_testkit::{Scratch, Tool, await_until};
 
 use crate::live_support::{
-    BIN, RUN, SOON, UNTIL_GO, UP, await_nobody, await_status, await_up, events, go, is_alive,
-    kinds, obey, records, seconds, socket, status, stop, tool, tool_of_nobody, with_agent,
+    BIN, RUN, SOON, UNTIL_GO, UP, await_nobody, await_status, await_up, copy_binary, events, go,
+    is_alive, kinds, obey, records, seconds, socket, status, stop, tool, tool_of_nobody,
+    with_agent,
 };
 
 #[test]
@@ -127,6 +129,11 @@ fn hit_and_run() {
     if let Some(socket) = std::env::var_os(VICTIM) {
         let mut stream = UnixStream::connect(socket).unwrap();
         writeln!(stream, "{}", request("stop")).unwrap();
+        // Somebody else keeps the line open, so that it looks as if the caller waited for its answer.
+        let kept = Stdio::from(OwnedFd::from(stream));
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "sleep 1000 &"]).stdout(kept);
+        assert!(shell.status().unwrap().success());
     }
 }
 
@@ -181,7 +188,7 @@ fn nobody_else_can_talk_to_the_loop() {
     if rustix::process::geteuid().is_root() {
         // Doors that somebody left open do not help either.
         let copy = scratch.path().join("copy");
-        fs::copy(BIN, &copy).unwrap();
+        copy_binary(&copy);
         let root = scratch.path().parent().unwrap().to_owned();
         let lock = scratch.path().join(".ralph/lock");
         for (path, mode) in [
@@ -193,7 +200,6 @@ fn nobody_else_can_talk_to_the_loop() {
             (scratch.runtime_dir(), 0o755),
             (socket.parent().unwrap().to_owned(), 0o755),
             (socket.clone(), 0o666),
-            (copy.clone(), 0o755),
         ] {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         }

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ pub(crate) fn seconds() -> String {
 pub(crate) fn with_agent(script: &str) -> Scratch {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "work\n");
-    scratch.write_script("agent.sh", format!("#!/bin/sh\n{script}\n"));
+    scratch.write("agent.sh", format!("{script}\n"));
     scratch
 }
 
@@ -47,14 +48,21 @@ pub(crate) fn tool(scratch: &Scratch) -> Tool<'_> {
 pub(crate) fn tool_of_nobody(scratch: &Scratch) -> Tool<'_> {
     // The one that was built may lie where nobody can look.
     let copy = scratch.home().join("tachikoma");
-    fs::copy(BIN, &copy).unwrap();
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    copy_binary(&copy);
     scratch.hand_to_nobody();
     Tool::new(copy, scratch).unprivileged()
 }
 
-/// The words that run the agent of [`with_agent`] over and over.
-pub(crate) const RUN: [&str; 5] = ["run", "--delay", "0s", "--", "./agent.sh"];
+/// Copies the binary, in a process of its own: what this one writes cannot be started while another test's child, just
+/// forked, still holds it open.
+pub(crate) fn copy_binary(to: &Path) {
+    let copied = Command::new("cp").arg(BIN).arg(to).status();
+    assert!(copied.unwrap().success());
+    fs::set_permissions(to, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The words that run the agent of [`with_agent`] over and over; as something to be read, for the same reason.
+pub(crate) const RUN: [&str; 6] = ["run", "--delay", "0s", "--", "sh", "agent.sh"];
 
 /// Returns what `status --json` says.
 pub(crate) fn status(tool: &Tool<'_>) -> Value {

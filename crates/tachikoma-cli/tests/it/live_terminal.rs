@@ -43,7 +43,8 @@ fn a_terminal_has_a_progress_line_and_a_pipe_has_none() {
         "--max-iterations",
         "2",
         "--",
-        "./agent.sh",
+        "sh",
+        "agent.sh",
     ];
     for columns in [0, 80, 30] {
         let scratch = with_agent("echo working");
@@ -86,7 +87,7 @@ fn agents_cannot_talk_to_the_terminal() {
          printf '\\302\\2332Jc1 \\342\\200\\256gnp.exe\\n'\n\
          printf 'half'",
     );
-    let words = ["run", "--max-iterations", "1", "--", "./agent.sh"];
+    let words = ["run", "--max-iterations", "1", "--", "sh", "agent.sh"];
     let (code, screen) = Terminal::start(&tool(&scratch), &words, 80).end();
     assert_eq!(code, Some(3));
     // Anything that a terminal obeys would have been found while it was obeyed.
@@ -153,7 +154,7 @@ fn sigterm_ends_the_loop_with_143() {
 #[test]
 fn ctrl_c_while_nothing_runs_is_heard_too() {
     let scratch = with_agent("exit 0");
-    let words = ["run", "--delay", "1h", "--", "./agent.sh"];
+    let words = ["run", "--delay", "1h", "--", "sh", "agent.sh"];
     let terminal = Terminal::start(&tool(&scratch), &words, 80);
     terminal.await_text(" | waiting, ");
     terminal.press(CTRL_C);
@@ -182,12 +183,12 @@ fn ctrl_z_stops_runner_and_agent_and_the_clock() {
             .all(|pid| state_of(*pid).is_some_and(state))
     };
     await_until("both are stopped", SOON, || both(|state| state == 'T'));
-    let shown = crate::live_pty::Screen::of(&terminal.raw());
-    let cursor_line = shown.lines.last().cloned().unwrap_or_default();
-    assert!(
-        !cursor_line.contains(PROGRESS),
-        "the shell's prompt goes here"
-    );
+    // The shell's prompt goes there.
+    await_until("the progress line is gone", SOON, || {
+        let raw = terminal.raw();
+        let last = raw.rsplit("\u{1b}[2K").next().unwrap_or_default();
+        !last.contains(PROGRESS)
+    });
 
     // Longer than the whole time-out.
     let stopped = Instant::now();
@@ -241,7 +242,7 @@ fn a_loop_can_be_stopped_while_it_was_suspended() {
 
 #[test]
 fn closing_the_terminal_ends_a_loop_in_the_foreground() {
-    let quiet = ["run", "--quiet", "--delay", "0s", "--", "./agent.sh"];
+    let quiet = ["run", "--quiet", "--delay", "0s", "--", "sh", "agent.sh"];
     for words in [RUN.as_slice(), quiet.as_slice()] {
         let seconds = seconds();
         let scratch = obedient(&seconds);
@@ -266,14 +267,7 @@ fn a_detached_loop_outlives_its_terminal() {
     ));
     let tool = tool(&scratch);
     let words = [
-        "run",
-        "--detach",
-        "--delay",
-        "0s",
-        "--",
-        "./agent.sh",
-        "--detach",
-        "x",
+        "run", "--detach", "--delay", "0s", "--", "sh", "agent.sh", "--detach", "x",
     ];
     let mut terminal = Terminal::start(&tool, &words, 80);
     assert_eq!(terminal.wait(), Some(0), "{}", terminal.raw());
@@ -314,7 +308,7 @@ fn detach_passes_errors_on() {
     let tool = tool(&scratch);
     let first = tool.spawn(RUN);
     await_up(&scratch, 1);
-    let ran = tool.run(["run", "--detach", "--", "./agent.sh"]);
+    let ran = tool.run(["run", "--detach", "--", "sh", "agent.sh"]);
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
     let holder = format!("pid {}, since ", first.pid());
     assert!(ran.stderr.contains(&holder), "{}", ran.stderr);
@@ -332,9 +326,9 @@ fn a_report_that_nobody_reads_changes_neither_the_loop_nor_its_exit_code() {
         let tool = tool(&scratch);
         let (reader, writer) = std::io::pipe().unwrap();
         let words = if quiet {
-            ["run", "--quiet", "--", "./agent.sh"].as_slice()
+            ["run", "--quiet", "--", "sh", "agent.sh"].as_slice()
         } else {
-            ["run", "--", "./agent.sh"].as_slice()
+            ["run", "--", "sh", "agent.sh"].as_slice()
         };
         let mut command = tool.command(words);
         drop(reader);

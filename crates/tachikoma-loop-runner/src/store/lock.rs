@@ -134,8 +134,9 @@ impl WorkLock {
         self.file.as_fd().try_clone_to_owned()
     }
 
-    /// Gives the lock back in good order. Dropping it without this looks like a crash to the next runner.
-    pub fn release(self) {
+    /// Wipes the holder's name, so that the lock is given back in good order when it is dropped. Dropping it without
+    /// this looks like a crash to the next runner.
+    pub fn release(&self) {
         // If the name cannot be wiped, the next runner looks for leftovers and finds none.
         let _ = self.file.set_len(0);
     }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use tachikoma_core::{Failure, Outcome, Rung, Timeout, Urgency};
@@ -64,12 +65,19 @@ fn run_close_and_drop_leave_no_child() {
 
             let mut runner = open(config).await;
             let mut watch = Watch::on(&runner);
-            tokio::select! {
+            let guard = tokio::select! {
                 outcome = runner.run() => panic!("ended: {outcome:?}"),
-                () = watch.said("ready") => {}
-            }
+                guard = async {
+                    let agent = watch.launched(2).await;
+                    watch.said("ready").await;
+                    parent(agent)
+                } => guard,
+            };
             drop(runner);
             until("nobody after the drop", || running(&sleep) == NOBODY);
+            until("no dead guard either", || {
+                !Path::new(&format!("/proc/{guard}")).exists()
+            });
         });
     }
 }

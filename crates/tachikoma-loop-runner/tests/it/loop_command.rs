@@ -342,7 +342,10 @@ fn a_run_whose_future_is_dropped_leaves_nobody_and_can_be_taken_up() {
     let place = Place::new();
     let sleep = unique();
     run(async {
-        let script = format!("echo up; {sleep} & {sleep}");
+        let script = format!(
+            "if [ $TACHIKOMA_ATTEMPT = 2 ] && [ -d /proc/$(cat first) ]; then touch both; fi
+             echo $$ >first; echo up; {sleep} & {sleep}"
+        );
         let mut runner = open(place.config(&script)).await;
         let handle = runner.handle();
         let mut watch = Watch::on(&runner);
@@ -358,6 +361,8 @@ fn a_run_whose_future_is_dropped_leaves_nobody_and_can_be_taken_up() {
         // The same runner goes on with the iteration that was cut, after its old agent is gone.
         let again = async {
             watch.launched(1).await;
+            watch.lines.clear();
+            watch.said("up").await;
             tell(&handle, STOP).await;
         };
         let (outcome, ()) = tokio::join!(runner.run(), again);
@@ -365,6 +370,10 @@ fn a_run_whose_future_is_dropped_leaves_nobody_and_can_be_taken_up() {
         runner.close().await;
         until("no agent is left", || running(&sleep) == NOBODY);
     });
+    assert!(
+        !place.working_dir().join("both").exists(),
+        "two agents never share a work tree"
+    );
     let attempts: Vec<(u32, u32)> = place
         .history()
         .iter()
