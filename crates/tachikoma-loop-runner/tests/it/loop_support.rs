@@ -86,16 +86,16 @@ pub(crate) fn lasting(text: &str) -> HumanDuration {
     text.parse().unwrap()
 }
 
-/// Returns the public states that a watcher sees, in order: one look after every decision.
+/// Returns the public states over the records, in order. Between two records of one decision a loop is nowhere, which
+/// nobody gets to see.
 pub(crate) fn states(history: &[Record]) -> Vec<LoopState> {
     let mut state = State::new(history[0].loop_id);
-    let mut seen = Vec::new();
-    for decision in history.chunk_by(|before, after| before.time == after.time) {
-        for record in decision {
-            state.apply(record);
-        }
-        if seen.last() != Some(&state.public()) {
-            seen.push(state.public());
+    let mut seen = vec![state.public()];
+    for record in history {
+        state.apply(record);
+        let public = state.public();
+        if public != LoopState::Idle && seen.last() != Some(&public) {
+            seen.push(public);
         }
     }
     seen
