@@ -4,6 +4,7 @@ mod architecture;
 mod code;
 mod events;
 mod manifests;
+mod messages;
 mod requirements;
 mod style;
 
@@ -82,7 +83,7 @@ impl Tree {
 /// A rule of the sources alone.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 13] = [
+const RULES: [Rule; 14] = [
     style::files_are_short,
     style::files_say_what_they_are_for,
     style::nothing_is_left_unfinished,
@@ -96,6 +97,7 @@ const RULES: [Rule; 13] = [
     manifests::dependencies_have_a_job,
     requirements::all_are_listed_and_shown,
     events::all_are_documented,
+    messages::quoted_ones_are_printed,
 ];
 
 /// Prints every finding; fails if there is one.

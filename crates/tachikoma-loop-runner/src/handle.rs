@@ -21,7 +21,7 @@ const NOTICES_MAX: usize = 1024;
 /// Something that happened, for whoever watches.
 #[derive(Clone, Debug)]
 pub enum Notice {
-    /// A fact, on disk already.
+    /// A fact: written already, and synced before anything is done because of it.
     Recorded(Arc<Record>),
     /// A line that the agent wrote, shortened; not sanitised.
     Said {
@@ -99,7 +99,8 @@ impl LoopHandle {
         }
     }
 
-    /// Tells the runner that its process is to end. Goes before all commands, is never lost, and never waits.
+    /// Tells the runner that its process is to end. Goes before all commands and never waits: as many as say everything
+    /// are kept until the runner reads them, and repeats beyond those are dropped.
     pub fn shut_down(&self, signal: i32, urgency: Urgency) {
         // When the queue is full, the runner has been told often enough.
         let _ = self.shutdowns.try_send((signal, urgency));

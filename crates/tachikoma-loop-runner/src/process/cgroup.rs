@@ -1,6 +1,6 @@
 //! A control group (version 2) for one guard and its agents: nothing that starts in it gets out, and one write ends it all.
 //!
-//! Whatever fails here means "no control group", with the reason as text for `status`; it is never an error.
+//! Whatever fails here means "no control group", with the reason as text; it is never an error.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;

@@ -37,7 +37,8 @@ pub enum Found {
     },
 }
 
-/// Why a loop cannot be taken up. Nothing was changed.
+/// Why a loop cannot be taken up. It has not gone on, and no record of it is lost. What needs the lock fails after the
+/// lock was taken: then processes that a dead runner left may have been ended, and the torn last line of its journal cut.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The working directory is no directory.
@@ -73,7 +74,8 @@ impl LoopRunner {
     /// Takes up the loop of a working directory, or begins one, without running it yet.
     ///
     /// # Errors
-    /// Something that a run needs is missing; nothing was changed.
+    /// Something that a run needs is missing. What can be looked at without the lock is looked at first, and then nothing
+    /// was changed.
     pub async fn open(config: LoopConfig) -> Result<Self, OpenError> {
         let agent = config.agent()?;
         preflight(&config, &agent)?;

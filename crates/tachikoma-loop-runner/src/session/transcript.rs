@@ -1,7 +1,8 @@
 //! What an agent wrote during one iteration, as a file: raw bytes in the order of arrival, bounded in size.
 //!
 //! Beyond half of the bound the bytes go to two tail files in turn, so that the head and the latest output are kept and
-//! the disk never holds more than the bound. Closing joins them into one file that says how much was left out.
+//! the disk holds no more than the bound. Closing joins them into one file that says how much was left out; while it
+//! copies, the disk holds a quarter more.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

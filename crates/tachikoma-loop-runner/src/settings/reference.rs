@@ -35,8 +35,8 @@ const INTRODUCTION: &str = r#"# Configuration
 Every key has a default; an empty file is valid. Values come from these layers, and a later one wins:
 
 1. the defaults below,
-2. the user's file,
-3. `tachikoma.toml` in the working directory,
+2. the user's file: `tachikoma/tachikoma.toml` below `XDG_CONFIG_HOME`, or below `~/.config`,
+3. `tachikoma.toml` in the current directory, or the file that `TACHIKOMA_CONFIG` names,
 4. variables: `TACHIKOMA_` and the key in capitals, tables joined by two underscores,
 5. the recorded launch of the loop,
 6. flags.
