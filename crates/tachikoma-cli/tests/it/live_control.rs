@@ -292,6 +292,25 @@ fn nonsense_on_the_socket_is_answered_and_harmless() {
 }
 
 #[test]
+fn a_follower_without_a_reader_ends() {
+    let scratch = with_agent(&format!("{UP} exec sleep 1000"));
+    let tool = tool(&scratch);
+    let live = tool.spawn(RUN);
+    await_up(&scratch, 1);
+    for words in [
+        ["events", "--follow", "--json"].as_slice(),
+        &["events", "-f"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut follower = tool.command(words).stdout(writer).spawn().unwrap();
+        await_until("it ends", SOON, || follower.try_wait().unwrap().is_some());
+        assert_eq!(follower.wait().unwrap().code(), Some(0), "{words:?}");
+    }
+    assert_eq!(stop(&tool, live), Some(5));
+}
+
+#[test]
 fn a_slow_follower_gets_every_record() {
     let busy = 450;
     let scratch = with_agent(&format!(
