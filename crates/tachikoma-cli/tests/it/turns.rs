@@ -233,3 +233,24 @@ fn the_agent_may_ask_but_not_command() {
     1
     ");
 }
+
+#[test]
+fn a_program_is_looked_for_in_the_path_that_the_agent_gets() {
+    let scratch = Scratch::new();
+    scratch.write_script("own/bin/my-agent", format!("#!/bin/sh\n{CLAIMS}\n"));
+    let bin = scratch.path().join("own/bin");
+    let config = format!("[agents.command.env]\nPATH = \"{}:/bin\"\n", bin.display());
+    scratch.write("tachikoma.toml", config);
+    let words = ["run", "--quiet", "--prompt-text", "go", "--"];
+    let ran = tachikoma(&scratch).run(words.iter().chain(&["my-agent"]));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+
+    scratch.write(
+        "tachikoma.toml",
+        "[agents.command.env]\nPATH = \"/nowhere\"\n",
+    );
+    let ran = tachikoma(&scratch).run(words.iter().chain(&["sh"]));
+    assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
+    let why = "program `sh` is not found; looked in PATH: /nowhere\n";
+    assert!(ran.stderr.contains(why), "{}", ran.stderr);
+}

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
-use tachikoma_agents::Turn;
+use tachikoma_agents::{LaunchPlan, Turn};
 use tachikoma_core::{Effect, Generation, Input, News, SessionNo, handoff};
 
 use super::LoopRunner;
@@ -141,10 +141,7 @@ impl LoopRunner {
             }
             SpawnSubject::Program => {
                 let program = plan.program.to_string_lossy().into_owned();
-                let searched = self
-                    .config
-                    .search_path
-                    .as_deref()
+                let searched = search_path(&plan, self.config.search_path.as_ref())
                     .filter(|_| !program.contains('/'));
                 let looked_in =
                     searched.map(|path| format!(" (looked in PATH: {})", path.to_string_lossy()));
@@ -197,6 +194,15 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+/// Returns where the program of a plan is looked for: in the `PATH` that the agent gets.
+pub(super) fn search_path<'a>(
+    plan: &'a LaunchPlan,
+    inherited: Option<&'a OsString>,
+) -> Option<&'a OsString> {
+    let own = plan.env.iter().rev().find(|(name, _)| name == "PATH");
+    own.map(|(_, path)| path).or(inherited)
 }
 
 /// Looks a program up as a shell would. Returns why it cannot be run, if it cannot.
