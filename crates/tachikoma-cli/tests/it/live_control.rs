@@ -275,6 +275,28 @@ fn followers_never_crowd_out_the_operator() {
 }
 
 #[test]
+fn followers_that_are_gone_make_room() {
+    let scratch = with_agent(&format!("{UP} exec sleep 1000"));
+    let tool = tool(&scratch);
+    let live = tool.spawn(RUN);
+    await_up(&scratch, 1);
+    let follow = || {
+        let mut reader = connect(&scratch);
+        writeln!(reader.get_mut(), "{{\"kind\":\"follow\",\"after\":0}}").unwrap();
+        let mut answer = String::new();
+        reader.read_line(&mut answer).unwrap();
+        (answer.contains("\"following\""), reader)
+    };
+    let seated: Vec<_> = (0..32).map(|_| follow()).collect();
+    assert!(seated.iter().all(|(following, _)| *following));
+    assert!(!follow().0, "every seat is taken");
+    drop(seated);
+    // Nothing is recorded meanwhile: that they are gone is not seen by writing to them.
+    await_until("a seat is free", SOON, || follow().0);
+    assert_eq!(stop(&tool, live), Some(5));
+}
+
+#[test]
 fn nonsense_on_the_socket_is_answered_and_harmless() {
     let scratch = with_agent(&format!("{UP} exec sleep 1000"));
     let tool = tool(&scratch);
