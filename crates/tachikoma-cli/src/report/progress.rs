@@ -133,7 +133,10 @@ impl Screen {
 
     /// Draws the progress line.
     pub fn draw(&mut self) {
-        let Some(text) = self.progress().filter(|_| self.is_live()) else {
+        let Some(text) = self
+            .progress()
+            .filter(|_| self.is_live() && is_in_foreground())
+        else {
             return;
         };
         let columns = rustix::termios::tcgetwinsize(std::io::stdout())
@@ -179,6 +182,13 @@ impl Screen {
             .and_then(|()| out.flush())
             .is_err();
     }
+}
+
+/// Returns whether the terminal is ours to draw on: after Ctrl-Z and `bg` a shell has it. A terminal that is nobody's
+/// can be drawn on.
+fn is_in_foreground() -> bool {
+    rustix::termios::tcgetpgrp(std::io::stdout())
+        .map_or(true, |group| group == rustix::process::getpgrp())
 }
 
 fn waiting(now: Timestamp, until: Timestamp, reason: &str) -> Doing {
