@@ -69,7 +69,7 @@ pub async fn run_here(
     // Listened to before anything runs: no signal finds us unprepared.
     let signals = Signals::listen()
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
-    let watcher = tokio::spawn(signals.watch(handle, reporter.clone(), terminal));
+    let watcher = signals.watch(handle, reporter.clone(), terminal);
     if terminal == Terminal::Detached {
         detach::ready();
     }

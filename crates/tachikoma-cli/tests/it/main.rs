@@ -9,6 +9,7 @@ mod errors_store;
 mod live_control;
 mod live_kill;
 mod live_pty;
+mod live_signals;
 mod live_support;
 mod live_terminal;
 mod outcomes;
