@@ -28,6 +28,19 @@ impl Place {
 
     /// Returns the settings that files and variables give, lowest first.
     pub fn layers(&self) -> Result<Layers, Failure> {
+        // As people write it: messages name it so.
+        self.layers_with(Path::new("tachikoma.toml"))
+    }
+
+    /// Returns the settings for a loop that [`Place::working_dir`] found: further up, its own file holds.
+    pub fn layers_of(&self, working_dir: &Path) -> Result<Layers, Failure> {
+        if self.configured_dir().as_deref() == Some(working_dir) {
+            return self.layers();
+        }
+        self.layers_with(&working_dir.join("tachikoma.toml"))
+    }
+
+    fn layers_with(&self, file: &Path) -> Result<Layers, Failure> {
         let mut layers = Layers::new();
         if let Some(path) = user_file() {
             layers.file(&path);
@@ -44,7 +57,7 @@ impl Place {
                 }
             }
             None => {
-                layers.file(Path::new("tachikoma.toml"));
+                layers.file(file);
             }
         }
         layers.variables(std::env::vars_os());

@@ -4,7 +4,6 @@
 pub mod line;
 pub mod progress;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
@@ -16,6 +15,7 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::mpsc;
 
+use crate::out;
 use crate::sanitise::sanitise;
 use progress::Screen;
 
@@ -194,16 +194,13 @@ impl Desk {
                     self.screen.print(&line);
                 }
             }
-            Style::Json => print_json(record),
+            Style::Json => out::tell(&json(record)),
             Style::Quiet => {}
         }
     }
 }
 
-/// Prints one record as the journal has it. Whoever reads may have gone; that is no error of ours.
-pub fn print_json(record: &Record) {
-    if let Ok(text) = serde_json::to_string(record) {
-        let mut out = std::io::stdout().lock();
-        let _ = writeln!(out, "{text}").and_then(|()| out.flush());
-    }
+/// Returns a record as the journal has it.
+pub fn json(record: &Record) -> String {
+    serde_json::to_string(record).expect("a record is plain data")
 }

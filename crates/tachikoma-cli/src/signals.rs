@@ -1,9 +1,15 @@
 //! Signals to the runner, as the loop understands them.
 
+use std::io::Read as _;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
 use rustix::process::{Signal, kill_process};
 use tachikoma_core::Urgency;
 use tachikoma_loop_runner::LoopHandle;
+use tachikoma_loop_runner::process::wake_children;
 use tokio::signal::unix::{self, SignalKind, signal};
+use tokio::task::JoinHandle;
 
 use crate::report::Reporter;
 
@@ -16,44 +22,117 @@ pub enum Terminal {
     Detached,
 }
 
-/// The signals that a run understands.
+/// With so many presses of Ctrl-C everything is said.
+const PRESSES_MAX: u32 = 3;
+
+/// After the third Ctrl-C a run that does not end in order ends all the same, and the guard ends its processes.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The signals that a run understands; none where whoever started us had it ignored (`nohup`, a job in the background of
+/// a script): then it is not meant for us.
 #[derive(Debug)]
 pub struct Signals {
-    interrupts: unix::Signal,
-    terminations: unix::Signal,
-    hangups: unix::Signal,
-    stops: unix::Signal,
+    interrupts: Option<UnixStream>,
+    terminations: Option<unix::Signal>,
+    hangups: Option<unix::Signal>,
+    stops: Option<unix::Signal>,
 }
 
 impl Signals {
     /// Begins to listen: from here on none of them ends the program by itself.
     pub fn listen() -> std::io::Result<Self> {
+        let ignored = ignored();
+        let listen = |wanted: Signal| match ignored.contains(wanted) {
+            true => Ok(None),
+            false => signal(SignalKind::from_raw(wanted.as_raw())).map(Some),
+        };
+        let interrupts = match ignored.contains(Signal::INT) {
+            true => None,
+            false => {
+                let (presses, press) = UnixStream::pair()?;
+                signal_hook::low_level::pipe::register(Signal::INT.as_raw(), press)?;
+                Some(presses)
+            }
+        };
         Ok(Self {
-            interrupts: signal(SignalKind::interrupt())?,
-            terminations: signal(SignalKind::terminate())?,
-            hangups: signal(SignalKind::hangup())?,
-            stops: signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?,
+            interrupts,
+            terminations: listen(Signal::TERM)?,
+            hangups: listen(Signal::HUP)?,
+            stops: listen(Signal::TSTP)?,
         })
     }
 
-    /// Passes signals on for as long as the loop runs. First Ctrl-C = stop, second = now, third = kill.
-    pub async fn watch(mut self, handle: LoopHandle, reporter: Reporter, terminal: Terminal) {
-        let mut presses = 0_u32;
-        // Ends when it is aborted with the run.
-        loop {
-            tokio::select! {
-                _ = self.interrupts.recv() => {
-                    presses += 1;
-                    handle.shut_down(Signal::INT.as_raw(), urgency_of(presses));
-                }
-                _ = self.terminations.recv() => handle.shut_down(Signal::TERM.as_raw(), Urgency::Now),
-                _ = self.hangups.recv() => if terminal == Terminal::Foreground {
-                    handle.shut_down(Signal::HUP.as_raw(), Urgency::Graceful);
-                },
-                _ = self.stops.recv() => suspend(&handle, &reporter).await,
-            }
+    /// Passes signals on for as long as the loop runs.
+    pub fn watch(
+        self,
+        handle: LoopHandle,
+        reporter: Reporter,
+        terminal: Terminal,
+    ) -> JoinHandle<()> {
+        if let Some(presses) = self.interrupts {
+            let (handle, reporter) = (handle.clone(), reporter.clone());
+            // A thread of its own, which ends with the program: the third press counts also when the loop's is stuck.
+            std::thread::spawn(move || count(&presses, &handle, &reporter));
         }
+        let (mut terminations, mut hangups, mut stops) =
+            (self.terminations, self.hangups, self.stops);
+        tokio::spawn(async move {
+            // Ends when it is aborted with the run.
+            loop {
+                tokio::select! {
+                    () = next(&mut terminations) => handle.shut_down(Signal::TERM.as_raw(), Urgency::Now),
+                    () = next(&mut hangups) => if terminal == Terminal::Foreground {
+                        handle.shut_down(Signal::HUP.as_raw(), Urgency::Graceful);
+                    },
+                    () = next(&mut stops) => suspend(&handle, &reporter).await,
+                }
+            }
+        })
     }
+}
+
+async fn next(signal: &mut Option<unix::Signal>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Counts the presses of Ctrl-C: first = stop, second = now, third = kill and exit.
+fn count(mut presses: &UnixStream, handle: &LoopHandle, reporter: &Reporter) {
+    for press in 1..=PRESSES_MAX {
+        if presses.read_exact(&mut [0]).is_err() {
+            return;
+        }
+        handle.shut_down(Signal::INT.as_raw(), urgency_of(press));
+    }
+    wake_children();
+    std::thread::sleep(KILL_TIMEOUT);
+    reporter.hide_progress();
+    std::process::exit(128 + Signal::INT.as_raw());
+}
+
+/// A set of signals, as the kernel writes it.
+#[derive(Clone, Copy)]
+struct Mask(u64);
+
+impl Mask {
+    fn contains(self, signal: Signal) -> bool {
+        self.0 >> (signal.as_raw() - 1) & 1 == 1
+    }
+}
+
+/// Returns the signals that were ignored when this program was started. Must be asked before anybody listens. Without
+/// `/proc` there are none.
+fn ignored() -> Mask {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let mask = lines
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    Mask(mask.unwrap_or(0))
 }
 
 fn urgency_of(presses: u32) -> Urgency {

@@ -19,6 +19,7 @@ mod protocol;
 mod serve;
 mod spawn;
 
+pub use children::wake_children;
 pub use guard::{Guard, GuardError, GuardNews, GuardOptions, Spawn};
 pub use input::{input, output};
 pub use orphans::is_descendant;

@@ -1,5 +1,6 @@
 //! `tachikoma demo`: a scripted agent that works, crashes once, is rebooted once and finishes. No network, no keys.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
@@ -31,9 +32,13 @@ pub fn demo(place: &Place, args: &DemoArgs) -> Result<ExitCode, Failure> {
     let scratch = tempfile::Builder::new().prefix("tachikoma-demo-").tempdir();
     let scratch =
         scratch.map_err(|error| Failure::new(format!("no temporary directory: {error}")))?;
-    let dir = args.dir.as_deref().unwrap_or(scratch.path());
-    prepare(dir)?;
-    let config = config(place, dir)?;
+    let dir = match &args.dir {
+        Some(dir) => place.directory.join(dir),
+        None => scratch.path().to_owned(),
+    };
+    vacant(&dir)?;
+    prepare(&dir)?;
+    let config = config(place, &dir)?;
     let style = if args.json { Style::Json } else { Style::Lines };
     if style == Style::Lines {
         out::tell(&format!(
@@ -42,12 +47,29 @@ pub fn demo(place: &Place, args: &DemoArgs) -> Result<ExitCode, Failure> {
         ));
     }
     let code = runtime()?.block_on(run_here(config, style, Terminal::Foreground))?;
-    if style == Style::Lines {
+    if style == Style::Lines && code == ExitCode::SUCCESS {
         out::tell(
             "that was: a crash, a backoff, a redline, a reboot with a hand-off, and an end that was earned.",
         );
     }
     Ok(code)
+}
+
+/// Checks that nothing of anybody's is in the way: the demonstration writes files and makes a repository.
+fn vacant(dir: &Path) -> Result<(), Failure> {
+    let entry = match std::fs::read_dir(dir) {
+        Ok(mut entries) => entries.next(),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(Failure::usage(format!("{}: {error}", dir.display()))),
+    };
+    match entry {
+        None => Ok(()),
+        Some(_) => Err(
+            Failure::usage(format!("{} is not empty", dir.display())).hint(
+                "name a directory that is empty or does not exist; without `--dir` a temporary one is used",
+            ),
+        ),
+    }
 }
 
 fn prepare(dir: &Path) -> Result<(), Failure> {

@@ -1,8 +1,11 @@
 //! `run --detach`: the same run again in the background, in a session of its own.
 
 use std::ffi::OsString;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Command, ExitCode, Stdio};
+
+use tachikoma_loop_runner::{LoopHandle, Notice};
+use tokio::sync::broadcast::error::RecvError;
 
 use crate::failure::Failure;
 
@@ -30,20 +33,25 @@ pub fn detach() -> Result<ExitCode, Failure> {
         .stdout(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    let mut word = String::new();
+    let mut words = String::new();
     if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout)
-            .read_line(&mut word)
-            .map_err(failed)?;
+        let mut reader = BufReader::new(stdout);
+        reader.read_line(&mut words).map_err(failed)?;
+        if words.trim_end() != READY {
+            reader.read_to_string(&mut words).map_err(failed)?;
+        }
     }
-    if word.trim_end() == READY {
+    if words.trim_end() == READY {
         crate::out::line(&format!(
             "runs in the background, pid {}; `tachikoma status` shows it",
             child.id()
         ));
         return Ok(ExitCode::SUCCESS);
     }
-    // It has said why on our standard error.
+    // It has said why, on our standard error and to us.
+    if !words.is_empty() {
+        crate::out::line(words.trim_end());
+    }
     let status = child.wait().map_err(failed)?;
     Ok(ExitCode::from(
         status
@@ -53,8 +61,25 @@ pub fn detach() -> Result<ExitCode, Failure> {
     ))
 }
 
+/// Says that the loop runs, once it does. One that is at its end as soon as it starts does not: its outcome tells.
+pub async fn announce(handle: LoopHandle) {
+    let mut notices = handle.subscribe();
+    // Ends with the first record of this run, or when it is aborted with the run.
+    loop {
+        match notices.recv().await {
+            Ok(Notice::Recorded(_)) | Err(RecvError::Lagged(_)) => break,
+            Ok(Notice::Said { .. } | Notice::Unsaid { .. }) => {}
+            Err(RecvError::Closed) => return,
+        }
+    }
+    // All that one decision records is published before anybody else has a turn.
+    if handle.status().outcome.is_none() {
+        ready();
+    }
+}
+
 /// Tells the first process that all is well, and lets go of the terminal.
-pub fn ready() {
+fn ready() {
     // First of all: when the first process ends, its terminal may hang up.
     let _ = rustix::process::setsid();
     let mut out = std::io::stdout().lock();

@@ -12,7 +12,7 @@ use super::runtime;
 use crate::failure::Failure;
 use crate::out;
 use crate::place::Place;
-use crate::report::{line, print_json};
+use crate::report::{json, line};
 
 /// Prints the records of the current loop.
 pub fn events(place: &Place, follow: bool, json: bool) -> Result<ExitCode, Failure> {
@@ -77,7 +77,7 @@ impl Printer {
         }
         self.seen = record.seq;
         if self.json {
-            return print_json(record);
+            return out::line(&json(record));
         }
         for line in line::lines(record) {
             out::line(&format!("{} {line}", record.time));

@@ -26,6 +26,9 @@ pub struct Plan {
     pub notes: Vec<String>,
 }
 
+/// What `--prompt-text` stands in for.
+const PROMPT_PATH: &str = "prompt_path";
+
 /// Works a run out.
 pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
     let base = place.layers()?.load()?;
@@ -42,19 +45,31 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
     let base_entries: Vec<Entry<'_>> = base.entries().collect();
     let said = |key: &str| value_text(&base_entries, key);
     for (key, before) in recorded.iter().flat_map(|launch| &launch.overrides) {
-        if flags.contains_key(key.as_str()) {
+        let given = flags.contains_key(key.as_str());
+        if given || (key == PROMPT_PATH && args.prompt_text.is_some()) {
             continue;
         }
+        let words = key == PROMPT_PATH && recorded.as_ref().is_some_and(is_in_words);
         if said(key) != before.under {
             let (value, origin) = (said(key), base.origin_of(key));
+            let instead = if words {
+                "`--prompt-text`"
+            } else {
+                &before.value
+            };
             notes.push(format!(
-                "`{key}` is {value} ({origin}), edited since the last run was given {}",
-                before.value
+                "`{key}` is {value} ({origin}), edited since the last run was given {instead}"
             ));
             continue;
         }
-        layers.set(key, parse(&before.value)?, Origin::Recorded);
+        if !words {
+            layers.set(key, parse(&before.value)?, Origin::Recorded);
+        }
         overrides.insert(key.clone(), before.clone());
+    }
+    if args.prompt_text.is_some() {
+        let (value, under) = (said(PROMPT_PATH), said(PROMPT_PATH));
+        overrides.insert(PROMPT_PATH.to_owned(), Override { value, under });
     }
     for (key, (flag, value)) in &flags {
         layers.set(key, value.clone(), Origin::Flag((*flag).to_owned()));
@@ -69,7 +84,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
     let loaded = layers.load()?;
     let launch = Launch {
         agent: loaded.settings.agent.name.to_string(),
-        prompt: prompt(args, recorded.as_ref(), &loaded),
+        prompt: prompt(args, recorded.as_ref(), &overrides, &loaded),
         overrides,
         config_hash: format!("{:08x}", loaded.hash()),
     };
@@ -131,14 +146,27 @@ fn flags(args: &RunArgs) -> Result<BTreeMap<&'static str, (&'static str, Value)>
     Ok(flags)
 }
 
-fn prompt(args: &RunArgs, recorded: Option<&Launch>, loaded: &Loaded) -> PromptSource {
+/// Returns whether a launch has its prompt from the command line.
+fn is_in_words(launch: &Launch) -> bool {
+    matches!(launch.prompt, PromptSource::Text { .. })
+}
+
+/// Returns the prompt: the words that are given, those of the recorded launch unless a file is named since, or a file.
+fn prompt(
+    args: &RunArgs,
+    recorded: Option<&Launch>,
+    overrides: &BTreeMap<String, Override>,
+    loaded: &Loaded,
+) -> PromptSource {
     if let Some(text) = &args.prompt_text {
         return PromptSource::Text { text: text.clone() };
     }
-    if let (None, Some(PromptSource::Text { text })) =
-        (&args.prompt, recorded.map(|launch| &launch.prompt))
-    {
-        return PromptSource::Text { text: text.clone() };
+    let edited = |launch: &Launch| {
+        launch.overrides.contains_key(PROMPT_PATH) && !overrides.contains_key(PROMPT_PATH)
+    };
+    let before = recorded.filter(|launch| args.prompt.is_none() && !edited(launch));
+    if let Some(launch) = before.filter(|launch| is_in_words(launch)) {
+        return launch.prompt.clone();
     }
     PromptSource::File {
         path: loaded.settings.prompt_path.to_string_lossy().into_owned(),

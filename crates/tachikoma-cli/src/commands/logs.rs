@@ -18,7 +18,12 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 /// Prints the transcripts of an iteration, all attempts at it.
 pub fn logs(place: &Place, iteration: Option<u32>) -> Result<ExitCode, Failure> {
     let (loop_id, working_dir) = place.current_loop()?;
-    let state_dir = place.layers()?.load()?.settings.session.state_dir;
+    let state_dir = place
+        .layers_of(&working_dir)?
+        .load()?
+        .settings
+        .session
+        .state_dir;
     let dir = working_dir.join(state_dir).join(loop_id.to_string());
     let mut files = transcripts(&dir);
     let wanted = iteration.or_else(|| files.last().map(|(iteration, _)| *iteration));

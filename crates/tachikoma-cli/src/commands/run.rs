@@ -69,12 +69,14 @@ pub async fn run_here(
     // Listened to before anything runs: no signal finds us unprepared.
     let signals = Signals::listen()
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
-    let watcher = tokio::spawn(signals.watch(handle, reporter.clone(), terminal));
-    if terminal == Terminal::Detached {
-        detach::ready();
-    }
+    let watcher = signals.watch(handle.clone(), reporter.clone(), terminal);
+    let announcer =
+        (terminal == Terminal::Detached).then(|| tokio::spawn(detach::announce(handle)));
     let result = runner.run().await;
     watcher.abort();
+    if let Some(announcer) = announcer {
+        announcer.abort();
+    }
     let stats = runner.state().stats;
     runner.close().await;
     reporter.finish();

@@ -1,11 +1,13 @@
 //! `tachikoma status`: what the loop is doing. Only reads.
 
 use std::fmt::Write as _;
+use std::io::ErrorKind;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use tachikoma_core::Status;
 use tachikoma_loop_runner::control::{Client, ClientError, Request, Response};
-use tachikoma_loop_runner::store::{journal, loops};
+use tachikoma_loop_runner::store::{journal, lock, loops};
 
 use super::control::live_socket;
 use super::runtime;
@@ -13,6 +15,10 @@ use crate::failure::{Failure, chain};
 use crate::out;
 use crate::place::Place;
 use crate::report::line::{iterations, totals};
+
+/// A runner answers within milliseconds, also on a busy machine. One that is stopped or blocked has written down what
+/// it was doing, and a person who asks should not have to wait for that.
+const PATIENCE: Duration = Duration::from_millis(400);
 
 /// Prints the status; also when nothing runs.
 pub fn status(place: &Place, json: bool) -> Result<ExitCode, Failure> {
@@ -38,16 +44,20 @@ fn find(place: &Place) -> Result<Option<Status>, Failure> {
     };
     let mut live = false;
     if let Some(socket) = live_socket(&working_dir) {
-        let asked = runtime()?
-            .block_on(async { Client::connect(&socket).await?.ask(&Request::Status).await });
+        let asked = runtime()?.block_on(async {
+            let mut client = Client::connect_within(&socket, PATIENCE).await?;
+            client.ask(&Request::Status).await
+        });
         match asked {
             Ok(Response::Status { status }) => return Ok(Some(*status)),
             // The runner has ended in between: what it wrote down is there.
-            Ok(_) | Err(ClientError::Nobody { .. }) => {}
-            Err(error @ (ClientError::Protocol { .. } | ClientError::Silent { .. })) => {
-                live = true;
-                out::note(&format!("note: {}", chain(&error)));
-                out::note("note: what follows is from its journal");
+            Ok(_) => {}
+            Err(error) => {
+                live = !is_refused(&error) && lock::is_held(&working_dir);
+                if live {
+                    out::note(&format!("note: {}", chain(&error)));
+                    out::note("note: what follows is from its journal");
+                }
             }
         }
     }
@@ -56,6 +66,11 @@ fn find(place: &Place) -> Result<Option<Status>, Failure> {
     };
     let state = journal::read_state(&loops::dir(&working_dir, loop_id))?;
     Ok(Some(Status::of(&state, live)))
+}
+
+/// Returns whether nobody listens any more: the runner is dead, and its guard cleans up.
+fn is_refused(error: &ClientError) -> bool {
+    matches!(error, ClientError::Nobody { source, .. } if source.kind() == ErrorKind::ConnectionRefused)
 }
 
 fn text(status: &Status) -> String {

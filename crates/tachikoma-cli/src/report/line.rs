@@ -170,7 +170,14 @@ pub fn totals(stats: &LoopStats) -> String {
         (stats.handed_over, "handed over"),
         (stats.skipped, "skipped"),
         (stats.interrupted, "interrupted"),
-        (stats.reboots, "reboots"),
+        (
+            stats.reboots,
+            if stats.reboots == 1 {
+                "reboot"
+            } else {
+                "reboots"
+            },
+        ),
     ] {
         if count > 0 {
             parts.push(format!("{count} {what}"));

@@ -134,7 +134,10 @@ impl Screen {
 
     /// Draws the progress line.
     pub fn draw(&mut self) {
-        let Some(text) = self.progress().filter(|_| self.is_live()) else {
+        let Some(text) = self
+            .progress()
+            .filter(|_| self.is_live() && is_in_foreground())
+        else {
             return;
         };
         let columns = rustix::termios::tcgetwinsize(std::io::stdout())
@@ -180,6 +183,13 @@ impl Screen {
             .and_then(|()| out.flush())
             .is_err();
     }
+}
+
+/// Returns whether the terminal is ours to draw on: after Ctrl-Z and `bg` a shell has it. A terminal that is nobody's
+/// can be drawn on.
+fn is_in_foreground() -> bool {
+    rustix::termios::tcgetpgrp(std::io::stdout())
+        .map_or(true, |group| group == rustix::process::getpgrp())
 }
 
 fn waiting(now: Timestamp, until: Timestamp, reason: &str) -> Doing {

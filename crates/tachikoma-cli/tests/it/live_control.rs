@@ -281,6 +281,28 @@ fn followers_never_crowd_out_the_operator() {
 }
 
 #[test]
+fn followers_that_are_gone_make_room() {
+    let scratch = with_agent(&format!("{UP} exec sleep 1000"));
+    let tool = tool(&scratch);
+    let live = tool.spawn(RUN);
+    await_up(&scratch, 1);
+    let follow = || {
+        let mut reader = connect(&scratch);
+        writeln!(reader.get_mut(), "{{\"kind\":\"follow\",\"after\":0}}").unwrap();
+        let mut answer = String::new();
+        reader.read_line(&mut answer).unwrap();
+        (answer.contains("\"following\""), reader)
+    };
+    let seated: Vec<_> = (0..32).map(|_| follow()).collect();
+    assert!(seated.iter().all(|(following, _)| *following));
+    assert!(!follow().0, "every seat is taken");
+    drop(seated);
+    // Nothing is recorded meanwhile: that they are gone is not seen by writing to them.
+    await_until("a seat is free", SOON, || follow().0);
+    assert_eq!(stop(&tool, live), Some(5));
+}
+
+#[test]
 fn nonsense_on_the_socket_is_answered_and_harmless() {
     let scratch = with_agent(&format!("{UP} exec sleep 1000"));
     let tool = tool(&scratch);
@@ -294,6 +316,25 @@ fn nonsense_on_the_socket_is_answered_and_harmless() {
         assert!(answer.contains("not understood"), "{nonsense:?}: {answer}");
     }
     assert_eq!(status(&tool)["state"], "running");
+    assert_eq!(stop(&tool, live), Some(5));
+}
+
+#[test]
+fn a_follower_without_a_reader_ends() {
+    let scratch = with_agent(&format!("{UP} exec sleep 1000"));
+    let tool = tool(&scratch);
+    let live = tool.spawn(RUN);
+    await_up(&scratch, 1);
+    for words in [
+        ["events", "--follow", "--json"].as_slice(),
+        &["events", "-f"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut follower = tool.command(words).stdout(writer).spawn().unwrap();
+        await_until("it ends", SOON, || follower.try_wait().unwrap().is_some());
+        assert_eq!(follower.wait().unwrap().code(), Some(0), "{words:?}");
+    }
     assert_eq!(stop(&tool, live), Some(5));
 }
 

@@ -316,6 +316,29 @@ fn detach_passes_errors_on() {
 }
 
 #[test]
+fn a_loop_that_is_at_its_limit_is_not_left_in_the_background() {
+    let scratch = with_agent("exit 0");
+    let tool = tool(&scratch);
+    let words = [
+        "run",
+        "--quiet",
+        "--max-iterations",
+        "1",
+        "--",
+        "./agent.sh",
+    ];
+    assert_eq!(tool.run(words).code(), Some(3));
+    let here = tool.run(["run", "--quiet"]);
+    let there = tool.run(["run", "--detach"]);
+    assert_eq!(here.code(), Some(3), "{}", here.snapshot());
+    assert_eq!(
+        there.snapshot(),
+        here.snapshot(),
+        "the same as in the foreground"
+    );
+}
+
+#[test]
 fn a_report_that_nobody_reads_changes_neither_the_loop_nor_its_exit_code() {
     for quiet in [false, true] {
         let scratch = with_agent("echo working; exit 9");

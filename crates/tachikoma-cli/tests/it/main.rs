@@ -2,12 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
 mod config;
+mod demo;
 mod errors_control;
 mod errors_input;
 mod errors_store;
 mod live_control;
 mod live_kill;
 mod live_pty;
+mod live_signals;
 mod live_support;
 mod live_terminal;
 mod outcomes;

@@ -58,6 +58,42 @@ fn check_keys(status: &Value) {
 }
 
 #[test]
+fn a_runner_that_stands_still_is_shown_at_once_and_as_live() {
+    let scratch = Scratch::new();
+    let mut live = start_busy(&scratch, &[]);
+    live.signal(rustix::process::Signal::STOP);
+    let began = std::time::Instant::now();
+    let ran = tachikoma(&scratch).run(["status"]);
+    let took = began.elapsed();
+    assert_eq!(ran.code(), Some(0));
+    assert!(took.as_secs() < 5, "nobody waits for it: {took:?}");
+    assert!(
+        ran.stdout.contains("state      running\n"),
+        "{}",
+        ran.stdout
+    );
+    let runner = format!("runner     pid {} since ", live.pid());
+    assert!(ran.stdout.contains(&runner), "{}", ran.stdout);
+    assert!(ran.stderr.contains("does not answer"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("from its journal"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_runner_whose_socket_is_gone_is_live() {
+    let scratch = Scratch::new();
+    let live = start_busy(&scratch, &[]);
+    std::fs::remove_dir_all(scratch.runtime_dir().join("tachikoma")).expect("it is ours");
+    let ran = tachikoma(&scratch).run(["status"]);
+    assert!(
+        ran.stdout.contains("state      running\n"),
+        "{}",
+        ran.stdout
+    );
+    assert!(ran.stderr.contains("no runner listens"), "{}", ran.stderr);
+    drop(live);
+}
+
+#[test]
 fn before_there_is_a_loop() {
     let scratch = Scratch::new();
     assert_snapshot!(shown(&tachikoma(&scratch).run(["status", "--json"])), @r#"
@@ -281,4 +317,19 @@ fn a_dry_run_changes_nothing() {
     assert_eq!(files(&scratch.path()), before);
     assert!(!scratch.path().join(".ralph").exists());
     assert!(files(&scratch.runtime_dir()).is_empty());
+}
+
+#[test]
+fn logs_are_found_from_a_subdirectory_where_the_loops_own_configuration_puts_them() {
+    let scratch = Scratch::new();
+    scratch.write("deep/er/file", "");
+    scratch.write("tachikoma.toml", "[session]\nstate_dir = \"talk\"\n");
+    let ran = tachikoma(&scratch).run(run(&["--quiet"], CLAIMS));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let logs = tachikoma(&scratch).in_dir("deep/er").run(["logs"]);
+    assert_eq!(
+        logs.stdout, "<promise>COMPLETE</promise>\n",
+        "{}",
+        logs.stderr
+    );
 }

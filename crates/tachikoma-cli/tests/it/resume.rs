@@ -195,7 +195,6 @@ fn a_bare_run_does_what_the_last_one_was_told() {
     would run agent command (`sh -c cat >> got`), with your own rights: nothing it does is denied
     in [DIR]
     prompt text, 9 bytes
-    prompt_path = "task.md"  # recorded launch
     max_iterations = 4  # recorded launch
     iteration_delay = "0s"  # recorded launch
     agent.name = "command"  # recorded launch
@@ -222,6 +221,22 @@ fn an_edited_file_wins_over_the_recorded_flag_and_says_so() {
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
     assert_eq!(status(&scratch)["iteration"], 2);
+}
+
+#[test]
+fn an_edited_prompt_path_wins_over_recorded_words() {
+    let scratch = Scratch::new();
+    let words = run(&["--max-iterations", "1"], "cat >> got");
+    assert_eq!(tachikoma(&scratch).run(words).code(), Some(3));
+    scratch.write("task.md", "from the file\n");
+    scratch.write("tachikoma.toml", "prompt_path = \"task.md\"\n");
+    for limit in ["2", "3"] {
+        let ran = tachikoma(&scratch).run(["run", "--max-iterations", limit]);
+        assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+        let note = "note: `prompt_path` is \"task.md\" (tachikoma.toml:1), edited since the last run was given `--prompt-text`\n";
+        assert_eq!(ran.stderr.contains(note), limit == "2", "{}", ran.stderr);
+    }
+    assert_eq!(scratch.read("got"), "gofrom the file\nfrom the file\n");
 }
 
 #[test]

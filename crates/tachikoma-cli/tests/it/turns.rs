@@ -86,7 +86,7 @@ fn a_reboot_hands_over_to_the_next_session() {
     iteration 2 (session 2)
       | <promise>COMPLETE</promise>
     iteration 2 succeeded in [DURATION] and claims completion
-    completed: the agent reported completion (2 iterations, 1 succeeded, 1 handed over, 1 reboots, [DURATION])
+    completed: the agent reported completion (2 iterations, 1 succeeded, 1 handed over, 1 reboot, [DURATION])
     --- stderr
     ");
     assert_snapshot!(scratch.read("got-2"), @"
@@ -232,4 +232,25 @@ fn the_agent_may_ask_but_not_command() {
     error: only the operator may ask this; from inside the agent only `status` may be asked
     1
     ");
+}
+
+#[test]
+fn a_program_is_looked_for_in_the_path_that_the_agent_gets() {
+    let scratch = Scratch::new();
+    scratch.write_script("own/bin/my-agent", format!("#!/bin/sh\n{CLAIMS}\n"));
+    let bin = scratch.path().join("own/bin");
+    let config = format!("[agents.command.env]\nPATH = \"{}:/bin\"\n", bin.display());
+    scratch.write("tachikoma.toml", config);
+    let words = ["run", "--quiet", "--prompt-text", "go", "--"];
+    let ran = tachikoma(&scratch).run(words.iter().chain(&["my-agent"]));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+
+    scratch.write(
+        "tachikoma.toml",
+        "[agents.command.env]\nPATH = \"/nowhere\"\n",
+    );
+    let ran = tachikoma(&scratch).run(words.iter().chain(&["sh"]));
+    assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
+    let why = "program `sh` is not found; looked in PATH: /nowhere\n";
+    assert!(ran.stderr.contains(why), "{}", ran.stderr);
 }

@@ -17,6 +17,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Client {
     path: PathBuf,
+    patience: Duration,
     reader: BufReader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
 }
@@ -59,6 +60,14 @@ impl Client {
     /// # Errors
     /// Nobody listens there, or it speaks another version.
     pub async fn connect(path: &Path) -> Result<Self, ClientError> {
+        Self::connect_within(path, ANSWER_TIMEOUT).await
+    }
+
+    /// Connects like [`Client::connect`], and waits no longer than `patience` for each answer.
+    ///
+    /// # Errors
+    /// Nobody listens there, or it speaks another version.
+    pub async fn connect_within(path: &Path, patience: Duration) -> Result<Self, ClientError> {
         let stream = UnixStream::connect(path)
             .await
             .map_err(|source| ClientError::Nobody {
@@ -68,11 +77,12 @@ impl Client {
         let (reader, writer) = stream.into_split();
         let mut client = Self {
             path: path.to_owned(),
+            patience,
             reader: BufReader::new(reader),
             writer,
         };
         let hello: Hello = client
-            .line(Some(ANSWER_TIMEOUT))
+            .line(Some(patience))
             .await?
             .ok_or_else(|| client.silent("it hung up"))?;
         if hello.protocol != PROTOCOL {
@@ -90,7 +100,7 @@ impl Client {
     /// The runner does not answer.
     pub async fn ask(&mut self, request: &Request) -> Result<Response, ClientError> {
         self.send(request).await?;
-        self.line(Some(ANSWER_TIMEOUT))
+        self.line(Some(self.patience))
             .await?
             .ok_or_else(|| self.silent("it hung up"))
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tachikoma_core::{LoopId, Seq};
 use tokio::io::{
-    AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::broadcast::error::RecvError;
@@ -239,7 +239,7 @@ impl Desk {
                     .await
                 }
             },
-            Request::Follow { after } => self.follow(&mut writer, after).await,
+            Request::Follow { after } => self.follow(&mut reader, &mut writer, after).await,
         }
     }
 
@@ -250,8 +250,13 @@ impl Desk {
         guard > 0 && pid.is_none_or(|pid| is_descendant(pid, guard) || is_gone(pid))
     }
 
-    /// Passes records on until the run ends.
-    async fn follow(&self, writer: &mut (impl AsyncWrite + Unpin), after: Seq) -> io::Result<()> {
+    /// Passes records on until the run ends, or the caller hangs up.
+    async fn follow(
+        &self,
+        reader: &mut (impl AsyncRead + Unpin),
+        writer: &mut (impl AsyncWrite + Unpin),
+        after: Seq,
+    ) -> io::Result<()> {
         let Ok(_seat) = self.seats.try_acquire() else {
             let reason = format!("{FOLLOWERS_MAX} others follow this loop already");
             return say(writer, &Response::Refused { reason }).await;
@@ -259,7 +264,12 @@ impl Desk {
         let mut notices = self.handle.subscribe();
         say(writer, &Response::Following).await?;
         loop {
-            match notices.recv().await {
+            let notice = tokio::select! {
+                biased;
+                () = hung_up(reader) => return Ok(()),
+                notice = notices.recv() => notice,
+            };
+            match notice {
                 Ok(Notice::Recorded(record)) if record.seq > after => {
                     let last = record.event.is_terminal();
                     let record = Box::new((*record).clone());
@@ -274,6 +284,12 @@ impl Desk {
             }
         }
     }
+}
+
+/// Waits until the caller has gone. It has said all it may say; more than a request's length of it is too much.
+async fn hung_up(reader: &mut (impl AsyncRead + Unpin)) {
+    let mut rest = [0; 64];
+    while reader.read(&mut rest).await.is_ok_and(|read| read > 0) {}
 }
 
 /// Without `/proc` nobody is known to be gone.

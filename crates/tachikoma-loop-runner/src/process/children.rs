@@ -35,6 +35,14 @@ pub(super) fn own() -> Vec<Pid> {
     found
 }
 
+/// Lets all children of this process go on that were stopped: a guard that stands still cannot clean up after us.
+pub fn wake_children() {
+    for child in own() {
+        // Whoever is gone already needs no signal.
+        let _ = rustix::process::kill_process(child, rustix::process::Signal::CONT);
+    }
+}
+
 /// Returns this process's id.
 pub(super) fn own_pid() -> Pid {
     rustix::process::getpid()

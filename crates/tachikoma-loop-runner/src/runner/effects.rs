@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
-use tachikoma_agents::Turn;
+use tachikoma_agents::{LaunchPlan, Turn};
 use tachikoma_core::{Effect, Generation, Input, News, SessionNo, handoff};
 
 use super::LoopRunner;
@@ -144,7 +144,7 @@ impl LoopRunner {
                 let there = find_program(
                     Path::new(&plan.program),
                     &self.config.working_dir,
-                    self.config.search_path.as_ref(),
+                    search_path(&plan, self.config.search_path.as_ref()),
                 );
                 let program = plan.program.to_string_lossy().into_owned();
                 if there.is_ok() && errno == rustix::io::Errno::NOENT.raw_os_error() {
@@ -152,10 +152,7 @@ impl LoopRunner {
                         "program `{program}` is there, but the interpreter that it names is not: {message}"
                     );
                 }
-                let searched = self
-                    .config
-                    .search_path
-                    .as_deref()
+                let searched = search_path(&plan, self.config.search_path.as_ref())
                     .filter(|_| !program.contains('/'));
                 let looked_in =
                     searched.map(|path| format!(" (looked in PATH: {})", path.to_string_lossy()));
@@ -196,6 +193,15 @@ fn turn_variables(iteration: u32, attempt: u32, session: SessionNo) -> [(OsStrin
         pair("TACHIKOMA_ATTEMPT", attempt.to_string()),
         pair("TACHIKOMA_SESSION", session.to_string()),
     ]
+}
+
+/// Returns where the program of a plan is looked for: in the `PATH` that the agent gets.
+pub(super) fn search_path<'a>(
+    plan: &'a LaunchPlan,
+    inherited: Option<&'a OsString>,
+) -> Option<&'a OsString> {
+    let own = plan.env.iter().rev().find(|(name, _)| name == "PATH");
+    own.map(|(_, path)| path).or(inherited)
 }
 
 /// Looks a program up as a shell would. Returns why it cannot be run, if it cannot.

@@ -1,13 +1,12 @@
 //! Taking up a working directory: the lock, what an earlier runner left, the journal.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use tachikoma_agents::Turn;
 use tachikoma_core::{LoopId, Outcome, State, Status, Ticket};
 
 use super::LoopRunner;
-use super::effects::find_program;
+use super::effects::{find_program, search_path};
 use crate::clock::Clock;
 use crate::config::{AgentError, LoopConfig};
 use crate::control::{Server, ServerError};
@@ -138,13 +137,9 @@ fn preflight(config: &LoopConfig, agent: &tachikoma_agents::Agent) -> Result<(),
         source,
     })?;
     prompt::read(&config.launch.prompt, working_dir)?;
-    let program: OsString = agent.plan(&Turn { prompt: "" }).program;
-    find_program(
-        Path::new(&program),
-        working_dir,
-        config.search_path.as_ref(),
-    )
-    .map_err(OpenError::Program)
+    let plan = agent.plan(&Turn { prompt: "" });
+    let searched = search_path(&plan, config.search_path.as_ref());
+    find_program(Path::new(&plan.program), working_dir, searched).map_err(OpenError::Program)
 }
 
 fn open_journal(

@@ -135,7 +135,8 @@ impl Reader {
                 }
                 Brought::Flow(flow) => {
                     ended = flow == Flow::Ended;
-                    if !mentioned && !ended {
+                    // A stream that ends says nothing: the agent has closed it, and may be as silent as before.
+                    if !mentioned && flow == Flow::Output {
                         mentioned = true;
                         self.send(LaunchNews::Agent(News::Output)).await;
                     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tachikoma_core::{Failure, Outcome, Rung, Timeout, Urgency};
 use tachikoma_loop_runner::process::Containment;
+use tachikoma_loop_runner::settings::AgentName;
 use tachikoma_loop_runner::{LoopCommand, LoopEvent, LoopRunner};
 
 use crate::loop_support::{BY_OPERATOR, Place, Watch, accepted, between, lasting, open};
@@ -307,4 +308,21 @@ fn transcripts_are_kept_for_their_owner_alone() {
     let mode = |path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(path.as_path()), 0o600);
     assert_eq!(mode(directory.parent().unwrap()), 0o700);
+}
+
+#[test]
+fn a_closed_stream_is_no_output() {
+    let place = Place::new();
+    let mut config = place.config("");
+    config.settings.agent.name = AgentName::Demo;
+    config.demo = ["sh", "-c", "exec 2>&-; exec sleep 1000"]
+        .map(Into::into)
+        .to_vec();
+    config.settings.session.first_output_timeout = lasting("300ms");
+    config.settings.stop_conditions.max_consecutive_failures = 1;
+    run(async {
+        open(config).await.run().await.unwrap();
+    });
+    let timeout = Timeout::FirstOutput;
+    assert_eq!(failures(&place), [Failure::TimedOut { timeout }]);
 }

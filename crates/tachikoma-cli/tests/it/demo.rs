@@ -1,0 +1,57 @@
+//! The demonstration keeps to a directory of its own.
+
+use insta::assert_snapshot;
+use tachikoma_testkit::Scratch;
+
+use crate::support::{files, tachikoma};
+
+#[test]
+fn a_directory_with_something_in_it_is_left_alone() {
+    let scratch = Scratch::new();
+    scratch.write("mine/plan.md", "my own plan\n");
+    scratch.write("file", "");
+    let before = files(&scratch.path());
+    let tool = tachikoma(&scratch);
+    assert_snapshot!(tool.run(["demo", "--dir", "mine"]).snapshot(), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: [DIR]/mine is not empty
+    hint: name a directory that is empty or does not exist; without `--dir` a temporary one is used
+    ");
+    assert_snapshot!(tool.run(["demo", "--dir", "file"]).snapshot(), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: [DIR]/file: Not a directory (os error 20)
+    ");
+    assert_eq!(files(&scratch.path()), before, "nothing is written");
+}
+
+#[test]
+fn a_relative_directory_is_made_and_holds_all_of_it() {
+    let scratch = Scratch::new();
+    let ran = tachikoma(&scratch).run(["demo", "--dir", "new/er"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let dir = scratch.path().join("new/er");
+    let first = format!(
+        "a scripted agent works through a plan in {}\n",
+        dir.display()
+    );
+    assert!(ran.stdout.starts_with(&first), "{}", ran.stdout);
+    assert!(ran.stdout.contains("that was: "), "{}", ran.stdout);
+    assert!(dir.join(".ralph/loops").is_dir());
+}
+
+#[test]
+fn a_demonstration_that_failed_is_not_summed_up() {
+    let scratch = Scratch::new();
+    let mut live = tachikoma(&scratch).spawn(["demo", "--dir", "here"]);
+    tachikoma_testkit::await_until("it works", crate::support::SOON, || {
+        live.stdout().contains("iteration 1")
+    });
+    live.signal(rustix::process::Signal::TERM);
+    let ran = live.wait(crate::support::SOON);
+    assert_eq!(ran.code(), Some(143), "{}", ran.snapshot());
+    assert!(!ran.stdout.contains("that was"), "{}", ran.stdout);
+}

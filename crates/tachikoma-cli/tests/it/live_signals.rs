@@ -1,0 +1,120 @@
+//! Signals that are not meant for the loop, a loop that is stuck when Ctrl-C is pressed, and one in the background.
+
+use std::io::Write as _;
+use std::time::Instant;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::{Pid, Signal, kill_process};
+use tachikoma_testkit::{Live, Tool, await_until};
+
+use crate::live_pty::{PROGRESS, Terminal};
+use crate::live_support::{
+    BIN, RUN, SOON, UP, await_nobody, await_up, events, guard_of, kinds, obey, seconds, stop, tool,
+    with_agent,
+};
+
+#[test]
+fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
+    for (name, signal) in [
+        ("HUP", Signal::HUP),
+        ("INT", Signal::INT),
+        ("TERM", Signal::TERM),
+    ] {
+        let scratch = with_agent(&format!("{UP} exec sleep 1000"));
+        let tool = tool(&scratch);
+        let script = format!("trap '' {name}; exec \"$@\"");
+        let shell = Tool::new("sh", &scratch);
+        let mut live = shell.spawn(["-c", &script, "sh", BIN].into_iter().chain(RUN));
+        await_up(&scratch, 1);
+        live.signal(signal);
+        assert_eq!(
+            obey(&tool, &["pause"]),
+            "pauses after iteration 1\n",
+            "{name}"
+        );
+        assert!(!kinds(&events(&tool)).contains(&"stop_requested".to_owned()));
+        assert_eq!(stop(&tool, live), Some(5));
+    }
+}
+
+#[test]
+fn three_presses_end_a_run_that_is_stuck() {
+    let scratch = with_agent("exit 0");
+    let tool = tool(&scratch);
+    // Its last words go to a pipe that is full and that nobody reads.
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let flags = fcntl_getfl(&writer).unwrap();
+    fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+    while writer.write(&[b'x'; 4096]).is_ok() {}
+    while writer.write(b"x").is_ok() {}
+    fcntl_setfl(&writer, flags).unwrap();
+    let words = [
+        "run",
+        "--quiet",
+        "--max-iterations",
+        "1",
+        "--",
+        "./agent.sh",
+    ];
+    let mut child = tool.command(words).stdout(writer).spawn().unwrap();
+    await_until("the loop has ended", SOON, || {
+        tool.run(["status"]).stdout.contains("limit_reached")
+    });
+    let began = Instant::now();
+    for _ in 0..3 {
+        press(Pid::from_child(&child), child.id());
+    }
+    await_until("it ends", SOON, || child.try_wait().unwrap().is_some());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+    drop(reader);
+}
+
+/// Sends SIGINT, and returns when it has been taken in: one that still waits would swallow the next.
+fn press(pid: Pid, number: u32) {
+    kill_process(pid, Signal::INT).unwrap();
+    await_until("the signal is taken in", SOON, || {
+        let status = std::fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
+        let mut lines = status.lines();
+        let pending = lines.find_map(|line| line.strip_prefix("ShdPnd:"));
+        pending.is_none_or(|mask| mask.trim().trim_matches('0').is_empty())
+    });
+}
+
+#[test]
+fn three_presses_end_everything_also_when_the_guard_stands_still() {
+    let seconds = seconds();
+    let scratch = with_agent(&format!(
+        "trap '' INT TERM; {UP} while :; do sleep {seconds}; done"
+    ));
+    let live: Live = tool(&scratch).spawn(RUN);
+    await_up(&scratch, 1);
+    let pid = |number: u32| Pid::from_raw(i32::try_from(number).unwrap()).unwrap();
+    kill_process(pid(guard_of(live.pid())), Signal::STOP).unwrap();
+    let began = Instant::now();
+    for _ in 0..3 {
+        press(pid(live.pid()), live.pid());
+    }
+    assert_eq!(live.wait(SOON).code(), Some(130));
+    assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+    await_nobody(&seconds);
+}
+
+#[test]
+fn a_loop_in_the_background_does_not_draw() {
+    let seconds = seconds();
+    let scratch = with_agent(&format!("echo working; {UP} exec sleep {seconds}"));
+    let tool = tool(&scratch);
+    // A shell with jobs: this one is in the background until a line is entered.
+    let script = "set -m; \"$@\" & read -r line; fg %1";
+    let words = ["-c", script, "sh", BIN].into_iter().chain(RUN);
+    let shell = Tool::new("sh", &scratch);
+    let terminal = Terminal::start(&shell, &words.collect::<Vec<_>>(), 80);
+    terminal.await_text("  | working");
+    assert!(!terminal.raw().contains(PROGRESS), "{}", terminal.raw());
+    terminal.press(b'\n');
+    terminal.await_text(PROGRESS);
+    obey(&tool, &["stop", "--now"]);
+    assert_eq!(terminal.end().0, Some(5));
+    await_nobody(&seconds);
+}
