@@ -54,7 +54,8 @@ fn three_presses_end_a_run_that_is_stuck() {
         "--max-iterations",
         "1",
         "--",
-        "./agent.sh",
+        "sh",
+        "agent.sh",
     ];
     let mut child = tool.command(words).stdout(writer).spawn().unwrap();
     await_until("the loop has ended", SOON, || {

@@ -325,7 +325,8 @@ fn a_loop_that_is_at_its_limit_is_not_left_in_the_background() {
         "--max-iterations",
         "1",
         "--",
-        "./agent.sh",
+        "sh",
+        "agent.sh",
     ];
     assert_eq!(tool.run(words).code(), Some(3));
     let here = tool.run(["run", "--quiet"]);
