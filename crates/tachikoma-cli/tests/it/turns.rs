@@ -34,6 +34,24 @@ fn the_prompt_is_read_again_at_each_iteration() {
 }
 
 #[test]
+fn the_agent_works_in_the_working_directory_that_is_set() {
+    let scratch = Scratch::new();
+    scratch.write("tachikoma.toml", "working_dir = \"work\"\n");
+    scratch.write("work/prompt.md", "go\n");
+    let script = "cat > got; pwd -P > where";
+    let words = ["run", "--max-iterations", "1", "--", "sh", "-c", script];
+    let ran = tachikoma(&scratch).run(words);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(scratch.read("work/got"), "go\n", "its prompt lies there");
+    let place = fs::canonicalize(scratch.path().join("work")).unwrap();
+    assert_eq!(
+        scratch.read("work/where").trim_end(),
+        place.to_str().unwrap()
+    );
+    assert!(place.join(".ralph/loops").is_dir(), "and so does its state");
+}
+
+#[test]
 fn a_prompt_that_vanishes_is_a_failed_iteration_until_it_is_back() {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "go\n");

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Input, LoopEvent, LoopState, Policy, Record, State, Timestamp, Urgency, step,
+    Exit, Input, IterationOutcome, IterationReport, LoopEvent, LoopState, LoopStats, Outcome,
+    Policy, RebootReason, Record, Seq, SessionNo, State, Status, Timestamp, Urgency, step,
 };
 
 use super::stream;
@@ -206,4 +207,173 @@ fn a_signal_before_a_runner_takes_up_a_crashed_loop_ends_it_without_a_ladder() {
     insta::assert_snapshot!(play.told(), @"0.0 decline: AttemptCut(1 attempt 1), Stopped(stopped by signal 2) ! finish");
     play.hush().start();
     insta::assert_snapshot!(play.told(), @"0.0 start: Started(after signal), IterationStarted(1 attempt 2) ! launch");
+}
+
+#[test]
+fn the_order_of_a_turn_is_end_then_reboot_then_pause_then_wait_then_iteration() {
+    // Everything is due at once; each resumption takes the next thing in the order.
+    let mut play = Play::up(limited(2));
+    play.pause(Urgency::Graceful)
+        .reboot()
+        .hush()
+        .exited(0)
+        .renewed()
+        .resume();
+    play.seconds(5)
+        .launched()
+        .pause(Urgency::Graceful)
+        .exited(0);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationCompleted(1 handed over, needs reboot), RebootStarted(asked for by the operator) ! renew 2
+    0.0 renewed: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), Paused(-)
+    0.0 resume: Resumed, IterationStarted(2 attempt 1) ! launch ! ok: goes on
+    5.0 launched: AgentLaunched(77)
+    5.0 pause: PauseRequested ! ok: pauses after iteration 2
+    5.0 exited 0: IterationCompleted(2 succeeded), Completed(the limit of 2 iterations is reached) ! finish
+    ");
+}
+
+#[test]
+fn the_report_of_an_iteration_says_all_that_is_known() {
+    let mut play = Play::up(stream());
+    play.seconds(7).measured(900).resulted(true).claimed();
+    let report = play.journal.iter().find_map(|record| match &record.event {
+        LoopEvent::IterationCompleted { report } => Some(report.clone()),
+        _ => None,
+    });
+    assert_eq!(
+        report,
+        Some(IterationReport {
+            iteration: 1,
+            outcome: IterationOutcome::Succeeded,
+            duration_ms: 7_000,
+            exit: Exit::Code(0),
+            claimed: true,
+            progress: None,
+            needs_reboot: true,
+            tests_passed: None,
+            files_changed: None,
+        })
+    );
+}
+
+#[test]
+fn each_change_of_state_moves_the_time_of_the_last_activity() {
+    let mut play = Play::up(Policy::default());
+    for change in [
+        |play: &mut Play| {
+            play.pause(Urgency::Now).killed(2);
+        },
+        |play: &mut Play| {
+            play.resume();
+        },
+        |play: &mut Play| {
+            play.stop(Urgency::Now).killed(2);
+        },
+    ] {
+        let before = Status::of(&play.state, true);
+        play.seconds(3);
+        change(&mut play);
+        let after = Status::of(&play.state, true);
+        assert_ne!(before.state, after.state);
+        let moved = after
+            .last_activity
+            .unwrap()
+            .since(before.last_activity.unwrap());
+        assert_eq!(moved, Duration::from_secs(3));
+    }
+}
+
+#[test]
+fn the_twelve_events_have_their_names_and_carry_the_loop() {
+    let stats = LoopStats::default();
+    let reason = RebootReason::Manual;
+    let (from, to) = (SessionNo(1), SessionNo(2));
+    let mut play = Play::up(Policy::default());
+    play.exited(0);
+    let mut events: Vec<LoopEvent> = play
+        .journal
+        .iter()
+        .map(|record| record.event.clone())
+        .collect();
+    events.retain(|event| {
+        matches!(
+            event,
+            LoopEvent::Started { .. }
+                | LoopEvent::IterationStarted { .. }
+                | LoopEvent::IterationCompleted { .. }
+        )
+    });
+    events.extend([
+        LoopEvent::Completed {
+            outcome: Outcome::Done,
+            stats,
+        },
+        LoopEvent::Error {
+            outcome: Outcome::Error {
+                reason: "x".to_owned(),
+            },
+            stats,
+        },
+        LoopEvent::Paused { then: None },
+        LoopEvent::Resumed,
+        LoopEvent::Stopped {
+            outcome: Outcome::Operator,
+            reason: "x".to_owned(),
+            stats,
+        },
+        LoopEvent::IterationFailed {
+            iteration: 1,
+            failure: tachikoma_core::Failure::GuardLost,
+            duration_ms: 1,
+            streak: 1,
+        },
+        LoopEvent::StopConditionTriggered {
+            reason: "x".to_owned(),
+        },
+        LoopEvent::RebootStarted {
+            reason: reason.clone(),
+            iteration: 1,
+            from,
+            then: None,
+        },
+        LoopEvent::RebootCompleted {
+            reason,
+            iteration: 1,
+            from,
+            to,
+            duration_ms: 1,
+        },
+    ]);
+    let names: Vec<String> = events
+        .into_iter()
+        .map(|event| {
+            let record = Record {
+                seq: Seq(1),
+                time: Timestamp::default(),
+                loop_id: play.state.loop_id,
+                event,
+            };
+            let json = serde_json::to_value(&record).unwrap();
+            assert_eq!(json["loop_id"], play.state.loop_id.to_string());
+            json["event"]["type"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "started",
+            "iteration_started",
+            "iteration_completed",
+            "completed",
+            "error",
+            "paused",
+            "resumed",
+            "stopped",
+            "iteration_failed",
+            "stop_condition_triggered",
+            "reboot_started",
+            "reboot_completed",
+        ]
+    );
 }
