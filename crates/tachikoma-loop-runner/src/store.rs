@@ -3,6 +3,8 @@
 pub mod journal;
 pub mod lock;
 pub mod loops;
+pub mod recover;
+pub mod snapshot;
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
@@ -35,6 +37,24 @@ pub enum StoreError {
         line: usize,
         /// What is wrong there.
         what: String,
+    },
+    /// The snapshot does not say what it ought to.
+    #[error("snapshot {} is damaged: {what}", path.display())]
+    DamagedSnapshot {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The snapshot was written by a newer version.
+    #[error("snapshot {} has version {found}; this version reads up to {supported}", path.display())]
+    NewerSnapshot {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// What this version can read.
+        supported: u32,
     },
     /// The journal was written by a newer version.
     #[error("journal {} has format {found}; this version reads up to {supported}", path.display())]
