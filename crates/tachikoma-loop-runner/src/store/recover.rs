@@ -27,6 +27,10 @@ pub struct Recovered {
     pub source: Source,
     /// What could not be used, and what that costs; empty when all is well.
     pub troubles: Vec<String>,
+    /// A snapshot that cannot be read.
+    unreadable: Option<PathBuf>,
+    /// Segments that are given up, the first of them from some line on.
+    cut: Vec<PathBuf>,
     /// The last segment and how many of its bytes are whole records.
     end: End,
 }
@@ -41,18 +45,54 @@ struct End {
     behind: bool,
 }
 
+/// What to do about a record that is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Refuse to go on as if nothing had happened.
+    Refuse,
+    /// Go on from the last record before it.
+    Accept,
+}
+
 /// Finds the state of the loop in `dir` without changing anything.
 ///
 /// # Errors
-/// The journal or the snapshot is newer than this version, or a record behind the snapshot is damaged or missing.
-pub fn read(dir: &Path, snapshot: &Path, loop_id: LoopId) -> Result<Recovered, StoreError> {
+/// The journal or the snapshot is newer than this version, or a record behind the snapshot is lost and that is not
+/// accepted.
+pub fn read(
+    dir: &Path,
+    snapshot: &Path,
+    loop_id: LoopId,
+    loss: Loss,
+) -> Result<Recovered, StoreError> {
+    match (find(dir, snapshot, loop_id, None), loss) {
+        (Err(StoreError::Damaged { path, line, what }), Loss::Accept) => {
+            let mut found = find(dir, snapshot, loop_id, Some((&path, line)))?;
+            found.troubles.push(format!(
+                "journal {} is damaged at line {line} ({what}); what follows is given up, and kept in quarantine",
+                path.display()
+            ));
+            Ok(found)
+        }
+        (found, Loss::Refuse | Loss::Accept) => found,
+    }
+}
+
+fn find(
+    dir: &Path,
+    snapshot: &Path,
+    loop_id: LoopId,
+    stop_at: Option<(&Path, usize)>,
+) -> Result<Recovered, StoreError> {
     let mut troubles = Vec::new();
+    let mut unreadable = None;
     let base = match snapshot::read(snapshot) {
         Ok(found) => found
             .map(|found| found.state)
             .filter(|state| state.loop_id == loop_id),
         Err(error @ StoreError::DamagedSnapshot { .. }) => {
             troubles.push(format!("{error}; the journal has all that it held"));
+            unreadable = Some(snapshot.to_owned());
             None
         }
         Err(error) => return Err(error),
@@ -69,8 +109,16 @@ pub fn read(dir: &Path, snapshot: &Path, loop_id: LoopId) -> Result<Recovered, S
         troubles,
         end: None,
     };
+    let mut cut = Vec::new();
     for (segment, path) in &segments[first..] {
-        tail.read(*segment, path)?;
+        match stop_at {
+            Some((damaged, line)) if damaged == path => {
+                tail.read(*segment, path, Some(line))?;
+                cut.push(path.clone());
+            }
+            Some(_) if !cut.is_empty() => cut.push(path.clone()),
+            Some(_) | None => tail.read(*segment, path, None)?,
+        }
     }
     let nothing = || StoreError::io("find a journal in", dir)(std::io::ErrorKind::NotFound.into());
     let (Some(state), Some(end)) = (tail.state, tail.end) else {
@@ -80,27 +128,53 @@ pub fn read(dir: &Path, snapshot: &Path, loop_id: LoopId) -> Result<Recovered, S
         state,
         source,
         troubles: tail.troubles,
+        unreadable,
+        cut,
         end,
     })
 }
 
 impl Recovered {
-    /// Opens the journal where it ends, for the runner that holds the lock of the working directory.
+    /// Opens the journal where it ends, for the runner that holds the lock of the working directory. What cannot be
+    /// read is moved to `quarantine` first: nothing is overwritten.
     ///
     /// # Errors
     /// It cannot be opened or written.
-    pub fn open(self, dir: &Path) -> Result<(Journal, State), StoreError> {
-        let Self { mut state, end, .. } = self;
+    pub fn open(self, dir: &Path, quarantine: &Path) -> Result<(Journal, State), StoreError> {
+        let Self {
+            mut state,
+            end,
+            unreadable,
+            cut,
+            ..
+        } = self;
+        for path in unreadable.iter().chain(&cut) {
+            keep(path, quarantine)?;
+        }
+        for path in unreadable.iter().chain(cut.iter().skip(1)) {
+            std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
+        }
         let mut journal = Journal::at(dir, end.path, end.segment, end.len)?;
-        if end.behind {
-            let now = state.time;
-            journal.next_segment(&mut state, now)?;
-        } else if end.len == 0 {
-            let now = state.time;
+        let now = state.time;
+        if end.len == 0 {
             journal.begin_segment(&mut state, now)?;
+        } else if end.behind || !cut.is_empty() {
+            journal.next_segment(&mut state, now)?;
         }
         Ok((journal, state))
     }
+}
+
+/// Copies a file into quarantine, under a name of its own.
+fn keep(path: &Path, quarantine: &Path) -> Result<(), StoreError> {
+    super::make_dir(quarantine)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let kept = quarantine.join(format!("{name}.{}", uuid::Uuid::new_v4().simple()));
+    std::fs::copy(path, &kept).map_err(StoreError::io("copy into quarantine", path))?;
+    File::open(&kept)
+        .and_then(|file| file.sync_all())
+        .map_err(StoreError::io("sync", &kept))?;
+    super::sync_dir(quarantine)
 }
 
 /// Returns the place of the segment at which to begin: the last that cannot have a record behind `base` before it.
@@ -128,7 +202,13 @@ struct Tail {
 }
 
 impl Tail {
-    fn read(&mut self, segment: u32, path: &Path) -> Result<(), StoreError> {
+    /// Reads a segment, up to a line if one is given.
+    fn read(
+        &mut self,
+        segment: u32,
+        path: &Path,
+        stop_at: Option<usize>,
+    ) -> Result<(), StoreError> {
         let file = File::open(path).map_err(StoreError::io("open", path))?;
         let mut reader = BufReader::new(file);
         let (mut text, mut len, mut damaged) = (Vec::new(), 0, Vec::new());
@@ -140,7 +220,9 @@ impl Tail {
             let read = reader
                 .read_until(b'\n', &mut text)
                 .map_err(StoreError::io("read", path))?;
-            if text.pop() != Some(b'\n') {
+            let stop =
+                stop_at.is_some_and(|stop| u64::try_from(stop).is_ok_and(|stop| line >= stop));
+            if text.pop() != Some(b'\n') || stop {
                 break;
             }
             len += read as u64;
@@ -163,7 +245,9 @@ impl Tail {
                 Ok(record) => {
                     offset.get_or_insert(i128::from(record.seq.0) - i128::from(line));
                     last = Some(record.seq.0);
-                    self.take(path, line, &record)?;
+                    // A gap is what a damaged line leaves; the line says more.
+                    self.take(path, line, &record)
+                        .map_err(|gap| damaged.first().map_or(gap, |first| damage(path, first)))?;
                 }
                 Err(what) => damaged.push((line, what)),
             }
@@ -184,20 +268,18 @@ impl Tail {
         if let LoopEvent::SegmentOpened { state: full, .. } = &record.event {
             self.state.get_or_insert_with(|| (**full).clone());
         }
-        let damage = |what: String| StoreError::Damaged {
-            path: path.to_owned(),
-            line: usize::try_from(line).unwrap_or(usize::MAX),
-            what,
-        };
-        let state = self
-            .state
-            .as_mut()
-            .ok_or_else(|| damage("the segment does not begin with the full state".to_owned()))?;
+        let state = self.state.as_mut().ok_or_else(|| {
+            damage(
+                path,
+                &(
+                    line,
+                    "the segment does not begin with the full state".to_owned(),
+                ),
+            )
+        })?;
         if record.seq != state.seq.next() {
-            return Err(damage(format!(
-                "record {} follows record {}",
-                record.seq, state.seq
-            )));
+            let what = format!("record {} follows record {}", record.seq, state.seq);
+            return Err(damage(path, &(line, what)));
         }
         state.apply(record);
         Ok(())
@@ -217,12 +299,7 @@ impl Tail {
         for (line, what) in damaged {
             let seq = offset.map(|offset| i128::from(line) + offset);
             if seq.is_none_or(|seq| seq > known) {
-                let line = usize::try_from(line).unwrap_or(usize::MAX);
-                return Err(StoreError::Damaged {
-                    path: path.to_owned(),
-                    line,
-                    what,
-                });
+                return Err(damage(path, &(line, what)));
             }
             self.troubles.push(format!(
                 "journal {} is damaged at line {line} ({what}); the snapshot has what it held",
@@ -232,3 +309,14 @@ impl Tail {
         Ok(())
     }
 }
+
+fn damage(path: &Path, (line, what): &(u64, String)) -> StoreError {
+    StoreError::Damaged {
+        path: path.to_owned(),
+        line: usize::try_from(*line).unwrap_or(usize::MAX),
+        what: what.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
