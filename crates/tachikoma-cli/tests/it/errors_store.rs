@@ -200,6 +200,8 @@ fn flip(scratch: &Scratch, after: &str, to: u8) {
 #[track_caller]
 fn check_unusable(after: &str, to: u8) -> String {
     let scratch = with_history();
+    // With it, the journal before it would not be needed.
+    fs::remove_file(scratch.path().join(".ralph/state.json")).unwrap();
     flip(&scratch, after, to);
     let before = journals(&scratch);
     let refused = tachikoma(&scratch).run(["run"]);
@@ -240,7 +242,7 @@ fn a_journal_that_is_damaged() {
     --- stdout
     --- stderr
     error: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 2: its checksum does not match
-    hint: nothing was changed; mend it, or `tachikoma run --new` begins a new loop beside it
+    hint: nothing was changed; `tachikoma run --accept-loss` goes on from the last good record, `--new` begins a new loop beside it
     ");
 }
 
@@ -251,7 +253,7 @@ fn a_journal_whose_first_record_is_damaged() {
     --- stdout
     --- stderr
     error: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 1: its checksum does not match
-    hint: nothing was changed; mend it, or `tachikoma run --new` begins a new loop beside it
+    hint: nothing was changed; `tachikoma run --accept-loss` goes on from the last good record, `--new` begins a new loop beside it
     ");
 }
 
@@ -262,7 +264,7 @@ fn a_journal_whose_first_record_is_no_json() {
     --- stdout
     --- stderr
     error: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 1: its checksum does not match
-    hint: nothing was changed; mend it, or `tachikoma run --new` begins a new loop beside it
+    hint: nothing was changed; `tachikoma run --accept-loss` goes on from the last good record, `--new` begins a new loop beside it
     ");
 }
 

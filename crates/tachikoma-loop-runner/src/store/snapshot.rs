@@ -141,12 +141,12 @@ pub struct Metrics {
 }
 
 /// Whether a snapshot must be on disk when its writing returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// It must: a person may look next, or the machine may be switched off.
-    Synced,
     /// It need not: the journal is the truth.
     Lazy,
+    /// It must: a person may look next, or the machine may be switched off.
+    Synced,
 }
 
 impl Snapshot {
