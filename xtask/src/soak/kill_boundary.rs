@@ -217,13 +217,15 @@ fn inject(
         let victim = start.victim(product)?;
         let trace = format!("trace={}", call.name);
         let inject = format!("inject={}:{fault}:when={}", call.name, call.nth);
-        let code = traced(&victim, &["-e", &trace, "-e", &inject])?;
+        let code = traced(&victim, &["-e", &trace, "-e", &inject]);
+        if !is_on_memory(&trace_of(&victim)?, call) {
+            // The runtime's own wake-up calls, for one: without them nothing can go on.
+            continue;
+        }
+        tally.enter(code?, &victim.complaints())?;
         victim.expect_nobody()?;
         victim.audit()?;
-        if is_on_memory(&trace_of(&victim)?, call) {
-            tally.enter(code, &victim.complaints())?;
-            return victim.go_on().map(|_| ());
-        }
+        return victim.go_on().map(|_| ());
     }
     tally.missed += 1;
     Ok(())

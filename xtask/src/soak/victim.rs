@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use tachikoma_core::{Record, Timestamp};
 use tachikoma_loop_runner::store::lock;
 use tachikoma_testkit::processes_with;
 use tempfile::TempDir;
@@ -62,8 +63,20 @@ impl Victim {
 
     /// The words that run the loop, up to so many iterations.
     pub fn words(&self, limit: u32) -> Vec<String> {
+        self.words_with(limit, "0s")
+    }
+
+    /// The same, with a wait after each iteration.
+    pub fn words_with(&self, limit: u32, delay: &str) -> Vec<String> {
         let limit = limit.to_string();
-        let run = ["run", "--json", "--delay", "0s", "--max-iterations", &limit];
+        let run = [
+            "run",
+            "--json",
+            "--delay",
+            delay,
+            "--max-iterations",
+            &limit,
+        ];
         let agent = ["--", "sh", "-c", &self.agent];
         run.into_iter().chain(agent).map(str::to_owned).collect()
     }
@@ -105,6 +118,19 @@ impl Victim {
 
     pub fn complaints(&self) -> String {
         self.read("complaints")
+    }
+
+    /// The times of the first and the last record that were printed.
+    pub fn span(&self) -> Result<(Timestamp, Timestamp), String> {
+        let printed = self.printed();
+        let time = |line: Option<&str>| {
+            let record: Record = serde_json::from_str(line?).ok()?;
+            Some(record.time)
+        };
+        let (first, last) = (time(printed.lines().next()), time(printed.lines().last()));
+        first
+            .zip(last)
+            .ok_or_else(|| "no record was printed".to_owned())
     }
 
     fn read(&self, name: &str) -> String {
