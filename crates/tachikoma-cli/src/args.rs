@@ -109,6 +109,9 @@ pub struct RunArgs {
     /// Begin a new loop, even if the last one could go on
     #[arg(long)]
     pub new: bool,
+    /// Go on although records of the loop are lost; what is left of them is kept in quarantine
+    #[arg(long)]
+    pub accept_loss: bool,
     /// Leave the loop running in the background
     #[arg(long)]
     pub detach: bool,

@@ -82,10 +82,10 @@ impl From<StoreError> for Failure {
                 ErrorKind::ReadOnlyFilesystem => "that file system is mounted read-only",
                 _ => "`.ralph` must be a directory of your own: move away what is in its place",
             }),
-            StoreError::Damaged { .. } => Self::new(what).hint(
-                "nothing was changed; mend it, or `tachikoma run --new` begins a new loop beside it",
+            StoreError::Damaged { .. } | StoreError::DamagedSnapshot { .. } => Self::new(what).hint(
+                "nothing was changed; `tachikoma run --accept-loss` goes on from the last good record, `--new` begins a new loop beside it",
             ),
-            StoreError::Newer { .. } => Self::new(what).hint(
+            StoreError::Newer { .. } | StoreError::NewerSnapshot { .. } => Self::new(what).hint(
                 "nothing was changed; use the version that wrote it, or `tachikoma run --new` begins a new loop beside it",
             ),
         }

@@ -40,6 +40,19 @@ impl Place {
         self.layers_with(&working_dir.join("tachikoma.toml"))
     }
 
+    /// Returns where the snapshot of a working directory's loop is. Configuration that cannot be read does not keep
+    /// anyone from looking at a loop: then it is where it is by default.
+    pub fn snapshot_path(&self, working_dir: &Path) -> PathBuf {
+        let loaded = self
+            .layers_of(working_dir)
+            .ok()
+            .and_then(|layers| layers.load().ok());
+        let state = loaded
+            .map(|loaded| loaded.settings.state)
+            .unwrap_or_default();
+        working_dir.join(state.state_path)
+    }
+
     fn layers_with(&self, file: &Path) -> Result<Layers, Failure> {
         let mut layers = Layers::new();
         if let Some(path) = user_file() {

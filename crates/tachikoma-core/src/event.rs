@@ -217,6 +217,13 @@ pub enum LoopEvent {
         /// What went wrong.
         error: String,
     },
+    /// A hook or the operator wrote something down for later.
+    CustomSet {
+        /// Under this key.
+        key: String,
+        /// What; null takes it away.
+        value: serde_json::Value,
+    },
     /// Something went wrong that the loop survives.
     Warned {
         /// What, to which object, and what to do.

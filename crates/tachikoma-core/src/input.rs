@@ -59,6 +59,15 @@ pub enum Input {
         /// The agent's own name for it, where it has one; or why it could not be opened.
         result: Result<Option<String>, String>,
     },
+    /// Something is to be written down for later.
+    Set {
+        /// Where the answer goes.
+        ticket: Ticket,
+        /// The key.
+        key: String,
+        /// The value; null takes it away.
+        value: serde_json::Value,
+    },
     /// Something went wrong that the loop survives and a person should know.
     Trouble {
         /// What, to which object, and what to do.

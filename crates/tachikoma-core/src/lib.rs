@@ -59,7 +59,7 @@ pub use phase::{
     Cause, Ending, Ladder, LoopState, Phase, Reboot, Tool, TurnResult, Wait, WaitReason, Work,
 };
 pub use policy::Policy;
-pub use state::{InvalidState, Session, State};
+pub use state::{InvalidState, PastSession, Session, State};
 pub use stats::LoopStats;
 pub use step::step;
 pub use summary::{ContextSummary, OutcomeSummary, SessionSummary, Status, WaitSummary};

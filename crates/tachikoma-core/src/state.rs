@@ -1,5 +1,6 @@
 //! The state of a loop: a fold over its records. [`State::apply`] is the only way it changes.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -55,6 +56,30 @@ pub struct State {
     pub last_failure: Option<Failure>,
     /// What the loop has done.
     pub stats: LoopStats,
+    /// Sessions that have ended, oldest first.
+    pub history: Vec<PastSession>,
+    /// What hooks and the operator wrote down for later.
+    pub custom: BTreeMap<String, serde_json::Value>,
+}
+
+/// Sessions that are remembered; a loop of thousands must not carry all of them in every segment.
+const HISTORY_MAX: usize = 100;
+
+/// A session that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastSession {
+    /// Its number.
+    pub number: SessionNo,
+    /// The agent's own name for it, where it had one.
+    pub agent_id: Option<String>,
+    /// When it began.
+    pub started: Option<Timestamp>,
+    /// When it ended.
+    pub ended: Timestamp,
+    /// How many iterations it had.
+    pub iterations: u32,
+    /// Why it ended.
+    pub reason: String,
 }
 
 /// One agent conversation.
@@ -115,6 +140,8 @@ impl State {
             failure_streak: 0,
             last_failure: None,
             stats: LoopStats::default(),
+            history: Vec::new(),
+            custom: BTreeMap::new(),
         }
     }
 
@@ -212,7 +239,33 @@ impl State {
                     ..Session::default()
                 };
             }
-            LoopEvent::SessionEnded { .. } => self.session.context = None,
+            LoopEvent::SessionEnded {
+                session,
+                iterations,
+                reason,
+            } => {
+                self.session.context = None;
+                // A crash between two records of one reboot may say it twice.
+                self.history.retain(|past| past.number != *session);
+                if self.history.len() >= HISTORY_MAX {
+                    self.history.remove(0);
+                }
+                self.history.push(PastSession {
+                    number: *session,
+                    agent_id: self.session.agent_id.clone(),
+                    started: self.session.started,
+                    ended: time,
+                    iterations: *iterations,
+                    reason: reason.clone(),
+                });
+            }
+            LoopEvent::CustomSet { key, value } => {
+                if value.is_null() {
+                    self.custom.remove(key);
+                } else {
+                    self.custom.insert(key.clone(), value.clone());
+                }
+            }
             LoopEvent::IterationStarted {
                 iteration,
                 attempt,
@@ -401,7 +454,7 @@ impl Work {
             launched: None,
             active: started,
             spoke: false,
-            tools: std::collections::BTreeMap::new(),
+            tools: BTreeMap::new(),
             result: None,
             ending: None,
             ladder: None,

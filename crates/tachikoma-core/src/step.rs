@@ -13,7 +13,7 @@ mod start;
 
 use std::time::Duration;
 
-use crate::effect::{Effect, Step};
+use crate::effect::{Answer, Effect, Step};
 use crate::event::{LoopEvent, Record};
 use crate::input::Input;
 use crate::phase::{Phase, Work};
@@ -47,6 +47,14 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
             }
         }
         Input::Renewed { session, result } => turn.renewed(session, result),
+        Input::Set { ticket, key, value } => {
+            let note = format!("{key} is set");
+            turn.record(LoopEvent::CustomSet { key, value });
+            turn.wish(Effect::Reply {
+                ticket,
+                answer: Answer::Accepted { note },
+            });
+        }
         Input::Trouble { warning } => turn.record(LoopEvent::Warned { warning }),
     }
     turn.step

@@ -11,6 +11,7 @@ use tachikoma_core::{Launch, Policy};
 
 use crate::process::Adoption;
 use crate::settings::{AgentName, HumanDuration, PromptChannel, Settings};
+use crate::store::recover::Loss;
 
 /// Everything a [`LoopRunner`](crate::LoopRunner) needs to know.
 #[derive(Clone, Debug)]
@@ -33,6 +34,8 @@ pub struct LoopConfig {
     pub search_path: Option<OsString>,
     /// Which children of this process are the loop's if the guard is killed.
     pub adoption: Adoption,
+    /// What to do when records are lost.
+    pub loss: Loss,
     /// Whether to hold the agent's processes together by a control group where one can be had.
     pub cgroup: bool,
 }
@@ -118,6 +121,12 @@ impl LoopConfig {
             },
             ..Policy::default()
         }
+    }
+
+    /// Returns where the snapshot is kept.
+    #[must_use]
+    pub fn snapshot_path(&self) -> PathBuf {
+        self.resolve(&self.settings.state.state_path)
     }
 
     /// Returns where the transcripts of a loop are kept.

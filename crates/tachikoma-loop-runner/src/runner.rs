@@ -3,6 +3,7 @@
 
 mod effects;
 mod open;
+mod save;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::session::process::{LaunchNews, LiveLaunch};
 use crate::store::StoreError;
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
+use crate::store::snapshot::Durability;
 
 pub use open::{Found, OpenError};
 
@@ -52,6 +54,12 @@ pub struct LoopRunner {
     last_ticket: Ticket,
     /// Whether the journal has failed: then the state is ahead of it, and must not be written from.
     unwritten: bool,
+    /// Whether the snapshot could not be written when it was last tried.
+    save_failed: bool,
+    /// When the next snapshot is due, if nothing else brings one.
+    unsaved: Option<tokio::time::Instant>,
+    /// What was wrong with what was found, to be recorded before anything else.
+    troubles: Vec<String>,
     /// What an earlier runner left behind and was ended, to be recorded before anything else.
     leftovers: Vec<Leftover>,
     /// When the whole process was about to be stopped.
@@ -155,6 +163,9 @@ impl LoopRunner {
             since,
             containment,
         };
+        for warning in std::mem::take(&mut self.troubles) {
+            self.take(Input::Trouble { warning }).await?;
+        }
         if let Some(warning) = left_behind(&std::mem::take(&mut self.leftovers)) {
             self.take(Input::Trouble { warning }).await?;
         }
@@ -200,6 +211,12 @@ impl LoopRunner {
             self.journal.append_synced(&decided.records)
         };
         journalled.map_err(RunError::Journal)?;
+        let wanted = decided
+            .records
+            .iter()
+            .filter_map(|record| save::wanted(&record.event))
+            .max();
+        self.note_unsaved(&decided.records);
         for record in decided.records {
             self.publish(record);
         }
@@ -209,6 +226,10 @@ impl LoopRunner {
         }
         for effect in decided.effects {
             self.perform(effect).await;
+        }
+        // Behind the effects: a snapshot is a convenience, and nobody waits for it.
+        if let Some(durability) = wanted {
+            self.save(durability);
         }
         Ok(())
     }
@@ -241,6 +262,7 @@ impl LoopRunner {
                 ends,
                 guard,
                 launch,
+                unsaved,
                 ..
             } = self;
             let arrived = tokio::select! {
@@ -248,11 +270,16 @@ impl LoopRunner {
                 Some((signal, urgency)) = ends.shutdowns.recv() => Arrived::Input(Input::Shutdown { signal, urgency }),
                 Some(request) = ends.requests.recv() => Arrived::Request(request),
                 () = until(deadline) => Arrived::Input(Input::Wake),
+                () = until(*unsaved) => Arrived::SaveDue,
                 news = guard_news(guard.as_mut()) => Arrived::Guard(news),
                 news = launch_news(launch.as_mut()) => Arrived::Launch(news),
             };
             let input = match arrived {
                 Arrived::Input(input) => Some(input),
+                Arrived::SaveDue => {
+                    self.save(Durability::Synced);
+                    None
+                }
                 Arrived::Request(request) => self.request(request),
                 Arrived::Guard(news) => self.guard_news(news),
                 Arrived::Launch(news) => self.launch_news(news).await,
@@ -434,6 +461,7 @@ impl Drop for LoopRunner {
 
 enum Arrived {
     Input(Input),
+    SaveDue,
     Request(Request),
     Guard(GuardNews),
     Launch(LaunchNews),

@@ -387,10 +387,11 @@ mod tests {
     fn a_dropped_process_is_gone() {
         let scratch = Scratch::new();
         let marker = unique();
-        let live = shell(&scratch).spawn(["-c", "mkfifo f; read x <f", &marker]);
-        await_until("the process", SOON, || {
-            processes_with(&marker) == [live.pid()]
-        });
+        let script = "mkfifo f; echo ready; read x <f";
+        let live = shell(&scratch).spawn(["-c", script, &marker]);
+        // By then it has no child of its own, which would have the marker for a moment.
+        await_until("the first line", SOON, || live.stdout() == "ready\n");
+        assert_eq!(processes_with(&marker), [live.pid()]);
         drop(live);
         assert!(processes_with(&marker).is_empty(), "it outlived its test");
     }

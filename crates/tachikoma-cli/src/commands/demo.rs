@@ -8,6 +8,7 @@ use tachikoma_core::{Launch, PromptSource};
 use tachikoma_loop_runner::LoopConfig;
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::{Layers, Origin};
+use tachikoma_loop_runner::store::recover::Loss;
 use toml::Value;
 
 use super::run::run_here;
@@ -107,6 +108,7 @@ fn config(place: &Place, dir: &Path) -> Result<LoopConfig, Failure> {
         runtime_dir: place.runtime_dir(),
         search_path: place.search_path(),
         adoption: Adoption::All,
+        loss: Loss::Refuse,
         cgroup: true,
     })
 }

@@ -7,7 +7,8 @@ use tachikoma_core::{Launch, Outcome, Override, PromptSource, State};
 use tachikoma_loop_runner::LoopConfig;
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::{Entry, Loaded, Origin};
-use tachikoma_loop_runner::store::{journal, loops};
+use tachikoma_loop_runner::store::loops;
+use tachikoma_loop_runner::store::recover::{self, Loss};
 use toml::Value;
 
 use super::{DEMO_AGENT, GUARD};
@@ -33,10 +34,15 @@ const PROMPT_PATH: &str = "prompt_path";
 pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
     let base = place.layers()?.load()?;
     let working_dir = working_dir(place, &base.settings.working_dir)?;
+    let loss = if args.accept_loss {
+        Loss::Accept
+    } else {
+        Loss::Refuse
+    };
     let recorded = if args.new {
         None
     } else {
-        recorded(&working_dir)?
+        recorded(place, &working_dir, loss)?
     };
     let flags = flags(args)?;
     let mut notes = Vec::new();
@@ -98,6 +104,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         runtime_dir: place.runtime_dir(),
         search_path: place.search_path(),
         adoption: Adoption::All,
+        loss,
         cgroup: true,
     };
     Ok(Plan {
@@ -183,11 +190,13 @@ fn working_dir(place: &Place, configured: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Returns the launch of the loop that would go on.
-fn recorded(working_dir: &Path) -> Result<Option<Launch>, Failure> {
+fn recorded(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Launch>, Failure> {
     let Some(loop_id) = loops::current(working_dir)? else {
         return Ok(None);
     };
-    let state: State = journal::read_state(&loops::dir(working_dir, loop_id))?;
+    let dir = loops::dir(working_dir, loop_id);
+    let snapshot = place.snapshot_path(working_dir);
+    let state: State = recover::read(&dir, &snapshot, loop_id, loss)?.state;
     let goes_on = state.started_at.is_some() && state.outcome() != Some(&Outcome::Done);
     Ok(goes_on.then_some(state.launch))
 }

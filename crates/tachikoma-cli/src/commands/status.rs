@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tachikoma_core::Status;
 use tachikoma_loop_runner::control::{Client, ClientError, Request, Response};
-use tachikoma_loop_runner::store::{journal, lock, loops};
+use tachikoma_loop_runner::store::recover::{self, Loss};
+use tachikoma_loop_runner::store::{lock, loops};
 
 use super::control::live_socket;
 use super::runtime;
@@ -64,8 +65,10 @@ fn find(place: &Place) -> Result<Option<Status>, Failure> {
     let Some(loop_id) = loops::current(&working_dir)? else {
         return Ok(None);
     };
-    let state = journal::read_state(&loops::dir(&working_dir, loop_id))?;
-    Ok(Some(Status::of(&state, live)))
+    let dir = loops::dir(&working_dir, loop_id);
+    let snapshot = place.snapshot_path(&working_dir);
+    let found = recover::read(&dir, &snapshot, loop_id, Loss::Refuse)?;
+    Ok(Some(Status::of(&found.state, live)))
 }
 
 /// Returns whether nobody listens any more: the runner is dead, and its guard cleans up.

@@ -48,6 +48,7 @@ pub fn lines(record: &Record) -> Vec<String> {
         },
         LoopEvent::ContextMeasured { context } => context_line(context),
         LoopEvent::RungClimbed { rung, .. } => format!("ending the agent: {rung}"),
+        LoopEvent::CustomSet { key, .. } => format!("`{}` is set", sanitise(key)),
         LoopEvent::StoodStill { duration_ms } => {
             let stood = span(Duration::from_millis(*duration_ms));
             format!("stood still for {stood}; no time-out counts that")

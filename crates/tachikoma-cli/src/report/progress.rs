@@ -92,6 +92,7 @@ impl Screen {
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }
+            | LoopEvent::CustomSet { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationCompleted { .. }
             | LoopEvent::IterationFailed { .. }

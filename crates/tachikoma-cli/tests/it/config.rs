@@ -220,6 +220,8 @@ fn help_of_run() {
           --json                Print the journal's records, one JSON object per line
       -q, --quiet               Print nothing but errors and the outcome
           --new                 Begin a new loop, even if the last one could go on
+          --accept-loss         Go on although records of the loop are lost; what is left of them is
+                                kept in quarantine
           --detach              Leave the loop running in the background
           --dry-run             Say what would be run, and do not
           --no-auto-commit      Do not commit after iterations

@@ -7,8 +7,8 @@ use serde_json::Value;
 use tachikoma_testkit::{Scratch, Tool};
 
 use crate::support::{
-    BUSY, CLAIMS, SOON, await_events, events, journals, kill, lines, loops, run, shown, start_busy,
-    status, tachikoma, with_history,
+    BUSY, CLAIMS, SOON, await_events, events, journal, journals, kill, lines, loops, run, shown,
+    start_busy, status, tachikoma, with_history,
 };
 
 #[test]
@@ -269,6 +269,57 @@ fn a_paused_loop_is_paused_after_a_crash() {
     --- stderr
     found a loop that was interrupted at iteration 1: it is still paused, and `tachikoma resume` goes on
     ");
+}
+
+#[test]
+fn damage_before_the_snapshot_costs_nothing() {
+    let scratch = with_history();
+    let before = status(&scratch);
+    let journal = journal(&scratch);
+    let text = fs::read_to_string(&journal).unwrap();
+    fs::write(&journal, text.replacen("\"started\"", "\"sta7ted\"", 1)).unwrap();
+    assert_eq!(status(&scratch), before, "the snapshot has what it held");
+    let ran = tachikoma(&scratch).run(["run", "--max-iterations", "9", "--delay", "0s"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(status(&scratch)["loop_id"], before["loop_id"]);
+}
+
+#[test]
+fn a_loss_that_is_accepted_is_kept_in_quarantine() {
+    let scratch = with_history();
+    let loop_id = status(&scratch)["loop_id"].clone();
+    fs::remove_file(scratch.path().join(".ralph/state.json")).unwrap();
+    let journal = journal(&scratch);
+    let text = fs::read_to_string(&journal).unwrap();
+    let damaged = text.replacen("\"session_started\"", "\"session_star7ed\"", 1);
+    fs::write(&journal, &damaged).unwrap();
+    assert_eq!(tachikoma(&scratch).run(["run"]).code(), Some(1));
+    let words = [
+        "run",
+        "--accept-loss",
+        "--max-iterations",
+        "2",
+        "--delay",
+        "0s",
+        "--",
+        "true",
+    ];
+    let ran = tachikoma(&scratch).run(words);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(
+        status(&scratch)["loop_id"],
+        loop_id,
+        "the same loop goes on"
+    );
+    let kept: Vec<_> = fs::read_dir(scratch.path().join(".ralph/quarantine"))
+        .unwrap()
+        .collect();
+    assert_eq!(kept.len(), 1);
+    let kept = fs::read_to_string(kept[0].as_ref().unwrap().path()).unwrap();
+    assert_eq!(
+        kept, damaged,
+        "nothing was overwritten because it could not be read"
+    );
 }
 
 #[test]

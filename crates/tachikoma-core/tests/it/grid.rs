@@ -168,6 +168,11 @@ fn inputs(play: &Play) -> Vec<Column> {
     inputs.push(Input::StoodStill {
         duration: Duration::from_secs(3600),
     });
+    inputs.push(Input::Set {
+        ticket,
+        key: "k".to_owned(),
+        value: serde_json::json!(1),
+    });
     inputs.push(Input::Trouble {
         warning: "disk".to_owned(),
     });
@@ -231,6 +236,7 @@ fn name(column: &Column) -> String {
         },
         Input::Decline { .. } => "decline".to_owned(),
         Input::StoodStill { .. } => "stood still".to_owned(),
+        Input::Set { .. } => "set".to_owned(),
         Input::Trouble { .. } => "trouble".to_owned(),
     }
 }

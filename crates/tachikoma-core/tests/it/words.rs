@@ -67,6 +67,7 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::EndingRequested { .. } => "EndingRequested",
         LoopEvent::RungClimbed { .. } => "RungClimbed",
         LoopEvent::StoodStill { .. } => "StoodStill",
+        LoopEvent::CustomSet { .. } => "CustomSet",
         LoopEvent::LeftoversEnded { .. } => "LeftoversEnded",
         LoopEvent::IterationCompleted { .. } => "IterationCompleted",
         LoopEvent::IterationFailed { .. } => "IterationFailed",
@@ -158,6 +159,7 @@ pub fn fact(record: &Record) -> String {
             format!("{cause} within {}", until(boundary_until))
         }
         LoopEvent::RungClimbed { rung, until: next } => format!("{rung} {}", until(next)),
+        LoopEvent::CustomSet { key, .. } => key.clone(),
         LoopEvent::StoodStill { duration_ms } => format!("{duration_ms} ms"),
         LoopEvent::LeftoversEnded { leftovers } => leftovers.len().to_string(),
         LoopEvent::IterationCompleted { report } => {

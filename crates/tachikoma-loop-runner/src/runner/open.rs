@@ -15,7 +15,8 @@ use crate::process::orphans;
 use crate::prompt::{self, PromptError};
 use crate::store::journal::Journal;
 use crate::store::lock::{Holder, LockError, WorkLock};
-use crate::store::{StoreError, journal, loops};
+use crate::store::recover::{self, Loss};
+use crate::store::{RALPH_DIR, StoreError, check_dir, loops};
 
 /// What was found in the working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +84,10 @@ impl LoopRunner {
             orphans::end_leftovers(&dead.loop_id.to_string())
         });
         let current = loops::current(&config.working_dir)?;
-        let (journal, state, mut clock, found) = open_journal(&config, current, leftovers.len())?;
+        check_dirs(&config, current)?;
+        let mut troubles = Vec::new();
+        let (journal, state, mut clock, found) =
+            open_journal(&config, current, leftovers.len(), &mut troubles)?;
         let (handle, ends) = handle::channel(Status::of(&state, true));
         let bound = Server::bind(&config.runtime_dir, state.loop_id, handle.clone());
         if bound.is_err() && found == Found::Nothing {
@@ -117,7 +121,10 @@ impl LoopRunner {
             tickets: std::collections::HashMap::new(),
             last_ticket: Ticket(0),
             unwritten: false,
+            troubles,
             leftovers,
+            save_failed: false,
+            unsaved: None,
             suspended: None,
         })
     }
@@ -142,15 +149,33 @@ fn preflight(config: &LoopConfig, agent: &tachikoma_agents::Agent) -> Result<(),
     find_program(Path::new(&plan.program), working_dir, searched).map_err(OpenError::Program)
 }
 
+/// Checks the directories that are there already and will be written to.
+fn check_dirs(config: &LoopConfig, current: Option<LoopId>) -> Result<(), StoreError> {
+    let working_dir = &config.working_dir;
+    check_dir(working_dir, &loops::all(working_dir))?;
+    check_dir(
+        working_dir,
+        &config.resolve(&config.settings.session.state_dir),
+    )?;
+    if let Some(loop_id) = current {
+        check_dir(working_dir, &loops::dir(working_dir, loop_id))?;
+        check_dir(working_dir, &config.transcripts_dir(loop_id))?;
+    }
+    Ok(())
+}
+
 fn open_journal(
     config: &LoopConfig,
     current: Option<LoopId>,
     leftovers: usize,
+    troubles: &mut Vec<String>,
 ) -> Result<(Journal, State, Clock, Found), OpenError> {
     let before = match current {
         Some(loop_id) if !config.new_loop => {
-            let (journal, state) = Journal::open(&loops::dir(&config.working_dir, loop_id))?;
-            Some((journal, state))
+            let dir = loops::dir(&config.working_dir, loop_id);
+            let found = recover::read(&dir, &config.snapshot_path(), loop_id, config.loss)?;
+            troubles.clone_from(&found.troubles);
+            Some(found.open(&dir, &config.working_dir.join(RALPH_DIR).join("quarantine"))?)
         }
         Some(_) | None => None,
     };
@@ -171,9 +196,11 @@ fn open_journal(
         }
     }
     // A new loop begins after everything the old one has seen, whatever the wall clock says.
-    let last = current
-        .and_then(|loop_id| journal::read_state(&loops::dir(&config.working_dir, loop_id)).ok());
-    let mut clock = Clock::starting_after(last.map(|state| state.time).unwrap_or_default());
+    let last = current.and_then(|loop_id| {
+        let dir = loops::dir(&config.working_dir, loop_id);
+        recover::read(&dir, &config.snapshot_path(), loop_id, Loss::Accept).ok()
+    });
+    let mut clock = Clock::starting_after(last.map(|found| found.state.time).unwrap_or_default());
     let loop_id = LoopId::new(uuid::Uuid::new_v4());
     let dir = loops::dir(&config.working_dir, loop_id);
     let (journal, state) = Journal::create(&dir, loop_id, clock.now())?;

@@ -75,35 +75,53 @@ impl Journal {
         let _ = std::fs::remove_dir(dir);
     }
 
-    /// Opens the journal in `dir` and replays all of it.
+    /// Opens the journal in `dir` and replays it.
     ///
     /// # Errors
     /// It cannot be read, is damaged, or is newer than this version.
     pub fn open(dir: &Path) -> Result<(Self, State), StoreError> {
         let replayed = replay(dir)?;
+        let mut journal = Self::at(dir, replayed.path, replayed.segment, replayed.len)?;
+        let mut state = replayed.state;
+        if journal.len == 0 {
+            let now = state.time;
+            journal.begin_segment(&mut state, now)?;
+        }
+        Ok((journal, state))
+    }
+
+    /// Opens a segment of which `len` bytes are whole records, and cuts off what follows them.
+    pub(super) fn at(
+        dir: &Path,
+        path: PathBuf,
+        segment: u32,
+        len: u64,
+    ) -> Result<Self, StoreError> {
         let file = private()
             .append(true)
-            .open(&replayed.path)
-            .map_err(StoreError::io("open", &replayed.path))?;
+            .open(&path)
+            .map_err(StoreError::io("open", &path))?;
         let mut journal = Self {
             dir: dir.to_owned(),
-            path: replayed.path,
+            path,
             file,
-            segment: replayed.segment,
-            len: replayed.len,
+            segment,
+            len,
             synced: false,
-            // A runner that died young may not have come so far.
             unsynced_dirs: way_to(dir),
             buffer: Vec::new(),
         };
         journal.cut_tail()?;
-        let mut state = replayed.state;
-        if journal.len == 0 {
-            // The runner died between making the segment and its first record.
-            let now = state.time;
-            journal.open_segment(&mut state, now)?;
-        }
-        Ok((journal, state))
+        Ok(journal)
+    }
+
+    /// Begins a segment whose maker died between making it and its first record.
+    pub(super) fn begin_segment(
+        &mut self,
+        state: &mut State,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.open_segment(state, now).map(drop)
     }
 
     /// Appends records, and returns when they are on disk.
@@ -241,7 +259,7 @@ fn encode(record: &Record, buffer: &mut Vec<u8>) {
     let _ = writeln!(buffer, "{CRC_MARK}{crc:08x}\"}}");
 }
 
-fn decode(line: &str) -> Result<Record, String> {
+pub(super) fn decode(line: &str) -> Result<Record, String> {
     let (body, tail) = line.rsplit_once(CRC_MARK).ok_or("it has no checksum")?;
     // As text: a number could be written in other ways, and one flipped bit makes a capital of a letter.
     let expected = format!("{:08x}\"}}", crc32c::crc32c(body.as_bytes()));
@@ -288,6 +306,32 @@ pub fn read_records(
         })?;
     }
     Ok(())
+}
+
+/// Returns the number of a record without reading the rest of it.
+pub(super) fn seq_of(line: &[u8]) -> Option<u64> {
+    let digits = line.strip_prefix(b"{\"seq\":")?;
+    let end = digits.iter().position(|byte| !byte.is_ascii_digit())?;
+    std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
+}
+
+/// Reads the first record of a segment, if it is whole.
+pub(super) fn first_record(path: &Path) -> Option<Record> {
+    let mut line = String::new();
+    BufReader::new(File::open(path).ok()?)
+        .read_line(&mut line)
+        .ok()?;
+    decode(line.strip_suffix('\n')?).ok()
+}
+
+/// Returns the error that a first record of a newer format is.
+pub(super) fn newer(path: &Path, line: &[u8]) -> Option<StoreError> {
+    let found = format_of(line).filter(|found| *found > FORMAT)?;
+    Some(StoreError::Newer {
+        path: path.to_owned(),
+        found,
+        supported: FORMAT,
+    })
 }
 
 /// Returns when the loop in `dir` began; none where no record was ever written in full. A damaged first record may
@@ -389,14 +433,8 @@ fn read_segment(
         if text.pop() != Some(b'\n') {
             break;
         }
-        if let Some(found) = format_of(&text).filter(|_| line == 1)
-            && found > FORMAT
-        {
-            return Err(StoreError::Newer {
-                path: path.to_owned(),
-                found,
-                supported: FORMAT,
-            });
+        if let Some(error) = newer(path, &text).filter(|_| line == 1) {
+            return Err(error);
         }
         let record = std::str::from_utf8(&text)
             .map_err(|_| "it is not UTF-8".to_owned())
@@ -427,7 +465,7 @@ fn format_of(line: &[u8]) -> Option<u32> {
         .map(|first| first.event.format)
 }
 
-fn segments(dir: &Path) -> Result<Vec<(u32, PathBuf)>, StoreError> {
+pub(super) fn segments(dir: &Path) -> Result<Vec<(u32, PathBuf)>, StoreError> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(StoreError::io("list", dir))? {
         let entry = entry.map_err(StoreError::io("list", dir))?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tachikoma_core::{Answer, Launch, LoopEvent, Outcome, PromptSource, Record, Seq, State};
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::{AgentName, HumanDuration, Settings};
+use tachikoma_loop_runner::store::recover::Loss;
 use tachikoma_loop_runner::store::{journal, loops};
 use tachikoma_loop_runner::{LoopConfig, LoopRunner, LoopState, Notice};
 use tempfile::TempDir;
@@ -58,6 +59,7 @@ impl Place {
             runtime_dir: self.dir.path().join("r"),
             search_path: std::env::var_os("PATH"),
             adoption: Adoption::Marked,
+            loss: Loss::Refuse,
             cgroup: true,
         }
     }

@@ -140,6 +140,7 @@ impl Audit {
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }
+            | LoopEvent::CustomSet { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::Warned { .. } => {}

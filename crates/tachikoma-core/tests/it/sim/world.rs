@@ -181,6 +181,7 @@ impl World {
             | Input::Shutdown { .. }
             | Input::Decline { .. }
             | Input::StoodStill { .. }
+            | Input::Set { .. }
             | Input::Trouble { .. } => false,
         };
         let idle = self.feed(coverage, input);

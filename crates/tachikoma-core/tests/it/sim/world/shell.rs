@@ -24,6 +24,7 @@ impl World {
             | Input::Renewed { .. }
             | Input::Decline { .. }
             | Input::StoodStill { .. }
+            | Input::Set { .. }
             | Input::Trouble { .. } => None,
         };
         let was = words::phase(&self.state.phase);
@@ -163,6 +164,7 @@ impl World {
             | Input::Renewed { .. }
             | Input::Decline { .. }
             | Input::StoodStill { .. }
+            | Input::Set { .. }
             | Input::Trouble { .. } => true,
         });
         let end = self.now + self.dice.between(0, 300);

@@ -1,0 +1,322 @@
+//! Finding the state of a loop again: the snapshot and the tail of the journal, or the journal alone.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+
+use tachikoma_core::{LoopEvent, LoopId, Record, State};
+
+use super::journal::{self, Journal};
+use super::{StoreError, snapshot};
+
+/// Where a state was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// In the snapshot and the records behind it.
+    Snapshot,
+    /// In the journal alone.
+    Journal,
+}
+
+/// A state that was found again.
+#[derive(Debug)]
+pub struct Recovered {
+    /// The state.
+    pub state: State,
+    /// Where it was found.
+    pub source: Source,
+    /// What could not be used, and what that costs; empty when all is well.
+    pub troubles: Vec<String>,
+    /// A snapshot that cannot be read.
+    unreadable: Option<PathBuf>,
+    /// Segments that are given up, the first of them from some line on.
+    cut: Vec<PathBuf>,
+    /// The last segment and how many of its bytes are whole records.
+    end: End,
+}
+
+/// The end of a journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct End {
+    path: PathBuf,
+    segment: u32,
+    len: u64,
+    /// Whether the state is ahead of what the segment holds, so that a new one has to follow.
+    behind: bool,
+}
+
+/// What to do about a record that is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Refuse to go on as if nothing had happened.
+    Refuse,
+    /// Go on from the last record before it.
+    Accept,
+}
+
+/// Finds the state of the loop in `dir` without changing anything.
+///
+/// # Errors
+/// The journal or the snapshot is newer than this version, or a record behind the snapshot is lost and that is not
+/// accepted.
+pub fn read(
+    dir: &Path,
+    snapshot: &Path,
+    loop_id: LoopId,
+    loss: Loss,
+) -> Result<Recovered, StoreError> {
+    match (find(dir, snapshot, loop_id, None), loss) {
+        (Err(StoreError::Damaged { path, line, what }), Loss::Accept) => {
+            let mut found = find(dir, snapshot, loop_id, Some((&path, line)))?;
+            found.troubles.push(format!(
+                "journal {} is damaged at line {line} ({what}); what follows is given up, and kept in quarantine",
+                path.display()
+            ));
+            Ok(found)
+        }
+        (found, Loss::Refuse | Loss::Accept) => found,
+    }
+}
+
+fn find(
+    dir: &Path,
+    snapshot: &Path,
+    loop_id: LoopId,
+    stop_at: Option<(&Path, usize)>,
+) -> Result<Recovered, StoreError> {
+    let mut troubles = Vec::new();
+    let mut unreadable = None;
+    let base = match snapshot::read(snapshot) {
+        Ok(found) => found
+            .map(|found| found.state)
+            .filter(|state| state.loop_id == loop_id),
+        Err(error @ StoreError::DamagedSnapshot { .. }) => {
+            troubles.push(format!("{error}; the journal has all that it held"));
+            unreadable = Some(snapshot.to_owned());
+            None
+        }
+        Err(error) => return Err(error),
+    };
+    let source = if base.is_some() {
+        Source::Snapshot
+    } else {
+        Source::Journal
+    };
+    let segments = journal::segments(dir)?;
+    let first = first_to_read(&segments, base.as_ref());
+    let mut tail = Tail {
+        state: base,
+        troubles,
+        end: None,
+    };
+    let mut cut = Vec::new();
+    for (segment, path) in &segments[first..] {
+        match stop_at {
+            Some((damaged, line)) if damaged == path => {
+                tail.read(*segment, path, Some(line))?;
+                cut.push(path.clone());
+            }
+            Some(_) if !cut.is_empty() => cut.push(path.clone()),
+            Some(_) | None => tail.read(*segment, path, None)?,
+        }
+    }
+    let nothing = || StoreError::io("find a journal in", dir)(std::io::ErrorKind::NotFound.into());
+    let (Some(state), Some(end)) = (tail.state, tail.end) else {
+        return Err(nothing());
+    };
+    Ok(Recovered {
+        state,
+        source,
+        troubles: tail.troubles,
+        unreadable,
+        cut,
+        end,
+    })
+}
+
+impl Recovered {
+    /// Opens the journal where it ends, for the runner that holds the lock of the working directory. What cannot be
+    /// read is moved to `quarantine` first: nothing is overwritten.
+    ///
+    /// # Errors
+    /// It cannot be opened or written.
+    pub fn open(self, dir: &Path, quarantine: &Path) -> Result<(Journal, State), StoreError> {
+        let Self {
+            mut state,
+            end,
+            unreadable,
+            cut,
+            ..
+        } = self;
+        for path in unreadable.iter().chain(&cut) {
+            keep(path, quarantine)?;
+        }
+        for path in unreadable.iter().chain(cut.iter().skip(1)) {
+            std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
+        }
+        let mut journal = Journal::at(dir, end.path, end.segment, end.len)?;
+        let now = state.time;
+        if end.len == 0 {
+            journal.begin_segment(&mut state, now)?;
+        } else if end.behind || !cut.is_empty() {
+            journal.next_segment(&mut state, now)?;
+        }
+        Ok((journal, state))
+    }
+}
+
+/// Copies a file into quarantine, under a name of its own.
+fn keep(path: &Path, quarantine: &Path) -> Result<(), StoreError> {
+    super::make_dir(quarantine)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let kept = quarantine.join(format!("{name}.{}", uuid::Uuid::new_v4().simple()));
+    std::fs::copy(path, &kept).map_err(StoreError::io("copy into quarantine", path))?;
+    File::open(&kept)
+        .and_then(|file| file.sync_all())
+        .map_err(StoreError::io("sync", &kept))?;
+    super::sync_dir(quarantine)
+}
+
+/// Returns the place of the segment at which to begin: the last that cannot have a record behind `base` before it.
+fn first_to_read(segments: &[(u32, PathBuf)], base: Option<&State>) -> usize {
+    let holds_base = |path: &Path| {
+        let first = journal::first_record(path);
+        match (first, base) {
+            (Some(first), Some(base)) => first.seq <= base.seq.next(),
+            // Every segment begins with the full state: the last one suffices.
+            (Some(first), None) => matches!(first.event, LoopEvent::SegmentOpened { .. }),
+            (None, _) => false,
+        }
+    };
+    segments
+        .iter()
+        .rposition(|(_, path)| holds_base(path))
+        .unwrap_or(0)
+}
+
+/// The end of a journal as it is read.
+struct Tail {
+    state: Option<State>,
+    troubles: Vec<String>,
+    end: Option<End>,
+}
+
+impl Tail {
+    /// Reads a segment, up to a line if one is given.
+    fn read(
+        &mut self,
+        segment: u32,
+        path: &Path,
+        stop_at: Option<usize>,
+    ) -> Result<(), StoreError> {
+        let file = File::open(path).map_err(StoreError::io("open", path))?;
+        let mut reader = BufReader::new(file);
+        let (mut text, mut len, mut damaged) = (Vec::new(), 0, Vec::new());
+        // The number of a record is that of its line, but for a constant.
+        let mut offset = None;
+        let mut last = None;
+        for line in 1_u64.. {
+            text.clear();
+            let read = reader
+                .read_until(b'\n', &mut text)
+                .map_err(StoreError::io("read", path))?;
+            let stop =
+                stop_at.is_some_and(|stop| u64::try_from(stop).is_ok_and(|stop| line >= stop));
+            if text.pop() != Some(b'\n') || stop {
+                break;
+            }
+            len += read as u64;
+            if let Some(error) = journal::newer(path, &text).filter(|_| line == 1) {
+                return Err(error);
+            }
+            let known = self.state.as_ref().map_or(0, |state| state.seq.0);
+            if let Some(seq) =
+                journal::seq_of(&text).filter(|seq| *seq <= known && self.state.is_some())
+            {
+                // Part of the snapshot already: `state verify` looks at it closely, a resumption need not.
+                offset.get_or_insert(i128::from(seq) - i128::from(line));
+                last = Some(seq);
+                continue;
+            }
+            match std::str::from_utf8(&text)
+                .map_err(|_| "it is not UTF-8".to_owned())
+                .and_then(journal::decode)
+            {
+                Ok(record) => {
+                    offset.get_or_insert(i128::from(record.seq.0) - i128::from(line));
+                    last = Some(record.seq.0);
+                    // A gap is what a damaged line leaves; the line says more.
+                    self.take(path, line, &record)
+                        .map_err(|gap| damaged.first().map_or(gap, |first| damage(path, first)))?;
+                }
+                Err(what) => damaged.push((line, what)),
+            }
+        }
+        self.judge(path, offset, damaged)?;
+        let seq = self.state.as_ref().map(|state| state.seq.0);
+        let behind = last.is_some() && last < seq;
+        self.end = Some(End {
+            path: path.to_owned(),
+            segment,
+            len,
+            behind,
+        });
+        Ok(())
+    }
+
+    fn take(&mut self, path: &Path, line: u64, record: &Record) -> Result<(), StoreError> {
+        if let LoopEvent::SegmentOpened { state: full, .. } = &record.event {
+            self.state.get_or_insert_with(|| (**full).clone());
+        }
+        let state = self.state.as_mut().ok_or_else(|| {
+            damage(
+                path,
+                &(
+                    line,
+                    "the segment does not begin with the full state".to_owned(),
+                ),
+            )
+        })?;
+        if record.seq != state.seq.next() {
+            let what = format!("record {} follows record {}", record.seq, state.seq);
+            return Err(damage(path, &(line, what)));
+        }
+        state.apply(record);
+        Ok(())
+    }
+
+    /// Damage before the snapshot costs nothing; behind it, a fact is lost, and nobody may go on as if it were not.
+    fn judge(
+        &mut self,
+        path: &Path,
+        offset: Option<i128>,
+        damaged: Vec<(u64, String)>,
+    ) -> Result<(), StoreError> {
+        let known = self
+            .state
+            .as_ref()
+            .map_or(0, |state| i128::from(state.seq.0));
+        for (line, what) in damaged {
+            let seq = offset.map(|offset| i128::from(line) + offset);
+            if seq.is_none_or(|seq| seq > known) {
+                return Err(damage(path, &(line, what)));
+            }
+            self.troubles.push(format!(
+                "journal {} is damaged at line {line} ({what}); the snapshot has what it held",
+                path.display()
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn damage(path: &Path, (line, what): &(u64, String)) -> StoreError {
+    StoreError::Damaged {
+        path: path.to_owned(),
+        line: usize::try_from(*line).unwrap_or(usize::MAX),
+        what: what.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

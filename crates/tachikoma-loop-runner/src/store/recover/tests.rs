@@ -1,0 +1,211 @@
+//! Recovery on a real disk: whatever is damaged, either nothing is lost or nobody goes on.
+
+use std::time::Duration;
+
+use tachikoma_core::{Exit, Input, Launch, News, Policy, Runner, Timestamp, step};
+
+use super::*;
+use crate::store::snapshot::{Durability, Snapshot};
+
+/// A loop with some iterations behind it, its snapshot taken in the middle.
+struct Place {
+    dir: tempfile::TempDir,
+    state: State,
+    /// How many lines the journal had when the snapshot was taken.
+    lines: usize,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let loop_id = LoopId::from_u128(1);
+        let now = Timestamp::from_millis(1_000);
+        let (mut journal, mut state) =
+            Journal::create(&dir.path().join("l"), loop_id, now).unwrap();
+        let policy = Policy {
+            iteration_delay: Duration::ZERO,
+            ..Policy::default()
+        };
+        let runner = Runner {
+            pid: 1,
+            since: now,
+            containment: "guard".to_owned(),
+        };
+        let start = Input::Start {
+            launch: Launch::default(),
+            runner,
+        };
+        journal
+            .append_synced(&step(&policy, &mut state, now, start).records)
+            .unwrap();
+        let mut place = Self {
+            dir,
+            state,
+            lines: 0,
+        };
+        for iteration in 0..6 {
+            if iteration == 3 {
+                let snapshot = Snapshot::of(&place.state, Path::new("/w"), now);
+                snapshot
+                    .write(&place.snapshot(), Durability::Synced)
+                    .unwrap();
+                place.lines = std::fs::read_to_string(place.journal())
+                    .unwrap()
+                    .lines()
+                    .count();
+            }
+            let generation = place.state.generation;
+            let exit = Exit::Code(0);
+            for news in [
+                News::Launched { pid: 7 },
+                News::Exited {
+                    exit,
+                    claimed: false,
+                    leftovers: Vec::new(),
+                },
+            ] {
+                let input = Input::Agent { generation, news };
+                journal
+                    .append_synced(&step(&policy, &mut place.state, now, input).records)
+                    .unwrap();
+            }
+        }
+        place
+    }
+
+    fn journal(&self) -> PathBuf {
+        self.dir.path().join("l/journal-0001.jsonl")
+    }
+
+    fn snapshot(&self) -> PathBuf {
+        self.dir.path().join("state.json")
+    }
+
+    fn read(&self, loss: Loss) -> Result<Recovered, StoreError> {
+        read(
+            &self.dir.path().join("l"),
+            &self.snapshot(),
+            self.state.loop_id,
+            loss,
+        )
+    }
+
+    /// Opens the journal as a runner does, and checks that the next one finds the same.
+    fn open(&self, loss: Loss) -> State {
+        let quarantine = self.dir.path().join("quarantine");
+        let found = self.read(loss).unwrap();
+        let (journal, state) = found.open(&self.dir.path().join("l"), &quarantine).unwrap();
+        drop(journal);
+        assert_eq!(
+            self.read(Loss::Refuse).unwrap().state,
+            state,
+            "the next runner finds the same"
+        );
+        state
+    }
+
+    /// Damages a line of the journal, from 1.
+    fn damage(&self, line: usize) {
+        let text = std::fs::read_to_string(self.journal()).unwrap();
+        let mut lines: Vec<String> = text.lines().map(|line| format!("{line}\n")).collect();
+        lines[line - 1] = lines[line - 1].replace("loop_", "lo0p_");
+        std::fs::write(self.journal(), lines.concat()).unwrap();
+    }
+}
+
+#[test]
+fn snapshot_and_tail_give_the_exact_state_and_so_does_the_journal_alone() {
+    let place = Place::new();
+    let found = place.read(Loss::Refuse).unwrap();
+    assert_eq!(
+        (&found.state, found.source),
+        (&place.state, Source::Snapshot)
+    );
+    assert_eq!(found.troubles, [""; 0]);
+    std::fs::remove_file(place.snapshot()).unwrap();
+    let found = place.read(Loss::Refuse).unwrap();
+    assert_eq!(
+        (&found.state, found.source),
+        (&place.state, Source::Journal)
+    );
+    assert_eq!(place.open(Loss::Refuse), place.state);
+}
+
+#[test]
+fn a_damaged_snapshot_costs_nothing_and_is_kept() {
+    let place = Place::new();
+    std::fs::write(place.snapshot(), "{\n  \"version\": 1, oops").unwrap();
+    let found = place.read(Loss::Refuse).unwrap();
+    assert_eq!(
+        (&found.state, found.source),
+        (&place.state, Source::Journal)
+    );
+    assert_eq!(found.troubles.len(), 1, "{:?}", found.troubles);
+    assert_eq!(place.open(Loss::Refuse), place.state);
+    assert_eq!(
+        std::fs::read_dir(place.dir.path().join("quarantine"))
+            .unwrap()
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn damage_before_the_snapshot_costs_nothing_and_damage_behind_it_is_refused() {
+    let total = std::fs::read_to_string(Place::new().journal())
+        .unwrap()
+        .lines()
+        .count();
+    for line in 1..=total {
+        let place = Place::new();
+        place.damage(line);
+        let found = place.read(Loss::Refuse);
+        if line <= place.lines {
+            let found = found.unwrap_or_else(|error| panic!("line {line}: {error}"));
+            assert_eq!(found.state, place.state, "line {line}");
+        } else {
+            assert!(
+                matches!(found, Err(StoreError::Damaged { line: at, .. }) if at == line),
+                "line {line}"
+            );
+            let state = place.open(Loss::Accept);
+            assert!(
+                state.seq < place.state.seq.next(),
+                "line {line}: what follows the damage is given up"
+            );
+            assert_eq!(
+                std::fs::read_dir(place.dir.path().join("quarantine"))
+                    .unwrap()
+                    .count(),
+                1
+            );
+        }
+    }
+}
+
+#[test]
+fn a_journal_that_ends_before_the_snapshot_goes_on_in_a_new_segment() {
+    let place = Place::new();
+    let snapshot = Snapshot::of(&place.state, Path::new("/w"), Timestamp::default());
+    snapshot.write(&place.snapshot(), Durability::Lazy).unwrap();
+    let text = std::fs::read_to_string(place.journal()).unwrap();
+    let half: String = text
+        .lines()
+        .take(4)
+        .map(|line| format!("{line}\n"))
+        .collect();
+    std::fs::write(place.journal(), half).unwrap();
+    let state = place.open(Loss::Refuse);
+    assert_eq!(state.stats, place.state.stats);
+    assert!(place.dir.path().join("l/journal-0002.jsonl").exists());
+}
+
+#[test]
+fn a_snapshot_of_another_loop_is_none() {
+    let place = Place::new();
+    let other = State::new(LoopId::from_u128(2));
+    Snapshot::of(&other, Path::new("/w"), Timestamp::default())
+        .write(&place.snapshot(), Durability::Lazy)
+        .unwrap();
+    assert_eq!(place.read(Loss::Refuse).unwrap().state, place.state);
+}

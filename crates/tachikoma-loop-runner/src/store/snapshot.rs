@@ -1,0 +1,397 @@
+//! `.ralph/state.json`: the state of a loop as one file, for people, other tools and a quick resumption. The journal is
+//! the truth; a snapshot says at which record of it it stands, so that the two cannot disagree.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tachikoma_core::{LoopId, LoopState, PastSession, PromptSource, Seq, State, Timestamp};
+
+use super::{StoreError, make_dir, private, sync_dir};
+
+/// The version that this program writes, and the newest it reads.
+pub const VERSION: u32 = 1;
+
+/// How the file begins: whatever a newer version may have changed behind it, the version can be read first.
+const BEGINNING: &str = "{\n  \"version\": ";
+
+/// What stands for the checksum while it is computed.
+const NO_CHECKSUM: &str = "00000000";
+
+/// The file's content.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The version of the format.
+    pub version: u32,
+    /// CRC-32C of the file's bytes, with zeros in its own place.
+    pub checksum: String,
+    /// The last record that is part of it.
+    pub seq: Seq,
+    /// When it was written.
+    pub saved_at: Timestamp,
+    /// The loop.
+    pub loop_id: LoopId,
+    /// The loop as such.
+    pub core: Core,
+    /// Its session.
+    pub session: Session,
+    /// Whether the work comes forward.
+    pub progress: Progress,
+    /// What the tests say.
+    pub tests: Tests,
+    /// How near the stop conditions are.
+    pub stop_conditions: StopConditions,
+    /// What was done.
+    pub metrics: Metrics,
+    /// What hooks and the operator wrote down.
+    pub custom: BTreeMap<String, serde_json::Value>,
+    /// The exact state, from which the loop goes on.
+    pub state: State,
+}
+
+/// The loop as such.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Core {
+    /// Its public state.
+    pub status: LoopState,
+    /// The iteration last started.
+    pub iteration: u32,
+    /// When the loop was first started.
+    pub started: Option<Timestamp>,
+    /// When it last did something.
+    pub last_activity: Timestamp,
+    /// Where it works.
+    pub working_dir: PathBuf,
+    /// Where its prompt is; none where the prompt was given as words.
+    pub prompt_path: Option<String>,
+    /// The hash of the settings it was started with.
+    pub config_hash: String,
+}
+
+/// The session of a loop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// The agent's own name for it, where it has one.
+    pub current_id: Option<String>,
+    /// When it began.
+    pub started: Option<Timestamp>,
+    /// How many iterations it has finished.
+    pub iterations: u32,
+    /// The fill of its context in percent, once it is known.
+    pub context_usage: Option<u8>,
+    /// The sessions before it.
+    pub history: Vec<PastSession>,
+}
+
+/// Whether the work comes forward. Nothing measures it yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Iterations in a row without progress.
+    pub iterations_since_progress: u32,
+    /// The last iteration that brought some.
+    pub last_progress_iteration: Option<u32>,
+    /// The latest scores, in thousandths: finite by construction.
+    pub recent_scores: Vec<u32>,
+    /// Files that were changed.
+    pub modified_files: Vec<String>,
+    /// Objectives that are reached.
+    pub completed_objectives: Vec<String>,
+    /// Objectives that are not.
+    pub pending_objectives: Vec<String>,
+}
+
+/// What the tests say. Nothing runs them yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tests {
+    /// Failing runs in a row.
+    pub failure_streak: u32,
+    /// Names of those that pass.
+    pub passing: Vec<String>,
+    /// Names of those that fail.
+    pub failing: Vec<String>,
+    /// Names of those that do both.
+    pub flaky: Vec<String>,
+    /// Names of those that passed again lately.
+    pub recently_fixed: Vec<String>,
+}
+
+/// How near the stop conditions are. Nothing evaluates them yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopConditions {
+    /// Progress by name, in percent.
+    pub progress: BTreeMap<String, u8>,
+    /// The last evaluation, in words.
+    pub last_evaluation: Option<String>,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Metrics {
+    /// Finished iterations.
+    pub total_iterations: u64,
+    /// Those that succeeded.
+    pub successful_iterations: u64,
+    /// Those that failed.
+    pub failed_iterations: u64,
+    /// Reboots.
+    pub reboots: u64,
+    /// Time spent in iterations.
+    pub execution_ms: u64,
+}
+
+/// Whether a snapshot must be on disk when its writing returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// It need not: the journal is the truth.
+    Lazy,
+    /// It must: a person may look next, or the machine may be switched off.
+    Synced,
+}
+
+impl Snapshot {
+    /// Takes a snapshot of a state.
+    #[must_use]
+    pub fn of(state: &State, working_dir: &Path, saved_at: Timestamp) -> Self {
+        let stats = &state.stats;
+        Self {
+            version: VERSION,
+            checksum: NO_CHECKSUM.to_owned(),
+            seq: state.seq,
+            saved_at,
+            loop_id: state.loop_id,
+            core: Core {
+                status: state.public(),
+                iteration: state.iteration,
+                started: state.started_at,
+                last_activity: state.time,
+                working_dir: working_dir.to_owned(),
+                prompt_path: match &state.launch.prompt {
+                    PromptSource::File { path } => Some(path.clone()),
+                    PromptSource::Text { .. } => None,
+                },
+                config_hash: state.launch.config_hash.clone(),
+            },
+            session: Session {
+                current_id: state.session.agent_id.clone(),
+                started: state.session.started,
+                iterations: state.session.iterations,
+                context_usage: state
+                    .session
+                    .context
+                    .map(|context| whole(context.percent())),
+                history: state.history.clone(),
+            },
+            progress: Progress {
+                iterations_since_progress: stats.no_progress_count,
+                ..Progress::default()
+            },
+            tests: Tests {
+                failure_streak: stats.test_failure_streak,
+                ..Tests::default()
+            },
+            stop_conditions: StopConditions::default(),
+            metrics: Metrics {
+                total_iterations: stats.iterations.into(),
+                successful_iterations: stats.successful.into(),
+                failed_iterations: stats.failed.into(),
+                reboots: stats.reboots.into(),
+                execution_ms: stats.execution_ms,
+            },
+            custom: state.custom.clone(),
+            state: state.clone(),
+        }
+    }
+
+    /// Writes the file: whole or not at all, and never through a symbolic link.
+    ///
+    /// # Errors
+    /// It cannot be written; the file that was there stays.
+    pub fn write(&self, path: &Path, durability: Durability) -> Result<(), StoreError> {
+        let dir = path.parent().unwrap_or(Path::new("."));
+        make_dir(dir)?;
+        let temporary = dir.join(format!(".state-{}.tmp", uuid::Uuid::new_v4().simple()));
+        let written = self.write_to(&temporary, durability).and_then(|()| {
+            std::fs::rename(&temporary, path).map_err(StoreError::io("replace", path))
+        });
+        if written.is_err() {
+            // Whatever it is, it is no use to anyone.
+            let _ = std::fs::remove_file(&temporary);
+            return written;
+        }
+        match durability {
+            Durability::Synced => sync_dir(dir),
+            Durability::Lazy => Ok(()),
+        }
+    }
+
+    fn write_to(&self, path: &Path, durability: Durability) -> Result<(), StoreError> {
+        let mut file = private()
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .map_err(StoreError::io("create", path))?;
+        file.write_all(self.encode().as_bytes())
+            .map_err(StoreError::io("write", path))?;
+        match durability {
+            Durability::Synced => file.sync_all().map_err(StoreError::io("sync", path)),
+            Durability::Lazy => Ok(()),
+        }
+    }
+
+    /// Writes the snapshot as text, with its checksum.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let blank = Self {
+            checksum: NO_CHECKSUM.to_owned(),
+            ..self.clone()
+        };
+        let mut text = serde_json::to_string_pretty(&blank).expect("a snapshot is plain data");
+        text.push('\n');
+        let crc = crc32c::crc32c(text.as_bytes());
+        text.replacen(NO_CHECKSUM, &format!("{crc:08x}"), 1)
+    }
+}
+
+/// Reads a snapshot; none where there is no file.
+///
+/// # Errors
+/// It cannot be read, is damaged, or is newer than this version.
+pub fn read(path: &Path) -> Result<Option<Snapshot>, StoreError> {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StoreError::io("read", path)(error)),
+    };
+    decode(&text).map(Some).map_err(|problem| match problem {
+        Problem::Newer(found) => StoreError::NewerSnapshot {
+            path: path.to_owned(),
+            found,
+            supported: VERSION,
+        },
+        Problem::Damaged(what) => StoreError::DamagedSnapshot {
+            path: path.to_owned(),
+            what,
+        },
+    })
+}
+
+enum Problem {
+    Newer(u32),
+    Damaged(String),
+}
+
+fn decode(bytes: &[u8]) -> Result<Snapshot, Problem> {
+    let damaged = |what: &str| Problem::Damaged(what.to_owned());
+    let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is not UTF-8"))?;
+    let rest = text
+        .strip_prefix(BEGINNING)
+        .ok_or_else(|| damaged("it does not begin with its version"))?;
+    let digits = rest
+        .find(|c: char| !c.is_ascii_digit())
+        .map_or(rest, |end| &rest[..end]);
+    let version: u32 = digits
+        .parse()
+        .map_err(|_| damaged("its version is no number"))?;
+    if version > VERSION {
+        return Err(Problem::Newer(version));
+    }
+    let mark = "\"checksum\": \"";
+    let at = text
+        .find(mark)
+        .ok_or_else(|| damaged("it has no checksum"))?
+        + mark.len();
+    let found = text
+        .get(at..at + NO_CHECKSUM.len())
+        .ok_or_else(|| damaged("its checksum is cut"))?;
+    let blank = format!(
+        "{}{NO_CHECKSUM}{}",
+        &text[..at],
+        &text[at + NO_CHECKSUM.len()..]
+    );
+    if found != format!("{:08x}", crc32c::crc32c(blank.as_bytes())) {
+        return Err(damaged("its checksum does not match"));
+    }
+    serde_json::from_str(text).map_err(|error| Problem::Damaged(error.to_string()))
+}
+
+fn whole(percent: f64) -> u8 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to what fits"
+    )]
+    let whole = percent.clamp(0.0, 255.0) as u8;
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use tachikoma_core::{Input, Launch, Policy, Runner, step};
+
+    use super::*;
+
+    fn state() -> State {
+        let mut state = State::new(LoopId::from_u128(1));
+        let now = Timestamp::from_millis(1_000);
+        let runner = Runner {
+            pid: 1,
+            since: now,
+            containment: "guard".to_owned(),
+        };
+        let launch = Launch::default();
+        let _ = step(
+            &Policy::default(),
+            &mut state,
+            now,
+            Input::Start { launch, runner },
+        );
+        state
+    }
+
+    #[test]
+    fn what_was_written_is_read_back_and_nothing_else_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/state.json");
+        assert_eq!(read(&path).unwrap(), None);
+        let snapshot = Snapshot::of(&state(), Path::new("/w"), Timestamp::from_millis(2_000));
+        for durability in [Durability::Synced, Durability::Lazy] {
+            snapshot.write(&path, durability).unwrap();
+            let back = read(&path).unwrap().unwrap();
+            assert_eq!(back.state, snapshot.state);
+            assert_eq!(
+                Snapshot {
+                    checksum: snapshot.checksum.clone(),
+                    ..back
+                },
+                snapshot
+            );
+        }
+        assert_eq!(std::fs::read_dir(dir.path().join("a")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn every_flipped_missing_or_added_byte_is_noticed() {
+        let text = Snapshot::of(&state(), Path::new("/w"), Timestamp::default())
+            .encode()
+            .into_bytes();
+        assert!(decode(&text).is_ok());
+        for at in 0..text.len() {
+            let mut flipped = text.clone();
+            flipped[at] ^= 1 << (at % 8);
+            assert!(decode(&flipped).is_err(), "flipped at {at}");
+            let mut missing = text.clone();
+            missing.remove(at);
+            assert!(decode(&missing).is_err(), "missing at {at}");
+            let mut added = text.clone();
+            added.insert(at, b' ');
+            assert!(decode(&added).is_err(), "added at {at}");
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_told_before_anything_else_is_read() {
+        let text = "{\n  \"version\": 2,\n  \"shape\": [\"unheard of\"]";
+        assert!(matches!(decode(text.as_bytes()), Err(Problem::Newer(2))));
+    }
+}
