@@ -23,7 +23,7 @@ usage: cargo xtask <chore>
   tidy       only the rules about the sources themselves
   licences   licences, bans and sources of the dependencies (needs cargo-deny)
   bench      [--json FILE] [--strict] [NAME...]: speed and memory, beside their goals
-  soak       [--rounds N] [NAME...]: what a test shows once, many times over
+  soak       [--rounds N] [--sample] [NAME...]: what a test shows once, many times over
   picture    the README's picture, from a run of the demonstration
 ";
 

@@ -93,6 +93,11 @@ impl Ground {
         Ok(())
     }
 
+    /// The binary.
+    pub fn product(&self) -> &Path {
+        &self.product
+    }
+
     /// `tachikoma` with these words. Prints nothing.
     pub fn tachikoma(&self, words: &[&str]) -> Command {
         self.quietly(&self.product, words)
@@ -145,6 +150,11 @@ impl Live {
 
     pub fn pid(&self) -> u32 {
         self.0.id()
+    }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.0.try_wait(), Ok(None))
     }
 
     /// Ends it with SIGKILL and reaps it.

@@ -1,7 +1,18 @@
 //! `cargo xtask soak`: what a test shows once, shown many times over. Each soak says what it did, and fails loudly where
 //! the machine lacks the means to show it.
 
+mod audit;
+mod clock;
+mod dice;
+mod disk;
+mod flip;
 mod kill;
+mod kill_boundary;
+mod kill_random;
+mod power_cut;
+mod refusing_disk;
+mod two_runners;
+mod victim;
 
 use std::path::Path;
 use std::time::Instant;
@@ -10,34 +21,63 @@ use crate::bench::{Bench, memory};
 use crate::cargo;
 use crate::check::succeeds;
 
-/// Rounds where nobody says how many.
-const ROUNDS: u32 = 50;
-
 /// Loops that the simulation lives through for each round.
 const LOOPS_PER_ROUND: u32 = 20_000;
 
 /// A load takes as long as so many rounds of the others.
 const ROUNDS_PER_LOAD: u32 = 10;
 
-/// The soaks by name, in the order in which they are made. Each returns what it did.
+/// A soak takes so many rounds and returns what it did.
 type Soak = fn(&Path, u32) -> Result<String, String>;
-const SOAKS: [(&str, Soak); 4] = [
-    ("kill-cgroup", kill::with_cgroup),
-    ("kill-guard", kill::without_cgroup),
-    ("simulation", simulation),
-    ("loads", loads),
+
+/// A soak with its name.
+struct Row {
+    name: &'static str,
+    soak: Soak,
+    /// Rounds where nobody says how many.
+    rounds: u32,
+    /// Rounds of the sample that every change has to pass; none where it would take too long, or takes rights that
+    /// not every machine gives.
+    sample: Option<u32>,
+}
+
+/// In the order in which they are made.
+const SOAKS: [Row; 12] = [
+    row("kill-cgroup", kill::with_cgroup, 50, None),
+    row("kill-guard", kill::without_cgroup, 50, None),
+    row("simulation", simulation, 50, None),
+    row("loads", loads, 50, None),
+    row("kill-random", kill_random::run, 10_000, Some(200)),
+    row("kill-boundary", kill_boundary::run, 200, Some(20)),
+    row("power-cut", power_cut::run, 30, Some(5)),
+    row("read-only", refusing_disk::read_only, 30, Some(5)),
+    row("full-disk", refusing_disk::full, 30, Some(5)),
+    row("clock", clock::run, 10, Some(1)),
+    row("flip", flip::run, 10_000, Some(500)),
+    row("two-runners", two_runners::run, 100, Some(10)),
 ];
+
+const fn row(name: &'static str, soak: Soak, rounds: u32, sample: Option<u32>) -> Row {
+    Row {
+        name,
+        soak,
+        rounds,
+        sample,
+    }
+}
 
 /// Soaks what was named, or everything, and stops at the first failure.
 pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     let wish = Wish::parse(words)?;
-    for (name, soak) in SOAKS {
-        if wish.names.is_empty() || wish.names.contains(&name) {
-            println!("==> {name}");
-            let started = Instant::now();
-            let did = soak(root, wish.rounds).map_err(|error| format!("{name}: {error}"))?;
-            println!("    {did}, in {:.0} s", started.elapsed().as_secs_f64());
-        }
+    for row in &SOAKS {
+        let Some(rounds) = wish.rounds_of(row) else {
+            continue;
+        };
+        let name = row.name;
+        println!("==> {name}");
+        let started = Instant::now();
+        let did = (row.soak)(root, rounds).map_err(|error| format!("{name}: {error}"))?;
+        println!("    {did}, in {:.0} s", started.elapsed().as_secs_f64());
     }
     Ok(())
 }
@@ -83,33 +123,48 @@ fn loads(root: &Path, rounds: u32) -> Result<String, String> {
 #[derive(Debug, PartialEq, Eq)]
 struct Wish<'a> {
     names: Vec<&'a str>,
-    rounds: u32,
+    rounds: Option<u32>,
+    sample: bool,
 }
 
 impl<'a> Wish<'a> {
     fn parse(words: &[&'a str]) -> Result<Self, String> {
-        let known = SOAKS.map(|(name, _)| name);
         let mut wish = Self {
             names: Vec::new(),
-            rounds: ROUNDS,
+            rounds: None,
+            sample: false,
         };
         let mut words = words.iter().copied();
         while let Some(word) = words.next() {
             match word {
                 "--rounds" => {
                     let rounds = words.next().and_then(|number| number.parse().ok());
-                    wish.rounds = rounds
-                        .filter(|rounds| *rounds > 0)
-                        .ok_or("--rounds needs a number")?;
+                    let rounds = rounds.filter(|rounds| *rounds > 0);
+                    wish.rounds = Some(rounds.ok_or("--rounds needs a number")?);
                 }
-                name if known.contains(&name) => wish.names.push(name),
+                "--sample" => wish.sample = true,
+                name if SOAKS.iter().any(|row| row.name == name) => wish.names.push(name),
                 other => {
+                    let known: Vec<_> = SOAKS.iter().map(|row| row.name).collect();
                     let known = known.join(", ");
                     return Err(format!("no soak is called {other}; there are {known}"));
                 }
             }
         }
         Ok(wish)
+    }
+
+    /// How many rounds of a soak are wanted; none where it is not.
+    fn rounds_of(&self, row: &Row) -> Option<u32> {
+        let named = self.names.is_empty() || self.names.contains(&row.name);
+        let usual = if self.sample {
+            row.sample
+        } else {
+            Some(row.rounds)
+        };
+        usual
+            .filter(|_| named)
+            .map(|usual| self.rounds.unwrap_or(usual))
     }
 }
 
@@ -122,20 +177,33 @@ mod tests {
         let wish = Wish::parse(&["--rounds", "7", "kill-guard"]);
         let expected = Wish {
             names: vec!["kill-guard"],
-            rounds: 7,
+            rounds: Some(7),
+            sample: false,
         };
         assert_eq!(wish, Ok(expected));
-        assert_eq!(Wish::parse(&[]).map(|wish| wish.rounds), Ok(ROUNDS));
         for rounds in [&["--rounds"][..], &["--rounds", "0"], &["--rounds", "x"]] {
             let refused = Wish::parse(rounds);
             assert_eq!(refused, Err("--rounds needs a number".to_owned()));
         }
-        assert_eq!(
-            Wish::parse(&["kill"]),
-            Err(
-                "no soak is called kill; there are kill-cgroup, kill-guard, simulation, loads"
-                    .to_owned()
-            )
+        let refused = Wish::parse(&["kill"]).expect_err("nothing is called so");
+        assert!(
+            refused.starts_with("no soak is called kill; there are kill-cgroup, kill-guard, "),
+            "{refused}"
         );
+    }
+
+    #[test]
+    fn a_soak_has_its_own_number_of_rounds_and_another_in_the_sample() {
+        let wanted = |words: &[&str], name: &str| {
+            let row = SOAKS.iter().find(|row| row.name == name);
+            Wish::parse(words)
+                .expect("the words are right")
+                .rounds_of(row.expect("it is one of them"))
+        };
+        assert_eq!(wanted(&[], "flip"), Some(10_000));
+        assert_eq!(wanted(&["--sample"], "flip"), Some(500));
+        assert_eq!(wanted(&["--sample", "--rounds", "3"], "flip"), Some(3));
+        assert_eq!(wanted(&["--sample"], "loads"), None, "it takes too long");
+        assert_eq!(wanted(&["flip"], "loads"), None, "nobody asked for it");
     }
 }

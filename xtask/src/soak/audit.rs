@@ -1,0 +1,253 @@
+//! The books of a loop, checked after it was mistreated: no record is missing, no iteration counts twice, the sums are
+//! right, and nothing that was acknowledged is gone.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::Value;
+use tachikoma_core::{LoopEvent, Record, Seq, State, Status};
+use tachikoma_loop_runner::store::{journal, loops};
+
+/// The number of an iteration, and of the attempt at it.
+pub type Attempt = (u32, u32);
+
+/// The books of a loop that are in order.
+#[derive(Debug)]
+pub struct Books {
+    pub state: State,
+    records: Vec<Record>,
+    starts: BTreeSet<Attempt>,
+}
+
+impl Books {
+    /// Reads the books of the current loop, if there is one, and checks them against themselves.
+    pub fn read(working_dir: &Path) -> Result<Option<Self>, String> {
+        let text = |error| tachikoma_loop_runner::chain(&error);
+        let Some(loop_id) = loops::current(working_dir).map_err(text)? else {
+            return Ok(None);
+        };
+        let dir = loops::dir(working_dir, loop_id);
+        let mut records = Vec::new();
+        journal::read_records(&dir, Seq::default(), |record| records.push(record)).map_err(text)?;
+        let state = journal::read_state(&dir).map_err(text)?;
+        Self::check(state, records).map(Some)
+    }
+
+    fn check(state: State, records: Vec<Record>) -> Result<Self, String> {
+        let mut ledger = Ledger::default();
+        let mut before: Option<&Record> = None;
+        for record in &records {
+            follows(before, record)?;
+            ledger.enter(&record.event)?;
+            before = Some(record);
+        }
+        let stats = &state.stats;
+        let outcomes =
+            stats.successful + stats.failed + stats.handed_over + stats.skipped + stats.interrupted;
+        if stats.iterations != ledger.ended || outcomes != ledger.ended {
+            return Err(format!(
+                "{} iterations have ended, {} are counted, and their outcomes add up to {outcomes}",
+                ledger.ended, stats.iterations
+            ));
+        }
+        Ok(Self {
+            state,
+            records,
+            starts: ledger.starts,
+        })
+    }
+
+    /// What `status --json` says of a loop that nobody runs must be what its journal says.
+    pub fn expect_status(&self, printed: &str) -> Result<(), String> {
+        let printed: Value =
+            serde_json::from_str(printed).map_err(|error| format!("a bad status: {error}"))?;
+        let folded = serde_json::to_value(Status::of(&self.state, false))
+            .map_err(|error| error.to_string())?;
+        match printed == folded {
+            true => Ok(()),
+            false => Err(format!(
+                "the status is {printed}, and the journal says {folded}"
+            )),
+        }
+    }
+
+    /// Each record that was printed is in the journal, as it was printed. The last line may be cut.
+    pub fn expect_printed(&self, printed: &str) -> Result<(), String> {
+        for line in printed.split_inclusive('\n') {
+            let Some(line) = line.strip_suffix('\n') else {
+                break;
+            };
+            let record: Record = serde_json::from_str(line)
+                .map_err(|error| format!("a bad record was printed: {error}: {line}"))?;
+            let place = self
+                .records
+                .binary_search_by_key(&record.seq, |kept| kept.seq);
+            if place.ok().map(|place| &self.records[place]) != Some(&record) {
+                return Err(format!("this was printed and is lost: {line}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Each agent that ran did so for an attempt that is in the journal, and no attempt had two.
+    pub fn expect_ran(&self, ran: &[Attempt]) -> Result<(), String> {
+        let mut seen = BTreeSet::new();
+        for attempt in ran {
+            let (iteration, number) = attempt;
+            if !self.starts.contains(attempt) {
+                return Err(format!(
+                    "an agent ran for attempt {number} of iteration {iteration}, which is lost"
+                ));
+            }
+            if !seen.insert(attempt) {
+                return Err(format!(
+                    "two agents ran for attempt {number} of iteration {iteration}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn follows(before: Option<&Record>, record: &Record) -> Result<(), String> {
+    let expected = before.map_or(Seq::default(), |before| before.seq).next();
+    if record.seq != expected {
+        return Err(format!(
+            "record {} stands where {expected} should",
+            record.seq
+        ));
+    }
+    let Some(before) = before else {
+        return Ok(());
+    };
+    if record.loop_id != before.loop_id {
+        return Err(format!("record {} is another loop's", record.seq));
+    }
+    if record.time < before.time {
+        return Err(format!("the time falls at record {}", record.seq));
+    }
+    Ok(())
+}
+
+/// What became of the iterations, record by record.
+#[derive(Debug, Default)]
+struct Ledger {
+    latest: Attempt,
+    fate: Fate,
+    ended: u32,
+    starts: BTreeSet<Attempt>,
+}
+
+/// What became of the latest attempt.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Fate {
+    #[default]
+    Ended,
+    Open,
+    Cut,
+}
+
+impl Ledger {
+    fn enter(&mut self, event: &LoopEvent) -> Result<(), String> {
+        match event {
+            LoopEvent::IterationStarted {
+                iteration, attempt, ..
+            } => self.start((*iteration, *attempt)),
+            LoopEvent::AttemptCut { iteration, attempt } => self.cut((*iteration, *attempt)),
+            LoopEvent::IterationCompleted { report } => self.end(report.iteration),
+            LoopEvent::IterationFailed { iteration, .. } => self.end(*iteration),
+            _ => Ok(()),
+        }
+    }
+
+    fn start(&mut self, found: Attempt) -> Result<(), String> {
+        let (iteration, attempt) = self.latest;
+        let expected = match self.fate {
+            Fate::Ended => (iteration + 1, 1),
+            Fate::Cut => (iteration, attempt + 1),
+            Fate::Open => return Err(format!("{found:?} begins while {:?} is open", self.latest)),
+        };
+        if found != expected {
+            return Err(format!("{found:?} begins, and {expected:?} is due"));
+        }
+        self.latest = found;
+        self.fate = Fate::Open;
+        self.starts.insert(found);
+        Ok(())
+    }
+
+    fn cut(&mut self, found: Attempt) -> Result<(), String> {
+        if self.fate != Fate::Open || found != self.latest {
+            return Err(format!(
+                "{found:?} is cut, and the latest is {:?}",
+                self.latest
+            ));
+        }
+        self.fate = Fate::Cut;
+        Ok(())
+    }
+
+    fn end(&mut self, iteration: u32) -> Result<(), String> {
+        if self.fate != Fate::Open || iteration != self.latest.0 {
+            return Err(format!(
+                "iteration {iteration} ends, and the latest is {:?}",
+                self.latest
+            ));
+        }
+        self.fate = Fate::Ended;
+        self.ended += 1;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entered(events: &[Value]) -> Result<Ledger, String> {
+        let mut ledger = Ledger::default();
+        for event in events {
+            let event = serde_json::from_value(event.clone()).expect("the test knows events");
+            ledger.enter(&event)?;
+        }
+        Ok(ledger)
+    }
+
+    fn start(iteration: u32, attempt: u32) -> Value {
+        serde_json::json!({"type": "iteration_started", "iteration": iteration,
+            "attempt": attempt, "session": 1, "generation": 1})
+    }
+
+    fn cut(iteration: u32, attempt: u32) -> Value {
+        serde_json::json!({"type": "attempt_cut", "iteration": iteration, "attempt": attempt})
+    }
+
+    fn failed(iteration: u32) -> Value {
+        serde_json::json!({"type": "iteration_failed", "iteration": iteration, "duration_ms": 1,
+            "streak": 1, "failure": {"kind": "not_launched", "reason": "gone"}})
+    }
+
+    #[test]
+    fn iterations_follow_each_other_or_are_repeated_after_a_cut() {
+        let ledger = entered(&[start(1, 1), failed(1), start(2, 1), cut(2, 1), start(2, 2)]);
+        let ledger = ledger.expect("this is how it should be");
+        assert_eq!((ledger.ended, ledger.latest), (1, (2, 2)));
+        assert_eq!(ledger.starts.len(), 3);
+    }
+
+    #[test]
+    fn what_is_counted_twice_or_passed_over_is_found() {
+        for wrong in [
+            &[start(2, 1)][..],
+            &[start(1, 1), start(2, 1)],
+            &[start(1, 1), start(1, 2)],
+            &[start(1, 1), failed(1), failed(1)],
+            &[start(1, 1), failed(1), start(1, 2)],
+            &[start(1, 1), cut(1, 1), start(2, 1)],
+            &[start(1, 1), cut(1, 1), failed(1)],
+            &[start(1, 1), failed(1), cut(1, 1)],
+        ] {
+            assert!(entered(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The wall clock is set while a loop works or waits, with libfaketime in front of the unmodified binary: no time-out
+//! comes early, none is forgotten, no wait is endless, and the journal's time never falls.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::victim::{PATIENCE, Victim};
+use crate::product::{self, Live, await_that, text};
+
+/// Where distributions put the library.
+const PLACES: [&str; 3] = ["/usr/lib", "/usr/lib64", "/usr/local/lib"];
+const LIBRARY: &str = "faketime/libfaketime.so.1";
+
+/// Works for a second. What is set for the loop is not set for it.
+const WORKING: &str = "unset LD_PRELOAD
+    echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran; sleep 1";
+
+/// Does not come to an end.
+const HANGING: &str = "unset LD_PRELOAD
+    echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran; sleep 1000";
+
+/// Time-outs of the loop: of a working agent, which never needs them, and of one that hangs.
+const GENEROUS: Duration = Duration::from_secs(20);
+const STRICT: Duration = Duration::from_secs(2);
+
+/// A busy machine may take so much longer than it should.
+const LATE: Duration = Duration::from_secs(10);
+
+/// The clock is set by this much.
+const HOURS: [&str; 2] = ["+5h", "-5h"];
+
+/// A record so much later than the first can only come from a clock that was set.
+const AHEAD: Duration = Duration::from_secs(4 * 3600);
+
+/// What a loop is at when the clock is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Working,
+    Waiting,
+    Hanging,
+}
+
+pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
+    let library = library()?;
+    let product = product::build(root)?;
+    for round in 1..=rounds {
+        for offset in HOURS {
+            for at in [At::Working, At::Waiting, At::Hanging] {
+                set(&product, &library, at, offset)
+                    .map_err(|error| format!("round {round}, {at:?}, {offset}: {error}"))?;
+            }
+        }
+    }
+    Ok(format!(
+        "the clock set by five hours, ahead and back, {rounds} times each while an agent worked, while the loop waited and \
+         while an agent hung: every time-out and wait took as long as it should"
+    ))
+}
+
+fn library() -> Result<PathBuf, String> {
+    let mut found = PLACES.iter().flat_map(|place| {
+        let below = fs::read_dir(place).into_iter().flatten().flatten();
+        let below = below.map(|entry| entry.path().join(LIBRARY));
+        below.chain([Path::new(place).join(LIBRARY)])
+    });
+    found
+        .find(|path| path.is_file())
+        .ok_or_else(|| "this machine cannot show it: libfaketime is not installed".to_owned())
+}
+
+fn set(product: &Path, library: &Path, at: At, offset: &str) -> Result<(), String> {
+    let (agent, delay, timeout) = match at {
+        At::Working => (WORKING, "0s", GENEROUS),
+        At::Waiting => (WORKING, "2s", GENEROUS),
+        At::Hanging => (HANGING, "0s", STRICT),
+    };
+    let victim = Victim::new(product)?.with_agent(agent);
+    let config = format!("[session]\nsession_timeout = \"{}s\"\n", timeout.as_secs());
+    fs::write(victim.ground().path().join("tachikoma.toml"), config).map_err(text)?;
+    let clock = Path::new(&victim.outside()).join("clock");
+    fs::write(&clock, "+0").map_err(text)?;
+
+    let words = victim.words_with(2, delay);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut command = victim.ground().tachikoma(&words);
+    fake(&mut command, library, &clock);
+    let runner = Live::start(victim.recorded(&mut command)?)?;
+    await_that("the first iteration", PATIENCE, || {
+        victim.ran().is_ok_and(|ran| !ran.is_empty())
+    })?;
+    if at == At::Waiting {
+        await_that("the wait", PATIENCE, || {
+            victim.printed().contains("\"wait_started\"")
+        })?;
+    } else {
+        // Well before either is due to end.
+        thread::sleep(Duration::from_millis(300));
+    }
+    fs::write(&clock, offset).map_err(text)?;
+    let since = Instant::now();
+    match at {
+        At::Working | At::Waiting => expect_success(&victim, runner),
+        At::Hanging => expect_timeout(&victim, runner, since),
+    }?;
+    let ahead = offset.starts_with('+');
+    if has_jumped(&victim)? != ahead {
+        return Err(format!(
+            "the journal's time should {}jump: {}",
+            if ahead { "" } else { "not " },
+            victim.printed()
+        ));
+    }
+    Ok(())
+}
+
+/// Puts a wall clock in front of the system's that can be set; the one that only measures stays true.
+fn fake(command: &mut Command, library: &Path, clock: &Path) {
+    command
+        .env("LD_PRELOAD", library)
+        .env("FAKETIME_TIMESTAMP_FILE", clock)
+        .env("FAKETIME_NO_CACHE", "1")
+        .env("DONT_FAKE_MONOTONIC", "1")
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+}
+
+/// Both iterations succeed, in the time that they and a wait take.
+fn expect_success(victim: &Victim, runner: Live) -> Result<(), String> {
+    let since = Instant::now();
+    let code = runner.wait(PATIENCE)?;
+    let took = since.elapsed();
+    victim.expect_nobody()?;
+    let books = victim.audit()?.ok_or("there is no loop")?;
+    if code != Some(3) || books.state.stats.successful != 2 {
+        return Err(format!(
+            "exit code {code:?}, {:?}: {}",
+            books.state.stats,
+            victim.printed()
+        ));
+    }
+    // A second for each iteration, two for a wait.
+    let expected = Duration::from_secs(4);
+    match took <= expected + LATE {
+        true => Ok(()),
+        false => Err(format!("it took {took:?}")),
+    }
+}
+
+/// The first iteration is ended by its time-out: not before it was due, and not long after.
+fn expect_timeout(victim: &Victim, runner: Live, since: Instant) -> Result<(), String> {
+    await_that("the time-out", PATIENCE, || {
+        victim.printed().contains("\"ending_requested\"")
+    })?;
+    let took = since.elapsed();
+    victim.ground().stop(runner)?;
+    victim.expect_nobody()?;
+    victim.audit()?;
+    // Some of its time had passed when the clock was set.
+    match took >= STRICT / 2 && took <= STRICT + LATE {
+        true => Ok(()),
+        false => Err(format!("the time-out came after {took:?}")),
+    }
+}
+
+/// Whether the journal's time went further than the run can have taken.
+fn has_jumped(victim: &Victim) -> Result<bool, String> {
+    let (first, last) = victim.span()?;
+    Ok(last.since(first) >= AHEAD)
+}

@@ -1,0 +1,52 @@
+//! The runner is killed with SIGKILL at moments that nobody picked, and taken up again: after each time the books are
+//! in order and no process is left.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use super::dice::Dice;
+use super::victim::Victim;
+use crate::product;
+
+/// Kills that one loop lives through. Its journal grows, and reading all of it each time would take longer and longer.
+const KILLS_PER_LOOP: u32 = 50;
+
+/// A runner is killed before this: long enough for a start and some iterations.
+const LIFE: Duration = Duration::from_millis(60);
+
+pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
+    let product = product::build(root)?;
+    let mut dice = Dice::shaken();
+    let (mut iterations, mut repeated) = (0, 0);
+    let mut done = 0;
+    while done < rounds {
+        let victim = Victim::new(&product)?;
+        for _ in 0..KILLS_PER_LOOP.min(rounds - done) {
+            done += 1;
+            let life = dice.moment(LIFE);
+            kill_after(&victim, life).map_err(|error| format!("kill {done}, {life:?}: {error}"))?;
+        }
+        let books = victim
+            .go_on()
+            .map_err(|error| format!("after kill {done}: {error}"))?;
+        let ended = books.state.stats.iterations as usize;
+        iterations += ended;
+        repeated += victim.ran()?.len() - ended;
+    }
+    Ok(format!(
+        "{rounds} runners killed, {iterations} iterations each counted once, {repeated} attempts cut and repeated"
+    ))
+}
+
+fn kill_after(victim: &Victim, life: Duration) -> Result<(), String> {
+    let mut runner = victim.start()?;
+    thread::sleep(life);
+    if runner.has_ended() {
+        let complaints = victim.complaints();
+        return Err(format!("the runner ended by itself: {complaints}"));
+    }
+    runner.kill()?;
+    victim.expect_nobody()?;
+    victim.audit().map(|_| ())
+}

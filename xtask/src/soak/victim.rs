@@ -1,0 +1,229 @@
+//! A loop to be mistreated. Its agent writes down, outside the loop's reach, for which attempt it ran: what is written
+//! there has been acknowledged, and must be in the journal whatever happens.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tachikoma_core::{Record, Timestamp};
+use tachikoma_loop_runner::store::lock;
+use tachikoma_testkit::processes_with;
+use tempfile::TempDir;
+
+use super::audit::{Attempt, Books};
+use crate::product::{Ground, Live, await_that, text};
+
+/// Nothing here takes this long on a healthy machine, however busy.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Tells for which attempt it runs, in one write, and says something that goes into the transcript.
+const AGENT: &str = "echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran; echo working";
+
+/// The exit code of a loop that reached its limit.
+const LIMIT_REACHED: i32 = 3;
+
+/// More iterations than any run here has time for.
+const NO_LIMIT: u32 = 0;
+
+pub struct Victim {
+    ground: Ground,
+    /// Its path is in the command line of everything that belongs to the loop.
+    outside: TempDir,
+    agent: String,
+}
+
+impl Victim {
+    pub fn new(product: &Path) -> Result<Self, String> {
+        let outside = tempfile::Builder::new().prefix("tkv").tempdir();
+        let outside = outside.map_err(text)?;
+        let agent = AGENT.replace("OUTSIDE", &outside.path().to_string_lossy());
+        Ok(Self {
+            ground: Ground::new(product, &std::env::temp_dir())?,
+            outside,
+            agent,
+        })
+    }
+
+    /// Another agent; `OUTSIDE` stands for the directory outside.
+    pub fn with_agent(mut self, script: &str) -> Self {
+        self.agent = script.replace("OUTSIDE", &self.outside());
+        self
+    }
+
+    pub fn ground(&self) -> &Ground {
+        &self.ground
+    }
+
+    /// A directory that the loop does not know.
+    pub fn outside(&self) -> String {
+        self.outside.path().to_string_lossy().into_owned()
+    }
+
+    /// The words that run the loop, up to so many iterations.
+    pub fn words(&self, limit: u32) -> Vec<String> {
+        self.words_with(limit, "0s")
+    }
+
+    /// The same, with a wait after each iteration.
+    pub fn words_with(&self, limit: u32, delay: &str) -> Vec<String> {
+        let limit = limit.to_string();
+        let run = [
+            "run",
+            "--json",
+            "--delay",
+            delay,
+            "--max-iterations",
+            &limit,
+        ];
+        let agent = ["--", "sh", "-c", &self.agent];
+        run.into_iter().chain(agent).map(str::to_owned).collect()
+    }
+
+    /// Makes a command print to files that [`Self::printed`] and [`Self::complaints`] read.
+    pub fn recorded<'a>(&self, command: &'a mut Command) -> Result<&'a mut Command, String> {
+        let create = |name: &str| File::create(self.outside.path().join(name)).map_err(text);
+        Ok(command
+            .stdout(create("printed")?)
+            .stderr(create("complaints")?))
+    }
+
+    /// Starts a runner that goes on without end.
+    pub fn start(&self) -> Result<Live, String> {
+        self.start_up_to(NO_LIMIT)
+    }
+
+    pub fn start_up_to(&self, limit: u32) -> Result<Live, String> {
+        let words = self.words(limit);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Live::start(self.recorded(&mut self.ground.tachikoma(&words))?)
+    }
+
+    /// The attempts for which an agent ran, in order.
+    pub fn ran(&self) -> Result<Vec<Attempt>, String> {
+        let text = self.read("ran");
+        let pair = |line: &str| {
+            let (iteration, attempt) = line.split_once(' ')?;
+            Some((iteration.parse().ok()?, attempt.parse().ok()?))
+        };
+        text.lines()
+            .map(|line| pair(line).ok_or_else(|| format!("the agent wrote {line:?}")))
+            .collect()
+    }
+
+    pub fn printed(&self) -> String {
+        self.read("printed")
+    }
+
+    pub fn complaints(&self) -> String {
+        self.read("complaints")
+    }
+
+    /// The times of the first and the last record that were printed.
+    pub fn span(&self) -> Result<(Timestamp, Timestamp), String> {
+        let printed = self.printed();
+        let time = |line: Option<&str>| {
+            let record: Record = serde_json::from_str(line?).ok()?;
+            Some(record.time)
+        };
+        let (first, last) = (time(printed.lines().next()), time(printed.lines().last()));
+        first
+            .zip(last)
+            .ok_or_else(|| "no record was printed".to_owned())
+    }
+
+    fn read(&self, name: &str) -> String {
+        // Whoever has not begun to write has written nothing.
+        fs::read_to_string(self.outside.path().join(name)).unwrap_or_default()
+    }
+
+    /// Waits until all that belonged to a dead runner has ended, and given back the lock.
+    pub fn expect_nobody(&self) -> Result<(), String> {
+        await_that("the end of all processes", PATIENCE, || {
+            processes_with(&self.outside()).is_empty() && !lock::is_held(self.ground.path())
+        })
+    }
+
+    /// Checks the books of a loop that nobody runs. What was printed must be there too.
+    pub fn audit(&self) -> Result<Option<Books>, String> {
+        let books = self.audit_after_power_cut()?;
+        match &books {
+            Some(books) => books.expect_printed(&self.printed())?,
+            None if self.printed().contains('\n') => {
+                return Err("records were printed, and there is no loop".into());
+            }
+            None => {}
+        }
+        Ok(books)
+    }
+
+    /// Checks the books without what was printed: records on which nothing depends may be lost with the machine.
+    pub fn audit_after_power_cut(&self) -> Result<Option<Books>, String> {
+        let ran = self.ran()?;
+        let Some(books) = Books::read(self.ground.path())? else {
+            return match ran.is_empty() {
+                true => Ok(None),
+                false => Err(format!(
+                    "agents ran {} times, and there is no loop",
+                    ran.len()
+                )),
+            };
+        };
+        books.expect_ran(&ran)?;
+        books.expect_status(&self.status()?)?;
+        Ok(Some(books))
+    }
+
+    fn status(&self) -> Result<String, String> {
+        let mut command = self.ground.tachikoma(&["status", "--json"]);
+        let output = command.stdout(Stdio::piped()).output().map_err(text)?;
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            false => Err(format!("`status` ended with {}", output.status)),
+        }
+    }
+
+    /// The loop goes on once nothing stands in its way: it does two more iterations, and its books are in order.
+    pub fn go_on(&self) -> Result<Books, String> {
+        let before = Books::read(self.ground.path())?.map_or(0, |books| books.state.iteration);
+        let limit = before + 2;
+        let code = self.start_up_to(limit)?.wait(PATIENCE)?;
+        if code != Some(LIMIT_REACHED) {
+            let complaints = self.complaints();
+            return Err(format!(
+                "the loop does not go on: exit code {code:?}, {complaints}"
+            ));
+        }
+        self.expect_nobody()?;
+        let books = self.audit()?.ok_or("there is no loop after a run")?;
+        let last = self.ran()?.last().map(|(iteration, _)| *iteration);
+        if books.state.stats.iterations != limit || last != Some(limit) {
+            return Err(format!(
+                "iteration {limit} should be the last: {:?}, and the agent's last was {last:?}",
+                books.state.stats
+            ));
+        }
+        Ok(books)
+    }
+
+    /// Where a file of the loop's journal is.
+    pub fn journal(&self) -> Result<PathBuf, String> {
+        let loops = self.ground.path().join(".ralph/loops");
+        let dir = fs::read_dir(loops).map_err(text)?.next();
+        let dir = dir.ok_or("there is no loop")?.map_err(text)?.path();
+        Ok(dir.join("journal-0001.jsonl"))
+    }
+}
+
+impl Drop for Victim {
+    /// After a failure the loop may still run, under a tracer that was ended or without one.
+    fn drop(&mut self) {
+        for pid in processes_with(&self.outside()) {
+            if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                // It may have ended by itself.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
