@@ -3,6 +3,7 @@
 
 mod effects;
 mod open;
+mod upkeep;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,6 +25,8 @@ use crate::session::process::{LaunchNews, LiveLaunch};
 use crate::store::StoreError;
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
+
+use upkeep::{Task, Upkeep};
 
 pub use open::{Found, OpenError};
 
@@ -56,6 +59,8 @@ pub struct LoopRunner {
     leftovers: Vec<Leftover>,
     /// When the whole process was about to be stopped.
     suspended: Option<std::time::Instant>,
+    /// What is done beside the loop.
+    upkeep: Upkeep,
 }
 
 /// Why a run ended without an outcome. What was recorded before is safe, and the loop can be taken up again.
@@ -111,12 +116,14 @@ impl LoopRunner {
         let result = self.run_to_end().await;
         drop(duty);
         self.put_away().await;
+        self.tidy_up().await;
         result
     }
 
     /// Gives the working directory back in good order.
     pub async fn close(mut self) {
         self.put_away().await;
+        self.upkeep.finish().await;
         if let Some(control) = self.control.take() {
             control.close().await;
         }
@@ -133,6 +140,9 @@ impl LoopRunner {
             self.take(Input::Decline { signal }).await?;
         } else {
             self.start().await?;
+            if self.found == Found::Nothing {
+                self.prune_loops();
+            }
         }
         loop {
             if let Some(outcome) = self.state.outcome() {
@@ -206,6 +216,8 @@ impl LoopRunner {
         if self.journal.is_full() {
             let opened = self.journal.next_segment(&mut self.state, now);
             self.publish(opened.map_err(RunError::Journal)?);
+            self.upkeep
+                .leave(Task::CompressSegments(self.journal.closed()));
         }
         for effect in decided.effects {
             self.perform(effect).await;
@@ -213,7 +225,7 @@ impl LoopRunner {
         Ok(())
     }
 
-    fn publish(&self, record: Record) {
+    fn publish(&mut self, record: Record) {
         let ends_something = matches!(
             record.event,
             LoopEvent::IterationCompleted { .. } | LoopEvent::IterationFailed { .. }
@@ -371,6 +383,9 @@ impl LoopRunner {
         let exit = launch.exit.take();
         let final_text = launch.final_text.take().unwrap_or(output.final_text);
         launch.join().await;
+        if let Some(path) = output.transcript {
+            self.upkeep.leave(Task::CompressTranscript(path));
+        }
         if let Some(error) = output.transcript_error {
             let warning = format!(
                 "the transcript of iteration {} is incomplete: {error}",

@@ -1,8 +1,10 @@
 //! What is kept on disk: the journal of each loop and the lock of the working directory.
 
+pub mod compressed;
 pub mod journal;
 pub mod lock;
 pub mod loops;
+pub mod retention;
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
