@@ -7,9 +7,11 @@ pub mod loops;
 pub mod retention;
 
 use std::fs::{DirBuilder, OpenOptions};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
 
 /// The directory below the working directory in which everything of ours lives. Other tools may use it too.
 pub const RALPH_DIR: &str = ".ralph";
@@ -69,6 +71,42 @@ pub(crate) fn make_dir(path: &Path) -> Result<(), StoreError> {
         .mode(0o700)
         .create(path)
         .map_err(StoreError::io("create directory", path))?;
+    refuse_link(path)
+}
+
+/// Checks a directory of ours that may be there already: no part of its path from `.ralph` on is a symbolic link, and
+/// it is for the owner alone. `.ralph` itself keeps its mode, since other tools may use it; what does not lie below it
+/// is the user's to arrange.
+pub(crate) fn check_dir(working_dir: &Path, dir: &Path) -> Result<(), StoreError> {
+    let ralph = working_dir.join(RALPH_DIR);
+    let Ok(below) = dir.strip_prefix(&ralph) else {
+        return Ok(());
+    };
+    if below.components().any(|part| part == Component::ParentDir) {
+        return Ok(());
+    }
+    let parts = below.components().scan(ralph.clone(), |path, part| {
+        path.push(part);
+        Some(path.clone())
+    });
+    for path in [ralph.clone()].into_iter().chain(parts) {
+        match refuse_link(&path) {
+            // Whoever makes it, or writes there, finds out.
+            Err(StoreError::Io { source, .. }) if is_missing(&source) => return Ok(()),
+            checked => checked?,
+        }
+    }
+    if dir != ralph {
+        make_private(dir)?;
+    }
+    Ok(())
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+fn refuse_link(path: &Path) -> Result<(), StoreError> {
     let metadata =
         std::fs::symlink_metadata(path).map_err(StoreError::io("look at directory", path))?;
     if metadata.is_symlink() {
@@ -78,10 +116,26 @@ pub(crate) fn make_dir(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// Takes a directory away from all but its owner, if that is us.
+fn make_private(dir: &Path) -> Result<(), StoreError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let failed = |errno: rustix::io::Errno| StoreError::io("use directory", dir)(errno.into());
+    let Ok(opened) = rustix::fs::open(dir, flags, Mode::empty()) else {
+        // No directory, or not ours: whoever writes there finds out.
+        return Ok(());
+    };
+    let stat = rustix::fs::fstat(&opened).map_err(failed)?;
+    let open_to_others = Mode::from_raw_mode(stat.st_mode).intersects(Mode::RWXG | Mode::RWXO);
+    if open_to_others && stat.st_uid == rustix::process::geteuid().as_raw() {
+        rustix::fs::fchmod(&opened, Mode::RWXU).map_err(failed)?;
+    }
+    Ok(())
+}
+
 /// Returns options to open a file of ours: for the owner alone, and never through a symbolic link.
 pub(crate) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
-    let no_follow = rustix::fs::OFlags::NOFOLLOW.bits();
+    let no_follow = OFlags::NOFOLLOW.bits();
     options
         .mode(0o600)
         .custom_flags(i32::try_from(no_follow).unwrap_or(0));

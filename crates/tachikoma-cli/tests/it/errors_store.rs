@@ -3,13 +3,13 @@
 use std::fs::{self, OpenOptions};
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use insta::assert_snapshot;
 use tachikoma_testkit::{Scratch, Tool};
 
 use crate::support::{
-    CLAIMS, await_events, journal, journals, kill, loops, run, shown, start_busy, status,
+    CLAIMS, await_events, files, journal, journals, kill, loops, run, shown, start_busy, status,
     tachikoma, unprivileged, with_history,
 };
 
@@ -111,6 +111,75 @@ fn a_symbolic_link_where_the_directory_belongs() {
     ");
     let written = fs::read_dir(elsewhere).expect("it is ours").count();
     assert_eq!(written, 0, "no symbolic link is followed");
+}
+
+#[test]
+fn a_symbolic_link_below_the_directory() {
+    for name in ["loops", "sessions"] {
+        let scratch = with_history();
+        let (place, elsewhere) = (
+            scratch.path().join(".ralph").join(name),
+            scratch.home().join("elsewhere"),
+        );
+        if place.exists() {
+            fs::rename(&place, &elsewhere).expect("it is ours");
+        } else {
+            fs::create_dir(&elsewhere).expect("it is ours");
+        }
+        symlink(&elsewhere, &place).expect("it is ours");
+        let before = files(&elsewhere);
+        let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2", "--", "echo", "x"]);
+        assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+        let why = format!(
+            "error: use directory {}: it is a symbolic link, and those are not followed\n",
+            place.display()
+        );
+        assert!(ran.stderr.contains(&why), "{}", ran.stderr);
+        assert_eq!(files(&elsewhere), before, "no symbolic link is followed");
+    }
+}
+
+#[test]
+fn a_symbolic_link_that_the_agent_makes_fails_the_next_iteration() {
+    let scratch = Scratch::new();
+    let elsewhere = scratch.home().join("elsewhere");
+    fs::create_dir(&elsewhere).expect("it is ours");
+    scratch.write(
+        "tachikoma.toml",
+        "[stop_conditions]\nmax_consecutive_failures = 1\n",
+    );
+    let script = format!(
+        "rm -rf .ralph/sessions; ln -s {} .ralph/sessions; echo x",
+        elsewhere.display()
+    );
+    let ran = tachikoma(&scratch).run(run(&[], &script));
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    let why = ".ralph/sessions: it is a symbolic link";
+    assert!(ran.stdout.contains(why), "{}", ran.snapshot());
+}
+
+#[test]
+fn our_directories_are_closed_to_others_and_theirs_are_left_alone() {
+    let scratch = with_history();
+    let mut ours = vec![
+        scratch.path().join(".ralph/loops"),
+        scratch.path().join(".ralph/sessions"),
+    ];
+    ours.extend(loops(&scratch));
+    fs::create_dir_all(&ours[1]).expect("it is ours");
+    let theirs = [
+        scratch.path().join(".ralph"),
+        scratch.path().join(".ralph/other-tool"),
+    ];
+    fs::create_dir(&theirs[1]).expect("it is ours");
+    for dir in ours.iter().chain(&theirs) {
+        set_mode(dir, 0o755);
+    }
+    let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2", "--", "echo", "x"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let mode = |dir: &PathBuf| fs::metadata(dir).expect("it is ours").permissions().mode() & 0o777;
+    assert_eq!(ours.iter().map(mode).collect::<Vec<_>>(), [0o700; 3]);
+    assert_eq!(theirs.iter().map(mode).collect::<Vec<_>>(), [0o755; 2]);
 }
 
 /// Changes one byte of the only journal, the first that equals `from` after `after`.

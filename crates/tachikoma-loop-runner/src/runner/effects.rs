@@ -14,7 +14,7 @@ use crate::prompt;
 use crate::session::process::LiveLaunch;
 use crate::session::pump::Pump;
 use crate::session::transcript::Transcript;
-use crate::store::make_dir;
+use crate::store::{StoreError, check_dir, make_dir};
 
 impl LoopRunner {
     /// Carries out one wish. What cannot be done is news like any other.
@@ -74,6 +74,7 @@ impl LoopRunner {
         if self.guard.is_none() {
             self.start_guard().map_err(|error| chain(&error))?;
         }
+        self.prepare_transcripts().map_err(|error| chain(&error))?;
         let pipes =
             |what: io::Result<_>| what.map_err(|error| format!("no pipe for the agent: {error}"));
         let stdin = input(plan.stdin.as_bytes())
@@ -97,7 +98,6 @@ impl LoopRunner {
         guard
             .spawn(spawn)
             .map_err(|error| format!("the agent cannot be started: {error}"))?;
-        self.prepare_transcripts();
         let directory = self.config.transcripts_dir(self.state.loop_id);
         let bytes_max = self.config.settings.session.transcript_max_bytes;
         let transcript = Transcript::new(directory, iteration.into(), attempt, bytes_max);
@@ -163,12 +163,17 @@ impl LoopRunner {
     }
 
     /// Makes the directory in which loops have their transcripts, but never the working directory, should it be gone.
-    fn prepare_transcripts(&self) {
+    ///
+    /// # Errors
+    /// What is there leads elsewhere.
+    fn prepare_transcripts(&self) -> Result<(), StoreError> {
         let state_dir = self.config.resolve(&self.config.settings.session.state_dir);
+        check_dir(&self.config.working_dir, &state_dir)?;
         if self.config.working_dir.is_dir() && !state_dir.is_dir() {
             // The first transcript that cannot be written tells.
             let _ = make_dir(&state_dir);
         }
+        Ok(())
     }
 }
 

@@ -16,7 +16,7 @@ use crate::process::orphans;
 use crate::prompt::{self, PromptError};
 use crate::store::journal::Journal;
 use crate::store::lock::{Holder, LockError, WorkLock};
-use crate::store::{StoreError, journal, loops};
+use crate::store::{StoreError, check_dir, journal, loops};
 
 /// What was found in the working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +84,7 @@ impl LoopRunner {
             orphans::end_leftovers(&dead.loop_id.to_string())
         });
         let current = loops::current(&config.working_dir)?;
+        check_dirs(&config, current)?;
         let (journal, state, mut clock, found) = open_journal(&config, current, leftovers.len())?;
         let (handle, ends) = handle::channel(Status::of(&state, true));
         let bound = Server::bind(&config.runtime_dir, state.loop_id, handle.clone());
@@ -142,6 +143,21 @@ fn preflight(config: &LoopConfig, agent: &tachikoma_agents::Agent) -> Result<(),
     let plan = agent.plan(&Turn { prompt: "" });
     let searched = search_path(&plan, config.search_path.as_ref());
     find_program(Path::new(&plan.program), working_dir, searched).map_err(OpenError::Program)
+}
+
+/// Checks the directories that are there already and will be written to.
+fn check_dirs(config: &LoopConfig, current: Option<LoopId>) -> Result<(), StoreError> {
+    let working_dir = &config.working_dir;
+    check_dir(working_dir, &loops::all(working_dir))?;
+    check_dir(
+        working_dir,
+        &config.resolve(&config.settings.session.state_dir),
+    )?;
+    if let Some(loop_id) = current {
+        check_dir(working_dir, &loops::dir(working_dir, loop_id))?;
+        check_dir(working_dir, &config.transcripts_dir(loop_id))?;
+    }
+    Ok(())
 }
 
 fn open_journal(

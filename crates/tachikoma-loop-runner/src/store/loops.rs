@@ -10,10 +10,12 @@ use super::{RALPH_DIR, StoreError, journal};
 /// Returns the directory of a loop.
 #[must_use]
 pub fn dir(working_dir: &Path, loop_id: LoopId) -> PathBuf {
-    working_dir
-        .join(RALPH_DIR)
-        .join("loops")
-        .join(loop_id.to_string())
+    all(working_dir).join(loop_id.to_string())
+}
+
+/// Returns the directory of all loops.
+pub(crate) fn all(working_dir: &Path) -> PathBuf {
+    working_dir.join(RALPH_DIR).join("loops")
 }
 
 /// Finds the current loop of a working directory: the one that was begun last. A loop's clock goes on after that of
@@ -25,7 +27,7 @@ pub fn dir(working_dir: &Path, loop_id: LoopId) -> PathBuf {
 /// # Errors
 /// The loops cannot be listed.
 pub fn current(working_dir: &Path) -> Result<Option<LoopId>, StoreError> {
-    let loops = working_dir.join(RALPH_DIR).join("loops");
+    let loops = all(working_dir);
     let entries = match std::fs::read_dir(&loops) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

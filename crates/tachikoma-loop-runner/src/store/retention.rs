@@ -11,7 +11,7 @@ use tachikoma_core::{LoopId, Timestamp};
 
 use super::compressed::open_dir;
 use super::journal::{self, segment};
-use super::{RALPH_DIR, StoreError};
+use super::{RALPH_DIR, StoreError, loops};
 use crate::session::transcripts;
 
 /// Enough to look back at what was tried in the last days, and few enough to list.
@@ -29,10 +29,10 @@ pub fn prune(
     current: LoopId,
     called_off: &AtomicBool,
 ) -> Result<(), StoreError> {
-    let path = working_dir.join(RALPH_DIR).join("loops");
+    let path = loops::all(working_dir);
     // A link in the place of `.ralph` leads to loops that are not of this directory.
     open_dir(&working_dir.join(RALPH_DIR)).map_err(StoreError::io("open", &path))?;
-    let loops = open_dir(&path).map_err(StoreError::io("open", &path))?;
+    let above = open_dir(&path).map_err(StoreError::io("open", &path))?;
     let mut found = list(&path)?;
     found.sort();
     let excess = found.len().saturating_sub(LOOPS_KEPT);
@@ -41,7 +41,7 @@ pub fn prune(
             break;
         }
         if loop_id != current {
-            let _ = remove(&loops, state_dir, loop_id);
+            let _ = remove(&above, state_dir, loop_id);
         }
     }
     Ok(())

@@ -237,9 +237,11 @@ fn the_order_of_a_turn_is_end_then_reboot_then_pause_then_wait_then_iteration() 
 fn the_report_of_an_iteration_says_all_that_is_known() {
     let mut play = Play::up(stream());
     play.seconds(7).measured(900).resulted(true).claimed();
-    let report = play.journal.iter().find_map(|record| match &record.event {
-        LoopEvent::IterationCompleted { report } => Some(report.clone()),
-        _ => None,
+    let report = play.journal.iter().find_map(|record| {
+        let LoopEvent::IterationCompleted { report } = &record.event else {
+            return None;
+        };
+        Some(report.clone())
     });
     assert_eq!(
         report,
