@@ -2,8 +2,10 @@
 //! carries out its wishes.
 
 mod effects;
+mod news;
 mod open;
 mod save;
+mod upkeep;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,8 +13,8 @@ use std::sync::Arc;
 use rustix::process::WaitOptions;
 use tachikoma_agents::Agent;
 use tachikoma_core::{
-    Answer, Generation, Input, InvalidState, Leftover, LoopEvent, News, Outcome, Policy, Record,
-    Runner, State, Status, Ticket, Timestamp, step,
+    Answer, Input, InvalidState, Leftover, LoopEvent, Outcome, Policy, Record, Runner, State,
+    Status, Ticket, Timestamp, step,
 };
 use tokio::sync::oneshot;
 
@@ -26,6 +28,9 @@ use crate::store::StoreError;
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
 use crate::store::snapshot::Durability;
+
+use news::left_behind;
+use upkeep::{Task, Upkeep};
 
 pub use open::{Found, OpenError};
 
@@ -64,6 +69,8 @@ pub struct LoopRunner {
     leftovers: Vec<Leftover>,
     /// When the whole process was about to be stopped.
     suspended: Option<std::time::Instant>,
+    /// What is done beside the loop.
+    upkeep: Upkeep,
 }
 
 /// Why a run ended without an outcome. What was recorded before is safe, and the loop can be taken up again.
@@ -119,12 +126,14 @@ impl LoopRunner {
         let result = self.run_to_end().await;
         drop(duty);
         self.put_away().await;
+        self.tidy_up().await;
         result
     }
 
     /// Gives the working directory back in good order.
     pub async fn close(mut self) {
         self.put_away().await;
+        self.upkeep.finish().await;
         if let Some(control) = self.control.take() {
             control.close().await;
         }
@@ -141,6 +150,9 @@ impl LoopRunner {
             self.take(Input::Decline { signal }).await?;
         } else {
             self.start().await?;
+            if self.found == Found::Nothing {
+                self.prune_loops();
+            }
         }
         loop {
             if let Some(outcome) = self.state.outcome() {
@@ -223,6 +235,8 @@ impl LoopRunner {
         if self.journal.is_full() {
             let opened = self.journal.next_segment(&mut self.state, now);
             self.publish(opened.map_err(RunError::Journal)?);
+            self.upkeep
+                .leave(Task::CompressSegments(self.journal.closed()));
         }
         for effect in decided.effects {
             self.perform(effect).await;
@@ -234,7 +248,7 @@ impl LoopRunner {
         Ok(())
     }
 
-    fn publish(&self, record: Record) {
+    fn publish(&mut self, record: Record) {
         let ends_something = matches!(
             record.event,
             LoopEvent::IterationCompleted { .. } | LoopEvent::IterationFailed { .. }
@@ -322,103 +336,6 @@ impl LoopRunner {
         }
     }
 
-    fn guard_news(&mut self, news: GuardNews) -> Option<Input> {
-        match news {
-            GuardNews::Spawned { generation, pid } => {
-                let pid = u32::try_from(pid).unwrap_or_default();
-                Some(Input::Agent {
-                    generation: Generation(generation),
-                    news: News::Launched { pid },
-                })
-            }
-            GuardNews::SpawnFailed {
-                generation,
-                subject,
-                errno,
-                message,
-            } => {
-                let reason = self.not_launched(subject, errno, &message);
-                self.give_up_launch(Generation(generation));
-                self.queue.push_back(Input::Agent {
-                    generation: Generation(generation),
-                    news: News::NotLaunched { reason },
-                });
-                None
-            }
-            GuardNews::Exited {
-                generation,
-                exit,
-                leftovers,
-                leftovers_unnamed,
-            } => {
-                let launch = self
-                    .launch
-                    .as_mut()
-                    .filter(|launch| launch.generation.0 == generation)?;
-                launch.exit = Some((exit, leftovers));
-                launch.drain();
-                (leftovers_unnamed > 0).then(|| Input::Trouble {
-                    warning: format!("{leftovers_unnamed} more processes were left behind and ended than are named"),
-                })
-            }
-            GuardNews::Lost { survivors } => {
-                self.guard = None;
-                self.give_up_launch(self.state.generation);
-                if !survivors.is_empty() {
-                    let names: Vec<String> = survivors
-                        .iter()
-                        .map(|left| format!("{} (pid {})", left.name, left.pid))
-                        .collect();
-                    let warning = format!(
-                        "processes that cannot be killed are left: {}",
-                        names.join(", ")
-                    );
-                    self.queue.push_back(Input::Trouble { warning });
-                }
-                Some(Input::Agent {
-                    generation: self.state.generation,
-                    news: News::GuardLost,
-                })
-            }
-        }
-    }
-
-    async fn launch_news(&mut self, news: LaunchNews) -> Option<Input> {
-        let launch = self.launch.as_mut()?;
-        let generation = launch.generation;
-        let output = match news {
-            LaunchNews::Agent(news) => return Some(Input::Agent { generation, news }),
-            LaunchNews::FinalText(text) => {
-                launch.final_text = Some(text);
-                return None;
-            }
-            LaunchNews::Drained(output) => output,
-        };
-        let mut launch = self.launch.take()?;
-        let exit = launch.exit.take();
-        let final_text = launch.final_text.take().unwrap_or(output.final_text);
-        launch.join().await;
-        if let Some(error) = output.transcript_error {
-            let warning = format!(
-                "the transcript of iteration {} is incomplete: {error}",
-                self.state.iteration
-            );
-            self.queue.push_back(Input::Trouble { warning });
-        }
-        let (exit, leftovers) = exit?;
-        let promise = &self.config.settings.stop_conditions.completion_promise;
-        let claimed = tachikoma_agents::claims(&final_text, promise);
-        self.queue.push_back(Input::Agent {
-            generation,
-            news: News::Exited {
-                exit,
-                claimed,
-                leftovers,
-            },
-        });
-        None
-    }
-
     /// Ends whatever is left of the run. The journal stays open for the next one.
     async fn put_away(&mut self) {
         if let Some(guard) = self.guard.take() {
@@ -432,17 +349,6 @@ impl LoopRunner {
         self.queue.clear();
         self.suspended = None;
     }
-}
-
-fn left_behind(leftovers: &[Leftover]) -> Option<String> {
-    let name = |left: &Leftover| format!("{} (pid {})", left.name, left.pid);
-    let names: Vec<String> = leftovers.iter().map(name).collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "ended what an earlier runner had left behind: {}",
-            names.join(", ")
-        )
-    })
 }
 
 /// A runner that is dropped in the middle leaves its guard to itself, which ends everything and exits. What is left is to

@@ -3,3 +3,4 @@
 pub(crate) mod process;
 pub mod pump;
 pub mod transcript;
+pub mod transcripts;

@@ -1,9 +1,11 @@
 //! What is kept on disk: the journal of each loop and the lock of the working directory.
 
+pub mod compressed;
 pub mod journal;
 pub mod lock;
 pub mod loops;
 pub mod recover;
+pub mod retention;
 pub mod snapshot;
 
 use std::fs::{DirBuilder, OpenOptions};

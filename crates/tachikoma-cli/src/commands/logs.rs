@@ -1,11 +1,11 @@
 //! `tachikoma logs`: what the agent wrote, made harmless for the terminal.
 
-use std::fs::File;
-use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use tachikoma_agents::line::LineSplitter;
+use tachikoma_loop_runner::session::transcripts;
+use tachikoma_loop_runner::store::compressed;
 
 use crate::failure::Failure;
 use crate::out;
@@ -25,9 +25,11 @@ pub fn logs(place: &Place, iteration: Option<u32>) -> Result<ExitCode, Failure> 
         .session
         .state_dir;
     let dir = working_dir.join(state_dir).join(loop_id.to_string());
-    let mut files = transcripts(&dir);
-    let wanted = iteration.or_else(|| files.last().map(|(iteration, _)| *iteration));
-    files.retain(|(iteration, _)| Some(*iteration) == wanted);
+    // A directory that cannot be read has nothing to show, and the hint names it.
+    let mut files = transcripts::list(&dir).unwrap_or_default();
+    let wanted = iteration.map(u64::from);
+    let wanted = wanted.or_else(|| files.last().map(|file| file.iteration));
+    files.retain(|file| Some(file.iteration) == wanted);
     if files.is_empty() {
         let which = iteration.map_or_else(
             || "the agent".to_owned(),
@@ -36,28 +38,15 @@ pub fn logs(place: &Place, iteration: Option<u32>) -> Result<ExitCode, Failure> 
         let what = format!("{which} has written nothing, or it is not kept any more");
         return Err(Failure::new(what).hint(format!("transcripts are in {}", dir.display())));
     }
-    for (_, path) in &files {
-        print(path).map_err(|error| Failure::new(format!("read {}: {error}", path.display())))?;
+    for file in &files {
+        let unread = |error| Failure::new(format!("read {}: {error}", file.path.display()));
+        print(&file.path).map_err(unread)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lists the transcripts of a loop, oldest first.
-fn transcripts(dir: &Path) -> Vec<(u32, PathBuf)> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut files: Vec<(u32, PathBuf)> = entries
-        .filter_map(|entry| {
-            let name = entry.file_name();
-            let (iteration, _) = name.to_str()?.split_once('.')?;
-            Some((iteration.parse().ok()?, entry.path()))
-        })
-        .collect();
-    files.sort();
-    files
-}
-
 fn print(path: &Path) -> std::io::Result<()> {
-    let mut reader = BufReader::with_capacity(LINE_BYTES_MAX, File::open(path)?);
+    let mut reader = compressed::open(path)?.content;
     let mut lines = LineSplitter::new(LINE_BYTES_MAX);
     let mut each = |line: tachikoma_agents::line::Line<'_>| {
         let cut = if line.omitted_bytes > 0 {

@@ -15,5 +15,6 @@ mod live_terminal;
 mod outcomes;
 mod outcomes_status;
 mod resume;
+mod retention;
 mod support;
 mod turns;

@@ -13,11 +13,8 @@ use crate::process::{Spawn, SpawnSubject, input, output};
 use crate::prompt;
 use crate::session::process::LiveLaunch;
 use crate::session::pump::Pump;
-use crate::session::transcript::{self, Transcript};
+use crate::session::transcript::Transcript;
 use crate::store::{StoreError, check_dir, make_dir};
-
-/// Transcripts are pruned once in so many iterations: listing a directory costs more than a few files too many.
-const PRUNE_EVERY: u32 = 16;
 
 impl LoopRunner {
     /// Carries out one wish. What cannot be done is news like any other.
@@ -177,16 +174,6 @@ impl LoopRunner {
             let _ = make_dir(&state_dir);
         }
         Ok(())
-    }
-
-    pub(super) fn prune_transcripts(&self) {
-        if !self.state.stats.iterations.is_multiple_of(PRUNE_EVERY) {
-            return;
-        }
-        let directory = self.config.transcripts_dir(self.state.loop_id);
-        let keep = self.config.settings.session.transcripts_kept;
-        // Files too many are no reason to trouble anyone; the next time does it.
-        let _ = transcript::prune(&directory, usize::try_from(keep).unwrap_or(usize::MAX));
     }
 }
 

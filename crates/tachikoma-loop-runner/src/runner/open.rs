@@ -7,6 +7,7 @@ use tachikoma_core::{LoopId, Outcome, State, Status, Ticket};
 
 use super::LoopRunner;
 use super::effects::{find_program, search_path};
+use super::upkeep::Upkeep;
 use crate::clock::Clock;
 use crate::config::{AgentError, LoopConfig};
 use crate::control::{Server, ServerError};
@@ -126,6 +127,7 @@ impl LoopRunner {
             save_failed: false,
             unsaved: None,
             suspended: None,
+            upkeep: Upkeep::default(),
         })
     }
 }

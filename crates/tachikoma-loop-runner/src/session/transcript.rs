@@ -4,9 +4,7 @@
 //! the disk holds no more than the bound. Closing joins them into one file that says how much was left out; while it
 //! copies, the disk holds a quarter more.
 
-use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -14,11 +12,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 
+use crate::store::compressed;
+
 /// An attempt is repeated under one number only if its record was lost; more than this many files of one are a mistake.
 const REPEATS_MAX: u32 = 100;
 
 /// What the two tail files are called besides the transcript's name.
-const TAIL_SUFFIXES: [&str; 2] = [".tail-a", ".tail-b"];
+pub(super) const TAIL_SUFFIXES: [&str; 2] = [".tail-a", ".tail-b"];
 
 /// One attempt's transcript. Nothing is created before the first byte.
 #[derive(Debug)]
@@ -112,6 +112,10 @@ impl Open {
                 _ => format!("{iteration:06}.{attempt}.{repeat}.log"),
             };
             match create_file(&directory, &name) {
+                // Looked for afterwards: while the earlier one is being compressed, one of the two names is always taken.
+                Ok(_) if is_there(&directory, &format!("{name}{}", compressed::SUFFIX)) => {
+                    rustix::fs::unlinkat(&directory, &name, AtFlags::empty())?;
+                }
                 Ok(head) => {
                     return Ok(Self {
                         directory,
@@ -190,55 +194,6 @@ impl Open {
     }
 }
 
-/// Deletes the transcripts of all iterations but the last `keep` that have one; 0 keeps all. Other files stay.
-///
-/// # Errors
-/// If the directory cannot be read, or with the first file that cannot be deleted, after trying all.
-pub fn prune(directory: &Path, keep: usize) -> io::Result<()> {
-    if keep == 0 {
-        return Ok(());
-    }
-    let entries = match fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    let mut ours = Vec::new();
-    for entry in entries {
-        let entry = entry?;
-        if let (Some(iteration), true) = (
-            iteration_of(&entry.file_name()),
-            entry.file_type()?.is_file(),
-        ) {
-            ours.push((iteration, entry.path()));
-        }
-    }
-    let iterations: BTreeSet<u64> = ours.iter().map(|(iteration, _)| *iteration).collect();
-    let Some(first_kept) = iterations.iter().rev().nth(keep - 1) else {
-        return Ok(());
-    };
-    let old = ours.iter().filter(|(iteration, _)| iteration < first_kept);
-    let deleted = old.map(|(_, path)| fs::remove_file(path));
-    deleted.fold(Ok(()), io::Result::and)
-}
-
-/// Returns the iteration of a file that has one of our names: `000012.1.log`, `000012.1.2.log`, with a tail's suffix or not.
-fn iteration_of(name: &OsStr) -> Option<u64> {
-    let name = name.to_str()?;
-    let name = TAIL_SUFFIXES
-        .iter()
-        .find_map(|suffix| name.strip_suffix(suffix))
-        .unwrap_or(name);
-    let mut numbers = name.strip_suffix(".log")?.split('.');
-    let iteration = numbers.next().filter(|number| number.len() >= 6)?;
-    let rest: Vec<_> = numbers.collect();
-    let digits = |number: &&str| number.bytes().all(|byte| byte.is_ascii_digit());
-    let ours = matches!(rest.len(), 1 | 2)
-        && rest.iter().all(|number| !number.is_empty())
-        && rest.iter().chain([&iteration]).all(digits);
-    iteration.parse().ok().filter(|_| ours)
-}
-
 /// Opens the directory, made if need be; the last component must not be a link to somewhere else. The directory above it
 /// must be there: a working directory that was removed must not come back empty because its agent said something.
 fn open_directory(path: &Path) -> io::Result<OwnedFd> {
@@ -251,6 +206,10 @@ fn open_directory(path: &Path) -> io::Result<OwnedFd> {
         }
         Err(error) => Err(error.into()),
     }
+}
+
+fn is_there(directory: &OwnedFd, name: &str) -> bool {
+    rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
 }
 
 fn create_file(directory: &OwnedFd, name: &str) -> io::Result<File> {
@@ -267,6 +226,7 @@ fn split(bytes: &[u8], at: u64) -> (&[u8], &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     fn written(directory: &Path, bytes_max: u64, pieces: &[&[u8]]) -> Option<String> {
@@ -352,6 +312,14 @@ mod tests {
     }
 
     #[test]
+    fn earlier_attempt_that_was_compressed_is_not_overwritten_either() {
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join("000012.1.log.zst"), "first").unwrap();
+        written(place.path(), 100, &[b"again"]).unwrap();
+        assert_eq!(names(place.path()), ["000012.1.2.log", "000012.1.log.zst"]);
+    }
+
+    #[test]
     fn no_link_is_followed() {
         let place = tempfile::tempdir().unwrap();
         let victim = place.path().join("victim");
@@ -364,39 +332,5 @@ mod tests {
         symlink(&directory, &link).unwrap();
         let mut transcript = Transcript::new(link, 1, 1, 100);
         assert!(transcript.write(b"x").is_err(), "nor a directory's");
-    }
-
-    #[test]
-    fn pruning_deletes_only_what_is_ours_and_old() {
-        let place = tempfile::tempdir().unwrap();
-        let all = [
-            "000001.1.log",
-            "000002.1.log",
-            "000002.2.log.tail-a",
-            "000009.1.log",
-            "1000000.1.log",
-        ];
-        let others = [
-            "notes.log",
-            "000001.log",
-            "000001.1.txt",
-            "000001.x.log",
-            "1.1.log",
-        ];
-        for name in all.iter().chain(&others) {
-            fs::write(place.path().join(name), "x").unwrap();
-        }
-        prune(place.path(), 0).unwrap();
-        assert_eq!(
-            names(place.path()).len(),
-            all.len() + others.len(),
-            "0 keeps all"
-        );
-        prune(place.path(), 2).unwrap();
-        let mut expected: Vec<&str> = others.to_vec();
-        expected.extend(["000009.1.log", "1000000.1.log"]);
-        expected.sort_unstable();
-        assert_eq!(names(place.path()), expected);
-        prune(&place.path().join("missing"), 2).unwrap();
     }
 }

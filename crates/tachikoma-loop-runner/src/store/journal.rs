@@ -1,12 +1,14 @@
 //! The journal: the truth about a loop, one checksummed record per line. `docs/journal-format.md` describes it.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopEvent, LoopId, Record, Seq, State, Timestamp};
 
-use super::{StoreError, make_dir, private, sync_dir};
+use super::{StoreError, compressed, make_dir, private, sync_dir};
+
+pub(crate) mod segment;
 
 /// The format that this version writes, and the newest it reads.
 pub const FORMAT: u32 = 1;
@@ -154,6 +156,14 @@ impl Journal {
         self.len += self.buffer.len() as u64;
         self.synced = false;
         Ok(())
+    }
+
+    /// Returns the closed segments: all before the one that is written.
+    pub(crate) fn closed(&self) -> segment::Closed {
+        segment::Closed {
+            dir: self.dir.clone(),
+            before: self.segment,
+        }
     }
 
     /// Returns whether the segment is full and [`Journal::next_segment`] is due.
@@ -318,7 +328,9 @@ pub(super) fn seq_of(line: &[u8]) -> Option<u64> {
 /// Reads the first record of a segment, if it is whole.
 pub(super) fn first_record(path: &Path) -> Option<Record> {
     let mut line = String::new();
-    BufReader::new(File::open(path).ok()?)
+    compressed::open(path)
+        .ok()?
+        .content
         .read_line(&mut line)
         .ok()?;
     decode(line.strip_suffix('\n')?).ok()
@@ -344,21 +356,20 @@ pub(super) fn begun(dir: &Path) -> Result<Option<Timestamp>, StoreError> {
     let Some((_, path)) = segments(dir)?.into_iter().next() else {
         return Ok(None);
     };
-    let file = File::open(&path).map_err(StoreError::io("open", &path))?;
+    let mut opened = compressed::open(&path).map_err(StoreError::io("open", &path))?;
     let mut line = Vec::new();
-    BufReader::new(&file)
-        .read_until(b'\n', &mut line)
-        .map_err(StoreError::io("read", &path))?;
-    if line.pop() != Some(b'\n') {
-        return Ok(None);
+    match opened.content.read_until(b'\n', &mut line) {
+        Err(error) if compressed::is_damage(&error) => line.clear(),
+        Err(error) => return Err(StoreError::io("read", &opened.path)(error)),
+        Ok(_) if line.pop() != Some(b'\n') => return Ok(None),
+        Ok(_) => (),
     }
     if let Ok(begun) = serde_json::from_slice::<Begun>(&line) {
         return Ok(Some(begun.time));
     }
-    let modified = file
-        .metadata()
+    let modified = std::fs::metadata(&opened.path)
         .and_then(|metadata| metadata.modified())
-        .map_err(StoreError::io("look at", &path))?;
+        .map_err(StoreError::io("look at", &opened.path))?;
     Ok(Some(crate::clock::timestamp_of(modified)))
 }
 
@@ -368,6 +379,9 @@ fn replay(dir: &Path) -> Result<Replayed, StoreError> {
         let source = std::io::Error::from(std::io::ErrorKind::NotFound);
         return Err(StoreError::io("find a journal in", dir)(source));
     };
+    if compressed::is_compressed(&last) {
+        return Err(segment::unfollowed(last));
+    }
     let mut state: Option<State> = None;
     let mut len = 0;
     for (_, path) in &segments {
@@ -421,16 +435,17 @@ fn read_segment(
     path: &Path,
     mut each: impl FnMut(usize, Record) -> Result<(), StoreError>,
 ) -> Result<u64, StoreError> {
-    let file = File::open(path).map_err(StoreError::io("open", path))?;
-    let mut reader = BufReader::new(file);
+    let opened = compressed::open(path).map_err(StoreError::io("open", path))?;
+    let (path, mut reader) = (opened.path.as_path(), opened.content);
     let mut text = Vec::new();
     let mut len = 0;
     for line in 1.. {
         text.clear();
         let read = reader
             .read_until(b'\n', &mut text)
-            .map_err(StoreError::io("read", path))?;
+            .map_err(|error| segment::unread(path, line, error))?;
         if text.pop() != Some(b'\n') {
+            segment::check_end(path, line, read)?;
             break;
         }
         if let Some(error) = newer(path, &text).filter(|_| line == 1) {
@@ -470,17 +485,13 @@ pub(super) fn segments(dir: &Path) -> Result<Vec<(u32, PathBuf)>, StoreError> {
     for entry in std::fs::read_dir(dir).map_err(StoreError::io("list", dir))? {
         let entry = entry.map_err(StoreError::io("list", dir))?;
         let name = entry.file_name();
-        let number = name.to_str().and_then(|name| {
-            name.strip_prefix("journal-")?
-                .strip_suffix(".jsonl")?
-                .parse()
-                .ok()
-        });
-        if let Some(number) = number {
+        if let Some(number) = name.to_str().and_then(segment::number) {
             found.push((number, entry.path()));
         }
     }
+    // The plain one of two stands first by its name, and counts.
     found.sort();
+    found.dedup_by_key(|(number, _)| *number);
     Ok(found)
 }
 

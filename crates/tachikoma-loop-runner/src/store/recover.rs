@@ -1,13 +1,12 @@
 //! Finding the state of a loop again: the snapshot and the tail of the journal, or the journal alone.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopEvent, LoopId, Record, State};
 
 use super::journal::{self, Journal};
-use super::{StoreError, snapshot};
+use super::{StoreError, compressed, snapshot};
 
 /// Where a state was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,8 +208,9 @@ impl Tail {
         path: &Path,
         stop_at: Option<usize>,
     ) -> Result<(), StoreError> {
-        let file = File::open(path).map_err(StoreError::io("open", path))?;
-        let mut reader = BufReader::new(file);
+        let mut reader = compressed::open(path)
+            .map_err(StoreError::io("open", path))?
+            .content;
         let (mut text, mut len, mut damaged) = (Vec::new(), 0, Vec::new());
         // The number of a record is that of its line, but for a constant.
         let mut offset = None;

@@ -5,6 +5,7 @@ mod loop_child;
 mod loop_command;
 mod loop_life;
 mod loop_support;
+mod loop_upkeep;
 mod process_cost;
 mod process_end;
 mod process_ladder;

@@ -1,0 +1,208 @@
+//! What can be done beside the loop: compressing what is closed, and clearing away what is old. One thread does it, one
+//! task after the other, so that no iteration waits for it. A task that is not done is done at the end of a later run.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tachikoma_core::LoopId;
+use tokio::sync::oneshot;
+
+use super::LoopRunner;
+use crate::session::transcripts;
+use crate::store::journal::segment;
+use crate::store::retention;
+
+/// Tasks that may wait. When the disk is that far behind, more of them are left to the end of the run.
+const TASKS_MAX: usize = 64;
+
+/// The largest files take a second; whoever has ended the loop should not have to wait for a slow disk.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A task that is called off looks up within milliseconds, unless the disk hangs.
+const CALL_OFF_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Transcripts are pruned once in so many iterations: listing a directory costs more than a few files too many.
+const PRUNE_EVERY: u32 = 16;
+
+/// Something to be done.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// The journal has closed segments.
+    CompressSegments(segment::Closed),
+    /// A transcript was closed.
+    CompressTranscript(PathBuf),
+    /// No transcript of the loop is being written.
+    CompressTranscripts { directory: PathBuf },
+    /// Transcripts of old iterations go.
+    PruneTranscripts { directory: PathBuf, keep: usize },
+    /// Old loops go.
+    PruneLoops {
+        working_dir: PathBuf,
+        state_dir: PathBuf,
+        current: LoopId,
+    },
+}
+
+impl Task {
+    /// Files too many or too large are no reason to trouble anyone: errors are left to the next time.
+    fn perform(self, called_off: &AtomicBool) {
+        match self {
+            Self::CompressSegments(closed) => {
+                let _ = closed.compress(called_off);
+            }
+            Self::CompressTranscript(path) => {
+                let _ = transcripts::compress(&path, called_off);
+            }
+            Self::CompressTranscripts { directory } => {
+                let _ = transcripts::compress_closed(&directory, called_off);
+            }
+            Self::PruneTranscripts { directory, keep } => {
+                let _ = transcripts::prune(&directory, keep);
+            }
+            Self::PruneLoops {
+                working_dir,
+                state_dir,
+                current,
+            } => {
+                let _ = retention::prune(&working_dir, &state_dir, current, called_off);
+            }
+        }
+    }
+}
+
+/// The thread beside the loop, while there is one.
+#[derive(Debug, Default)]
+pub(super) struct Upkeep {
+    worker: Option<Worker>,
+}
+
+#[derive(Debug)]
+struct Worker {
+    tasks: SyncSender<Task>,
+    called_off: Arc<AtomicBool>,
+    ended: oneshot::Receiver<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Upkeep {
+    /// Leaves a task to the thread, without waiting for anything.
+    pub fn leave(&mut self, task: Task) {
+        if self.worker.is_none() {
+            self.worker = Worker::start();
+        }
+        if let Some(worker) = &self.worker {
+            // Too many at a time: the end of the run does what is left.
+            let _ = worker.tasks.try_send(task);
+        }
+    }
+
+    /// Waits until everything is done, but not for long.
+    pub async fn finish(&mut self) {
+        if let Some(worker) = self.worker.take() {
+            worker.finish().await;
+        }
+    }
+}
+
+/// A runner that is dropped in the middle calls off what is under way: the next one does it again.
+impl Drop for Upkeep {
+    fn drop(&mut self) {
+        if let Some(worker) = &self.worker {
+            worker.called_off.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Worker {
+    fn start() -> Option<Self> {
+        let (tasks, waiting) = sync_channel::<Task>(TASKS_MAX);
+        let (end, ended) = oneshot::channel();
+        let called_off = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&called_off);
+        let work = move || {
+            // Ends when nobody can send a task any more, or all are called off.
+            for task in waiting {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                task.perform(&stop);
+            }
+            // Nobody may be waiting for the end.
+            let _ = end.send(());
+        };
+        // Without a thread everything stays plain, and old.
+        let thread = std::thread::Builder::new()
+            .name("upkeep".to_owned())
+            .spawn(work)
+            .ok()?;
+        Some(Self {
+            tasks,
+            called_off,
+            ended,
+            thread,
+        })
+    }
+
+    async fn finish(mut self) {
+        drop(self.tasks);
+        if tokio::time::timeout(FINISH_TIMEOUT, &mut self.ended)
+            .await
+            .is_err()
+        {
+            self.called_off.store(true, Ordering::Relaxed);
+            if tokio::time::timeout(CALL_OFF_TIMEOUT, &mut self.ended)
+                .await
+                .is_err()
+            {
+                // The disk hangs, and whoever waits for that thread hangs too.
+                return;
+            }
+        }
+        let _ = self.thread.join();
+    }
+}
+
+impl LoopRunner {
+    /// Leaves the transcripts of old iterations to be pruned, once in a while.
+    pub(super) fn prune_transcripts(&mut self) {
+        if self.state.stats.iterations.is_multiple_of(PRUNE_EVERY) {
+            let task = self.transcripts_to_prune();
+            self.upkeep.leave(task);
+        }
+    }
+
+    /// Leaves the loops before this one to be pruned.
+    pub(super) fn prune_loops(&mut self) {
+        self.upkeep.leave(Task::PruneLoops {
+            working_dir: self.config.working_dir.clone(),
+            state_dir: self.config.resolve(&self.config.settings.session.state_dir),
+            current: self.state.loop_id,
+        });
+    }
+
+    /// Does what is left to be done at the end of a run, when no agent writes any more.
+    pub(super) async fn tidy_up(&mut self) {
+        let prune = self.transcripts_to_prune();
+        self.upkeep.leave(prune);
+        let directory = self.config.transcripts_dir(self.state.loop_id);
+        self.upkeep.leave(Task::CompressTranscripts { directory });
+        self.upkeep
+            .leave(Task::CompressSegments(self.journal.closed()));
+        if self.state.outcome().is_some() {
+            self.prune_loops();
+        }
+        self.upkeep.finish().await;
+    }
+
+    fn transcripts_to_prune(&self) -> Task {
+        let keep = self.config.settings.session.transcripts_kept;
+        Task::PruneTranscripts {
+            directory: self.config.transcripts_dir(self.state.loop_id),
+            keep: usize::try_from(keep).unwrap_or(usize::MAX),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The segments of a journal as files: their names, and their compression once they are closed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use super::{StoreError, segments};
+use crate::store::compressed::{self, Form, form_of};
+
+/// The segments of a journal that are never written to again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Closed {
+    pub dir: PathBuf,
+    /// The number of the segment that is written.
+    pub before: u32,
+}
+
+impl Closed {
+    /// Compresses those that are not yet, and removes what a writer that died had begun.
+    ///
+    /// # Errors
+    /// The first one that could not be compressed stays as it is, and so do those behind it.
+    pub fn compress(&self, called_off: &AtomicBool) -> Result<(), StoreError> {
+        self.remove_remains()
+            .map_err(StoreError::io("tidy up", &self.dir))?;
+        for (number, path) in segments(&self.dir)? {
+            if number < self.before && !compressed::is_compressed(&path) {
+                compressed::replace(&path, called_off)
+                    .map_err(StoreError::io("compress", &path))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_remains(&self) -> io::Result<()> {
+        for entry in std::fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            if entry.file_name().to_str().and_then(form) == Some(Form::UnderWay) {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the number of the segment that a whole file holds, plain or compressed.
+pub(super) fn number(name: &str) -> Option<u32> {
+    match form_of(name) {
+        (plain, Form::Plain | Form::Compressed) => number_of(plain),
+        (_, Form::UnderWay) => None,
+    }
+}
+
+/// Returns in which form a file of that name holds a segment; none if it is no file of a journal.
+pub(crate) fn form(name: &str) -> Option<Form> {
+    let (plain, form) = form_of(name);
+    number_of(plain).map(|_| form)
+}
+
+fn number_of(plain: &str) -> Option<u32> {
+    let digits = plain.strip_prefix("journal-")?.strip_suffix(".jsonl")?;
+    let ours = digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| ours)
+}
+
+/// A segment is compressed when the next one has begun. If that one is not there, what it held is lost.
+pub(super) fn unfollowed(path: PathBuf) -> StoreError {
+    StoreError::Damaged {
+        path,
+        line: 1,
+        what: "it is closed, and the segment that followed it is missing".to_owned(),
+    }
+}
+
+/// What it means that a segment could not be read on from a line.
+pub(super) fn unread(path: &Path, line: usize, error: io::Error) -> StoreError {
+    if compressed::is_damage(&error) {
+        return StoreError::Damaged {
+            path: path.to_owned(),
+            line,
+            what: format!("it cannot be unpacked ({error})"),
+        };
+    }
+    StoreError::io("read", path)(error)
+}
+
+/// Checks the end of a segment. A closed one has no torn line, and is not empty.
+pub(super) fn check_end(path: &Path, line: usize, torn_bytes: usize) -> Result<(), StoreError> {
+    if compressed::is_compressed(path) && (torn_bytes > 0 || line == 1) {
+        return Err(StoreError::Damaged {
+            path: path.to_owned(),
+            line,
+            what: "it is closed, and does not end with a whole record".to_owned(),
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! How many loops of a working directory are kept, and how the others go: whole, and only what is ours.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use tachikoma_core::{LoopId, Timestamp};
+
+use super::compressed::open_dir;
+use super::journal::{self, segment};
+use super::{RALPH_DIR, StoreError, loops};
+use crate::session::transcripts;
+
+/// Enough to look back at what was tried in the last days, and few enough to list.
+pub const LOOPS_KEPT: usize = 10;
+
+/// Removes the loops of a working directory, but for the last [`LOOPS_KEPT`] and `current`: the directories of their
+/// journals, and those of their transcripts below `state_dir`. A loop with anything in its directories that is not ours
+/// is left alone, and no link is followed.
+///
+/// # Errors
+/// The loops cannot be listed. One that cannot be removed is left for the next time.
+pub fn prune(
+    working_dir: &Path,
+    state_dir: &Path,
+    current: LoopId,
+    called_off: &AtomicBool,
+) -> Result<(), StoreError> {
+    let path = loops::all(working_dir);
+    // A link in the place of `.ralph` leads to loops that are not of this directory.
+    open_dir(&working_dir.join(RALPH_DIR)).map_err(StoreError::io("open", &path))?;
+    let above = open_dir(&path).map_err(StoreError::io("open", &path))?;
+    let mut found = list(&path)?;
+    found.sort();
+    let excess = found.len().saturating_sub(LOOPS_KEPT);
+    for (_, loop_id) in found.into_iter().take(excess) {
+        if called_off.load(Ordering::Relaxed) {
+            break;
+        }
+        if loop_id != current {
+            let _ = remove(&above, state_dir, loop_id);
+        }
+    }
+    Ok(())
+}
+
+/// Lists the loops with the time of their first record. One without any record is older than all others.
+fn list(loops: &Path) -> Result<Vec<(Option<Timestamp>, LoopId)>, StoreError> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(loops).map_err(StoreError::io("list", loops))? {
+        let entry = entry.map_err(StoreError::io("list", loops))?;
+        let name = entry.file_name();
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let Some(loop_id) = name.to_str().and_then(exact_id).filter(|_| is_dir) else {
+            continue;
+        };
+        // One that cannot be read has an age that nobody knows.
+        if let Ok(begun) = journal::begun(&entry.path()) {
+            found.push((begun, loop_id));
+        }
+    }
+    Ok(found)
+}
+
+/// Reads a loop's name, in the one way that we write it.
+fn exact_id(name: &str) -> Option<LoopId> {
+    let loop_id: LoopId = name.parse().ok()?;
+    (loop_id.to_string() == name).then_some(loop_id)
+}
+
+/// Removes a loop: transcripts first, since without the journal nobody would know that they are left.
+fn remove(loops: &OwnedFd, state_dir: &Path, loop_id: LoopId) -> io::Result<()> {
+    let name = loop_id.to_string();
+    let journal = Ours::open(loops, &name, |name| segment::form(name).is_some())?;
+    let sessions = match open_dir(state_dir) {
+        Ok(sessions) => Some(sessions),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    if let Some(sessions) = sessions {
+        match Ours::open(&sessions, &name, transcripts::is_ours) {
+            Ok(transcripts) => transcripts.remove(&sessions, &name)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (),
+            Err(error) => return Err(error),
+        }
+    }
+    journal.remove(loops, &name)
+}
+
+/// A directory in which everything is ours, as it was looked through.
+struct Ours {
+    directory: OwnedFd,
+    names: Vec<String>,
+}
+
+impl Ours {
+    fn open(above: &OwnedFd, name: &str, is_ours: impl Fn(&str) -> bool) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = rustix::fs::openat(above, name, flags, Mode::empty())?;
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&directory)? {
+            let entry = entry?;
+            if matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let ours = own_file(&directory, entry.file_name()).filter(|name| is_ours(name));
+            names.push(ours.ok_or_else(|| io::Error::other("not everything in it is ours"))?);
+        }
+        names.sort();
+        Ok(Self { directory, names })
+    }
+
+    /// The first file says how old a loop is, and goes last.
+    fn remove(self, above: &OwnedFd, name: &str) -> io::Result<()> {
+        for file in self.names.iter().rev() {
+            rustix::fs::unlinkat(&self.directory, file, AtFlags::empty())?;
+        }
+        // Fails if something has come in between, which then stays.
+        Ok(rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR)?)
+    }
+}
+
+fn own_file(directory: &OwnedFd, name: &CStr) -> Option<String> {
+    let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let name = name.to_str().ok()?;
+    is_file.then(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

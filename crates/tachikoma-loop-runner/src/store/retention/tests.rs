@@ -1,0 +1,206 @@
+//! Old loops go, and nothing else does.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use super::*;
+use crate::store::journal::Journal;
+use crate::store::loops;
+
+static GO_ON: AtomicBool = AtomicBool::new(false);
+const REMAINS: &str = "journal-0001.jsonl.zst.018f2f6e-0000-7000-8000-000000000000.tmp";
+
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    /// Loops 1 to `count`, each later than the one before, with a transcript.
+    fn new(count: u32) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Self { dir };
+        for number in 1..=count {
+            let now = Timestamp::from_millis(i64::from(number) * 1000);
+            // Names that would sort the other way round.
+            Journal::create(&place.journal(number), id(number), now).unwrap();
+            fs::create_dir_all(place.transcripts(number)).unwrap();
+            fs::write(place.transcripts(number).join("000001.1.log"), "x").unwrap();
+        }
+        place
+    }
+
+    fn journal(&self, number: u32) -> PathBuf {
+        loops::dir(self.dir.path(), id(number))
+    }
+
+    fn transcripts(&self, number: u32) -> PathBuf {
+        self.sessions().join(id(number).to_string())
+    }
+
+    fn sessions(&self) -> PathBuf {
+        self.dir.path().join(".ralph/sessions")
+    }
+
+    fn prune(&self, current: u32) {
+        prune(self.dir.path(), &self.sessions(), id(current), &GO_ON).unwrap();
+    }
+
+    /// The loops of which anything is left.
+    fn left(&self, of: u32) -> Vec<u32> {
+        (1..=of)
+            .filter(|number| self.journal(*number).exists() || self.transcripts(*number).exists())
+            .collect()
+    }
+
+    /// The loops that are there in full.
+    fn whole(&self, of: u32) -> Vec<u32> {
+        (1..=of)
+            .filter(|number| {
+                self.journal(*number).join("journal-0001.jsonl").exists()
+                    && self.transcripts(*number).join("000001.1.log").exists()
+            })
+            .collect()
+    }
+}
+
+fn id(number: u32) -> LoopId {
+    LoopId::from_u128(u128::from(1000 - number))
+}
+
+#[test]
+fn the_last_ten_are_kept_and_the_current_one_always() {
+    let place = Place::new(13);
+    place.prune(13);
+    assert_eq!(place.left(13), (4..=13).collect::<Vec<_>>());
+    assert_eq!(place.whole(13), place.left(13));
+
+    let place = Place::new(13);
+    place.prune(2);
+    let mut expected = vec![2];
+    expected.extend(4..=13);
+    assert_eq!(place.whole(13), expected, "whatever its clock said");
+
+    let place = Place::new(10);
+    place.prune(10);
+    assert_eq!(place.whole(10).len(), LOOPS_KEPT);
+}
+
+#[test]
+fn all_forms_of_our_files_go() {
+    let place = Place::new(11);
+    for name in ["journal-0002.jsonl.zst", "journal-0003.jsonl", REMAINS] {
+        fs::write(place.journal(1).join(name), "x").unwrap();
+    }
+    for name in [
+        "000002.1.log.zst",
+        "000003.1.2.log",
+        "000003.1.2.log.tail-a",
+    ] {
+        fs::write(place.transcripts(1).join(name), "x").unwrap();
+    }
+    place.prune(11);
+    assert_eq!(place.left(11), (2..=11).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_loop_with_anything_in_it_that_is_not_ours_stays_whole() {
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("precious"), "x").unwrap();
+    let strangers: [fn(&Path, &Path); 4] = [
+        |dir, _| fs::write(dir.join("notes.md"), "x").unwrap(),
+        |dir, _| fs::create_dir(dir.join("journal-0002.jsonl")).unwrap(),
+        |dir, outside| symlink(outside.join("precious"), dir.join("journal-0002.jsonl")).unwrap(),
+        |dir, outside| symlink(outside, dir.join("000002.1.log")).unwrap(),
+    ];
+    for stranger in strangers {
+        for in_journal in [true, false] {
+            let place = Place::new(12);
+            let dir = if in_journal {
+                place.journal(1)
+            } else {
+                place.transcripts(1)
+            };
+            stranger(&dir, outside.path());
+            place.prune(12);
+            let mut expected = vec![1];
+            expected.extend(3..=12);
+            assert_eq!(
+                place.whole(12),
+                expected,
+                "the second one goes, the first does not"
+            );
+            assert!(outside.path().join("precious").exists());
+        }
+    }
+}
+
+#[test]
+fn what_is_no_loop_of_ours_is_neither_counted_nor_touched() {
+    let place = Place::new(11);
+    let ralph = place.dir.path().join(".ralph");
+    let outside = Place::new(1);
+    let dirs = [
+        "loops/notes",
+        "loops/loop_1",
+        // Not as we write it.
+        "loops/loop_AAAAAAAA-0000-4000-8000-000000000000",
+        "sessions/other",
+        "other",
+    ];
+    for dir in dirs {
+        fs::create_dir_all(ralph.join(dir)).unwrap();
+        fs::write(ralph.join(dir).join("journal-0001.jsonl"), "x").unwrap();
+    }
+    fs::write(ralph.join("loops").join(id(500).to_string()), "a file").unwrap();
+    symlink(
+        outside.journal(1),
+        ralph.join("loops").join(id(600).to_string()),
+    )
+    .unwrap();
+    place.prune(11);
+    assert_eq!(place.left(11), (2..=11).collect::<Vec<_>>());
+    for dir in dirs {
+        assert!(ralph.join(dir).join("journal-0001.jsonl").exists(), "{dir}");
+    }
+    assert!(ralph.join("loops").join(id(500).to_string()).exists());
+    assert!(ralph.join("loops").join(id(600).to_string()).is_symlink());
+    assert_eq!(outside.whole(1), [1], "no link is followed");
+}
+
+#[test]
+fn links_in_the_place_of_our_directories_lead_nowhere() {
+    let elsewhere = Place::new(12);
+    let all: Vec<u32> = (1..=12).collect();
+    for link in [".ralph", ".ralph/loops"] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join(link).parent().unwrap()).unwrap();
+        symlink(elsewhere.dir.path().join(link), dir.path().join(link)).unwrap();
+        prune(dir.path(), &elsewhere.sessions(), id(12), &GO_ON).expect_err(link);
+        assert_eq!(elsewhere.whole(12), all);
+    }
+    let place = Place::new(12);
+    fs::rename(place.sessions(), place.dir.path().join("moved")).unwrap();
+    symlink(place.dir.path().join("moved"), place.sessions()).unwrap();
+    place.prune(12);
+    assert_eq!(place.whole(12), all, "a loop goes as a whole or not at all");
+}
+
+#[test]
+fn half_a_loop_goes_first() {
+    let place = Place::new(11);
+    // What is left of removing the second loop, ended by a crash before the last step.
+    fs::remove_file(place.journal(5).join("journal-0001.jsonl")).unwrap();
+    fs::remove_dir_all(place.transcripts(5)).unwrap();
+    place.prune(11);
+    let expected: Vec<u32> = (1..=11).filter(|number| *number != 5).collect();
+    assert_eq!(place.left(11), expected);
+}
+
+#[test]
+fn nothing_goes_when_it_is_called_off() {
+    let place = Place::new(12);
+    let called_off = AtomicBool::new(true);
+    prune(place.dir.path(), &place.sessions(), id(12), &called_off).unwrap();
+    assert_eq!(place.whole(12).len(), 12);
+}

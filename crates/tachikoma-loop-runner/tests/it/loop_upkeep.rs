@@ -1,0 +1,74 @@
+//! What is done beside the loop: a segment that is full is closed and compressed while the loop goes on.
+
+use std::fs;
+use std::path::Path;
+
+use tachikoma_core::{Outcome, PromptSource, Seq};
+use tachikoma_loop_runner::store::{journal, loops};
+use tachikoma_loop_runner::{LoopConfig, LoopRunner};
+use tachikoma_testkit::await_until;
+
+use crate::loop_support::{Place, UNTIL_GO, Watch, open};
+use crate::support::{PATIENCE, run};
+
+/// The prompt is recorded by each run: three of them fill a segment.
+fn config(place: &Place, text: &str, limit: u32) -> LoopConfig {
+    let mut config = place.config(UNTIL_GO);
+    config.settings.max_iterations = limit;
+    config.launch.prompt = PromptSource::Text {
+        text: text.to_owned(),
+    };
+    config
+}
+
+async fn run_to_limit(runner: &mut LoopRunner) {
+    let outcome = runner.run().await.unwrap();
+    assert!(
+        matches!(outcome, Outcome::LimitReached { .. }),
+        "{outcome:?}"
+    );
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_full_segment_is_compressed_while_the_loop_goes_on() {
+    let place = Place::new();
+    let text = "a prompt of seven megabytes ".repeat(250_000);
+    run(async {
+        for iteration in 1..=2 {
+            place.go(iteration);
+            let mut runner = open(config(&place, &text, iteration)).await;
+            run_to_limit(&mut runner).await;
+            runner.close().await;
+        }
+        let mut runner = open(config(&place, &text, 3)).await;
+        let dir = loops::dir(&place.working_dir(), runner.state().loop_id);
+        assert_eq!(names(&dir), ["journal-0001.jsonl"]);
+        let mut watch = Watch::on(&runner);
+        let operator = async {
+            watch.launched(3).await;
+            // The actor stands still meanwhile: it is not the one who compresses.
+            await_until("the first segment to be compressed", PATIENCE, || {
+                names(&dir) == ["journal-0001.jsonl.zst", "journal-0002.jsonl"]
+            });
+            place.go(3);
+        };
+        tokio::join!(run_to_limit(&mut runner), operator);
+        runner.close().await;
+        let size = fs::metadata(dir.join("journal-0001.jsonl.zst"))
+            .unwrap()
+            .len();
+        assert!(size < 4 << 20, "{size} bytes");
+        let mut seqs = Vec::new();
+        journal::read_records(&dir, Seq(0), |record| seqs.push(record.seq.0)).unwrap();
+        assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
+    });
+}
