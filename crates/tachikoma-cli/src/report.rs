@@ -165,7 +165,7 @@ impl Desk {
             }
             Notice::Unsaid { lines } if self.style == Style::Lines => {
                 self.screen.print(&format!(
-                    "  | ... {lines} more lines; `tachikoma logs` has them"
+                    "  | ... {lines} more lines; `tachikoma logs` has what is kept of them"
                 ));
             }
             Notice::Said { .. } | Notice::Unsaid { .. } => {}

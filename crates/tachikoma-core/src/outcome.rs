@@ -81,6 +81,9 @@ impl fmt::Display for Outcome {
                 f.write_str(reason)
             }
             Self::Operator => f.write_str("stopped by the operator"),
+            Self::Signal { signal: 1 } => f.write_str("stopped by SIGHUP: the terminal went away"),
+            Self::Signal { signal: 2 } => f.write_str("stopped by SIGINT (Ctrl-C)"),
+            Self::Signal { signal: 15 } => f.write_str("stopped by SIGTERM"),
             Self::Signal { signal } => write!(f, "stopped by signal {signal}"),
         }
     }

@@ -29,6 +29,7 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         out::note(&format!("note: {note}"));
     }
     if args.dry_run {
+        plan.config.check()?;
         dry_run(&plan);
         return Ok(ExitCode::SUCCESS);
     }
@@ -99,11 +100,11 @@ fn next_step(outcome: &Outcome) -> Option<&'static str> {
         Outcome::Error { .. } => Some(
             "`tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on",
         ),
-        Outcome::Done
-        | Outcome::Condition { .. }
+        Outcome::Condition { .. }
         | Outcome::Budget { .. }
         | Outcome::Operator
-        | Outcome::Signal { .. } => None,
+        | Outcome::Signal { .. } => Some("`tachikoma run` goes on where this ended"),
+        Outcome::Done => None,
     }
 }
 

@@ -184,7 +184,8 @@ pub fn totals(stats: &LoopStats) -> String {
             parts.push(format!("{count} {what}"));
         }
     }
-    parts.push(span(Duration::from_millis(stats.execution_ms)));
+    let work = span(Duration::from_millis(stats.execution_ms));
+    parts.push(format!("{work} of work"));
     parts.join(", ")
 }
 

@@ -43,6 +43,9 @@ fn every_value_has_its_origin() {
     "#);
     assert_eq!(ran.code(), Some(0), "{all}");
 
+    let dry = tool.run(["run", "--dry-run", "--", "true"]);
+    assert_eq!(dry.code(), Some(2), "a run would find no prompt either");
+    scratch.write("here.md", "go\n");
     let dry = tool.run(["run", "--dry-run", "--max-iterations", "6", "--", "true"]);
     let flags: Vec<&str> = dry
         .stdout

@@ -179,7 +179,7 @@ fn a_runner_of_another_version() {
     iteration  1 (attempt 1)
     session    1 (0 iterations)
     context    not known
-    so far     0 iterations, [DURATION]
+    so far     0 iterations, [DURATION] of work
     runner     pid [PID] since [TIME], containment [HELD]
     --- stderr
     note: the runner is of version 7.0.0 and speaks protocol 99; this is protocol 1

@@ -343,10 +343,10 @@ fn a_disk_that_is_full_from_the_start() {
         assert_snapshot!(shown, @"
         exit: 0
         --- stdout
-        completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION])
+        completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION] of work)
         exit 1
         1
-        completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION])
+        completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
         exit 3
         --- stderr
         hint: raise `--max-iterations` to go on, or use `--new` to begin again
@@ -392,7 +392,7 @@ fn a_disk_that_is_full() {
     exit 1
     state      interrupted: its runner is gone; `tachikoma run` goes on with it
     1
-    completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION])
+    completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION] of work)
     exit 0
     --- stderr
     error: the journal cannot be written; the loop has ended, and nothing that was recorded is lost: write [DIR]/.ralph/loops/[LOOP]/journal-[N].jsonl: No space left on device (os error [N])
@@ -451,7 +451,7 @@ fn a_socket_and_a_lock_of_a_dead_runner() {
     iteration  1 (attempt 1)
     session    1 (0 iterations)
     context    not known
-    so far     0 iterations, [DURATION]
+    so far     0 iterations, [DURATION] of work
     --- stderr
     ");
 

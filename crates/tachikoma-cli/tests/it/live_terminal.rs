@@ -110,7 +110,7 @@ fn the_first_ctrl_c_stops() {
     let (code, screen) = terminal.end();
     assert_eq!(code, Some(130), "{screen:#?}");
     screen.assert_clean();
-    assert!(screen.shows("stopped by signal 2"), "{screen:#?}");
+    assert!(screen.shows("stopped by SIGINT (Ctrl-C)"), "{screen:#?}");
     await_nobody(&seconds);
     assert_eq!(status(&tool)["outcome"]["kind"], "signal");
 }
@@ -255,7 +255,10 @@ fn closing_the_terminal_ends_a_loop_in_the_foreground() {
         await_nobody(&seconds);
         assert!(guard.iter().all(|pid| !is_alive(*pid)));
         let outcome = &status(&tool)["outcome"];
-        assert_eq!(outcome["reason"], "stopped by signal 1");
+        assert_eq!(
+            outcome["reason"],
+            "stopped by SIGHUP: the terminal went away"
+        );
     }
 }
 

@@ -24,7 +24,7 @@ fn done() {
     iteration 1 (session 1)
       | <promise>COMPLETE</promise>
     iteration 1 succeeded in [DURATION] and claims completion
-    completed: the agent reported completion (1 iteration, 1 succeeded, [DURATION])
+    completed: the agent reported completion (1 iteration, 1 succeeded, [DURATION] of work)
     --- stderr
     ");
     assert_eq!(status(&scratch)["outcome"]["kind"], "done");
@@ -66,7 +66,7 @@ fn a_claim_is_not_believed_where_a_gate_ought_to_judge_it() {
     iteration 1 (session 1)
       | <promise>COMPLETE</promise>
     iteration 1 succeeded in [DURATION] and claims completion
-    completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION])
+    completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION] of work)
     --- stderr
     note: `gate` (tachikoma.toml:1) is known, but its feature is not built yet
     note: gates are not built yet: no claim of completion is believed
@@ -95,7 +95,7 @@ fn too_many_failures_show_the_last_one() {
     iteration 2 (session 1)
       | no licence
     iteration 2 failed after [DURATION]: the agent ended with exit 7 (2 in a row)
-    error: 2 iterations failed in a row (max_consecutive_failures = 2); the last one: the agent ended with exit 7 (2 iterations, 2 failed, [DURATION])
+    error: 2 iterations failed in a row (max_consecutive_failures = 2); the last one: the agent ended with exit 7 (2 iterations, 2 failed, [DURATION] of work)
     --- stderr
     hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
     ");
@@ -116,7 +116,7 @@ fn the_limit_holds_over_new_runs() {
     iteration 1 succeeded after [DURATION]
     iteration 2 (session 1)
     iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION])
+    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
@@ -127,7 +127,7 @@ fn the_limit_holds_over_new_runs() {
     tachikoma 0.1.0: agent command (`sh -c true`), with your own rights: nothing it does is denied
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] goes on: agent command, containment [HELD]
-    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION])
+    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
     --- stderr
     found a loop that had ended (the limit of 2 iterations is reached): it goes on
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
@@ -156,8 +156,9 @@ fn the_operator_stops_it() {
     stopping: stopped by the operator
     ending the agent: interrupt
     iteration 1 interrupted after [DURATION]
-    stopped: stopped by the operator (1 iteration, 1 interrupted, [DURATION])
+    stopped: stopped by the operator (1 iteration, 1 interrupted, [DURATION] of work)
     --- stderr
+    hint: `tachikoma run` goes on where this ended
     ");
     assert_eq!(status(&scratch)["outcome"]["kind"], "operator");
     assert_eq!(status(&scratch)["state"], "stopped");
@@ -244,7 +245,7 @@ fn quiet_is_one_line() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    completed: the agent reported completion (1 iteration, 1 succeeded, [DURATION])
+    completed: the agent reported completion (1 iteration, 1 succeeded, [DURATION] of work)
     --- stderr
     ");
 }
@@ -314,7 +315,7 @@ fn what_it_is_busy_with_is_an_exit_of_its_own() {
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
     iteration 1 failed after [DURATION]: the agent ended with signal 9
-    completed: the limit of 1 iterations is reached (1 iteration, 1 failed, [DURATION])
+    completed: the limit of 1 iterations is reached (1 iteration, 1 failed, [DURATION] of work)
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");

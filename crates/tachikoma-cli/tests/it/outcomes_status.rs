@@ -132,7 +132,7 @@ fn while_it_works() {
     iteration  1 (attempt 1)
     session    1 (0 iterations)
     context    not known
-    so far     0 iterations, [DURATION]
+    so far     0 iterations, [DURATION] of work
     runner     pid [PID] since [TIME], containment [HELD]
     --- stderr
     ");
@@ -156,7 +156,7 @@ fn while_it_waits() {
     iteration  1 (attempt 1)
     session    1 (1 iteration)
     context    not known
-    so far     1 iteration, 1 succeeded, [DURATION]
+    so far     1 iteration, 1 succeeded, [DURATION] of work
     runner     pid [PID] since [TIME], containment [HELD]
     --- stderr
     ");
@@ -209,7 +209,7 @@ fn after_the_end() {
     iteration  1 (attempt 1)
     session    1 (1 iteration)
     context    not known
-    so far     1 iteration, 1 succeeded, [DURATION]
+    so far     1 iteration, 1 succeeded, [DURATION] of work
     outcome    limit_reached: the limit of 1 iterations is reached
     --- stderr
     ");
@@ -268,7 +268,7 @@ fn events_are_lines_with_their_time() {
     [TIME] waits [DURATION] because of the failure
     [TIME] iteration 2 (session 1)
     [TIME] iteration 2 succeeded in [DURATION] and claims completion
-    [TIME] completed: the agent reported completion (2 iterations, 1 succeeded, 1 failed, [DURATION])
+    [TIME] completed: the agent reported completion (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
     --- stderr
     ");
 }

@@ -36,7 +36,7 @@ fn a_runner_that_is_killed_in_an_iteration() {
     iteration 3 (session 1)
       | 3
     iteration 3 succeeded after [DURATION]
-    completed: the limit of 3 iterations is reached (3 iterations, 3 succeeded, [DURATION])
+    completed: the limit of 3 iterations is reached (3 iterations, 3 succeeded, [DURATION] of work)
     --- stderr
     found a loop that was interrupted at iteration 2: it goes on
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
@@ -72,7 +72,7 @@ fn a_loop_that_was_stopped() {
     iteration 2 (session 1)
       | <promise>COMPLETE</promise>
     iteration 2 succeeded in [DURATION] and claims completion
-    completed: the agent reported completion (2 iterations, 1 succeeded, 1 interrupted, [DURATION])
+    completed: the agent reported completion (2 iterations, 1 succeeded, 1 interrupted, [DURATION] of work)
     --- stderr
     found a loop that had ended (stopped by the operator): it goes on
     ");
@@ -94,7 +94,7 @@ fn a_loop_that_ended_with_an_error() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    completed: the agent reported completion (2 iterations, 1 succeeded, 1 failed, [DURATION])
+    completed: the agent reported completion (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
     --- stderr
     found a loop that had ended (1 iterations failed in a row (max_consecutive_failures = 1); the last one: the agent ended with exit 1): it goes on
     ");
@@ -109,7 +109,7 @@ fn a_loop_whose_limit_is_raised() {
     assert_snapshot!(shown(&ran), @"
     exit: 3
     --- stdout
-    completed: the limit of 3 iterations is reached (3 iterations, 3 succeeded, [DURATION])
+    completed: the limit of 3 iterations is reached (3 iterations, 3 succeeded, [DURATION] of work)
     --- stderr
     found a loop that had ended (the limit of 1 iterations is reached): it goes on
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
@@ -144,7 +144,7 @@ fn new_leaves_the_old_loop_as_it_was() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    completed: the agent reported completion (1 iteration, 1 succeeded, [DURATION])
+    completed: the agent reported completion (1 iteration, 1 succeeded, [DURATION] of work)
     --- stderr
     ");
     assert_ne!(status(&scratch)["loop_id"], old);
@@ -214,7 +214,7 @@ fn an_edited_file_wins_over_the_recorded_flag_and_says_so() {
     assert_snapshot!(shown(&ran), @"
     exit: 3
     --- stdout
-    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION])
+    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
     --- stderr
     note: `max_iterations` is 2 (tachikoma.toml:1), edited since the last run was given 1
     found a loop that had ended (the limit of 1 iterations is reached): it goes on
@@ -265,7 +265,7 @@ fn a_paused_loop_is_paused_after_a_crash() {
     iteration 2 (session 1)
       | <promise>COMPLETE</promise>
     iteration 2 succeeded in [DURATION] and claims completion
-    completed: the agent reported completion (2 iterations, 1 succeeded, 1 interrupted, [DURATION])
+    completed: the agent reported completion (2 iterations, 1 succeeded, 1 interrupted, [DURATION] of work)
     --- stderr
     found a loop that was interrupted at iteration 1: it is still paused, and `tachikoma resume` goes on
     ");

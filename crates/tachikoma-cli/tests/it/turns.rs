@@ -52,6 +52,22 @@ fn the_agent_works_in_the_working_directory_that_is_set() {
 }
 
 #[test]
+fn what_the_loop_keeps_is_no_business_of_the_repository() {
+    let scratch = Scratch::with_git();
+    scratch.write("prompt.md", "go\n");
+    let script = "git add -A && git status --porcelain; git clean -fdq";
+    let words = ["run", "--max-iterations", "1", "--", "sh", "-c", script];
+    let ran = tachikoma(&scratch).run(words);
+    assert!(
+        ran.stdout.contains("  | A  prompt.md\n"),
+        "{}",
+        ran.snapshot()
+    );
+    assert!(!ran.stdout.contains("ralph"), "{}", ran.snapshot());
+    assert_eq!(status(&scratch)["stats"]["successful"], 1);
+}
+
+#[test]
 fn a_prompt_that_vanishes_is_a_failed_iteration_until_it_is_back() {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "go\n");
@@ -104,7 +120,7 @@ fn a_reboot_hands_over_to_the_next_session() {
     iteration 2 (session 2)
       | <promise>COMPLETE</promise>
     iteration 2 succeeded in [DURATION] and claims completion
-    completed: the agent reported completion (2 iterations, 1 succeeded, 1 handed over, 1 reboot, [DURATION])
+    completed: the agent reported completion (2 iterations, 1 succeeded, 1 handed over, 1 reboot, [DURATION] of work)
     --- stderr
     ");
     assert_snapshot!(scratch.read("got-2"), @"

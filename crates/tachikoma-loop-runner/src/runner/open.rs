@@ -77,8 +77,8 @@ impl LoopRunner {
     /// Something that a run needs is missing. What can be looked at without the lock is looked at first, and then nothing
     /// was changed.
     pub async fn open(config: LoopConfig) -> Result<Self, OpenError> {
+        config.check()?;
         let agent = config.agent()?;
-        preflight(&config, &agent)?;
         let mut lock = WorkLock::acquire(&config.working_dir).await?;
         let leftovers = lock.crashed().map_or_else(Vec::new, |dead| {
             orphans::end_leftovers(&dead.loop_id.to_string())
@@ -127,6 +127,16 @@ impl LoopRunner {
             unsaved: None,
             suspended: None,
         })
+    }
+}
+
+impl LoopConfig {
+    /// Checks what can be checked before anything is touched.
+    ///
+    /// # Errors
+    /// Something that a run needs is missing.
+    pub fn check(&self) -> Result<(), OpenError> {
+        preflight(self, &self.agent()?)
     }
 }
 

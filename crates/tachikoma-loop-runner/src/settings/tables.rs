@@ -70,13 +70,13 @@ pub struct SessionSettings {
     pub state_dir: PathBuf,
     /// Every iteration gets a conversation of its own.
     pub fresh_each_iteration: bool,
-    /// How long the agent may take to its first output. 0 = no limit.
+    /// How long the agent may take to its first output. Not for `command`, which reports nothing. 0 = no limit.
     pub first_output_timeout: HumanDuration,
-    /// How long the agent may be silent; not counted while a tool runs. 0 = no limit.
+    /// How long the agent may be silent; not counted while a tool runs. Not for `command`. 0 = no limit.
     pub silence_timeout: HumanDuration,
-    /// How long one tool may run. 0 = no limit.
+    /// How long one tool may run. Not for `command`. 0 = no limit.
     pub tool_timeout: HumanDuration,
-    /// How long the agent may take to exit after its final result. 0 = none.
+    /// How long the agent may take to exit after its final result. Not for `command`. 0 = none.
     pub result_grace: HumanDuration,
     /// How long a stop waits for the running tool before the agent is ended. 0 = none.
     pub graceful_timeout: HumanDuration,

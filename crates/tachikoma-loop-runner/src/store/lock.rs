@@ -69,6 +69,7 @@ impl WorkLock {
     pub async fn acquire(working_dir: &Path) -> Result<Self, LockError> {
         let dir = working_dir.join(RALPH_DIR);
         make_dir(&dir)?;
+        ignore(&dir);
         let path = dir.join("lock");
         let tries = WAIT.as_millis() / RETRY.as_millis();
         for _ in 0..tries {
@@ -139,6 +140,33 @@ impl WorkLock {
     pub fn release(&self) {
         // If the name cannot be wiped, the next runner looks for leftovers and finds none.
         let _ = self.file.set_len(0);
+    }
+}
+
+/// What is kept in `.ralph` is not for the repository of the work: an agent that commits everything, or cleans what
+/// git does not know, must not reach it by that. Only our own names are listed: other tools decide about theirs.
+const IGNORED: &str = "\
+# Written by tachikoma for what it keeps here.
+/.gitignore
+/.state-*.tmp
+/archive/
+/backups/
+/lock
+/log/
+/loops/
+/quarantine/
+/sessions/
+/state.json
+";
+
+fn ignore(dir: &Path) {
+    if let Ok(mut file) = private()
+        .write(true)
+        .create_new(true)
+        .open(dir.join(".gitignore"))
+    {
+        // Without it git shows files that it need not; that keeps nobody from working.
+        let _ = file.write_all(IGNORED.as_bytes());
     }
 }
 

@@ -51,6 +51,14 @@ pub fn current(working_dir: &Path) -> Result<Option<LoopId>, StoreError> {
 #[must_use]
 pub fn working_dir_of(path: &Path) -> Option<PathBuf> {
     path.ancestors()
-        .find(|dir| dir.join(RALPH_DIR).join("loops").is_dir())
+        .find(|dir| is_ours(&dir.join(RALPH_DIR).join("loops")))
         .map(Path::to_owned)
+}
+
+/// What may not be looked at is there all the same, and the one who reads it says so.
+fn is_ours(loops: &Path) -> bool {
+    match std::fs::metadata(loops) {
+        Ok(metadata) => metadata.is_dir(),
+        Err(error) => error.kind() == ErrorKind::PermissionDenied,
+    }
 }

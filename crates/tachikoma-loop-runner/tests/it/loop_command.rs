@@ -213,7 +213,7 @@ fn a_shutdown_ends_the_loop_from_every_state_and_goes_before_commands() {
     });
     assert_eq!(
         stopped.collect::<Vec<_>>(),
-        ["stopped by signal 15"; 2],
+        ["stopped by SIGTERM"; 2],
         "each with its event and its reason"
     );
 }

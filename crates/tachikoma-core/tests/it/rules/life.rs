@@ -204,7 +204,7 @@ fn a_segment_of_the_journal_is_enough_to_know_the_state() {
 fn a_signal_before_a_runner_takes_up_a_crashed_loop_ends_it_without_a_ladder() {
     let mut play = Play::up(Policy::default());
     play.hush().input("decline", Input::Decline { signal: 2 });
-    insta::assert_snapshot!(play.told(), @"0.0 decline: AttemptCut(1 attempt 1), Stopped(stopped by signal 2) ! finish");
+    insta::assert_snapshot!(play.told(), @"0.0 decline: AttemptCut(1 attempt 1), Stopped(stopped by SIGINT (Ctrl-C)) ! finish");
     play.hush().start();
     insta::assert_snapshot!(play.told(), @"0.0 start: Started(after signal), IterationStarted(1 attempt 2) ! launch");
 }

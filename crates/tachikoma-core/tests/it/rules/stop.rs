@@ -24,8 +24,8 @@ fn a_signal_ends_the_loop_with_a_stopped_event_and_its_reason() {
     let mut play = Play::up(Policy::default());
     play.hush().shutdown(15, Urgency::Now).killed(2);
     insta::assert_snapshot!(play.told(), @"
-    0.0 signal 15: StopRequested(stopped by signal 15), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
-    0.0 killed 2: IterationCompleted(1 interrupted), Stopped(stopped by signal 15) ! finish
+    0.0 signal 15: StopRequested(stopped by SIGTERM), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    0.0 killed 2: IterationCompleted(1 interrupted), Stopped(stopped by SIGTERM) ! finish
     ");
 }
 
@@ -33,7 +33,7 @@ fn a_signal_ends_the_loop_with_a_stopped_event_and_its_reason() {
 fn a_signal_before_the_start_is_not_lost() {
     let mut play = Play::new(Policy::default());
     play.shutdown(2, Urgency::Graceful);
-    insta::assert_snapshot!(play.told(), @"0.0 signal 2: Stopped(stopped by signal 2) ! finish");
+    insta::assert_snapshot!(play.told(), @"0.0 signal 2: Stopped(stopped by SIGINT (Ctrl-C)) ! finish");
 }
 
 #[test]
@@ -114,12 +114,12 @@ fn the_second_interrupt_key_hurries_and_the_third_kills() {
     play.shutdown(2, Urgency::Kill);
     play.shutdown(2, Urgency::Kill).killed(9);
     insta::assert_snapshot!(play.told(), @"
-    0.0 signal 2: StopRequested(stopped by signal 2), EndingRequested(interrupt within 30s)
+    0.0 signal 2: StopRequested(stopped by SIGINT (Ctrl-C)), EndingRequested(interrupt within 30s)
     0.0 signal 2: EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
     0.0 signal 2: RungClimbed(terminate 5s) ! signal terminate
     0.0 signal 2: RungClimbed(kill 15s) ! signal kill
     0.0 signal 2: -
-    0.0 killed 9: IterationCompleted(1 interrupted), Stopped(stopped by signal 2) ! finish
+    0.0 killed 9: IterationCompleted(1 interrupted), Stopped(stopped by SIGINT (Ctrl-C)) ! finish
     ");
 }
 
