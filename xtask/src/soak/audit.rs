@@ -38,8 +38,8 @@ impl Books {
         let found = recover::read(&dir, &snapshot, loop_id, Loss::Refuse).map_err(text)?;
         if found.state != state {
             return Err(format!(
-                "the snapshot and the records behind it say {:?}, the whole journal says {state:?}",
-                found.state
+                "the snapshot and the records behind it end at record {}, the journal at {}, and they do not agree",
+                found.state.seq, state.seq
             ));
         }
         Self::check(state, records).map(Some)
