@@ -49,7 +49,7 @@ const SOAKS: [Row; 12] = [
     row("loads", loads, 50, None),
     row("kill-random", kill_random::run, 10_000, Some(200)),
     row("kill-boundary", kill_boundary::run, 200, Some(20)),
-    row("power-cut", power_cut::run, 30, Some(5)),
+    row("power-cut", power_cut::run, 30, Some(30)),
     row("read-only", refusing_disk::read_only, 30, Some(5)),
     row("full-disk", refusing_disk::full, 30, Some(5)),
     row("clock", clock::run, 10, Some(1)),

@@ -158,7 +158,7 @@ impl LoopRunner {
             if let Some(outcome) = self.state.outcome() {
                 return Ok(outcome.clone());
             }
-            let input = self.next_input().await;
+            let input = self.next_input().await?;
             self.take(input).await?;
         }
     }
@@ -243,7 +243,7 @@ impl LoopRunner {
         }
         // Behind the effects: a snapshot is a convenience, and nobody waits for it.
         if let Some(durability) = wanted {
-            self.save(durability);
+            self.save(durability)?;
         }
         Ok(())
     }
@@ -263,10 +263,10 @@ impl LoopRunner {
 
     /// Waits for the next input. What ends the program goes first, then what the operator wants, then time; the
     /// agent, which may talk without pause, comes last.
-    async fn next_input(&mut self) -> Input {
+    async fn next_input(&mut self) -> Result<Input, RunError> {
         loop {
             if let Some(input) = self.queue.pop_front() {
-                return input;
+                return Ok(input);
             }
             let deadline = self
                 .state
@@ -291,7 +291,7 @@ impl LoopRunner {
             let input = match arrived {
                 Arrived::Input(input) => Some(input),
                 Arrived::SaveDue => {
-                    self.save(Durability::Synced);
+                    self.save(Durability::Synced)?;
                     None
                 }
                 Arrived::Request(request) => self.request(request),
@@ -299,7 +299,7 @@ impl LoopRunner {
                 Arrived::Launch(news) => self.launch_news(news).await,
             };
             if let Some(input) = input {
-                return input;
+                return Ok(input);
             }
         }
     }

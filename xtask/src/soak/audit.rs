@@ -1,12 +1,16 @@
 //! The books of a loop, checked after it was mistreated: no record is missing, no iteration counts twice, the sums are
-//! right, and nothing that was acknowledged is gone.
+//! right, the snapshot agrees, and nothing that was acknowledged is gone.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::Value;
 use tachikoma_core::{LoopEvent, Record, Seq, State, Status};
+use tachikoma_loop_runner::store::recover::{self, Loss};
 use tachikoma_loop_runner::store::{journal, loops};
+
+/// The snapshot of a loop, relative to its working directory.
+pub const SNAPSHOT: &str = ".ralph/state.json";
 
 /// The number of an iteration, and of the attempt at it.
 pub type Attempt = (u32, u32);
@@ -30,6 +34,14 @@ impl Books {
         let mut records = Vec::new();
         journal::read_records(&dir, Seq::default(), |record| records.push(record)).map_err(text)?;
         let state = journal::read_state(&dir).map_err(text)?;
+        let snapshot = working_dir.join(SNAPSHOT);
+        let found = recover::read(&dir, &snapshot, loop_id, Loss::Refuse).map_err(text)?;
+        if found.state != state {
+            return Err(format!(
+                "the snapshot and the records behind it end at record {}, the journal at {}, and they do not agree",
+                found.state.seq, state.seq
+            ));
+        }
         Self::check(state, records).map(Some)
     }
 

@@ -1,25 +1,20 @@
-//! A journal in which one byte is changed, missing or added: each is found, wherever it is.
+//! A journal and a snapshot in which one byte is changed, missing or added: each is found, wherever it is.
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 
 use tachikoma_core::State;
-use tachikoma_loop_runner::store::journal;
+use tachikoma_loop_runner::store::{journal, snapshot};
 use tempfile::TempDir;
 
+use super::audit::SNAPSHOT;
 use super::dice::Dice;
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, text};
 
 /// Iterations of the journal that is damaged: several hundred records.
 const ITERATIONS: u32 = 120;
-
-/// The snapshot of a loop, relative to the working directory.
-const SNAPSHOT: &str = ".ralph/state.json";
-
-/// Whether a run leaves a snapshot. Where it does, each byte of it is changed as well.
-const SNAPSHOT_EXPECTED: bool = false;
 
 pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     let product = product::build(root)?;
@@ -31,15 +26,10 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     let journal = fs::read(victim.journal()?).map_err(text)?;
     let records = journal.iter().filter(|byte| **byte == b'\n').count();
     let torn = damage_journal(&journal, rounds)?;
-    let snapshot = match SNAPSHOT_EXPECTED {
-        true => format!(
-            "; {} bytes of the snapshot, each changed",
-            damage_snapshot(&victim)?
-        ),
-        false => String::new(),
-    };
+    let snapshot = damage_snapshot(&victim.ground().path().join(SNAPSHOT))?;
     Ok(format!(
-        "{rounds} damages to a journal of {records} records in {} KiB, all found but {torn} that only tear its last line{snapshot}",
+        "{rounds} damages to a journal of {records} records in {} KiB, all found but {torn} that only tear its last line; \
+         each of the {snapshot} bytes of a snapshot changed, taken away and preceded by another, all found",
         journal.len() / 1024
     ))
 }
@@ -73,30 +63,28 @@ fn damage_journal(whole: &[u8], rounds: u32) -> Result<u32, String> {
     Ok(torn)
 }
 
-/// Changes each byte of the snapshot in turn; `state verify` must find it.
-fn damage_snapshot(victim: &Victim) -> Result<usize, String> {
-    let path = victim.ground().path().join(SNAPSHOT);
-    let whole = fs::read(&path).map_err(|error| format!("read {}: {error}", path.display()))?;
-    let verify = || {
-        let mut command = victim.ground().tachikoma(&["state", "verify"]);
-        let status = command.status().map_err(text)?;
-        Ok::<_, String>(status.success())
+/// Damages each byte of a snapshot in turn, and returns how many there are.
+fn damage_snapshot(path: &Path) -> Result<usize, String> {
+    let whole = fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))?;
+    let scratch = TempDir::new().map_err(text)?;
+    let copy = scratch.path().join("state.json");
+    let is_read = |bytes: &[u8]| {
+        fs::write(&copy, bytes).map_err(text)?;
+        Ok::<_, String>(snapshot::read(&copy).is_ok())
     };
-    if !verify()? {
-        return Err("`state verify` finds fault with a snapshot that has none".into());
+    if !is_read(&whole)? {
+        return Err("a snapshot without damage is not read".into());
     }
     let mut dice = Dice::shaken();
     for at in 0..whole.len() {
-        let damage = Damage {
-            at,
-            kind: Kind::Changed(other_than(whole[at], &mut dice)),
-        };
-        fs::write(&path, damage.done_to(&whole)).map_err(text)?;
-        if verify()? {
-            return Err(format!("not found in the snapshot: {damage}"));
+        let changed = Kind::Changed(other_than(whole[at], &mut dice));
+        for kind in [changed, Kind::Missing, Kind::Added(dice.byte())] {
+            let damage = Damage { at, kind };
+            if is_read(&damage.done_to(&whole))? {
+                return Err(format!("not found in the snapshot: {damage}"));
+            }
         }
     }
-    fs::write(&path, &whole).map_err(text)?;
     Ok(whole.len())
 }
 

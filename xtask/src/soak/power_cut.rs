@@ -15,6 +15,9 @@ use crate::product::{self, PROMPT, text};
 /// The power lasts at most so long.
 const POWER: Duration = Duration::from_millis(250);
 
+/// Snapshots are saved at all times, also between records that depend on nothing and are not synced.
+const CONFIG: &str = "[state]\nauto_save_interval = \"3ms\"\n";
+
 /// Cuts that one loop lives through.
 const CUTS_PER_LOOP: u32 = 10;
 
@@ -49,7 +52,9 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
 /// Puts what a loop needs on a new disk.
 pub fn furnish(victim: &Victim, disk: &Arc<Mutex<Disk>>) -> Result<(), String> {
     let mounted = Mounted::at(victim.ground().path(), disk.clone())?;
-    fs::write(victim.ground().path().join(PROMPT), "do the next thing\n").map_err(text)?;
+    let dir = victim.ground().path();
+    fs::write(dir.join(PROMPT), "do the next thing\n").map_err(text)?;
+    fs::write(dir.join("tachikoma.toml"), CONFIG).map_err(text)?;
     mounted.disk().sync_all();
     mounted.unmount()
 }

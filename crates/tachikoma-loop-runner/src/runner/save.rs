@@ -2,7 +2,7 @@
 
 use tachikoma_core::{Input, LoopEvent, Record};
 
-use super::LoopRunner;
+use super::{LoopRunner, RunError};
 use crate::clock;
 use crate::error::chain;
 use crate::store::snapshot::{Durability, Snapshot};
@@ -60,11 +60,19 @@ impl LoopRunner {
     }
 
     /// Writes the snapshot. The journal is the truth: if it cannot be written, that is a warning, once until it can.
-    pub(super) fn save(&mut self, durability: Durability) {
+    ///
+    /// # Errors
+    /// The journal cannot be synced. It goes first: a snapshot that survives the machine with records that do not would
+    /// leave a gap in the journal.
+    pub(super) fn save(&mut self, durability: Durability) -> Result<(), RunError> {
         self.unsaved = None;
+        if let Err(error) = self.journal.sync() {
+            self.unwritten = true;
+            return Err(RunError::Journal(error));
+        }
         // One that is gone is not made anew by us.
         if !self.config.working_dir.is_dir() {
-            return;
+            return Ok(());
         }
         let saved_at = self.clock.now();
         let path = self.config.snapshot_path();
@@ -78,5 +86,6 @@ impl LoopRunner {
                 self.queue.push_back(Input::Trouble { warning });
             }
         }
+        Ok(())
     }
 }

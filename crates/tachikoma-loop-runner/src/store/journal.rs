@@ -227,7 +227,10 @@ impl Journal {
     }
 
     /// Returns when everything that was appended is on disk and can be found there.
-    fn sync(&mut self) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// It could not be synced: nothing is known any more, and the loop must end.
+    pub fn sync(&mut self) -> Result<(), StoreError> {
         if !self.synced {
             self.file
                 .sync_data()

@@ -152,6 +152,20 @@ fn a_segment_that_never_got_its_first_record_gets_it_from_the_next_runner() {
 }
 
 #[test]
+fn what_was_appended_can_be_synced_afterwards() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = Timestamp::from_millis(5);
+    let dir = dir.path().join(".ralph/loops/a");
+    let (mut journal, _) = Journal::create(&dir, LoopId::from_u128(1), now).unwrap();
+    assert!(!journal.synced, "nothing depends on it yet");
+    journal.sync().unwrap();
+    assert!(
+        journal.synced && journal.unsynced_dirs.is_empty(),
+        "a snapshot of it may follow"
+    );
+}
+
+#[test]
 fn the_way_to_a_new_journal_is_synced_with_its_first_synced_records() {
     let dir = tempfile::tempdir().unwrap();
     let loops = dir.path().join(".ralph/loops");
