@@ -12,6 +12,9 @@ use tachikoma_core::{Launch, Policy};
 use crate::process::Adoption;
 use crate::settings::{AgentName, HumanDuration, PromptChannel, Settings};
 
+/// Room is made by a person or a clean-up job; who has not come by then will not come soon.
+pub const DISK_FULL_TIMEOUT: Duration = Duration::from_secs(600);
+
 /// Everything a [`LoopRunner`](crate::LoopRunner) needs to know.
 #[derive(Clone, Debug)]
 pub struct LoopConfig {
@@ -35,6 +38,8 @@ pub struct LoopConfig {
     pub adoption: Adoption,
     /// Whether to hold the agent's processes together by a control group where one can be had.
     pub cgroup: bool,
+    /// How long a full disk is waited for; [`DISK_FULL_TIMEOUT`] unless there is a reason.
+    pub disk_full_timeout: Duration,
 }
 
 /// The settings name no agent that could be run.

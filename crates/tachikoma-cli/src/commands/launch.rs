@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_core::{Launch, Outcome, Override, PromptSource, State};
 use tachikoma_loop_runner::LoopConfig;
+use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::{Entry, Loaded, Origin};
 use tachikoma_loop_runner::store::{journal, loops};
@@ -99,6 +100,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         search_path: place.search_path(),
         adoption: Adoption::All,
         cgroup: true,
+        disk_full_timeout: DISK_FULL_TIMEOUT,
     };
     Ok(Plan {
         config,

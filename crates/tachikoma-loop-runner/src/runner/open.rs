@@ -119,6 +119,7 @@ impl LoopRunner {
             last_ticket: Ticket(0),
             unwritten: false,
             leftovers,
+            deaf: false,
             suspended: None,
         })
     }

@@ -8,6 +8,10 @@ use tachikoma_core::{LoopEvent, LoopId, Record, Seq, State, Timestamp};
 
 use super::{StoreError, make_dir, private, sync_dir};
 
+mod heal;
+
+pub use heal::{Healed, Wound};
+
 /// The format that this version writes, and the newest it reads.
 pub const FORMAT: u32 = 1;
 
@@ -30,8 +34,11 @@ pub struct Journal {
     /// What is known to be written in full; whatever a failed write left behind it is cut off.
     len: u64,
     synced: bool,
+    /// Whether a failed write left something behind that could not be cut off yet.
+    torn: bool,
     /// Directories that have a new entry which is not known to be on disk.
     unsynced_dirs: Vec<PathBuf>,
+    /// What was written last.
     buffer: Vec<u8>,
 }
 
@@ -63,7 +70,7 @@ impl Journal {
         let mut state = State::new(loop_id);
         let mut journal = Self::new_segment(dir, 1)?;
         journal.unsynced_dirs = way_to(dir);
-        journal.open_segment(&mut state, now)?;
+        journal.open_segment(&mut state, now, false)?;
         Ok((journal, state))
     }
 
@@ -82,6 +89,7 @@ impl Journal {
     pub fn open(dir: &Path) -> Result<(Self, State), StoreError> {
         let replayed = replay(dir)?;
         let file = private()
+            .read(true)
             .append(true)
             .open(&replayed.path)
             .map_err(StoreError::io("open", &replayed.path))?;
@@ -92,6 +100,7 @@ impl Journal {
             segment: replayed.segment,
             len: replayed.len,
             synced: false,
+            torn: false,
             // A runner that died young may not have come so far.
             unsynced_dirs: way_to(dir),
             buffer: Vec::new(),
@@ -101,7 +110,7 @@ impl Journal {
         if journal.len == 0 {
             // The runner died between making the segment and its first record.
             let now = state.time;
-            journal.open_segment(&mut state, now)?;
+            journal.open_segment(&mut state, now, false)?;
         }
         Ok((journal, state))
     }
@@ -125,12 +134,18 @@ impl Journal {
         if records.is_empty() {
             return Ok(());
         }
+        if self.torn {
+            self.cut_tail()?;
+        }
         self.buffer.clear();
         for record in records {
             encode(record, &mut self.buffer);
         }
         if let Err(source) = self.file.write_all(&self.buffer) {
-            self.cut_tail()?;
+            self.buffer.clear();
+            self.torn = true;
+            // If that fails as well, it is done before anything else is written.
+            let _ = self.cut_tail();
             return Err(StoreError::io("write", &self.path)(source));
         }
         self.len += self.buffer.len() as u64;
@@ -155,9 +170,12 @@ impl Journal {
     ) -> Result<Record, StoreError> {
         self.file
             .sync_data()
-            .map_err(StoreError::io("sync", &self.path))?;
+            .map_err(StoreError::sync(&self.path))?;
         let mut next = Self::new_segment(&self.dir, self.segment + 1)?;
-        let opened = next.open_segment(state, now)?;
+        let opened = next.open_segment(state, now, false).inspect_err(|_| {
+            // An empty segment that stays would stand in the way of the next try.
+            let _ = std::fs::remove_file(&next.path);
+        })?;
         next.sync()?;
         *self = next;
         Ok(opened)
@@ -167,6 +185,7 @@ impl Journal {
         let path = dir.join(segment_name(segment));
         let file = private()
             .create_new(true)
+            .read(true)
             .append(true)
             .open(&path)
             .map_err(StoreError::io("create", &path))?;
@@ -177,12 +196,18 @@ impl Journal {
             segment,
             len: 0,
             synced: false,
+            torn: false,
             unsynced_dirs: vec![dir.to_owned()],
             buffer: Vec::new(),
         })
     }
 
-    fn open_segment(&mut self, state: &mut State, now: Timestamp) -> Result<Record, StoreError> {
+    fn open_segment(
+        &mut self,
+        state: &mut State,
+        now: Timestamp,
+        after_loss: bool,
+    ) -> Result<Record, StoreError> {
         let record = Record {
             seq: state.seq.next(),
             time: now.max(state.time),
@@ -191,6 +216,7 @@ impl Journal {
                 format: FORMAT,
                 segment: self.segment,
                 state: Box::new(state.clone()),
+                after_loss,
             },
         };
         self.append(std::slice::from_ref(&record))?;
@@ -199,11 +225,14 @@ impl Journal {
     }
 
     /// Returns when everything that was appended is on disk and can be found there.
-    fn sync(&mut self) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// Nothing is known any more of what is on disk, and the loop must end.
+    pub fn sync(&mut self) -> Result<(), StoreError> {
         if !self.synced {
             self.file
                 .sync_data()
-                .map_err(StoreError::io("sync", &self.path))?;
+                .map_err(StoreError::sync(&self.path))?;
             self.synced = true;
         }
         for dir in self.unsynced_dirs.drain(..) {
@@ -215,7 +244,9 @@ impl Journal {
     fn cut_tail(&mut self) -> Result<(), StoreError> {
         self.file
             .set_len(self.len)
-            .map_err(StoreError::io("truncate", &self.path))
+            .map_err(StoreError::io("truncate", &self.path))?;
+        self.torn = false;
+        Ok(())
     }
 }
 
@@ -355,8 +386,17 @@ fn take_in(
         line,
         what: what.to_owned(),
     };
-    if let LoopEvent::SegmentOpened { state: full, .. } = &record.event {
-        state.get_or_insert_with(|| (**full).clone());
+    if let LoopEvent::SegmentOpened {
+        state: full,
+        after_loss,
+        ..
+    } = &record.event
+    {
+        // A loop goes on from the oldest segment that is there, and from one that was begun because others were lost.
+        let known = state.get_or_insert_with(|| (**full).clone());
+        if *after_loss && full.seq > known.seq {
+            known.clone_from(full);
+        }
     }
     let state = state
         .as_mut()

@@ -39,6 +39,8 @@ impl Audit {
                 record.event,
                 LoopEvent::Started { .. }
                     | LoopEvent::Warned { .. }
+                    | LoopEvent::DiskWasFull { .. }
+                    | LoopEvent::Repaired { .. }
                     | LoopEvent::SegmentOpened { .. }
             );
             let early = self.iteration == 0 && matches!(record.event, LoopEvent::Stopped { .. });
@@ -142,7 +144,9 @@ impl Audit {
             | LoopEvent::StoodStill { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::StopConditionTriggered { .. }
-            | LoopEvent::Warned { .. } => {}
+            | LoopEvent::Warned { .. }
+            | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Repaired { .. } => {}
         }
     }
 
