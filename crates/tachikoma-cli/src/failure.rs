@@ -82,6 +82,8 @@ impl From<StoreError> for Failure {
                 ErrorKind::ReadOnlyFilesystem => "that file system is mounted read-only",
                 _ => "`.ralph` must be a directory of your own: move away what is in its place",
             }),
+            StoreError::Sync { .. } => Self::new(what)
+                .hint("look at the disk: after a failed sync nobody knows what is on it"),
             StoreError::Damaged { .. } | StoreError::DamagedSnapshot { .. } => Self::new(what).hint(
                 "nothing was changed; `tachikoma run --accept-loss` goes on from the last good record, `--new` begins a new loop beside it",
             ),

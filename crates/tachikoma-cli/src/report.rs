@@ -168,7 +168,12 @@ impl Desk {
                     "  | ... {lines} more lines; `tachikoma logs` has what is kept of them"
                 ));
             }
-            Notice::Said { .. } | Notice::Unsaid { .. } => {}
+            Notice::NoRoom { until } if self.style == Style::Lines => {
+                self.screen.print(&format!(
+                    "the disk is full: nothing can be written down; waits for room until {until}"
+                ));
+            }
+            Notice::Said { .. } | Notice::Unsaid { .. } | Notice::NoRoom { .. } => {}
         }
     }
 

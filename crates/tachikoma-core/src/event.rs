@@ -2,6 +2,7 @@
 //! `docs/journal-format.md` describes each for readers outside this project.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +41,9 @@ pub enum LoopEvent {
         segment: u32,
         /// The state before this record.
         state: Box<State>,
+        /// Whether records before it are lost, because someone destroyed the file they were in.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        after_loss: bool,
     },
     /// A runner took up the loop.
     Started {
@@ -229,6 +233,18 @@ pub enum LoopEvent {
         /// What, to which object, and what to do.
         warning: String,
     },
+    /// There was no room on the disk, and there is again: nothing was decided or done in between.
+    DiskWasFull {
+        /// How long.
+        duration_ms: u64,
+    },
+    /// Something of the loop's own was destroyed under its runner, and is whole again.
+    Repaired {
+        /// What.
+        what: Repair,
+        /// What was wrong with it, and what was done.
+        how: String,
+    },
     /// The loop ended with its work done or its limit reached.
     Completed {
         /// Which of the two.
@@ -262,6 +278,28 @@ impl LoopEvent {
             self,
             Self::Completed { .. } | Self::Stopped { .. } | Self::Error { .. }
         )
+    }
+}
+
+/// What of a loop's own can be destroyed and repaired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Repair {
+    /// The journal.
+    Journal,
+    /// The lock of the working directory.
+    Lock,
+    /// The control socket.
+    Socket,
+}
+
+impl fmt::Display for Repair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Journal => "journal",
+            Self::Lock => "lock",
+            Self::Socket => "control socket",
+        })
     }
 }
 

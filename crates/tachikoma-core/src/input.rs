@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
-use crate::event::{Launch, Runner};
+use crate::event::{Launch, Repair, Runner};
 use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, SessionNo, Ticket};
 
@@ -72,6 +72,18 @@ pub enum Input {
     Trouble {
         /// What, to which object, and what to do.
         warning: String,
+    },
+    /// There was no room on the disk, and there is again.
+    DiskWasFull {
+        /// How long.
+        duration: Duration,
+    },
+    /// Something of the loop's own was destroyed, and is whole again.
+    Repaired {
+        /// What.
+        what: Repair,
+        /// What was wrong with it, and what was done.
+        how: String,
     },
 }
 

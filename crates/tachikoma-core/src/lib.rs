@@ -47,7 +47,7 @@ mod time;
 
 pub use context::Context;
 pub use effect::{Answer, Effect, Rung, Step};
-pub use event::{Launch, LoopEvent, Override, PromptSource, Record, Resumption, Runner};
+pub use event::{Launch, LoopEvent, Override, PromptSource, Record, Repair, Resumption, Runner};
 pub use exit::{Exit, Leftover};
 pub use handoff::handoff;
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};

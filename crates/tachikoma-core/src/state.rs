@@ -220,7 +220,9 @@ impl State {
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::StopConditionTriggered { .. }
-            | LoopEvent::Warned { .. } => {}
+            | LoopEvent::Warned { .. }
+            | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Repaired { .. } => {}
             LoopEvent::Started { launch, runner, .. } => self.take_up(launch, runner, time),
             LoopEvent::PauseRequested => self.pause_requested = true,
             LoopEvent::Paused { then } => {

@@ -56,6 +56,10 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
             });
         }
         Input::Trouble { warning } => turn.record(LoopEvent::Warned { warning }),
+        Input::DiskWasFull { duration } => turn.record(LoopEvent::DiskWasFull {
+            duration_ms: millis(duration),
+        }),
+        Input::Repaired { what, how } => turn.record(LoopEvent::Repaired { what, how }),
     }
     turn.step
 }
@@ -100,8 +104,9 @@ impl Turn<'_> {
     fn stood_still(&mut self, duration: Duration) {
         match self.state.phase {
             Phase::Working { .. } | Phase::Rebooting { .. } => {
-                let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-                self.record(LoopEvent::StoodStill { duration_ms });
+                self.record(LoopEvent::StoodStill {
+                    duration_ms: millis(duration),
+                });
             }
             // A wait ends when it was said to end, and the others have no deadline.
             Phase::Idle | Phase::Waiting { .. } | Phase::Paused { .. } | Phase::Ended { .. } => {}
@@ -128,4 +133,8 @@ impl Turn<'_> {
             | Phase::Ended { .. } => {}
         }
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

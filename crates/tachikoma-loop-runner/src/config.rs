@@ -13,6 +13,9 @@ use crate::process::Adoption;
 use crate::settings::{AgentName, HumanDuration, PromptChannel, Settings};
 use crate::store::recover::Loss;
 
+/// Room is made by a person or a clean-up job; who has not come by then will not come soon.
+pub const DISK_FULL_TIMEOUT: Duration = Duration::from_secs(600);
+
 /// Everything a [`LoopRunner`](crate::LoopRunner) needs to know.
 #[derive(Clone, Debug)]
 pub struct LoopConfig {
@@ -38,6 +41,8 @@ pub struct LoopConfig {
     pub loss: Loss,
     /// Whether to hold the agent's processes together by a control group where one can be had.
     pub cgroup: bool,
+    /// How long a full disk is waited for; [`DISK_FULL_TIMEOUT`] unless there is a reason.
+    pub disk_full_timeout: Duration,
 }
 
 /// The settings name no agent that could be run.

@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use tachikoma_core::{Answer, LoopCommand, Record, Status, Urgency};
+use tachikoma_core::{Answer, LoopCommand, Record, Status, Timestamp, Urgency};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::session::pump::Stream;
@@ -34,6 +34,11 @@ pub enum Notice {
     Unsaid {
         /// How many.
         lines: u64,
+    },
+    /// There is no room on the disk, so that nothing can be recorded: the loop waits for some.
+    NoRoom {
+        /// Until when.
+        until: Timestamp,
     },
 }
 

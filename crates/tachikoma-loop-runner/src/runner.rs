@@ -2,8 +2,11 @@
 //! carries out its wishes.
 
 mod effects;
+mod failure;
+mod heal;
 mod news;
 mod open;
+mod room;
 mod save;
 mod upkeep;
 
@@ -13,8 +16,8 @@ use std::sync::Arc;
 use rustix::process::WaitOptions;
 use tachikoma_agents::Agent;
 use tachikoma_core::{
-    Answer, Input, InvalidState, Leftover, LoopEvent, Outcome, Policy, Record, Runner, State,
-    Status, Ticket, Timestamp, step,
+    Answer, Input, Leftover, LoopEvent, Outcome, Policy, Record, Runner, State, Status, Ticket,
+    Timestamp, step,
 };
 use tokio::sync::oneshot;
 
@@ -24,7 +27,6 @@ use crate::control::Server;
 use crate::handle::{Ends, LoopHandle, Notice, Request};
 use crate::process::{Guard, GuardError, GuardNews, GuardOptions};
 use crate::session::process::{LaunchNews, LiveLaunch};
-use crate::store::StoreError;
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
 use crate::store::snapshot::Durability;
@@ -32,7 +34,10 @@ use crate::store::snapshot::Durability;
 use news::left_behind;
 use upkeep::{Task, Upkeep};
 
+pub use failure::RunError;
 pub use open::{Found, OpenError};
+
+use failure::Cut;
 
 /// Runs a loop in a working directory, which it holds locked as long as it lives.
 ///
@@ -67,29 +72,12 @@ pub struct LoopRunner {
     troubles: Vec<String>,
     /// What an earlier runner left behind and was ended, to be recorded before anything else.
     leftovers: Vec<Leftover>,
+    /// Whether it was said that the control socket cannot be made anew.
+    deaf: bool,
     /// When the whole process was about to be stopped.
     suspended: Option<std::time::Instant>,
     /// What is done beside the loop.
     upkeep: Upkeep,
-}
-
-/// Why a run ended without an outcome. What was recorded before is safe, and the loop can be taken up again.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The loop cannot be started from where it is.
-    #[error(transparent)]
-    InvalidState(#[from] InvalidState),
-    /// The journal could not be written.
-    #[error(
-        "the journal cannot be written; the loop has ended, and nothing that was recorded is lost"
-    )]
-    Journal(#[source] StoreError),
-    /// The journal failed in an earlier run of this runner, which knows more than is written down.
-    #[error("the journal could not be written before; close this runner and open the loop again")]
-    Unwritten,
-    /// There is no guard to hold the agent's processes together.
-    #[error("the agent's processes cannot be held together")]
-    Guard(#[from] GuardError),
 }
 
 impl LoopRunner {
@@ -111,6 +99,13 @@ impl LoopRunner {
         &self.state
     }
 
+    /// Returns whether the loop knows more than its journal, because the journal could not be written. What was decided
+    /// last is then forgotten: nothing was done because of it.
+    #[must_use]
+    pub fn is_unwritten(&self) -> bool {
+        self.unwritten
+    }
+
     /// Runs the loop to its end. May be called again when it has ended with an outcome.
     ///
     /// # Errors
@@ -127,7 +122,10 @@ impl LoopRunner {
         drop(duty);
         self.put_away().await;
         self.tidy_up().await;
-        result
+        match result {
+            Ok(outcome) | Err(Cut::Left(outcome)) => Ok(outcome),
+            Err(Cut::Failed(error)) => Err(error),
+        }
     }
 
     /// Gives the working directory back in good order.
@@ -140,7 +138,7 @@ impl LoopRunner {
         self.lock.release();
     }
 
-    async fn run_to_end(&mut self) -> Result<Outcome, RunError> {
+    async fn run_to_end(&mut self) -> Result<Outcome, Cut> {
         // A shutdown that came before the run is a shutdown all the same.
         if let Ok((signal, _)) = self.ends.shutdowns.try_recv() {
             if self.state.outcome().is_some() {
@@ -163,8 +161,8 @@ impl LoopRunner {
         }
     }
 
-    async fn start(&mut self) -> Result<(), RunError> {
-        self.start_guard()?;
+    async fn start(&mut self) -> Result<(), Cut> {
+        self.start_guard().map_err(RunError::Guard)?;
         let since = self.clock.now();
         let containment = self
             .guard
@@ -204,25 +202,31 @@ impl LoopRunner {
     }
 
     /// Takes one input through the core, after the time that passed unnoticed, if any did.
-    async fn take(&mut self, input: Input) -> Result<(), RunError> {
+    async fn take(&mut self, input: Input) -> Result<(), Cut> {
+        let taken = self.take_whole(input).await;
+        self.unwritten |= taken.is_err();
+        taken
+    }
+
+    async fn take_whole(&mut self, input: Input) -> Result<(), Cut> {
         let now = self.clock.now();
         if let Some(duration) = self.clock.jumped() {
             self.pass(now, Input::StoodStill { duration }).await?;
         }
-        let passed = self.pass(now, input).await;
-        self.unwritten |= passed.is_err();
-        passed
+        if heal::is_turning_point(&input) {
+            self.heal(now).await?;
+        }
+        self.pass(now, input).await
     }
 
     /// Decide, journal, publish, act.
-    async fn pass(&mut self, now: Timestamp, input: Input) -> Result<(), RunError> {
+    async fn pass(&mut self, now: Timestamp, input: Input) -> Result<(), Cut> {
         let decided = step(&self.policy, &mut self.state, now, input);
-        let journalled = if decided.effects.is_empty() {
-            self.journal.append(&decided.records)
-        } else {
-            self.journal.append_synced(&decided.records)
-        };
-        journalled.map_err(RunError::Journal)?;
+        self.with_room(|runner| runner.journal.append(&decided.records))
+            .await?;
+        if !decided.effects.is_empty() {
+            self.journal.sync().map_err(RunError::Journal)?;
+        }
         let wanted = decided
             .records
             .iter()
@@ -233,10 +237,16 @@ impl LoopRunner {
             self.publish(record);
         }
         if self.journal.is_full() {
-            let opened = self.journal.next_segment(&mut self.state, now);
-            self.publish(opened.map_err(RunError::Journal)?);
-            self.upkeep
-                .leave(Task::CompressSegments(self.journal.closed()));
+            match self.journal.next_segment(&mut self.state, now) {
+                Ok(opened) => {
+                    self.publish(opened);
+                    self.upkeep
+                        .leave(Task::CompressSegments(self.journal.closed()));
+                }
+                // This one grows on until there is room for the next.
+                Err(error) if error.is_full_disk() => {}
+                Err(error) => return Err(RunError::Journal(error).into()),
+            }
         }
         for effect in decided.effects {
             self.perform(effect).await;

@@ -4,6 +4,7 @@ pub mod compressed;
 pub mod journal;
 pub mod lock;
 pub mod loops;
+mod quarantine;
 pub mod recover;
 pub mod retention;
 pub mod snapshot;
@@ -27,6 +28,15 @@ pub enum StoreError {
         /// What was tried.
         action: &'static str,
         /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// What was written could not be made durable. Never tried again: after it nobody knows what is on disk.
+    #[error("sync {}", path.display())]
+    Sync {
+        /// What.
         path: PathBuf,
         /// Why it failed.
         #[source]
@@ -79,6 +89,28 @@ impl StoreError {
             action,
             path,
             source,
+        }
+    }
+
+    pub(crate) fn sync(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Sync { path, source }
+    }
+
+    /// Returns whether there was no room to write: that may change, and can be waited for. A sync that failed for want of
+    /// room is not meant.
+    #[must_use]
+    pub fn is_full_disk(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => matches!(
+                source.kind(),
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+            ),
+            Self::Sync { .. }
+            | Self::Damaged { .. }
+            | Self::DamagedSnapshot { .. }
+            | Self::Newer { .. }
+            | Self::NewerSnapshot { .. } => false,
         }
     }
 }
@@ -166,5 +198,5 @@ pub(crate) fn private() -> OpenOptions {
 pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
     std::fs::File::open(path)
         .and_then(|dir| dir.sync_all())
-        .map_err(StoreError::io("sync directory", path))
+        .map_err(StoreError::sync(path))
 }

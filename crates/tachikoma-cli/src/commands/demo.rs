@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use tachikoma_core::{Launch, PromptSource};
 use tachikoma_loop_runner::LoopConfig;
+use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::{Layers, Origin};
 use tachikoma_loop_runner::store::recover::Loss;
@@ -110,5 +111,6 @@ fn config(place: &Place, dir: &Path) -> Result<LoopConfig, Failure> {
         adoption: Adoption::All,
         loss: Loss::Refuse,
         cgroup: true,
+        disk_full_timeout: DISK_FULL_TIMEOUT,
     })
 }

@@ -68,7 +68,7 @@ pub async fn announce(handle: LoopHandle) {
     loop {
         match notices.recv().await {
             Ok(Notice::Recorded(_)) | Err(RecvError::Lagged(_)) => break,
-            Ok(Notice::Said { .. } | Notice::Unsaid { .. }) => {}
+            Ok(Notice::Said { .. } | Notice::Unsaid { .. } | Notice::NoRoom { .. }) => {}
             Err(RecvError::Closed) => return,
         }
     }

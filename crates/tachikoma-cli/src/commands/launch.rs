@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_core::{Launch, Outcome, Override, PromptSource, State};
 use tachikoma_loop_runner::LoopConfig;
+use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::{Entry, Loaded, Origin};
 use tachikoma_loop_runner::store::loops;
@@ -106,6 +107,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         adoption: Adoption::All,
         loss,
         cgroup: true,
+        disk_full_timeout: DISK_FULL_TIMEOUT,
     };
     Ok(Plan {
         config,

@@ -79,9 +79,15 @@ pub async fn run_here(
         announcer.abort();
     }
     let stats = runner.state().stats;
+    let unwritten = runner.is_unwritten();
     runner.close().await;
     reporter.finish();
     let outcome = result?;
+    if unwritten {
+        out::note(
+            "note: the disk is full: this end is not written down, and `tachikoma run` goes on where the journal ends",
+        );
+    }
     if style == Style::Quiet {
         out::tell(&ending(&outcome, &stats));
     }

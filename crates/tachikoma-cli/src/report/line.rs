@@ -111,6 +111,11 @@ pub fn lines(record: &Record) -> Vec<String> {
             sanitise(error)
         ),
         LoopEvent::Warned { warning } => format!("warning: {}", sanitise(warning)),
+        LoopEvent::DiskWasFull { duration_ms } => {
+            let waited = span(Duration::from_millis(*duration_ms));
+            format!("there is room on the disk again, after {waited}; the loop goes on")
+        }
+        LoopEvent::Repaired { what, how } => format!("repaired the {what}: {}", sanitise(how)),
         LoopEvent::Completed { outcome, stats }
         | LoopEvent::Stopped { outcome, stats, .. }
         | LoopEvent::Error { outcome, stats } => ending(outcome, stats),

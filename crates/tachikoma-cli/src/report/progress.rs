@@ -102,7 +102,9 @@ impl Screen {
             | LoopEvent::RebootStarted { .. }
             | LoopEvent::RebootCompleted { .. }
             | LoopEvent::RebootFailed { .. }
-            | LoopEvent::Warned { .. } => {}
+            | LoopEvent::Warned { .. }
+            | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Repaired { .. } => {}
         }
     }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use insta::assert_snapshot;
-use tachikoma_testkit::{Scratch, Tool};
+use tachikoma_testkit::Scratch;
 
 use crate::support::{
     CLAIMS, await_events, files, journal, journals, kill, loops, run, shown, start_busy, status,
@@ -299,111 +299,6 @@ fn a_loop_that_never_got_its_first_record_does_not_hide_the_one_before() {
     let empty = ".ralph/loops/loop_ffffffff-0000-4000-8000-000000000000/journal-0001.jsonl";
     scratch.write(empty, "");
     assert_eq!(status(&scratch)["loop_id"], before);
-}
-
-/// Runs a script with a `.ralph` on a disk of 256 KiB, which nobody else sees; none where that cannot be had.
-fn on_a_small_disk(scratch: &Scratch, script: &str) -> Option<String> {
-    let mount = "mkdir .ralph && mount -t tmpfs -o size=256k,mode=700 tmpfs .ralph || exit 77\n";
-    let script = format!("{mount}{script}");
-    let root = rustix::process::geteuid().is_root();
-    let namespace = if root { "-m" } else { "-rm" };
-    let words = [
-        namespace,
-        "sh",
-        "-c",
-        &script,
-        env!("CARGO_BIN_EXE_tachikoma"),
-    ];
-    let ran = Tool::new("unshare", scratch).run(words);
-    if ran.stderr.contains("unshare failed") || ran.code() == Some(77) {
-        skipped(&format!(
-            "no small disk can be had here: {}",
-            ran.snapshot()
-        ));
-        return None;
-    }
-    Some(shown(&ran))
-}
-
-#[test]
-fn a_disk_that_is_full_from_the_start() {
-    let scratch = Scratch::new();
-    scratch.write("prompt.md", "go\n");
-    let script = r#"
-        "$0" run --quiet --max-iterations 1 -- true
-        head -c 300000 /dev/zero >.ralph/ballast 2>/dev/null
-        "$0" run --quiet --new -- true
-        echo "exit $?"
-        ls .ralph/loops | wc -l
-        rm .ralph/ballast
-        "$0" run --quiet --max-iterations 2
-        echo "exit $?"
-    "#;
-    if let Some(shown) = on_a_small_disk(&scratch, script) {
-        assert_snapshot!(shown, @"
-        exit: 0
-        --- stdout
-        completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION] of work)
-        exit 1
-        1
-        completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
-        exit 3
-        --- stderr
-        hint: raise `--max-iterations` to go on, or use `--new` to begin again
-        error: write [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl: No space left on device (os error 28)
-        hint: make room; `tachikoma run` goes on when there is some
-        found a loop that had ended (the limit of 1 iterations is reached): it goes on
-        hint: raise `--max-iterations` to go on, or use `--new` to begin again
-        ");
-    }
-}
-
-/// A full disk: an error that says so, a journal that can be read, and a loop that goes on when there is room again.
-#[test]
-fn a_disk_that_is_full() {
-    let scratch = Scratch::new();
-    scratch.write("prompt.md", "go\n");
-    let script = r#"
-        head -c 200000 /dev/zero >.ralph/ballast
-        "$0" run --quiet --delay 0s -- sh -c 'test -e .ralph/ballast || echo "<promise>COMPLETE</promise>"'
-        echo "exit $?"
-        "$0" status | grep -e state -e outcome || exit 1
-        "$0" events | tail -1 | grep -c iteration
-        rm .ralph/ballast
-        "$0" run --quiet
-        echo "exit $?"
-    "#;
-    let Some(shown) = on_a_small_disk(&scratch, script) else {
-        return;
-    };
-    // How many iterations fit is the file system's business.
-    let parts: Vec<String> = shown
-        .split_inclusive(|c: char| !c.is_ascii_digit())
-        .map(
-            |part| match part.trim_end_matches(|c: char| !c.is_ascii_digit()) {
-                number if number.len() > 1 => part.replace(number, "[N]"),
-                _ => part.to_owned(),
-            },
-        )
-        .collect();
-    assert_snapshot!(parts.concat(), @"
-    exit: 0
-    --- stdout
-    exit 1
-    state      interrupted: its runner is gone; `tachikoma run` goes on with it
-    1
-    completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION] of work)
-    exit 0
-    --- stderr
-    error: the journal cannot be written; the loop has ended, and nothing that was recorded is lost: write [DIR]/.ralph/loops/[LOOP]/journal-[N].jsonl: No space left on device (os error [N])
-    hint: when the cause is gone, `tachikoma run` goes on where this ended
-    found a loop that was interrupted at iteration [N]: it goes on
-    ");
-}
-
-/// Says so past the harness, which keeps the words of tests that pass to itself.
-fn skipped(why: &str) {
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod config;
 mod demo;
 mod errors_control;
+mod errors_disk;
 mod errors_input;
 mod errors_store;
 mod live_control;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tachikoma_core::policy::AgentTraits;
 use tachikoma_core::{
-    Context, Exit, Generation, Input, LoopCommand, News, Policy, SessionNo, State, Ticket, Urgency,
-    step,
+    Context, Exit, Generation, Input, LoopCommand, News, Policy, Repair, SessionNo, State, Ticket,
+    Urgency, step,
 };
 
 use crate::play::{Play, exited};
@@ -176,6 +176,13 @@ fn inputs(play: &Play) -> Vec<Column> {
     inputs.push(Input::Trouble {
         warning: "disk".to_owned(),
     });
+    inputs.push(Input::DiskWasFull {
+        duration: Duration::from_secs(60),
+    });
+    inputs.push(Input::Repaired {
+        what: Repair::Journal,
+        how: "restored".to_owned(),
+    });
     let mut columns: Vec<Column> = inputs.into_iter().map(Column::At).collect();
     columns.insert(2, Column::Late);
     columns
@@ -238,6 +245,8 @@ fn name(column: &Column) -> String {
         Input::StoodStill { .. } => "stood still".to_owned(),
         Input::Set { .. } => "set".to_owned(),
         Input::Trouble { .. } => "trouble".to_owned(),
+        Input::DiskWasFull { .. } => "disk was full".to_owned(),
+        Input::Repaired { .. } => "repaired".to_owned(),
     }
 }
 

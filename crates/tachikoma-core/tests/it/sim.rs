@@ -112,6 +112,8 @@ const EXPECTED: &[&str] = &[
     "RebootCompleted",
     "RebootFailed",
     "Warned",
+    "DiskWasFull",
+    "Repaired",
     "Completed",
     "Stopped",
     "Error",

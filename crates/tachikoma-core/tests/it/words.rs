@@ -78,6 +78,8 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::RebootCompleted { .. } => "RebootCompleted",
         LoopEvent::RebootFailed { .. } => "RebootFailed",
         LoopEvent::Warned { .. } => "Warned",
+        LoopEvent::DiskWasFull { .. } => "DiskWasFull",
+        LoopEvent::Repaired { .. } => "Repaired",
         LoopEvent::Completed { .. } => "Completed",
         LoopEvent::Stopped { .. } => "Stopped",
         LoopEvent::Error { .. } => "Error",
@@ -160,7 +162,10 @@ pub fn fact(record: &Record) -> String {
         }
         LoopEvent::RungClimbed { rung, until: next } => format!("{rung} {}", until(next)),
         LoopEvent::CustomSet { key, .. } => key.clone(),
-        LoopEvent::StoodStill { duration_ms } => format!("{duration_ms} ms"),
+        LoopEvent::StoodStill { duration_ms } | LoopEvent::DiskWasFull { duration_ms } => {
+            format!("{duration_ms} ms")
+        }
+        LoopEvent::Repaired { what, how } => format!("{what}: {how}"),
         LoopEvent::LeftoversEnded { leftovers } => leftovers.len().to_string(),
         LoopEvent::IterationCompleted { report } => {
             let claim = if report.claimed { ", claimed" } else { "" };

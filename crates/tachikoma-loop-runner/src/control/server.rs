@@ -1,7 +1,7 @@
 //! The runner's end of the control socket.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -13,7 +13,7 @@ use tokio::io::{
 };
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::protocol::{Hello, PROTOCOL, Request, Response};
@@ -61,6 +61,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Server {
     path: PathBuf,
+    /// The socket's file, by device and number.
+    file: (u64, u64),
+    /// Takes another listener in the place of the one before.
+    listeners: mpsc::Sender<UnixListener>,
     guard: Arc<AtomicI32>,
     closing: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
@@ -78,22 +82,7 @@ impl Server {
         handle: LoopHandle,
     ) -> Result<Self, ServerError> {
         let path = runtime_dir.join(format!("{loop_id}.sock"));
-        if path.as_os_str().len() > PATH_BYTES_MAX {
-            return Err(ServerError::TooLong(path));
-        }
-        let failed = |source: io::Error| ServerError::Bind {
-            path: path.clone(),
-            source,
-        };
-        make_dir(runtime_dir).map_err(|error| failed(io::Error::other(error)))?;
-        let owner =
-            std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(runtime_dir).map_err(failed)?);
-        if owner != rustix::process::geteuid().as_raw() {
-            return Err(ServerError::Foreign(runtime_dir.to_owned()));
-        }
-        let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path).map_err(failed)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        let (listener, file) = listen(runtime_dir, &path)?;
         let guard = Arc::new(AtomicI32::new(0));
         let desk = Desk {
             handle,
@@ -102,13 +91,32 @@ impl Server {
             seats: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
         };
         let (closing, closed) = oneshot::channel();
-        let task = tokio::spawn(serve(listener, desk, closed));
+        let (listeners, others) = mpsc::channel(1);
+        let task = tokio::spawn(serve(listener, others, desk, closed));
         Ok(Self {
             path,
+            file,
+            listeners,
             guard,
             closing: Some(closing),
             task,
         })
+    }
+
+    /// Makes sure that callers find the socket. Returns whether it had to be made anew; those who are inside stay.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub(crate) async fn keep(&mut self) -> Result<bool, ServerError> {
+        if file_at(&self.path).is_ok_and(|there| there == self.file) {
+            return Ok(false);
+        }
+        let runtime_dir = self.path.parent().unwrap_or(Path::new("/"));
+        let (listener, file) = listen(runtime_dir, &self.path)?;
+        self.file = file;
+        // The task that takes it ends only after us.
+        let _ = self.listeners.send(listener).await;
+        Ok(true)
     }
 
     /// Returns where it listens.
@@ -134,8 +142,36 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.task.abort();
-        let _ = std::fs::remove_file(&self.path);
+        // One that is not ours is another runner's.
+        if file_at(&self.path).is_ok_and(|there| there == self.file) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+fn listen(runtime_dir: &Path, path: &Path) -> Result<(UnixListener, (u64, u64)), ServerError> {
+    if path.as_os_str().len() > PATH_BYTES_MAX {
+        return Err(ServerError::TooLong(path.to_owned()));
+    }
+    let failed = |source: io::Error| ServerError::Bind {
+        path: path.to_owned(),
+        source,
+    };
+    make_dir(runtime_dir).map_err(|error| failed(io::Error::other(error)))?;
+    let owner = std::fs::metadata(runtime_dir).map_err(failed)?.uid();
+    if owner != rustix::process::geteuid().as_raw() {
+        return Err(ServerError::Foreign(runtime_dir.to_owned()));
+    }
+    let _ = std::fs::remove_file(path);
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    let file = file_at(path).map_err(failed)?;
+    Ok((listener, file))
+}
+
+fn file_at(path: &Path) -> io::Result<(u64, u64)> {
+    let there = std::fs::symlink_metadata(path)?;
+    Ok((there.dev(), there.ino()))
 }
 
 #[derive(Clone)]
@@ -148,12 +184,21 @@ struct Desk {
 }
 
 /// Serves callers until it is closed, or aborted with all of them.
-async fn serve(listener: UnixListener, desk: Desk, mut closed: oneshot::Receiver<()>) {
+async fn serve(
+    mut listener: UnixListener,
+    mut others: mpsc::Receiver<UnixListener>,
+    desk: Desk,
+    mut closed: oneshot::Receiver<()>,
+) {
     let room = Arc::new(Semaphore::new(CALLERS_MAX));
     let mut callers = JoinSet::new();
     loop {
         let came = tokio::select! {
             _ = &mut closed => break,
+            Some(other) = others.recv() => {
+                listener = other;
+                continue;
+            }
             came = next_caller(&listener, &room) => came,
         };
         match came {
@@ -278,7 +323,12 @@ impl Desk {
                         return Ok(());
                     }
                 }
-                Ok(Notice::Recorded(_) | Notice::Said { .. } | Notice::Unsaid { .. }) => {}
+                Ok(
+                    Notice::Recorded(_)
+                    | Notice::Said { .. }
+                    | Notice::Unsaid { .. }
+                    | Notice::NoRoom { .. },
+                ) => {}
                 Err(RecvError::Lagged(_)) => return say(writer, &Response::Behind).await,
                 Err(RecvError::Closed) => return Ok(()),
             }

@@ -139,6 +139,14 @@ impl Guard {
         self.pid.as_raw_pid()
     }
 
+    /// Hands over the working directory's lock anew, because the one before locks a file that nobody finds. Never waits.
+    ///
+    /// # Errors
+    /// Never for want of room: the order is short.
+    pub fn hold(&mut self, lock: OwnedFd) -> io::Result<()> {
+        self.order(&Order::Hold, vec![lock])
+    }
+
     /// Orders an agent to be started; [`GuardNews`] tells what came of it. Never waits.
     ///
     /// # Errors

@@ -34,6 +34,8 @@ pub(super) enum Order {
         cgroup: Option<Text>,
         locked: bool,
     },
+    /// Hold this lock instead of the one before; carries it.
+    Hold,
     /// Start an agent; carries its three streams.
     Spawn(Box<SpawnOrder>),
     /// Take a step of the ladder.
@@ -62,6 +64,7 @@ impl Order {
     pub(super) fn fds(&self) -> usize {
         match self {
             Self::Hello { locked, .. } => usize::from(*locked),
+            Self::Hold => 1,
             Self::Spawn(_) => MESSAGE_FDS_MAX,
             Self::Signal { .. } | Self::Suspend | Self::Continue | Self::Bye => 0,
         }

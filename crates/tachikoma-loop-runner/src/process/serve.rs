@@ -132,6 +132,7 @@ impl Server {
                         cgroup.map(|path| Cgroup::at(std::ffi::OsString::from(path).into()));
                     self._lock = fds.into_iter().next();
                 }
+                Order::Hold => self._lock = fds.into_iter().next(),
                 Order::Spawn(order) => self.spawn(*order, fds)?,
                 Order::Signal { generation, rung } => self.signal(generation, rung),
                 Order::Suspend => self.signal_group(Signal::STOP),

@@ -126,6 +126,7 @@ impl LoopRunner {
             leftovers,
             save_failed: false,
             unsaved: None,
+            deaf: false,
             suspended: None,
             upkeep: Upkeep::default(),
         })

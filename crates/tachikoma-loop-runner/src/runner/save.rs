@@ -43,6 +43,8 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::StopConditionTriggered { .. }
         | LoopEvent::RebootRequested { .. }
         | LoopEvent::RebootFailed { .. }
+        | LoopEvent::DiskWasFull { .. }
+        | LoopEvent::Repaired { .. }
         | LoopEvent::Warned { .. } => None,
     }
 }

@@ -1,14 +1,22 @@
 //! The journal: the truth about a loop, one checksummed record per line. `docs/journal-format.md` describes it.
 
 use std::fs::File;
-use std::io::{BufRead as _, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use tachikoma_core::{LoopEvent, LoopId, Record, Seq, State, Timestamp};
+use tachikoma_core::{LoopEvent, LoopId, Record, State, Timestamp};
 
-use super::{StoreError, compressed, make_dir, private, sync_dir};
+use super::{StoreError, make_dir, private, sync_dir};
 
+mod read;
 pub(crate) mod segment;
+
+mod heal;
+
+pub use heal::{Healed, Wound};
+use read::replay;
+pub(super) use read::{begun, decode, first_record, newer, segments, seq_of, take_in};
+pub use read::{read_records, read_state};
 
 /// The format that this version writes, and the newest it reads.
 pub const FORMAT: u32 = 1;
@@ -32,8 +40,11 @@ pub struct Journal {
     /// What is known to be written in full; whatever a failed write left behind it is cut off.
     len: u64,
     synced: bool,
+    /// Whether a failed write left something behind that could not be cut off yet.
+    torn: bool,
     /// Directories that have a new entry which is not known to be on disk.
     unsynced_dirs: Vec<PathBuf>,
+    /// What was written last.
     buffer: Vec<u8>,
 }
 
@@ -65,7 +76,7 @@ impl Journal {
         let mut state = State::new(loop_id);
         let mut journal = Self::new_segment(dir, 1)?;
         journal.unsynced_dirs = way_to(dir);
-        journal.open_segment(&mut state, now)?;
+        journal.open_segment(&mut state, now, false)?;
         Ok((journal, state))
     }
 
@@ -100,6 +111,7 @@ impl Journal {
         len: u64,
     ) -> Result<Self, StoreError> {
         let file = private()
+            .read(true)
             .append(true)
             .open(&path)
             .map_err(StoreError::io("open", &path))?;
@@ -110,6 +122,8 @@ impl Journal {
             segment,
             len,
             synced: false,
+            torn: false,
+            // A runner that died young may not have come so far.
             unsynced_dirs: way_to(dir),
             buffer: Vec::new(),
         };
@@ -123,7 +137,7 @@ impl Journal {
         state: &mut State,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        self.open_segment(state, now).map(drop)
+        self.open_segment(state, now, false).map(drop)
     }
 
     /// Appends records, and returns when they are on disk.
@@ -145,12 +159,18 @@ impl Journal {
         if records.is_empty() {
             return Ok(());
         }
+        if self.torn {
+            self.cut_tail()?;
+        }
         self.buffer.clear();
         for record in records {
             encode(record, &mut self.buffer);
         }
         if let Err(source) = self.file.write_all(&self.buffer) {
-            self.cut_tail()?;
+            self.buffer.clear();
+            self.torn = true;
+            // If that fails as well, it is done before anything else is written.
+            let _ = self.cut_tail();
             return Err(StoreError::io("write", &self.path)(source));
         }
         self.len += self.buffer.len() as u64;
@@ -183,9 +203,12 @@ impl Journal {
     ) -> Result<Record, StoreError> {
         self.file
             .sync_data()
-            .map_err(StoreError::io("sync", &self.path))?;
+            .map_err(StoreError::sync(&self.path))?;
         let mut next = Self::new_segment(&self.dir, self.segment + 1)?;
-        let opened = next.open_segment(state, now)?;
+        let opened = next.open_segment(state, now, false).inspect_err(|_| {
+            // An empty segment that stays would stand in the way of the next try.
+            let _ = std::fs::remove_file(&next.path);
+        })?;
         next.sync()?;
         *self = next;
         Ok(opened)
@@ -195,6 +218,7 @@ impl Journal {
         let path = dir.join(segment_name(segment));
         let file = private()
             .create_new(true)
+            .read(true)
             .append(true)
             .open(&path)
             .map_err(StoreError::io("create", &path))?;
@@ -205,12 +229,18 @@ impl Journal {
             segment,
             len: 0,
             synced: false,
+            torn: false,
             unsynced_dirs: vec![dir.to_owned()],
             buffer: Vec::new(),
         })
     }
 
-    fn open_segment(&mut self, state: &mut State, now: Timestamp) -> Result<Record, StoreError> {
+    fn open_segment(
+        &mut self,
+        state: &mut State,
+        now: Timestamp,
+        after_loss: bool,
+    ) -> Result<Record, StoreError> {
         let record = Record {
             seq: state.seq.next(),
             time: now.max(state.time),
@@ -219,6 +249,7 @@ impl Journal {
                 format: FORMAT,
                 segment: self.segment,
                 state: Box::new(state.clone()),
+                after_loss,
             },
         };
         self.append(std::slice::from_ref(&record))?;
@@ -229,12 +260,12 @@ impl Journal {
     /// Returns when everything that was appended is on disk and can be found there.
     ///
     /// # Errors
-    /// It could not be synced: nothing is known any more, and the loop must end.
+    /// Nothing is known any more of what is on disk, and the loop must end.
     pub fn sync(&mut self) -> Result<(), StoreError> {
         if !self.synced {
             self.file
                 .sync_data()
-                .map_err(StoreError::io("sync", &self.path))?;
+                .map_err(StoreError::sync(&self.path))?;
             self.synced = true;
         }
         for dir in self.unsynced_dirs.drain(..) {
@@ -246,7 +277,9 @@ impl Journal {
     fn cut_tail(&mut self) -> Result<(), StoreError> {
         self.file
             .set_len(self.len)
-            .map_err(StoreError::io("truncate", &self.path))
+            .map_err(StoreError::io("truncate", &self.path))?;
+        self.torn = false;
+        Ok(())
     }
 }
 
@@ -270,232 +303,6 @@ fn encode(record: &Record, buffer: &mut Vec<u8>) {
     buffer.pop();
     let crc = crc32c::crc32c(&buffer[start..]);
     let _ = writeln!(buffer, "{CRC_MARK}{crc:08x}\"}}");
-}
-
-pub(super) fn decode(line: &str) -> Result<Record, String> {
-    let (body, tail) = line.rsplit_once(CRC_MARK).ok_or("it has no checksum")?;
-    // As text: a number could be written in other ways, and one flipped bit makes a capital of a letter.
-    let expected = format!("{:08x}\"}}", crc32c::crc32c(body.as_bytes()));
-    if tail != expected {
-        return Err("its checksum does not match".to_owned());
-    }
-    serde_json::from_str(line).map_err(|error| format!("it is no record ({error})"))
-}
-
-/// A journal as it was read.
-#[derive(Debug)]
-struct Replayed {
-    state: State,
-    /// The last segment.
-    path: PathBuf,
-    segment: u32,
-    /// The bytes of it that are whole records.
-    len: u64,
-}
-
-/// Reads the state of the loop in `dir` without changing anything.
-///
-/// # Errors
-/// The journal cannot be read, is damaged, or is newer than this version.
-pub fn read_state(dir: &Path) -> Result<State, StoreError> {
-    Ok(replay(dir)?.state)
-}
-
-/// Reads the records of the loop in `dir` that come after `after`, oldest first.
-///
-/// # Errors
-/// The journal cannot be read or is damaged.
-pub fn read_records(
-    dir: &Path,
-    after: Seq,
-    mut each: impl FnMut(Record),
-) -> Result<(), StoreError> {
-    for (_, path) in segments(dir)? {
-        read_segment(&path, |_, record| {
-            if record.seq > after {
-                each(record);
-            }
-            Ok(())
-        })?;
-    }
-    Ok(())
-}
-
-/// Returns the number of a record without reading the rest of it.
-pub(super) fn seq_of(line: &[u8]) -> Option<u64> {
-    let digits = line.strip_prefix(b"{\"seq\":")?;
-    let end = digits.iter().position(|byte| !byte.is_ascii_digit())?;
-    std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
-}
-
-/// Reads the first record of a segment, if it is whole.
-pub(super) fn first_record(path: &Path) -> Option<Record> {
-    let mut line = String::new();
-    compressed::open(path)
-        .ok()?
-        .content
-        .read_line(&mut line)
-        .ok()?;
-    decode(line.strip_suffix('\n')?).ok()
-}
-
-/// Returns the error that a first record of a newer format is.
-pub(super) fn newer(path: &Path, line: &[u8]) -> Option<StoreError> {
-    let found = format_of(line).filter(|found| *found > FORMAT)?;
-    Some(StoreError::Newer {
-        path: path.to_owned(),
-        found,
-        supported: FORMAT,
-    })
-}
-
-/// Returns when the loop in `dir` began; none where no record was ever written in full. A damaged first record may
-/// still say when, and if it does not, the age of its file does.
-pub(super) fn begun(dir: &Path) -> Result<Option<Timestamp>, StoreError> {
-    #[derive(serde::Deserialize)]
-    struct Begun {
-        time: Timestamp,
-    }
-    let Some((_, path)) = segments(dir)?.into_iter().next() else {
-        return Ok(None);
-    };
-    let mut opened = compressed::open(&path).map_err(StoreError::io("open", &path))?;
-    let mut line = Vec::new();
-    match opened.content.read_until(b'\n', &mut line) {
-        Err(error) if compressed::is_damage(&error) => line.clear(),
-        Err(error) => return Err(StoreError::io("read", &opened.path)(error)),
-        Ok(_) if line.pop() != Some(b'\n') => return Ok(None),
-        Ok(_) => (),
-    }
-    if let Ok(begun) = serde_json::from_slice::<Begun>(&line) {
-        return Ok(Some(begun.time));
-    }
-    let modified = std::fs::metadata(&opened.path)
-        .and_then(|metadata| metadata.modified())
-        .map_err(StoreError::io("look at", &opened.path))?;
-    Ok(Some(crate::clock::timestamp_of(modified)))
-}
-
-fn replay(dir: &Path) -> Result<Replayed, StoreError> {
-    let segments = segments(dir)?;
-    let Some((segment, last)) = segments.last().cloned() else {
-        let source = std::io::Error::from(std::io::ErrorKind::NotFound);
-        return Err(StoreError::io("find a journal in", dir)(source));
-    };
-    if compressed::is_compressed(&last) {
-        return Err(segment::unfollowed(last));
-    }
-    let mut state: Option<State> = None;
-    let mut len = 0;
-    for (_, path) in &segments {
-        len = read_segment(path, |line, record| {
-            take_in(&mut state, path, line, &record)
-        })?;
-    }
-    let state = state.ok_or_else(|| StoreError::Damaged {
-        path: last.clone(),
-        line: 1,
-        what: "it holds no whole record".to_owned(),
-    })?;
-    Ok(Replayed {
-        state,
-        path: last,
-        segment,
-        len,
-    })
-}
-
-fn take_in(
-    state: &mut Option<State>,
-    path: &Path,
-    line: usize,
-    record: &Record,
-) -> Result<(), StoreError> {
-    let damaged = |what: &str| StoreError::Damaged {
-        path: path.to_owned(),
-        line,
-        what: what.to_owned(),
-    };
-    if let LoopEvent::SegmentOpened { state: full, .. } = &record.event {
-        state.get_or_insert_with(|| (**full).clone());
-    }
-    let state = state
-        .as_mut()
-        .ok_or_else(|| damaged("the segment does not begin with the full state"))?;
-    if record.seq != state.seq.next() {
-        return Err(damaged(&format!(
-            "record {} follows record {}",
-            record.seq, state.seq
-        )));
-    }
-    state.apply(record);
-    Ok(())
-}
-
-/// Reads whole records and returns how many bytes they take. A last line without its end was never acknowledged:
-/// the runner died while it wrote.
-fn read_segment(
-    path: &Path,
-    mut each: impl FnMut(usize, Record) -> Result<(), StoreError>,
-) -> Result<u64, StoreError> {
-    let opened = compressed::open(path).map_err(StoreError::io("open", path))?;
-    let (path, mut reader) = (opened.path.as_path(), opened.content);
-    let mut text = Vec::new();
-    let mut len = 0;
-    for line in 1.. {
-        text.clear();
-        let read = reader
-            .read_until(b'\n', &mut text)
-            .map_err(|error| segment::unread(path, line, error))?;
-        if text.pop() != Some(b'\n') {
-            segment::check_end(path, line, read)?;
-            break;
-        }
-        if let Some(error) = newer(path, &text).filter(|_| line == 1) {
-            return Err(error);
-        }
-        let record = std::str::from_utf8(&text)
-            .map_err(|_| "it is not UTF-8".to_owned())
-            .and_then(decode)
-            .map_err(|what| StoreError::Damaged {
-                path: path.to_owned(),
-                line,
-                what,
-            })?;
-        each(line, record)?;
-        len += read as u64;
-    }
-    Ok(len)
-}
-
-/// Returns the format that the first record of a segment names, whatever else a newer version may have put there.
-fn format_of(line: &[u8]) -> Option<u32> {
-    #[derive(serde::Deserialize)]
-    struct First {
-        event: Opened,
-    }
-    #[derive(serde::Deserialize)]
-    struct Opened {
-        format: u32,
-    }
-    serde_json::from_slice::<First>(line)
-        .ok()
-        .map(|first| first.event.format)
-}
-
-pub(super) fn segments(dir: &Path) -> Result<Vec<(u32, PathBuf)>, StoreError> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).map_err(StoreError::io("list", dir))? {
-        let entry = entry.map_err(StoreError::io("list", dir))?;
-        let name = entry.file_name();
-        if let Some(number) = name.to_str().and_then(segment::number) {
-            found.push((number, entry.path()));
-        }
-    }
-    // The plain one of two stands first by its name, and counts.
-    found.sort();
-    found.dedup_by_key(|(number, _)| *number);
-    Ok(found)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The lock of a working directory: one runner at a time, told by the lock itself and never by a pid.
 
 use std::fs::File;
-use std::io::{Read as _, Seek as _, Write as _};
+use std::io::{ErrorKind, Read as _, Seek as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use tachikoma_core::{LoopId, Timestamp};
 
+use super::quarantine::{quarantine, remake_dirs};
 use super::{RALPH_DIR, StoreError, make_dir, private};
 
 /// A new run waits this long: the guard of a runner that was just killed holds the lock until it has cleaned up.
@@ -18,6 +19,10 @@ const WAIT: Duration = Duration::from_secs(5);
 
 /// How often a lock that is held is tried again: there is no call that waits with a bound.
 const RETRY: Duration = Duration::from_millis(20);
+
+/// How often a lock file that someone put in the place of ours is tried: whoever only asks holds it for a moment, another
+/// runner keeps it.
+const RETAKE_TRIES: u32 = 25;
 
 /// Who holds the lock, as its file says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +64,8 @@ fn holder_text(holder: Option<&Holder>) -> String {
 pub struct WorkLock {
     file: File,
     crashed: Option<Holder>,
+    /// What was written into it.
+    signature: Vec<u8>,
 }
 
 impl WorkLock {
@@ -99,15 +106,17 @@ impl WorkLock {
         }
         // Whoever deleted the file between our open and our lock has left us the lock of nothing.
         let ours = file.metadata().map_err(StoreError::io("stat", path))?;
-        let is_ours = std::fs::metadata(path)
-            .is_ok_and(|theirs| theirs.ino() == ours.ino() && theirs.dev() == ours.dev());
-        if !is_ours {
+        if !std::fs::metadata(path).is_ok_and(|there| is_same(&there, &ours)) {
             return Ok(None);
         }
         let mut text = String::new();
         let _ = file.read_to_string(&mut text);
         let crashed = serde_json::from_str(&text).ok();
-        Ok(Some(Self { file, crashed }))
+        Ok(Some(Self {
+            file,
+            crashed,
+            signature: Vec::new(),
+        }))
     }
 
     /// Returns the runner that held the lock before and did not give it back: it crashed.
@@ -121,10 +130,69 @@ impl WorkLock {
     /// # Errors
     /// The file cannot be written.
     pub fn sign(&mut self, holder: &Holder) -> std::io::Result<()> {
-        let text = serde_json::to_vec(holder).expect("a holder is plain data");
+        self.signature = serde_json::to_vec(holder).expect("a holder is plain data");
+        self.write_signature()
+    }
+
+    fn write_signature(&mut self) -> std::io::Result<()> {
         self.file.set_len(0)?;
         self.file.rewind()?;
-        self.file.write_all(&text)
+        self.file.write_all(&self.signature)
+    }
+
+    /// Makes sure that the lock is the one that others find. A file that was deleted, replaced or emptied is made anew,
+    /// locked and signed. Returns what was wrong and what was done, if something was.
+    ///
+    /// # Errors
+    /// Another runner holds the file that was put in its place, or it cannot be made.
+    pub async fn keep(&mut self, working_dir: &Path) -> Result<Option<String>, LockError> {
+        let path = working_dir.join(RALPH_DIR).join("lock");
+        let ours = self
+            .file
+            .metadata()
+            .map_err(StoreError::io("stat", &path))?;
+        let wrong = match std::fs::symlink_metadata(&path) {
+            Ok(there) if is_same(&there, &ours) => {
+                if there.len() == self.signature.len() as u64 {
+                    return Ok(None);
+                }
+                self.write_signature()
+                    .map_err(StoreError::io("write", &path))?;
+                return Ok(Some("its file was changed; it was signed again".to_owned()));
+            }
+            Ok(_) => "another file was in its place",
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                "its file was gone"
+            }
+            // What may not be looked at is not known to be lost.
+            Err(_) => return Ok(None),
+        };
+        self.retake(working_dir, &path).await?;
+        Ok(Some(format!("{wrong}; a new one was made and locked")))
+    }
+
+    async fn retake(&mut self, working_dir: &Path, path: &Path) -> Result<(), LockError> {
+        remake_dirs(working_dir, &working_dir.join(RALPH_DIR))?;
+        for _ in 0..RETAKE_TRIES {
+            // What is no file is no lock, and opening it could block.
+            let is_file = std::fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
+            if !is_file || !is_held(working_dir) {
+                quarantine(working_dir, path)?;
+                if let Some(lock) = Self::try_acquire(path)? {
+                    self.file = lock.file;
+                    // It holds without being signed; the next look at it finds that it is not.
+                    let _ = self.write_signature();
+                    return Ok(());
+                }
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+        Err(LockError::Held {
+            working_dir: working_dir.to_owned(),
+            holder: holder(working_dir),
+        })
     }
 
     /// Returns a second handle on the same lock, which is free only when both are gone.
@@ -168,6 +236,10 @@ fn ignore(dir: &Path) {
         // Without it git shows files that it need not; that keeps nobody from working.
         let _ = file.write_all(IGNORED.as_bytes());
     }
+}
+
+fn is_same(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
 /// Reads who holds, or last held, the lock of a working directory.

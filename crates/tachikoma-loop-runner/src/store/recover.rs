@@ -181,7 +181,7 @@ fn first_to_read(segments: &[(u32, PathBuf)], base: Option<&State>) -> usize {
     let holds_base = |path: &Path| {
         let first = journal::first_record(path);
         match (first, base) {
-            (Some(first), Some(base)) => first.seq <= base.seq.next(),
+            (Some(first), Some(base)) => first.seq <= base.seq.next() || is_after_loss(&first),
             // Every segment begins with the full state: the last one suffices.
             (Some(first), None) => matches!(first.event, LoopEvent::SegmentOpened { .. }),
             (None, _) => false,
@@ -191,6 +191,17 @@ fn first_to_read(segments: &[(u32, PathBuf)], base: Option<&State>) -> usize {
         .iter()
         .rposition(|(_, path)| holds_base(path))
         .unwrap_or(0)
+}
+
+/// Returns whether a segment was begun because records before it were lost: its own full state is all there is.
+fn is_after_loss(first: &Record) -> bool {
+    matches!(
+        first.event,
+        LoopEvent::SegmentOpened {
+            after_loss: true,
+            ..
+        }
+    )
 }
 
 /// The end of a journal as it is read.
@@ -246,7 +257,7 @@ impl Tail {
                     offset.get_or_insert(i128::from(record.seq.0) - i128::from(line));
                     last = Some(record.seq.0);
                     // A gap is what a damaged line leaves; the line says more.
-                    self.take(path, line, &record)
+                    journal::take_in(&mut self.state, path, place(line), &record)
                         .map_err(|gap| damaged.first().map_or(gap, |first| damage(path, first)))?;
                 }
                 Err(what) => damaged.push((line, what)),
@@ -261,27 +272,6 @@ impl Tail {
             len,
             behind,
         });
-        Ok(())
-    }
-
-    fn take(&mut self, path: &Path, line: u64, record: &Record) -> Result<(), StoreError> {
-        if let LoopEvent::SegmentOpened { state: full, .. } = &record.event {
-            self.state.get_or_insert_with(|| (**full).clone());
-        }
-        let state = self.state.as_mut().ok_or_else(|| {
-            damage(
-                path,
-                &(
-                    line,
-                    "the segment does not begin with the full state".to_owned(),
-                ),
-            )
-        })?;
-        if record.seq != state.seq.next() {
-            let what = format!("record {} follows record {}", record.seq, state.seq);
-            return Err(damage(path, &(line, what)));
-        }
-        state.apply(record);
         Ok(())
     }
 
@@ -310,10 +300,14 @@ impl Tail {
     }
 }
 
+fn place(line: u64) -> usize {
+    usize::try_from(line).unwrap_or(usize::MAX)
+}
+
 fn damage(path: &Path, (line, what): &(u64, String)) -> StoreError {
     StoreError::Damaged {
         path: path.to_owned(),
-        line: usize::try_from(*line).unwrap_or(usize::MAX),
+        line: place(*line),
         what: what.clone(),
     }
 }

@@ -360,8 +360,8 @@ fn a_run_whose_future_is_dropped_leaves_nobody_and_can_be_taken_up() {
         );
         // The same runner goes on with the iteration that was cut, after its old agent is gone.
         let again = async {
-            watch.launched(1).await;
             watch.lines.clear();
+            watch.launched(1).await;
             watch.said("up").await;
             tell(&handle, STOP).await;
         };

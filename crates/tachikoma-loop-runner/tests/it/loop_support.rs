@@ -1,11 +1,12 @@
 //! A loop in a directory of its own, driven through the library's public interface with real child processes.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tachikoma_core::{Answer, Launch, LoopEvent, Outcome, PromptSource, Record, Seq, State};
+use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::{AgentName, HumanDuration, Settings};
 use tachikoma_loop_runner::store::recover::Loss;
@@ -27,7 +28,12 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::below(&std::env::temp_dir())
+    }
+
+    /// Makes a place below a directory.
+    pub(crate) fn below(parent: &Path) -> Self {
+        let dir = tempfile::tempdir_in(parent).unwrap();
         fs::create_dir(dir.path().join("w")).unwrap();
         Self { dir }
     }
@@ -61,6 +67,7 @@ impl Place {
             adoption: Adoption::Marked,
             loss: Loss::Refuse,
             cgroup: true,
+            disk_full_timeout: DISK_FULL_TIMEOUT,
         }
     }
 
@@ -184,7 +191,7 @@ impl Watch {
                 self.lines.push(line.to_string());
                 None
             }
-            Ok(Notice::Unsaid { .. }) => None,
+            Ok(Notice::Unsaid { .. } | Notice::NoRoom { .. }) => None,
             Err(RecvError::Lagged(missed)) => panic!("this test reads fast, yet missed {missed}"),
             Err(RecvError::Closed) => panic!("the runner is gone; seen {:#?}", self.records),
         }

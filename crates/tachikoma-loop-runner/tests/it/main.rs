@@ -1,6 +1,8 @@
 //! Drives real child processes through the public interface of the crate.
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
+mod heal;
+mod heal_room;
 mod loop_child;
 mod loop_command;
 mod loop_life;

@@ -190,6 +190,7 @@ fn a_segment_of_the_journal_is_enough_to_know_the_state() {
             format: 1,
             segment: 2,
             state: Box::new(play.state.clone()),
+            after_loss: false,
         },
     };
     let text = serde_json::to_string(&opened).unwrap();

@@ -39,6 +39,8 @@ impl Audit {
                 record.event,
                 LoopEvent::Started { .. }
                     | LoopEvent::Warned { .. }
+                    | LoopEvent::DiskWasFull { .. }
+                    | LoopEvent::Repaired { .. }
                     | LoopEvent::SegmentOpened { .. }
             );
             let early = self.iteration == 0 && matches!(record.event, LoopEvent::Stopped { .. });
@@ -143,7 +145,9 @@ impl Audit {
             | LoopEvent::CustomSet { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::StopConditionTriggered { .. }
-            | LoopEvent::Warned { .. } => {}
+            | LoopEvent::Warned { .. }
+            | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Repaired { .. } => {}
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tachikoma_core::{
     Effect, Generation, Input, Launch, LoopCommand, LoopEvent, LoopId, News, Phase, Policy, Record,
-    Runner, SessionNo, State, Ticket, Timestamp, Urgency, Work, step,
+    Repair, Runner, SessionNo, State, Ticket, Timestamp, Urgency, Work, step,
 };
 
 use super::Coverage;
@@ -182,7 +182,9 @@ impl World {
             | Input::Decline { .. }
             | Input::StoodStill { .. }
             | Input::Set { .. }
-            | Input::Trouble { .. } => false,
+            | Input::Trouble { .. }
+            | Input::DiskWasFull { .. }
+            | Input::Repaired { .. } => false,
         };
         let idle = self.feed(coverage, input);
         if stale {
@@ -244,8 +246,8 @@ impl World {
     /// The operator, or whoever signals the runner, does something.
     fn operate(&mut self, coverage: &mut Coverage) {
         if self.dice.one_in(12) {
-            let warning = "the disk is nearly full".to_owned();
-            self.feed(coverage, Input::Trouble { warning });
+            let trouble = self.trouble();
+            self.feed(coverage, trouble);
             return;
         }
         let urgency = self
@@ -312,6 +314,20 @@ impl World {
         }
     }
 
+    fn trouble(&mut self) -> Input {
+        let text = "the disk".to_owned();
+        match self.dice.below(3) {
+            0 => Input::Trouble { warning: text },
+            1 => Input::DiskWasFull {
+                duration: Duration::from_secs(7),
+            },
+            _ => Input::Repaired {
+                what: Repair::Lock,
+                how: text,
+            },
+        }
+    }
+
     /// The journal begins a new segment.
     fn rotate(&mut self, coverage: &mut Coverage) {
         let record = Record {
@@ -322,6 +338,7 @@ impl World {
                 format: 1,
                 segment: 2,
                 state: Box::new(self.state.clone()),
+                after_loss: false,
             },
         };
         self.state.apply(&record);

@@ -2,6 +2,8 @@
 
 use tachikoma_core::{Input, Launch, Policy, Runner, step};
 
+use tachikoma_core::Seq;
+
 use super::*;
 
 fn launch(journal: &mut Journal, state: &mut State) {

@@ -25,7 +25,9 @@ impl World {
             | Input::Decline { .. }
             | Input::StoodStill { .. }
             | Input::Set { .. }
-            | Input::Trouble { .. } => None,
+            | Input::Trouble { .. }
+            | Input::DiskWasFull { .. }
+            | Input::Repaired { .. } => None,
         };
         let was = words::phase(&self.state.phase);
         let mut clock = self.now;
@@ -165,7 +167,9 @@ impl World {
             | Input::Decline { .. }
             | Input::StoodStill { .. }
             | Input::Set { .. }
-            | Input::Trouble { .. } => true,
+            | Input::Trouble { .. }
+            | Input::DiskWasFull { .. }
+            | Input::Repaired { .. } => true,
         });
         let end = self.now + self.dice.between(0, 300);
         for news in agent::last_words(&mut self.dice, rung) {

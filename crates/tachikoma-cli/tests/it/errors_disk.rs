@@ -1,0 +1,179 @@
+//! A full disk: a wait with a reason, that ends by itself when room is made, and by a stop.
+
+use std::io::Write as _;
+
+use insta::assert_snapshot;
+use tachikoma_testkit::{Scratch, Tool};
+
+use crate::support::shown;
+
+/// Runs a script with a `.ralph` on a disk of 256 KiB, which nobody else sees; none where that cannot be had.
+fn on_a_small_disk(scratch: &Scratch, script: &str) -> Option<String> {
+    let mount = "mkdir .ralph && mount -t tmpfs -o size=256k,mode=700 tmpfs .ralph || exit 77\n";
+    let script = format!("{mount}{script}");
+    let root = rustix::process::geteuid().is_root();
+    let namespace = if root { "-m" } else { "-rm" };
+    let words = [
+        namespace,
+        "sh",
+        "-c",
+        &script,
+        env!("CARGO_BIN_EXE_tachikoma"),
+    ];
+    let ran = Tool::new("unshare", scratch).run(words);
+    if ran.stderr.contains("unshare failed") || ran.code() == Some(77) {
+        skipped(&format!(
+            "no small disk can be had here: {}",
+            ran.snapshot()
+        ));
+        return None;
+    }
+    Some(shown(&ran))
+}
+
+#[test]
+fn a_disk_that_is_full_from_the_start() {
+    let scratch = Scratch::new();
+    scratch.write("prompt.md", "go\n");
+    let script = r#"
+        "$0" run --quiet --max-iterations 1 -- true
+        head -c 300000 /dev/zero >.ralph/ballast 2>/dev/null
+        "$0" run --quiet --new -- true
+        echo "exit $?"
+        ls .ralph/loops | wc -l
+        rm .ralph/ballast
+        "$0" run --quiet --max-iterations 2
+        echo "exit $?"
+    "#;
+    if let Some(shown) = on_a_small_disk(&scratch, script) {
+        assert_snapshot!(shown, @"
+        exit: 0
+        --- stdout
+        completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION])
+        exit 1
+        1
+        completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION])
+        exit 3
+        --- stderr
+        hint: raise `--max-iterations` to go on, or use `--new` to begin again
+        error: write [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl: No space left on device (os error 28)
+        hint: make room; `tachikoma run` goes on when there is some
+        found a loop that had ended (the limit of 1 iterations is reached): it goes on
+        hint: raise `--max-iterations` to go on, or use `--new` to begin again
+        ");
+    }
+}
+
+/// Fills the disk but for a little, runs a loop until it waits for room, and goes on with `script`, which knows the runner
+/// as `$pid`.
+fn check_full(script: &str) -> Option<String> {
+    let scratch = Scratch::new();
+    scratch.write("prompt.md", "go\n");
+    let begin = r#"
+        exec 2>&1
+        head -c 200000 /dev/zero >.ralph/ballast
+        "$0" run --quiet --delay 0s -- sh -c 'test -e .ralph/ballast || echo "<promise>COMPLETE</promise>"' >log 2>&1 &
+        pid=$!
+        until "$0" status --json | grep -q disk_full; do sleep 0.05; done
+        "$0" status | grep -e ^state -e ^waiting
+    "#;
+    let end = r#"
+        "$0" events | grep -o 'there is room on the disk again' || echo "no wait on record"
+    "#;
+    let shown = on_a_small_disk(&scratch, &format!("{begin}{script}{end}"))?;
+    // How many iterations fit is the file system's business.
+    let parts: Vec<String> = shown
+        .split_inclusive(|c: char| !c.is_ascii_digit())
+        .map(
+            |part| match part.trim_end_matches(|c: char| !c.is_ascii_digit()) {
+                number if number.len() > 1 => part.replace(number, "[N]"),
+                _ => part.to_owned(),
+            },
+        )
+        .collect();
+    Some(parts.concat())
+}
+
+#[test]
+fn a_loop_on_a_full_disk_goes_on_by_itself_when_there_is_room() {
+    let script = r#"
+        "$0" pause
+        rm .ralph/ballast
+        wait $pid
+        echo "exit $?"
+        cat log
+    "#;
+    if let Some(shown) = check_full(script) {
+        assert_snapshot!(shown, @"
+        exit: 0
+        --- stdout
+        state      running
+        waiting    disk_full until [TIME]
+        error: the disk is full: nothing can be written down, and so nothing but `stop` can be done; make room, and the loop goes on by itself (the loop is running)
+        exit 0
+        completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION])
+        there is room on the disk again
+        --- stderr
+        ");
+    }
+}
+
+#[test]
+fn a_loop_on_a_full_disk_can_be_stopped() {
+    let script = r#"
+        "$0" stop
+        wait $pid
+        echo "exit $?"
+        cat log
+        rm .ralph/ballast
+        "$0" run --quiet
+    "#;
+    if let Some(shown) = check_full(script) {
+        assert_snapshot!(shown, @"
+        exit: 0
+        --- stdout
+        state      running
+        waiting    disk_full until [TIME]
+        stopped; the disk is full, so that this is not written down
+        exit 5
+        note: the disk is full: this end is not written down, and `tachikoma run` goes on where the journal ends
+        stopped: stopped by the operator ([N] iterations, [N] succeeded, [DURATION])
+        found a loop that was interrupted at iteration [N]: it goes on
+        completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION])
+        no wait on record
+        --- stderr
+        ");
+    }
+}
+
+#[test]
+fn a_loop_on_a_full_disk_ends_by_a_signal() {
+    let script = r#"
+        kill -TERM $pid
+        wait $pid
+        [ $? = 143 ] && echo "exit of SIGTERM"
+        cat log
+        rm .ralph/ballast
+        "$0" run --quiet
+    "#;
+    if let Some(shown) = check_full(script) {
+        assert_snapshot!(shown, @"
+        exit: 0
+        --- stdout
+        state      running
+        waiting    disk_full until [TIME]
+        exit of SIGTERM
+        note: the disk is full: this end is not written down, and `tachikoma run` goes on where the journal ends
+        stopped: stopped by signal [N] ([N] iterations, [N] succeeded, [DURATION])
+        found a loop that was interrupted at iteration [N]: it goes on
+        completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION])
+        no wait on record
+        --- stderr
+        ");
+    }
+}
+
+/// Says so past the harness, which keeps the words of tests that pass to itself.
+fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
+}

@@ -1,0 +1,58 @@
+//! Why a run ends otherwise than by the core's decision.
+
+use std::time::Duration;
+
+use tachikoma_core::{InvalidState, Outcome};
+
+use crate::process::GuardError;
+use crate::store::StoreError;
+use crate::store::lock::LockError;
+
+/// Why a run ended without an outcome. What was recorded before is safe, and the loop can be taken up again.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The loop cannot be started from where it is.
+    #[error(transparent)]
+    InvalidState(#[from] InvalidState),
+    /// The journal could not be written.
+    #[error(
+        "the journal cannot be written; the loop has ended, and nothing that was recorded is lost"
+    )]
+    Journal(#[source] StoreError),
+    /// The disk was full, and stayed so.
+    #[error(
+        "the disk is full, and no room was made within {} s; the loop has ended, and nothing that was recorded is lost",
+        waited.as_secs()
+    )]
+    NoRoom {
+        /// How long it was waited for.
+        waited: Duration,
+        /// What could not be written.
+        #[source]
+        source: StoreError,
+    },
+    /// The lock of the working directory was lost, and someone else has it.
+    #[error("the lock of the working directory was lost, and the loop has ended")]
+    Lock(#[source] LockError),
+    /// The journal failed in an earlier run of this runner, which knows more than is written down.
+    #[error("the journal could not be written before; close this runner and open the loop again")]
+    Unwritten,
+    /// There is no guard to hold the agent's processes together.
+    #[error("the agent's processes cannot be held together")]
+    Guard(#[from] GuardError),
+}
+
+/// Why a run ends although the core has not ended it.
+#[derive(Debug)]
+pub(super) enum Cut {
+    /// It cannot go on.
+    Failed(RunError),
+    /// It was told to end while nothing could be written down.
+    Left(Outcome),
+}
+
+impl From<RunError> for Cut {
+    fn from(error: RunError) -> Self {
+        Self::Failed(error)
+    }
+}

@@ -1,0 +1,131 @@
+//! Making whole what the agent, or anyone, destroyed of the loop's own while it runs: lock, journal, control socket.
+
+use tachikoma_core::{Input, News, Repair, Timestamp, step};
+
+use super::{Cut, LoopRunner, RunError};
+use crate::error::chain;
+use crate::store::StoreError;
+use crate::store::lock::LockError;
+
+/// Returns whether an input may end an iteration or the loop, or launch the agent: before that, all must be whole.
+pub(super) fn is_turning_point(input: &Input) -> bool {
+    match input {
+        Input::Start { .. }
+        | Input::Wake
+        | Input::Command { .. }
+        | Input::Shutdown { .. }
+        | Input::Decline { .. }
+        | Input::Renewed { .. } => true,
+        Input::Agent { news, .. } => match news {
+            News::NotLaunched { .. } | News::Exited { .. } | News::GuardLost => true,
+            News::Launched { .. }
+            | News::Output
+            | News::Measured(_)
+            | News::ToolStarted { .. }
+            | News::ToolEnded { .. }
+            | News::Resulted { .. } => false,
+        },
+        Input::StoodStill { .. }
+        | Input::Set { .. }
+        | Input::Trouble { .. }
+        | Input::DiskWasFull { .. }
+        | Input::Repaired { .. } => false,
+    }
+}
+
+impl LoopRunner {
+    /// Looks at everything once, and repairs and records what is not whole. The lock goes first: nothing is written where
+    /// another runner works.
+    pub(super) async fn heal(&mut self, now: Timestamp) -> Result<(), Cut> {
+        let lock = self.lock_whole().await?;
+        let journal = self.journal_whole(now).await?;
+        let socket = self.socket_whole().await;
+        let repairs = [
+            (Repair::Lock, lock),
+            (Repair::Journal, journal),
+            (Repair::Socket, socket),
+        ];
+        for (what, how) in repairs {
+            if let Some(how) = how {
+                self.record(now, Input::Repaired { what, how }).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn lock_whole(&mut self) -> Result<Option<String>, Cut> {
+        // Without a working directory there is nothing to hold; the next launch says so.
+        if !self.config.working_dir.is_dir() {
+            return Ok(None);
+        }
+        let how = match self.lock.keep(&self.config.working_dir).await {
+            Ok(how) => how,
+            // It is looked at again before the next launch; a lock does not need to be signed to hold.
+            Err(LockError::Store(error)) if error.is_full_disk() => None,
+            Err(LockError::Store(error)) => return Err(RunError::Journal(error).into()),
+            Err(held @ LockError::Held { .. }) => return Err(RunError::Lock(held).into()),
+        };
+        if how.is_some()
+            && let Some(guard) = &mut self.guard
+            && let Ok(lock) = self.lock.share()
+        {
+            // A guard that is gone is told of by its own news.
+            let _ = guard.hold(lock);
+        }
+        Ok(how)
+    }
+
+    async fn journal_whole(&mut self, now: Timestamp) -> Result<Option<String>, Cut> {
+        if self.journal.wound().is_none() || !self.config.working_dir.is_dir() {
+            return Ok(None);
+        }
+        let healed = self.with_room(|runner| runner.heal_journal(now)).await?;
+        let Some(healed) = healed else {
+            return Ok(None);
+        };
+        if let Some(opened) = healed.opened {
+            self.publish(opened);
+        }
+        Ok(Some(healed.how))
+    }
+
+    fn heal_journal(
+        &mut self,
+        now: Timestamp,
+    ) -> Result<Option<crate::store::journal::Healed>, StoreError> {
+        // Looked at again: an earlier try may have changed what is there.
+        let Some(wound) = self.journal.wound() else {
+            return Ok(None);
+        };
+        self.journal.heal(wound, &mut self.state, now).map(Some)
+    }
+
+    async fn socket_whole(&mut self) -> Option<String> {
+        let control = self.control.as_mut()?;
+        match control.keep().await {
+            Ok(false) => None,
+            Ok(true) => {
+                self.deaf = false;
+                Some("its file was gone; it was made anew".to_owned())
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.deaf, true) {
+                    let warning = format!("nobody can talk to the runner: {}", chain(&error));
+                    self.queue.push_back(Input::Trouble { warning });
+                }
+                None
+            }
+        }
+    }
+
+    async fn record(&mut self, now: Timestamp, input: Input) -> Result<(), Cut> {
+        let decided = step(&self.policy, &mut self.state, now, input);
+        debug_assert!(decided.effects.is_empty(), "a repair is only recorded");
+        self.with_room(|runner| runner.journal.append(&decided.records))
+            .await?;
+        for record in decided.records {
+            self.publish(record);
+        }
+        Ok(())
+    }
+}

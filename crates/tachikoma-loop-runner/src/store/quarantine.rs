@@ -1,0 +1,59 @@
+//! Where things go that stand in the way and that nobody can vouch for: nothing is overwritten because it could not
+//! be read.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{RALPH_DIR, StoreError, make_dir};
+
+/// More things of one name than this are no accident any more.
+const SAME_NAME_MAX: u32 = 10_000;
+
+/// Moves whatever is at `path` to the quarantine of the working directory, under a name that is free there. Returns
+/// where it lies; none if there was nothing at `path`.
+pub(super) fn quarantine(working_dir: &Path, path: &Path) -> Result<Option<PathBuf>, StoreError> {
+    if std::fs::symlink_metadata(path).is_err() {
+        return Ok(None);
+    }
+    let dir = working_dir.join(RALPH_DIR).join("quarantine");
+    make_dir(&dir)?;
+    move_to_free_name(path, &dir).map(Some)
+}
+
+/// Makes the directories from `.ralph` down to `dir`, for the owner alone. What stands in their place moves away: into
+/// the quarantine, and what stands in the place of `.ralph` itself to a name beside it.
+pub(super) fn remake_dirs(working_dir: &Path, dir: &Path) -> Result<(), StoreError> {
+    let ralph = working_dir.join(RALPH_DIR);
+    let below = dir.strip_prefix(&ralph).unwrap_or(Path::new(""));
+    if in_the_way(&ralph) {
+        move_to_free_name(&ralph, working_dir)?;
+    }
+    make_dir(&ralph)?;
+    let mut path = ralph;
+    for part in below {
+        path.push(part);
+        if in_the_way(&path) {
+            quarantine(working_dir, &path)?;
+        }
+        make_dir(&path)?;
+    }
+    Ok(())
+}
+
+fn in_the_way(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_dir())
+}
+
+/// The working directory is locked, and no agent runs: nobody else takes the name in between.
+fn move_to_free_name(path: &Path, dir: &Path) -> Result<PathBuf, StoreError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let mut free = (1..=SAME_NAME_MAX)
+        .map(|number| dir.join(format!("{name}.{number}")))
+        .filter(|place| std::fs::symlink_metadata(place).is_err());
+    let place = free.next().ok_or_else(|| {
+        let source = io::Error::other("too many things of that name lie there");
+        StoreError::io("find room in", dir)(source)
+    })?;
+    std::fs::rename(path, &place).map_err(StoreError::io("move away", path))?;
+    Ok(place)
+}

@@ -1,0 +1,275 @@
+//! The agent destroys what is the loop's own, and cannot: it is whole again before the next one starts.
+
+use std::fs;
+use std::path::PathBuf;
+
+use rustix::fs::{FlockOperation, flock};
+use tachikoma_core::{LoopEvent, Outcome, Repair};
+use tachikoma_loop_runner::store::lock;
+use tachikoma_loop_runner::{LoopRunner, RunError};
+
+use crate::loop_support::{Place, UNTIL_GO, Watch, open};
+use crate::support::run;
+
+fn repairs(place: &Place) -> Vec<(Repair, String)> {
+    let history = place.history();
+    let repair = |event: &LoopEvent| match event {
+        LoopEvent::Repaired { what, how } => Some((*what, how.clone())),
+        _ => None,
+    };
+    history
+        .iter()
+        .filter_map(|record| repair(&record.event))
+        .collect()
+}
+
+/// Runs three iterations of which the second destroys something, and returns what was repaired. The loop must not miss
+/// anything, and must go on for a later runner.
+#[track_caller]
+fn check(destroy: &str) -> (Place, Vec<(Repair, String)>) {
+    let place = Place::new();
+    let script = format!("[ $TACHIKOMA_ITERATION != 2 ] || {{ {destroy}\n}}");
+    let mut config = place.config(&script);
+    config.settings.max_iterations = 3;
+    let state = run(async {
+        let mut runner = open(config.clone()).await;
+        let outcome = runner.run().await.unwrap();
+        assert_eq!(outcome, Outcome::LimitReached { iterations: 3 });
+        assert!(lock::is_held(&place.working_dir()), "the lock is ours");
+        let state = runner.state().clone();
+        runner.close().await;
+        state
+    });
+    assert_eq!(state.stats.successful, 3);
+    run(async {
+        config.settings.max_iterations = 4;
+        let mut runner = open(config).await;
+        assert_eq!(*runner.state(), state, "live state is replayed state");
+        runner.run().await.unwrap();
+        assert_eq!(runner.state().iteration, 4);
+        runner.close().await;
+    });
+    let repairs = repairs(&place);
+    (place, repairs)
+}
+
+fn what(repairs: &[(Repair, String)]) -> Vec<Repair> {
+    repairs.iter().map(|(what, _)| *what).collect()
+}
+
+#[test]
+fn the_whole_directory_is_deleted() {
+    let (place, repairs) = check("rm -rf .ralph");
+    assert_eq!(what(&repairs), [Repair::Lock, Repair::Journal]);
+    assert_eq!(
+        repairs[1].1,
+        "its file was gone; it was restored from the open file"
+    );
+    assert_eq!(place.history()[0].seq.0, 1, "no record is lost");
+}
+
+#[test]
+fn the_directory_is_moved_away() {
+    let (_, repairs) = check("mv .ralph elsewhere");
+    assert_eq!(what(&repairs), [Repair::Lock, Repair::Journal]);
+}
+
+#[test]
+fn the_loops_are_deleted() {
+    let (_, repairs) = check("rm -rf .ralph/loops");
+    assert_eq!(what(&repairs), [Repair::Journal]);
+}
+
+#[test]
+fn the_journal_is_deleted_or_replaced() {
+    let (_, repairs) = check("rm .ralph/loops/*/journal-0001.jsonl");
+    assert_eq!(what(&repairs), [Repair::Journal]);
+    let (place, repairs) = check(
+        "for j in .ralph/loops/*/journal-0001.jsonl; do echo mine >$j.new; mv $j.new $j; done",
+    );
+    assert_eq!(what(&repairs), [Repair::Journal]);
+    let kept = place
+        .working_dir()
+        .join(".ralph/quarantine/journal-0001.jsonl.1");
+    assert_eq!(fs::read_to_string(kept).unwrap(), "mine\n");
+}
+
+#[test]
+fn the_journal_is_emptied_or_written_over() {
+    for destroy in [
+        "for j in .ralph/loops/*/journal-0001.jsonl; do : >$j; done",
+        "for j in .ralph/loops/*/journal-0001.jsonl; do echo x >>$j; done",
+        "for j in .ralph/loops/*/journal-0001.jsonl; do s=$(wc -c <$j); head -c $s /dev/zero >$j; done",
+    ] {
+        let (place, repairs) = check(destroy);
+        assert_eq!(what(&repairs), [Repair::Journal], "{destroy}");
+        assert_eq!(
+            repairs[0].1,
+            "its file was changed; segment 2 goes on from the full state; \
+             what was found is at .ralph/quarantine/journal-0001.jsonl.1"
+        );
+        let first = &place.history()[0].event;
+        assert!(
+            matches!(first, LoopEvent::SegmentOpened { segment: 2, state, .. } if state.iteration == 2),
+            "{first:?}"
+        );
+    }
+}
+
+#[test]
+fn the_lock_is_deleted_replaced_or_emptied() {
+    for destroy in [
+        "rm .ralph/lock",
+        "echo mine >l; mv l .ralph/lock",
+        ": >.ralph/lock",
+        "rm .ralph/lock; mkdir .ralph/lock",
+        "rm .ralph/lock; mkfifo .ralph/lock",
+    ] {
+        let (_, repairs) = check(destroy);
+        assert_eq!(what(&repairs), [Repair::Lock], "{destroy}");
+    }
+}
+
+#[test]
+fn the_transcripts_are_deleted() {
+    let (place, repairs) = check("rm -rf .ralph/sessions");
+    assert_eq!(what(&repairs), []);
+    let place = {
+        let mut config = place.config("echo hello");
+        config.settings.max_iterations = 5;
+        run(async {
+            let mut runner = open(config).await;
+            runner.run().await.unwrap();
+            runner.close().await;
+        });
+        place
+    };
+    assert!(place.working_dir().join(".ralph/sessions").is_dir());
+}
+
+#[test]
+fn the_socket_is_deleted() {
+    let (_, repairs) = check("rm ../r/*.sock");
+    assert_eq!(what(&repairs), [Repair::Socket]);
+    let (_, repairs) = check("rm -rf ../r");
+    assert_eq!(what(&repairs), [Repair::Socket]);
+}
+
+#[test]
+fn a_socket_that_was_made_anew_is_answered_and_gone_at_the_end() {
+    let place = Place::new();
+    let script = format!(
+        "[ $TACHIKOMA_ITERATION != 1 ] || rm ../r/*.sock; [ $TACHIKOMA_ITERATION = 1 ] || {UNTIL_GO}"
+    );
+    let mut config = place.config(&script);
+    config.settings.max_iterations = 2;
+    let sockets = config.runtime_dir.clone();
+    run(async {
+        let mut runner = open(config).await;
+        let mut watch = Watch::on(&runner);
+        let operator = async {
+            watch.launched(2).await;
+            let holder = lock::holder(&place.working_dir()).unwrap();
+            let mut client = tachikoma_loop_runner::control::Client::connect(&holder.socket)
+                .await
+                .unwrap();
+            client
+                .ask(&tachikoma_loop_runner::control::Request::Status)
+                .await
+                .unwrap();
+            place.go(2);
+        };
+        let (outcome, ()) = tokio::join!(runner.run(), operator);
+        outcome.unwrap();
+        runner.close().await;
+    });
+    assert_eq!(fs::read_dir(sockets).unwrap().count(), 0);
+}
+
+/// Deletes the lock while an agent works, and lets someone else take the one that replaces it.
+fn taken_over(place: &Place) -> fs::File {
+    let path = place.working_dir().join(".ralph/lock");
+    fs::remove_file(&path).unwrap();
+    let file = fs::File::create_new(path).unwrap();
+    flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+    file
+}
+
+#[test]
+fn a_second_runner_that_got_in_ends_the_first_and_not_the_other_way_round() {
+    let place = Place::new();
+    let config = place.config(UNTIL_GO);
+    run(async {
+        let mut runner = open(config).await;
+        let mut watch = Watch::on(&runner);
+        let journal = journal_of(&place);
+        let operator = async {
+            watch.launched(1).await;
+            let theirs = taken_over(&place);
+            let before = fs::read(&journal).unwrap();
+            place.go(1);
+            (theirs, before)
+        };
+        let (result, (_theirs, before)) = tokio::join!(runner.run(), operator);
+        let error = result.unwrap_err();
+        assert!(matches!(error, RunError::Lock(_)), "{error}");
+        assert_eq!(
+            fs::read(&journal).unwrap(),
+            before,
+            "nothing is written where another runner works"
+        );
+        assert!(place.working_dir().join(".ralph/lock").exists());
+        runner.close().await;
+    });
+}
+
+fn journal_of(place: &Place) -> PathBuf {
+    let loops = place.working_dir().join(".ralph/loops");
+    let dir = fs::read_dir(loops).unwrap().next().unwrap().unwrap().path();
+    dir.join("journal-0001.jsonl")
+}
+
+#[test]
+fn the_guard_holds_the_new_lock_too() {
+    let place = Place::new();
+    let script = format!(
+        "[ $TACHIKOMA_ITERATION != 1 ] || rm .ralph/lock; [ $TACHIKOMA_ITERATION = 1 ] || {UNTIL_GO}"
+    );
+    let config = place.config(&script);
+    run(async {
+        let mut runner: LoopRunner = open(config.clone()).await;
+        let mut watch = Watch::on(&runner);
+        {
+            let running = runner.run();
+            tokio::pin!(running);
+            tokio::select! {
+                result = &mut running => panic!("ended: {result:?}"),
+                _ = watch.launched(2) => {}
+            }
+        }
+        let guard = guard_of(&place);
+        let pid = rustix::process::Pid::from_raw(guard).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        drop(runner);
+        assert!(
+            lock::is_held(&place.working_dir()),
+            "no second runner while the guard has not cleaned up"
+        );
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+        // Waits for the guard to let go.
+        let runner = open(config).await;
+        runner.close().await;
+    });
+}
+
+/// The parent of the agent.
+fn guard_of(place: &Place) -> i32 {
+    let history = place.history();
+    let pid = history.iter().rev().find_map(|record| match record.event {
+        LoopEvent::AgentLaunched { pid } => Some(pid),
+        _ => None,
+    });
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.unwrap())).unwrap();
+    let after_name = stat.rsplit_once(") ").unwrap().1;
+    after_name.split(' ').nth(1).unwrap().parse().unwrap()
+}

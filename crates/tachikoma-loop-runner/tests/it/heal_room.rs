@@ -1,0 +1,176 @@
+//! A disk that is full and stays full: the loop waits no longer than it is told to, and what it wrote is whole.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use tachikoma_core::{LoopEvent, Urgency};
+use tachikoma_loop_runner::{LoopCommand, Notice, RunError, chain};
+
+use crate::loop_support::{Place, open};
+use crate::support::run;
+
+/// Where the small disk is mounted, in the process that sees it.
+const SWITCH: &str = "TACHIKOMA_TEST_SMALL_DISK";
+
+/// Runs the body of a test in a process that sees a disk of 256 KiB; not at all where that cannot be had.
+fn on_a_small_disk(test: &str, body: impl FnOnce(Place)) {
+    if let Some(disk) = std::env::var_os(SWITCH) {
+        return body(Place::below(Path::new(&disk)));
+    }
+    let place = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs -o size=256k,mode=700 tmpfs \"$2\" || exit 77; exec \"$0\" --exact \"$1\" --nocapture";
+    let namespace = match rustix::process::geteuid().is_root() {
+        true => "-m",
+        false => "-rm",
+    };
+    let ran = Command::new("unshare")
+        .args([namespace, "sh", "-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .arg(test)
+        .arg(place.path())
+        .env(SWITCH, place.path())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    if errors.contains("unshare failed") || ran.status.code() == Some(77) {
+        // Past the harness, which keeps the words of tests that pass to itself.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: no small disk here: {errors}");
+        return;
+    }
+    let output = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success(), "{output}\n{errors}");
+    assert!(output.contains("1 passed"), "{output}");
+}
+
+#[test]
+fn a_disk_that_stays_full_ends_the_loop_after_a_bound() {
+    on_a_small_disk(
+        "heal_room::a_disk_that_stays_full_ends_the_loop_after_a_bound",
+        |place| {
+            let bound = Duration::from_secs(2);
+            let mut config = place.config("head -c 300000 /dev/zero >ballast 2>&-; exit 0");
+            config.disk_full_timeout = bound;
+            run(async {
+                let mut runner = open(config.clone()).await;
+                let error = runner.run().await.unwrap_err();
+                let RunError::NoRoom { waited, .. } = &error else {
+                    panic!("{error:?}")
+                };
+                assert!(*waited >= bound && *waited < 2 * bound, "{waited:?}");
+                let text = chain(&error);
+                assert!(
+                    text.starts_with("the disk is full, and no room was made within 2 s;")
+                        && text.ends_with("No space left on device (os error 28)"),
+                    "{text}"
+                );
+                let again = runner.run().await.unwrap_err();
+                assert!(matches!(again, RunError::Unwritten), "{again}");
+                runner.close().await;
+
+                let written = place.history();
+                std::fs::remove_file(place.working_dir().join("ballast")).unwrap();
+                config.settings.agents.command.program = vec!["true".to_owned()];
+                config.settings.max_iterations = written.len().try_into().unwrap();
+                let mut runner = open(config).await;
+                assert_eq!(runner.state().seq, written.last().unwrap().seq);
+                runner.run().await.unwrap();
+                runner.close().await;
+            });
+        },
+    );
+}
+
+#[test]
+fn commands_that_would_have_to_be_written_down_are_refused_and_the_wait_is_on_record() {
+    on_a_small_disk(
+        "heal_room::commands_that_would_have_to_be_written_down_are_refused_and_the_wait_is_on_record",
+        |place| {
+            let fill =
+                "[ -e filled ] || { : >filled; head -c 300000 /dev/zero >ballast 2>&-; }; exit 0";
+            run(async {
+                let mut runner = open(place.config(fill)).await;
+                let handle = runner.handle();
+                let mut notices = handle.subscribe();
+                let operator = async {
+                    let mut seen = Vec::new();
+                    let until = loop {
+                        match notices.recv().await.unwrap() {
+                            Notice::NoRoom { until } => break until,
+                            Notice::Recorded(record) => seen.push(record),
+                            Notice::Said { .. } | Notice::Unsaid { .. } => {}
+                        }
+                    };
+                    assert_eq!(
+                        place.history().last(),
+                        seen.last().map(|record| &**record),
+                        "nothing is published that is not written"
+                    );
+                    let waiting = handle.status().waiting.unwrap();
+                    assert_eq!(waiting.reason, "disk_full");
+                    assert_eq!(waiting.until, Some(until));
+                    let answer = handle
+                        .command(LoopCommand::Pause(Urgency::Graceful))
+                        .await
+                        .unwrap();
+                    assert!(
+                        matches!(answer, tachikoma_core::Answer::Refused { .. }),
+                        "{answer:?}"
+                    );
+                    std::fs::remove_file(place.working_dir().join("ballast")).unwrap();
+                    loop {
+                        if let Notice::Recorded(record) = notices.recv().await.unwrap()
+                            && let LoopEvent::DiskWasFull { duration_ms } = record.event
+                        {
+                            assert!((900..60_000).contains(&duration_ms), "{duration_ms}");
+                            break;
+                        }
+                    }
+                    assert_eq!(handle.status().waiting, None);
+                    handle
+                        .command(LoopCommand::Stop(Urgency::Now))
+                        .await
+                        .unwrap();
+                };
+                let (outcome, ()) = tokio::join!(runner.run(), operator);
+                outcome.unwrap();
+                runner.close().await;
+            });
+            let seqs: Vec<u64> = place.history().iter().map(|record| record.seq.0).collect();
+            let whole: Vec<u64> = (1..=seqs.len() as u64).collect();
+            assert_eq!(seqs, whole, "it goes on exactly where it was");
+        },
+    );
+}
+
+#[test]
+fn a_run_that_is_dropped_while_it_waits_is_not_written_from() {
+    on_a_small_disk(
+        "heal_room::a_run_that_is_dropped_while_it_waits_is_not_written_from",
+        |place| {
+            run(async {
+                let script = "head -c 300000 /dev/zero >ballast 2>&-; exit 0";
+                let mut runner = open(place.config(script)).await;
+                let mut notices = runner.handle().subscribe();
+                let waits = async {
+                    while !matches!(notices.recv().await.unwrap(), Notice::NoRoom { .. }) {}
+                };
+                tokio::select! {
+                    result = runner.run() => panic!("ended: {result:?}"),
+                    () = waits => {}
+                }
+                std::fs::remove_file(place.working_dir().join("ballast")).unwrap();
+                let error = runner.run().await.unwrap_err();
+                assert!(matches!(error, RunError::Unwritten), "{error}");
+                runner.close().await;
+                let written = place.history();
+                let mut config = place.config("true");
+                config.settings.max_iterations = 1;
+                let runner = open(config).await;
+                assert_eq!(runner.state().seq, written.last().unwrap().seq);
+                runner.close().await;
+            });
+        },
+    );
+}
