@@ -75,6 +75,14 @@ impl Printer {
         if record.seq <= self.seen {
             return;
         }
+        let expected = self.seen.next();
+        if record.seq > expected {
+            out::note(&format!(
+                "note: the records from {expected} to {} are lost; the journal goes on at {}",
+                record.seq.0 - 1,
+                record.seq
+            ));
+        }
         self.seen = record.seq;
         if self.json {
             return out::line(&json(record));

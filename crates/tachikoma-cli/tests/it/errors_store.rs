@@ -302,6 +302,24 @@ fn a_loop_that_never_got_its_first_record_does_not_hide_the_one_before() {
 }
 
 #[test]
+fn a_journal_whose_beginning_the_agent_destroyed_says_what_is_lost() {
+    let scratch = Scratch::new();
+    let destroy = "for j in .ralph/loops/*/journal-*; do : >$j; done";
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], destroy));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let ran = tachikoma(&scratch).run(["events"]);
+    assert_snapshot!(shown(&ran), @"
+    exit: 0
+    --- stdout
+    [TIME] repaired the journal: its file was changed; segment 2 goes on from the full state; what was found is at .ralph/quarantine/journal-0001.jsonl.1
+    [TIME] iteration 1 succeeded after [DURATION]
+    [TIME] completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION])
+    --- stderr
+    note: the records from 1 to 5 are lost; the journal goes on at 6
+    ");
+}
+
+#[test]
 fn two_runners() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);

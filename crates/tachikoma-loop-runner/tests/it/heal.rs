@@ -198,7 +198,8 @@ fn taken_over(place: &Place) -> fs::File {
 #[test]
 fn a_second_runner_that_got_in_ends_the_first_and_not_the_other_way_round() {
     let place = Place::new();
-    let config = place.config(UNTIL_GO);
+    let mut config = place.config(UNTIL_GO);
+    config.settings.max_iterations = 1;
     run(async {
         let mut runner = open(config).await;
         let mut watch = Watch::on(&runner);

@@ -151,7 +151,9 @@ fn a_run_that_is_dropped_while_it_waits_is_not_written_from() {
         |place| {
             run(async {
                 let script = "head -c 300000 /dev/zero >ballast 2>&-; exit 0";
-                let mut runner = open(place.config(script)).await;
+                let mut config = place.config(script);
+                config.disk_full_timeout = Duration::from_secs(5);
+                let mut runner = open(config).await;
                 let mut notices = runner.handle().subscribe();
                 let waits = async {
                     while !matches!(notices.recv().await.unwrap(), Notice::NoRoom { .. }) {}
