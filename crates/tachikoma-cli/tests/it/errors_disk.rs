@@ -49,10 +49,10 @@ fn a_disk_that_is_full_from_the_start() {
         assert_snapshot!(shown, @"
         exit: 0
         --- stdout
-        completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION])
+        completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION] of work)
         exit 1
         1
-        completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION])
+        completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
         exit 3
         --- stderr
         hint: raise `--max-iterations` to go on, or use `--new` to begin again
@@ -111,7 +111,7 @@ fn a_loop_on_a_full_disk_goes_on_by_itself_when_there_is_room() {
         waiting    disk_full until [TIME]
         error: the disk is full: nothing can be written down, and so nothing but `stop` can be done; make room, and the loop goes on by itself (the loop is running)
         exit 0
-        completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION])
+        completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION] of work)
         there is room on the disk again
         --- stderr
         ");
@@ -137,9 +137,10 @@ fn a_loop_on_a_full_disk_can_be_stopped() {
         stopped; the disk is full, so that this is not written down
         exit 5
         note: the disk is full: this end is not written down, and `tachikoma run` goes on where the journal ends
-        stopped: stopped by the operator ([N] iterations, [N] succeeded, [DURATION])
+        stopped: stopped by the operator ([N] iterations, [N] succeeded, [DURATION] of work)
+        hint: `tachikoma run` goes on where this ended
         found a loop that was interrupted at iteration [N]: it goes on
-        completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION])
+        completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION] of work)
         no wait on record
         --- stderr
         ");
@@ -164,9 +165,10 @@ fn a_loop_on_a_full_disk_ends_by_a_signal() {
         waiting    disk_full until [TIME]
         exit of SIGTERM
         note: the disk is full: this end is not written down, and `tachikoma run` goes on where the journal ends
-        stopped: stopped by signal [N] ([N] iterations, [N] succeeded, [DURATION])
+        stopped: stopped by SIGTERM ([N] iterations, [N] succeeded, [DURATION] of work)
+        hint: `tachikoma run` goes on where this ended
         found a loop that was interrupted at iteration [N]: it goes on
-        completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION])
+        completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION] of work)
         no wait on record
         --- stderr
         ");
