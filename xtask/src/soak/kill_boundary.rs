@@ -7,6 +7,7 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, Live, await_that, text};
@@ -32,8 +33,11 @@ const BEFORE: usize = 3;
 /// The words of the fault in `strace`'s language.
 const FAULTS: [&str; 3] = ["signal=SIGKILL", "error=EIO", "error=ENOSPC"];
 
-/// So often is a call tried that was not where it was before.
-const TRIES: u32 = 8;
+/// Where a call is looked for that is not where it was before: so many of its kind later or earlier.
+const NEAR: [i32; 11] = [0, 0, 1, -1, 2, -2, 3, -3, 0, 1, -1];
+
+/// A run takes a second or two; one whose runtime was hit may never end.
+const RUN: Duration = Duration::from_secs(30);
 
 /// At most one call of so many may be missed.
 const MISSED_OF: u32 = 20;
@@ -160,7 +164,7 @@ fn traced(victim: &Victim, words: &[&str]) -> Result<Option<i32>, String> {
     all.extend(["--", &product]);
     all.extend(run.iter().map(String::as_str));
     let mut command = victim.ground().quietly(Path::new("strace"), &all);
-    Live::start(victim.recorded(&mut command)?)?.wait(PATIENCE)
+    Live::start(victim.recorded(&mut command)?)?.wait(RUN)
 }
 
 fn trace_of(victim: &Victim) -> Result<String, String> {
@@ -205,7 +209,7 @@ fn calls_in(trace: &str) -> Vec<Call> {
 }
 
 /// Puts a fault into a call on the loop's memory. Runs differ a little, and the fault may hit another call of the same
-/// name: then it is tried again.
+/// name: then one near it is tried.
 fn inject(
     product: &Path,
     start: Start,
@@ -213,12 +217,16 @@ fn inject(
     fault: &str,
     tally: &mut Tally,
 ) -> Result<(), String> {
-    for _ in 0..TRIES {
+    for offset in NEAR {
+        let call = Call {
+            name: call.name.clone(),
+            nth: call.nth.saturating_add_signed(offset).max(1),
+        };
         let victim = start.victim(product)?;
         let trace = format!("trace={}", call.name);
         let inject = format!("inject={}:{fault}:when={}", call.name, call.nth);
         let code = traced(&victim, &["-e", &trace, "-e", &inject]);
-        if !is_on_memory(&trace_of(&victim)?, call) {
+        if !is_on_memory(&trace_of(&victim)?, &call) {
             // The runtime's own wake-up calls, for one: without them nothing can go on.
             continue;
         }
