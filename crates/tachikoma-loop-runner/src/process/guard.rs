@@ -199,6 +199,11 @@ impl Guard {
         }
     }
 
+    /// Says goodbye without waiting; [`Self::finish`] still has to be called.
+    pub fn dismiss(&mut self) {
+        self.short_order(&Order::Bye);
+    }
+
     /// Says goodbye: the guard ends whatever is left and exits. Waits for it, but not forever.
     pub async fn finish(mut self) {
         self.short_order(&Order::Bye);

@@ -53,8 +53,12 @@ impl LoopRunner {
                     let _ = reply.send(answer);
                 }
             }
-            // The run ends by the state itself.
-            Effect::Finish => {}
+            // The run ends by the state itself; the guard may go ahead while the rest is put away.
+            Effect::Finish => {
+                if let Some(guard) = &mut self.guard {
+                    guard.dismiss();
+                }
+            }
         }
     }
 

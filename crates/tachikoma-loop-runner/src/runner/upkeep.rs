@@ -177,6 +177,9 @@ impl LoopRunner {
 
     /// Leaves the loops before this one to be pruned.
     pub(super) fn prune_loops(&mut self) {
+        if !retention::is_due(&self.config.working_dir) {
+            return;
+        }
         self.upkeep.leave(Task::PruneLoops {
             working_dir: self.config.working_dir.clone(),
             state_dir: self.config.resolve(&self.config.settings.session.state_dir),
@@ -186,14 +189,16 @@ impl LoopRunner {
 
     /// Does what is left to be done at the end of a run, when no agent writes any more.
     pub(super) async fn tidy_up(&mut self) {
-        let prune = self.transcripts_to_prune();
-        self.upkeep.leave(prune);
         let directory = self.config.transcripts_dir(self.state.loop_id);
-        self.upkeep.leave(Task::CompressTranscripts { directory });
-        self.upkeep
-            .leave(Task::CompressSegments(self.journal.closed()));
-        if self.state.outcome().is_some() {
-            self.prune_loops();
+        // An agent that said nothing leaves nothing to do.
+        if directory.is_dir() {
+            let prune = self.transcripts_to_prune();
+            self.upkeep.leave(prune);
+            self.upkeep.leave(Task::CompressTranscripts { directory });
+        }
+        if self.journal.has_closed() {
+            self.upkeep
+                .leave(Task::CompressSegments(self.journal.closed()));
         }
         self.upkeep.finish().await;
     }

@@ -178,6 +178,11 @@ impl Journal {
         Ok(())
     }
 
+    /// Returns whether there are segments before this one.
+    pub(crate) fn has_closed(&self) -> bool {
+        self.segment > 1
+    }
+
     /// Returns the closed segments: all before the one that is written.
     pub(crate) fn closed(&self) -> segment::Closed {
         segment::Closed {

@@ -17,6 +17,12 @@ use crate::session::transcripts;
 /// Enough to look back at what was tried in the last days, and few enough to list.
 pub const LOOPS_KEPT: usize = 10;
 
+/// Returns whether a working directory may have more loops than are kept. A quick look, which changes nothing.
+#[must_use]
+pub fn is_due(working_dir: &Path) -> bool {
+    std::fs::read_dir(loops::all(working_dir)).is_ok_and(|entries| entries.count() > LOOPS_KEPT)
+}
+
 /// Removes the loops of a working directory, but for the last [`LOOPS_KEPT`] and `current`: the directories of their
 /// journals, and those of their transcripts below `state_dir`. A loop with anything in its directories that is not ours
 /// is left alone, and no link is followed.
