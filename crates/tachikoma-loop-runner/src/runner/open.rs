@@ -17,7 +17,7 @@ use crate::prompt::{self, PromptError};
 use crate::store::journal::Journal;
 use crate::store::lock::{Holder, LockError, WorkLock};
 use crate::store::recover::{self, Loss};
-use crate::store::{RALPH_DIR, StoreError, check_dir, loops};
+use crate::store::{StoreError, check_dir, loops};
 
 /// What was found in the working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,7 +188,7 @@ fn open_journal(
             let dir = loops::dir(&config.working_dir, loop_id);
             let found = recover::read(&dir, &config.snapshot_path(), loop_id, config.loss)?;
             troubles.clone_from(&found.troubles);
-            Some(found.open(&dir, &config.working_dir.join(RALPH_DIR).join("quarantine"))?)
+            Some(found.open(&dir, &config.working_dir)?)
         }
         Some(_) | None => None,
     };

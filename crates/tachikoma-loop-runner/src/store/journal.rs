@@ -98,7 +98,7 @@ impl Journal {
         let mut state = replayed.state;
         if journal.len == 0 {
             let now = state.time;
-            journal.begin_segment(&mut state, now)?;
+            journal.begin_segment(&mut state, now, false)?;
         }
         Ok((journal, state))
     }
@@ -136,8 +136,9 @@ impl Journal {
         &mut self,
         state: &mut State,
         now: Timestamp,
+        after_loss: bool,
     ) -> Result<(), StoreError> {
-        self.open_segment(state, now, false).map(drop)
+        self.open_segment(state, now, after_loss).map(drop)
     }
 
     /// Appends records, and returns when they are on disk.

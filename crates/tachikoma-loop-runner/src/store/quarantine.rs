@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{RALPH_DIR, StoreError, make_dir};
+use super::{RALPH_DIR, StoreError, make_dir, sync_dir};
 
 /// More things of one name than this are no accident any more.
 const SAME_NAME_MAX: u32 = 10_000;
@@ -18,6 +18,18 @@ pub(super) fn quarantine(working_dir: &Path, path: &Path) -> Result<Option<PathB
     let dir = working_dir.join(RALPH_DIR).join("quarantine");
     make_dir(&dir)?;
     move_to_free_name(path, &dir).map(Some)
+}
+
+/// Copies a file of which a part is still needed into the quarantine of the working directory.
+pub(super) fn keep_copy(working_dir: &Path, path: &Path) -> Result<(), StoreError> {
+    let dir = working_dir.join(RALPH_DIR).join("quarantine");
+    make_dir(&dir)?;
+    let place = free_name(path, &dir)?;
+    std::fs::copy(path, &place).map_err(StoreError::io("copy into quarantine", path))?;
+    std::fs::File::open(&place)
+        .and_then(|file| file.sync_all())
+        .map_err(StoreError::sync(&place))?;
+    sync_dir(&dir)
 }
 
 /// Makes the directories from `.ralph` down to `dir`, for the owner alone. What stands in their place moves away: into
@@ -44,16 +56,20 @@ fn in_the_way(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_dir())
 }
 
-/// The working directory is locked, and no agent runs: nobody else takes the name in between.
 fn move_to_free_name(path: &Path, dir: &Path) -> Result<PathBuf, StoreError> {
+    let place = free_name(path, dir)?;
+    std::fs::rename(path, &place).map_err(StoreError::io("move away", path))?;
+    Ok(place)
+}
+
+/// The working directory is locked, and no agent runs: nobody else takes the name in between.
+fn free_name(path: &Path, dir: &Path) -> Result<PathBuf, StoreError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let mut free = (1..=SAME_NAME_MAX)
         .map(|number| dir.join(format!("{name}.{number}")))
         .filter(|place| std::fs::symlink_metadata(place).is_err());
-    let place = free.next().ok_or_else(|| {
+    free.next().ok_or_else(|| {
         let source = io::Error::other("too many things of that name lie there");
         StoreError::io("find room in", dir)(source)
-    })?;
-    std::fs::rename(path, &place).map_err(StoreError::io("move away", path))?;
-    Ok(place)
+    })
 }

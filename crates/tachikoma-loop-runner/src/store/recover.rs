@@ -1,11 +1,11 @@
 //! Finding the state of a loop again: the snapshot and the tail of the journal, or the journal alone.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopEvent, LoopId, Record, State};
 
 use super::journal::{self, Journal};
+use super::quarantine::{keep_copy, quarantine};
 use super::{StoreError, compressed, snapshot};
 
 /// Where a state was found.
@@ -135,45 +135,39 @@ fn find(
 
 impl Recovered {
     /// Opens the journal where it ends, for the runner that holds the lock of the working directory. What cannot be
-    /// read is moved to `quarantine` first: nothing is overwritten.
+    /// read goes to the quarantine first: nothing is overwritten.
     ///
     /// # Errors
     /// It cannot be opened or written.
-    pub fn open(self, dir: &Path, quarantine: &Path) -> Result<(Journal, State), StoreError> {
+    pub fn open(self, dir: &Path, working_dir: &Path) -> Result<(Journal, State), StoreError> {
         let Self {
             mut state,
+            source,
             end,
             unreadable,
             cut,
             ..
         } = self;
-        for path in unreadable.iter().chain(&cut) {
-            keep(path, quarantine)?;
+        if let Some(first) = cut.first() {
+            // Its beginning is good.
+            keep_copy(working_dir, first)?;
         }
         for path in unreadable.iter().chain(cut.iter().skip(1)) {
-            std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
+            quarantine(working_dir, path)?;
         }
         let mut journal = Journal::at(dir, end.path, end.segment, end.len)?;
         let now = state.time;
         if end.len == 0 {
-            journal.begin_segment(&mut state, now)?;
-        } else if end.behind || !cut.is_empty() {
+            // The snapshot may be ahead of whatever lay before.
+            let after_loss = source == Source::Snapshot;
+            journal.begin_segment(&mut state, now, after_loss)?;
+        } else if end.behind {
+            journal.begin_anew(working_dir, &mut state, now)?;
+        } else if !cut.is_empty() {
             journal.next_segment(&mut state, now)?;
         }
         Ok((journal, state))
     }
-}
-
-/// Copies a file into quarantine, under a name of its own.
-fn keep(path: &Path, quarantine: &Path) -> Result<(), StoreError> {
-    super::make_dir(quarantine)?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let kept = quarantine.join(format!("{name}.{}", uuid::Uuid::new_v4().simple()));
-    std::fs::copy(path, &kept).map_err(StoreError::io("copy into quarantine", path))?;
-    File::open(&kept)
-        .and_then(|file| file.sync_all())
-        .map_err(StoreError::io("sync", &kept))?;
-    super::sync_dir(quarantine)
 }
 
 /// Returns the place of the segment at which to begin: the last that cannot have a record behind `base` before it.

@@ -157,7 +157,7 @@ impl Journal {
     }
 
     /// Begins a segment with the full state, because what came before cannot be trusted.
-    fn begin_anew(
+    pub(in crate::store) fn begin_anew(
         &mut self,
         working_dir: &Path,
         state: &mut State,

@@ -92,9 +92,10 @@ impl Place {
 
     /// Opens the journal as a runner does, and checks that the next one finds the same.
     fn open(&self, loss: Loss) -> State {
-        let quarantine = self.dir.path().join("quarantine");
         let found = self.read(loss).unwrap();
-        let (journal, state) = found.open(&self.dir.path().join("l"), &quarantine).unwrap();
+        let (journal, state) = found
+            .open(&self.dir.path().join("l"), self.dir.path())
+            .unwrap();
         drop(journal);
         assert_eq!(
             self.read(Loss::Refuse).unwrap().state,
@@ -143,7 +144,7 @@ fn a_damaged_snapshot_costs_nothing_and_is_kept() {
     assert_eq!(found.troubles.len(), 1, "{:?}", found.troubles);
     assert_eq!(place.open(Loss::Refuse), place.state);
     assert_eq!(
-        std::fs::read_dir(place.dir.path().join("quarantine"))
+        std::fs::read_dir(place.dir.path().join(".ralph/quarantine"))
             .unwrap()
             .count(),
         1
@@ -174,7 +175,7 @@ fn damage_before_the_snapshot_costs_nothing_and_damage_behind_it_is_refused() {
                 "line {line}: what follows the damage is given up"
             );
             assert_eq!(
-                std::fs::read_dir(place.dir.path().join("quarantine"))
+                std::fs::read_dir(place.dir.path().join(".ralph/quarantine"))
                     .unwrap()
                     .count(),
                 1
@@ -198,6 +199,8 @@ fn a_journal_that_ends_before_the_snapshot_goes_on_in_a_new_segment() {
     let state = place.open(Loss::Refuse);
     assert_eq!(state.stats, place.state.stats);
     assert!(place.dir.path().join("l/journal-0002.jsonl").exists());
+    let whole = journal::read_state(&place.dir.path().join("l")).unwrap();
+    assert_eq!(whole, state, "and the whole of it can still be read");
 }
 
 #[test]
