@@ -28,4 +28,29 @@ impl Context {
         let percent = self.tokens as f64 * 100.0 / self.window as f64;
         percent
     }
+
+    /// Returns the fill in whole percent, rounded down, for words.
+    #[must_use]
+    pub fn percent_rounded_down(&self) -> u8 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "clamped to what fits"
+        )]
+        let percent = self.percent().clamp(0.0, 255.0) as u8;
+        percent
+    }
+
+    /// Returns how many tokens it takes to reach a fill.
+    #[must_use]
+    pub fn tokens_at(&self, percent: f64) -> u64 {
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "token counts lie far below 2^52, and the share is clamped"
+        )]
+        let tokens = (self.window as f64 * percent.clamp(0.0, 100.0) / 100.0).ceil() as u64;
+        tokens
+    }
 }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::Record;
 use crate::id::{Generation, SessionNo, Ticket};
-use crate::phase::LoopState;
+use crate::outcome::RebootReason;
+use crate::phase::{HookPoint, LoopState};
 
 /// What came of one input: facts to be journalled and published, then wishes to be carried out, in this order.
 #[must_use = "facts must be journalled before effects are carried out"]
@@ -31,6 +32,43 @@ pub enum Effect {
         attempt: u32,
         /// The session it belongs to.
         session: SessionNo,
+        /// The conversation to go on in, by the agent's own name for it; none = a fresh one.
+        resume: Option<String>,
+    },
+    /// Give the next prompt to the agent that is up.
+    Prompt {
+        /// Which launch.
+        generation: Generation,
+        /// The iteration.
+        iteration: u32,
+        /// The attempt at it, from 1.
+        attempt: u32,
+        /// The session it belongs to.
+        session: SessionNo,
+    },
+    /// Tell the agent, in the middle of its turn, that its context fills up.
+    Advise {
+        /// Which launch.
+        generation: Generation,
+        /// The fill, in percent, rounded down.
+        percent: u8,
+    },
+    /// Ask the agent, in one turn, for what the next session has to know.
+    AskHandOff {
+        /// Which launch.
+        generation: Generation,
+    },
+    /// Let an agent between two turns end by itself: nothing more is asked of it.
+    Close {
+        /// Which launch.
+        generation: Generation,
+    },
+    /// Run the hooks of a reboot and answer with [`Input::HooksRan`](crate::Input::HooksRan).
+    RunHooks {
+        /// Which ones.
+        point: HookPoint,
+        /// Why the session is rebooted.
+        reason: RebootReason,
     },
     /// Signal everything of this launch.
     Signal {
@@ -39,9 +77,11 @@ pub enum Effect {
         /// How hard.
         rung: Rung,
     },
-    /// Open a fresh session and answer with [`Input::Renewed`](crate::Input::Renewed). A new order replaces an older
-    /// one, whose answer must not come any more: after a failed reboot the next one opens the same number.
-    Renew {
+    /// Open a fresh session, without a prompt, and send [`News`](crate::News) about it: first of all
+    /// [`News::Opened`](crate::News::Opened).
+    Open {
+        /// The number that news about it must carry.
+        generation: Generation,
         /// Its number.
         session: SessionNo,
     },

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::effect::Rung;
-use crate::exit::Leftover;
+use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, LoopId, Seq, SessionNo};
 use crate::launch::{Launch, Resumption, Runner};
 use crate::outcome::{Failure, IterationReport, Outcome, RebootReason, Stop};
-use crate::phase::{Cause, Wait};
+use crate::phase::{Cause, HookPoint, HookResult, Wait};
 use crate::state::State;
 use crate::stats::LoopStats;
 use crate::time::Timestamp;
@@ -107,12 +107,33 @@ pub enum LoopEvent {
         /// Its process id.
         pid: u32,
     },
+    /// The agent's process ended between two turns.
+    AgentExited {
+        /// How.
+        exit: Exit,
+    },
+    /// The agent told its own name for the conversation.
+    SessionNamed {
+        /// The name.
+        agent_id: String,
+    },
     /// The agent wrote something, for the first time or after a while.
     OutputSeen,
     /// The agent reported the fill of its context.
     ContextMeasured {
         /// The reading.
         context: Context,
+        /// Whether the model was in the middle of the answer that the reading belongs to.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        answering: bool,
+        /// Where the session is replaced; said with the first reading, and when it changes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        redline_tokens: Option<u64>,
+    },
+    /// The agent was told, in the middle of its turn, to come to an end and write down what matters.
+    WrapUpAdvised {
+        /// The fill of its context, in percent, rounded down.
+        percent: u8,
     },
     /// A tool call began.
     ToolStarted {
@@ -120,16 +141,44 @@ pub enum LoopEvent {
         id: String,
         /// The tool.
         name: String,
+        /// What it was called with, in a few words.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        summary: String,
     },
     /// A tool call ended.
     ToolEnded {
         /// The agent's own id of the call.
         id: String,
+        /// What went wrong, where something did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+    /// The agent changed a file for the first time in this session.
+    FileTouched {
+        /// Which one.
+        path: String,
     },
     /// The agent reported the final result of its turn.
     TurnResulted {
         /// Whether it calls the turn a success.
         success: bool,
+        /// What it says went wrong.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+        /// Whether its final text claims that the whole work is complete.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        claimed: bool,
+        /// The pattern of the reboot rules that the text matches.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pattern: Option<String>,
+        /// What the turn cost, in millionths of a dollar.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        cost_microusd: u64,
+    },
+    /// The agent, or the operator, wrote a note for the sessions to come.
+    Noted {
+        /// The note.
+        text: String,
     },
     /// The iteration is to be ended before its time.
     EndingRequested {
@@ -159,6 +208,9 @@ pub enum LoopEvent {
     IterationCompleted {
         /// How.
         report: IterationReport,
+        /// Whether the agent's process is up and waits for the next prompt.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        agent_lives: bool,
     },
     /// An iteration failed.
     IterationFailed {
@@ -170,6 +222,9 @@ pub enum LoopEvent {
         duration_ms: u64,
         /// Failures in a row, this one included.
         streak: u32,
+        /// Whether the agent's process is up and waits for the next prompt.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        agent_lives: bool,
     },
     /// The death of a runner cut an attempt; its iteration is repeated.
     AttemptCut {
@@ -183,10 +238,13 @@ pub enum LoopEvent {
         /// Which one, and what it saw.
         reason: String,
     },
-    /// A reboot is wanted and follows as soon as the agent is at a boundary.
+    /// A reboot is wanted and follows as soon as the agent is at a boundary, or as the rules allow it.
     RebootRequested {
         /// Why.
         reason: RebootReason,
+        /// The moment before which it may not happen: until then it is pending.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        not_before: Option<Timestamp>,
     },
     /// A reboot began.
     RebootStarted {
@@ -198,6 +256,45 @@ pub enum LoopEvent {
         from: SessionNo,
         /// What follows it, besides the next iteration.
         then: Option<Wait>,
+    },
+    /// The old session is asked for its hand-off.
+    HandOffRequested {
+        /// Until when it may answer.
+        until: Timestamp,
+    },
+    /// The old session answered.
+    HandOffWritten {
+        /// What the next one has to know, in its words.
+        text: String,
+    },
+    /// Hooks of the reboot run.
+    HooksStarted {
+        /// Which ones.
+        point: HookPoint,
+        /// Until when their end must be known.
+        until: Timestamp,
+    },
+    /// Hooks of the reboot have run.
+    HooksRan {
+        /// Which ones.
+        point: HookPoint,
+        /// How each went, in order.
+        results: Vec<HookResult>,
+    },
+    /// The agent's process is let go.
+    ClosingStarted {
+        /// When the next step of the ladder follows.
+        until: Timestamp,
+        /// Why the reboot has failed, if it has: then the process is killed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed: Option<String>,
+    },
+    /// A fresh session is being opened.
+    SessionOpening {
+        /// Its number.
+        session: SessionNo,
+        /// The number of the launch.
+        generation: Generation,
     },
     /// A fresh session has replaced the old one.
     RebootCompleted {
@@ -220,6 +317,17 @@ pub enum LoopEvent {
         iteration: u32,
         /// What went wrong.
         error: String,
+        /// Whether a hook forbade it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        aborted: bool,
+    },
+    /// The first reading of the fresh session shows what the reboot was worth.
+    RebootVerified {
+        /// The fill of its context, in percent, rounded down.
+        percent: u8,
+        /// Why it was for nothing, if it was.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        futile: Option<String>,
     },
     /// A hook or the operator wrote something down for later.
     CustomSet {
@@ -279,6 +387,14 @@ impl LoopEvent {
             Self::Completed { .. } | Self::Stopped { .. } | Self::Error { .. }
         )
     }
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde asks with a reference"
+)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What of a loop's own can be destroyed and repaired.

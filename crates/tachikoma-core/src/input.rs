@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::event::Repair;
 use crate::exit::{Exit, Leftover};
-use crate::id::{Generation, SessionNo, Ticket};
+use crate::id::{Generation, Ticket};
 use crate::launch::{Launch, Runner};
+use crate::phase::{HookPoint, HookResult};
 
 /// One piece of news.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,12 +54,19 @@ pub enum Input {
         /// What happened.
         news: News,
     },
-    /// The answer to [`Effect::Renew`](crate::Effect::Renew).
-    Renewed {
-        /// The session that was to be opened.
-        session: SessionNo,
-        /// The agent's own name for it, where it has one; or why it could not be opened.
-        result: Result<Option<String>, String>,
+    /// The answer to [`Effect::RunHooks`](crate::Effect::RunHooks).
+    HooksRan {
+        /// Which ones.
+        point: HookPoint,
+        /// How each went, in order; those behind one that failed were not run.
+        results: Vec<HookResult>,
+    },
+    /// The agent, or the operator, wrote a note for the sessions to come.
+    Note {
+        /// Where the answer goes.
+        ticket: Ticket,
+        /// The note.
+        text: String,
     },
     /// Something is to be written down for later.
     Set {
@@ -116,6 +124,25 @@ pub enum Urgency {
     Kill,
 }
 
+/// The end of a turn, as the agent reports it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TurnEnd {
+    /// Whether it calls the turn a success.
+    pub success: bool,
+    /// What it says went wrong.
+    pub reason: Option<String>,
+    /// Its final text.
+    pub text: String,
+    /// Whether that text claims that the whole work is complete.
+    pub claimed: bool,
+    /// The pattern of the reboot rules that the text matches.
+    pub pattern: Option<String>,
+    /// Whether work in the background is announced, after which another result follows.
+    pub more: bool,
+    /// What the turn cost, in millionths of a dollar.
+    pub cost_microusd: u64,
+}
+
 /// News about one launch, in order; [`News::Exited`] or [`News::NotLaunched`] is the last.
 #[derive(Clone, Debug, PartialEq)]
 pub enum News {
@@ -131,25 +158,43 @@ pub enum News {
     },
     /// It wrote something (coalesced by the shell).
     Output,
+    /// A fresh session is open: its process is up and answers. The answer to [`Effect::Open`](crate::Effect::Open).
+    Opened,
+    /// It told its own name for the conversation.
+    Named {
+        /// The name.
+        agent_id: String,
+    },
     /// It reported the fill of its context.
-    Measured(Context),
+    Measured {
+        /// The reading.
+        context: Context,
+        /// Whether the model is in the middle of the answer that the reading belongs to.
+        answering: bool,
+    },
     /// A tool call began.
     ToolStarted {
         /// The agent's own id of the call.
         id: String,
         /// The tool.
         name: String,
+        /// What it was called with, in a few words.
+        summary: String,
     },
     /// A tool call ended.
     ToolEnded {
         /// The agent's own id of the call.
         id: String,
+        /// What went wrong, where something did.
+        error: Option<String>,
+    },
+    /// It changed a file.
+    Touched {
+        /// Which one.
+        path: String,
     },
     /// It reported the final result of its turn.
-    Resulted {
-        /// Whether it calls the turn a success.
-        success: bool,
-    },
+    Resulted(TurnEnd),
     /// Its process has ended, its pipes are drained, and what it left behind is ended too.
     Exited {
         /// How it ended.

@@ -40,6 +40,8 @@ mod launch;
 mod outcome;
 mod phase;
 pub mod policy;
+mod reboots;
+mod session;
 mod state;
 mod stats;
 mod step;
@@ -52,16 +54,19 @@ pub use event::{LoopEvent, Record, Repair};
 pub use exit::{Exit, Leftover};
 pub use handoff::handoff;
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
-pub use input::{Input, LoopCommand, News, Urgency};
+pub use input::{Input, LoopCommand, News, TurnEnd, Urgency};
 pub use launch::{Launch, Override, PromptSource, Resumption, Runner};
 pub use outcome::{
     Failure, IterationOutcome, IterationReport, Outcome, RebootReason, Stop, Timeout,
 };
 pub use phase::{
-    Cause, Ending, Ladder, LoopState, Phase, Reboot, Tool, TurnResult, Wait, WaitReason, Work,
+    Cause, Ending, HookPoint, HookResult, Ladder, LoopState, Phase, Reboot, RebootStage, Tool,
+    TurnResult, Wait, WaitReason, Work,
 };
 pub use policy::Policy;
-pub use state::{InvalidState, PastSession, Session, State};
+pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootResult};
+pub use session::{Checkpoint, FailedCall, LiveAgent, Note, PastSession, Sample, Session, Tally};
+pub use state::{InvalidState, State};
 pub use stats::LoopStats;
 pub use step::step;
 pub use summary::{ContextSummary, OutcomeSummary, SessionSummary, Status, WaitSummary};

@@ -154,8 +154,8 @@ pub struct IterationReport {
     pub outcome: IterationOutcome,
     /// How long its last attempt took.
     pub duration_ms: u64,
-    /// How the agent's process ended.
-    pub exit: Exit,
+    /// How the agent's process ended, if it did.
+    pub exit: Option<Exit>,
     /// Whether the agent claimed that the whole work is complete.
     pub claimed: bool,
     /// Whether the iteration brought the work forward, where that is known.
@@ -184,8 +184,11 @@ pub enum Failure {
     },
     /// The agent itself reported that its turn went wrong.
     Reported {
-        /// How its process ended after that.
-        exit: Exit,
+        /// How its process ended after that, if it did.
+        exit: Option<Exit>,
+        /// What it says went wrong.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
     /// The agent could not be started: its prompt, its program or its directory is missing.
     NotLaunched {
@@ -210,10 +213,16 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exited { exit } => write!(f, "the agent ended with {exit}"),
-            Self::Reported { exit } => write!(
-                f,
-                "the agent reported that its turn failed, and ended with {exit}"
-            ),
+            Self::Reported { exit, reason } => {
+                f.write_str("the agent reported that its turn failed")?;
+                if let Some(reason) = reason {
+                    write!(f, ": {reason}")?;
+                }
+                match exit {
+                    Some(exit) => write!(f, ", and ended with {exit}"),
+                    None => Ok(()),
+                }
+            }
             Self::NoResult { exit } => {
                 write!(f, "the agent ended with {exit} and without a final result")
             }
@@ -268,9 +277,29 @@ pub enum RebootReason {
         /// The measured fill, rounded down.
         percent: u8,
     },
+    /// The agent got worse.
+    Degradation {
+        /// What was seen.
+        details: String,
+    },
     /// The session has had as many iterations as it may.
     IterationLimit {
         /// How many it had.
+        count: u32,
+    },
+    /// The session is as old as it may become.
+    DurationLimit {
+        /// How old it was.
+        seconds: u64,
+    },
+    /// The agent's final words matched a pattern.
+    PatternMatch {
+        /// Which one.
+        pattern: String,
+    },
+    /// The agent reports nothing about its context, and called tools as often as it may.
+    ToolCalls {
+        /// How often.
         count: u32,
     },
     /// The operator asked for it.
@@ -281,7 +310,16 @@ impl fmt::Display for RebootReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Redline { percent } => write!(f, "context at {percent}%"),
+            Self::Degradation { details } => write!(f, "the agent got worse: {details}"),
             Self::IterationLimit { count } => write!(f, "{count} iterations in this session"),
+            Self::DurationLimit { seconds } => write!(f, "the session is {seconds} s old"),
+            Self::PatternMatch { pattern } => {
+                write!(f, "the agent's words match the pattern `{pattern}`")
+            }
+            Self::ToolCalls { count } => write!(
+                f,
+                "{count} tool calls in a session whose context is not known"
+            ),
             Self::Manual => f.write_str("asked for by the operator"),
         }
     }

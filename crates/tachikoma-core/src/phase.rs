@@ -140,6 +140,8 @@ pub enum WaitReason {
     Delay,
     /// Failures.
     Backoff,
+    /// The moment from which a reboot may happen, with a context that is too full to be prompted before it.
+    RebootWindow,
 }
 
 impl fmt::Display for WaitReason {
@@ -147,6 +149,7 @@ impl fmt::Display for WaitReason {
         f.write_str(match self {
             Self::Delay => "delay",
             Self::Backoff => "backoff",
+            Self::RebootWindow => "reboot_window",
         })
     }
 }
@@ -166,6 +169,9 @@ pub struct Work {
     pub active: Timestamp,
     /// Whether it has written anything yet.
     pub spoke: bool,
+    /// Whether the model is in the middle of an answer.
+    #[serde(default)]
+    pub answering: bool,
     /// Tool calls in flight, by the agent's own id.
     pub tools: BTreeMap<String, Tool>,
     /// Whether and how the agent reported the final result of its turn.
@@ -177,12 +183,21 @@ pub struct Work {
 }
 
 /// The final result of a turn, as the agent reported it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnResult {
     /// When.
     pub time: Timestamp,
     /// Whether the agent calls it a success.
     pub success: bool,
+    /// Whether its final text claims that the whole work is complete.
+    #[serde(default)]
+    pub claimed: bool,
+    /// What the agent says went wrong.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Whether it came after the agent was interrupted.
+    #[serde(default)]
+    pub after_interrupt: bool,
 }
 
 /// A tool call in flight.
@@ -190,6 +205,9 @@ pub struct TurnResult {
 pub struct Tool {
     /// The tool.
     pub name: String,
+    /// What it was called with, in a few words.
+    #[serde(default)]
+    pub summary: String,
     /// When the call began.
     pub since: Timestamp,
 }
@@ -218,6 +236,14 @@ pub enum Cause {
         /// Which one.
         timeout: Timeout,
     },
+}
+
+impl Work {
+    /// Returns whether an interrupt would cut something: a tool call, or an answer of the model.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.answering || !self.tools.is_empty()
+    }
 }
 
 impl Cause {
@@ -252,4 +278,76 @@ pub struct Reboot {
     pub to: SessionNo,
     /// The wait that follows it.
     pub then: Option<Wait>,
+    /// How far it is.
+    #[serde(default)]
+    pub stage: RebootStage,
+}
+
+/// How far a reboot is. At most one process of an agent is alive in any of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum RebootStage {
+    /// Nothing is under way yet.
+    #[default]
+    Begun,
+    /// The old session is asked for its hand-off.
+    HandOff {
+        /// Until when it may answer.
+        until: Timestamp,
+    },
+    /// Hooks run.
+    Hooks {
+        /// Which ones.
+        point: HookPoint,
+        /// Until when their end must be known.
+        until: Timestamp,
+    },
+    /// A process is on its way out: that of the old session, or one that was to be the new session and is not.
+    Closing {
+        /// How far up the ladder it is.
+        ladder: Ladder,
+        /// Why the reboot has failed, if it has.
+        failed: Option<String>,
+    },
+    /// The fresh session is being opened.
+    Opening {
+        /// The launch that news must be about.
+        generation: Generation,
+        /// Since when.
+        since: Timestamp,
+    },
+}
+
+/// When hooks of a reboot run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HookPoint {
+    /// Before the old session is given up.
+    BeforeReboot,
+    /// With the fresh session open.
+    AfterReboot,
+}
+
+impl fmt::Display for HookPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BeforeReboot => "before_reboot",
+            Self::AfterReboot => "after_reboot",
+        })
+    }
+}
+
+/// How one hook went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookResult {
+    /// Which one.
+    pub name: String,
+    /// How long it took.
+    pub duration_ms: u64,
+    /// What it said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// What went wrong; none where it went well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }

@@ -1,6 +1,9 @@
 //! The rules of a loop as data, and the small pure questions that are asked of them. A question answers with a
 //! verdict and its reason, because the reason is what a person reads.
 
+pub mod context;
+pub mod degradation;
+pub mod rate;
 pub mod reboot;
 pub mod restart;
 pub mod stop;
@@ -29,6 +32,10 @@ pub struct Policy {
     pub backoff: Backoff,
     /// When sessions are replaced.
     pub reboot: RebootRules,
+    /// Whether a later runner goes on in the conversation of an earlier one.
+    pub persist_sessions: bool,
+    /// Whether every iteration has a conversation of its own.
+    pub fresh_each_iteration: bool,
 }
 
 impl Default for Policy {
@@ -43,6 +50,8 @@ impl Default for Policy {
             ladder: Graces::default(),
             backoff: Backoff::default(),
             reboot: RebootRules::default(),
+            persist_sessions: true,
+            fresh_each_iteration: false,
         }
     }
 }
@@ -53,6 +62,12 @@ pub struct AgentTraits {
     /// It reports what it does while it does it. Without, only `session_timeout` applies, and an interrupt
     /// need not wait for a tool call to end.
     pub event_stream: bool,
+    /// Its process serves one turn after another: the end of a turn is its result, and not the end of the process.
+    pub persistent: bool,
+    /// It can be told something in the middle of a turn.
+    pub steerable: bool,
+    /// So many tokens before the end of its window it takes no prompt any more.
+    pub refuses_before: Option<u64>,
 }
 
 /// How long things may take; zero = no limit.
@@ -139,12 +154,40 @@ pub struct RebootRules {
     pub on_redline: bool,
     /// The fill from which the context is too full, in percent; 100 = off.
     pub redline_percent: f64,
+    /// The fill at which the agent is told to come to an end, in percent.
+    pub warning_percent: f64,
+    /// The fill from which nothing is prompted any more, in percent.
+    pub hard_limit_percent: f64,
+    /// Tool calls that call for one while nothing is known about the context; 0 = off.
+    pub tool_call_threshold: u32,
+    /// Whether falling quality calls for one.
+    pub on_degradation: bool,
     /// Iterations in one session that call for one.
     pub after_iterations: Option<u32>,
+    /// The age of a session that calls for one.
+    pub after_duration: Option<Duration>,
     /// How many the loop may have; none = no limit, 0 = never.
     pub max_reboots: Option<u32>,
     /// Whether a tool call in flight is interrupted.
     pub immediate: bool,
+    /// From one success to the next attempt.
+    pub min_interval: Duration,
+    /// Successes in one hour; 0 = no limit.
+    pub max_per_hour: u32,
+    /// After a failure, times the failures in a row.
+    pub failure_cooldown: Duration,
+    /// Failures in a row that end the loop; 0 = no limit.
+    pub max_failures: u32,
+    /// For late output of a turn that was ended for a reboot.
+    pub graceful_delay: Duration,
+    /// Whether the old session is asked for its hand-off.
+    pub ask_hand_off: bool,
+    /// For its answer.
+    pub hand_off_timeout: Duration,
+    /// For all hooks before a reboot together; none = there are none.
+    pub hooks_before: Option<Duration>,
+    /// For all hooks after a reboot together; none = there are none.
+    pub hooks_after: Option<Duration>,
 }
 
 impl Default for RebootRules {
@@ -153,9 +196,32 @@ impl Default for RebootRules {
             enabled: true,
             on_redline: true,
             redline_percent: 85.0,
+            warning_percent: 70.0,
+            hard_limit_percent: 95.0,
+            tool_call_threshold: 100,
+            on_degradation: true,
             after_iterations: None,
+            after_duration: None,
             max_reboots: None,
             immediate: false,
+            min_interval: Duration::from_secs(300),
+            max_per_hour: 10,
+            failure_cooldown: Duration::from_secs(60),
+            max_failures: 3,
+            graceful_delay: Duration::from_secs(5),
+            ask_hand_off: true,
+            hand_off_timeout: Duration::from_secs(120),
+            hooks_before: None,
+            hooks_after: None,
         }
+    }
+}
+
+impl RebootRules {
+    /// Returns whether the fill of the context is ours to manage. Otherwise the agent's own compaction is.
+    #[must_use]
+    pub fn manages_context(&self) -> bool {
+        let possible = self.enabled && self.max_reboots != Some(0);
+        possible && self.on_redline && self.redline_percent < 100.0
     }
 }

@@ -1,18 +1,20 @@
 //! The state of a loop: a fold over its records. [`State::apply`] is the only way it changes.
 
 mod apply;
+mod work;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::context::Context;
-use crate::id::{Generation, LoopId, Seq, SessionNo};
+use crate::id::{Generation, LoopId, Seq};
 use crate::launch::{Launch, Runner};
 use crate::outcome::{Failure, Outcome, RebootReason, Stop};
-use crate::phase::{LoopState, Phase, Work};
+use crate::phase::{LoopState, Phase};
 use crate::policy::{Policy, timeout};
+use crate::reboots::RebootBook;
+use crate::session::{Checkpoint, LiveAgent, Note, PastSession, Session};
 use crate::stats::LoopStats;
 use crate::time::Timestamp;
 
@@ -47,6 +49,9 @@ pub struct State {
     pub pause_requested: bool,
     /// Whether the session is rebooted at the next opportunity, and why.
     pub reboot_pending: Option<RebootReason>,
+    /// The moment before which that may not happen.
+    #[serde(default)]
+    pub reboot_not_before: Option<Timestamp>,
     /// Whether the loop ends at the next opportunity, and by whose wish.
     pub stop: Option<Stop>,
     /// Whether the agent claims that the work is complete.
@@ -59,42 +64,20 @@ pub struct State {
     pub stats: LoopStats,
     /// Sessions that have ended, oldest first.
     pub history: Vec<PastSession>,
+    /// The agent's process, from the order to start it until its end is known.
+    #[serde(default)]
+    pub agent: Option<LiveAgent>,
+    /// How reboots went so far.
+    #[serde(default)]
+    pub reboots: RebootBook,
+    /// What the session before this one left to it.
+    #[serde(default)]
+    pub checkpoint: Checkpoint,
+    /// What the agent and the operator noted for the sessions to come, oldest first.
+    #[serde(default)]
+    pub notes: Vec<Note>,
     /// What hooks and the operator wrote down for later.
     pub custom: BTreeMap<String, serde_json::Value>,
-}
-
-/// A session that has ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PastSession {
-    /// Its number.
-    pub number: SessionNo,
-    /// The agent's own name for it, where it had one.
-    pub agent_id: Option<String>,
-    /// When it began.
-    pub started: Option<Timestamp>,
-    /// When it ended.
-    pub ended: Timestamp,
-    /// How many iterations it had.
-    pub iterations: u32,
-    /// Why it ended.
-    pub reason: String,
-}
-
-/// One agent conversation.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Session {
-    /// Its number; 0 before the first.
-    pub number: SessionNo,
-    /// The agent's own name for it, where it has one.
-    pub agent_id: Option<String>,
-    /// When it began.
-    pub started: Option<Timestamp>,
-    /// How many iterations it has finished.
-    pub iterations: u32,
-    /// Whether one of them went well: then it knows where the work stands, and needs no hand-off any more.
-    pub oriented: bool,
-    /// The latest reading of its context; unknown until the first.
-    pub context: Option<Context>,
 }
 
 /// The loop is not in a state in which this can be done.
@@ -133,12 +116,17 @@ impl State {
             session: Session::default(),
             pause_requested: false,
             reboot_pending: None,
+            reboot_not_before: None,
             stop: None,
             claimed: false,
             failure_streak: 0,
             last_failure: None,
             stats: LoopStats::default(),
             history: Vec::new(),
+            agent: None,
+            reboots: RebootBook::default(),
+            checkpoint: Checkpoint::default(),
+            notes: Vec::new(),
             custom: BTreeMap::new(),
         }
     }
@@ -191,23 +179,10 @@ impl State {
     pub fn next_deadline(&self, policy: &Policy) -> Option<Timestamp> {
         match &self.phase {
             Phase::Waiting { wait } => Some(wait.until),
-            Phase::Working { work } => work_deadline(policy, work),
-            Phase::Rebooting { reboot } => timeout::renewal(policy, reboot.started),
+            Phase::Working { work } => work.deadline(policy),
+            Phase::Rebooting { reboot } => timeout::reboot(policy, reboot),
             // Only the operator or a new runner ends these.
             Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => None,
         }
     }
-}
-
-fn work_deadline(policy: &Policy, work: &Work) -> Option<Timestamp> {
-    if let Some(ladder) = work.ladder {
-        return Some(ladder.until);
-    }
-    let timeout = timeout::next(policy, work).map(|(time, _)| time);
-    // An ending that waits for a launch in flight is bounded by the launch's own time-out.
-    let boundary = work
-        .ending
-        .filter(|_| work.launched.is_some())
-        .map(|ending| ending.boundary_until);
-    boundary.into_iter().chain(timeout).min()
 }

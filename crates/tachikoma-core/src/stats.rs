@@ -24,6 +24,9 @@ pub struct LoopStats {
     pub reboots: u32,
     /// Time spent in iterations, whatever their outcome.
     pub execution_ms: u64,
+    /// What the agent's turns cost, as far as it says, in millionths of a dollar.
+    #[serde(default)]
+    pub cost_microusd: u64,
     /// Failing gate or test runs in a row.
     pub test_failure_streak: u32,
     /// Iterations in a row without progress.

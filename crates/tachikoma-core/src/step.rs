@@ -7,9 +7,11 @@
 mod command;
 mod ending;
 mod news;
+mod reading;
 mod reboot;
 mod settle;
 mod start;
+mod turn_end;
 
 use std::time::Duration;
 
@@ -39,14 +41,13 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         Input::StoodStill { duration } => turn.stood_still(duration),
         // The one place where stale news is dropped: a late word of session 1 must not touch session 2.
         Input::Agent { generation, news } => {
-            if turn
-                .work()
-                .is_some_and(|work| work.generation == generation)
-            {
+            let agent = turn.state.agent;
+            if agent.is_some_and(|agent| agent.generation == generation) {
                 turn.news(news);
             }
         }
-        Input::Renewed { session, result } => turn.renewed(session, result),
+        Input::HooksRan { point, results } => turn.hooks_ran(point, results),
+        Input::Note { ticket, text } => turn.note(ticket, text),
         Input::Set { ticket, key, value } => {
             let note = format!("{key} is set");
             turn.record(LoopEvent::CustomSet { key, value });
@@ -121,10 +122,10 @@ impl Turn<'_> {
                 self.overdue(&work);
             }
             Phase::Rebooting { reboot }
-                if timeout::renewal(self.policy, reboot.started)
-                    .is_some_and(|until| until <= self.now) =>
+                if timeout::reboot(self.policy, reboot).is_some_and(|until| until <= self.now) =>
             {
-                self.reboot_failed("the fresh session did not answer in time".to_owned());
+                let reboot = reboot.clone();
+                self.reboot_overdue(reboot);
             }
             Phase::Waiting { .. }
             | Phase::Rebooting { .. }

@@ -1,6 +1,7 @@
 //! Whether the session has to be replaced by a fresh one.
 
-use super::RebootRules;
+use super::context::{self, Level};
+use super::{Policy, RebootRules, degradation};
 use crate::outcome::RebootReason;
 use crate::state::State;
 
@@ -22,15 +23,21 @@ pub enum Verdict {
 
 /// Decides, between two iterations, whether the session has to be replaced.
 #[must_use]
-pub fn verdict(rules: &RebootRules, state: &State) -> Verdict {
-    let reason = redline(rules, state).or_else(|| iteration_limit(rules, state));
+pub fn verdict(policy: &Policy, state: &State) -> Verdict {
+    let rules = &policy.reboot;
+    let reason = redline(policy, state)
+        .or_else(|| tool_calls(rules, state))
+        .or_else(|| degradation(rules, state))
+        .or_else(|| iteration_limit(rules, state))
+        .or_else(|| duration_limit(rules, state))
+        .or_else(|| pattern(state));
     judge(rules, state, reason)
 }
 
 /// Decides the same during an iteration: only a full context is worth cutting a turn for.
 #[must_use]
-pub fn verdict_on_reading(rules: &RebootRules, state: &State) -> Verdict {
-    judge(rules, state, redline(rules, state))
+pub fn verdict_on_reading(policy: &Policy, state: &State) -> Verdict {
+    judge(&policy.reboot, state, redline(policy, state))
 }
 
 fn judge(rules: &RebootRules, state: &State, reason: Option<RebootReason>) -> Verdict {
@@ -46,21 +53,26 @@ fn judge(rules: &RebootRules, state: &State, reason: Option<RebootReason>) -> Ve
     }
 }
 
-fn redline(rules: &RebootRules, state: &State) -> Option<RebootReason> {
+fn redline(policy: &Policy, state: &State) -> Option<RebootReason> {
     let context = state.session.context?;
-    let percent = context.percent();
-    let off = !rules.on_redline || rules.redline_percent >= 100.0;
-    if off || percent < rules.redline_percent {
-        return None;
-    }
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "clamped to what fits"
-    )]
-    Some(RebootReason::Redline {
-        percent: percent.clamp(0.0, 255.0) as u8,
+    (context::level(policy, &context) >= Level::Redline).then(|| RebootReason::Redline {
+        percent: context.percent_rounded_down(),
     })
+}
+
+/// A stand-in for the redline while the agent tells nothing about its context; off where the redline is.
+fn tool_calls(rules: &RebootRules, state: &State) -> Option<RebootReason> {
+    let count = state.session.tool_calls;
+    let threshold = rules.tool_call_threshold;
+    let unknown = state.session.context.is_none() && rules.manages_context();
+    (unknown && threshold > 0 && count >= threshold).then_some(RebootReason::ToolCalls { count })
+}
+
+fn degradation(rules: &RebootRules, state: &State) -> Option<RebootReason> {
+    let details = rules
+        .on_degradation
+        .then(|| degradation::verdict(&state.session.samples))??;
+    Some(RebootReason::Degradation { details })
 }
 
 fn iteration_limit(rules: &RebootRules, state: &State) -> Option<RebootReason> {
@@ -71,10 +83,33 @@ fn iteration_limit(rules: &RebootRules, state: &State) -> Option<RebootReason> {
     Some(RebootReason::IterationLimit { count })
 }
 
+fn duration_limit(rules: &RebootRules, state: &State) -> Option<RebootReason> {
+    let age = state.time.since(state.session.started?);
+    rules
+        .after_duration
+        .filter(|limit| !limit.is_zero() && age >= *limit)?;
+    Some(RebootReason::DurationLimit {
+        seconds: age.as_secs(),
+    })
+}
+
+fn pattern(state: &State) -> Option<RebootReason> {
+    let pattern = state.session.pattern.clone()?;
+    Some(RebootReason::PatternMatch { pattern })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Context, LoopId};
+
+    fn verdict(rules: &RebootRules, state: &State) -> Verdict {
+        let policy = Policy {
+            reboot: *rules,
+            ..Policy::default()
+        };
+        super::verdict(&policy, state)
+    }
 
     fn state(tokens: u64, iterations: u32, reboots: u32) -> State {
         let mut state = State::new(LoopId::from_u128(1));

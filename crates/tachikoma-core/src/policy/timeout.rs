@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Policy;
 use crate::outcome::Timeout;
-use crate::phase::Work;
+use crate::phase::{Reboot, RebootStage, Work};
 use crate::time::Timestamp;
 
 /// Output is recorded at most this many times per `silence_timeout`; the time-out is longer by one such step, so
@@ -28,7 +28,7 @@ pub fn next(policy: &Policy, work: &Work) -> Option<(Timestamp, Timeout)> {
     if !policy.agent.event_stream {
         return session;
     }
-    if let Some(result) = work.result {
+    if let Some(result) = &work.result {
         return earlier(
             session,
             after(result.time, limits.result_grace, Timeout::ResultGrace),
@@ -45,11 +45,19 @@ pub fn next(policy: &Policy, work: &Work) -> Option<(Timestamp, Timeout)> {
     earlier(session, quiet)
 }
 
-/// Returns when a reboot that began at `started` is given up.
+/// Returns when the stage that a reboot is in is given up.
 #[must_use]
-pub fn renewal(policy: &Policy, started: Timestamp) -> Option<Timestamp> {
-    let limit = policy.timeouts.renew;
-    (limit > Duration::ZERO).then(|| started.after(limit))
+pub fn reboot(policy: &Policy, reboot: &Reboot) -> Option<Timestamp> {
+    match &reboot.stage {
+        // Decided in one step: nobody waits in it.
+        RebootStage::Begun => None,
+        RebootStage::HandOff { until } | RebootStage::Hooks { until, .. } => Some(*until),
+        RebootStage::Closing { ladder, .. } => Some(ladder.until),
+        RebootStage::Opening { since, .. } => {
+            let limit = policy.timeouts.renew;
+            (limit > Duration::ZERO).then(|| since.after(limit))
+        }
+    }
 }
 
 fn after(start: Timestamp, limit: Duration, timeout: Timeout) -> Option<(Timestamp, Timeout)> {

@@ -1,18 +1,23 @@
 //! How a fact changes the state.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{PastSession, Session, State};
+use super::State;
+use crate::effect::Rung;
 use crate::event::{LoopEvent, Record};
 use crate::id::Generation;
 use crate::launch::{Launch, Runner};
-use crate::outcome::IterationOutcome;
-use crate::phase::{Ending, Ladder, Phase, Reboot, Tool, TurnResult, Work};
+use crate::outcome::{IterationOutcome, RebootReason};
+use crate::phase::{Ending, Ladder, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
+use crate::reboots::{RebootEntry, RebootResult};
+use crate::session::{LiveAgent, Note, PastSession, Session};
 use crate::time::Timestamp;
 
 /// Sessions that are remembered; a loop of thousands must not carry all of them in every segment.
 const HISTORY_MAX: usize = 100;
+
+/// Notes that are remembered; the hand-off carries them all, and it is bounded too.
+const NOTES_MAX: usize = 50;
 
 impl State {
     /// Takes one fact in. The only mutation of a state, live or replayed.
@@ -53,14 +58,20 @@ impl State {
                     number: *session,
                     agent_id: agent_id.clone(),
                     started: Some(time),
+                    unproven: matches!(self.phase, Phase::Rebooting { .. }),
                     ..Session::default()
                 };
+            }
+            LoopEvent::SessionNamed { agent_id } => {
+                self.session.agent_id = Some(agent_id.clone());
+                self.reboots.named(agent_id);
             }
             LoopEvent::SessionEnded {
                 session,
                 iterations,
                 reason,
             } => {
+                self.checkpoint.take(&self.session, reason);
                 self.session.context = None;
                 // A crash between two records of one reboot may say it twice.
                 self.history.retain(|past| past.number != *session);
@@ -93,48 +104,107 @@ impl State {
                 self.attempt = *attempt;
                 self.cut = false;
                 self.claimed = false;
-                self.generation = *generation;
-                self.phase = Phase::Working {
-                    work: Box::new(Work::new(*generation, time)),
-                };
+                let mut work = Work::new(*generation, time);
+                match self.agent.filter(|agent| agent.generation == *generation) {
+                    // The process of the session is up, and gets its next prompt.
+                    Some(agent) => {
+                        work.pid = agent.pid;
+                        work.launched = Some(time);
+                    }
+                    None => self.launching(*generation),
+                }
+                let work = Box::new(work);
+                self.phase = Phase::Working { work };
             }
-            LoopEvent::AgentLaunched { pid } => self.work(|work| {
-                work.pid = Some(*pid);
-                work.launched = Some(time);
-                work.active = time;
-            }),
+            LoopEvent::AgentLaunched { pid } => {
+                if let Some(agent) = &mut self.agent {
+                    agent.pid = Some(*pid);
+                }
+                self.work(|work| {
+                    work.pid = Some(*pid);
+                    work.launched = Some(time);
+                    work.active = time;
+                });
+            }
+            LoopEvent::AgentExited { .. } => self.agent = None,
             LoopEvent::OutputSeen => self.work(|work| {
                 work.spoke = true;
                 work.active = time;
             }),
-            LoopEvent::ContextMeasured { context } => {
+            LoopEvent::ContextMeasured {
+                context,
+                answering,
+                redline_tokens,
+            } => {
                 self.session.context = Some(*context);
+                self.session.redline_tokens = redline_tokens.or(self.session.redline_tokens);
                 self.work(|work| {
                     work.spoke = true;
                     work.active = time;
+                    work.answering = *answering;
                 });
             }
-            LoopEvent::ToolStarted { id, name } => self.work(|work| {
-                work.tools.insert(
-                    id.clone(),
-                    Tool {
+            LoopEvent::WrapUpAdvised { .. } => self.session.advised = true,
+            LoopEvent::ToolStarted { id, name, summary } => {
+                self.session.call(call(name, summary));
+                self.work(|work| {
+                    let tool = Tool {
                         name: name.clone(),
+                        summary: summary.clone(),
                         since: time,
-                    },
-                );
-                work.active = time;
-                work.spoke = true;
-            }),
-            LoopEvent::ToolEnded { id } => self.work(|work| {
-                work.tools.remove(id);
-                work.active = time;
-            }),
-            LoopEvent::TurnResulted { success } => {
+                    };
+                    work.tools.insert(id.clone(), tool);
+                    work.active = time;
+                    work.spoke = true;
+                });
+            }
+            LoopEvent::ToolEnded { id, error } => {
+                let mut tool = None;
+                self.work(|work| {
+                    tool = work.tools.remove(id);
+                    work.active = time;
+                });
+                if let (Some(tool), Some(error)) = (tool, error) {
+                    self.session
+                        .call_failed(call(&tool.name, &tool.summary), error);
+                }
+            }
+            LoopEvent::FileTouched { path } => {
+                if self.session.knows_file(path) {
+                    self.session.files_unnamed = self.session.files_unnamed.saturating_add(1);
+                } else {
+                    self.session.files.push(path.clone());
+                }
+            }
+            LoopEvent::TurnResulted {
+                success,
+                reason,
+                claimed,
+                pattern,
+                cost_microusd,
+            } => {
+                self.stats.cost_microusd = self.stats.cost_microusd.saturating_add(*cost_microusd);
+                if pattern.is_some() {
+                    self.session.pattern.clone_from(pattern);
+                }
                 self.work(|work| {
                     work.result = Some(TurnResult {
                         time,
                         success: *success,
+                        claimed: *claimed,
+                        reason: reason.clone(),
+                        after_interrupt: work.ladder.is_some(),
                     });
+                });
+            }
+            LoopEvent::Noted { text } => {
+                if self.notes.len() >= NOTES_MAX {
+                    self.notes.remove(0);
+                }
+                self.notes.push(Note {
+                    time,
+                    iteration: self.iteration,
+                    text: text.clone(),
                 });
             }
             LoopEvent::EndingRequested {
@@ -149,41 +219,55 @@ impl State {
                 });
             }
             LoopEvent::RungClimbed { rung, until } => {
-                self.work(|work| {
-                    work.ladder = Some(Ladder {
-                        rung: *rung,
-                        until: *until,
-                    });
+                let next = Ladder {
+                    rung: *rung,
+                    until: *until,
+                };
+                self.work(|work| work.ladder = Some(next));
+                self.reboot(|reboot| {
+                    if let RebootStage::Closing { ladder, .. } = &mut reboot.stage {
+                        *ladder = next;
+                    }
                 });
             }
             LoopEvent::StoodStill { duration_ms } => {
                 self.stand_still(Duration::from_millis(*duration_ms));
             }
-            LoopEvent::IterationCompleted { report } => {
+            LoopEvent::IterationCompleted {
+                report,
+                agent_lives,
+            } => {
                 self.claimed = report.claimed;
                 if report.outcome == IterationOutcome::Succeeded {
                     self.session.oriented = true;
                     self.failure_streak = 0;
                 }
-                self.finish_iteration(report.outcome, report.duration_ms);
+                self.finish_iteration(report.outcome, report.duration_ms, *agent_lives);
             }
             LoopEvent::IterationFailed {
                 failure,
                 duration_ms,
                 streak,
+                agent_lives,
                 ..
             } => {
                 self.failure_streak = *streak;
                 self.last_failure = Some(failure.clone());
-                self.finish_iteration(IterationOutcome::Failed, *duration_ms);
+                self.finish_iteration(IterationOutcome::Failed, *duration_ms, *agent_lives);
             }
             LoopEvent::AttemptCut { .. } => {
                 self.cut = true;
+                self.agent = None;
                 self.phase = Phase::Idle;
             }
-            LoopEvent::RebootRequested { reason } => self.reboot_pending = Some(reason.clone()),
+            LoopEvent::RebootRequested { reason, not_before } => {
+                self.reboot_pending = Some(reason.clone());
+                self.reboot_not_before = *not_before;
+            }
             LoopEvent::RebootStarted { reason, then, .. } => {
                 self.reboot_pending = None;
+                self.reboot_not_before = None;
+                self.reboots.begun(time);
                 let to = self.session.number.next();
                 self.phase = Phase::Rebooting {
                     reboot: Reboot {
@@ -191,19 +275,93 @@ impl State {
                         started: time,
                         to,
                         then: *then,
+                        stage: RebootStage::Begun,
                     },
                 };
             }
+            LoopEvent::HandOffRequested { until } => {
+                let until = *until;
+                self.checkpoint.words = None;
+                self.reboot(|reboot| reboot.stage = RebootStage::HandOff { until });
+            }
+            LoopEvent::HandOffWritten { text } => {
+                self.checkpoint.words = Some(text.clone());
+                self.reboot(|reboot| reboot.stage = RebootStage::Begun);
+            }
+            LoopEvent::HooksStarted { point, until } => {
+                let (point, until) = (*point, *until);
+                self.reboot(|reboot| reboot.stage = RebootStage::Hooks { point, until });
+            }
+            LoopEvent::HooksRan { results, .. } => {
+                self.reboots.hooks.extend(results.iter().cloned());
+                self.reboot(|reboot| reboot.stage = RebootStage::Begun);
+            }
+            LoopEvent::ClosingStarted { until, failed } => {
+                let rung = match failed {
+                    None => Rung::Interrupt,
+                    Some(_) => Rung::Kill,
+                };
+                let ladder = Ladder {
+                    rung,
+                    until: *until,
+                };
+                let failed = failed.clone();
+                self.reboot(|reboot| reboot.stage = RebootStage::Closing { ladder, failed });
+            }
+            LoopEvent::SessionOpening { generation, .. } => {
+                self.launching(*generation);
+                let generation = *generation;
+                self.reboot(|reboot| {
+                    reboot.stage = RebootStage::Opening {
+                        generation,
+                        since: time,
+                    };
+                });
+            }
             // A runner that dies right here must not reboot a second time.
-            LoopEvent::RebootCompleted { .. } => {
+            LoopEvent::RebootCompleted {
+                reason,
+                iteration,
+                from,
+                duration_ms,
+                ..
+            } => {
                 self.stats.reboots += 1;
+                let entry = self.entry(time, reason, *iteration, *duration_ms, RebootResult::Done);
+                self.reboots.succeeded(RebootEntry {
+                    from: *from,
+                    ..entry
+                });
                 self.phase = Phase::Idle;
             }
-            LoopEvent::RebootFailed { .. } => self.phase = Phase::Idle,
+            LoopEvent::RebootFailed {
+                reason,
+                iteration,
+                error,
+                aborted,
+            } => {
+                let error = error.clone();
+                let result = if *aborted {
+                    RebootResult::Aborted { error }
+                } else {
+                    RebootResult::Failed { error }
+                };
+                let started = self.rebooting().map_or(time, |reboot| reboot.started);
+                let duration_ms =
+                    u64::try_from(time.since(started).as_millis()).unwrap_or(u64::MAX);
+                let entry = self.entry(time, reason, *iteration, duration_ms, result);
+                self.reboots.failed(entry);
+                self.phase = Phase::Idle;
+            }
+            LoopEvent::RebootVerified { futile, .. } => {
+                self.session.unproven = false;
+                self.reboots.verified(futile.as_deref());
+            }
             LoopEvent::Completed { outcome, .. }
             | LoopEvent::Stopped { outcome, .. }
             | LoopEvent::Error { outcome, .. } => {
                 self.runner = None;
+                self.agent = None;
                 self.phase = Phase::Ended {
                     outcome: outcome.clone(),
                 };
@@ -214,27 +372,87 @@ impl State {
     fn take_up(&mut self, launch: &Launch, runner: &Runner, time: Timestamp) {
         self.launch = launch.clone();
         self.runner = Some(runner.clone());
+        self.agent = None;
         self.started_at.get_or_insert(time);
         // A new run is the operator's wish to go on: an earlier wish to stop has been granted, or died with its runner.
         self.stop = None;
         if matches!(self.phase, Phase::Ended { .. }) {
             self.failure_streak = 0;
+            self.reboots.failures = 0;
+            self.reboots.futile = 0;
             self.pause_requested = false;
             self.phase = Phase::Idle;
         }
     }
 
-    fn finish_iteration(&mut self, outcome: IterationOutcome, duration_ms: u64) {
+    fn launching(&mut self, generation: Generation) {
+        self.generation = generation;
+        self.agent = Some(LiveAgent {
+            generation,
+            pid: None,
+        });
+    }
+
+    fn entry(
+        &self,
+        time: Timestamp,
+        reason: &RebootReason,
+        iteration: u32,
+        duration_ms: u64,
+        result: RebootResult,
+    ) -> RebootEntry {
+        let past = self.history.last().filter(|_| result == RebootResult::Done);
+        RebootEntry {
+            time,
+            iteration,
+            reason: reason.clone(),
+            result,
+            duration_ms,
+            from: self.session.number,
+            from_agent_id: past
+                .map_or(&self.session.agent_id, |past| &past.agent_id)
+                .clone(),
+            to_agent_id: past.and_then(|_| self.session.agent_id.clone()),
+            hooks: self.reboots.hooks.clone(),
+        }
+    }
+
+    fn finish_iteration(&mut self, outcome: IterationOutcome, duration_ms: u64, lives: bool) {
         self.stats.count(outcome, duration_ms);
-        self.session.iterations = self.session.iterations.saturating_add(1);
+        self.session.end_iteration();
+        if !lives {
+            self.agent = None;
+        }
         self.phase = Phase::Idle;
     }
 
     fn stand_still(&mut self, duration: Duration) {
-        if let Phase::Rebooting { reboot } = &mut self.phase {
-            reboot.started = reboot.started.after(duration);
-        }
+        self.reboot(|reboot| match &mut reboot.stage {
+            RebootStage::Begun => {}
+            RebootStage::HandOff { until } | RebootStage::Hooks { until, .. } => {
+                *until = until.after(duration);
+            }
+            RebootStage::Closing { ladder, .. } => ladder.until = ladder.until.after(duration),
+            RebootStage::Opening { since, .. } => *since = since.after(duration),
+        });
         self.work(|work| work.postpone(duration));
+    }
+
+    fn rebooting(&self) -> Option<&Reboot> {
+        match &self.phase {
+            Phase::Rebooting { reboot } => Some(reboot),
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Working { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => None,
+        }
+    }
+
+    fn reboot(&mut self, change: impl FnOnce(&mut Reboot)) {
+        if let Phase::Rebooting { reboot } = &mut self.phase {
+            change(reboot);
+        }
     }
 
     fn work(&mut self, change: impl FnOnce(&mut Work)) {
@@ -244,37 +462,10 @@ impl State {
     }
 }
 
-impl Work {
-    /// Moves every moment from which a time-out counts.
-    fn postpone(&mut self, duration: Duration) {
-        let moments = [&mut self.started, &mut self.active]
-            .into_iter()
-            .chain(&mut self.launched)
-            .chain(self.tools.values_mut().map(|tool| &mut tool.since))
-            .chain(self.result.as_mut().map(|result| &mut result.time))
-            .chain(
-                self.ending
-                    .as_mut()
-                    .map(|ending| &mut ending.boundary_until),
-            )
-            .chain(self.ladder.as_mut().map(|ladder| &mut ladder.until));
-        for moment in moments {
-            *moment = moment.after(duration);
-        }
-    }
-
-    fn new(generation: Generation, started: Timestamp) -> Self {
-        Self {
-            generation,
-            started,
-            pid: None,
-            launched: None,
-            active: started,
-            spoke: false,
-            tools: BTreeMap::new(),
-            result: None,
-            ending: None,
-            ladder: None,
-        }
+/// A call as it is counted: two are the same when tool and input are.
+fn call(name: &str, summary: &str) -> String {
+    match summary {
+        "" => name.to_owned(),
+        summary => format!("{name}: {summary}"),
     }
 }

@@ -6,10 +6,13 @@ use crate::event::LoopEvent;
 use crate::id::Ticket;
 use crate::input::{LoopCommand, Urgency};
 use crate::outcome::{Outcome, RebootReason, Stop};
-use crate::phase::{Cause, Phase};
+use crate::phase::{Cause, Phase, WaitReason};
 
 /// To promise a pause or a reboot that never comes would be worse than to refuse it.
 const STOPPING: &str = "the loop is stopping";
+
+/// A note is a line or a paragraph; longer texts belong into files, which outlive every session.
+const NOTE_BYTES_MAX: usize = 4 << 10;
 
 impl Turn<'_> {
     pub(super) fn command(&mut self, ticket: Ticket, command: LoopCommand) {
@@ -125,7 +128,14 @@ impl Turn<'_> {
             }
             Phase::Working { .. } if self.state.stop.is_some() => self.refused(STOPPING),
             Phase::Working { .. } => {
-                self.hand_over(RebootReason::Manual);
+                if self.state.reboot_pending.is_none() || self.reboot_is_held() {
+                    // The operator passes every rate limit.
+                    self.record(LoopEvent::RebootRequested {
+                        reason: RebootReason::Manual,
+                        not_before: None,
+                    });
+                }
+                self.end_for_reboot();
                 accepted(format!(
                     "reboots; iteration {} is handed over",
                     self.state.iteration
@@ -152,6 +162,9 @@ impl Turn<'_> {
                 self.request_ending(Cause::Skip, Urgency::Now);
                 accepted(format!("skips iteration {}", self.state.iteration))
             }
+            Phase::Waiting { wait } if wait.reason == WaitReason::RebootWindow => self.refused(
+                "the context is full, and its session may not be rebooted yet; `tachikoma reboot` does it all the same",
+            ),
             Phase::Waiting { .. } => {
                 self.proceed(None);
                 accepted("skips the wait")
@@ -162,6 +175,24 @@ impl Turn<'_> {
             Phase::Rebooting { .. } => self.refused("the loop is rebooting, no iteration runs"),
             Phase::Idle | Phase::Ended { .. } => self.refused("nothing runs that could be skipped"),
         }
+    }
+
+    pub(super) fn note(&mut self, ticket: Ticket, text: String) {
+        let answer = match &self.state.phase {
+            Phase::Idle | Phase::Ended { .. } => {
+                self.refused("no loop runs that could take a note")
+            }
+            Phase::Waiting { .. }
+            | Phase::Working { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Paused { .. } => {
+                let kept = text.floor_char_boundary(NOTE_BYTES_MAX);
+                let text = text.get(..kept).unwrap_or_default().to_owned();
+                self.record(LoopEvent::Noted { text });
+                accepted("noted")
+            }
+        };
+        self.wish(Effect::Reply { ticket, answer });
     }
 
     fn refused(&self, reason: &str) -> Answer {

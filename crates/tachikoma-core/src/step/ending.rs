@@ -15,7 +15,7 @@ impl Turn<'_> {
             return;
         };
         let patience_until = match urgency {
-            Urgency::Graceful if self.policy.agent.event_stream && !work.tools.is_empty() => {
+            Urgency::Graceful if self.policy.agent.event_stream && work.is_busy() => {
                 self.now.after(self.policy.timeouts.graceful)
             }
             Urgency::Graceful | Urgency::Now | Urgency::Kill => self.now,
@@ -55,7 +55,7 @@ impl Turn<'_> {
         let Some(ending) = work.ending else { return };
         // A launch in flight is waited for: there is nothing to interrupt yet, and the wish is kept.
         let up = work.launched.is_some() && work.ladder.is_none();
-        if up && (work.tools.is_empty() || ending.boundary_until <= self.now) {
+        if up && (!work.is_busy() || ending.boundary_until <= self.now) {
             self.climb(&work, Rung::Interrupt);
         }
     }
@@ -81,19 +81,29 @@ impl Turn<'_> {
         }
     }
 
-    /// Ends the loop over an agent that outlives SIGKILL: another one must not share the work tree with it.
     fn give_up(&mut self, work: &Work) {
         let failure = Failure::Unkillable { pid: work.pid };
+        self.record_failure(work, failure, false);
+        self.unkillable(work.pid);
+    }
+
+    /// Ends the loop over an agent that outlives SIGKILL: another one must not share the work tree with it.
+    pub(super) fn unkillable(&mut self, pid: Option<u32>) {
+        let failure = Failure::Unkillable { pid };
         let reason = format!(
             "{failure}: it is stuck in the kernel; look at it with `ps`, then run the loop again"
         );
-        self.record_failure(work, failure);
         self.end(Outcome::Error { reason });
     }
 
     fn climb(&mut self, work: &Work, rung: Rung) {
         let graces = &self.policy.ladder;
+        let cause = work.ending.map(|ending| ending.cause);
         let grace = match rung {
+            // For a reboot only late output is waited for: the conversation is given up anyway.
+            Rung::Interrupt if cause == Some(Cause::HandOver) && self.policy.agent.persistent => {
+                self.policy.reboot.graceful_delay
+            }
             Rung::Interrupt => graces.interrupt,
             Rung::Terminate => graces.terminate,
             Rung::Kill => graces.reap,

@@ -1,22 +1,34 @@
-//! News about the iteration under way.
+//! News about the agent, in whatever phase it comes.
 
 use super::Turn;
-use crate::context::Context;
 use crate::event::LoopEvent;
 use crate::exit::{Exit, Leftover};
-use crate::input::{News, Urgency};
-use crate::outcome::{Failure, IterationOutcome, RebootReason, Stop};
-use crate::phase::{Cause, Work};
-use crate::policy::{reboot, timeout};
+use crate::input::{News, TurnEnd};
+use crate::outcome::Failure;
+use crate::phase::{Phase, Work};
+use crate::policy::timeout;
 
 /// Tool calls in flight that are kept in mind; an agent that never ends its calls must not fill the memory.
 const TOOLS_MAX: usize = 256;
 
 impl Turn<'_> {
     pub(super) fn news(&mut self, news: News) {
-        let Some(work) = self.work().cloned() else {
-            return;
-        };
+        match &self.state.phase {
+            Phase::Working { work } => {
+                let work = (**work).clone();
+                self.news_at_work(&work, news);
+            }
+            Phase::Rebooting { reboot } => {
+                let reboot = reboot.clone();
+                self.news_in_reboot(reboot, news);
+            }
+            Phase::Idle | Phase::Waiting { .. } | Phase::Paused { .. } | Phase::Ended { .. } => {
+                self.news_between_turns(news);
+            }
+        }
+    }
+
+    fn news_at_work(&mut self, work: &Work, news: News) {
         match news {
             News::Launched { pid } => {
                 if work.launched.is_none() {
@@ -26,36 +38,75 @@ impl Turn<'_> {
             }
             News::NotLaunched { reason } => {
                 let failure = Failure::NotLaunched { reason };
-                self.ended(&work, Exit::Unknown, false, Some(failure));
+                self.process_ended(work, Exit::Unknown, false, Some(failure));
             }
-            News::Output => self.output(&work),
-            News::Measured(context) => self.measured(context),
-            News::ToolStarted { id, name } => {
+            // Only a reboot opens a session without a prompt.
+            News::Opened => {}
+            News::Named { agent_id } => self.named(agent_id),
+            News::Output => self.output(work),
+            News::Measured { context, answering } => self.measured(context, answering),
+            News::ToolStarted { id, name, summary } => {
                 if work.tools.len() < TOOLS_MAX {
-                    self.record(LoopEvent::ToolStarted { id, name });
+                    self.record(LoopEvent::ToolStarted { id, name, summary });
+                    if self.state.stop.is_none() {
+                        self.advise();
+                    }
                 }
             }
-            News::ToolEnded { id } => {
+            News::ToolEnded { id, error } => {
                 if work.tools.contains_key(&id) {
-                    self.record(LoopEvent::ToolEnded { id });
+                    self.record(LoopEvent::ToolEnded { id, error });
                     self.interrupt_at_boundary();
                 }
             }
-            News::Resulted { success } => {
-                if work.result.is_none() {
-                    self.record(LoopEvent::TurnResulted { success });
+            News::Touched { path } => {
+                if !self.state.session.knows_file(&path) {
+                    self.record(LoopEvent::FileTouched { path });
                 }
             }
+            News::Resulted(end) => self.resulted(work, end),
             News::Exited {
                 exit,
                 claimed,
                 leftovers,
-            } => self.exited(&work, exit, claimed, leftovers),
+            } => self.exited(work, exit, claimed, leftovers),
             News::GuardLost => {
-                let succeeded = work.result.is_some_and(|result| result.success);
+                let succeeded = work.result.as_ref().is_some_and(|result| result.success);
                 let failure = (!succeeded).then_some(Failure::GuardLost);
-                self.ended(&work, Exit::Unknown, false, failure);
+                self.process_ended(work, Exit::Unknown, false, failure);
             }
+        }
+    }
+
+    /// An agent between two turns can only tell its name, or end.
+    fn news_between_turns(&mut self, news: News) {
+        match news {
+            News::Named { agent_id } => self.named(agent_id),
+            News::Exited {
+                exit, leftovers, ..
+            } => self.agent_exited(exit, leftovers),
+            News::NotLaunched { .. } | News::GuardLost => {
+                self.agent_exited(Exit::Unknown, Vec::new());
+            }
+            News::Launched { .. }
+            | News::Opened
+            | News::Output
+            | News::Measured { .. }
+            | News::ToolStarted { .. }
+            | News::ToolEnded { .. }
+            | News::Touched { .. }
+            | News::Resulted(_) => {}
+        }
+    }
+
+    pub(super) fn agent_exited(&mut self, exit: Exit, leftovers: Vec<Leftover>) {
+        self.leftovers(leftovers);
+        self.record(LoopEvent::AgentExited { exit });
+    }
+
+    fn leftovers(&mut self, leftovers: Vec<Leftover>) {
+        if !leftovers.is_empty() {
+            self.record(LoopEvent::LeftoversEnded { leftovers });
         }
     }
 
@@ -67,88 +118,37 @@ impl Turn<'_> {
         }
     }
 
-    fn measured(&mut self, context: Context) {
-        let noticeable = self.state.session.context.is_none_or(|before| {
-            before.window != context.window
-                || before.estimated != context.estimated
-                || (before.percent() - context.percent()).abs() >= 1.0
+    fn resulted(&mut self, work: &Work, end: TurnEnd) {
+        if end.more {
+            return self.output(work);
+        }
+        if work.result.is_some() {
+            return;
+        }
+        self.record(LoopEvent::TurnResulted {
+            success: end.success,
+            reason: end.reason,
+            claimed: end.claimed,
+            pattern: end.pattern,
+            cost_microusd: end.cost_microusd,
         });
-        let full = context.percent() >= self.policy.reboot.redline_percent;
-        if !noticeable && !full {
-            return;
+        if self.policy.agent.persistent {
+            self.turn_ended();
         }
-        if self.state.session.context != Some(context) {
-            self.record(LoopEvent::ContextMeasured { context });
-        }
-        if self.state.reboot_pending.is_some() || self.state.stop.is_some() {
-            return;
-        }
-        match reboot::verdict_on_reading(&self.policy.reboot, self.state) {
-            reboot::Verdict::GoOn => {}
-            reboot::Verdict::Reboot(reason) => self.hand_over(reason),
-            reboot::Verdict::Exhausted { reason, max } => {
-                self.record(LoopEvent::StopRequested {
-                    stop: exhausted(&reason, max),
-                });
-                self.request_ending(Cause::Interrupt, Urgency::Graceful);
-            }
-        }
-    }
-
-    /// Ends the iteration for a reboot of its session.
-    pub(super) fn hand_over(&mut self, reason: RebootReason) {
-        if self.state.reboot_pending.is_none() {
-            self.record(LoopEvent::RebootRequested { reason });
-        }
-        let urgency = if self.policy.reboot.immediate {
-            Urgency::Now
-        } else {
-            Urgency::Graceful
-        };
-        self.request_ending(Cause::HandOver, urgency);
     }
 
     fn exited(&mut self, work: &Work, exit: Exit, claimed: bool, leftovers: Vec<Leftover>) {
-        if !leftovers.is_empty() {
-            self.record(LoopEvent::LeftoversEnded { leftovers });
-        }
-        let failure = match work.result {
+        self.leftovers(leftovers);
+        let failure = match &work.result {
             Some(result) if result.success => None,
-            Some(_) => Some(Failure::Reported { exit }),
+            Some(result) => Some(Failure::Reported {
+                exit: Some(exit),
+                reason: result.reason.clone(),
+            }),
             None if self.policy.agent.event_stream => Some(Failure::NoResult { exit }),
             None if exit.is_success() => None,
             None => Some(Failure::Exited { exit }),
         };
-        self.ended(work, exit, claimed, failure);
-    }
-
-    /// Decides what becomes of an iteration whose process is gone. A turn that had its result before, or ended
-    /// by itself, is judged by that; one that we ended, by why we did.
-    fn ended(&mut self, work: &Work, exit: Exit, claimed: bool, failure: Option<Failure>) {
-        let ours = work
-            .ending
-            .filter(|_| work.ladder.is_some() && work.result.is_none());
-        let outcome = match ours.map(|ending| ending.cause) {
-            None => IterationOutcome::Succeeded,
-            Some(Cause::HandOver) => IterationOutcome::HandedOver,
-            Some(Cause::Skip) => IterationOutcome::Skipped,
-            Some(Cause::Interrupt) => IterationOutcome::Interrupted,
-            Some(Cause::Timeout { timeout }) => {
-                return self.iteration_failed(work, Failure::TimedOut { timeout });
-            }
-        };
-        match failure {
-            Some(failure) if ours.is_none() => self.iteration_failed(work, failure),
-            Some(_) | None => self.iteration_completed(work, outcome, exit, claimed),
-        }
-    }
-}
-
-pub(super) fn exhausted(reason: &RebootReason, max: u32) -> Stop {
-    Stop::Unable {
-        reason: format!(
-            "a reboot is needed ({reason}), but all {max} are used up (max_restarts = {max}); \
-             make the task smaller, or raise max_restarts"
-        ),
+        self.process_ended(work, exit, claimed, failure);
     }
 }

@@ -1,12 +1,13 @@
 //! Between iterations: bookkeeping, and what comes next.
 
 use super::Turn;
-use super::news::exhausted;
+use super::reading::exhausted;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::exit::Exit;
 use crate::outcome::{Failure, IterationOutcome, IterationReport, Outcome};
 use crate::phase::{LoopState, Wait, WaitReason, Work};
+use crate::policy::context::{Level, level};
 use crate::policy::{reboot, restart, stop};
 
 impl Turn<'_> {
@@ -14,7 +15,7 @@ impl Turn<'_> {
         &mut self,
         work: &Work,
         outcome: IterationOutcome,
-        exit: Exit,
+        exit: Option<Exit>,
         claimed: bool,
     ) {
         let report = IterationReport {
@@ -28,7 +29,10 @@ impl Turn<'_> {
             tests_passed: None,
             files_changed: None,
         };
-        self.record(LoopEvent::IterationCompleted { report });
+        self.record(LoopEvent::IterationCompleted {
+            report,
+            agent_lives: exit.is_none(),
+        });
         let delay = self.policy.iteration_delay;
         let then = match outcome {
             IterationOutcome::Succeeded if !delay.is_zero() => Some(Wait {
@@ -45,8 +49,8 @@ impl Turn<'_> {
         self.settle(then);
     }
 
-    pub(super) fn iteration_failed(&mut self, work: &Work, failure: Failure) {
-        self.record_failure(work, failure);
+    pub(super) fn iteration_failed(&mut self, work: &Work, failure: Failure, agent_lives: bool) {
+        self.record_failure(work, failure, agent_lives);
         let delay = restart::delay(self.policy.backoff, self.state.failure_streak);
         self.settle(Some(Wait {
             reason: WaitReason::Backoff,
@@ -54,23 +58,22 @@ impl Turn<'_> {
         }));
     }
 
-    pub(super) fn record_failure(&mut self, work: &Work, failure: Failure) {
+    pub(super) fn record_failure(&mut self, work: &Work, failure: Failure, agent_lives: bool) {
         self.record(LoopEvent::IterationFailed {
             iteration: self.state.iteration,
             failure,
             duration_ms: self.duration_ms(work),
             streak: self.state.failure_streak.saturating_add(1),
+            agent_lives,
         });
     }
 
     /// Asks whether the session may go on, then goes on.
     pub(super) fn settle(&mut self, then: Option<Wait>) {
         if self.state.reboot_pending.is_none() && stop::verdict(self.policy, self.state).is_none() {
-            match reboot::verdict(&self.policy.reboot, self.state) {
+            match reboot::verdict(self.policy, self.state) {
                 reboot::Verdict::GoOn => {}
-                reboot::Verdict::Reboot(reason) => {
-                    self.record(LoopEvent::RebootRequested { reason });
-                }
+                reboot::Verdict::Reboot(reason) => self.want_reboot(reason),
                 reboot::Verdict::Exhausted { reason, max } => {
                     self.record(LoopEvent::StopRequested {
                         stop: exhausted(&reason, max),
@@ -86,8 +89,12 @@ impl Turn<'_> {
         if let Some(outcome) = stop::verdict(self.policy, self.state) {
             return self.end(outcome);
         }
+        let mut then = then;
         if let Some(reason) = self.state.reboot_pending.clone() {
-            return self.begin_reboot(reason, then);
+            if !self.reboot_is_held() {
+                return self.begin_reboot(reason, then);
+            }
+            then = self.until_reboot_window().or(then);
         }
         if self.state.pause_requested {
             return self.record(LoopEvent::Paused { then });
@@ -98,13 +105,39 @@ impl Turn<'_> {
         }
     }
 
-    fn begin_iteration(&mut self) {
-        if self.state.session.number.0 == 0 {
-            let session = self.state.session.number.next();
-            self.record(LoopEvent::SessionStarted {
-                session,
-                agent_id: None,
+    /// Returns the wait for a reboot that may not happen yet, where the context leaves no room for another prompt.
+    fn until_reboot_window(&self) -> Option<Wait> {
+        let until = self.state.reboot_not_before?;
+        let full = self
+            .state
+            .session
+            .context
+            .is_some_and(|context| level(self.policy, &context) == Level::Hard);
+        let reason = WaitReason::RebootWindow;
+        full.then_some(Wait { reason, until })
+    }
+
+    /// Begins a session that nothing has to be closed for.
+    pub(super) fn begin_session(&mut self, reason: &str) {
+        let number = self.state.session.number;
+        if number.0 > 0 {
+            self.record(LoopEvent::SessionEnded {
+                session: number,
+                iterations: self.state.session.iterations,
+                reason: reason.to_owned(),
             });
+        }
+        self.record(LoopEvent::SessionStarted {
+            session: number.next(),
+            agent_id: None,
+        });
+    }
+
+    fn begin_iteration(&mut self) {
+        let fresh = self.policy.fresh_each_iteration;
+        let begun = self.state.session.iterations > 0;
+        if self.state.session.number.0 == 0 || (fresh && begun) {
+            self.begin_session("every iteration has a session of its own");
         }
         let attempt = if self.state.cut {
             self.state.attempt.saturating_add(1)
@@ -113,18 +146,28 @@ impl Turn<'_> {
         };
         let iteration = self.state.next_iteration();
         let session = self.state.session.number;
-        let generation = self.state.generation.next();
+        let up = self.state.agent.map(|agent| agent.generation);
+        let generation = up.unwrap_or(self.state.generation.next());
         self.record(LoopEvent::IterationStarted {
             iteration,
             attempt,
             session,
             generation,
         });
-        self.wish(Effect::Launch {
-            generation,
-            iteration,
-            attempt,
-            session,
+        self.wish(match up {
+            Some(generation) => Effect::Prompt {
+                generation,
+                iteration,
+                attempt,
+                session,
+            },
+            None => Effect::Launch {
+                generation,
+                iteration,
+                attempt,
+                session,
+                resume: self.state.session.agent_id.clone().filter(|_| !fresh),
+            },
         });
     }
 

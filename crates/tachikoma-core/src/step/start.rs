@@ -46,16 +46,19 @@ impl Turn<'_> {
             runner,
             resumption,
         });
+        if !self.policy.persist_sessions && self.state.session.agent_id.is_some() {
+            self.begin_session("persist_sessions is off, and the runner is a new one");
+        }
+        // What an earlier runner left of the agent is ended before the shell starts a new one.
+        if matches!(self.state.phase, Phase::Working { .. }) {
+            self.cut_attempt();
+        }
+        self.ask_rate_limits_again();
         match &self.state.phase {
-            Phase::Idle | Phase::Ended { .. } => self.settle(None),
+            Phase::Idle | Phase::Working { .. } | Phase::Ended { .. } => self.settle(None),
             Phase::Waiting { wait } => {
                 let wait = *wait;
                 self.proceed(Some(wait));
-            }
-            // What an earlier runner left of the agent is ended before the shell starts a new one.
-            Phase::Working { .. } => {
-                self.cut_attempt();
-                self.settle(None);
             }
             Phase::Rebooting { reboot } => {
                 let reboot = reboot.clone();

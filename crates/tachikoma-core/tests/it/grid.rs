@@ -6,10 +6,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use tachikoma_core::policy::AgentTraits;
+use tachikoma_core::policy::{AgentTraits, RebootRules};
 use tachikoma_core::{
-    Context, Exit, Generation, Input, LoopCommand, News, Policy, Repair, SessionNo, State, Ticket,
-    Urgency, step,
+    Context, Exit, Generation, HookPoint, HookResult, Input, LoopCommand, News, Policy, Repair,
+    State, Ticket, TurnEnd, Urgency, step,
 };
 
 use crate::play::{Play, exited};
@@ -78,7 +78,10 @@ fn cell(play: &Play, column: Column) -> String {
 
 fn phases() -> Vec<(&'static str, Play)> {
     let policy = Policy {
-        agent: AgentTraits { event_stream: true },
+        agent: AgentTraits {
+            event_stream: true,
+            ..AgentTraits::default()
+        },
         ..Policy::default()
     };
     let play = |script: &dyn Fn(&mut Play)| {
@@ -109,7 +112,6 @@ fn phases() -> Vec<(&'static str, Play)> {
         ("kill", up(&|p| _ = p.stop(Urgency::Kill))),
         ("delay", up(&|p| _ = p.resulted(true).exited(0))),
         ("backoff", up(&|p| _ = p.exited(1))),
-        ("rebooting", up(&|p| _ = p.exited(1).reboot())),
         ("paused", up(&|p| _ = p.exited(1).pause(Urgency::Graceful))),
         ("ended:done", up(&|p| _ = p.resulted(true).claimed())),
         ("ended:limit", limit),
@@ -125,6 +127,77 @@ fn phases() -> Vec<(&'static str, Play)> {
     ];
     for (name, play) in &rows {
         assert_eq!(words::phase(&play.state.phase), *name, "the row is named");
+    }
+    let mut rows = rows;
+    rows.extend(with_a_session());
+    rows
+}
+
+/// Phases of an agent whose process outlives its turns.
+fn with_a_session() -> Vec<(&'static str, Play)> {
+    let seconds = Duration::from_secs;
+    let policy = Policy {
+        agent: AgentTraits {
+            event_stream: true,
+            persistent: true,
+            steerable: true,
+            refuses_before: None,
+        },
+        reboot: RebootRules {
+            hooks_before: Some(seconds(30)),
+            hooks_after: Some(seconds(30)),
+            ..RebootRules::default()
+        },
+        ..Policy::default()
+    };
+    let up = |script: &dyn Fn(&mut Play)| {
+        let mut play = Play::up(policy.clone());
+        script(&mut play);
+        play
+    };
+    let asked = |p: &mut Play| _ = p.named("c1").resulted(true).reboot();
+    let before = |p: &mut Play| {
+        asked(p);
+        p.said("go on with b");
+    };
+    let closing = |p: &mut Play| {
+        before(p);
+        p.hooks(HookPoint::BeforeReboot, None);
+    };
+    let opening = |p: &mut Play| {
+        closing(p);
+        p.exited(0);
+    };
+    let rows = vec![
+        ("turn", up(&|p| _ = p.output())),
+        ("between turns", up(&|p| _ = p.resulted(true))),
+        ("turn: interrupt", up(&|p| _ = p.stop(Urgency::Now))),
+        ("reboot:hand-off", up(&asked)),
+        ("reboot:before", up(&before)),
+        ("reboot:closing", up(&closing)),
+        ("reboot:opening", up(&opening)),
+        (
+            "reboot:after",
+            up(&|p| {
+                opening(p);
+                p.opened();
+            }),
+        ),
+        (
+            "window",
+            up(&|p| {
+                opening(p);
+                p.opened().hooks(HookPoint::AfterReboot, None).sleep();
+                p.measured(10).measured(990).resulted(false);
+            }),
+        ),
+    ];
+    for (name, play) in &rows {
+        let phase = words::phase(&play.state.phase);
+        assert!(
+            phase == *name || name.contains("turn"),
+            "{name} is named {phase}"
+        );
     }
     rows
 }
@@ -156,13 +229,16 @@ fn inputs(play: &Play) -> Vec<Column> {
         generation: Generation(99),
         news: exited(Exit::Code(0), true),
     });
-    let to = state.session.number.next();
-    for (session, result) in [
-        (to, Ok(None)),
-        (to, Err("no".to_owned())),
-        (SessionNo(99), Ok(None)),
-    ] {
-        inputs.push(Input::Renewed { session, result });
+    for point in [HookPoint::BeforeReboot, HookPoint::AfterReboot] {
+        for error in [None, Some("no".to_owned())] {
+            let results = vec![HookResult {
+                name: "hook.sh".to_owned(),
+                duration_ms: 1,
+                output: None,
+                error,
+            }];
+            inputs.push(Input::HooksRan { point, results });
+        }
     }
     inputs.push(Input::Decline { signal: 15 });
     inputs.push(Input::StoodStill {
@@ -172,6 +248,10 @@ fn inputs(play: &Play) -> Vec<Column> {
         ticket,
         key: "k".to_owned(),
         value: serde_json::json!(1),
+    });
+    inputs.push(Input::Note {
+        ticket,
+        text: "n".to_owned(),
     });
     inputs.push(Input::Trouble {
         warning: "disk".to_owned(),
@@ -189,25 +269,49 @@ fn inputs(play: &Play) -> Vec<Column> {
 }
 
 fn news() -> Vec<News> {
-    let context = |tokens| Context {
-        tokens,
-        window: 100,
-        estimated: false,
+    let measured = |tokens| News::Measured {
+        context: Context {
+            tokens,
+            window: 100,
+            estimated: false,
+        },
+        answering: false,
+    };
+    let resulted = |success| {
+        News::Resulted(TurnEnd {
+            success,
+            text: "words".to_owned(),
+            ..TurnEnd::default()
+        })
     };
     vec![
         News::Launched { pid: 78 },
         News::NotLaunched {
             reason: "gone".to_owned(),
         },
+        News::Opened,
+        News::Named {
+            agent_id: "c".to_owned(),
+        },
         News::Output,
-        News::Measured(context(10)),
-        News::Measured(context(90)),
+        measured(10),
+        measured(75),
+        measured(90),
+        measured(99),
         News::ToolStarted {
             id: "u".to_owned(),
             name: "Read".to_owned(),
+            summary: "a.rs".to_owned(),
         },
-        News::ToolEnded { id: "t".to_owned() },
-        News::Resulted { success: true },
+        News::ToolEnded {
+            id: "t".to_owned(),
+            error: None,
+        },
+        News::Touched {
+            path: "a.rs".to_owned(),
+        },
+        resulted(true),
+        resulted(false),
         exited(Exit::Code(0), false),
         exited(Exit::Code(0), true),
         exited(Exit::Code(1), false),
@@ -236,11 +340,11 @@ fn name(column: &Column) -> String {
             let other = if generation.0 == 99 { "other " } else { "" };
             format!("{other}{}", news_name(news))
         }
-        Input::Renewed { session, result } => match result {
-            Ok(_) if session.0 == 99 => "other renewed".to_owned(),
-            Ok(_) => "renewed".to_owned(),
-            Err(_) => "not renewed".to_owned(),
-        },
+        Input::HooksRan { point, results } => {
+            let failed = results.iter().any(|result| result.error.is_some());
+            format!("{point} {}", if failed { "failed" } else { "ran" })
+        }
+        Input::Note { .. } => "note".to_owned(),
         Input::Decline { .. } => "decline".to_owned(),
         Input::StoodStill { .. } => "stood still".to_owned(),
         Input::Set { .. } => "set".to_owned(),
@@ -254,11 +358,15 @@ fn news_name(news: &News) -> String {
     match news {
         News::Launched { .. } => "launched".to_owned(),
         News::NotLaunched { .. } => "not launched".to_owned(),
+        News::Opened => "opened".to_owned(),
+        News::Named { .. } => "named".to_owned(),
         News::Output => "output".to_owned(),
-        News::Measured(context) => format!("measured {}%", context.percent()),
+        News::Measured { context, .. } => format!("measured {}%", context.percent()),
         News::ToolStarted { .. } => "tool started".to_owned(),
         News::ToolEnded { .. } => "tool ended".to_owned(),
-        News::Resulted { .. } => "resulted".to_owned(),
+        News::Touched { .. } => "touched".to_owned(),
+        News::Resulted(end) if end.success => "resulted".to_owned(),
+        News::Resulted(_) => "result: failure".to_owned(),
         News::Exited { exit, claimed, .. } => {
             let claim = if *claimed { " claimed" } else { "" };
             format!("{exit}{claim}")

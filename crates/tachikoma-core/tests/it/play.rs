@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tachikoma_core::{
-    Context, Exit, Generation, Input, Launch, LoopCommand, LoopId, News, Policy, Record, Runner,
-    State, Step, Ticket, Timestamp, Urgency, step,
+    Context, Exit, Generation, HookPoint, HookResult, Input, Launch, LoopCommand, LoopId, News,
+    Policy, Record, Runner, State, Step, Ticket, Timestamp, TurnEnd, Urgency, step,
 };
 
 use crate::words;
@@ -146,25 +146,41 @@ impl Play {
     }
 
     pub fn measured(&mut self, tokens: u64) -> &mut Self {
-        let context = Context {
-            tokens,
-            window: 1_000,
-            estimated: false,
-        };
-        self.news(&format!("measured {tokens}"), News::Measured(context))
+        self.reading(tokens, 1_000)
+    }
+
+    pub fn reading(&mut self, tokens: u64, window: u64) -> &mut Self {
+        let answering = false;
+        let context = context(tokens, window);
+        let news = News::Measured { context, answering };
+        self.news(&format!("measured {tokens}"), news)
+    }
+
+    /// A reading in the middle of an answer.
+    pub fn answering(&mut self, tokens: u64) -> &mut Self {
+        let answering = true;
+        let context = context(tokens, 1_000);
+        let news = News::Measured { context, answering };
+        self.news(&format!("answering {tokens}"), news)
     }
 
     pub fn tool(&mut self, id: &str) -> &mut Self {
         let (id, name) = (id.to_owned(), "Bash".to_owned());
-        self.news("tool", News::ToolStarted { id, name })
+        let summary = "make test".to_owned();
+        self.news("tool", News::ToolStarted { id, name, summary })
     }
 
     pub fn tool_ended(&mut self, id: &str) -> &mut Self {
-        self.news("tool ended", News::ToolEnded { id: id.to_owned() })
+        let (id, error) = (id.to_owned(), None);
+        self.news("tool ended", News::ToolEnded { id, error })
     }
 
     pub fn resulted(&mut self, success: bool) -> &mut Self {
-        self.news(&format!("resulted {success}"), News::Resulted { success })
+        let end = TurnEnd {
+            success,
+            ..TurnEnd::default()
+        };
+        self.news(&format!("resulted {success}"), News::Resulted(end))
     }
 
     pub fn exited(&mut self, code: i32) -> &mut Self {
@@ -210,16 +226,39 @@ impl Play {
         self.input(&name, Input::Shutdown { signal, urgency })
     }
 
-    pub fn renewed(&mut self) -> &mut Self {
-        let session = self.state.session.number.next();
-        let result = Ok(Some("fresh".to_owned()));
-        self.input("renewed", Input::Renewed { session, result })
+    /// The agent answers with words, to whatever it was asked.
+    pub fn said(&mut self, text: &str) -> &mut Self {
+        let end = TurnEnd {
+            success: true,
+            text: text.to_owned(),
+            ..TurnEnd::default()
+        };
+        self.news("said", News::Resulted(end))
     }
 
-    pub fn not_renewed(&mut self) -> &mut Self {
-        let session = self.state.session.number.next();
-        let result = Err("no answer on the port".to_owned());
-        self.input("not renewed", Input::Renewed { session, result })
+    pub fn hooks(&mut self, point: HookPoint, error: Option<&str>) -> &mut Self {
+        let results = vec![HookResult {
+            name: "hook.sh".to_owned(),
+            duration_ms: 5,
+            output: None,
+            error: error.map(str::to_owned),
+        }];
+        self.input("hooks", Input::HooksRan { point, results })
+    }
+
+    pub fn named(&mut self, agent_id: &str) -> &mut Self {
+        let agent_id = agent_id.to_owned();
+        self.news("named", News::Named { agent_id })
+    }
+
+    /// The fresh session's process comes up and answers.
+    pub fn opened(&mut self) -> &mut Self {
+        self.launched().news("opened", News::Opened)
+    }
+
+    pub fn not_opened(&mut self) -> &mut Self {
+        let reason = "no such program".to_owned();
+        self.news("not opened", News::NotLaunched { reason })
     }
 }
 
@@ -228,5 +267,13 @@ pub fn exited(exit: Exit, claimed: bool) -> News {
         exit,
         claimed,
         leftovers: Vec::new(),
+    }
+}
+
+fn context(tokens: u64, window: u64) -> Context {
+    Context {
+        tokens,
+        window,
+        estimated: false,
     }
 }

@@ -4,6 +4,7 @@ mod failure;
 mod life;
 mod pause;
 mod reboot;
+mod session;
 mod stop;
 mod timeout;
 
@@ -13,7 +14,10 @@ use tachikoma_core::policy::AgentTraits;
 /// An agent that reports what it does while it does it.
 fn stream() -> Policy {
     Policy {
-        agent: AgentTraits { event_stream: true },
+        agent: AgentTraits {
+            event_stream: true,
+            ..AgentTraits::default()
+        },
         ..Policy::default()
     }
 }

@@ -1,8 +1,8 @@
 //! Short words for phases, events and effects, as the snapshots and the coverage of the simulation print them.
 
 use tachikoma_core::{
-    Answer, Cause, Effect, LoopEvent, Outcome, Phase, Record, Resumption, Rung, Timestamp, Wait,
-    WaitReason, Work,
+    Answer, Cause, Effect, HookPoint, LoopEvent, Outcome, Phase, RebootStage, Record, Resumption,
+    Rung, Timestamp, Wait, WaitReason, Work,
 };
 
 pub fn phase(phase: &Phase) -> &'static str {
@@ -11,9 +11,23 @@ pub fn phase(phase: &Phase) -> &'static str {
         Phase::Waiting { wait } => match wait.reason {
             WaitReason::Delay => "delay",
             WaitReason::Backoff => "backoff",
+            WaitReason::RebootWindow => "window",
         },
         Phase::Working { work } => working(work),
-        Phase::Rebooting { .. } => "rebooting",
+        Phase::Rebooting { reboot } => match &reboot.stage {
+            RebootStage::Begun => "reboot:begun",
+            RebootStage::HandOff { .. } => "reboot:hand-off",
+            RebootStage::Hooks {
+                point: HookPoint::BeforeReboot,
+                ..
+            } => "reboot:before",
+            RebootStage::Hooks {
+                point: HookPoint::AfterReboot,
+                ..
+            } => "reboot:after",
+            RebootStage::Closing { .. } => "reboot:closing",
+            RebootStage::Opening { .. } => "reboot:opening",
+        },
         Phase::Paused { .. } => "paused",
         Phase::Ended { outcome } => ended(outcome),
     }
@@ -59,7 +73,19 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::SessionEnded { .. } => "SessionEnded",
         LoopEvent::IterationStarted { .. } => "IterationStarted",
         LoopEvent::AgentLaunched { .. } => "AgentLaunched",
+        LoopEvent::AgentExited { .. } => "AgentExited",
+        LoopEvent::SessionNamed { .. } => "SessionNamed",
         LoopEvent::OutputSeen => "OutputSeen",
+        LoopEvent::WrapUpAdvised { .. } => "WrapUpAdvised",
+        LoopEvent::FileTouched { .. } => "FileTouched",
+        LoopEvent::Noted { .. } => "Noted",
+        LoopEvent::HandOffRequested { .. } => "HandOffRequested",
+        LoopEvent::HandOffWritten { .. } => "HandOffWritten",
+        LoopEvent::HooksStarted { .. } => "HooksStarted",
+        LoopEvent::HooksRan { .. } => "HooksRan",
+        LoopEvent::ClosingStarted { .. } => "ClosingStarted",
+        LoopEvent::SessionOpening { .. } => "SessionOpening",
+        LoopEvent::RebootVerified { .. } => "RebootVerified",
         LoopEvent::ContextMeasured { .. } => "ContextMeasured",
         LoopEvent::ToolStarted { .. } => "ToolStarted",
         LoopEvent::ToolEnded { .. } => "ToolEnded",
@@ -95,7 +121,12 @@ pub fn effect(effect: &Effect) -> &'static str {
             Rung::Terminate => "term",
             Rung::Kill => "kill",
         },
-        Effect::Renew { .. } => "renew",
+        Effect::Prompt { .. } => "prompt",
+        Effect::Advise { .. } => "advise",
+        Effect::AskHandOff { .. } => "ask",
+        Effect::Close { .. } => "close",
+        Effect::Open { .. } => "open",
+        Effect::RunHooks { .. } => "hooks",
         Effect::Reply { answer, .. } => match answer {
             Answer::Accepted { .. } => "ok",
             Answer::Refused { .. } => "refused",
@@ -107,9 +138,18 @@ pub fn effect(effect: &Effect) -> &'static str {
 /// Writes an effect with what a person would ask about it.
 pub fn wish(effect: &Effect) -> String {
     match effect {
-        Effect::Launch { .. } => "launch".to_owned(),
+        Effect::Launch { resume: None, .. } => "launch".to_owned(),
+        Effect::Launch {
+            resume: Some(agent_id),
+            ..
+        } => format!("launch in {agent_id}"),
         Effect::Signal { rung, .. } => format!("signal {rung}"),
-        Effect::Renew { session } => format!("renew {session}"),
+        Effect::Prompt { .. } => "prompt".to_owned(),
+        Effect::Advise { percent, .. } => format!("advise {percent}%"),
+        Effect::AskHandOff { .. } => "ask for the hand-off".to_owned(),
+        Effect::Close { .. } => "close".to_owned(),
+        Effect::Open { session, .. } => format!("open {session}"),
+        Effect::RunHooks { point, .. } => format!("run {point}"),
         Effect::Reply { answer, .. } => match answer {
             Answer::Accepted { note } => format!("ok: {note}"),
             Answer::Refused { current, reason } => format!("refused in {current}: {reason}"),
@@ -145,9 +185,26 @@ pub fn fact(record: &Record) -> String {
         }
         | LoopEvent::AttemptCut { iteration, attempt } => format!("{iteration} attempt {attempt}"),
         LoopEvent::AgentLaunched { pid } => pid.to_string(),
-        LoopEvent::ContextMeasured { context } => format!("{}%", context.percent()),
-        LoopEvent::ToolStarted { id, .. } | LoopEvent::ToolEnded { id } => id.clone(),
-        LoopEvent::TurnResulted { success } => success.to_string(),
+        LoopEvent::ContextMeasured { context, .. } => format!("{}%", context.percent()),
+        LoopEvent::WrapUpAdvised { percent } => format!("{percent}%"),
+        LoopEvent::AgentExited { exit } => exit.to_string(),
+        LoopEvent::SessionNamed { agent_id } => agent_id.clone(),
+        LoopEvent::FileTouched { path } => path.clone(),
+        LoopEvent::Noted { text } | LoopEvent::HandOffWritten { text } => text.clone(),
+        LoopEvent::HandOffRequested { until: limit } => format!("within {}", until(limit)),
+        LoopEvent::HooksStarted { point, .. } => point.to_string(),
+        LoopEvent::HooksRan { point, results } => format!("{point}, {}", results.len()),
+        LoopEvent::ClosingStarted { until: limit, .. } => format!("within {}", until(limit)),
+        LoopEvent::SessionOpening { session, .. } => session.to_string(),
+        LoopEvent::RebootVerified { percent, futile } => {
+            futile.clone().unwrap_or(format!("{percent}%"))
+        }
+        LoopEvent::ToolStarted { id, .. } => id.clone(),
+        LoopEvent::ToolEnded { id, error } => match error {
+            Some(error) => format!("{id}: {error}"),
+            None => id.clone(),
+        },
+        LoopEvent::TurnResulted { success, .. } => success.to_string(),
         LoopEvent::EndingRequested {
             cause,
             boundary_until,
@@ -167,7 +224,7 @@ pub fn fact(record: &Record) -> String {
         }
         LoopEvent::Repaired { what, how } => format!("{what}: {how}"),
         LoopEvent::LeftoversEnded { leftovers } => leftovers.len().to_string(),
-        LoopEvent::IterationCompleted { report } => {
+        LoopEvent::IterationCompleted { report, .. } => {
             let claim = if report.claimed { ", claimed" } else { "" };
             let full = if report.needs_reboot {
                 ", needs reboot"
@@ -183,9 +240,11 @@ pub fn fact(record: &Record) -> String {
             ..
         } => format!("{iteration}: {failure}; streak {streak}"),
         LoopEvent::StopConditionTriggered { reason } => reason.clone(),
-        LoopEvent::RebootRequested { reason } | LoopEvent::RebootStarted { reason, .. } => {
-            reason.to_string()
-        }
+        LoopEvent::RebootRequested { reason, not_before } => match not_before {
+            Some(moment) => format!("{reason}, not before {}", until(moment)),
+            None => reason.to_string(),
+        },
+        LoopEvent::RebootStarted { reason, .. } => reason.to_string(),
         LoopEvent::RebootCompleted { from, to, .. } => format!("{from} to {to}"),
         LoopEvent::RebootFailed { error, .. } => error.clone(),
         LoopEvent::Warned { warning } => warning.clone(),

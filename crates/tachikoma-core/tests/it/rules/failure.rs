@@ -57,7 +57,7 @@ fn errors_do_not_touch_the_test_failure_streak_and_the_sums_close() {
     play.seconds(1).exited(1).sleep();
     play.launched().seconds(2).exited(0).sleep();
     play.launched().seconds(4).skip().killed(2);
-    play.launched().seconds(8).reboot().killed(2).renewed();
+    play.launched().seconds(8).reboot().killed(2);
     play.launched().seconds(16).pause(Urgency::Now).killed(2);
     assert_eq!(
         play.state.stats,
@@ -70,6 +70,7 @@ fn errors_do_not_touch_the_test_failure_streak_and_the_sums_close() {
             interrupted: 1,
             reboots: 1,
             execution_ms: 31_000,
+            cost_microusd: 0,
             test_failure_streak: 0,
             no_progress_count: 0,
         }

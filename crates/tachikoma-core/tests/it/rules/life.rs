@@ -218,15 +218,13 @@ fn the_order_of_a_turn_is_end_then_reboot_then_pause_then_wait_then_iteration() 
         .reboot()
         .hush()
         .exited(0)
-        .renewed()
         .resume();
     play.seconds(5)
         .launched()
         .pause(Urgency::Graceful)
         .exited(0);
     insta::assert_snapshot!(play.told(), @"
-    0.0 exited 0: IterationCompleted(1 handed over, needs reboot), RebootStarted(asked for by the operator) ! renew 2
-    0.0 renewed: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), Paused(-)
+    0.0 exited 0: IterationCompleted(1 handed over, needs reboot), RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), Paused(-)
     0.0 resume: Resumed, IterationStarted(2 attempt 1) ! launch ! ok: goes on
     5.0 launched: AgentLaunched(77)
     5.0 pause: PauseRequested ! ok: pauses after iteration 2
@@ -239,7 +237,7 @@ fn the_report_of_an_iteration_says_all_that_is_known() {
     let mut play = Play::up(stream());
     play.seconds(7).measured(900).resulted(true).claimed();
     let report = play.journal.iter().find_map(|record| {
-        let LoopEvent::IterationCompleted { report } = &record.event else {
+        let LoopEvent::IterationCompleted { report, .. } = &record.event else {
             return None;
         };
         Some(report.clone())
@@ -250,7 +248,7 @@ fn the_report_of_an_iteration_says_all_that_is_known() {
             iteration: 1,
             outcome: IterationOutcome::Succeeded,
             duration_ms: 7_000,
-            exit: Exit::Code(0),
+            exit: Some(Exit::Code(0)),
             claimed: true,
             progress: None,
             needs_reboot: true,
@@ -330,6 +328,7 @@ fn the_twelve_events_have_their_names_and_carry_the_loop() {
             failure: tachikoma_core::Failure::GuardLost,
             duration_ms: 1,
             streak: 1,
+            agent_lives: false,
         },
         LoopEvent::StopConditionTriggered {
             reason: "x".to_owned(),

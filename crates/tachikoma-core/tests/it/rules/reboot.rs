@@ -1,7 +1,7 @@
-//! Reboots: when a session is replaced, and that a failing one costs nothing but time.
+//! Reboots of an agent whose process lives for one turn: when a session is replaced.
 
 use tachikoma_core::policy::RebootRules;
-use tachikoma_core::{Input, LoopEvent, Phase, Policy, Record, SessionNo, Urgency};
+use tachikoma_core::{LoopEvent, Policy, Record, SessionNo, Urgency};
 
 use super::stream;
 use crate::play::Play;
@@ -16,12 +16,11 @@ fn rules(rules: RebootRules) -> Policy {
 #[test]
 fn the_redline_is_reached_at_the_threshold() {
     let mut play = Play::up(stream());
-    play.hush().measured(849).measured(850).killed(2).renewed();
+    play.hush().measured(849).measured(850).killed(2);
     insta::assert_snapshot!(play.told(), @"
     0.0 measured 849: ContextMeasured(84.9%)
     0.0 measured 850: ContextMeasured(85%), RebootRequested(context at 85%), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt
-    0.0 killed 2: IterationCompleted(1 handed over, needs reboot), RebootStarted(context at 85%) ! renew 2
-    0.0 renewed: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
+    0.0 killed 2: IterationCompleted(1 handed over, needs reboot), RebootStarted(context at 85%), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
     ");
 }
 
@@ -62,55 +61,8 @@ fn an_iteration_that_was_handed_over_counts_toward_the_limit_but_not_as_failure(
 fn a_reboot_of_a_paused_loop_keeps_it_paused() {
     let mut play = Play::up(Policy::default());
     play.exited(0).pause(Urgency::Graceful).hush();
-    play.reboot().reboot().renewed();
-    insta::assert_snapshot!(play.told(), @"
-    0.0 reboot: PauseRequested, RebootStarted(asked for by the operator) ! renew 2 ! ok: reboots and stays paused
-    0.0 reboot: - ! ok: already rebooting
-    0.0 renewed: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), Paused(delay 5s)
-    ");
-}
-
-#[test]
-fn a_failing_reboot_of_a_paused_loop_keeps_it_paused_with_its_old_session() {
-    let mut play = Play::up(Policy::default());
-    play.exited(0).pause(Urgency::Graceful).reboot().hush();
-    play.not_renewed();
-    insta::assert_snapshot!(play.told(), @"0.0 not renewed: RebootFailed(no answer on the port), Paused(backoff 60s)");
-    assert_eq!(play.state.session.number, SessionNo(1));
-}
-
-#[test]
-fn a_failing_reboot_leaves_the_loop_alive_and_the_work_counted() {
-    let mut play = Play::up(stream());
-    play.hush().measured(900).killed(2).not_renewed();
-    play.sleep().launched();
-    insta::assert_snapshot!(play.told(), @"
-    0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt
-    0.0 killed 2: IterationCompleted(1 handed over, needs reboot), RebootStarted(context at 90%) ! renew 2
-    0.0 not renewed: RebootFailed(no answer on the port), WaitStarted(backoff 60s)
-    60.0 wake: IterationStarted(2 attempt 1) ! launch
-    60.0 launched: AgentLaunched(77)
-    ");
-    assert_eq!(play.state.stats.iterations, 1);
-}
-
-#[test]
-fn a_reboot_that_is_not_answered_fails_and_its_late_answer_is_dropped() {
-    let mut play = Play::up(Policy::default());
-    play.exited(0).reboot().hush().sleep().renewed();
-    insta::assert_snapshot!(play.told(), @"
-    60.0 wake: RebootFailed(the fresh session did not answer in time), WaitStarted(backoff 60s)
-    60.0 renewed: -
-    ");
-}
-
-#[test]
-fn the_answer_to_another_reboot_is_dropped() {
-    let mut play = Play::up(Policy::default());
-    play.exited(0).reboot().hush();
-    let (session, result) = (SessionNo(3), Ok(None));
-    play.input("other renewed", Input::Renewed { session, result });
-    insta::assert_snapshot!(play.told(), @"0.0 other renewed: -");
+    play.reboot();
+    insta::assert_snapshot!(play.told(), @"0.0 reboot: PauseRequested, RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), Paused(delay 5s) ! ok: reboots and stays paused");
 }
 
 #[test]
@@ -120,12 +72,11 @@ fn a_forced_reboot_hands_the_iteration_over_and_passes_enabled() {
         max_reboots: Some(0),
         ..RebootRules::default()
     }));
-    play.hush().measured(990).reboot().killed(2).renewed();
+    play.hush().measured(990).reboot().killed(2);
     insta::assert_snapshot!(play.told(), @"
     0.0 measured 990: ContextMeasured(99%)
     0.0 reboot: RebootRequested(asked for by the operator), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: reboots; iteration 1 is handed over
-    0.0 killed 2: IterationCompleted(1 handed over, needs reboot), RebootStarted(asked for by the operator) ! renew 2
-    0.0 renewed: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
+    0.0 killed 2: IterationCompleted(1 handed over, needs reboot), RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
     ");
 }
 
@@ -135,10 +86,10 @@ fn reboots_that_are_used_up_end_in_an_error_with_advice() {
         max_reboots: Some(1),
         ..RebootRules::default()
     }));
-    play.measured(900).killed(2).renewed().launched().hush();
+    play.measured(900).killed(2).launched().hush();
     play.measured(900).killed(2);
     insta::assert_snapshot!(play.told(), @"
-    0.0 measured 900: ContextMeasured(90%), StopRequested(a reboot is needed (context at 90%), but all 1 are used up (max_restarts = 1); make the task smaller, or raise max_restarts), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    0.0 measured 900: ContextMeasured(90%), RebootVerified(its first reading is 90.0 %, which is not below the redline of 85.0 %), StopRequested(a reboot is needed (context at 90%), but all 1 are used up (max_restarts = 1); make the task smaller, or raise max_restarts), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
     0.0 killed 2: IterationCompleted(2 interrupted), Error(a reboot is needed (context at 90%), but all 1 are used up (max_restarts = 1); make the task smaller, or raise max_restarts) ! finish
     ");
 }
@@ -149,18 +100,17 @@ fn a_count_of_iterations_is_asked_between_iterations_and_never_cuts_one() {
         after_iterations: Some(1),
         ..RebootRules::default()
     }));
-    play.hush().resulted(true).exited(0).not_renewed();
+    play.hush().resulted(true).exited(0);
     play.sleep().launched().measured(500);
     play.resulted(true).exited(0);
     insta::assert_snapshot!(play.told(), @"
     0.0 resulted true: TurnResulted(true)
-    0.0 exited 0: IterationCompleted(1 succeeded), RebootRequested(1 iterations in this session), RebootStarted(1 iterations in this session) ! renew 2
-    0.0 not renewed: RebootFailed(no answer on the port), WaitStarted(backoff 60s)
-    60.0 wake: IterationStarted(2 attempt 1) ! launch
-    60.0 launched: AgentLaunched(77)
-    60.0 measured 500: ContextMeasured(50%)
-    60.0 resulted true: TurnResulted(true)
-    60.0 exited 0: IterationCompleted(2 succeeded), RebootRequested(2 iterations in this session), RebootStarted(2 iterations in this session) ! renew 2
+    0.0 exited 0: IterationCompleted(1 succeeded), RebootRequested(1 iterations in this session), RebootStarted(1 iterations in this session), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), WaitStarted(delay 5s)
+    5.0 wake: IterationStarted(2 attempt 1) ! launch
+    5.0 launched: AgentLaunched(77)
+    5.0 measured 500: ContextMeasured(50%), RebootVerified(50%)
+    5.0 resulted true: TurnResulted(true)
+    5.0 exited 0: IterationCompleted(2 succeeded), RebootRequested(1 iterations in this session, not before 295s), WaitStarted(delay 5s)
     ");
 }
 
@@ -168,18 +118,15 @@ fn a_count_of_iterations_is_asked_between_iterations_and_never_cuts_one() {
 fn a_session_that_is_due_for_a_reboot_gets_it_before_the_next_run_prompts_it() {
     let mut play = Play::up(stream());
     play.measured(900).stop(Urgency::Now).killed(2).hush();
-    play.start().renewed();
-    insta::assert_snapshot!(play.told(), @"
-    0.0 start: Started(after operator), RebootStarted(context at 90%) ! renew 2
-    0.0 renewed: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
-    ");
+    play.start();
+    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after operator), RebootStarted(context at 90%), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch");
     let mut play = Play::up(rules(RebootRules {
         after_iterations: Some(1),
         ..RebootRules::default()
     }));
     play.resulted(true).exited(0).stop(Urgency::Now).hush();
     play.start();
-    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after operator), RebootRequested(1 iterations in this session), RebootStarted(1 iterations in this session) ! renew 2");
+    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after operator), IterationStarted(2 attempt 1) ! launch");
 }
 
 #[test]
@@ -191,7 +138,7 @@ fn a_reboot_happens_once_wherever_the_runner_dies() {
     });
     let played = || {
         let mut play = Play::up(one.clone());
-        play.resulted(true).exited(0).renewed();
+        play.resulted(true).exited(0);
         play
     };
     let journal = played().journal;
@@ -200,9 +147,6 @@ fn a_reboot_happens_once_wherever_the_runner_dies() {
     for synced in first..=journal.len() {
         let mut play = played();
         play.crash_after(synced);
-        if matches!(play.state.phase, Phase::Rebooting { .. }) {
-            play.renewed();
-        }
         assert_eq!(play.state.stats.reboots, 1, "after {synced} records");
         assert_eq!(play.state.session.number, SessionNo(2));
     }

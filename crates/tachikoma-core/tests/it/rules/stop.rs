@@ -37,20 +37,13 @@ fn a_signal_before_the_start_is_not_lost() {
 }
 
 #[test]
-fn a_stop_is_obeyed_at_once_in_a_delay_a_backoff_a_reboot_and_a_pause() {
+fn a_stop_is_obeyed_at_once_in_a_delay_a_backoff_and_a_pause() {
     let mut play = Play::up(Policy::default());
     play.exited(0).hush().stop(Urgency::Graceful);
     insta::assert_snapshot!(play.told(), @"0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped");
     let mut play = Play::up(Policy::default());
     play.exited(1).hush().stop(Urgency::Graceful);
     insta::assert_snapshot!(play.told(), @"0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped");
-    let mut play = Play::up(Policy::default());
-    play.exited(0).reboot().hush().stop(Urgency::Graceful);
-    play.renewed();
-    insta::assert_snapshot!(play.told(), @"
-    0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
-    0.0 renewed: -
-    ");
     let mut play = Play::up(Policy::default());
     play.exited(0).pause(Urgency::Graceful).hush();
     play.stop(Urgency::Graceful);

@@ -133,12 +133,14 @@ fn zero_means_no_limit() {
     assert_eq!(waits(&play), None, "tool");
     play.resulted(true);
     assert_eq!(waits(&play), None, "result grace");
-    play.exited(0).reboot();
+    play.policy.agent.persistent = true;
+    play.exited(0).reboot().launched();
     assert_eq!(waits(&play), None, "renew");
-    play.hush().seconds(9999).wake().renewed();
+    play.hush().seconds(9999).wake().opened();
     insta::assert_snapshot!(play.told(), @"
     9999.0 wake: -
-    9999.0 renewed: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
+    9999.0 launched: AgentLaunched(77)
+    9999.0 opened: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! prompt
     ");
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::{AgentTraits, Backoff, Graces, RebootRules, Timeouts};
-use tachikoma_core::{Context, Exit, Generation, Leftover, News, Policy, Rung};
+use tachikoma_core::{Context, Exit, Generation, Leftover, News, Policy, Rung, TurnEnd};
 
 use super::dice::Dice;
 
@@ -34,8 +34,74 @@ enum Character {
     WorksLong,
 }
 
-/// Writes what an agent will say, in milliseconds after its launch, if nobody signals it.
-pub fn script(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, News)> {
+/// Writes what an agent that is up will say to its next prompt.
+pub fn turn(dice: &mut Dice, fill: &mut u64) -> Vec<(i64, News)> {
+    let mut lines = Vec::new();
+    if dice.one_in(12) {
+        return lines;
+    }
+    let pace = dice.pick(&[1, 500, 30_000]);
+    chatter(dice, &mut lines, 6, pace, fill);
+    if dice.one_in(10) {
+        let news = exited(dice, Exit::Signal(9));
+        lines.push((last(&lines), news));
+    } else {
+        let success = !dice.one_in(5);
+        lines.push((last(&lines) + 5, resulted(dice, success)));
+    }
+    lines
+}
+
+/// Writes what an agent will say that is asked for its hand-off.
+pub fn hand_off(dice: &mut Dice) -> Vec<(i64, News)> {
+    let after = dice.pick(&[5, 5, 20_000, 200_000]);
+    match dice.below(8) {
+        0 => Vec::new(),
+        1 => vec![(after, exited(dice, Exit::Code(1)))],
+        2 => vec![(after, resulted(dice, false))],
+        _ => vec![(after, resulted(dice, true))],
+    }
+}
+
+/// Writes how a fresh session opens.
+pub fn opening(dice: &mut Dice) -> Vec<(i64, News)> {
+    let after = dice.pick(&[0, 200, 5_000, 100_000]);
+    let up = (0, News::Launched { pid: 77 });
+    match dice.below(8) {
+        0 => {
+            let reason = "no such program".to_owned();
+            vec![(after, News::NotLaunched { reason })]
+        }
+        1 => vec![up, (after, exited(dice, Exit::Code(1)))],
+        2 => vec![up],
+        _ => vec![up, (after, News::Opened)],
+    }
+}
+
+/// Writes what an agent says, in milliseconds after its launch, if nobody signals it.
+pub fn script(dice: &mut Dice, stream: bool, persistent: bool, fill: &mut u64) -> Vec<(i64, News)> {
+    let mut lines = launch(dice, stream, fill);
+    let named = dice.below(4);
+    if stream && let Some(up) = lines.iter().position(|(_, news)| is_launched(news)) {
+        let at = lines[up].0;
+        let agent_id = format!("conversation-{named}");
+        lines.insert(up + 1, (at, News::Named { agent_id }));
+    }
+    if persistent {
+        // It waits for the next prompt instead of going.
+        let resulted = |(_, news): &(i64, News)| matches!(news, News::Resulted(_));
+        if let Some(at) = lines.iter().position(resulted) {
+            lines.truncate(at + 1);
+        }
+    }
+    lines
+}
+
+fn is_launched(news: &News) -> bool {
+    matches!(news, News::Launched { .. })
+}
+
+fn launch(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, News)> {
     use Character as C;
     let character = dice.pick(&[
         C::Works,
@@ -81,7 +147,8 @@ pub fn script(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, News)>
         C::Lingers => {
             let success = dice.one_in(2);
             chatter(dice, &mut lines, 1, pace, fill);
-            lines.push((last(&lines) + 5, News::Resulted { success }));
+            let end = resulted(dice, success);
+            lines.push((last(&lines) + 5, end));
         }
         C::LosesGuard => lines.push((last(&lines) + pace, News::GuardLost)),
         C::CannotBeLaunched => {
@@ -122,7 +189,7 @@ pub fn last_words(dice: &mut Dice, rung: Rung) -> Vec<News> {
     let mut words = Vec::new();
     if rung == Rung::Interrupt && dice.one_in(6) {
         let success = dice.one_in(2);
-        words.push(News::Resulted { success });
+        words.push(resulted(dice, success));
     }
     words.push(match dice.below(8) {
         0 => News::NotLaunched {
@@ -141,16 +208,24 @@ fn chatter(dice: &mut Dice, lines: &mut Vec<(i64, News)>, most: u64, pace: i64, 
         let news = match dice.below(5) {
             0 | 1 => News::Output,
             2 => {
-                *fill += dice.below(40_000);
-                News::Measured(Context {
-                    tokens: *fill,
-                    window: WINDOW_TOKENS,
-                    estimated: dice.one_in(9),
-                })
+                let step = dice.pick(&[40_000, 40_000, 150_000]);
+                *fill += dice.below(step);
+                News::Measured {
+                    context: Context {
+                        tokens: *fill,
+                        window: WINDOW_TOKENS,
+                        estimated: dice.one_in(9),
+                    },
+                    answering: dice.one_in(3),
+                }
             }
             3 => tool(dice),
+            _ if dice.one_in(6) => News::Touched {
+                path: format!("src/{}.rs", dice.below(5)),
+            },
             _ => News::ToolEnded {
                 id: format!("t{}", dice.below(3)),
+                error: dice.one_in(4).then(|| "exit 1".to_owned()),
             },
         };
         lines.push((time, news));
@@ -161,13 +236,27 @@ fn tool(dice: &mut Dice) -> News {
     News::ToolStarted {
         id: format!("t{}", dice.below(3)),
         name: "Bash".to_owned(),
+        summary: format!("step {}", dice.below(4)),
     }
+}
+
+fn resulted(dice: &mut Dice, success: bool) -> News {
+    News::Resulted(TurnEnd {
+        success,
+        reason: (!success).then(|| "overloaded".to_owned()),
+        text: dice.pick(&["", "a", "b", "all of it"]).to_owned(),
+        claimed: dice.one_in(12),
+        pattern: dice.one_in(20).then(|| "start over".to_owned()),
+        more: dice.one_in(40),
+        cost_microusd: dice.below(1000),
+    })
 }
 
 fn result(dice: &mut Dice, lines: &mut Vec<(i64, News)>, stream: bool, success: bool) {
     // A stream that ends without a result is a failure of its own.
     if stream && !dice.one_in(8) {
-        lines.push((last(lines), News::Resulted { success }));
+        let end = resulted(dice, success);
+        lines.push((last(lines), end));
     }
     let exit = if success {
         Exit::Code(0)
@@ -203,14 +292,22 @@ fn last(lines: &[(i64, News)]) -> i64 {
 pub fn policy(dice: &mut Dice) -> Policy {
     let seconds = Duration::from_secs;
     let usual = Policy::default();
+    let event_stream = !dice.one_in(3);
+    let fresh_each_iteration = dice.one_in(10);
+    let persistent = event_stream && !fresh_each_iteration && !dice.one_in(4);
     Policy {
         max_iterations: dice.pick(&[0, 0, 1, 2, 3, 5]),
         iteration_delay: dice.pick(&[Duration::ZERO, seconds(5)]),
         max_consecutive_failures: dice.pick(&[0, 1, 3, 10]),
         claim_suffices: !dice.one_in(4),
         agent: AgentTraits {
-            event_stream: dice.one_in(2),
+            event_stream,
+            persistent,
+            steerable: persistent,
+            refuses_before: dice.pick(&[None, Some(23_000)]),
         },
+        persist_sessions: !dice.one_in(6),
+        fresh_each_iteration,
         timeouts: Timeouts {
             launch: dice.pick(&[seconds(30), seconds(30), seconds(1), Duration::ZERO]),
             session: dice.pick(&[usual.timeouts.session, seconds(40), Duration::ZERO]),
@@ -237,9 +334,23 @@ pub fn policy(dice: &mut Dice) -> Policy {
             enabled: !dice.one_in(8),
             on_redline: !dice.one_in(8),
             redline_percent: dice.pick(&[85.0, 20.0, 33.3, 100.0]),
+            warning_percent: dice.pick(&[70.0, 2.0, 2.0]),
+            hard_limit_percent: dice.pick(&[95.0, 40.0]),
+            tool_call_threshold: dice.pick(&[100, 3, 0]),
+            on_degradation: dice.one_in(2),
             after_iterations: dice.pick(&[None, Some(1), Some(2)]),
-            max_reboots: dice.pick(&[None, Some(0), Some(1), Some(2)]),
-            immediate: dice.one_in(3),
+            after_duration: dice.pick(&[None, None, Some(seconds(90))]),
+            max_reboots: dice.pick(&[None, None, Some(0), Some(1), Some(2)]),
+            immediate: dice.one_in(5),
+            min_interval: dice.pick(&[Duration::ZERO, seconds(20), seconds(300)]),
+            max_per_hour: dice.pick(&[0, 1, 10]),
+            failure_cooldown: dice.pick(&[Duration::ZERO, seconds(60)]),
+            max_failures: dice.pick(&[0, 1, 3]),
+            graceful_delay: dice.pick(&[Duration::ZERO, seconds(5)]),
+            ask_hand_off: !dice.one_in(5),
+            hand_off_timeout: seconds(120),
+            hooks_before: dice.one_in(5).then(|| seconds(30)),
+            hooks_after: dice.one_in(5).then(|| seconds(30)),
         },
     }
 }

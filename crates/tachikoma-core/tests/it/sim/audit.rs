@@ -1,8 +1,12 @@
 //! A second opinion on the journal: what any reader may rely on, checked record by record without asking the core.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tachikoma_core::policy::context::{Level, level};
 use tachikoma_core::{
-    Generation, IterationOutcome, LoopEvent, LoopStats, Outcome, Policy, RebootReason, Record, Seq,
-    SessionNo, Timestamp,
+    Context, Generation, IterationOutcome, LoopEvent, LoopStats, Outcome, Policy, RebootReason,
+    Record, Seq, SessionNo, Timestamp,
 };
 
 #[derive(Default)]
@@ -20,10 +24,16 @@ pub struct Audit {
     attempt: u32,
     cut: bool,
     generation: Generation,
+    /// The process that lives.
+    agent: Option<Generation>,
+    context: Option<Context>,
+    advised: BTreeSet<u32>,
+    reboots: Vec<Timestamp>,
+    last_failure: Option<Timestamp>,
+    failures: u32,
     session: SessionNo,
     session_iterations: u32,
     rebooting: bool,
-    reboot_failed: bool,
     streak: u32,
     pub stats: LoopStats,
 }
@@ -51,6 +61,7 @@ impl Audit {
         }
         match &record.event {
             LoopEvent::Started { .. } => {
+                self.agent = None;
                 self.paused &= self.live;
                 self.live = true;
                 self.stopping = false;
@@ -65,6 +76,7 @@ impl Audit {
                 assert_eq!(*session, self.session.next(), "sessions are counted");
                 self.session = *session;
                 self.session_iterations = 0;
+                self.context = None;
             }
             LoopEvent::IterationStarted {
                 iteration,
@@ -73,17 +85,48 @@ impl Audit {
                 generation,
             } => {
                 assert_eq!(*session, self.session);
-                assert!(*generation > self.generation, "a launch has its own number");
+                let up = self.agent == Some(*generation);
+                assert!(
+                    up || *generation > self.generation,
+                    "a launch has its own number"
+                );
                 self.generation = *generation;
+                self.agent = Some(*generation);
+                let full = self
+                    .context
+                    .is_some_and(|context| level(policy, &context) == Level::Hard);
+                assert!(!full, "nothing is prompted at the hard limit");
                 self.iteration_started(policy, *iteration, *attempt);
             }
             LoopEvent::AttemptCut { iteration, attempt } => {
                 assert_eq!((*iteration, *attempt), (self.iteration, self.attempt));
                 assert!(self.open.take().is_some(), "only an open attempt is cut");
                 self.cut = true;
+                self.agent = None;
             }
-            LoopEvent::IterationCompleted { report } => {
+            LoopEvent::AgentExited { .. } => {
+                assert!(self.agent.take().is_some(), "only what lives ends");
+                assert!(self.open.is_none(), "the end of a turn says so itself");
+            }
+            LoopEvent::SessionOpening { generation, .. } => {
+                assert_eq!(self.agent, None, "two agents never share a work tree");
+                assert!(self.rebooting && *generation > self.generation);
+                self.generation = *generation;
+                self.agent = Some(*generation);
+            }
+            LoopEvent::ContextMeasured { context, .. } => self.context = Some(*context),
+            LoopEvent::TurnResulted { cost_microusd, .. } => {
+                self.stats.cost_microusd += cost_microusd;
+            }
+            LoopEvent::WrapUpAdvised { .. } => {
+                assert!(self.advised.insert(self.session.0), "once per session");
+            }
+            LoopEvent::IterationCompleted {
+                report,
+                agent_lives,
+            } => {
                 assert_eq!(report.iteration, self.iteration);
+                self.agent = self.agent.filter(|_| *agent_lives);
                 self.done = report.claimed && policy.claim_suffices;
                 self.finished(report.outcome, report.duration_ms);
             }
@@ -91,13 +134,15 @@ impl Audit {
                 iteration,
                 duration_ms,
                 streak,
+                agent_lives,
                 ..
             } => {
                 assert_eq!(*iteration, self.iteration);
+                self.agent = self.agent.filter(|_| *agent_lives);
                 self.finished(IterationOutcome::Failed, *duration_ms);
                 assert_eq!(*streak, self.streak, "failures in a row are counted");
             }
-            LoopEvent::RebootRequested { reason } => {
+            LoopEvent::RebootRequested { reason, .. } => {
                 assert!(!self.stopping, "a loop that stops has no use for a reboot");
                 let counted = matches!(reason, RebootReason::IterationLimit { .. });
                 assert!(
@@ -113,19 +158,28 @@ impl Audit {
                         || allowed.is_none_or(|max| self.stats.reboots < max),
                     "max_restarts = N means N reboots"
                 );
-                assert!(self.open.is_none(), "a reboot waits for the agent's end");
+                assert!(self.open.is_none(), "a reboot waits for the turn's end");
+                assert!(
+                    *reason == RebootReason::Manual
+                        || !self.may_not_reboot(policy)
+                        || self.rebooting,
+                    "reboots keep their distance"
+                );
                 self.rebooting = true;
             }
             LoopEvent::RebootCompleted { to, .. } => {
                 assert!(self.rebooting);
                 self.rebooting = false;
                 self.stats.reboots += 1;
+                self.reboots.push(self.time);
+                self.failures = 0;
                 assert_eq!(*to, self.session);
             }
             LoopEvent::RebootFailed { .. } => {
                 assert!(self.rebooting);
                 self.rebooting = false;
-                self.reboot_failed = true;
+                self.last_failure = Some(self.time);
+                self.failures += 1;
             }
             LoopEvent::Completed { outcome, stats } => self.ended(outcome, stats, "completed"),
             LoopEvent::Stopped { outcome, stats, .. } => self.ended(outcome, stats, "stopped"),
@@ -135,10 +189,17 @@ impl Audit {
             | LoopEvent::SessionEnded { .. }
             | LoopEvent::AgentLaunched { .. }
             | LoopEvent::OutputSeen
-            | LoopEvent::ContextMeasured { .. }
+            | LoopEvent::SessionNamed { .. }
+            | LoopEvent::FileTouched { .. }
+            | LoopEvent::Noted { .. }
+            | LoopEvent::HandOffRequested { .. }
+            | LoopEvent::HandOffWritten { .. }
+            | LoopEvent::HooksStarted { .. }
+            | LoopEvent::HooksRan { .. }
+            | LoopEvent::ClosingStarted { .. }
+            | LoopEvent::RebootVerified { .. }
             | LoopEvent::ToolStarted { .. }
             | LoopEvent::ToolEnded { .. }
-            | LoopEvent::TurnResulted { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }
@@ -175,12 +236,24 @@ impl Audit {
                 .after_iterations
                 .is_some_and(|most| self.session_iterations >= most);
         assert!(
-            !due || self.reboot_failed,
-            "a session has no more iterations than it may, unless its reboot failed"
+            !due || self.may_not_reboot(policy),
+            "a session has no more iterations than it may, unless its reboot failed or has to wait"
         );
         (self.iteration, self.attempt) = expected;
         self.cut = false;
         self.open = Some(self.time);
+    }
+
+    /// Returns whether an automatic reboot has to wait.
+    fn may_not_reboot(&self, policy: &Policy) -> bool {
+        let rules = &policy.reboot;
+        let after = |time: Option<Timestamp>, wait| time.is_some_and(|t| self.time < t.after(wait));
+        let hour = Duration::from_secs(3600);
+        let recent = |time: &&Timestamp| self.time.since(**time) < hour;
+        let per_hour = self.reboots.iter().filter(recent).count();
+        after(self.reboots.last().copied(), rules.min_interval)
+            || after(self.last_failure, rules.failure_cooldown * self.failures)
+            || (rules.max_per_hour > 0 && per_hour >= rules.max_per_hour as usize)
     }
 
     fn finished(&mut self, outcome: IterationOutcome, duration_ms: u64) {
@@ -190,7 +263,6 @@ impl Audit {
             self.time.since(started).as_millis()
         );
         self.session_iterations += 1;
-        self.reboot_failed = false;
         self.stats.iterations += 1;
         self.stats.execution_ms += duration_ms;
         match outcome {
@@ -219,13 +291,11 @@ impl Audit {
             !self.done || *outcome == Outcome::Done,
             "a believed claim is Done, whatever else is due"
         );
-        assert!(
-            self.session.0 <= self.stats.reboots + 1,
-            "N reboots are N + 1 sessions"
-        );
         self.live = false;
+        self.agent = None;
         self.rebooting = false;
         // A new run counts its failures anew.
         self.streak = 0;
+        self.failures = 0;
     }
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tachikoma_core::{
-    Effect, Generation, Input, Launch, LoopCommand, LoopEvent, LoopId, News, Phase, Policy, Record,
-    Repair, Runner, SessionNo, State, Ticket, Timestamp, Urgency, Work, step,
+    Effect, Generation, Input, Launch, LoopCommand, LoopEvent, LoopId, News, Phase, Policy,
+    RebootStage, Record, Repair, Runner, State, Ticket, Timestamp, Urgency, Work, step,
 };
 
 use super::Coverage;
@@ -17,7 +17,7 @@ use super::dice::Dice;
 use crate::words;
 
 /// After so many steps the operator loses patience and ends the loop.
-const PATIENCE_STEPS: u32 = 35;
+const PATIENCE_STEPS: u32 = 60;
 /// No loop may take more steps than this, or it is going round in circles.
 const STEPS_MAX: u32 = 400;
 
@@ -165,16 +165,19 @@ impl World {
         let stale = match &input {
             Input::Agent { generation, news } => {
                 self.buried(*generation, news);
-                self.work()
-                    .is_none_or(|work| work.generation != *generation)
+                let agent = self.state.agent;
+                agent.is_none_or(|agent| agent.generation != *generation)
             }
-            Input::Renewed { session, result } => {
-                let wanted = self.renewing() == Some(*session);
-                if wanted && result.is_ok() {
-                    self.fill = 0;
+            Input::HooksRan { point, .. } => match &self.state.phase {
+                Phase::Rebooting { reboot } => {
+                    !matches!(&reboot.stage, RebootStage::Hooks { point: p, .. } if p == point)
                 }
-                !wanted
-            }
+                Phase::Idle
+                | Phase::Waiting { .. }
+                | Phase::Working { .. }
+                | Phase::Paused { .. }
+                | Phase::Ended { .. } => true,
+            },
             Input::Start { .. }
             | Input::Wake
             | Input::Command { .. }
@@ -182,6 +185,7 @@ impl World {
             | Input::Decline { .. }
             | Input::StoodStill { .. }
             | Input::Set { .. }
+            | Input::Note { .. }
             | Input::Trouble { .. }
             | Input::DiskWasFull { .. }
             | Input::Repaired { .. } => false,
@@ -198,11 +202,14 @@ impl World {
         let over = match news {
             News::Exited { .. } | News::NotLaunched { .. } | News::GuardLost => true,
             News::Launched { .. }
+            | News::Opened
+            | News::Named { .. }
             | News::Output
-            | News::Measured(_)
+            | News::Measured { .. }
             | News::ToolStarted { .. }
             | News::ToolEnded { .. }
-            | News::Resulted { .. } => false,
+            | News::Touched { .. }
+            | News::Resulted(_) => false,
         };
         if !over {
             return;
@@ -287,7 +294,9 @@ impl World {
     fn expect_end(&mut self, urgency: Urgency) {
         let limits = &self.policy.timeouts;
         let graces = &self.policy.ladder;
-        let ladder = graces.interrupt + graces.terminate + graces.reap;
+        // An agent that is interrupted for a reboot has its grace already.
+        let interrupt = graces.interrupt.max(self.policy.reboot.graceful_delay);
+        let ladder = interrupt + graces.terminate + graces.reap;
         let Some(work) = self.work() else { return };
         let bound = match work.launched {
             _ if urgency == Urgency::Kill => graces.reap,
@@ -316,8 +325,13 @@ impl World {
 
     fn trouble(&mut self) -> Input {
         let text = "the disk".to_owned();
-        match self.dice.below(3) {
+        self.tickets += 1;
+        match self.dice.below(4) {
             0 => Input::Trouble { warning: text },
+            3 => Input::Note {
+                ticket: Ticket(self.tickets),
+                text,
+            },
             1 => Input::DiskWasFull {
                 duration: Duration::from_secs(7),
             },
@@ -352,17 +366,6 @@ impl World {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Rebooting { .. }
-            | Phase::Paused { .. }
-            | Phase::Ended { .. } => None,
-        }
-    }
-
-    fn renewing(&self) -> Option<SessionNo> {
-        match &self.state.phase {
-            Phase::Rebooting { reboot } => Some(reboot.to),
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Working { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
         }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Effect, Generation, Input, LoopEvent, Phase, Record, Rung, SessionNo, Step, Ticket, step,
+    Effect, Exit, Generation, HookPoint, HookResult, Input, LoopEvent, News, Phase, RebootStage,
+    Record, Rung, Step, Ticket, TurnEnd, step,
 };
 
 use super::super::Coverage;
@@ -16,12 +17,12 @@ impl World {
     /// came of it, if the shell lived.
     pub(super) fn feed(&mut self, coverage: &mut Coverage, input: Input) -> Option<bool> {
         let ticket = match &input {
-            Input::Command { ticket, .. } => Some(*ticket),
+            Input::Command { ticket, .. } | Input::Note { ticket, .. } => Some(*ticket),
             Input::Start { .. }
             | Input::Wake
             | Input::Shutdown { .. }
             | Input::Agent { .. }
-            | Input::Renewed { .. }
+            | Input::HooksRan { .. }
             | Input::Decline { .. }
             | Input::StoodStill { .. }
             | Input::Set { .. }
@@ -87,6 +88,9 @@ impl World {
         };
         assert_eq!(record.loop_id, self.state.loop_id, "each names its loop");
         *coverage.entry(words::event(&record.event)).or_default() += 1;
+        if matches!(record.event, LoopEvent::SessionStarted { .. }) {
+            self.fill = 0;
+        }
         self.audit.take(&self.policy, &record);
         self.replayed.apply(&record);
         self.journal.push(record);
@@ -100,9 +104,16 @@ impl World {
         let limits = &self.policy.timeouts;
         let bounded = match &self.state.phase {
             Phase::Waiting { .. } => true,
-            Phase::Rebooting { .. } => {
+            Phase::Rebooting { reboot } => {
+                let limited = match reboot.stage {
+                    // Between two records of one step.
+                    RebootStage::Begun => false,
+                    RebootStage::Opening { .. } => limits.renew > Duration::ZERO,
+                    RebootStage::HandOff { .. }
+                    | RebootStage::Hooks { .. }
+                    | RebootStage::Closing { .. } => true,
+                };
                 let deadline = self.state.next_deadline(&self.policy);
-                let limited = limits.renew > Duration::ZERO;
                 assert_eq!(deadline.is_some(), limited, "0 means no limit");
                 limited
             }
@@ -125,28 +136,125 @@ impl World {
     fn act(&mut self, effect: &Effect) {
         match effect {
             Effect::Launch { generation, .. } => self.launch(*generation),
+            Effect::Prompt { generation, .. } => {
+                self.is_up(*generation);
+                let lines = agent::turn(&mut self.dice, &mut self.fill);
+                self.say(*generation, lines);
+            }
+            Effect::AskHandOff { generation } => {
+                self.is_up(*generation);
+                let lines = agent::hand_off(&mut self.dice);
+                self.say(*generation, lines);
+            }
+            Effect::Advise { generation, .. } => self.is_up(*generation),
+            Effect::Close { generation } => self.close(*generation),
+            Effect::Open { generation, .. } => {
+                self.begin(*generation);
+                let lines = agent::opening(&mut self.dice);
+                self.say(*generation, lines);
+            }
+            Effect::RunHooks { point, .. } => self.hooks(*point),
             Effect::Signal { generation, rung } => self.signal(*generation, *rung),
-            Effect::Renew { session } => self.renew(*session),
-            Effect::Finish => self.obey_by = None,
+            Effect::Finish => {
+                self.obey_by = None;
+                // Whatever is left of the agent is ended with the run.
+                for agent in &mut self.agents {
+                    agent.alive = false;
+                }
+                self.queue.clear();
+            }
             Effect::Reply { .. } => {}
         }
     }
 
     fn launch(&mut self, generation: Generation) {
+        self.begin(generation);
+        let traits = self.policy.agent;
+        let lines = agent::script(
+            &mut self.dice,
+            traits.event_stream,
+            traits.persistent,
+            &mut self.fill,
+        );
+        self.say(generation, lines);
+    }
+
+    fn begin(&mut self, generation: Generation) {
         assert!(
             self.agents.iter().all(|agent| !agent.alive),
             "two agents must never share a work tree"
         );
-        let stream = self.policy.agent.event_stream;
-        for (after, news) in agent::script(&mut self.dice, stream, &mut self.fill) {
-            self.schedule(self.now + after, Input::Agent { generation, news });
-        }
         let obeys = agent::obedience(&mut self.dice);
         self.agents = vec![Agent {
             generation,
             obeys,
             alive: true,
         }];
+    }
+
+    fn is_up(&self, generation: Generation) {
+        let up = self
+            .agents
+            .iter()
+            .any(|agent| agent.alive && agent.generation == generation);
+        assert!(up, "only an agent that is up is spoken to");
+    }
+
+    fn say(&mut self, generation: Generation, lines: Vec<(i64, News)>) {
+        for (after, news) in lines {
+            self.schedule(self.now + after, Input::Agent { generation, news });
+        }
+    }
+
+    /// Nothing more is asked of the agent: most go.
+    fn close(&mut self, generation: Generation) {
+        self.is_up(generation);
+        if self.dice.one_in(5) {
+            return;
+        }
+        self.silence(generation);
+        let lines = vec![(
+            self.dice.between(0, 300),
+            News::Exited {
+                exit: Exit::Code(0),
+                claimed: false,
+                leftovers: Vec::new(),
+            },
+        )];
+        self.say(generation, lines);
+    }
+
+    fn hooks(&mut self, point: HookPoint) {
+        let after = self.dice.pick(&[0, 3_000, 60_000]);
+        let failed = self.dice.one_in(5);
+        let results = vec![HookResult {
+            name: "hook.sh".to_owned(),
+            duration_ms: 3,
+            output: None,
+            error: failed.then(|| "exit 1".to_owned()),
+        }];
+        if !self.dice.one_in(8) {
+            self.schedule(self.now + after, Input::HooksRan { point, results });
+        }
+    }
+
+    /// What an agent was about to say is not said any more.
+    fn silence(&mut self, generation: Generation) {
+        self.queue.retain(|_, input| match input {
+            Input::Agent { generation: g, .. } => *g != generation,
+            Input::Start { .. }
+            | Input::Wake
+            | Input::Command { .. }
+            | Input::Shutdown { .. }
+            | Input::HooksRan { .. }
+            | Input::Decline { .. }
+            | Input::StoodStill { .. }
+            | Input::Set { .. }
+            | Input::Note { .. }
+            | Input::Trouble { .. }
+            | Input::DiskWasFull { .. }
+            | Input::Repaired { .. } => true,
+        });
     }
 
     fn signal(&mut self, generation: Generation, rung: Rung) {
@@ -157,38 +265,19 @@ impl World {
         if agent.obeys.is_none_or(|gentlest| rung < gentlest) {
             return;
         }
-        self.queue.retain(|_, input| match input {
-            Input::Agent { generation: g, .. } => *g != generation,
-            Input::Start { .. }
-            | Input::Wake
-            | Input::Command { .. }
-            | Input::Shutdown { .. }
-            | Input::Renewed { .. }
-            | Input::Decline { .. }
-            | Input::StoodStill { .. }
-            | Input::Set { .. }
-            | Input::Trouble { .. }
-            | Input::DiskWasFull { .. }
-            | Input::Repaired { .. } => true,
-        });
+        self.silence(generation);
         let end = self.now + self.dice.between(0, 300);
+        if rung == Rung::Interrupt && self.policy.agent.persistent && !self.dice.one_in(5) {
+            // The turn ends, the process stays.
+            let success = self.dice.one_in(6);
+            let news = News::Resulted(TurnEnd {
+                success,
+                ..TurnEnd::default()
+            });
+            return self.schedule(end, Input::Agent { generation, news });
+        }
         for news in agent::last_words(&mut self.dice, rung) {
             self.schedule(end, Input::Agent { generation, news });
-        }
-    }
-
-    fn renew(&mut self, session: SessionNo) {
-        // A new order replaces an older one, whose answer does not come any more.
-        self.queue
-            .retain(|_, input| !matches!(input, Input::Renewed { .. }));
-        let after = self.dice.pick(&[0, 200, 5_000, 100_000]);
-        let result = match self.dice.below(4) {
-            0 => Err("no answer on the port".to_owned()),
-            1 => Ok(None),
-            _ => Ok(Some(format!("session-{session}"))),
-        };
-        if !self.dice.one_in(8) {
-            self.schedule(self.now + after, Input::Renewed { session, result });
         }
     }
 
@@ -206,7 +295,14 @@ fn check_effects(step: &Step, ticket: Option<Ticket>) {
         match effect {
             Effect::Reply { ticket, .. } => replies.push(*ticket),
             Effect::Finish => finishes += 1,
-            Effect::Launch { .. } | Effect::Signal { .. } | Effect::Renew { .. } => {}
+            Effect::Launch { .. }
+            | Effect::Prompt { .. }
+            | Effect::AskHandOff { .. }
+            | Effect::Advise { .. }
+            | Effect::Close { .. }
+            | Effect::Open { .. }
+            | Effect::RunHooks { .. }
+            | Effect::Signal { .. } => {}
         }
     }
     let expected: Vec<_> = ticket.into_iter().collect();

@@ -1,0 +1,212 @@
+//! One agent conversation: what is known of it while it lasts, and what is kept when it is over.
+
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::id::{Generation, SessionNo};
+use crate::time::Timestamp;
+
+/// Failed calls that are remembered; a person, and the next session, want the pattern and not the log.
+const FAILED_CALLS_MAX: usize = 20;
+
+/// Files that are remembered by name; a hand-off names fewer, and counts the rest.
+const FILES_MAX: usize = 200;
+
+/// Iterations that a judgement about the quality of a session looks back on.
+const SAMPLES_MAX: usize = 12;
+
+/// Different calls of one iteration that are told apart; more variety than this is no repetition.
+const CALLS_MAX: usize = 32;
+
+/// One agent conversation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Session {
+    /// Its number; 0 before the first.
+    pub number: SessionNo,
+    /// The agent's own name for it, where it has one.
+    pub agent_id: Option<String>,
+    /// When it began.
+    pub started: Option<Timestamp>,
+    /// How many iterations it has finished.
+    pub iterations: u32,
+    /// Whether one of them went well: then it knows where the work stands, and needs no hand-off any more.
+    pub oriented: bool,
+    /// The latest reading of its context; unknown until the first.
+    pub context: Option<Context>,
+    /// Where it is replaced, in tokens; none where it is not.
+    pub redline_tokens: Option<u64>,
+    /// The reading that the iteration under way, or the next one, begins with.
+    pub context_before: Option<Context>,
+    /// Whether it was told that its context fills up.
+    pub advised: bool,
+    /// Whether it was opened by a reboot that no reading has shown to be worth it yet.
+    pub unproven: bool,
+    /// Tool calls so far.
+    pub tool_calls: u32,
+    /// The pattern of the reboot rules that its words matched.
+    pub pattern: Option<String>,
+    /// What is counted over the iteration under way.
+    pub tally: Tally,
+    /// The quality of its iterations, oldest first.
+    pub samples: Vec<Sample>,
+    /// Calls that failed, with how often.
+    pub failed_calls: Vec<FailedCall>,
+    /// Files that it changed.
+    pub files: Vec<String>,
+    /// Files that it changed beyond those.
+    pub files_unnamed: u32,
+}
+
+/// What is counted over one iteration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tally {
+    /// Tool calls.
+    pub calls: u32,
+    /// Calls that failed.
+    pub failed: u32,
+    /// Different calls, with how often each was made.
+    pub different: Vec<(String, u32)>,
+}
+
+/// The quality of one iteration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Tool calls.
+    pub calls: u32,
+    /// Calls that failed.
+    pub failed: u32,
+    /// Calls that repeated one of the same iteration, word for word.
+    pub repeated: u32,
+}
+
+/// A call that failed, maybe more than once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedCall {
+    /// The tool and what it was called with.
+    pub call: String,
+    /// How often.
+    pub times: u32,
+    /// What it said the last time.
+    pub error: String,
+}
+
+/// What a session leaves to the next one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Checkpoint {
+    /// Its own words, where it was asked and answered.
+    pub words: Option<String>,
+    /// Why it was given up.
+    pub reason: String,
+    /// Calls that failed, with how often.
+    pub failed_calls: Vec<FailedCall>,
+    /// Files that it and the sessions before it changed.
+    pub files: Vec<String>,
+    /// Files beyond those.
+    pub files_unnamed: u32,
+}
+
+/// A note for the sessions to come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// When it was written.
+    pub time: Timestamp,
+    /// The iteration.
+    pub iteration: u32,
+    /// The note.
+    pub text: String,
+}
+
+/// The process of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveAgent {
+    /// The launch.
+    pub generation: Generation,
+    /// Its process id, once it is up.
+    pub pid: Option<u32>,
+}
+
+/// A session that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastSession {
+    /// Its number.
+    pub number: SessionNo,
+    /// The agent's own name for it, where it had one.
+    pub agent_id: Option<String>,
+    /// When it began.
+    pub started: Option<Timestamp>,
+    /// When it ended.
+    pub ended: Timestamp,
+    /// How many iterations it had.
+    pub iterations: u32,
+    /// Why it ended.
+    pub reason: String,
+}
+
+impl Session {
+    pub(crate) fn call(&mut self, call: String) {
+        self.tool_calls = self.tool_calls.saturating_add(1);
+        self.tally.calls = self.tally.calls.saturating_add(1);
+        let different = &mut self.tally.different;
+        if let Some((_, times)) = different.iter_mut().find(|(known, _)| *known == call) {
+            *times += 1;
+        } else if different.len() < CALLS_MAX {
+            different.push((call, 1));
+        }
+    }
+
+    pub(crate) fn call_failed(&mut self, call: String, error: &str) {
+        self.tally.failed = self.tally.failed.saturating_add(1);
+        let known = self.failed_calls.iter().position(|f| f.call == call);
+        let times = known.map_or(0, |at| self.failed_calls.remove(at).times);
+        if self.failed_calls.len() >= FAILED_CALLS_MAX {
+            self.failed_calls.remove(0);
+        }
+        self.failed_calls.push(FailedCall {
+            call,
+            times: times + 1,
+            error: error.to_owned(),
+        });
+    }
+
+    /// Returns whether a file is news.
+    pub(crate) fn knows_file(&self, path: &str) -> bool {
+        self.files.len() >= FILES_MAX || self.files.iter().any(|known| known == path)
+    }
+
+    pub(crate) fn end_iteration(&mut self) {
+        let tally = std::mem::take(&mut self.tally);
+        let repeated = tally.different.iter().map(|(_, times)| times - 1).sum();
+        if self.samples.len() >= SAMPLES_MAX {
+            self.samples.remove(0);
+        }
+        self.samples.push(Sample {
+            calls: tally.calls,
+            failed: tally.failed,
+            repeated,
+        });
+        self.iterations = self.iterations.saturating_add(1);
+        self.context_before = self.context;
+    }
+}
+
+impl Checkpoint {
+    /// Takes over what a session leaves, on top of what it was left itself.
+    pub(crate) fn take(&mut self, session: &Session, reason: &str) {
+        reason.clone_into(&mut self.reason);
+        self.failed_calls.clone_from(&session.failed_calls);
+        self.files_unnamed = self.files_unnamed.saturating_add(session.files_unnamed);
+        for file in &session.files {
+            if self.files.contains(file) {
+                continue;
+            }
+            if self.files.len() < FILES_MAX {
+                self.files.push(file.clone());
+            } else {
+                self.files_unnamed = self.files_unnamed.saturating_add(1);
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The clocks of an iteration under way.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::id::Generation;
+use crate::phase::Work;
+use crate::policy::{Policy, timeout};
+use crate::time::Timestamp;
+
+impl Work {
+    /// Moves every moment from which a time-out counts.
+    pub(super) fn postpone(&mut self, duration: Duration) {
+        let moments = [&mut self.started, &mut self.active]
+            .into_iter()
+            .chain(&mut self.launched)
+            .chain(self.tools.values_mut().map(|tool| &mut tool.since))
+            .chain(self.result.as_mut().map(|result| &mut result.time))
+            .chain(
+                self.ending
+                    .as_mut()
+                    .map(|ending| &mut ending.boundary_until),
+            )
+            .chain(self.ladder.as_mut().map(|ladder| &mut ladder.until));
+        for moment in moments {
+            *moment = moment.after(duration);
+        }
+    }
+
+    pub(super) fn new(generation: Generation, started: Timestamp) -> Self {
+        Self {
+            generation,
+            started,
+            pid: None,
+            launched: None,
+            active: started,
+            spoke: false,
+            answering: false,
+            tools: BTreeMap::new(),
+            result: None,
+            ending: None,
+            ladder: None,
+        }
+    }
+
+    /// Returns the moment at which something about the iteration is due.
+    pub(super) fn deadline(&self, policy: &Policy) -> Option<Timestamp> {
+        let work = self;
+        if let Some(ladder) = work.ladder {
+            return Some(ladder.until);
+        }
+        let timeout = timeout::next(policy, work).map(|(time, _)| time);
+        // An ending that waits for a launch in flight is bounded by the launch's own time-out.
+        let boundary = work
+            .ending
+            .filter(|_| work.launched.is_some())
+            .map(|ending| ending.boundary_until);
+        boundary.into_iter().chain(timeout).min()
+    }
+}

@@ -1,0 +1,200 @@
+//! What a reading of the context leads to: advice, a reboot, or the proof that one was worth it.
+
+use super::Turn;
+use crate::context::Context;
+use crate::effect::Effect;
+use crate::event::LoopEvent;
+use crate::input::Urgency;
+use crate::outcome::{RebootReason, Stop};
+use crate::phase::Cause;
+use crate::policy::context::{Level, hard_limit_percent, level, redline_percent};
+use crate::policy::{rate, reboot};
+
+/// So many reboots in a row that were for nothing end the loop: a third would be for nothing too.
+const FUTILE_MAX: u32 = 2;
+
+impl Turn<'_> {
+    pub(super) fn measured(&mut self, context: Context, answering: bool) {
+        self.note_reading(context, answering);
+        if self.state.session.unproven {
+            self.verify(&context);
+        }
+        if self.state.stop.is_none() {
+            self.advise();
+            match reboot::verdict_on_reading(self.policy, self.state) {
+                reboot::Verdict::GoOn => {}
+                reboot::Verdict::Reboot(reason) => self.redline(reason, &context),
+                reboot::Verdict::Exhausted { reason, max } => {
+                    self.stop_unable(exhausted(&reason, max));
+                }
+            }
+        }
+        self.interrupt_at_boundary();
+    }
+
+    /// Records a reading that says something new.
+    pub(super) fn note_reading(&mut self, context: Context, answering: bool) {
+        let before = self.state.session.context;
+        let known = before == Some(context);
+        if known && self.work().is_none_or(|work| work.answering == answering) {
+            return;
+        }
+        let first = before.is_none_or(|before| before.window != context.window);
+        let managed = self.policy.reboot.manages_context();
+        let redline = redline_percent(self.policy, context.window);
+        self.record(LoopEvent::ContextMeasured {
+            context,
+            answering,
+            redline_tokens: (first && managed).then(|| context.tokens_at(redline)),
+        });
+        let configured = self.policy.reboot.redline_percent;
+        if first && managed && configured > redline {
+            self.record(LoopEvent::Warned {
+                warning: format!(
+                    "context_redline_percent = {configured} lies above the point at which the agent takes no prompt \
+                     any more ({:.1} % of {} tokens): sessions are replaced there; choose a smaller value",
+                    hard_limit_percent(self.policy, context.window),
+                    context.window
+                ),
+            });
+        }
+    }
+
+    /// Tells the agent once per session that its context fills up. Only while a tool runs: it then hears of it in this
+    /// turn, and at any other moment perhaps in a turn of its own.
+    pub(super) fn advise(&mut self) {
+        let Some(context) = self.state.session.context else {
+            return;
+        };
+        let steerable = self.policy.agent.steerable && !self.state.session.advised;
+        let in_a_tool = self.work().is_some_and(|work| {
+            !work.tools.is_empty() && work.ending.is_none() && work.result.is_none()
+        });
+        if !steerable || !in_a_tool || level(self.policy, &context) != Level::Warning {
+            return;
+        }
+        if let Some(agent) = self.state.agent {
+            let percent = context.percent_rounded_down();
+            self.record(LoopEvent::WrapUpAdvised { percent });
+            self.wish(Effect::Advise {
+                generation: agent.generation,
+                percent,
+            });
+        }
+    }
+
+    /// Ends the iteration for a reboot, unless the reboot has to wait and the context leaves room for that.
+    fn redline(&mut self, reason: RebootReason, context: &Context) {
+        self.want_reboot(reason);
+        let held = self.reboot_is_held();
+        if !held || level(self.policy, context) == Level::Hard {
+            self.end_for_reboot();
+        }
+    }
+
+    /// Notes that the session has to be replaced, as soon as the rate limits allow it.
+    pub(super) fn want_reboot(&mut self, reason: RebootReason) {
+        if self.state.reboot_pending.is_none() {
+            let not_before = rate::not_before(&self.policy.reboot, &self.state.reboots, self.now);
+            self.record(LoopEvent::RebootRequested { reason, not_before });
+        }
+    }
+
+    /// Rules, and what they are asked about, may have changed since a pending reboot was told to wait.
+    pub(super) fn ask_rate_limits_again(&mut self) {
+        let Some(reason) = self.state.reboot_pending.clone() else {
+            return;
+        };
+        let Some(before) = self.state.reboot_not_before else {
+            return;
+        };
+        let not_before = rate::not_before(&self.policy.reboot, &self.state.reboots, self.now);
+        if not_before != Some(before) {
+            self.record(LoopEvent::RebootRequested { reason, not_before });
+        }
+    }
+
+    /// Returns whether the reboot that is wanted may not happen yet.
+    pub(super) fn reboot_is_held(&self) -> bool {
+        let wanted = self.state.reboot_pending.is_some();
+        wanted
+            && self
+                .state
+                .reboot_not_before
+                .is_some_and(|moment| moment > self.now)
+    }
+
+    pub(super) fn end_for_reboot(&mut self) {
+        let urgency = if self.policy.reboot.immediate {
+            Urgency::Now
+        } else {
+            Urgency::Graceful
+        };
+        let wanted = self.work().and_then(|work| work.ending);
+        if wanted.is_none() {
+            self.request_ending(Cause::HandOver, urgency);
+        }
+    }
+
+    /// The agent told its own name for the conversation.
+    pub(super) fn named(&mut self, agent_id: String) {
+        if self.state.session.agent_id.as_ref() == Some(&agent_id) {
+            return;
+        }
+        let before = self
+            .state
+            .history
+            .last()
+            .and_then(|past| past.agent_id.clone());
+        let same = self.state.session.unproven && before.as_ref() == Some(&agent_id);
+        self.record(LoopEvent::SessionNamed { agent_id });
+        if same {
+            self.verified(
+                0,
+                Some("the agent went on in the same conversation".to_owned()),
+            );
+        }
+    }
+
+    fn verify(&mut self, context: &Context) {
+        let redline = redline_percent(self.policy, context.window);
+        let futile = (self.policy.reboot.manages_context() && context.percent() >= redline).then(|| {
+            format!(
+                "its first reading is {:.1} %, which is not below the redline of {redline:.1} %",
+                context.percent()
+            )
+        });
+        self.verified(context.percent_rounded_down(), futile);
+    }
+
+    fn verified(&mut self, percent: u8, futile: Option<String>) {
+        self.record(LoopEvent::RebootVerified { percent, futile });
+        let futile = self.state.reboots.futile;
+        if futile >= FUTILE_MAX && self.state.stop.is_none() {
+            let last = match self.state.reboots.history.last().map(|entry| &entry.result) {
+                Some(crate::RebootResult::Futile { reason }) => format!(" ({reason})"),
+                Some(_) | None => String::new(),
+            };
+            self.stop_unable(Stop::Unable {
+                reason: format!(
+                    "{futile} reboots in a row changed nothing{last}: the prompt and its hand-off alone fill the context; \
+                     shorten the prompt, or lower handoff_max_bytes"
+                ),
+            });
+        }
+    }
+
+    fn stop_unable(&mut self, stop: Stop) {
+        self.record(LoopEvent::StopRequested { stop });
+        self.request_ending(Cause::Interrupt, Urgency::Graceful);
+    }
+}
+
+pub(super) fn exhausted(reason: &RebootReason, max: u32) -> Stop {
+    Stop::Unable {
+        reason: format!(
+            "a reboot is needed ({reason}), but all {max} are used up (max_restarts = {max}); \
+             make the task smaller, or raise max_restarts"
+        ),
+    }
+}

@@ -1,0 +1,390 @@
+//! An agent whose process outlives its turns: prompts, steering, and reboots stage by stage.
+
+use std::time::Duration;
+
+use tachikoma_core::policy::{AgentTraits, RebootRules};
+use tachikoma_core::{HookPoint, Policy, RebootResult, SessionNo, Urgency};
+
+use crate::play::Play;
+
+fn session() -> Policy {
+    Policy {
+        agent: AgentTraits {
+            event_stream: true,
+            persistent: true,
+            steerable: true,
+            refuses_before: None,
+        },
+        iteration_delay: Duration::ZERO,
+        ..Policy::default()
+    }
+}
+
+fn rules(rules: RebootRules) -> Policy {
+    Policy {
+        reboot: rules,
+        ..session()
+    }
+}
+
+/// Plays a reboot with everything in it up to the opening of the fresh session.
+fn up_to_the_opening(policy: Policy) -> Play {
+    let mut play = Play::up(policy);
+    play.named("one").measured(500).tool("a").measured(860);
+    play.tool_ended("a").resulted(false).said("b is left");
+    play.exited(0);
+    play
+}
+
+#[test]
+fn a_turn_ends_with_its_result_and_the_next_prompt_goes_to_the_same_process() {
+    let mut play = Play::up(session());
+    play.hush()
+        .named("one")
+        .resulted(true)
+        .resulted(false)
+        .exited(3);
+    play.sleep().launched().named("one");
+    insta::assert_snapshot!(play.told(), @"
+    0.0 named: SessionNamed(one)
+    0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), IterationStarted(2 attempt 1) ! prompt
+    0.0 resulted false: TurnResulted(false), IterationFailed(2: the agent reported that its turn failed; streak 1), WaitStarted(backoff 1s)
+    0.0 exited 3: AgentExited(exit 3)
+    1.0 wake: IterationStarted(3 attempt 1) ! launch in one
+    1.0 launched: AgentLaunched(77)
+    1.0 named: -
+    ");
+}
+
+#[test]
+fn a_process_that_ends_between_two_turns_is_replaced_in_the_same_conversation() {
+    let mut play = Play::up(Policy {
+        iteration_delay: Duration::from_secs(5),
+        ..session()
+    });
+    play.named("one").resulted(true).hush().exited(0).sleep();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: AgentExited(exit 0)
+    5.0 wake: IterationStarted(2 attempt 1) ! launch in one
+    ");
+}
+
+#[test]
+fn the_agent_is_advised_once_and_the_redline_waits_for_the_tool_boundary() {
+    let mut play = Play::up(session());
+    play.named("one").hush();
+    play.answering(699).answering(700).measured(720).tool("a");
+    play.answering(860).seconds(1).tool_ended("a").measured(861);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 answering 699: ContextMeasured(69.9%)
+    0.0 answering 700: ContextMeasured(70%)
+    0.0 measured 720: ContextMeasured(72%)
+    0.0 tool: ToolStarted(a), WrapUpAdvised(72%) ! advise 72%
+    0.0 answering 860: ContextMeasured(86%), RebootRequested(context at 86%), EndingRequested(hand over within 30s)
+    1.0 tool ended: ToolEnded(a)
+    1.0 measured 861: ContextMeasured(86.1%), RungClimbed(interrupt 5s) ! signal interrupt
+    ");
+    play.hush()
+        .resulted(false)
+        .said("b is left")
+        .exited(0)
+        .opened();
+    insta::assert_snapshot!(play.told(), @"
+    1.0 resulted false: TurnResulted(false), IterationCompleted(1 handed over, needs reboot), RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off
+    1.0 said: HandOffWritten(b is left), ClosingStarted(within 10s) ! close
+    1.0 exited 0: AgentExited(exit 0), SessionOpening(2) ! open 2
+    1.0 launched: AgentLaunched(77)
+    1.0 opened: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! prompt
+    ");
+}
+
+#[test]
+fn a_turn_that_ends_by_itself_before_the_boundary_is_no_hand_over() {
+    let mut play = Play::up(session());
+    play.named("one").answering(860).hush().resulted(true);
+    insta::assert_snapshot!(play.told(), @"0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded, needs reboot), RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off");
+}
+
+#[test]
+fn no_hand_off_is_asked_for_at_the_hard_limit_in_an_immediate_reboot_or_without_preserve_summary() {
+    let immediate = RebootRules {
+        immediate: true,
+        ..RebootRules::default()
+    };
+    let silent = RebootRules {
+        ask_hand_off: false,
+        ..RebootRules::default()
+    };
+    for (policy, tokens) in [
+        (session(), 960),
+        (rules(immediate), 860),
+        (rules(silent), 860),
+    ] {
+        let mut play = Play::up(policy);
+        play.named("one").measured(tokens).hush().resulted(false);
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(play.told().replace("96%", "86%"), @"0.0 resulted false: TurnResulted(false), IterationCompleted(1 handed over, needs reboot), RebootStarted(context at 86%), ClosingStarted(within 10s) ! close");
+        }
+    }
+}
+
+#[test]
+fn a_hand_off_that_does_not_come_is_done_without() {
+    let mut play = Play::up(session());
+    play.named("one")
+        .measured(860)
+        .resulted(false)
+        .hush()
+        .sleep()
+        .exited(0);
+    insta::assert_snapshot!(play.told(), @"
+    120.0 wake: Warned(the old session wrote no hand-off (it did not answer in time); the next one gets what the loop itself knows), ClosingStarted(within 10s) ! signal interrupt ! close
+    120.0 exited 0: AgentExited(exit 0), SessionOpening(2) ! open 2
+    ");
+    let mut play = Play::up(session());
+    play.named("one")
+        .measured(860)
+        .resulted(false)
+        .hush()
+        .resulted(false);
+    insta::assert_snapshot!(play.told(), @"0.0 resulted false: Warned(the old session wrote no hand-off (it said nothing); the next one gets what the loop itself knows), ClosingStarted(within 10s) ! close");
+}
+
+#[test]
+fn the_first_reading_of_the_fresh_session_proves_the_reboot() {
+    let mut play = up_to_the_opening(session());
+    play.opened()
+        .hush()
+        .named("two")
+        .measured(100)
+        .measured(120);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 named: SessionNamed(two)
+    0.0 measured 100: ContextMeasured(10%), RebootVerified(10%)
+    0.0 measured 120: ContextMeasured(12%)
+    ");
+    let entry = play.state.reboots.history.last().expect("there was one");
+    assert_eq!(entry.result, RebootResult::Done);
+    assert_eq!(entry.from_agent_id.as_deref(), Some("one"));
+    assert_eq!(entry.to_agent_id.as_deref(), Some("two"));
+    assert_eq!((entry.iteration, entry.from), (1, SessionNo(1)));
+    assert_eq!(play.state.checkpoint.words.as_deref(), Some("b is left"));
+}
+
+#[test]
+fn two_reboots_in_a_row_that_change_nothing_end_the_loop_with_advice() {
+    let mut play = up_to_the_opening(rules(RebootRules {
+        min_interval: Duration::ZERO,
+        ..RebootRules::default()
+    }));
+    play.opened()
+        .named("two")
+        .measured(870)
+        .resulted(false)
+        .said("x");
+    play.exited(0)
+        .opened()
+        .hush()
+        .named("three")
+        .measured(880)
+        .resulted(false);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 named: SessionNamed(three)
+    0.0 measured 880: ContextMeasured(88%), RebootVerified(its first reading is 88.0 %, which is not below the redline of 85.0 %), StopRequested(2 reboots in a row changed nothing (its first reading is 88.0 %, which is not below the redline of 85.0 %): the prompt and its hand-off alone fill the context; shorten the prompt, or lower handoff_max_bytes), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    0.0 resulted false: TurnResulted(false), IterationCompleted(3 interrupted), Error(2 reboots in a row changed nothing (its first reading is 88.0 %, which is not below the redline of 85.0 %): the prompt and its hand-off alone fill the context; shorten the prompt, or lower handoff_max_bytes) ! finish
+    ");
+    let mut play = up_to_the_opening(session());
+    play.opened().hush().named("one");
+    insta::assert_snapshot!(play.told(), @"0.0 named: SessionNamed(one), RebootVerified(the agent went on in the same conversation)");
+}
+
+#[test]
+fn a_reboot_that_comes_too_soon_is_pending_and_happens_at_the_first_boundary_after() {
+    let mut play = up_to_the_opening(session());
+    play.opened().named("two").measured(100).hush();
+    play.seconds(100).measured(860).resulted(true);
+    play.seconds(200).measured(870).resulted(false);
+    insta::assert_snapshot!(play.told(), @"
+    100.0 measured 860: ContextMeasured(86%), RebootRequested(context at 86%, not before 200s)
+    100.0 resulted true: TurnResulted(true), IterationCompleted(2 succeeded, needs reboot), IterationStarted(3 attempt 1) ! prompt
+    300.0 measured 870: ContextMeasured(87%), EndingRequested(hand over within 0s), RungClimbed(interrupt 5s) ! signal interrupt
+    300.0 resulted false: TurnResulted(false), IterationCompleted(3 handed over, needs reboot), RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off
+    ");
+}
+
+#[test]
+fn a_context_at_the_hard_limit_waits_for_its_reboot_instead_of_being_prompted() {
+    let mut play = up_to_the_opening(session());
+    play.opened().named("two").measured(100).hush();
+    play.seconds(100).measured(960).resulted(false).skip();
+    play.sleep();
+    insta::assert_snapshot!(play.told(), @"
+    100.0 measured 960: ContextMeasured(96%), RebootRequested(context at 96%, not before 200s), EndingRequested(hand over within 0s), RungClimbed(interrupt 5s) ! signal interrupt
+    100.0 resulted false: TurnResulted(false), IterationCompleted(2 handed over, needs reboot), WaitStarted(reboot_window 200s)
+    100.0 skip: - ! refused in running: the context is full, and its session may not be rebooted yet; `tachikoma reboot` does it all the same
+    300.0 wake: RebootStarted(context at 96%), ClosingStarted(within 10s) ! close
+    ");
+}
+
+#[test]
+fn the_operator_passes_the_rate_limit() {
+    let mut play = up_to_the_opening(session());
+    play.opened()
+        .named("two")
+        .measured(100)
+        .measured(860)
+        .hush();
+    play.reboot().resulted(false);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 reboot: RebootRequested(asked for by the operator), EndingRequested(hand over within 0s), RungClimbed(interrupt 5s) ! signal interrupt ! ok: reboots; iteration 2 is handed over
+    0.0 resulted false: TurnResulted(false), IterationCompleted(2 handed over, needs reboot), RebootStarted(asked for by the operator), HandOffRequested(within 120s) ! ask for the hand-off
+    ");
+}
+
+#[test]
+fn a_session_that_cannot_be_opened_leaves_the_old_conversation_and_cools_down() {
+    let mut play = up_to_the_opening(session());
+    play.hush().not_opened().launched().measured(860);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 not opened: AgentExited(an unknown exit), RebootFailed(the fresh session cannot be opened: no such program), RebootRequested(context at 86%, not before 60s), IterationStarted(2 attempt 1) ! launch in one
+    0.0 launched: AgentLaunched(77)
+    0.0 measured 860: -
+    ");
+    assert_eq!(play.state.session.number, SessionNo(1));
+}
+
+#[test]
+fn a_session_that_does_not_answer_is_killed_before_the_old_one_goes_on() {
+    let mut play = up_to_the_opening(session());
+    play.launched().hush().sleep().killed(9);
+    insta::assert_snapshot!(play.told(), @"
+    60.0 wake: ClosingStarted(within 15s) ! signal kill
+    60.0 killed 9: AgentExited(signal 9), RebootFailed(the fresh session did not answer in time), RebootRequested(context at 86%, not before 60s), IterationStarted(2 attempt 1) ! launch in one
+    ");
+}
+
+#[test]
+fn reboots_that_fail_again_and_again_end_the_loop() {
+    let mut play = up_to_the_opening(rules(RebootRules {
+        failure_cooldown: Duration::ZERO,
+        ask_hand_off: false,
+        ..RebootRules::default()
+    }));
+    for _ in 0..2 {
+        play.not_opened();
+    }
+    play.hush().not_opened();
+    insta::assert_snapshot!(play.told(), @"0.0 not opened: AgentExited(an unknown exit), RebootFailed(the fresh session cannot be opened: no such program), StopRequested(3 reboots failed in a row ([reboot] max_consecutive_failures = 3); the last one: the fresh session cannot be opened: no such program), Error(3 reboots failed in a row ([reboot] max_consecutive_failures = 3); the last one: the fresh session cannot be opened: no such program) ! finish");
+}
+
+#[test]
+fn an_old_process_that_does_not_go_climbs_the_ladder() {
+    let mut play = Play::up(session());
+    play.named("one")
+        .measured(860)
+        .resulted(false)
+        .said("b is left");
+    play.hush().sleep().sleep().sleep();
+    insta::assert_snapshot!(play.told(), @"
+    10.0 wake: RungClimbed(terminate 5s) ! signal terminate
+    15.0 wake: RungClimbed(kill 15s) ! signal kill
+    30.0 wake: Error(the agent (pid 77) cannot be killed: it is stuck in the kernel; look at it with `ps`, then run the loop again) ! finish
+    ");
+}
+
+#[test]
+fn hooks_run_before_the_old_session_is_given_up_and_after_the_fresh_one_answers() {
+    let hooked = rules(RebootRules {
+        hooks_before: Some(Duration::from_secs(30)),
+        hooks_after: Some(Duration::from_secs(30)),
+        ask_hand_off: false,
+        ..RebootRules::default()
+    });
+    let mut play = Play::up(hooked.clone());
+    play.named("one").measured(860).hush().resulted(false);
+    play.hooks(HookPoint::BeforeReboot, None).exited(0).opened();
+    play.hooks(HookPoint::AfterReboot, Some("exit 1"));
+    insta::assert_snapshot!(play.told(), @"
+    0.0 resulted false: TurnResulted(false), IterationCompleted(1 handed over, needs reboot), RebootStarted(context at 86%), HooksStarted(before_reboot) ! run before_reboot
+    0.0 hooks: HooksRan(before_reboot, 1), ClosingStarted(within 10s) ! close
+    0.0 exited 0: AgentExited(exit 0), SessionOpening(2) ! open 2
+    0.0 launched: AgentLaunched(77)
+    0.0 opened: SessionEnded(1), SessionStarted(2), HooksStarted(after_reboot) ! run after_reboot
+    0.0 hooks: HooksRan(after_reboot, 1), Warned(the hook `hook.sh` failed: exit 1; the reboot counts all the same), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! prompt
+    ");
+    let entry = play.state.reboots.history.last().expect("there was one");
+    assert_eq!(
+        entry.result,
+        RebootResult::Done,
+        "a late hook undoes nothing"
+    );
+    assert_eq!(entry.hooks.len(), 2);
+    let mut play = Play::up(hooked);
+    play.named("one").measured(860).resulted(false).hush();
+    play.hooks(HookPoint::BeforeReboot, Some("exit 1"));
+    insta::assert_snapshot!(play.told(), @"0.0 hooks: HooksRan(before_reboot, 1), RebootFailed(the hook `hook.sh` failed: exit 1), RebootRequested(context at 86%, not before 60s), IterationStarted(2 attempt 1) ! prompt");
+}
+
+#[test]
+fn a_stop_is_obeyed_at_once_in_every_stage_of_a_reboot() {
+    let mut play = up_to_the_opening(session());
+    play.hush().stop(Urgency::Graceful);
+    insta::assert_snapshot!(play.told(), @"0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped");
+}
+
+#[test]
+fn a_crash_in_a_reboot_begins_it_again_and_a_fresh_runner_needs_no_hand_off() {
+    let mut play = up_to_the_opening(session());
+    play.hush().crash().opened();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(after crash), RebootStarted(context at 86%), SessionOpening(2) ! open 2
+    0.0 launched: AgentLaunched(77)
+    0.0 opened: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! prompt
+    ");
+    assert_eq!(play.state.stats.reboots, 1);
+}
+
+#[test]
+fn a_later_runner_goes_on_in_the_conversation_unless_it_may_not() {
+    let mut play = Play::up(session());
+    play.named("one").hush().crash();
+    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), AttemptCut(1 attempt 1), IterationStarted(1 attempt 2) ! launch in one");
+    let mut play = Play::up(Policy {
+        persist_sessions: false,
+        ..session()
+    });
+    play.named("one").hush().crash();
+    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), SessionEnded(1), SessionStarted(2), AttemptCut(1 attempt 1), IterationStarted(1 attempt 2) ! launch");
+}
+
+#[test]
+fn every_iteration_may_have_a_session_of_its_own_and_that_is_no_reboot() {
+    let mut play = Play::up(Policy {
+        fresh_each_iteration: true,
+        agent: AgentTraits {
+            event_stream: true,
+            ..AgentTraits::default()
+        },
+        iteration_delay: Duration::ZERO,
+        ..Policy::default()
+    });
+    play.named("one").resulted(true).hush().exited(0);
+    insta::assert_snapshot!(play.told(), @"0.0 exited 0: IterationCompleted(1 succeeded), SessionEnded(1), SessionStarted(2), IterationStarted(2 attempt 1) ! launch");
+    assert_eq!(play.state.stats.reboots, 0);
+}
+
+#[test]
+fn a_redline_above_the_agents_own_refusal_is_said_and_lowered() {
+    let mut play = Play::up(Policy {
+        agent: AgentTraits {
+            refuses_before: Some(23_000),
+            ..session().agent
+        },
+        ..rules(RebootRules {
+            redline_percent: 92.0,
+            ..RebootRules::default()
+        })
+    });
+    play.named("one").hush().reading(10, 200_000);
+    insta::assert_snapshot!(play.told(), @"0.0 measured 10: ContextMeasured(0.005%), Warned(context_redline_percent = 92 lies above the point at which the agent takes no prompt any more (87.0 % of 200000 tokens): sessions are replaced there; choose a smaller value)");
+}
