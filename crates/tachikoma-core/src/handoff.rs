@@ -2,74 +2,274 @@
 
 use std::fmt::Write as _;
 
+use crate::session::FailedCall;
 use crate::state::State;
+
+/// Files named in a hand-off; the rest is counted.
+const FILES_NAMED_MAX: usize = 20;
+
+/// Commits named in a hand-off, the latest ones.
+const COMMITS_NAMED_MAX: usize = 20;
+
+/// What the work tree itself says about the work so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkTree {
+    /// Files that differ from where the loop began, tracked or not; none where that is not known.
+    pub changed: Option<Vec<String>>,
+    /// Commits made since the loop began, latest first.
+    pub commits: Vec<String>,
+}
 
 /// Writes the hand-off for a session that replaced another one; nothing for the first session of a loop, and
 /// nothing once an iteration of the session has gone well.
 #[must_use]
-pub fn handoff(state: &State, max_bytes: usize) -> Option<String> {
+pub fn handoff(state: &State, tree: &WorkTree, max_bytes: usize) -> Option<String> {
     if state.session.number.0 <= 1 || state.session.oriented {
         return None;
     }
-    let mut text = String::from("# Hand-off from the session before this one\n\n");
+    Some(checkpoint(state, tree, max_bytes))
+}
+
+/// Writes what a session that takes over here has to know. The most important things come first: what is too long is
+/// cut at its end.
+#[must_use]
+pub fn checkpoint(state: &State, tree: &WorkTree, max_bytes: usize) -> String {
+    const END: &str = "\n---\n\n";
+    let mut text = String::new();
+    head(&mut text, state);
+    words(&mut text, state);
+    notes(&mut text, state);
+    failures(&mut text, &state.checkpoint.failed_calls);
+    files(&mut text, state, tree);
+    commits(&mut text, tree);
+    truncate(&mut text, max_bytes.saturating_sub(END.len()));
+    text.push_str(END);
+    truncate(&mut text, max_bytes);
+    text
+}
+
+fn head(text: &mut String, state: &State) {
     let stats = &state.stats;
     let _ = writeln!(
         text,
-        "You continue work that an earlier session began; its conversation is gone, its changes to the files are not. \
+        "# Hand-off from the session before this one\n\n\
+         You continue work that an earlier session began; its conversation is gone, its changes to the files are not. \
          Look at the work tree first and do not redo what is done.\n\n\
          - Session {}, iteration {}, attempt {}.\n\
-         - So far: {} iterations finished, {} of them well, {} failed.",
+         - So far: {} iterations finished, {} of them well, {} failed, {} handed over.",
         state.session.number,
         state.iteration,
         state.attempt,
         stats.iterations,
         stats.successful,
-        stats.failed
+        stats.failed,
+        stats.handed_over,
     );
+    if !state.checkpoint.reason.is_empty() {
+        let _ = writeln!(
+            text,
+            "- The session before this one was replaced: {}.",
+            state.checkpoint.reason
+        );
+    }
     if let Some(failure) = &state.last_failure {
         let _ = writeln!(text, "- The latest failure: {failure}.");
     }
-    text.push_str("\n---\n\n");
-    truncate(&mut text, max_bytes);
-    Some(text)
+}
+
+fn words(text: &mut String, state: &State) {
+    if let Some(words) = &state.checkpoint.words {
+        let _ = writeln!(text, "\n## In its own words\n\n{}", words.trim());
+    }
+}
+
+fn notes(text: &mut String, state: &State) {
+    if state.notes.is_empty() {
+        return;
+    }
+    text.push_str("\n## Notes, latest first\n\n");
+    for note in state.notes.iter().rev() {
+        let _ = writeln!(text, "- Iteration {}: {}", note.iteration, note.text.trim());
+    }
+}
+
+fn failures(text: &mut String, failed: &[FailedCall]) {
+    if failed.is_empty() {
+        return;
+    }
+    text.push_str("\n## What was tried and failed, latest first\n\n");
+    for FailedCall { call, times, error } in failed.iter().rev() {
+        let how_often = match times {
+            1 => "once".to_owned(),
+            2 => "twice".to_owned(),
+            times => format!("{times} times"),
+        };
+        let _ = writeln!(
+            text,
+            "- Tried `{call}` {how_often}; it failed with: {}",
+            error.trim()
+        );
+    }
+}
+
+fn files(text: &mut String, state: &State, tree: &WorkTree) {
+    let seen = &state.checkpoint;
+    let (files, unnamed) = match &tree.changed {
+        Some(changed) => (changed, 0),
+        None => (&seen.files, seen.files_unnamed as usize),
+    };
+    if files.is_empty() {
+        return;
+    }
+    text.push_str("\n## Files changed so far\n\n");
+    for file in files.iter().take(FILES_NAMED_MAX) {
+        let _ = writeln!(text, "- {file}");
+    }
+    let more = files.len().saturating_sub(FILES_NAMED_MAX) + unnamed;
+    if more > 0 {
+        let _ = writeln!(text, "- and {more} more");
+    }
+}
+
+fn commits(text: &mut String, tree: &WorkTree) {
+    if tree.commits.is_empty() {
+        return;
+    }
+    text.push_str("\n## Commits made so far, latest first\n\n");
+    for commit in tree.commits.iter().take(COMMITS_NAMED_MAX) {
+        let _ = writeln!(text, "- {commit}");
+    }
+    let more = tree.commits.len().saturating_sub(COMMITS_NAMED_MAX);
+    if more > 0 {
+        let _ = writeln!(text, "- and {more} before them");
+    }
 }
 
 fn truncate(text: &mut String, max_bytes: usize) {
-    if text.len() > max_bytes {
-        let mut end = max_bytes;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-    }
+    text.truncate(text.floor_char_boundary(max_bytes));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Exit, Failure, LoopId, SessionNo};
+    use crate::{Exit, Failure, LoopId, Note, SessionNo, Timestamp};
+
+    fn second_session() -> State {
+        let mut state = State::new(LoopId::from_u128(1));
+        state.session.number = SessionNo(2);
+        state
+    }
 
     #[test]
     fn a_later_session_gets_one_until_an_iteration_went_well() {
-        let mut state = State::new(LoopId::from_u128(1));
+        let tree = WorkTree::default();
+        let mut state = second_session();
         state.session.number = SessionNo(1);
-        assert_eq!(handoff(&state, 1000), None);
+        assert_eq!(handoff(&state, &tree, 1000), None);
         state.session.number = SessionNo(2);
         state.last_failure = Some(Failure::Exited {
             exit: Exit::Code(3),
         });
-        let text = handoff(&state, 50_000).unwrap();
+        let text = handoff(&state, &tree, 50_000).unwrap();
         assert!(
             text.contains("Session 2") && text.contains("exit 3"),
             "{text}"
         );
-        assert_eq!(handoff(&state, 7).unwrap(), "# Hand-");
         state.session.iterations = 1;
         assert!(
-            handoff(&state, 1000).is_some(),
+            handoff(&state, &tree, 1000).is_some(),
             "an iteration that failed has oriented nobody"
         );
         state.session.oriented = true;
-        assert_eq!(handoff(&state, 1000), None);
+        assert_eq!(handoff(&state, &tree, 1000), None);
+    }
+
+    #[test]
+    fn it_says_all_that_is_known_and_keeps_to_its_size() {
+        let mut state = second_session();
+        state.iteration = 7;
+        state.attempt = 1;
+        state.checkpoint.words = Some("The parser is done; the printer is next.".to_owned());
+        state.checkpoint.reason = "context at 86%".to_owned();
+        state.checkpoint.failed_calls = vec![FailedCall {
+            call: "Bash: make test".to_owned(),
+            times: 2,
+            error: "exit 2".to_owned(),
+        }];
+        for text in ["first", "second"] {
+            state.notes.push(Note {
+                time: Timestamp::default(),
+                iteration: 5,
+                text: text.to_owned(),
+            });
+        }
+        let tree = WorkTree {
+            changed: Some((0..23).map(|n| format!("src/f{n}.rs")).collect()),
+            commits: vec!["abc1234 parser".to_owned()],
+        };
+        let text = checkpoint(&state, &tree, 50_000);
+        insta::assert_snapshot!(text, @"
+    # Hand-off from the session before this one
+
+    You continue work that an earlier session began; its conversation is gone, its changes to the files are not. Look at the work tree first and do not redo what is done.
+
+    - Session 2, iteration 7, attempt 1.
+    - So far: 0 iterations finished, 0 of them well, 0 failed, 0 handed over.
+    - The session before this one was replaced: context at 86%.
+
+    ## In its own words
+
+    The parser is done; the printer is next.
+
+    ## Notes, latest first
+
+    - Iteration 5: second
+    - Iteration 5: first
+
+    ## What was tried and failed, latest first
+
+    - Tried `Bash: make test` twice; it failed with: exit 2
+
+    ## Files changed so far
+
+    - src/f0.rs
+    - src/f1.rs
+    - src/f2.rs
+    - src/f3.rs
+    - src/f4.rs
+    - src/f5.rs
+    - src/f6.rs
+    - src/f7.rs
+    - src/f8.rs
+    - src/f9.rs
+    - src/f10.rs
+    - src/f11.rs
+    - src/f12.rs
+    - src/f13.rs
+    - src/f14.rs
+    - src/f15.rs
+    - src/f16.rs
+    - src/f17.rs
+    - src/f18.rs
+    - src/f19.rs
+    - and 3 more
+
+    ## Commits made so far, latest first
+
+    - abc1234 parser
+
+    ---
+    ");
+        let whole = text.len();
+        for max in [0, 5, 100, 700, whole - 1, whole, whole + 1] {
+            let cut = checkpoint(&state, &tree, max);
+            assert!(cut.len() <= max, "{max}");
+            assert!(max < 100 || cut.ends_with("\n---\n\n"), "{max}: {cut}");
+        }
+        let unknown = WorkTree::default();
+        state.checkpoint.files = vec!["seen.rs".to_owned()];
+        state.checkpoint.files_unnamed = 2;
+        let text = checkpoint(&state, &unknown, 50_000);
+        assert!(text.contains("- seen.rs\n- and 2 more\n"), "{text}");
     }
 }

@@ -52,7 +52,7 @@ pub use context::Context;
 pub use effect::{Answer, Effect, Rung, Step};
 pub use event::{LoopEvent, Record, Repair};
 pub use exit::{Exit, Leftover};
-pub use handoff::handoff;
+pub use handoff::{WorkTree, checkpoint, handoff};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use input::{Input, LoopCommand, News, TurnEnd, Urgency};
 pub use launch::{Launch, Override, PromptSource, Resumption, Runner};
@@ -69,5 +69,7 @@ pub use session::{Checkpoint, FailedCall, LiveAgent, Note, PastSession, Sample, 
 pub use state::{InvalidState, State};
 pub use stats::LoopStats;
 pub use step::step;
-pub use summary::{ContextSummary, OutcomeSummary, SessionSummary, Status, WaitSummary};
+pub use summary::{
+    ContextSummary, OutcomeSummary, RebootSummary, SessionSummary, Status, WaitSummary,
+};
 pub use time::Timestamp;

@@ -36,7 +36,7 @@ pub struct Session {
     pub context: Option<Context>,
     /// Where it is replaced, in tokens; none where it is not.
     pub redline_tokens: Option<u64>,
-    /// The reading that the iteration under way, or the next one, begins with.
+    /// The reading that the latest iteration began with.
     pub context_before: Option<Context>,
     /// Whether it was told that its context fills up.
     pub advised: bool,
@@ -188,7 +188,6 @@ impl Session {
             repeated,
         });
         self.iterations = self.iterations.saturating_add(1);
-        self.context_before = self.context;
     }
 }
 

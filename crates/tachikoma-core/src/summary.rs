@@ -28,6 +28,9 @@ pub struct Status {
     pub context: Option<ContextSummary>,
     /// What is waited for.
     pub waiting: Option<WaitSummary>,
+    /// The reboot that is wanted and has not begun.
+    #[serde(default)]
+    pub reboot: Option<RebootSummary>,
     /// What the loop has done.
     pub stats: LoopStats,
     /// How it ended.
@@ -60,6 +63,12 @@ pub struct ContextSummary {
     pub window: u64,
     /// Whether this is a guess.
     pub estimated: bool,
+    /// Tokens that came in since the iteration began, or the one before it ended.
+    #[serde(default)]
+    pub trend_tokens: i64,
+    /// Tokens at which the session is replaced; none where it is not.
+    #[serde(default)]
+    pub redline_tokens: Option<u64>,
 }
 
 /// A wait, as `status` prints it.
@@ -69,6 +78,15 @@ pub struct WaitSummary {
     pub reason: String,
     /// Until when; none where only the operator can end it.
     pub until: Option<Timestamp>,
+}
+
+/// A reboot that is wanted, as `status` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RebootSummary {
+    /// Why.
+    pub reason: String,
+    /// The moment before which it may not happen; none where it happens at the next boundary.
+    pub not_before: Option<Timestamp>,
 }
 
 /// An outcome, as `status` prints it.
@@ -101,13 +119,12 @@ impl Status {
                 agent_id: state.session.agent_id.clone(),
             },
             session_iterations: state.session.iterations,
-            context: state.session.context.map(|context| ContextSummary {
-                percent: (context.percent() * 10.0).round() / 10.0,
-                tokens: context.tokens,
-                window: context.window,
-                estimated: context.estimated,
-            }),
+            context: context(state),
             waiting: if live { waiting(&state.phase) } else { None },
+            reboot: state.reboot_pending.as_ref().map(|reason| RebootSummary {
+                reason: reason.to_string(),
+                not_before: state.reboot_not_before,
+            }),
             stats: state.stats,
             outcome: ended.map(|outcome| OutcomeSummary {
                 kind: outcome.kind().to_owned(),
@@ -118,6 +135,20 @@ impl Status {
             runner: if live { state.runner.clone() } else { None },
         }
     }
+}
+
+fn context(state: &State) -> Option<ContextSummary> {
+    let context = state.session.context?;
+    let before = state.session.context_before.map_or(0, |c| c.tokens);
+    Some(ContextSummary {
+        percent: (context.percent() * 10.0).round() / 10.0,
+        tokens: context.tokens,
+        window: context.window,
+        estimated: context.estimated,
+        trend_tokens: i64::try_from(context.tokens).unwrap_or(i64::MAX)
+            - i64::try_from(before).unwrap_or(i64::MAX),
+        redline_tokens: state.session.redline_tokens,
+    })
 }
 
 fn waiting(phase: &Phase) -> Option<WaitSummary> {

@@ -104,6 +104,7 @@ impl State {
                 self.attempt = *attempt;
                 self.cut = false;
                 self.claimed = false;
+                self.session.context_before = self.session.context;
                 let mut work = Work::new(*generation, time);
                 match self.agent.filter(|agent| agent.generation == *generation) {
                     // The process of the session is up, and gets its next prompt.
