@@ -4,6 +4,7 @@
 //! handed on as [`crate::Observation`]s. What is known of the agent's versions and their differences stands beside the
 //! code that minds it; recorded output of each is below `tests/corpus/claude/`.
 
+mod blocks;
 mod decoder;
 mod limit;
 mod message;

@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use super::blocks::{self, BLOCK};
+
 /// Whether a walk goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
@@ -93,6 +95,20 @@ impl<'a> Scan<'a> {
         }
     }
 
+    /// Walks over the object that begins here and returns all of it; what is no object is taken as it is.
+    pub fn raw_object(
+        &mut self,
+        member: impl FnMut(&'a [u8], &mut Self) -> Option<()>,
+    ) -> Option<Raw<'a>> {
+        if self.peek()? != b'{' {
+            return self.value();
+        }
+        let start = self.at;
+        let mut member = member;
+        self.object(|key, scan| member(key, scan).map(|()| Walk::On))?;
+        Some(Raw(self.bytes.get(start..self.at)?))
+    }
+
     /// Walks over the elements of the array that begins here.
     pub fn array(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         self.expect(b'[')?;
@@ -170,9 +186,11 @@ const fn zero_bytes(word: u64) -> u64 {
 }
 
 /// Returns the place after the bracket that closes the one at `at`. Which kind closes which is not looked at.
-fn container_end(bytes: &[u8], mut at: usize) -> Option<usize> {
+fn container_end(bytes: &[u8], start: usize) -> Option<usize> {
     let mut depth = 0_usize;
-    loop {
+    let mut at = start;
+    // Short ones end before blocks would pay.
+    while at - start < BLOCK {
         match CLASSES[usize::from(*bytes.get(at)?)] {
             Class::Other => at += 1,
             Class::Quote => at = string_end(bytes, at + 1)?,
@@ -189,6 +207,8 @@ fn container_end(bytes: &[u8], mut at: usize) -> Option<usize> {
             }
         }
     }
+    let rest = bytes.get(at..)?;
+    blocks::close(rest, depth).map(|length| at + length)
 }
 
 /// Returns the place after a number or a word.
@@ -238,6 +258,10 @@ impl<'a> Raw<'a> {
     /// Returns the first characters of the string in one line, about `max_bytes` of them.
     pub fn line(self, max_bytes: usize) -> Option<String> {
         let bare = self.bare()?;
+        let plain = |byte: &u8| (b' '..0x7f).contains(byte) && *byte != b'\\';
+        if bare.len() <= max_bytes && bare.iter().all(plain) {
+            return String::from_utf8(bare.to_vec()).ok();
+        }
         // An escape is at most six bytes for one, so this is enough to fill the line.
         let head = bare.get(..max_bytes.saturating_mul(6)).unwrap_or(bare);
         let text = unescaped(head);
@@ -296,12 +320,13 @@ impl<'a> Raw<'a> {
 /// Returns what stands between quotes. Escapes that mean nothing become the replacement character, one that is cut off
 /// at the end is left out.
 fn unescaped(bare: &[u8]) -> Cow<'_, str> {
-    let Some(first) = bare.iter().position(|byte| *byte == b'\\') else {
+    // This looks at many bytes at once, unlike a search for the place.
+    if !bare.contains(&b'\\') {
         return String::from_utf8_lossy(bare);
-    };
+    }
     let mut text = String::with_capacity(bare.len());
     let mut rest = bare;
-    let mut next = Some(first);
+    let mut next = rest.iter().position(|byte| *byte == b'\\');
     while let Some(at) = next {
         text.push_str(&String::from_utf8_lossy(&rest[..at]));
         let Some((character, length)) = escape(&rest[at..]) else {

@@ -24,6 +24,46 @@ const NOTHING_NEEDED: [&[u8]; 12] = [
     b"model_refusal_no_fallback",
 ];
 
+/// The answer to a request of ours.
+#[derive(Default)]
+struct Answer<'a> {
+    subtype: Raw<'a>,
+    id: Raw<'a>,
+    error: Raw<'a>,
+    payload: Raw<'a>,
+    raw_max: Raw<'a>,
+    max: Raw<'a>,
+    model: Raw<'a>,
+}
+
+impl<'a> Answer<'a> {
+    fn take(&mut self, scan: &mut Scan<'a>) -> Option<Walk> {
+        scan.object(|key, scan| {
+            let field = match key {
+                b"response" => {
+                    self.payload = scan.raw_object(|key, scan| {
+                        let value = scan.value()?;
+                        match key {
+                            b"rawMaxTokens" => self.raw_max = value,
+                            b"maxTokens" => self.max = value,
+                            b"model" => self.model = value,
+                            _ => {}
+                        }
+                        Some(())
+                    })?;
+                    return Some(Walk::On);
+                }
+                b"subtype" => &mut self.subtype,
+                b"request_id" => &mut self.id,
+                b"error" => &mut self.error,
+                _ => return scan.skip(),
+            };
+            *field = scan.value()?;
+            Some(Walk::On)
+        })
+    }
+}
+
 /// Collects members of an object by name.
 fn members<'a, const N: usize>(object: &'a [u8], names: [&[u8]; N]) -> Option<[Raw<'a>; N]> {
     let mut found = [Raw::default(); N];
@@ -121,32 +161,26 @@ impl Decoder {
         line: &[u8],
         seen: &mut Vec<Observation>,
     ) -> Option<()> {
-        let [response] = members(line, [b"response"])?;
-        let names: [&[u8]; 4] = [b"subtype", b"request_id", b"response", b"error"];
-        let [subtype, id, payload, error] = members_of(response, names);
-        let answer = if subtype.bare() == Some(b"success") {
-            self.context_answered(payload, seen);
-            Ok(payload.json())
-        } else {
-            Err(error.string().unwrap_or_else(|| error.json()))
-        };
+        let mut answer = Answer::default();
+        // In one pass: answers can be long.
+        Scan::new(line).object(|key, scan| match key {
+            b"response" => answer.take(scan),
+            _ => scan.skip(),
+        })?;
+        if let Some(window) = answer.raw_max.count().or_else(|| answer.max.count()) {
+            let named = answer.model.line(WORD_BYTES_MAX);
+            let model = named.unwrap_or_else(|| self.answering_model());
+            self.learn_window(&model, Some(window), seen);
+        }
+        let error = || answer.error.string().unwrap_or_else(|| answer.error.json());
         seen.push(Observation::ControlAnswered {
-            request_id: word(id),
-            answer,
+            request_id: word(answer.id),
+            answer: match answer.subtype.bare() {
+                Some(b"success") => Ok(answer.payload.json()),
+                _ => Err(error()),
+            },
         });
         Some(())
-    }
-
-    fn context_answered(&mut self, payload: Raw<'_>, seen: &mut Vec<Observation>) {
-        let names: [&[u8]; 3] = [b"rawMaxTokens", b"maxTokens", b"model"];
-        let [raw_max, max, model] = members_of(payload, names);
-        let Some(window) = raw_max.count().or_else(|| max.count()) else {
-            return;
-        };
-        let model = model
-            .line(WORD_BYTES_MAX)
-            .unwrap_or_else(|| self.answering_model());
-        self.learn_window(&model, Some(window), seen);
     }
 
     #[expect(clippy::unused_self, reason = "all kinds of lines are read alike")]

@@ -16,7 +16,11 @@ fn every_recording_has_the_outcome_and_the_context_that_it_had() {
         }
         // A usage limit needs no more words.
         if case.outcome != "usage_limit" && report.detail != case.detail {
-            let _ = writeln!(wrong, "{}: {:?}, was {:?}", case.name, report.detail, case.detail);
+            let _ = writeln!(
+                wrong,
+                "{}: {:?}, was {:?}",
+                case.name, report.detail, case.detail
+            );
         }
     }
     assert!(wrong.is_empty(), "\n{wrong}");
