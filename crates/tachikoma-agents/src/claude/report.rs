@@ -6,7 +6,7 @@ use tachikoma_core::Timestamp;
 use super::Decoder;
 use crate::{Observation, TurnResult};
 
-/// Files that are named; more are only counted.
+/// Files that are named; writes to others are only counted.
 const FILES_NAMED_MAX: usize = 100;
 
 /// How much is shown of the final words.
@@ -63,8 +63,8 @@ pub struct Counts {
     pub compactions: u64,
     /// Tasks that were going on in the background at the end.
     pub background_tasks: usize,
-    /// Different files that were written.
-    pub files_touched: usize,
+    /// Times that a file was written.
+    pub file_writes: u64,
 }
 
 /// What the output of one process comes to.
@@ -105,7 +105,7 @@ pub struct Report {
     /// What was counted.
     #[serde(flatten)]
     pub counts: Counts,
-    /// The first of the files.
+    /// The first files that were written.
     pub files: Vec<String>,
     /// The beginning of the final words.
     pub text: Option<String>,
@@ -157,13 +157,16 @@ impl Summing {
     }
 
     fn touched(&mut self, path: String) {
-        if self.files.contains(&path) {
-            return;
-        }
-        self.counts.files_touched += 1;
-        if self.files.len() < FILES_NAMED_MAX {
+        self.counts.file_writes += 1;
+        if self.files.len() < FILES_NAMED_MAX && !self.files.contains(&path) {
             self.files.push(path);
         }
+    }
+
+    /// Returns whether nothing at all made sense.
+    #[must_use]
+    pub fn makes_no_sense(&self) -> bool {
+        self.counts.lines > 0 && self.decoder.unknown_lines() == self.counts.lines
     }
 
     /// Returns what it came to. Without the exit it is not known why there is no result.

@@ -263,12 +263,12 @@ fn each_model<'a>(models: Raw<'a>, mut each: impl FnMut(&'a [u8], &ModelUsage<'a
 
 /// Returns what all models together cost; none where it is not told.
 fn spent(models: Raw<'_>) -> Option<f64> {
-    let mut sum = None;
+    let mut sum = 0.0;
     each_model(models, |_, usage| {
-        let cost = usage.cost.number().unwrap_or_default().max(0.0);
-        sum = Some(sum.unwrap_or_default() + cost);
+        sum += usage.cost.number().unwrap_or_default().max(0.0);
     });
-    sum.filter(|sum: &f64| sum.is_finite())
+    // No model at all is told too: then nothing was spent.
+    Some(sum).filter(|sum: &f64| models.is_some() && sum.is_finite())
 }
 
 fn elements(list: Raw<'_>) -> usize {

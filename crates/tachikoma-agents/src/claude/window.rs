@@ -50,7 +50,7 @@ pub struct Windows(Vec<(String, u64)>);
 impl Windows {
     /// Keeps what was told, and returns whether it is news.
     pub fn learn(&mut self, model: &str, window: u64) -> bool {
-        if window == 0 {
+        if window == 0 || model.is_empty() {
             return false;
         }
         if let Some((_, known)) = self.0.iter_mut().find(|(name, _)| name == model) {

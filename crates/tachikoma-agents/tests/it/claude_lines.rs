@@ -321,6 +321,10 @@ fn costs_are_those_of_the_turn_and_not_of_the_whole_conversation() {
         cost(&mut told, 0.0475, Some(0.0023)),
         (0.0023, 0.0475, 0.0023)
     );
+    // A resumed process that failed before it asked anything: no model, no cost.
+    let nothing = r#""is_error":true,"total_cost_usd":2.5,"model_usage_since_last_result":{}"#;
+    let result = ended(&mut Decoder::default(), nothing);
+    assert_eq!((result.cost_usd, result.session_cost_usd), (0.0, 2.5));
     let mut silent = Decoder::default();
     assert_eq!(cost(&mut silent, 0.1, None), (0.1, 0.1, 0.1));
     assert_eq!(cost(&mut silent, 0.3, None), (0.2, 0.3, 0.3));
@@ -394,8 +398,10 @@ fn rare_events_are_told() {
     };
     assert_eq!(observe(&mut decoder, fallback), [expected]);
     let context = r#"{"type":"assistant","message":{"id":"x","model":"<synthetic>","content":[]},"context_usage":{"total_tokens":5,"raw_max_tokens":321},"parent_tool_use_id":null}"#;
+    assert_eq!(observe(&mut decoder, context), [], "of no model");
+    observe(&mut decoder, &assistant("m", 5, 1));
     let expected = Observation::WindowKnown {
-        model: String::new(),
+        model: "claude-sonnet-4-5".into(),
         window: 321,
     };
     assert_eq!(observe(&mut decoder, context), [expected]);
