@@ -1,4 +1,4 @@
-//! Claude Code: how its output (`--output-format stream-json`) reads.
+//! Claude Code: how it is launched, what is said to it, and how its output (`--output-format stream-json`) reads.
 //!
 //! One [`Decoder`] reads one process. It takes a line at a time, never fails, and keeps little: what a line says is
 //! handed on as [`crate::Observation`]s. What is known of the agent's versions and their differences stands beside the
@@ -6,17 +6,21 @@
 
 mod blocks;
 mod decoder;
+mod launch;
 mod limit;
 mod message;
 mod report;
 mod result;
 mod scan;
 mod system;
+mod talk;
 mod window;
 
 pub use decoder::Decoder;
+pub use launch::{ClaudeAgent, Lifetime, Permission};
 pub use limit::resets_at;
 pub use report::{Counts, Exit, Report, Summing};
+pub use talk::line;
 pub use window::{compaction_point, refusal_point, window_of};
 
 /// How much of one line is looked at. Lines above a megabyte are usual (a file that is written, a file as it was before

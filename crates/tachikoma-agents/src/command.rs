@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use crate::{LaunchPlan, Turn};
+use crate::{Input, LaunchPlan, Turn};
 
 /// Any program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,8 @@ impl CommandAgent {
             program,
             args,
             env: self.env.clone(),
-            stdin,
+            env_remove: Vec::new(),
+            input: Input::Whole(stdin),
         }
     }
 }
@@ -56,12 +57,16 @@ mod tests {
             prompt,
             env: vec![("A".into(), "b".into())],
         };
-        let turn = Turn { prompt: "do it" };
+        let turn = Turn {
+            prompt: "do it",
+            ..Turn::default()
+        };
         let plan = |args: &[&str], stdin: &str| LaunchPlan {
             program: "sh".into(),
             args: args.iter().map(Into::into).collect(),
             env: vec![("A".into(), "b".into())],
-            stdin: stdin.to_owned(),
+            env_remove: Vec::new(),
+            input: Input::Whole(stdin.to_owned()),
         };
         assert_eq!(agent(PromptVia::Stdin).plan(&turn), plan(&["-x"], "do it"));
         assert_eq!(

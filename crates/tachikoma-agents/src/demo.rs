@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{LaunchPlan, Observation, Reading, Turn, TurnResult};
+use crate::{Input, LaunchPlan, Observation, Reading, Turn, TurnResult};
 
 /// The scripted agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,8 @@ impl DemoAgent {
             program: words.next().unwrap_or_default(),
             args: words.collect(),
             env: Vec::new(),
-            stdin: turn.prompt.to_owned(),
+            env_remove: Vec::new(),
+            input: Input::Whole(turn.prompt.to_owned()),
         }
     }
 }
@@ -103,6 +104,7 @@ mod tests {
             window: Some(10),
             model: None,
             estimated: false,
+            answering: false,
         };
         for (line, observation) in [
             (

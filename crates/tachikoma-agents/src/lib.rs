@@ -9,6 +9,7 @@ pub mod line;
 mod observation;
 
 pub use claim::claims;
+pub use claude::{ClaudeAgent, Lifetime, Permission};
 pub use command::{CommandAgent, PromptVia};
 pub use demo::{DemoAgent, DemoLine};
 pub use observation::{
@@ -27,13 +28,17 @@ pub enum Agent {
     Command(CommandAgent),
     /// The scripted agent of `tachikoma demo`.
     Demo(DemoAgent),
+    /// Claude Code.
+    Claude(Box<ClaudeAgent>),
 }
 
 /// One turn that an agent is asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Turn<'a> {
-    /// The whole prompt, hand-off included.
+    /// The whole prompt, hand-off included; empty where a conversation is opened that waits for its first one.
     pub prompt: &'a str,
+    /// The conversation to go on in, by the agent's own name for it.
+    pub resume: Option<&'a str>,
 }
 
 /// How to start an agent on a turn.
@@ -45,8 +50,19 @@ pub struct LaunchPlan {
     pub args: Vec<OsString>,
     /// Variables on top of the runner's own.
     pub env: Vec<(OsString, OsString)>,
-    /// What its standard input holds; it ends after that.
-    pub stdin: String,
+    /// Variables that it must not inherit.
+    pub env_remove: Vec<OsString>,
+    /// What it gets to read.
+    pub input: Input,
+}
+
+/// What an agent gets to read on its standard input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// This, and then the end.
+    Whole(String),
+    /// These lines first, and more as the conversation goes on.
+    Lines(Vec<String>),
 }
 
 impl Agent {
@@ -56,6 +72,7 @@ impl Agent {
         match self {
             Self::Command(_) => "command",
             Self::Demo(_) => "demo",
+            Self::Claude(_) => "claude",
         }
     }
 
@@ -63,10 +80,12 @@ impl Agent {
     #[must_use]
     pub fn traits(&self) -> AgentTraits {
         match self {
-            Self::Command(_) => AgentTraits {
-                event_stream: false,
+            Self::Command(_) => AgentTraits::default(),
+            Self::Demo(_) => AgentTraits {
+                event_stream: true,
+                ..AgentTraits::default()
             },
-            Self::Demo(_) => AgentTraits { event_stream: true },
+            Self::Claude(agent) => agent.traits(),
         }
     }
 
@@ -76,6 +95,16 @@ impl Agent {
         match self {
             Self::Command(agent) => agent.plan(turn),
             Self::Demo(agent) => agent.plan(turn),
+            Self::Claude(agent) => agent.plan(turn),
+        }
+    }
+
+    /// Returns what to write to an agent that reads lines. Others have nothing to be told.
+    #[must_use]
+    pub fn line(&self, message: &Message<'_>) -> Option<String> {
+        match self {
+            Self::Command(_) | Self::Demo(_) => None,
+            Self::Claude(_) => Some(claude::line(message)),
         }
     }
 
@@ -86,6 +115,7 @@ impl Agent {
         match self {
             Self::Command(_) => 16 << 10,
             Self::Demo(_) => 4 << 20,
+            Self::Claude(_) => claude::LINE_BYTES_MAX,
         }
     }
 
@@ -95,9 +125,24 @@ impl Agent {
         match self {
             Self::Command(_) => Decoder::Plain,
             Self::Demo(_) => Decoder::Demo,
+            Self::Claude(agent) => Decoder::Claude(Box::new(agent.decoder())),
         }
     }
 }
+
+/// What can be said to an agent while its process is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// A prompt: between two turns the next turn, during one a word to the side.
+    Prompt(&'a str),
+    /// The turn is to end.
+    Interrupt,
+    /// Whether it is there: answered under [`ARE_YOU_THERE`].
+    AreYouThere,
+}
+
+/// The id of the request that asks whether an agent is there.
+pub const ARE_YOU_THERE: &str = "are-you-there";
 
 /// Reads the standard output of one launch, line by line.
 #[derive(Clone, Debug, PartialEq)]

@@ -115,6 +115,8 @@ pub struct Reading {
     pub model: Option<String>,
     /// Whether the agent itself only estimates it.
     pub estimated: bool,
+    /// Whether the model is in the middle of the answer that the reading belongs to.
+    pub answering: bool,
 }
 
 impl Reading {
@@ -170,6 +172,8 @@ pub struct TurnResult {
     pub session_cost_usd: f64,
     /// Tool calls that were not permitted in this turn.
     pub permission_denials: usize,
+    /// Prompts that came too late for this turn and have one of their own.
+    pub queued: u64,
 }
 
 impl TurnResult {
@@ -194,6 +198,7 @@ impl TurnResult {
             cost_usd: 0.0,
             session_cost_usd: 0.0,
             permission_denials: 0,
+            queued: 0,
         }
     }
 }

@@ -27,6 +27,8 @@ pub struct Decoder {
     latest: Latest,
     /// The message that comes in pieces, with the numbers so far: more exact than those of its finished blocks.
     streamed: Streamed,
+    /// The window where the agent does not tell.
+    assumed_window: Option<u64>,
     readings: u64,
     unknown_lines: u64,
 }
@@ -47,6 +49,7 @@ struct Latest {
     model: String,
     tokens: u64,
     estimated: bool,
+    answering: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -69,6 +72,15 @@ impl Decoder {
     pub fn resuming(session_cost_usd: f64) -> Self {
         Self {
             costs: Costs::after(session_cost_usd),
+            ..Self::default()
+        }
+    }
+
+    /// Returns a decoder that takes a model's window for this size unless the agent says otherwise.
+    #[must_use]
+    pub fn assuming(window_tokens: Option<u64>) -> Self {
+        Self {
+            assumed_window: window_tokens,
             ..Self::default()
         }
     }
@@ -155,9 +167,10 @@ impl Decoder {
     #[must_use]
     pub fn window(&self) -> Option<u64> {
         let wanted = self.session.model.as_deref();
+        let assumed = self.assumed_window;
         match self.latest.model.as_str() {
-            "" => wanted.and_then(|model| self.windows.of(model, None)),
-            model => self.windows.of(model, wanted),
+            "" => wanted.and_then(|model| self.windows.of(model, None, assumed)),
+            model => self.windows.of(model, wanted, assumed),
         }
     }
 
@@ -173,6 +186,7 @@ impl Decoder {
             window: self.window(),
             model: Some(self.latest.model.clone()).filter(|model| !model.is_empty()),
             estimated: self.latest.estimated,
+            answering: self.latest.answering,
         }
     }
 
@@ -191,10 +205,18 @@ impl Decoder {
         let mut counted = Usage::default();
         counted.update(usage);
         let model = model.line(NAME_BYTES_MAX).unwrap_or_default();
-        self.measured(&String::from_utf8_lossy(id), &model, counted.tokens(), seen);
+        let id = String::from_utf8_lossy(id);
+        self.measured(&id, &model, counted.tokens(), false, seen);
     }
 
-    fn measured(&mut self, id: &str, model: &str, tokens: u64, seen: &mut Vec<Observation>) {
+    fn measured(
+        &mut self,
+        id: &str,
+        model: &str,
+        tokens: u64,
+        answering: bool,
+        seen: &mut Vec<Observation>,
+    ) {
         // No request is empty: a service that counts nothing says 0.
         if tokens == 0 {
             return;
@@ -202,9 +224,10 @@ impl Decoder {
         let again = !id.is_empty() && self.latest.id == id;
         if !again {
             self.readings += 1;
-        } else if self.latest.tokens == tokens {
+        } else if self.latest.tokens == tokens && self.latest.answering == answering {
             return;
         }
+        self.latest.answering = answering;
         self.latest.id.clear();
         self.latest.id.push_str(id);
         self.latest.model.clear();
@@ -219,6 +242,7 @@ impl Decoder {
         self.latest.id.clear();
         self.latest.tokens = tokens;
         self.latest.estimated = true;
+        self.latest.answering = false;
         seen.push(Observation::Measured(self.latest_reading()));
     }
 
@@ -235,11 +259,13 @@ impl Decoder {
             Some(Walk::On)
         })?;
         let (mut kind, mut message, mut usage) = (Raw::default(), Raw::default(), Raw::default());
+        let mut delta = Raw::default();
         event.scan().object(|key, scan| {
             let field = match key {
                 b"type" => &mut kind,
                 b"message" => &mut message,
                 b"usage" => &mut usage,
+                b"delta" => &mut delta,
                 _ => return scan.skip(),
             };
             *field = scan.value()?;
@@ -248,13 +274,20 @@ impl Decoder {
         if parent.is_some() {
             return Some(());
         }
-        match kind.bare()? {
-            b"message_start" => self.message_started(message)?,
-            b"message_delta" => self.streamed.usage.update(usage),
+        let answering = match kind.bare()? {
+            b"message_start" => {
+                self.message_started(message)?;
+                true
+            }
+            b"message_delta" => {
+                self.streamed.usage.update(usage);
+                // An answer that calls no tool is the last one of its turn: it is over with the result.
+                stop_reason(delta).bare() != Some(b"tool_use")
+            }
             _ => return Some(()),
-        }
+        };
         let Streamed { id, model, usage } = std::mem::take(&mut self.streamed);
-        self.measured(&id, &model, usage.tokens(), seen);
+        self.measured(&id, &model, usage.tokens(), answering, seen);
         self.streamed = Streamed { id, model, usage };
         Some(())
     }
@@ -422,4 +455,17 @@ fn word(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = bytes.iter().position(|byte| !plain(byte))?;
     let (word, rest) = bytes.split_at(end);
     Some((word, rest.strip_prefix(b"\"")?))
+}
+
+fn stop_reason(delta: Raw<'_>) -> Raw<'_> {
+    let mut reason = Raw::default();
+    // A delta that is no object has none.
+    let _ = delta.scan().object(|key, scan| {
+        let value = scan.value()?;
+        if key == b"stop_reason" {
+            reason = value;
+        }
+        Some(Walk::On)
+    });
+    reason
 }

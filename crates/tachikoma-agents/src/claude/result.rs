@@ -70,6 +70,7 @@ struct Fields<'a> {
     models: Raw<'a>,
     models_since: Raw<'a>,
     denials: Raw<'a>,
+    queued: Raw<'a>,
 }
 
 impl<'a> Fields<'a> {
@@ -91,6 +92,7 @@ impl<'a> Fields<'a> {
                 b"modelUsage" => &mut fields.models,
                 b"model_usage_since_last_result" => &mut fields.models_since,
                 b"permission_denials" => &mut fields.denials,
+                b"queued_turn_count" => &mut fields.queued,
                 _ => return scan.skip(),
             };
             *field = scan.value()?;
@@ -223,6 +225,7 @@ impl Decoder {
             cost_usd: rounded(cost),
             session_cost_usd: rounded(total.unwrap_or_default()),
             permission_denials: elements(fields.denials),
+            queued: fields.queued.count().unwrap_or_default(),
         };
         self.ended(result, seen);
         Some(true)

@@ -4,7 +4,7 @@
 const COMPACTION_RESERVE_TOKENS: u64 = 33_000;
 
 /// With compaction off, the agent refuses to go on so many tokens below the window.
-const REFUSAL_RESERVE_TOKENS: u64 = 23_000;
+pub(super) const REFUSAL_RESERVE_TOKENS: u64 = 23_000;
 
 /// A loop meets a handful of models. More would be a fault of what is read, and is not kept.
 const MODELS_MAX: usize = 32;
@@ -65,7 +65,9 @@ impl Windows {
 
     /// Returns the window of the model of a message. `wanted` is the model that was asked for: it may have the mark of
     /// the large window, which messages leave out.
-    pub fn of(&self, model: &str, wanted: Option<&str>) -> Option<u64> {
+    ///
+    /// What was told comes first, then what is `assumed`, then what the name tells.
+    pub fn of(&self, model: &str, wanted: Option<&str>, assumed: Option<u64>) -> Option<u64> {
         let marked = wanted.filter(|wanted| wanted.strip_suffix(LARGE_MARK) == Some(model));
         let told = |name: &str| {
             let mut known = self.0.iter();
@@ -74,6 +76,7 @@ impl Windows {
         marked
             .and_then(told)
             .or_else(|| told(model))
+            .or(assumed)
             .or_else(|| window_of(marked.unwrap_or(model)))
     }
 }
@@ -103,17 +106,22 @@ mod tests {
     #[test]
     fn what_was_told_wins_over_names_and_the_mark_over_its_absence() {
         let mut windows = Windows::default();
-        assert_eq!(windows.of("claude-opus-5-5", None), Some(LARGE_TOKENS));
+        assert_eq!(
+            windows.of("claude-opus-5-5", None, None),
+            Some(LARGE_TOKENS)
+        );
         assert!(windows.learn("claude-opus-5-5", 300_000));
         assert!(!windows.learn("claude-opus-5-5", 300_000), "no news");
         assert!(!windows.learn("claude-opus-5-5", 0), "no window");
-        assert_eq!(windows.of("claude-opus-5-5", None), Some(300_000));
+        assert_eq!(windows.of("claude-opus-5-5", None, None), Some(300_000));
 
         let (model, wanted) = ("claude-sonnet-4-5", Some("claude-sonnet-4-5[1m]"));
-        assert_eq!(windows.of(model, None), Some(USUAL_TOKENS));
-        assert_eq!(windows.of(model, wanted), Some(LARGE_TOKENS));
+        assert_eq!(windows.of(model, None, None), Some(USUAL_TOKENS));
+        assert_eq!(windows.of(model, wanted, None), Some(LARGE_TOKENS));
+        assert_eq!(windows.of(model, None, Some(5)), Some(5));
         assert!(windows.learn("claude-sonnet-4-5[1m]", 900_000));
-        assert_eq!(windows.of(model, wanted), Some(900_000));
+        assert_eq!(windows.of(model, wanted, Some(5)), Some(900_000));
+        assert_eq!(windows.of(model, wanted, None), Some(900_000));
     }
 
     #[test]

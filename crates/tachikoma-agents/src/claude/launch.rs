@@ -1,0 +1,231 @@
+//! How Claude Code is started. Why each argument and variable is there stands in `docs/agents/claude-code.md`.
+
+use std::ffi::OsString;
+
+use tachikoma_core::policy::AgentTraits;
+
+use super::{Decoder, talk, window};
+use crate::{Input, LaunchPlan, Message, Turn};
+
+/// Claude Code, configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaudeAgent {
+    /// The program and arguments that go before all others; not empty.
+    pub program: Vec<OsString>,
+    /// Arguments of the user's own.
+    pub args: Vec<OsString>,
+    /// Variables of the user's own.
+    pub env: Vec<(OsString, OsString)>,
+    /// The model, in the agent's words.
+    pub model: Option<String>,
+    /// What it may do without asking.
+    pub permission: Permission,
+    /// Whether it runs as root, who is refused some things.
+    pub root: bool,
+    /// How long one process lives.
+    pub lifetime: Lifetime,
+    /// Whether the fill of the context is managed from outside, so that it must not compact it by itself.
+    pub context_is_managed: bool,
+    /// The window where it does not say.
+    pub window_tokens: Option<u64>,
+}
+
+/// What an agent may do without asking.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Permission {
+    /// Change files in the work tree; everything else that asks is denied.
+    #[default]
+    Safe,
+    /// Everything.
+    Bypass,
+}
+
+/// How long one process lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lifetime {
+    /// As long as its conversation.
+    #[default]
+    Session,
+    /// One turn.
+    Turn,
+}
+
+/// What the agent may call in any case: the loop's own commands.
+const OWN_COMMANDS: [&str; 3] = [
+    "Bash(tachikoma note:*)",
+    "Bash(tachikoma done:*)",
+    "Bash(tachikoma status:*)",
+];
+
+/// Variables by which the agent takes itself for the child of another session of its own.
+const INHERITED: [&str; 5] = [
+    "CLAUDECODE",
+    "CLAUDE_CODE_ENTRYPOINT",
+    "CLAUDE_CODE_SSE_PORT",
+    "CLAUDE_CODE_SESSION_ID",
+    "CLAUDE_CODE_RESUME_INTERRUPTED_TURN",
+];
+
+impl ClaudeAgent {
+    pub(crate) fn traits(&self) -> AgentTraits {
+        AgentTraits {
+            event_stream: true,
+            persistent: self.lifetime == Lifetime::Session,
+            steerable: true,
+            refuses_before: self
+                .context_is_managed
+                .then_some(window::REFUSAL_RESERVE_TOKENS),
+        }
+    }
+
+    pub(crate) fn decoder(&self) -> Decoder {
+        Decoder::assuming(self.window_tokens)
+    }
+
+    pub(crate) fn plan(&self, turn: &Turn<'_>) -> LaunchPlan {
+        let mut words = self.program.iter().cloned();
+        let program = words.next().unwrap_or_default();
+        let mut args: Vec<OsString> = words.collect();
+        args.extend(self.arguments(turn));
+        let mut lines = vec![talk::line(&Message::AreYouThere)];
+        if !turn.prompt.is_empty() {
+            lines.push(talk::line(&Message::Prompt(turn.prompt)));
+        }
+        LaunchPlan {
+            program,
+            args,
+            env: self.variables(),
+            env_remove: INHERITED.iter().map(Into::into).collect(),
+            input: Input::Lines(lines),
+        }
+    }
+
+    fn arguments(&self, turn: &Turn<'_>) -> Vec<OsString> {
+        let mut args: Vec<OsString> = [
+            "-p",
+            "--input-format",
+            "stream-json",
+            "--output-format",
+            "stream-json",
+            "--verbose",
+            "--include-partial-messages",
+        ]
+        .iter()
+        .map(Into::into)
+        .collect();
+        if let Some(model) = &self.model {
+            args.extend(["--model".into(), model.into()]);
+        }
+        if let Some(conversation) = turn.resume {
+            args.extend(["--resume".into(), conversation.into()]);
+        }
+        args.extend(self.args.iter().cloned());
+        // Last, because the list of tools takes everything that follows it.
+        match self.permission {
+            Permission::Bypass => args.push("--dangerously-skip-permissions".into()),
+            Permission::Safe => {
+                args.extend(["--permission-mode", "acceptEdits", "--allowedTools"].map(Into::into));
+                args.extend(OWN_COMMANDS.map(Into::into));
+            }
+        }
+        args
+    }
+
+    fn variables(&self) -> Vec<(OsString, OsString)> {
+        let mut env: Vec<(OsString, OsString)> = Vec::new();
+        let mut set = |name: &str, value: &str| env.push((name.into(), value.into()));
+        // A result is the end of a turn only if nothing goes on in the background.
+        set("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS", "1");
+        // A new version in the middle of the night would be another agent.
+        set("DISABLE_AUTOUPDATER", "1");
+        if self.context_is_managed {
+            set("DISABLE_AUTO_COMPACT", "1");
+        }
+        if self.root && self.permission == Permission::Bypass {
+            set("IS_SANDBOX", "1");
+        }
+        env.extend(self.env.iter().cloned());
+        env
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent() -> ClaudeAgent {
+        ClaudeAgent {
+            program: vec!["claude".into()],
+            args: vec!["--add-dir".into(), "../lib".into()],
+            env: vec![("A".into(), "b".into())],
+            model: Some("claude-sonnet-4-5".to_owned()),
+            permission: Permission::Safe,
+            root: true,
+            lifetime: Lifetime::Session,
+            context_is_managed: true,
+            window_tokens: None,
+        }
+    }
+
+    fn shown(agent: &ClaudeAgent, turn: &Turn<'_>) -> String {
+        let plan = agent.plan(turn);
+        let words = |list: &[OsString]| -> Vec<String> {
+            list.iter()
+                .map(|w| w.to_string_lossy().into_owned())
+                .collect()
+        };
+        let env: Vec<String> = plan
+            .env
+            .iter()
+            .map(|(k, v)| format!("{}={}", k.to_string_lossy(), v.to_string_lossy()))
+            .collect();
+        let Input::Lines(lines) = plan.input else {
+            panic!("it reads lines")
+        };
+        format!(
+            "{}\n{} {}\n{}",
+            env.join(" "),
+            plan.program.to_string_lossy(),
+            words(&plan.args).join(" "),
+            lines.concat().trim_end()
+        )
+    }
+
+    #[test]
+    fn the_launch_is_what_the_settings_say() {
+        let turn = Turn {
+            prompt: "do it",
+            resume: None,
+        };
+        insta::assert_snapshot!(shown(&agent(), &turn), @"
+    CLAUDE_CODE_DISABLE_BACKGROUND_TASKS=1 DISABLE_AUTOUPDATER=1 DISABLE_AUTO_COMPACT=1 A=b
+    claude -p --input-format stream-json --output-format stream-json --verbose --include-partial-messages --model claude-sonnet-4-5 --add-dir ../lib --permission-mode acceptEdits --allowedTools Bash(tachikoma note:*) Bash(tachikoma done:*) Bash(tachikoma status:*)
+    {\"request\":{\"detail\":\"summary\",\"subtype\":\"get_context_usage\"},\"request_id\":\"are-you-there\",\"type\":\"control_request\"}
+    {\"message\":{\"content\":\"do it\",\"role\":\"user\"},\"type\":\"user\"}
+    ");
+        let bypassing = ClaudeAgent {
+            permission: Permission::Bypass,
+            context_is_managed: false,
+            ..agent()
+        };
+        let opened = Turn {
+            prompt: "",
+            resume: Some("c1"),
+        };
+        insta::assert_snapshot!(shown(&bypassing, &opened), @"
+    CLAUDE_CODE_DISABLE_BACKGROUND_TASKS=1 DISABLE_AUTOUPDATER=1 IS_SANDBOX=1 A=b
+    claude -p --input-format stream-json --output-format stream-json --verbose --include-partial-messages --model claude-sonnet-4-5 --resume c1 --add-dir ../lib --dangerously-skip-permissions
+    {\"request\":{\"detail\":\"summary\",\"subtype\":\"get_context_usage\"},\"request_id\":\"are-you-there\",\"type\":\"control_request\"}
+    ");
+    }
+
+    #[test]
+    fn it_refuses_prompts_only_where_it_may_not_compact() {
+        assert_eq!(agent().traits().refuses_before, Some(23_000));
+        let compacting = ClaudeAgent {
+            context_is_managed: false,
+            ..agent()
+        };
+        assert_eq!(compacting.traits().refuses_before, None);
+    }
+}

@@ -1,0 +1,51 @@
+//! What is said to Claude Code on its standard input: one JSON object per line. Anything else would end it.
+
+use serde_json::json;
+
+use crate::{ARE_YOU_THERE, Message};
+
+/// Returns a message as the line to write.
+#[must_use]
+pub fn line(message: &Message<'_>) -> String {
+    let value = match message {
+        Message::Prompt(prompt) => json!({
+            "type": "user",
+            "message": { "role": "user", "content": prompt },
+        }),
+        Message::Interrupt => request("interrupt", json!({ "subtype": "interrupt" })),
+        // Answered without a request to the model, and with the size of the window.
+        Message::AreYouThere => request(
+            ARE_YOU_THERE,
+            json!({ "subtype": "get_context_usage", "detail": "summary" }),
+        ),
+    };
+    let mut line = value.to_string();
+    line.push('\n');
+    line
+}
+
+fn request(id: &str, request: serde_json::Value) -> serde_json::Value {
+    json!({ "type": "control_request", "request_id": id, "request": request })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_is_one_line_whatever_is_in_it() {
+        let prompt = "two\nlines, \"quotes\", \u{2028} and \0";
+        for message in [
+            Message::Prompt(prompt),
+            Message::Interrupt,
+            Message::AreYouThere,
+        ] {
+            let line = line(&message);
+            assert_eq!(line.matches('\n').count(), 1, "{line}");
+            let value: serde_json::Value = serde_json::from_str(&line).expect("it is JSON");
+            if let Message::Prompt(_) = message {
+                assert_eq!(value["message"]["content"], prompt);
+            }
+        }
+    }
+}
