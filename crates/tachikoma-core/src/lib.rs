@@ -55,7 +55,7 @@ pub use exit::{Exit, Leftover};
 pub use handoff::{WorkTree, checkpoint, handoff};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use input::{Input, LoopCommand, News, TurnEnd, Urgency};
-pub use launch::{Launch, Override, PromptSource, Resumption, Runner};
+pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
 pub use outcome::{
     Failure, IterationOutcome, IterationReport, Outcome, RebootReason, Stop, Timeout,
 };

@@ -91,6 +91,7 @@ const EXPECTED: &[&str] = &[
     "stale news",
     "SegmentOpened",
     "Started",
+    "ConfigChanged",
     "PauseRequested",
     "PauseWithdrawn",
     "Paused",

@@ -24,6 +24,7 @@ impl World {
             | Input::Agent { .. }
             | Input::HooksRan { .. }
             | Input::Decline { .. }
+            | Input::Broken { .. }
             | Input::StoodStill { .. }
             | Input::Set { .. }
             | Input::Trouble { .. }
@@ -248,6 +249,7 @@ impl World {
             | Input::Shutdown { .. }
             | Input::HooksRan { .. }
             | Input::Decline { .. }
+            | Input::Broken { .. }
             | Input::StoodStill { .. }
             | Input::Set { .. }
             | Input::Note { .. }
