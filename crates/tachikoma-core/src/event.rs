@@ -159,6 +159,11 @@ pub enum LoopEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
+    /// The agent was not permitted to call a tool.
+    ToolDenied {
+        /// The tool.
+        name: String,
+    },
     /// The agent changed a file for the first time in this session.
     FileTouched {
         /// Which one.

@@ -194,6 +194,11 @@ pub enum News {
         /// What went wrong, where something did.
         error: Option<String>,
     },
+    /// It was not permitted to call a tool.
+    Denied {
+        /// The tool.
+        tool: String,
+    },
     /// It changed a file.
     Touched {
         /// Which one.
@@ -209,6 +214,8 @@ pub enum News {
         claimed: bool,
         /// What it left behind.
         leftovers: Vec<Leftover>,
+        /// Its last line on standard error.
+        last_words: Option<String>,
     },
     /// The guard died, and every process of the agent was ended.
     GuardLost,

@@ -181,6 +181,9 @@ pub enum Failure {
     NoResult {
         /// How.
         exit: Exit,
+        /// Its last line on standard error.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        last_words: Option<String>,
     },
     /// The agent itself reported that its turn went wrong.
     Reported {
@@ -223,8 +226,12 @@ impl fmt::Display for Failure {
                     None => Ok(()),
                 }
             }
-            Self::NoResult { exit } => {
-                write!(f, "the agent ended with {exit} and without a final result")
+            Self::NoResult { exit, last_words } => {
+                write!(f, "the agent ended with {exit} and without a final result")?;
+                match last_words {
+                    Some(words) => write!(f, "; its last words: {words}"),
+                    None => Ok(()),
+                }
             }
             Self::NotLaunched { reason } => f.write_str(reason),
             Self::TimedOut { timeout } => timeout.fmt(f),

@@ -5,17 +5,24 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tachikoma_agents::{Agent, CommandAgent, DemoAgent, PromptVia};
+use tachikoma_agents::{
+    Agent, ClaudeAgent, CommandAgent, DemoAgent, Lifetime, Permission, PromptVia,
+};
 use tachikoma_core::policy::{RebootRules, Timeouts};
 use tachikoma_core::{Launch, LoopId, Policy};
 
 use crate::process::Adoption;
-use crate::settings::{AgentName, HumanDuration, PromptChannel, Settings};
+use crate::settings::{
+    self, AgentName, Hook, HumanDuration, Moment, PromptChannel, RebootMode, Settings,
+};
 use crate::store::recover::Loss;
 use crate::store::{RALPH_DIR, temporary};
 
 /// Room is made by a person or a clean-up job; who has not come by then will not come soon.
 pub const DISK_FULL_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// What hooks may take beyond their own limits before they are given up together: to be ended, and to say so.
+const HOOKS_SLACK: Duration = Duration::from_secs(10);
 
 /// Everything a [`LoopRunner`](crate::LoopRunner) needs to know.
 #[derive(Clone, Debug)]
@@ -71,11 +78,38 @@ impl LoopConfig {
             AgentName::Demo => Ok(Agent::Demo(DemoAgent {
                 program: self.demo.clone(),
             })),
-            name @ (AgentName::Claude
-            | AgentName::OpenCode
-            | AgentName::Codex
-            | AgentName::Gemini
-            | AgentName::Acp) => Err(AgentError::NotBuilt(name)),
+            AgentName::Claude => Ok(Agent::Claude(Box::new(self.claude_agent()))),
+            name
+            @ (AgentName::OpenCode | AgentName::Codex | AgentName::Gemini | AgentName::Acp) => {
+                Err(AgentError::NotBuilt(name))
+            }
+        }
+    }
+
+    fn claude_agent(&self) -> ClaudeAgent {
+        let own = &self.settings.agents.claude;
+        let session = &self.settings.session;
+        ClaudeAgent {
+            program: vec![session.claude_command.clone().into()],
+            args: own.args.iter().map(Into::into).collect(),
+            env: own
+                .env
+                .iter()
+                .map(|(name, value)| (name.into(), value.expose().into()))
+                .collect(),
+            model: own.model.clone(),
+            permission: match own.permission {
+                settings::Permission::Safe => Permission::Safe,
+                settings::Permission::Bypass => Permission::Bypass,
+            },
+            root: rustix::process::geteuid().is_root(),
+            lifetime: if session.fresh_each_iteration {
+                Lifetime::Turn
+            } else {
+                Lifetime::Session
+            },
+            context_is_managed: self.reboot_rules().manages_context(),
+            window_tokens: Some(self.settings.context.window_tokens).filter(|tokens| *tokens > 0),
         }
     }
 
@@ -119,15 +153,9 @@ impl LoopConfig {
                 graceful: time(&session.graceful_timeout),
                 ..Timeouts::default()
             },
-            reboot: RebootRules {
-                enabled: settings.reboot.enabled,
-                on_redline: settings.reboot.triggers.on_redline,
-                redline_percent: settings.context_redline_percent.get(),
-                after_iterations: settings.reboot.triggers.after_iterations,
-                max_reboots: settings.reboot.max_restarts,
-                // `reboot.mode` is not built yet: every reboot is graceful.
-                immediate: false,
-            },
+            reboot: self.reboot_rules(),
+            persist_sessions: session.persist_sessions,
+            fresh_each_iteration: session.fresh_each_iteration,
             ..Policy::default()
         }
     }
@@ -139,6 +167,41 @@ impl LoopConfig {
             self.working_dir.clone()
         } else {
             temporary::root(&self.temporary_dir, loop_id)
+        }
+    }
+
+    fn reboot_rules(&self) -> RebootRules {
+        let settings = &self.settings;
+        let reboot = &settings.reboot;
+        let context = &settings.context;
+        let hooks = |enabled: bool, point: Moment| {
+            let wanted = |hook: &&Hook| enabled && hook.on == point;
+            let limits = settings.hook.iter().filter(wanted).map(|h| h.timeout.get());
+            let together: Duration = limits.sum();
+            // A little more than all of them together: each has its own limit, and tells of it.
+            (!together.is_zero()).then(|| together + HOOKS_SLACK)
+        };
+        RebootRules {
+            enabled: reboot.enabled,
+            on_redline: reboot.triggers.on_redline,
+            redline_percent: settings.context_redline_percent.get(),
+            warning_percent: context.warning_percent.get(),
+            hard_limit_percent: context.hard_limit_percent.get(),
+            tool_call_threshold: context.tool_call_threshold,
+            on_degradation: reboot.triggers.on_degradation,
+            after_iterations: reboot.triggers.after_iterations,
+            after_duration: reboot.triggers.after_duration.map(|d| d.get()),
+            max_reboots: reboot.max_restarts,
+            immediate: reboot.mode == RebootMode::Immediate,
+            min_interval: reboot.min_reboot_interval.get(),
+            max_per_hour: reboot.max_reboots_per_hour,
+            failure_cooldown: reboot.failure_cooldown.get(),
+            max_failures: reboot.max_consecutive_failures,
+            graceful_delay: reboot.graceful_delay.get(),
+            ask_hand_off: reboot.preserve_summary,
+            hooks_before: hooks(reboot.enable_pre_hooks, Moment::BeforeReboot),
+            hooks_after: hooks(reboot.enable_post_hooks, Moment::AfterReboot),
+            ..RebootRules::default()
         }
     }
 

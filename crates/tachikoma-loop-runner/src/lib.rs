@@ -6,7 +6,8 @@ compile_error!(
     "Tachikoma does not run on Windows: it needs Unix signals and process groups. Use it inside WSL."
 );
 
-pub mod clock;
+pub mod advice;
+mod clock;
 pub mod config;
 pub mod control;
 mod error;

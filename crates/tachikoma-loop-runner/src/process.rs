@@ -21,7 +21,7 @@ mod spawn;
 
 pub use children::wake_children;
 pub use guard::{Guard, GuardError, GuardNews, GuardOptions, Spawn};
-pub use input::{input, output};
+pub use input::{input, lines, output};
 pub use orphans::is_descendant;
 pub use protocol::SpawnSubject;
 pub use serve::serve;

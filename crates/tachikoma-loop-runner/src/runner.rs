@@ -4,6 +4,7 @@
 mod effects;
 mod failure;
 mod heal;
+mod hooks;
 mod news;
 mod open;
 mod room;
@@ -14,7 +15,9 @@ mod upkeep;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
+use regex::Regex;
 use rustix::process::WaitOptions;
 use tachikoma_agents::Agent;
 use tachikoma_core::{
@@ -42,6 +45,9 @@ pub use open::{Basis, Found, OpenError};
 
 use failure::Cut;
 
+/// How long an agent may take to end by itself at the end of a run: it has only to notice that its input has ended.
+const LET_GO_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Runs a loop in a working directory, which it holds locked as long as it lives.
 ///
 /// The future of [`LoopRunner::run`] writes small files and syncs them in place: on a runtime that serves others too,
@@ -51,6 +57,8 @@ pub struct LoopRunner {
     config: LoopConfig,
     agent: Agent,
     policy: Policy,
+    /// Words of the agent that call for a reboot.
+    patterns: Vec<Regex>,
     state: State,
     clock: Clock,
     journal: Journal,
@@ -368,8 +376,30 @@ impl LoopRunner {
         }
     }
 
+    /// Lets an agent go that ends by itself when nothing more is asked of it: it saves its conversation on the way out.
+    async fn let_go(&mut self) {
+        let (Some(guard), Some(launch)) = (&mut self.guard, &mut self.launch) else {
+            return;
+        };
+        if !launch.listens() || launch.exit.is_some() {
+            return;
+        }
+        launch.end_input();
+        let gone = async {
+            loop {
+                match guard.next().await {
+                    GuardNews::Exited { .. } | GuardNews::Lost { .. } => return,
+                    GuardNews::Spawned { .. } | GuardNews::SpawnFailed { .. } => {}
+                }
+            }
+        };
+        // Whoever takes longer than that is not on the way out.
+        let _ = tokio::time::timeout(LET_GO_TIMEOUT, gone).await;
+    }
+
     /// Ends whatever is left of the run. The journal stays open for the next one.
     async fn put_away(&mut self) {
+        self.let_go().await;
         if let Some(guard) = self.guard.take() {
             guard.finish().await;
         }

@@ -2,5 +2,8 @@
 
 pub(crate) mod process;
 pub mod pump;
+mod reader;
+mod screen;
+pub(crate) mod talk;
 pub mod transcript;
 pub mod transcripts;

@@ -40,6 +40,7 @@ impl State {
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::ConfigChanged { .. }
             | LoopEvent::LeftoversEnded { .. }
+            | LoopEvent::ToolDenied { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }

@@ -59,6 +59,7 @@ impl Turn<'_> {
                     self.interrupt_at_boundary();
                 }
             }
+            News::Denied { tool } => self.record(LoopEvent::ToolDenied { name: tool }),
             News::Touched { path } => {
                 if !self.state.session.knows_file(&path) {
                     self.record(LoopEvent::FileTouched { path });
@@ -69,7 +70,11 @@ impl Turn<'_> {
                 exit,
                 claimed,
                 leftovers,
-            } => self.exited(work, exit, claimed, leftovers),
+                last_words,
+            } => {
+                self.leftovers(leftovers);
+                self.exited(work, exit, claimed, last_words);
+            }
             News::GuardLost => {
                 let succeeded = work.result.as_ref().is_some_and(|result| result.success);
                 let failure = (!succeeded).then_some(Failure::GuardLost);
@@ -94,6 +99,7 @@ impl Turn<'_> {
             | News::Measured { .. }
             | News::ToolStarted { .. }
             | News::ToolEnded { .. }
+            | News::Denied { .. }
             | News::Touched { .. }
             | News::Resulted(_) => {}
         }
@@ -137,15 +143,14 @@ impl Turn<'_> {
         }
     }
 
-    fn exited(&mut self, work: &Work, exit: Exit, claimed: bool, leftovers: Vec<Leftover>) {
-        self.leftovers(leftovers);
+    fn exited(&mut self, work: &Work, exit: Exit, claimed: bool, last_words: Option<String>) {
         let failure = match &work.result {
             Some(result) if result.success => None,
             Some(result) => Some(Failure::Reported {
                 exit: Some(exit),
                 reason: result.reason.clone(),
             }),
-            None if self.policy.agent.event_stream => Some(Failure::NoResult { exit }),
+            None if self.policy.agent.event_stream => Some(Failure::NoResult { exit, last_words }),
             None if exit.is_success() => None,
             None => Some(Failure::Exited { exit }),
         };

@@ -185,6 +185,7 @@ impl Turn<'_> {
             | News::Output
             | News::ToolStarted { .. }
             | News::ToolEnded { .. }
+            | News::Denied { .. }
             | News::Touched { .. } => {}
         }
     }

@@ -310,6 +310,9 @@ fn news() -> Vec<News> {
             id: "t".to_owned(),
             error: None,
         },
+        News::Denied {
+            tool: "Bash".to_owned(),
+        },
         News::Touched {
             path: "a.rs".to_owned(),
         },
@@ -368,6 +371,7 @@ fn news_name(news: &News) -> String {
         News::Measured { context, .. } => format!("measured {}%", context.percent()),
         News::ToolStarted { .. } => "tool started".to_owned(),
         News::ToolEnded { .. } => "tool ended".to_owned(),
+        News::Denied { .. } => "denied".to_owned(),
         News::Touched { .. } => "touched".to_owned(),
         News::Resulted(end) if end.success => "resulted".to_owned(),
         News::Resulted(_) => "result: failure".to_owned(),

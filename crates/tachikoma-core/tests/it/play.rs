@@ -267,6 +267,7 @@ pub fn exited(exit: Exit, claimed: bool) -> News {
         exit,
         claimed,
         leftovers: Vec::new(),
+        last_words: None,
     }
 }
 

@@ -106,6 +106,7 @@ const EXPECTED: &[&str] = &[
     "SessionNamed",
     "OutputSeen",
     "WrapUpAdvised",
+    "ToolDenied",
     "FileTouched",
     "Noted",
     "HandOffRequested",

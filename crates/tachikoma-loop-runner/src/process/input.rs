@@ -4,7 +4,7 @@ use std::io::{self, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::{fs, fs::File};
 
-use tokio::net::unix::pipe::Receiver;
+use tokio::net::unix::pipe::{Receiver, Sender};
 
 /// Returns a standard input from which an agent reads `bytes` and then sees the end.
 ///
@@ -21,6 +21,15 @@ pub fn input(bytes: &[u8]) -> io::Result<OwnedFd> {
     file.write_all(bytes)?;
     file.rewind()?;
     Ok(file.into())
+}
+
+/// Returns a pipe for an agent that reads lines as they come: the end for the agent and the end that the runner writes.
+///
+/// # Errors
+/// If the system refuses the pipe; needs a Tokio runtime.
+pub fn lines() -> io::Result<(OwnedFd, Sender)> {
+    let (read, write) = cloexec_pipe()?;
+    Ok((read, Sender::from_owned_fd(write)?))
 }
 
 /// Returns a pipe for one output stream: the end that the runner reads and the end for the agent.

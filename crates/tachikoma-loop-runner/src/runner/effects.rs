@@ -4,15 +4,19 @@ use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
-use tachikoma_agents::{LaunchPlan, Turn};
-use tachikoma_core::{Effect, Generation, Input, News, SessionNo, handoff};
+use tachikoma_agents::{self as agents, LaunchPlan, Message, Turn};
+use tachikoma_core::{
+    Effect, Generation, Input, News, Rung, SessionNo, TurnEnd, WorkTree, handoff,
+};
 
 use super::LoopRunner;
+use crate::advice;
 use crate::error::chain;
-use crate::process::{Spawn, SpawnSubject, input, output};
+use crate::process::{Spawn, SpawnSubject, input, lines, output};
 use crate::prompt;
 use crate::session::process::LiveLaunch;
 use crate::session::pump::Pump;
+use crate::session::talk::Talk;
 use crate::session::transcript::Transcript;
 use crate::store::{StoreError, check_dir, make_dir};
 
@@ -25,76 +29,202 @@ impl LoopRunner {
                 iteration,
                 attempt,
                 session,
+                resume,
             } => {
-                // The reader of a launch that came to nothing.
-                if let Some(before) = self.launch.take()
-                    && let Some(reason) = before.join().await
-                {
-                    return self.queue.push_back(Input::Broken { reason });
-                }
-                if let Err(reason) = self.launch(generation, iteration, attempt, session) {
-                    self.queue.push_back(Input::Agent {
-                        generation,
-                        news: News::NotLaunched { reason },
-                    });
-                }
+                let turn = Ordered {
+                    iteration,
+                    attempt,
+                    session,
+                };
+                self.launch(generation, Some(turn), resume).await;
             }
-            Effect::Signal { generation, rung } => {
-                if let Some(guard) = &mut self.guard {
-                    guard.signal(generation.0, rung);
-                }
-            }
-            // A session of a process that lives for one turn is a number: there is nothing to open.
-            Effect::Renew { session } => self.queue.push_back(Input::Renewed {
+            Effect::Open {
+                generation,
+                session: _,
+            } => self.launch(generation, None, None).await,
+            Effect::Prompt {
+                generation,
+                iteration,
+                attempt,
                 session,
-                result: Ok(None),
-            }),
+            } => {
+                let turn = Ordered {
+                    iteration,
+                    attempt,
+                    session,
+                };
+                self.prompt(generation, turn);
+            }
+            Effect::Advise {
+                generation,
+                percent,
+            } => {
+                let words = advice::wrap_up(percent);
+                self.say(generation, &Message::Prompt(&words));
+            }
+            Effect::AskHandOff { generation } => {
+                self.say(generation, &Message::Prompt(advice::ASK_HAND_OFF));
+            }
+            Effect::Close { generation } => {
+                if let Some(launch) = self.launch_of(generation) {
+                    launch.end_input();
+                }
+            }
+            Effect::Signal { generation, rung } => self.signal(generation, rung),
+            Effect::RunHooks { point, reason } => self.run_hooks(point, &reason),
             Effect::Reply { ticket, answer } => {
                 if let Some(reply) = self.tickets.remove(&ticket) {
                     // Whoever asked may have gone.
                     let _ = reply.send(answer);
                 }
             }
-            // The run ends by the state itself; the guard may go ahead while the rest is put away.
+            // The run ends by the state itself; the guard may go ahead while the rest is put away, unless the agent can
+            // be asked to go by itself.
             Effect::Finish => {
-                if let Some(guard) = &mut self.guard {
+                let polite = self.launch.as_ref().is_some_and(LiveLaunch::listens);
+                if let Some(guard) = self.guard.as_mut().filter(|_| !polite) {
                     guard.dismiss();
                 }
             }
         }
     }
 
-    fn launch(
-        &mut self,
-        generation: Generation,
-        iteration: u32,
-        attempt: u32,
-        session: SessionNo,
-    ) -> Result<(), String> {
+    fn launch_of(&mut self, generation: Generation) -> Option<&mut LiveLaunch> {
+        let launch = self.launch.as_mut();
+        launch.filter(|launch| launch.generation == generation)
+    }
+
+    /// Says something to an agent that listens. One that does not hear it will be noticed by its silence.
+    fn say(&mut self, generation: Generation, message: &Message<'_>) {
+        let Some(line) = self.agent.line(message) else {
+            return;
+        };
+        if let Some(launch) = self.launch_of(generation)
+            && launch.say(line).is_err()
+        {
+            let warning = "the agent does not read what is said to it".to_owned();
+            self.queue.push_back(Input::Trouble { warning });
+        }
+    }
+
+    /// An agent that can be interrupted by a word is: a signal would end its process, and its conversation with it.
+    fn signal(&mut self, generation: Generation, rung: Rung) {
+        let word = self.agent.line(&Message::Interrupt);
+        if rung == Rung::Interrupt
+            && let (Some(word), Some(launch)) = (word, self.launch_of(generation))
+            && launch.say(word).is_ok()
+        {
+            return;
+        }
+        if let Some(guard) = &mut self.guard {
+            guard.signal(generation.0, rung);
+        }
+    }
+
+    /// Gives the next prompt to the agent that is up.
+    fn prompt(&mut self, generation: Generation, turn: Ordered) {
+        match self.words() {
+            Ok(words) => {
+                let transcript = self.transcript(turn);
+                if let Some(launch) = self.launch_of(generation) {
+                    launch.begin_turn(transcript);
+                }
+                self.say(generation, &Message::Prompt(&words));
+            }
+            Err(reason) => self.queue.push_back(Input::Agent {
+                generation,
+                news: News::Resulted(TurnEnd {
+                    reason: Some(reason),
+                    ..TurnEnd::default()
+                }),
+            }),
+        }
+    }
+
+    /// Returns the prompt of the next turn: the words of the user, behind the hand-off where one is due.
+    fn words(&self) -> Result<String, String> {
         let words = prompt::read(&self.state.launch.prompt, &self.config.working_dir)
             .map_err(|error| chain(&error))?;
+        if self.policy.fresh_each_iteration {
+            return Ok(words);
+        }
         let max_bytes =
             usize::try_from(self.config.settings.reboot.handoff_max_bytes).unwrap_or(usize::MAX);
-        let prompt = handoff(&self.state, max_bytes).unwrap_or_default() + &words;
-        let plan = self.agent.plan(&Turn { prompt: &prompt });
+        let tree = WorkTree::default();
+        Ok(handoff(&self.state, &tree, max_bytes).unwrap_or_default() + &words)
+    }
+
+    fn transcript(&self, turn: Ordered) -> Transcript {
+        let directory = self.config.transcripts_dir(self.state.loop_id);
+        let bytes_max = self.config.settings.session.transcript_max_bytes;
+        Transcript::new(directory, turn.iteration.into(), turn.attempt, bytes_max)
+    }
+
+    /// Starts the agent's process: on a turn, or on a conversation that waits for its first one.
+    async fn launch(
+        &mut self,
+        generation: Generation,
+        turn: Option<Ordered>,
+        resume: Option<String>,
+    ) {
+        // The reader of a launch that came to nothing.
+        if let Some(before) = self.launch.take()
+            && let Some(reason) = before.join().await
+        {
+            return self.queue.push_back(Input::Broken { reason });
+        }
+        if let Err(reason) = self.start_agent(generation, turn, resume.as_deref()) {
+            self.queue.push_back(Input::Agent {
+                generation,
+                news: News::NotLaunched { reason },
+            });
+        }
+    }
+
+    fn start_agent(
+        &mut self,
+        generation: Generation,
+        turn: Option<Ordered>,
+        resume: Option<&str>,
+    ) -> Result<(), String> {
+        let words = match turn {
+            Some(_) => self.words()?,
+            None => String::new(),
+        };
+        let plan = self.agent.plan(&Turn {
+            prompt: &words,
+            resume,
+        });
         if self.guard.is_none() {
             self.start_guard().map_err(|error| chain(&error))?;
         }
         self.prepare_transcripts().map_err(|error| chain(&error))?;
-        let pipes =
-            |what: io::Result<_>| what.map_err(|error| format!("no pipe for the agent: {error}"));
-        let stdin = input(plan.stdin.as_bytes())
-            .map_err(|error| format!("no input for the agent: {error}"))?;
-        let (stdout_out, stdout) = pipes(output())?;
-        let (stderr_out, stderr) = pipes(output())?;
+        fn pipe<P>(made: io::Result<P>) -> Result<P, String> {
+            made.map_err(|error| format!("no pipe for the agent: {error}"))
+        }
+        let (stdin, talk) = match plan.input {
+            agents::Input::Whole(text) => (pipe(input(text.as_bytes()))?, None),
+            agents::Input::Lines(first) => {
+                let (stdin, ear) = pipe(lines())?;
+                (stdin, Some(Talk::begin(ear, first)))
+            }
+        };
+        let (stdout_out, stdout) = pipe(output())?;
+        let (stderr_out, stderr) = pipe(output())?;
         let mut env = plan.env;
-        env.extend(turn_variables(iteration, attempt, session));
+        // The session that is opened without a turn serves the iteration that comes next.
+        let turn = turn.unwrap_or(Ordered {
+            iteration: self.state.next_iteration(),
+            attempt: 1,
+            session: self.state.session.number.next(),
+        });
+        env.extend(turn_variables(turn, &self.config.working_dir));
         let spawn = Spawn {
             generation: generation.0,
             program: plan.program,
             args: plan.args,
             env,
-            env_remove: Vec::new(),
+            env_remove: plan.env_remove,
             cwd: self.config.working_dir.clone(),
             stdin,
             stdout,
@@ -104,13 +234,10 @@ impl LoopRunner {
         guard
             .spawn(spawn)
             .map_err(|error| format!("the agent cannot be started: {error}"))?;
-        let directory = self.config.transcripts_dir(self.state.loop_id);
-        let bytes_max = self.config.settings.session.transcript_max_bytes;
-        let transcript = Transcript::new(directory, iteration.into(), attempt, bytes_max);
         let pump = Pump::new(
             stdout_out,
             stderr_out,
-            transcript,
+            self.transcript(turn),
             self.agent.line_max_bytes(),
         );
         let notices = self.ends.notices.clone();
@@ -118,6 +245,7 @@ impl LoopRunner {
             generation,
             self.agent.decoder(),
             pump,
+            talk,
             notices,
         ));
         Ok(())
@@ -135,7 +263,7 @@ impl LoopRunner {
     }
 
     pub(super) fn not_launched(&self, subject: SpawnSubject, errno: i32, message: &str) -> String {
-        let plan = self.agent.plan(&Turn { prompt: "" });
+        let plan = self.agent.plan(&Turn::default());
         match subject {
             SpawnSubject::WorkingDirectory => {
                 format!(
@@ -183,13 +311,22 @@ impl LoopRunner {
     }
 }
 
-/// What an agent may want to know about its turn.
-fn turn_variables(iteration: u32, attempt: u32, session: SessionNo) -> [(OsString, OsString); 3] {
+/// A turn that was ordered.
+#[derive(Clone, Copy, Debug)]
+struct Ordered {
+    iteration: u32,
+    attempt: u32,
+    session: SessionNo,
+}
+
+/// What an agent may want to know about its turn, and where its loop is.
+fn turn_variables(turn: Ordered, working_dir: &Path) -> [(OsString, OsString); 4] {
     let pair = |name: &str, value: String| (OsString::from(name), OsString::from(value));
     [
-        pair("TACHIKOMA_ITERATION", iteration.to_string()),
-        pair("TACHIKOMA_ATTEMPT", attempt.to_string()),
-        pair("TACHIKOMA_SESSION", session.to_string()),
+        pair("TACHIKOMA_ITERATION", turn.iteration.to_string()),
+        pair("TACHIKOMA_ATTEMPT", turn.attempt.to_string()),
+        pair("TACHIKOMA_SESSION", turn.session.to_string()),
+        ("TACHIKOMA_DIR".into(), working_dir.into()),
     ]
 }
 

@@ -16,18 +16,25 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
         | Input::Shutdown { .. }
         | Input::Decline { .. }
         | Input::Broken { .. }
-        | Input::Renewed { .. } => true,
+        | Input::HooksRan { .. } => true,
         Input::Agent { news, .. } => match news {
-            News::NotLaunched { .. } | News::Exited { .. } | News::GuardLost => true,
+            News::NotLaunched { .. }
+            | News::Opened
+            | News::Resulted(_)
+            | News::Exited { .. }
+            | News::GuardLost => true,
             News::Launched { .. }
+            | News::Named { .. }
             | News::Output
-            | News::Measured(_)
+            | News::Measured { .. }
             | News::ToolStarted { .. }
             | News::ToolEnded { .. }
-            | News::Resulted { .. } => false,
+            | News::Denied { .. }
+            | News::Touched { .. } => false,
         },
         Input::StoodStill { .. }
         | Input::Set { .. }
+        | Input::Note { .. }
         | Input::Trouble { .. }
         | Input::DiskWasFull { .. }
         | Input::Repaired { .. } => false,

@@ -1,11 +1,13 @@
 //! What the guard and the launch under way have to say, as inputs of the core.
 
-use tachikoma_core::{Generation, Input, Leftover, News};
+use tachikoma_agents::TurnResult;
+use tachikoma_core::{Generation, Input, Leftover, News, TurnEnd};
 
 use super::LoopRunner;
 use super::upkeep::Task;
 use crate::process::GuardNews;
 use crate::session::process::LaunchNews;
+use crate::session::pump::{Output, Written};
 
 impl LoopRunner {
     pub(super) fn guard_news(&mut self, news: GuardNews) -> Option<Input> {
@@ -70,46 +72,113 @@ impl LoopRunner {
     }
 
     pub(super) async fn launch_news(&mut self, news: LaunchNews) -> Option<Input> {
-        let launch = self.launch.as_mut()?;
-        let generation = launch.generation;
-        let output = match news {
-            LaunchNews::Agent(news) => return Some(Input::Agent { generation, news }),
-            LaunchNews::FinalText(text) => {
-                launch.final_text = Some(text);
-                return None;
+        let generation = self.launch.as_ref()?.generation;
+        match news {
+            LaunchNews::Agent(news) => Some(Input::Agent { generation, news }),
+            LaunchNews::Resulted { result, more } => {
+                let news = News::Resulted(self.turn_ended(*result, more));
+                Some(Input::Agent { generation, news })
             }
-            LaunchNews::Drained(output) => output,
-            LaunchNews::Broken(reason) => return Some(Input::Broken { reason }),
-        };
-        let mut launch = self.launch.take()?;
-        let exit = launch.exit.take();
-        let final_text = launch.final_text.take().unwrap_or(output.final_text);
-        if let Some(reason) = launch.join().await {
-            return Some(Input::Broken { reason });
+            LaunchNews::TurnWritten(written) => {
+                self.put_transcript_away(written);
+                None
+            }
+            LaunchNews::Drained(output) => self.drained(generation, output).await,
+            LaunchNews::Broken(reason) => Some(Input::Broken { reason }),
         }
-        if let Some(path) = output.transcript {
+    }
+
+    fn turn_ended(&mut self, result: TurnResult, more: bool) -> TurnEnd {
+        let text = result.text;
+        let claimed = result.success && self.claims(&text);
+        let persistent = self.policy.agent.persistent;
+        if let Some(launch) = &mut self.launch {
+            launch.final_text = Some(text.clone());
+            if !persistent && !more {
+                launch.end_input();
+            }
+        }
+        TurnEnd {
+            success: result.success,
+            reason: (!result.success).then(|| reason(&text)),
+            claimed,
+            pattern: self.pattern(&text),
+            text,
+            more,
+            cost_microusd: microusd(result.cost_usd),
+        }
+    }
+
+    fn claims(&self, text: &str) -> bool {
+        let promise = &self.config.settings.stop_conditions.completion_promise;
+        tachikoma_agents::claims(text, promise)
+    }
+
+    fn pattern(&self, text: &str) -> Option<String> {
+        let matching = self.patterns.iter().find(|pattern| pattern.is_match(text));
+        matching.map(|pattern| pattern.as_str().to_owned())
+    }
+
+    fn put_transcript_away(&mut self, written: Written) {
+        if let Some(path) = written.path {
             self.upkeep.leave(Task::CompressTranscript(path));
         }
-        if let Some(error) = output.transcript_error {
+        if let Some(error) = written.error {
             let warning = format!(
                 "the transcript of iteration {} is incomplete: {error}",
                 self.state.iteration
             );
             self.queue.push_back(Input::Trouble { warning });
         }
+    }
+
+    async fn drained(&mut self, generation: Generation, output: Output) -> Option<Input> {
+        let mut launch = self.launch.take()?;
+        let exit = launch.exit.take();
+        let final_text = launch.final_text.take().unwrap_or(output.final_text);
+        if let Some(reason) = launch.join().await {
+            return Some(Input::Broken { reason });
+        }
+        self.put_transcript_away(output.written);
+        if output.not_understood > 0 {
+            let warning = format!(
+                "{} lines of the agent's output were not understood; they are in its transcript",
+                output.not_understood
+            );
+            self.queue.push_back(Input::Trouble { warning });
+        }
         let (exit, leftovers) = exit?;
-        let promise = &self.config.settings.stop_conditions.completion_promise;
-        let claimed = tachikoma_agents::claims(&final_text, promise);
         self.queue.push_back(Input::Agent {
             generation,
             news: News::Exited {
                 exit,
-                claimed,
+                claimed: self.claims(&final_text),
                 leftovers,
+                last_words: Some(output.last_words).filter(|words| !words.is_empty()),
             },
         });
         None
     }
+}
+
+/// What is told of a turn that failed: the agent's first line about it.
+const REASON_BYTES_MAX: usize = 512;
+
+fn reason(text: &str) -> String {
+    let line = text.lines().find(|line| !line.trim().is_empty());
+    let line = line.unwrap_or("it does not say why").trim();
+    let end = line.floor_char_boundary(REASON_BYTES_MAX);
+    line.get(..end).unwrap_or_default().to_owned()
+}
+
+fn microusd(usd: f64) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to what fits"
+    )]
+    let microusd = (usd * 1e6).round().clamp(0.0, 1e15) as u64;
+    microusd
 }
 
 /// Names what an earlier runner left behind, if it left anything.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use regex::Regex;
 use tachikoma_agents::Turn;
 use tachikoma_core::{LoopId, Outcome, State, Status, Ticket, Timestamp};
 
@@ -132,10 +133,14 @@ impl LoopRunner {
         lock.sign(&holder)
             .map_err(StoreError::io("write", Path::new(".ralph/lock")))?;
         let policy = config.policy(&agent);
+        let patterns = &config.settings.reboot.triggers.on_patterns;
+        // Each was checked with the settings.
+        let patterns = patterns.iter().filter_map(|p| Regex::new(p).ok()).collect();
         Ok(Self {
             config,
             agent,
             policy,
+            patterns,
             state,
             clock,
             journal,
@@ -187,7 +192,7 @@ fn preflight(config: &LoopConfig, agent: &tachikoma_agents::Agent) -> Result<(),
         source,
     })?;
     prompt::read(&config.launch.prompt, working_dir)?;
-    let plan = agent.plan(&Turn { prompt: "" });
+    let plan = agent.plan(&Turn::default());
     let searched = search_path(&plan, config.search_path.as_ref());
     find_program(Path::new(&plan.program), working_dir, searched).map_err(OpenError::Program)
 }

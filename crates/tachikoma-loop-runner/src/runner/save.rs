@@ -19,6 +19,7 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::Error { .. } => Some(Durability::Synced),
         LoopEvent::IterationCompleted { .. }
         | LoopEvent::IterationFailed { .. }
+        | LoopEvent::Noted { .. }
         | LoopEvent::CustomSet { .. } => Some(Durability::Lazy),
         LoopEvent::SegmentOpened { .. }
         | LoopEvent::Started { .. }
@@ -31,6 +32,18 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::SessionEnded { .. }
         | LoopEvent::IterationStarted { .. }
         | LoopEvent::AgentLaunched { .. }
+        | LoopEvent::AgentExited { .. }
+        | LoopEvent::SessionNamed { .. }
+        | LoopEvent::WrapUpAdvised { .. }
+        | LoopEvent::ToolDenied { .. }
+        | LoopEvent::FileTouched { .. }
+        | LoopEvent::HandOffRequested { .. }
+        | LoopEvent::HandOffWritten { .. }
+        | LoopEvent::HooksStarted { .. }
+        | LoopEvent::HooksRan { .. }
+        | LoopEvent::ClosingStarted { .. }
+        | LoopEvent::SessionOpening { .. }
+        | LoopEvent::RebootVerified { .. }
         | LoopEvent::OutputSeen
         | LoopEvent::ContextMeasured { .. }
         | LoopEvent::ToolStarted { .. }

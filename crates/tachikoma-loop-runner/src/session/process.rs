@@ -1,28 +1,22 @@
 //! One launch of an agent that is a process: its output becomes news, in order, and the end of it is the last.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use tachikoma_agents::{Decoder, Observation, line::Line};
+use tachikoma_agents::{Decoder, TurnResult};
 use tachikoma_core::{Exit, Generation, Leftover, News};
-use tokio::sync::{broadcast, mpsc, oneshot};
-use tokio::time::MissedTickBehavior;
+use tokio::sync::{broadcast, mpsc};
 
-use super::pump::{Flow, Output, Pump, Stream};
+use super::pump::{Output, Pump, Written};
+use super::reader::{Ears, Order, Reader};
+use super::screen::Screen;
+use super::talk::{Talk, Unheard};
+use super::transcript::Transcript;
 use crate::handle::Notice;
 use crate::task::Task;
 
 /// Observations that may wait for the runner. When it is that far behind, the agent waits: nothing is lost.
 const NEWS_MAX: usize = 64;
 
-/// How often output is mentioned, and how often more of it may be shown.
-const BEAT: Duration = Duration::from_millis(100);
-
-/// Lines shown per beat: faster than anyone reads, slow enough for any terminal.
-const LINES_PER_BEAT: u32 = 40;
-
-/// What is shown of a line.
-const SHOWN_BYTES_MAX: usize = 2 << 10;
+/// A reader is told of a turn and of the end, and is never far behind.
+const ORDERS_MAX: usize = 8;
 
 /// What the task is called when it fails.
 const READER: &str = "reader of the agent's output";
@@ -31,8 +25,13 @@ const READER: &str = "reader of the agent's output";
 #[derive(Debug)]
 pub(crate) enum LaunchNews {
     Agent(News),
-    /// The agent's last words, for the claim.
-    FinalText(String),
+    /// A turn is over; with `more`, another follows without a prompt.
+    Resulted {
+        result: Box<TurnResult>,
+        more: bool,
+    },
+    /// The transcript of a turn is closed.
+    TurnWritten(Written),
     /// Both streams have ended, or nobody waits for them any more. The last news.
     Drained(Output),
     /// The reader panicked, and nobody reads the output any more.
@@ -48,35 +47,59 @@ pub(crate) struct LiveLaunch {
     /// The final text that the agent's own result carried.
     pub final_text: Option<String>,
     news: mpsc::Receiver<LaunchNews>,
-    drain: Option<oneshot::Sender<()>>,
+    orders: mpsc::Sender<Order>,
+    talk: Option<Talk>,
     task: Task,
 }
 
 impl LiveLaunch {
-    /// Begins to read the output of a launch.
+    /// Begins to read the output of a launch, and to talk to it where it listens.
     pub fn begin(
         generation: Generation,
         decoder: Decoder,
         pump: Pump,
+        talk: Option<Talk>,
         notices: broadcast::Sender<Notice>,
     ) -> Self {
         let (out, news) = mpsc::channel(NEWS_MAX);
-        let (drain, drained) = oneshot::channel();
+        let (orders, wanted) = mpsc::channel(ORDERS_MAX);
         let reader = Reader {
             decoder,
             out,
-            screen: Screen::new(notices),
-            seen: Vec::new(),
+            ears: Ears::new(Screen::new(notices)),
         };
-        let task = Task::spawn(READER, reader.read(pump, drained));
+        let task = Task::spawn(READER, reader.read(pump, wanted));
         Self {
             generation,
             exit: None,
             final_text: None,
             news,
-            drain: Some(drain),
+            orders,
+            talk,
             task,
         }
+    }
+
+    /// Returns whether the agent reads lines.
+    pub fn listens(&self) -> bool {
+        self.talk.is_some()
+    }
+
+    /// Says one line to the agent.
+    pub fn say(&self, line: String) -> Result<(), Unheard> {
+        self.talk.as_ref().ok_or(Unheard)?.say(line)
+    }
+
+    /// Ends the agent's input: whoever waits for the next prompt ends by that.
+    pub fn end_input(&mut self) {
+        self.talk = None;
+    }
+
+    /// A turn begins in a process that is up.
+    pub fn begin_turn(&mut self, transcript: Transcript) {
+        self.final_text = None;
+        // A reader that is gone, or that far behind, has no use for it.
+        let _ = self.orders.try_send(Order::Begin(transcript));
     }
 
     /// Returns the next news. Cancel-safe. Nothing comes after [`LaunchNews::Drained`].
@@ -89,10 +112,9 @@ impl LiveLaunch {
 
     /// The process is gone: reads what is left, and no longer than it has to.
     pub fn drain(&mut self) {
-        if let Some(drain) = self.drain.take() {
-            // A reader that is gone needs no telling.
-            let _ = drain.send(());
-        }
+        self.talk = None;
+        // A reader that is gone needs no telling.
+        let _ = self.orders.try_send(Order::Drain);
     }
 
     /// Waits for the reader to end. Returns how it panicked, if it did.
@@ -108,196 +130,15 @@ impl LiveLaunch {
     /// A launch whose reader does something else than to read.
     pub fn with_reader(reader: impl Future<Output = ()> + Send + 'static) -> Self {
         let (_, news) = mpsc::channel(NEWS_MAX);
+        let (orders, _) = mpsc::channel(ORDERS_MAX);
         Self {
             generation: Generation(1),
             exit: None,
             final_text: None,
             news,
-            drain: None,
+            orders,
+            talk: None,
             task: Task::spawn(READER, reader),
-        }
-    }
-}
-
-/// The task that reads one launch.
-struct Reader {
-    decoder: Decoder,
-    out: mpsc::Sender<LaunchNews>,
-    screen: Screen,
-    seen: Vec<Observation>,
-}
-
-impl Reader {
-    async fn read(mut self, mut pump: Pump, mut drain: oneshot::Receiver<()>) {
-        let mut beat = tokio::time::interval(BEAT);
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut mentioned = false;
-        let mut ended = false;
-        loop {
-            let Self {
-                decoder,
-                screen,
-                seen,
-                ..
-            } = &mut self;
-            let throttled = mentioned || screen.is_throttled();
-            let mut sink = |stream, line: Line<'_>| take(decoder, screen, seen, stream, &line);
-            // Ends when the process is gone, or when the launch is given up and the other end is dropped.
-            let brought = tokio::select! {
-                biased;
-                _ = &mut drain => break,
-                _ = beat.tick(), if throttled => Brought::Beat,
-                flow = pump.read(&mut sink), if !ended => Brought::Flow(flow),
-            };
-            match brought {
-                Brought::Beat => {
-                    mentioned = false;
-                    self.screen.refill();
-                }
-                Brought::Flow(flow) => {
-                    ended = flow == Flow::Ended;
-                    // A stream that ends says nothing: the agent has closed it, and may be as silent as before.
-                    if !mentioned && flow == Flow::Output {
-                        mentioned = true;
-                        self.send(LaunchNews::Agent(News::Output)).await;
-                    }
-                    self.report().await;
-                }
-            }
-        }
-        let Self {
-            decoder,
-            screen,
-            seen,
-            ..
-        } = &mut self;
-        pump.drain(&mut |stream, line: Line<'_>| take(decoder, screen, seen, stream, &line))
-            .await;
-        self.report().await;
-        self.screen.refill();
-        self.send(LaunchNews::Drained(pump.finish())).await;
-    }
-
-    async fn report(&mut self) {
-        for observation in std::mem::take(&mut self.seen) {
-            let news = match observation {
-                Observation::Measured(reading) => News::Measured(reading.context()),
-                Observation::ToolStarted { id, name, .. } => News::ToolStarted { id, name },
-                Observation::ToolEnded { id, .. } => News::ToolEnded { id },
-                Observation::Resulted(result) => {
-                    let success = result.success;
-                    self.send(LaunchNews::FinalText(result.text)).await;
-                    News::Resulted { success }
-                }
-                Observation::Said(_)
-                | Observation::SessionKnown(_)
-                | Observation::SessionReset { .. }
-                | Observation::WindowKnown { .. }
-                | Observation::Compacted { .. }
-                | Observation::FileTouched(_)
-                | Observation::PlanChanged(_)
-                | Observation::Retrying(_)
-                | Observation::Allowance(_)
-                | Observation::PermissionDenied { .. }
-                | Observation::BackgroundTasks(_)
-                | Observation::ModelFellBack { .. }
-                | Observation::RequestFailed { .. }
-                | Observation::ControlAnswered { .. }
-                | Observation::ControlAsked { .. }
-                | Observation::NotUnderstood(_) => continue,
-            };
-            self.send(LaunchNews::Agent(news)).await;
-        }
-    }
-
-    async fn send(&self, news: LaunchNews) {
-        // When the runner has given the launch up, what is left to do is to empty the pipes.
-        let _ = self.out.send(news).await;
-    }
-}
-
-enum Brought {
-    Beat,
-    Flow(Flow),
-}
-
-/// Takes one line of output: shown to whoever watches, and read for what the agent does.
-fn take(
-    decoder: &mut Decoder,
-    screen: &mut Screen,
-    seen: &mut Vec<Observation>,
-    stream: Stream,
-    line: &Line<'_>,
-) {
-    if stream == Stream::Stderr {
-        return screen.show(stream, &line.text);
-    }
-    for observation in decoder.observe(&line.text) {
-        match observation {
-            Observation::Said(text) => screen.show(stream, &text),
-            Observation::Measured(_)
-            | Observation::ToolStarted { .. }
-            | Observation::ToolEnded { .. }
-            | Observation::Resulted(_) => seen.push(observation),
-            // News that the runner does not yet ask for.
-            Observation::SessionKnown(_)
-            | Observation::SessionReset { .. }
-            | Observation::WindowKnown { .. }
-            | Observation::Compacted { .. }
-            | Observation::FileTouched(_)
-            | Observation::PlanChanged(_)
-            | Observation::Retrying(_)
-            | Observation::Allowance(_)
-            | Observation::PermissionDenied { .. }
-            | Observation::BackgroundTasks(_)
-            | Observation::ModelFellBack { .. }
-            | Observation::RequestFailed { .. }
-            | Observation::ControlAnswered { .. }
-            | Observation::ControlAsked { .. }
-            | Observation::NotUnderstood(_) => {}
-        }
-    }
-}
-
-/// What is shown of the output, no faster than anyone can read.
-struct Screen {
-    notices: broadcast::Sender<Notice>,
-    left: u32,
-    unsaid: u64,
-}
-
-impl Screen {
-    fn new(notices: broadcast::Sender<Notice>) -> Self {
-        Self {
-            notices,
-            left: LINES_PER_BEAT,
-            unsaid: 0,
-        }
-    }
-
-    fn is_throttled(&self) -> bool {
-        self.left < LINES_PER_BEAT
-    }
-
-    fn show(&mut self, stream: Stream, text: &str) {
-        if self.left == 0 {
-            self.unsaid += 1;
-            return;
-        }
-        self.left -= 1;
-        let end = text.floor_char_boundary(SHOWN_BYTES_MAX);
-        // Nobody may be listening.
-        let _ = self.notices.send(Notice::Said {
-            stream,
-            line: Arc::from(&text[..end]),
-        });
-    }
-
-    fn refill(&mut self) {
-        self.left = LINES_PER_BEAT;
-        if self.unsaid > 0 {
-            let _ = self.notices.send(Notice::Unsaid { lines: self.unsaid });
-            self.unsaid = 0;
         }
     }
 }

@@ -60,10 +60,21 @@ pub struct Output {
     pub final_text: String,
     /// How much it wrote, to both streams.
     pub bytes: u64,
-    /// Where it was written down, if it said anything.
-    pub transcript: Option<PathBuf>,
-    /// Why the transcript is not complete, if it is not.
-    pub transcript_error: Option<io::Error>,
+    /// The transcript of its last turn.
+    pub written: Written,
+    /// Its last line on standard error.
+    pub last_words: String,
+    /// How many lines were not understood.
+    pub not_understood: u64,
+}
+
+/// A transcript that is closed.
+#[derive(Debug)]
+pub struct Written {
+    /// Where it is, if the agent said anything.
+    pub path: Option<PathBuf>,
+    /// Why it is not complete, if it is not.
+    pub error: Option<io::Error>,
 }
 
 /// Both outputs of one agent.
@@ -157,18 +168,23 @@ impl Pump {
         }
     }
 
+    /// Goes on with the transcript of another turn, and closes the one before.
+    #[must_use]
+    pub fn switch(&mut self, transcript: Transcript) -> Written {
+        let before = std::mem::replace(&mut self.transcript, transcript);
+        self.final_bytes.clear();
+        closed(before, self.transcript_error.take())
+    }
+
     /// Closes the transcript and returns what is left of the output.
     #[must_use]
     pub fn finish(self) -> Output {
-        let (transcript, closing_error) = match self.transcript.close() {
-            Ok(path) => (path, None),
-            Err(error) => (None, Some(error)),
-        };
         Output {
             final_text: end_of_text(&self.final_bytes),
             bytes: self.bytes,
-            transcript,
-            transcript_error: self.transcript_error.or(closing_error),
+            written: closed(self.transcript, self.transcript_error),
+            last_words: String::new(),
+            not_understood: 0,
         }
     }
 
@@ -219,6 +235,17 @@ impl Source {
         let stream = self.stream;
         self.pipe = None;
         self.lines.finish(&mut |line| sink(stream, line));
+    }
+}
+
+fn closed(transcript: Transcript, error: Option<io::Error>) -> Written {
+    let (path, closing_error) = match transcript.close() {
+        Ok(path) => (path, None),
+        Err(error) => (None, Some(error)),
+    };
+    Written {
+        path,
+        error: error.or(closing_error),
     }
 }
 

@@ -1,11 +1,14 @@
 //! What must hold between values that are each right by themselves.
 
+use tachikoma_core::PER_HOUR_MAX;
+
 use super::Settings;
 use super::keys;
 use super::lists::NotifyTarget;
 use super::loaded::Loaded;
 use super::problem::{Origin, Problem};
 use super::scalars::Secret;
+use super::tables::RebootMode;
 
 /// A rule that does not hold, with the keys it is about.
 struct Broken {
@@ -25,6 +28,8 @@ pub(super) fn broken(loaded: &Loaded, known: &[Problem]) -> Vec<Problem> {
     [
         ranges(settings),
         percents(settings),
+        patterns(settings),
+        reboots(settings),
         encryption(settings),
         notify(settings),
         masks(settings),
@@ -94,6 +99,57 @@ fn percents(settings: &Settings) -> Vec<Broken> {
         ),
         hint: "a warning comes before the limit; 100 switches it off",
     }]
+}
+
+/// An expression that cannot be understood would never match, and nobody would know.
+fn patterns(settings: &Settings) -> Vec<Broken> {
+    let lists = [
+        (
+            "stop_conditions.stop_on_patterns",
+            &settings.stop_conditions.stop_on_patterns,
+        ),
+        (
+            "reboot.triggers.on_patterns",
+            &settings.reboot.triggers.on_patterns,
+        ),
+    ];
+    let mut broken = Vec::new();
+    for (key, patterns) in lists {
+        for pattern in patterns {
+            if let Err(error) = regex::Regex::new(pattern) {
+                let why = error.to_string();
+                let why = why.lines().last().unwrap_or_default().trim();
+                broken.push(Broken {
+                    keys: vec![key.into()],
+                    what: format!("`{key}`: `{pattern}` is no regular expression: {why}"),
+                    hint: "write a backslash before characters that are meant as they are",
+                });
+            }
+        }
+    }
+    broken
+}
+
+fn reboots(settings: &Settings) -> Vec<Broken> {
+    let mut broken = Vec::new();
+    if settings.reboot.max_reboots_per_hour > PER_HOUR_MAX {
+        broken.push(Broken {
+            keys: vec!["reboot.max_reboots_per_hour".into()],
+            what: format!(
+                "`reboot.max_reboots_per_hour` must be at most {PER_HOUR_MAX}, not {}",
+                settings.reboot.max_reboots_per_hour
+            ),
+            hint: "0 means no limit",
+        });
+    }
+    if settings.reboot.mode == RebootMode::Confirm {
+        broken.push(Broken {
+            keys: vec!["reboot.mode".into()],
+            what: "`reboot.mode = \"confirm\"` is not built yet".into(),
+            hint: "\"graceful\" lets a tool call end first, \"immediate\" does not",
+        });
+    }
+    broken
 }
 
 fn encryption(settings: &Settings) -> Vec<Broken> {

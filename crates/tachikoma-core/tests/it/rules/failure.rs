@@ -173,6 +173,7 @@ fn what_an_agent_leaves_behind_is_named() {
         News::Exited {
             exit: Exit::Code(0),
             claimed: false,
+            last_words: None,
             leftovers: vec![leftover],
         },
     );

@@ -220,6 +220,9 @@ fn chatter(dice: &mut Dice, lines: &mut Vec<(i64, News)>, most: u64, pace: i64, 
                 }
             }
             3 => tool(dice),
+            _ if dice.one_in(8) => News::Denied {
+                tool: "Bash".to_owned(),
+            },
             _ if dice.one_in(6) => News::Touched {
                 path: format!("src/{}.rs", dice.below(5)),
             },
@@ -281,6 +284,7 @@ fn exited(dice: &mut Dice, exit: Exit) -> News {
         exit,
         claimed: dice.one_in(12),
         leftovers,
+        last_words: dice.one_in(4).then(|| "no such option".to_owned()),
     }
 }
 

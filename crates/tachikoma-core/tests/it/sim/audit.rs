@@ -191,6 +191,7 @@ impl Audit {
             | LoopEvent::AgentLaunched { .. }
             | LoopEvent::OutputSeen
             | LoopEvent::SessionNamed { .. }
+            | LoopEvent::ToolDenied { .. }
             | LoopEvent::FileTouched { .. }
             | LoopEvent::Noted { .. }
             | LoopEvent::HandOffRequested { .. }

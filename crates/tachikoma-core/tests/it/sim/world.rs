@@ -209,6 +209,7 @@ impl World {
             | News::Measured { .. }
             | News::ToolStarted { .. }
             | News::ToolEnded { .. }
+            | News::Denied { .. }
             | News::Touched { .. }
             | News::Resulted(_) => false,
         };

@@ -220,6 +220,7 @@ impl World {
                 exit: Exit::Code(0),
                 claimed: false,
                 leftovers: Vec::new(),
+                last_words: None,
             },
         )];
         self.say(generation, lines);

@@ -1,0 +1,234 @@
+//! The task that reads one launch: lines become what is shown and what is news.
+
+use tachikoma_agents::{ARE_YOU_THERE, Decoder, Observation, line::Line};
+use tachikoma_core::News;
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+
+use super::process::LaunchNews;
+use super::pump::{Flow, Pump, Stream};
+use super::screen::{BEAT, Screen};
+use super::transcript::Transcript;
+
+/// What is kept of the last words on standard error: a sentence that says why there was no result.
+const LAST_WORDS_BYTES_MAX: usize = 512;
+
+/// What the reader is told.
+pub(super) enum Order {
+    /// A turn begins: what the agent writes from here on goes into this transcript.
+    Begin(Transcript),
+    /// The process is gone: read what is left, and no longer than it takes.
+    Drain,
+}
+
+pub(super) struct Reader {
+    pub decoder: Decoder,
+    pub out: mpsc::Sender<LaunchNews>,
+    pub ears: Ears,
+}
+
+/// What is heard and not yet told.
+pub(super) struct Ears {
+    pub screen: Screen,
+    pub seen: Vec<Observation>,
+    /// The last line on standard error.
+    pub last_words: String,
+    /// Tasks that go on in the background.
+    pub background: usize,
+    /// Lines that were not understood.
+    pub not_understood: u64,
+}
+
+impl Reader {
+    pub async fn read(mut self, mut pump: Pump, mut orders: mpsc::Receiver<Order>) {
+        let mut beat = tokio::time::interval(BEAT);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut mentioned = false;
+        let mut ended = false;
+        loop {
+            let Self { decoder, ears, .. } = &mut self;
+            let throttled = mentioned || ears.screen.is_throttled();
+            let mut sink = |stream, line: Line<'_>| ears.take(decoder, stream, &line);
+            // Ends when the process is gone, or when the launch is given up and the other end is dropped.
+            let brought = tokio::select! {
+                biased;
+                order = orders.recv() => match order {
+                    Some(Order::Begin(transcript)) => Brought::Turn(transcript),
+                    Some(Order::Drain) | None => break,
+                },
+                _ = beat.tick(), if throttled => Brought::Beat,
+                flow = pump.read(&mut sink), if !ended => Brought::Flow(flow),
+            };
+            match brought {
+                Brought::Turn(transcript) => {
+                    let closed = pump.switch(transcript);
+                    self.send(LaunchNews::TurnWritten(closed)).await;
+                }
+                Brought::Beat => {
+                    mentioned = false;
+                    self.ears.screen.refill();
+                }
+                Brought::Flow(flow) => {
+                    ended = flow == Flow::Ended;
+                    // A stream that ends says nothing: the agent has closed it, and may be as silent as before.
+                    if !mentioned && flow == Flow::Output {
+                        mentioned = true;
+                        self.send(LaunchNews::Agent(News::Output)).await;
+                    }
+                    self.report().await;
+                }
+            }
+        }
+        let Self { decoder, ears, .. } = &mut self;
+        pump.drain(&mut |stream, line: Line<'_>| ears.take(decoder, stream, &line))
+            .await;
+        self.report().await;
+        self.ears.screen.refill();
+        let mut output = pump.finish();
+        output.last_words = std::mem::take(&mut self.ears.last_words);
+        output.not_understood = self.ears.not_understood;
+        self.send(LaunchNews::Drained(output)).await;
+    }
+
+    async fn report(&mut self) {
+        for observation in std::mem::take(&mut self.ears.seen) {
+            if let Some(news) = self.ears.news(observation) {
+                self.send(news).await;
+            }
+        }
+    }
+
+    async fn send(&self, news: LaunchNews) {
+        // When the runner has given the launch up, what is left to do is to empty the pipes.
+        let _ = self.out.send(news).await;
+    }
+}
+
+enum Brought {
+    Turn(Transcript),
+    Beat,
+    Flow(Flow),
+}
+
+impl Ears {
+    pub fn new(screen: Screen) -> Self {
+        Self {
+            screen,
+            seen: Vec::new(),
+            last_words: String::new(),
+            background: 0,
+            not_understood: 0,
+        }
+    }
+
+    /// Takes one line of output: shown to whoever watches, and read for what the agent does.
+    fn take(&mut self, decoder: &mut Decoder, stream: Stream, line: &Line<'_>) {
+        if stream == Stream::Stderr {
+            if !line.text.trim().is_empty() {
+                let end = line.text.floor_char_boundary(LAST_WORDS_BYTES_MAX);
+                line.text
+                    .get(..end)
+                    .unwrap_or_default()
+                    .clone_into(&mut self.last_words);
+            }
+            return self.screen.show(stream, &line.text);
+        }
+        for observation in decoder.observe(&line.text) {
+            if let Some(shown) = shown(&observation) {
+                for line in shown.lines() {
+                    self.screen.show(stream, line);
+                }
+            }
+            if matches!(observation, Observation::NotUnderstood(_)) {
+                self.not_understood += 1;
+            }
+            if !matches!(observation, Observation::Said(_)) {
+                self.seen.push(observation);
+            }
+        }
+    }
+
+    /// Returns what an observation means to the loop.
+    fn news(&mut self, observation: Observation) -> Option<LaunchNews> {
+        let news = match observation {
+            Observation::Measured(reading) => News::Measured {
+                context: reading.context(),
+                answering: reading.answering,
+            },
+            Observation::ToolStarted { id, name, about } => News::ToolStarted {
+                id,
+                name,
+                summary: about,
+            },
+            Observation::ToolEnded { id, failed, tail } => News::ToolEnded {
+                id,
+                error: failed.then_some(tail),
+            },
+            Observation::FileTouched(path) => News::Touched { path },
+            Observation::SessionKnown(session) => News::Named {
+                agent_id: session.session_id,
+            },
+            Observation::SessionReset { session_id } => News::Named {
+                agent_id: session_id?,
+            },
+            Observation::ControlAnswered { request_id, .. } if request_id == ARE_YOU_THERE => {
+                News::Opened
+            }
+            Observation::PermissionDenied { tool, .. } => News::Denied { tool },
+            Observation::BackgroundTasks(count) => {
+                self.background = count;
+                return None;
+            }
+            Observation::Resulted(result) => {
+                let more = self.background > 0 || result.queued > 0;
+                return Some(LaunchNews::Resulted { result, more });
+            }
+            Observation::Said(_)
+            | Observation::WindowKnown { .. }
+            | Observation::Compacted { .. }
+            | Observation::PlanChanged(_)
+            | Observation::Retrying(_)
+            | Observation::Allowance(_)
+            | Observation::ModelFellBack { .. }
+            | Observation::RequestFailed { .. }
+            | Observation::ControlAnswered { .. }
+            | Observation::ControlAsked { .. }
+            | Observation::NotUnderstood(_) => return None,
+        };
+        Some(LaunchNews::Agent(news))
+    }
+}
+
+/// Returns what whoever watches wants to read of it.
+fn shown(observation: &Observation) -> Option<String> {
+    Some(match observation {
+        Observation::Said(text) | Observation::NotUnderstood(text) => text.clone(),
+        Observation::Retrying(retry) => format!(
+            "[the model's service: {}, attempt {} of {}, next in {:.1} s]",
+            retry.error,
+            retry.attempt,
+            retry.attempts_max,
+            std::time::Duration::from_millis(retry.delay_ms).as_secs_f64()
+        ),
+        Observation::RequestFailed { text, .. } if !text.is_empty() => format!("[{text}]"),
+        Observation::ModelFellBack { from, to } => format!("[{to} answers instead of {from}]"),
+        Observation::Compacted { tokens_before, .. } => {
+            format!("[the agent compacted its context of {tokens_before} tokens]")
+        }
+        Observation::RequestFailed { .. }
+        | Observation::Measured(_)
+        | Observation::ToolStarted { .. }
+        | Observation::ToolEnded { .. }
+        | Observation::Resulted(_)
+        | Observation::SessionKnown(_)
+        | Observation::SessionReset { .. }
+        | Observation::WindowKnown { .. }
+        | Observation::FileTouched(_)
+        | Observation::PlanChanged(_)
+        | Observation::Allowance(_)
+        | Observation::PermissionDenied { .. }
+        | Observation::BackgroundTasks(_)
+        | Observation::ControlAnswered { .. }
+        | Observation::ControlAsked { .. } => return None,
+    })
+}
