@@ -4,7 +4,7 @@ use std::fs;
 
 use insta::assert_snapshot;
 use serde_json::Value;
-use tachikoma_testkit::{Scratch, Tool};
+use tachikoma_testkit::{Scratch, Tool, await_until};
 
 use crate::support::{
     BUSY, CLAIMS, SOON, await_events, events, journal, journals, kill, lines, loops, run, shown,
@@ -257,10 +257,11 @@ fn a_paused_loop_is_paused_after_a_crash() {
     kill(&scratch, live);
 
     let live = tachikoma(&scratch).spawn(["run"]);
-    await_events(&scratch, "started", 2);
-    let paused = status(&scratch);
-    assert_eq!(paused["state"], "paused");
-    assert_eq!(paused["runner"]["pid"], live.pid());
+    // A record is written before it is published: `status` may lag behind the journal.
+    await_until("the new runner to be known", SOON, || {
+        status(&scratch)["runner"]["pid"] == live.pid()
+    });
+    assert_eq!(status(&scratch)["state"], "paused");
     assert_eq!(tachikoma(&scratch).run(["resume"]).code(), Some(0));
     assert_snapshot!(shown(&live.wait(SOON)), @"
     exit: 0

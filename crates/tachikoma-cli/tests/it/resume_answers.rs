@@ -379,3 +379,37 @@ fn a_loop_of_an_earlier_version_goes_on() {
     assert_eq!(loops(&scratch).len(), 1);
     assert_eq!(status(&scratch)["stats"]["iterations"], 15);
 }
+
+#[test]
+fn relative_paths_are_those_of_the_working_directory() {
+    let scratch = Scratch::new();
+    scratch.write("work/task.md", "go\n");
+    scratch.write(
+        "tachikoma.toml",
+        "working_dir = \"work\"\nprompt_path = \"task.md\"\n[state]\nstate_path = \".ralph/other.json\"\n",
+    );
+    for limit in ["1", "2"] {
+        let words = [
+            "run",
+            "--delay",
+            "0s",
+            "--max-iterations",
+            limit,
+            "--",
+            "true",
+        ];
+        let ran = tachikoma(&scratch).run(words);
+        assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    }
+    assert!(!scratch.path().join(".ralph").exists());
+    let saved: Value = serde_json::from_str(&scratch.read("work/.ralph/other.json")).expect("JSON");
+    assert_eq!(saved["core"]["iteration"], 2, "the second run went on");
+    assert_eq!(saved["core"]["prompt_path"], "task.md");
+    let work = scratch
+        .path()
+        .join("work")
+        .canonicalize()
+        .expect("it is ours");
+    assert_eq!(saved["core"]["working_dir"], work.to_str().expect("UTF-8"));
+    assert_ne!(saved["core"]["config_hash"], "");
+}
