@@ -166,7 +166,7 @@ impl Ledger {
                 iteration, attempt, ..
             } => self.start((*iteration, *attempt)),
             LoopEvent::AttemptCut { iteration, attempt } => self.cut((*iteration, *attempt)),
-            LoopEvent::IterationCompleted { report } => self.end(report.iteration),
+            LoopEvent::IterationCompleted { report, .. } => self.end(report.iteration),
             LoopEvent::IterationFailed { iteration, .. } => self.end(*iteration),
             _ => Ok(()),
         }

@@ -103,12 +103,29 @@ fn text(status: &Status) -> String {
     );
     let context = status.context.map(|context| {
         let guess = if context.estimated { ", estimated" } else { "" };
+        let redline = context.redline_tokens.map(|redline| {
+            let left = redline.saturating_sub(context.tokens);
+            format!("; {left} left to the redline at {redline}")
+        });
         format!(
-            "{}% ({} of {} tokens{guess})",
-            context.percent, context.tokens, context.window
+            "{}% ({} of {} tokens{guess}; {:+} in this iteration{})",
+            context.percent,
+            context.tokens,
+            context.window,
+            context.trend_tokens,
+            redline.unwrap_or_default()
         )
     });
     line("context", context.unwrap_or_else(|| "not known".to_owned()));
+    if let Some(reboot) = &status.reboot {
+        let until = reboot
+            .not_before
+            .map(|moment| format!(", not before {moment}"));
+        line(
+            "reboot",
+            format!("pending: {}{}", reboot.reason, until.unwrap_or_default()),
+        );
+    }
     line("so far", totals(&status.stats));
     if let Some(outcome) = &status.outcome {
         line("outcome", format!("{}: {}", outcome.kind, outcome.reason));

@@ -43,6 +43,9 @@ pub fn lines(record: &Record) -> Vec<String> {
             match wait.reason {
                 WaitReason::Delay => format!("waits {left} before the next iteration"),
                 WaitReason::Backoff => format!("waits {left} because of the failure"),
+                WaitReason::RebootWindow => {
+                    format!("waits {left} until the session may be rebooted: its context is full")
+                }
             }
         }
         LoopEvent::IterationStarted {
@@ -54,7 +57,35 @@ pub fn lines(record: &Record) -> Vec<String> {
             0 | 1 => format!("iteration {iteration} (session {session})"),
             2.. => format!("iteration {iteration} (session {session}), attempt {attempt}"),
         },
-        LoopEvent::ContextMeasured { context } => context_line(context),
+        // The reading at the end of an answer is the one that counts.
+        LoopEvent::ContextMeasured {
+            context,
+            answering: false,
+            redline_tokens,
+        } => context_line(context, *redline_tokens),
+        LoopEvent::WrapUpAdvised { percent } => {
+            format!("context at {percent}%: the agent is told to come to an end")
+        }
+        LoopEvent::AgentExited { exit } => {
+            format!("the agent's process ended between two turns with {exit}")
+        }
+        LoopEvent::ToolDenied { name } => {
+            format!("the agent was not permitted to use {}", sanitise(name))
+        }
+        LoopEvent::Noted { text } => format!("noted: {}", sanitise(text)),
+        LoopEvent::HandOffRequested { .. } => {
+            "the old session is asked for its hand-off".to_owned()
+        }
+        LoopEvent::HandOffWritten { text } => format!("hand-off written, {} bytes", text.len()),
+        LoopEvent::HooksRan { point, results } => format!("hooks {point}: {} ran", results.len()),
+        LoopEvent::RebootVerified {
+            percent,
+            futile: None,
+        } => format!("the fresh session begins at {percent}%"),
+        LoopEvent::RebootVerified {
+            futile: Some(reason),
+            ..
+        } => format!("the reboot changed nothing: {reason}"),
         LoopEvent::RungClimbed { rung, .. } => format!("ending the agent: {rung}"),
         LoopEvent::CustomSet { key, .. } => format!("`{}` is set", sanitise(key)),
         LoopEvent::StoodStill { duration_ms } => {
@@ -71,7 +102,7 @@ pub fn lines(record: &Record) -> Vec<String> {
                 names.join(", ")
             )
         }
-        LoopEvent::IterationCompleted { report } => {
+        LoopEvent::IterationCompleted { report, .. } => {
             let took = span(Duration::from_millis(report.duration_ms));
             match report.outcome {
                 IterationOutcome::Succeeded if report.claimed => {
@@ -88,6 +119,7 @@ pub fn lines(record: &Record) -> Vec<String> {
             failure,
             duration_ms,
             streak,
+            ..
         } => {
             let took = span(Duration::from_millis(*duration_ms));
             let row = if *streak > 1 {
@@ -108,12 +140,26 @@ pub fn lines(record: &Record) -> Vec<String> {
         LoopEvent::StopConditionTriggered { reason } => {
             format!("stop condition: {}", sanitise(reason))
         }
-        LoopEvent::RebootRequested { reason } => format!("a reboot is due: {reason}"),
+        LoopEvent::RebootRequested { reason, not_before } => match not_before {
+            Some(moment) => format!(
+                "a reboot is pending: {reason}; it may happen in {}",
+                span(moment.since(record.time))
+            ),
+            None => format!("a reboot is due: {reason}"),
+        },
         LoopEvent::RebootCompleted {
             reason, from, to, ..
         } => {
             format!("rebooted: session {from} -> {to} ({reason})")
         }
+        LoopEvent::RebootFailed {
+            error,
+            aborted: true,
+            ..
+        } => format!(
+            "the reboot was aborted, the old session goes on: {}",
+            sanitise(error)
+        ),
         LoopEvent::RebootFailed { error, .. } => format!(
             "the reboot failed, the old session goes on: {}",
             sanitise(error)
@@ -131,6 +177,12 @@ pub fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::SessionStarted { .. }
         | LoopEvent::SessionEnded { .. }
         | LoopEvent::AgentLaunched { .. }
+        | LoopEvent::SessionNamed { .. }
+        | LoopEvent::ContextMeasured { .. }
+        | LoopEvent::FileTouched { .. }
+        | LoopEvent::HooksStarted { .. }
+        | LoopEvent::ClosingStarted { .. }
+        | LoopEvent::SessionOpening { .. }
         | LoopEvent::OutputSeen
         | LoopEvent::ToolStarted { .. }
         | LoopEvent::ToolEnded { .. }
@@ -179,16 +231,19 @@ pub fn ending(outcome: &Outcome, stats: &LoopStats) -> String {
     )
 }
 
-fn context_line(context: &Context) -> String {
+fn context_line(context: &Context, redline_tokens: Option<u64>) -> String {
     let guess = if context.estimated {
         " (estimated)"
     } else {
         ""
     };
+    let redline = redline_tokens.map(|tokens| format!("; redline at {tokens}"));
     format!(
-        "context {:.0}% of {} tokens{guess}",
+        "context {:.0}% ({} of {} tokens{guess}{})",
         context.percent(),
-        context.window
+        context.tokens,
+        context.window,
+        redline.unwrap_or_default()
     )
 }
 

@@ -69,7 +69,7 @@ impl Screen {
                 });
             }
             LoopEvent::SessionStarted { .. } => self.context = None,
-            LoopEvent::ContextMeasured { context } => self.context = Some(context.percent()),
+            LoopEvent::ContextMeasured { context, .. } => self.context = Some(context.percent()),
             LoopEvent::WaitStarted { wait } => {
                 self.doing = Some(waiting(record.time, wait.until, &wait.reason.to_string()));
             }
@@ -86,6 +86,19 @@ impl Screen {
             | LoopEvent::StopRequested { .. }
             | LoopEvent::SessionEnded { .. }
             | LoopEvent::AgentLaunched { .. }
+            | LoopEvent::AgentExited { .. }
+            | LoopEvent::SessionNamed { .. }
+            | LoopEvent::WrapUpAdvised { .. }
+            | LoopEvent::ToolDenied { .. }
+            | LoopEvent::FileTouched { .. }
+            | LoopEvent::Noted { .. }
+            | LoopEvent::HandOffRequested { .. }
+            | LoopEvent::HandOffWritten { .. }
+            | LoopEvent::HooksStarted { .. }
+            | LoopEvent::HooksRan { .. }
+            | LoopEvent::ClosingStarted { .. }
+            | LoopEvent::SessionOpening { .. }
+            | LoopEvent::RebootVerified { .. }
             | LoopEvent::OutputSeen
             | LoopEvent::ToolStarted { .. }
             | LoopEvent::ToolEnded { .. }
