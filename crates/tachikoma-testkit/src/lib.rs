@@ -1,9 +1,12 @@
-//! What Tachikoma's tests share: scratch directories, running binaries, awaited states and
-//! the search for processes that were left behind.
+//! What Tachikoma's tests share: scratch directories, running binaries, awaited states, the search for processes that
+//! were left behind, a scripted model for real agents and a fake agent for everything else.
 
 mod awaiting;
+pub mod fake_agent;
 mod marker;
 mod mask;
+mod model;
+mod scenario;
 mod scratch;
 mod tool;
 mod unprivileged;
@@ -11,6 +14,8 @@ mod unprivileged;
 pub use awaiting::await_until;
 pub use marker::{processes_with, unique};
 pub use mask::mask;
+pub use model::{Asked, Kind, Listening, Request, ScriptedModel};
+pub use scenario::{Afterwards, Fault, Rule, Scenario, ToolCall, Turn, Usage};
 pub use scratch::Scratch;
 pub use tool::{Live, Ran, Tool};
 pub use unprivileged::{NOBODY, drop_to_nobody};
