@@ -8,6 +8,7 @@ mod mask;
 mod model;
 mod scenario;
 mod scratch;
+mod talk;
 mod tool;
 mod unprivileged;
 
@@ -17,5 +18,6 @@ pub use mask::mask;
 pub use model::{Asked, Kind, Listening, Request, ScriptedModel};
 pub use scenario::{Afterwards, Fault, Rule, Scenario, ToolCall, Turn, Usage};
 pub use scratch::Scratch;
+pub use talk::{Ended, Talk};
 pub use tool::{Live, Ran, Tool};
 pub use unprivileged::{NOBODY, drop_to_nobody};

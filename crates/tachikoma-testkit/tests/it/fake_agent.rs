@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tachikoma_testkit::{Scenario, ToolCall, Turn, Usage};
 
-use crate::support::{FORM_C, Stage};
+use crate::support::{FORM_C, SOON, Stage};
 
 /// The context as a reader computes it: the last message of the model's, never a sum.
 fn context(lines: &[Value]) -> u64 {
@@ -63,9 +63,9 @@ fn prompts_follow_each_other_in_one_process() {
     let stage = Stage::new(&Scenario::of([Turn::text("one"), Turn::text("two")]));
     let mut talk = stage.start(&[]);
     talk.prompt("first");
-    talk.await_lines("result", 1);
+    talk.await_lines("result", 1, SOON);
     talk.prompt("second");
-    let ended = talk.end();
+    let ended = talk.end(SOON);
     let said: Vec<&Value> = ended.results().iter().map(|line| &line["result"]).collect();
     assert_eq!(said, ["one", "two"]);
     let cost = |index: usize| ended.results()[index]["total_cost_usd"].as_f64();
@@ -82,7 +82,7 @@ fn partial_messages_are_the_apis_events() {
     let expected = "system/init message_start content_block_start content_block_delta \
                     content_block_delta assistant content_block_stop message_delta message_stop \
                     result/success";
-    let kinds = talk.end().kinds();
+    let kinds = talk.end(SOON).kinds();
     // The real one prints the block just before its end too, or just after it.
     let kinds = kinds.replace(
         "content_block_stop assistant",
@@ -98,9 +98,9 @@ fn an_interrupt_ends_the_turn_and_not_the_process() {
     talk.prompt("go");
     crate::support::await_file(&stage, "started");
     talk.control("interrupt");
-    talk.await_lines("result", 1);
+    talk.await_lines("result", 1, SOON);
     talk.prompt("again");
-    let ended = talk.end();
+    let ended = talk.end(SOON);
     let expected = "system/init assistant assistant control_response user user \
                     result/error_during_execution system/init assistant result/success";
     assert_eq!(ended.kinds(), expected);
@@ -114,7 +114,7 @@ fn an_idle_agent_acknowledges_an_interrupt_and_no_more() {
     let mut talk = stage.start(&[]);
     talk.control("interrupt");
     talk.prompt("go");
-    let kinds = talk.end().kinds();
+    let kinds = talk.end(SOON).kinds();
     assert_eq!(
         kinds,
         "control_response system/init assistant result/success"
@@ -133,9 +133,9 @@ fn words_in_the_middle_of_a_tool_belong_to_the_turn() {
     talk.prompt("please wrap up");
     // Answered in order: when this one is, the prompt was heard.
     talk.control("get_context_usage");
-    talk.await_lines("control_response", 1);
+    talk.await_lines("control_response", 1, SOON);
     stage.scratch.write("go", "");
-    let ended = talk.end();
+    let ended = talk.end(SOON);
     assert_eq!(ended.results().len(), 1, "{}", ended.kinds());
     assert_eq!(ended.results()[0]["result"], "wrapped up");
 }
@@ -146,9 +146,9 @@ fn words_in_the_middle_of_a_text_are_a_turn_of_their_own() {
     let stage = Stage::new(&Scenario::of([slow, Turn::text("two")]));
     let mut talk = stage.start(&["--include-partial-messages"]);
     talk.prompt("one");
-    talk.await_lines("stream_event", 3);
+    talk.await_lines("stream_event", 3, SOON);
     talk.prompt("two");
-    let ended = talk.end();
+    let ended = talk.end(SOON);
     let said: Vec<&Value> = ended.results().iter().map(|line| &line["result"]).collect();
     assert_eq!(said, ["slowly, slowly, slowly", "two"]);
 }
@@ -172,14 +172,14 @@ fn a_session_goes_on_in_another_process() {
 
     let mut talk = stage.start(&["--session-id", id]);
     talk.prompt("one");
-    let first = talk.end();
+    let first = talk.end(SOON);
     assert_eq!(first.results()[0]["session_id"], id);
 
     let mut talk = stage.start(&["--resume", id]);
     talk.control("get_context_usage");
-    talk.await_lines("control_response", 1);
+    talk.await_lines("control_response", 1, SOON);
     talk.prompt("two");
-    let second = talk.end();
+    let second = talk.end(SOON);
     assert_eq!(second.results()[0]["session_id"], id);
     let known = &second.lines[0]["response"]["response"]["totalTokens"];
     assert_eq!(known, 21_003, "what the first process left");
@@ -193,7 +193,7 @@ fn a_session_goes_on_in_another_process() {
 
     let mut talk = stage.start(&[]);
     talk.prompt("three");
-    let fresh = talk.end();
+    let fresh = talk.end(SOON);
     assert_ne!(fresh.results()[0]["session_id"], id);
     assert_eq!(context(&fresh.lines), 20_004, "a fresh session starts low");
 }
@@ -202,7 +202,7 @@ fn a_session_goes_on_in_another_process() {
 fn sessions_that_cannot_be_are_refused() {
     let stage = Stage::new(&Scenario::default());
     let talk = stage.start(&["--resume", "nobody"]);
-    let ended = talk.end();
+    let ended = talk.end(SOON);
     assert_eq!(
         (ended.kinds().as_str(), ended.code),
         ("result/error_during_execution", Some(1))
@@ -210,8 +210,8 @@ fn sessions_that_cannot_be_are_refused() {
 
     let mut talk = stage.start(&["--session-id", "taken"]);
     talk.prompt("go");
-    assert_eq!(talk.end().code, Some(0));
-    let ended = stage.start(&["--session-id", "taken"]).end();
+    assert_eq!(talk.end(SOON).code, Some(0));
+    let ended = stage.start(&["--session-id", "taken"]).end(SOON);
     assert_eq!((ended.kinds().as_str(), ended.code), ("", Some(1)));
     assert!(ended.errors.contains("already in use"), "{}", ended.errors);
 }
@@ -229,9 +229,9 @@ fn errors_of_the_api_look_like_success_with_an_error_in_it() {
     let stage = Stage::new(&Scenario::of([overloaded, Turn::text("at last"), limit]));
     let mut talk = stage.start(&[]);
     talk.prompt("one");
-    talk.await_lines("result", 1);
+    talk.await_lines("result", 1, SOON);
     talk.prompt("two");
-    let ended = talk.end();
+    let ended = talk.end(SOON);
     let expected = "system/init system/api_retry assistant result/success \
                     system/init rate_limit_event assistant result/success";
     assert_eq!(ended.kinds(), expected);
@@ -252,10 +252,10 @@ fn a_transcript_is_replayed_prompt_by_prompt() {
     let file = stage.scratch.write("transcript.jsonl", transcript);
     let mut talk = stage.replaying(file.clone(), &FORM_C);
     talk.prompt("one");
-    talk.await_lines("result", 1);
+    talk.await_lines("result", 1, SOON);
     assert_eq!(talk.lines().len(), 2, "the rest waits for its prompt");
     talk.prompt("two");
-    let ended = talk.end();
+    let ended = talk.end(SOON);
     let expected = transcript.replace("{\"type\":\"control_response\"}\n", "");
     assert_eq!(String::from_utf8_lossy(&ended.raw), expected);
     assert_eq!(ended.code, Some(1));
@@ -263,5 +263,5 @@ fn a_transcript_is_replayed_prompt_by_prompt() {
     let words = ["-p", "--output-format", "stream-json", "--verbose"];
     let mut talk = stage.replaying(file, &words);
     talk.send_raw("all of it");
-    assert_eq!(String::from_utf8_lossy(&talk.end().raw), expected);
+    assert_eq!(String::from_utf8_lossy(&talk.end(SOON).raw), expected);
 }

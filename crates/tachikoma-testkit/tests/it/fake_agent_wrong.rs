@@ -4,7 +4,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tachikoma_testkit::fake_agent::{Behaviour, Ignored, Misbehaviour};
 use tachikoma_testkit::{Scenario, Turn, await_until, processes_with, unique};
 
-use crate::support::{SOON, Stage, Talk, await_file};
+use crate::support::{SOON, Stage, await_file};
 
 /// Questions and answers after which a signal has surely arrived.
 const ROUND_TRIPS: usize = 20;
@@ -19,19 +19,14 @@ fn long_tool() -> Turn {
     Turn::bash("echo started > started; while :; do sleep 1; done")
 }
 
-fn signal(talk: &Talk, signal: Signal) {
-    let pid = i32::try_from(talk.pid()).ok().and_then(Pid::from_raw);
-    kill_process(pid.expect("process ids are positive"), signal).expect("it is ours");
-}
-
 #[test]
 fn a_signal_ends_it_as_it_ends_the_real_one() {
     let stage = stage([long_tool(), long_tool()], Misbehaviour::default());
     let mut talk = stage.start(&[]);
     talk.prompt("go");
     await_file(&stage, "started");
-    signal(&talk, Signal::INT);
-    let ended = talk.end();
+    talk.signal(Signal::INT);
+    let ended = talk.end(SOON);
     let kinds = "system/init assistant user user result/error_during_execution";
     assert_eq!((ended.kinds().as_str(), ended.code), (kinds, Some(0)));
 
@@ -39,8 +34,8 @@ fn a_signal_ends_it_as_it_ends_the_real_one() {
     let mut talk = stage.start(&[]);
     talk.prompt("go");
     await_file(&stage, "started");
-    signal(&talk, Signal::TERM);
-    let ended = talk.end();
+    talk.signal(Signal::TERM);
+    let ended = talk.end(SOON);
     assert_eq!(
         (ended.kinds().as_str(), ended.code),
         ("system/init assistant", Some(143))
@@ -59,12 +54,12 @@ fn what_it_ignores_does_not_end_it() {
     talk.prompt("go");
     await_file(&stage, "started");
     talk.control("interrupt");
-    signal(&talk, Signal::INT);
-    signal(&talk, Signal::TERM);
+    talk.signal(Signal::INT);
+    talk.signal(Signal::TERM);
     // Signals come by another way than lines, but not that much later.
     for answers in 1..=ROUND_TRIPS {
         talk.control("get_context_usage");
-        talk.await_lines("control_response", answers);
+        talk.await_lines("control_response", answers, SOON);
     }
     assert!(talk.is_running());
     let lines = talk.lines().len();
@@ -92,12 +87,12 @@ fn it_hangs_where_asked() {
         await_until("its lines", SOON, || talk.lines().len() == lines);
         // It still hears, and still prints nothing more of its own.
         talk.control("get_context_usage");
-        talk.await_lines("control_response", 1);
+        talk.await_lines("control_response", 1, SOON);
         talk.close_input();
         assert!(talk.is_running(), "{wrong:?}");
         assert_eq!(talk.lines().len(), lines + 1, "{wrong:?}");
-        signal(&talk, Signal::TERM);
-        assert_eq!(talk.end().code, Some(143), "{wrong:?}");
+        talk.signal(Signal::TERM);
+        assert_eq!(talk.end(SOON).code, Some(143), "{wrong:?}");
     }
 }
 
@@ -146,7 +141,7 @@ fn it_dies_where_asked_and_lives_at_the_next_start() {
     for _ in 0..3 {
         let mut talk = stage.start(&[]);
         talk.prompt("go");
-        let ended = talk.end();
+        let ended = talk.end(SOON);
         seen.push((ended.lines.len(), ended.code));
     }
     assert_eq!(seen, [(1, Some(7)), (3, Some(9)), (3, Some(0))]);
@@ -193,7 +188,7 @@ fn a_line_that_is_not_json_kills_it() {
     let stage = stage([Turn::text("hello")], Misbehaviour::default());
     let mut talk = stage.start(&[]);
     talk.send_raw("\nthis is no JSON\n");
-    let ended = talk.end();
+    let ended = talk.end(SOON);
     assert_eq!((ended.kinds().as_str(), ended.code), ("", Some(1)));
     assert!(ended.errors.contains("this is no JSON"), "{}", ended.errors);
 }
