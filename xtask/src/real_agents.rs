@@ -9,6 +9,7 @@ mod failures;
 mod ground;
 mod install;
 mod isolation;
+mod runner;
 mod sessions;
 mod steering;
 
@@ -16,7 +17,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ground::Ground;
+use ground::{Ground, Programs};
+
+use crate::product;
 
 /// Long enough for a loaded machine: most take a second or two.
 const USUAL: Duration = Duration::from_secs(60);
@@ -48,21 +51,25 @@ const CHECKS: &[Row] = &[
     Row("overloaded-once", failures::overloaded_once, USUAL),
     Row("cut-stream", failures::cut_stream, USUAL),
     Row("silent-model", failures::silent_model, USUAL),
+    Row("runner-command", runner::as_command, USUAL),
+    Row("runner-killed", runner::killed_mid_tool, USUAL),
 ];
 
 /// Said to ourselves, in the namespace.
 const INSIDE: &str = "--inside";
 
 /// Installs the agent, then makes the named checks, or all of them, in a network of their own.
-pub fn run(_root: &Path, words: &[&str]) -> Result<(), String> {
-    if let [INSIDE, claude, names @ ..] = words {
+pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
+    if let [INSIDE, claude, tachikoma, names @ ..] = words {
         isolation::expect_only_loopback()?;
-        return make(&PathBuf::from(claude), names);
+        let (claude, tachikoma) = (PathBuf::from(claude), PathBuf::from(tachikoma));
+        return make(&Programs { claude, tachikoma }, names);
     }
     known(words)?;
     let claude = install::claude()?;
-    let claude = claude.to_string_lossy();
-    let ours = [&["real-agents", INSIDE, &claude][..], words].concat();
+    let tachikoma = product::build(root)?;
+    let (claude, tachikoma) = (claude.to_string_lossy(), tachikoma.to_string_lossy());
+    let ours = [&["real-agents", INSIDE, &claude, &tachikoma][..], words].concat();
     isolation::run_inside(&ours)
 }
 
@@ -80,14 +87,14 @@ fn known(names: &[&str]) -> Result<(), String> {
 }
 
 /// Makes the checks one after the other, a failed one too, and says how each ended.
-fn make(claude: &Path, names: &[&str]) -> Result<(), String> {
+fn make(programs: &Programs, names: &[&str]) -> Result<(), String> {
     let started = Instant::now();
     let mut failed = Vec::new();
     let wanted = |row: &&Row| names.is_empty() || names.contains(&row.0);
     let rows: Vec<&Row> = CHECKS.iter().filter(wanted).collect();
     for Row(name, check, patience) in &rows {
         let began = Instant::now();
-        let ended = one(*check, claude, *patience);
+        let ended = one(*check, programs, *patience);
         let took = began.elapsed().as_secs_f64();
         match ended {
             Ok(saw) => println!("ok    {name:<20} {took:>5.1} s  {saw}"),
@@ -111,8 +118,8 @@ fn make(claude: &Path, names: &[&str]) -> Result<(), String> {
 }
 
 /// One check, and that it left no process behind.
-fn one(check: Check, claude: &Path, patience: Duration) -> Result<String, String> {
-    let ground = Ground::new(claude, patience);
+fn one(check: Check, programs: &Programs, patience: Duration) -> Result<String, String> {
+    let ground = Ground::new(programs, patience);
     let ended = catch_unwind(AssertUnwindSafe(|| check(&ground)));
     let left = isolation::clear_away();
     match (ended, left) {

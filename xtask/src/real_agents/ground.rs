@@ -20,24 +20,48 @@ pub struct Ground {
     pub scratch: Scratch,
     /// How long any wait may take.
     pub patience: Duration,
-    claude: PathBuf,
+    programs: Programs,
+}
+
+/// What is run.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    pub claude: PathBuf,
+    pub tachikoma: PathBuf,
 }
 
 impl Ground {
-    pub fn new(claude: &Path, patience: Duration) -> Self {
+    pub fn new(programs: &Programs, patience: Duration) -> Self {
         Self {
             scratch: Scratch::new(),
             patience,
-            claude: claude.to_path_buf(),
+            programs: programs.clone(),
         }
     }
 
-    /// The agent with these words and nothing of the caller's environment: no account, no settings, a dummy key.
-    pub fn claude(&self, model: &ScriptedModel, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.claude);
-        let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    /// Tachikoma in the agent's environment, with the agent for one prompt as its last words.
+    pub fn tachikoma(&self, model: &ScriptedModel, words: &[&str]) -> Command {
+        let mut command = self.surrounded(&self.programs.tachikoma, model);
         command
             .args(words)
+            .arg(&self.programs.claude)
+            .args([&OUT[..], &USUAL].concat())
+            .env("XDG_RUNTIME_DIR", self.scratch.runtime_dir());
+        command
+    }
+
+    /// The agent with these words.
+    fn claude(&self, model: &ScriptedModel, words: &[&str]) -> Command {
+        let mut command = self.surrounded(&self.programs.claude, model);
+        command.args(words);
+        command
+    }
+
+    /// A program with nothing of the caller's environment: no account, no settings, a dummy key.
+    fn surrounded(&self, program: &Path, model: &ScriptedModel) -> Command {
+        let mut command = Command::new(program);
+        let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+        command
             .current_dir(self.scratch.path())
             .env_clear()
             .env("PATH", path)
