@@ -10,6 +10,7 @@ mod check;
 mod licences;
 mod picture;
 mod product;
+mod real_agents;
 mod soak;
 mod tidy;
 
@@ -24,6 +25,7 @@ usage: cargo xtask <chore>
   licences   licences, bans and sources of the dependencies (needs cargo-deny)
   bench      [--json FILE] [--strict] [NAME...]: speed and memory, beside their goals
   soak       [--rounds N] [--sample] [NAME...]: what a test shows once, many times over
+  real-agents [NAME...]: the real agent, pinned, against a scripted model (needs npm and namespaces)
   picture    the README's picture, from a run of the demonstration
 ";
 
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         ["licences"] => (|root, _| licences::run(root), &[]),
         ["bench", rest @ ..] => (bench::run, rest),
         ["soak", rest @ ..] => (soak::run, rest),
+        ["real-agents", rest @ ..] => (real_agents::run, rest),
         ["picture"] => (|root, _| picture::run(root), &[]),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

@@ -1,16 +1,23 @@
-//! What Tachikoma's tests share: scratch directories, running binaries, awaited states and
-//! the search for processes that were left behind.
+//! What Tachikoma's tests share: scratch directories, running binaries, awaited states, the search for processes that
+//! were left behind, a scripted model for real agents and a fake agent for everything else.
 
 mod awaiting;
+pub mod fake_agent;
 mod marker;
 mod mask;
+mod model;
+mod scenario;
 mod scratch;
+mod talk;
 mod tool;
 mod unprivileged;
 
 pub use awaiting::await_until;
 pub use marker::{processes_with, unique};
 pub use mask::mask;
+pub use model::{Asked, Kind, Listening, Request, ScriptedModel};
+pub use scenario::{Afterwards, Fault, Rule, Scenario, ToolCall, Turn, Usage};
 pub use scratch::Scratch;
+pub use talk::{Ended, Talk};
 pub use tool::{Live, Ran, Tool};
 pub use unprivileged::{NOBODY, drop_to_nobody};

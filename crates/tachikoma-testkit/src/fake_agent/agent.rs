@@ -1,0 +1,377 @@
+//! The life of a fake agent: prompts come, turns are played, results are printed, and things go wrong as asked.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use signal_hook::consts::SIGINT;
+
+use super::args::Args;
+use super::inbox::{Inbox, News};
+use super::sessions::{Session, State, new_uuid};
+use super::{Ignored, Misbehaviour, Surroundings, events, replay, tools};
+use crate::scenario::Scenario;
+
+const MODEL: &str = "claude-sonnet-4-5";
+
+/// The exit code of a process that SIGTERM ends.
+const TERMINATED: u8 = 143;
+
+/// Why the turn, or all of it, is over.
+#[derive(Debug)]
+pub(super) enum Break {
+    /// The protocol's interrupt: the turn is over.
+    Interrupted,
+    /// SIGINT: the turn is over, and then all of it.
+    Signalled,
+    /// All of it is over.
+    Exit(u8),
+    /// And this is what is said about it.
+    Failed(String),
+}
+
+impl From<String> for Break {
+    fn from(error: String) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Runs it: the exit code, or what to say on standard error before exit code 1.
+pub(super) fn run(words: &[String], surroundings: &Surroundings) -> Result<u8, String> {
+    let args = Args::parse(words)?;
+    if args.version {
+        say_version();
+        return Ok(0);
+    }
+    let scenario = match &surroundings.scenario {
+        Some(path) => Scenario::read(path)?,
+        None => Scenario::default(),
+    };
+    let mut agent = Agent::start(args, scenario, surroundings)?;
+    let lived = match &surroundings.replay {
+        Some(file) => replay::play(&mut agent, file, surroundings.real_speed),
+        None => agent.live(),
+    };
+    match lived {
+        Ok(()) => Ok(u8::from(agent.last_failed)),
+        Err(Break::Interrupted | Break::Signalled) => Ok(0),
+        Err(Break::Exit(code)) => Ok(code),
+        Err(Break::Failed(error)) => Err(error),
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "it is asked to")]
+fn say_version() {
+    println!("{} (Claude Code)", events::VERSION);
+}
+
+/// A running one.
+#[derive(Debug)]
+pub(super) struct Agent {
+    pub(super) args: Args,
+    pub(super) scenario: Scenario,
+    pub(super) session: Session,
+    pub(super) state: State,
+    pub(super) model: String,
+    /// Turns played by this process, for where nothing is remembered.
+    pub(super) played: usize,
+    pub(super) results: u64,
+    pub(super) last_failed: bool,
+    wrong: Misbehaviour,
+    inbox: Inbox,
+    prompts: VecDeque<String>,
+    input_open: bool,
+    lines: u64,
+    printing: bool,
+    resumed_unknown: bool,
+}
+
+impl Agent {
+    fn start(args: Args, scenario: Scenario, surroundings: &Surroundings) -> Result<Self, String> {
+        let state = State::open(surroundings.state.as_deref())?;
+        let start = state.count("starts")?.unwrap_or(0);
+        let behaviour = &scenario.agent;
+        let wrong = behaviour.starts.get(start).unwrap_or(&behaviour.always);
+        let wrong = wrong.clone();
+        let mut resumed_unknown = false;
+        let mut session = Session::default();
+        if let Some(id) = &args.resume {
+            match state.session(id) {
+                Some(known) => session = known,
+                None => resumed_unknown = surroundings.replay.is_none(),
+            }
+            session.id.clone_from(id);
+        } else if let Some(id) = &args.session_id {
+            if state.session(id).is_some() {
+                return Err(format!("Error: Session ID {id} is already in use."));
+            }
+            session.id.clone_from(id);
+        }
+        if session.id.is_empty() || args.fork {
+            session.id = new_uuid();
+        }
+        if let Some(id) = &wrong.session_id {
+            session.id.clone_from(id);
+        }
+        let inbox = Inbox::open(args.json_in)?;
+        if let Some(marker) = &wrong.escaping_child {
+            tools::leave_child(marker, wrong.child_without_env)?;
+        }
+        Ok(Self {
+            model: args.model.clone().unwrap_or_else(|| MODEL.into()),
+            input_open: args.json_in,
+            args,
+            scenario,
+            session,
+            state,
+            played: 0,
+            results: 0,
+            last_failed: false,
+            wrong,
+            inbox,
+            prompts: VecDeque::new(),
+            lines: 0,
+            printing: true,
+            resumed_unknown,
+        })
+    }
+
+    /// Takes prompts until there are no more.
+    fn live(&mut self) -> Result<(), Break> {
+        if self.wrong.hang_at_start {
+            return self.hang();
+        }
+        if self.resumed_unknown {
+            let id = self.session.id.clone();
+            self.print(events::unknown_session(&id))?;
+            return Err(Break::Exit(1));
+        }
+        while let Some(prompt) = self.next_prompt()? {
+            match self.answer(prompt) {
+                Err(Break::Interrupted) => {}
+                answered => answered?,
+            }
+        }
+        self.end()
+    }
+
+    /// The end of a life without accidents.
+    pub(super) fn end(&mut self) -> Result<(), Break> {
+        if self.wrong.hang_after_result {
+            return self.hang();
+        }
+        Ok(())
+    }
+
+    /// The next prompt; none when there will be none.
+    pub(super) fn next_prompt(&mut self) -> Result<Option<String>, Break> {
+        if !self.args.json_in {
+            // One prompt: the argument, or all of standard input.
+            if self.results > 0 {
+                return Ok(None);
+            }
+            if let Some(prompt) = &self.args.prompt {
+                return Ok(Some(prompt.clone()));
+            }
+            let mut prompt = String::new();
+            let read = io::stdin().read_to_string(&mut prompt);
+            read.map_err(|error| format!("read standard input: {error}"))?;
+            if prompt.trim().is_empty() {
+                let why = "Error: Input must be provided either through stdin or as a prompt";
+                return Err(Break::Failed(why.into()));
+            }
+            return Ok(Some(prompt));
+        }
+        loop {
+            if let Some(prompt) = self.prompts.pop_front() {
+                return Ok(Some(prompt));
+            }
+            if !self.input_open {
+                return Ok(None);
+            }
+            let news = self.inbox.next(None);
+            match self.hear(news) {
+                // There is nothing to interrupt.
+                Err(Break::Interrupted) => {}
+                heard => heard?,
+            }
+        }
+    }
+
+    /// Prompts that came in the middle of a turn.
+    pub(super) fn waiting_prompts(&mut self) -> Vec<String> {
+        self.prompts.drain(..).collect()
+    }
+
+    /// Hears what comes, for a while.
+    pub(super) fn pause(&mut self, time: Duration) -> Result<(), Break> {
+        let deadline = Instant::now() + time;
+        while let Some(news) = self.inbox.next(Some(deadline)) {
+            self.hear(Some(news))?;
+        }
+        Ok(())
+    }
+
+    /// Does nothing more, but hears what comes.
+    pub(super) fn hang(&mut self) -> Result<(), Break> {
+        loop {
+            let news = self.inbox.next(None);
+            self.hear(news)?;
+        }
+    }
+
+    fn hear(&mut self, news: Option<News>) -> Result<(), Break> {
+        let ignored = |what| self.wrong.ignore.contains(&what);
+        match news {
+            None => Ok(()),
+            Some(News::Eof) => {
+                self.input_open = false;
+                Ok(())
+            }
+            Some(News::Signal(SIGINT)) if ignored(Ignored::Sigint) => Ok(()),
+            Some(News::Signal(SIGINT)) => Err(Break::Signalled),
+            Some(News::Signal(_)) if ignored(Ignored::Sigterm) => Ok(()),
+            Some(News::Signal(_)) => Err(Break::Exit(TERMINATED)),
+            Some(News::Line(line)) if line.trim().is_empty() => Ok(()),
+            Some(News::Line(line)) => self.hear_line(&line),
+        }
+    }
+
+    fn hear_line(&mut self, line: &str) -> Result<(), Break> {
+        let Ok(line) = serde_json::from_str::<Value>(line) else {
+            let why = format!("Error parsing streaming input line: {line}");
+            return Err(Break::Failed(why));
+        };
+        match line["type"].as_str() {
+            Some("user") => {
+                self.prompts.push_back(text_of(&line["message"]["content"]));
+                Ok(())
+            }
+            Some("control_request") => self.control(&line),
+            _ => Ok(()),
+        }
+    }
+
+    fn control(&mut self, request: &Value) -> Result<(), Break> {
+        let id = &request["request_id"];
+        let word = request["request"]["subtype"].as_str().unwrap_or_default();
+        let answer = match word {
+            "interrupt" if self.wrong.ignore.contains(&Ignored::Interrupt) => return Ok(()),
+            "interrupt" => json!({"still_queued": []}),
+            "get_context_usage" => {
+                events::context_usage(&self.session.context, self.scenario.agent.window)
+            }
+            "initialize" => json!({"commands": [], "output_style": "default", "models": []}),
+            "set_model" => {
+                let model = request["request"]["model"].as_str().unwrap_or(MODEL);
+                self.model = model.to_owned();
+                json!({"model": model})
+            }
+            "set_permission_mode" => json!({"mode": request["request"]["mode"]}),
+            _ => {
+                let error = format!("Unsupported control request subtype: {word}");
+                let response = json!({"subtype": "error", "request_id": id, "error": error});
+                let line = json!({"type": "control_response", "response": response});
+                return self.print_as_is(&line);
+            }
+        };
+        let response = json!({"subtype": "success", "request_id": id, "response": answer});
+        self.print_as_is(&json!({"type": "control_response", "response": response}))?;
+        if word == "interrupt" {
+            return Err(Break::Interrupted);
+        }
+        Ok(())
+    }
+
+    /// Prints a line of the session.
+    pub(super) fn print(&mut self, line: Value) -> Result<(), Break> {
+        let line = events::signed(line, &self.session.id);
+        self.print_as_is(&line)
+    }
+
+    /// Prints a result, twice where asked, and dies after it where asked.
+    pub(super) fn print_result(&mut self, line: Value) -> Result<(), Break> {
+        self.last_failed = line["is_error"] == true;
+        self.results += 1;
+        if self.wrong.second_result {
+            self.print(line.clone())?;
+        }
+        self.print(line)?;
+        self.result_is_out()
+    }
+
+    /// Dies between prompts where asked.
+    pub(super) fn result_is_out(&self) -> Result<(), Break> {
+        match self.wrong.die_after_results {
+            Some(results) if self.results >= results => Err(Break::Exit(self.wrong.exit_code)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn print_as_is(&mut self, line: &Value) -> Result<(), Break> {
+        self.print_text(&line.to_string())
+    }
+
+    /// Prints a line, or what is to go wrong in its place.
+    pub(super) fn print_text(&mut self, line: &str) -> Result<(), Break> {
+        self.lines += 1;
+        let now = Some(self.lines);
+        if self.wrong.exit_at_line == now {
+            return Err(Break::Exit(self.wrong.exit_code));
+        }
+        if self.wrong.close_stdout_at_line == now {
+            close_stdout()?;
+            self.printing = false;
+        }
+        if self.wrong.garbage_before_line == now {
+            self.write(b"warning: this is not JSON {\n\xff\xfe\x00 nor is this text\n")?;
+        }
+        if let Some(bytes) = self.wrong.huge_line_bytes
+            && self.lines == 2
+        {
+            let filler = json!({"type": "system", "subtype": "filler", "text": "x".repeat(bytes)});
+            self.write(format!("{filler}\n").as_bytes())?;
+        }
+        self.write(format!("{line}\n").as_bytes())?;
+        if self.wrong.silent_after_line == now {
+            return self.hang();
+        }
+        Ok(())
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<(), Break> {
+        if !self.printing {
+            return Ok(());
+        }
+        let mut stdout = io::stdout().lock();
+        match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+            Ok(()) => Ok(()),
+            // The real one goes on when nobody reads any more.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error) => Err(Break::Failed(format!("print: {error}"))),
+        }
+    }
+}
+
+/// Whoever reads gets its end; what is printed from now on goes nowhere.
+fn close_stdout() -> Result<(), String> {
+    let nowhere = Path::new("/dev/null");
+    let failed = |error: io::Error| format!("close standard output: {error}");
+    let nowhere = File::options().write(true).open(nowhere).map_err(failed)?;
+    rustix::stdio::dup2_stdout(&nowhere).map_err(|error| failed(error.into()))
+}
+
+/// A prompt is a text or a list of blocks.
+fn text_of(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        blocks => {
+            let texts = blocks.as_array().into_iter().flatten();
+            let texts: Vec<&str> = texts.filter_map(|block| block["text"].as_str()).collect();
+            texts.join("\n")
+        }
+    }
+}

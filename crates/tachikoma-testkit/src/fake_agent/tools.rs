@@ -1,0 +1,133 @@
+//! The tools of the fake agent. `Bash` and `Write` do what they say, so that a work tree changes; all others answer what
+//! the scenario says.
+
+use std::fs;
+use std::io::{self, Read as _, Seek as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::scenario::ToolCall;
+
+/// What a tool left.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Outcome {
+    pub text: String,
+    pub is_error: bool,
+}
+
+impl Outcome {
+    pub(super) fn good(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self {
+            text,
+            is_error: false,
+        }
+    }
+
+    fn bad(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self {
+            text,
+            is_error: true,
+        }
+    }
+}
+
+/// A command of `Bash` that runs. It has a process group of its own, which is killed when it is dropped.
+#[derive(Debug)]
+pub(super) struct Running {
+    child: Child,
+    output: fs::File,
+}
+
+/// Starts a tool, or does at once what takes no time.
+pub(super) fn start(tool: &ToolCall) -> Result<Running, Outcome> {
+    if let Some(text) = &tool.result {
+        let text = text.clone();
+        let is_error = tool.is_error;
+        return Err(Outcome { text, is_error });
+    }
+    let word = |name: &str| tool.input[name].as_str();
+    match (tool.name.as_str(), word("command"), word("file_path")) {
+        ("Bash", Some(command), _) => {
+            Running::start(command).map_err(|error| Outcome::bad(format!("start it: {error}")))
+        }
+        ("Write", _, Some(path)) => Err(fs::write(path, word("content").unwrap_or_default())
+            .map_or_else(
+                |error| Outcome::bad(format!("write {path}: {error}")),
+                |()| Outcome::good(format!("File created successfully at: {path}")),
+            )),
+        _ => Err(Outcome {
+            text: "done".into(),
+            is_error: tool.is_error,
+        }),
+    }
+}
+
+impl Running {
+    fn start(command: &str) -> io::Result<Self> {
+        let output = tempfile::tempfile()?;
+        let child = Command::new("sh")
+            .args(["-c", command])
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output.try_clone()?)
+            .process_group(0)
+            .spawn()?;
+        Ok(Self { child, output })
+    }
+
+    /// What it left, once it has ended.
+    pub(super) fn outcome(&mut self) -> Option<Outcome> {
+        let status = match self.child.try_wait() {
+            Ok(status) => status?,
+            Err(error) => return Some(Outcome::bad(format!("wait for it: {error}"))),
+        };
+        let mut bytes = Vec::new();
+        let read = self
+            .output
+            .rewind()
+            .and_then(|()| self.output.read_to_end(&mut bytes));
+        if let Err(error) = read {
+            return Some(Outcome::bad(format!("read its output: {error}")));
+        }
+        let text = String::from_utf8_lossy(&bytes).trim_end().to_owned();
+        Some(match status.code() {
+            Some(0) => Outcome::good(text),
+            Some(code) => Outcome::bad(format!("Exit code {code}\n{text}")),
+            None => Outcome::bad(format!("Exit code 137\n{text}")),
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let (Some(pid), Ok(None)) = (pid, self.child.try_wait()) {
+            // Not reaped yet, so the group is still its own.
+            let _ = kill_process_group(pid, Signal::KILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Leaves a process behind that is nobody's child any more and waits until it is killed.
+pub(super) fn leave_child(marker: &str, without_env: bool) -> Result<(), String> {
+    let mut command = Command::new("sh");
+    if without_env {
+        command.env_clear().env("PATH", "/usr/bin:/bin");
+    }
+    // `tail` follows the device for ever and only complains about the file that is not there: one process, with the
+    // marker in its command line.
+    let left = command
+        .args(["-c", "setsid tail -q -f /dev/null \"$1\" 2>/dev/null &"])
+        .args(["sh", marker])
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|error| format!("leave a child: {error}"))?;
+    left.success()
+        .then_some(())
+        .ok_or_else(|| format!("leave a child: {left}"))
+}

@@ -1,0 +1,238 @@
+//! One prompt, from its `init` to its result.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::agent::{Agent, Break};
+use super::events::{self, ApiFailure, Sums};
+use super::sessions::{new_uuid, sum};
+use super::tools::{self, Outcome};
+use crate::model::message;
+use crate::scenario::{Fault, ToolCall, Turn, Usage};
+
+/// How often a running tool is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// As often as the real one tries again, unless `CLAUDE_CODE_MAX_RETRIES` says otherwise.
+const RETRIES_MAX: u64 = 10;
+
+/// What is known of the prompt in hand.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The last text of the user's, for the rules.
+    user_text: String,
+    usage: Usage,
+    num_turns: u64,
+    retries: u64,
+    /// The call in flight.
+    tool: Option<String>,
+}
+
+impl Agent {
+    /// Answers a prompt.
+    pub(super) fn answer(&mut self, prompt: String) -> Result<(), Break> {
+        let cwd = std::env::current_dir().unwrap_or_default();
+        self.session.prompts += 1;
+        self.state.save(&self.session)?;
+        self.print(events::init(&self.model, &cwd.to_string_lossy()))?;
+        let mut progress = Progress {
+            user_text: prompt,
+            ..Progress::default()
+        };
+        match self.play(&mut progress) {
+            Err(broken @ (Break::Interrupted | Break::Signalled)) => {
+                self.broken_off(&progress)?;
+                Err(broken)
+            }
+            played => played,
+        }
+    }
+
+    /// Plays turns until one has no tools.
+    fn play(&mut self, progress: &mut Progress) -> Result<(), Break> {
+        loop {
+            let mut turn = self.next_turn(&progress.user_text)?;
+            turn.usage = turn.usage.settled(self.session.tool_results);
+            self.pause(Duration::from_millis(turn.delay_ms))?;
+            if let Some(fault) = turn.fault.clone() {
+                if self.survives(&fault, &turn, progress)? {
+                    continue;
+                }
+                return Ok(());
+            }
+            progress.num_turns += 1;
+            let message_id = format!("msg_{}", new_uuid().replace('-', ""));
+            self.say(&turn, &message_id)?;
+            self.session.add(turn.usage);
+            progress.usage = sum(progress.usage, turn.usage);
+            self.state.save(&self.session)?;
+            if turn.tools.is_empty() {
+                return self.succeed(&turn, progress);
+            }
+            for (index, tool) in turn.tools.iter().enumerate() {
+                let id = message::tool_id(&message_id, index);
+                progress.tool = Some(id.clone());
+                let outcome = self.run_tool(tool)?;
+                progress.tool = None;
+                self.session.tool_results += 1;
+                self.print(events::tool_result(&id, &outcome))?;
+            }
+            self.state.save(&self.session)?;
+            // What was said while tools ran is part of this turn, as with the real one.
+            let said = self.waiting_prompts();
+            progress.user_text = said.join("\n");
+        }
+    }
+
+    fn next_turn(&mut self, user_text: &str) -> Result<Turn, Break> {
+        if let Some(turn) = self.scenario.rule_for(user_text) {
+            return Ok(turn);
+        }
+        let position = match self.state.count("turns")? {
+            Some(position) => position,
+            None => self.played,
+        };
+        self.played += 1;
+        Ok(self.scenario.turn_at(position))
+    }
+
+    /// Prints the turn's blocks, and before them their pieces where those are wanted.
+    fn say(&mut self, turn: &Turn, message_id: &str) -> Result<(), Break> {
+        let pause = Duration::from_millis(turn.chunk_delay_ms);
+        let mut blocks = message::blocks(turn, message_id).into_iter();
+        for event in message::events(turn, message_id, &self.model.clone()) {
+            if self.args.partial && event.name != "ping" {
+                self.print(events::stream_event(&event.data, message_id))?;
+            }
+            match event.name {
+                "content_block_delta" => self.pause(pause)?,
+                "content_block_stop" => {
+                    if let Some(block) = blocks.next() {
+                        let model = self.model.clone();
+                        let line = events::assistant(&block, message_id, &model, &turn.usage);
+                        self.print(line)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        // A subscription's limits come with every response.
+        if let Some(info) = events::rate_limit_info(turn) {
+            self.print(json!({"type": "rate_limit_event", "rate_limit_info": info}))?;
+        }
+        Ok(())
+    }
+
+    fn run_tool(&mut self, tool: &ToolCall) -> Result<Outcome, Break> {
+        self.pause(Duration::from_millis(tool.takes_ms))?;
+        let mut running = match tools::start(tool) {
+            Ok(running) => running,
+            Err(outcome) => return Ok(outcome),
+        };
+        loop {
+            if let Some(outcome) = running.outcome() {
+                return Ok(outcome);
+            }
+            self.pause(LOOK_EVERY)?;
+        }
+    }
+
+    fn sums<'a>(&'a self, progress: &'a Progress) -> Sums<'a> {
+        Sums {
+            session: &self.session,
+            model: &self.model,
+            window: self.scenario.agent.window,
+            usage: &progress.usage,
+            num_turns: progress.num_turns,
+            result_index: self.results,
+        }
+    }
+
+    fn succeed(&mut self, turn: &Turn, progress: &Progress) -> Result<(), Break> {
+        let mut line = self.sums(progress).result("success", false, "completed");
+        line["result"] = json!(turn.text.clone().unwrap_or_default());
+        line["stop_reason"] = turn.stop_reason().into();
+        self.print_result(line)
+    }
+
+    /// Whether the client tries again after a fault. Where it does not, the result is printed.
+    fn survives(
+        &mut self,
+        fault: &Fault,
+        turn: &Turn,
+        progress: &mut Progress,
+    ) -> Result<bool, Break> {
+        let (status, error, message) = match fault {
+            Fault::NoAnswer | Fault::Silence { .. } | Fault::Pings { .. } => {
+                self.hang()?;
+                return Ok(true);
+            }
+            Fault::Status {
+                status,
+                error,
+                message,
+            } => (Some(*status), error.clone(), message.clone()),
+            Fault::Cut { .. }
+            | Fault::ErrorEvent { .. }
+            | Fault::Reset
+            | Fault::EmptyStream
+            | Fault::Html => (None, "connection_error".into(), String::new()),
+        };
+        let limit = events::rate_limit_info(turn).filter(|info| info["status"] == "rejected");
+        let passes = limit.is_none() && matches!(status, None | Some(401 | 429 | 500..));
+        let most = std::env::var("CLAUDE_CODE_MAX_RETRIES").ok();
+        let most = most.and_then(|most| most.parse().ok());
+        let most = most.unwrap_or(RETRIES_MAX);
+        if passes && progress.retries < most {
+            progress.retries += 1;
+            let seconds = turn.headers.get("retry-after");
+            let seconds: u64 = seconds.and_then(|text| text.parse().ok()).unwrap_or(0);
+            self.print(events::api_retry(
+                progress.retries,
+                most,
+                seconds * 1000,
+                status,
+            ))?;
+            self.pause(Duration::from_secs(seconds))?;
+            return Ok(true);
+        }
+        if let Some(info) = &limit {
+            self.print(json!({"type": "rate_limit_event", "rate_limit_info": info}))?;
+        }
+        let failure = ApiFailure {
+            status,
+            error,
+            message,
+            limit,
+        };
+        self.print(failure.assistant())?;
+        progress.num_turns += 1;
+        let mut line = self.sums(progress).result("success", true, "api_error");
+        line["result"] = failure.text().into();
+        line["stop_reason"] = "stop_sequence".into();
+        failure.mark(&mut line);
+        self.print_result(line)?;
+        Ok(false)
+    }
+
+    /// The end of a turn that was interrupted.
+    fn broken_off(&mut self, progress: &Progress) -> Result<(), Break> {
+        if let Some(id) = &progress.tool {
+            self.print(events::tool_rejected(id))?;
+            self.session.tool_results += 1;
+            self.state.save(&self.session)?;
+        }
+        let in_tool = progress.tool.is_some();
+        self.print(events::interrupted(in_tool))?;
+        let reason = if in_tool {
+            "aborted_tools"
+        } else {
+            "aborted_streaming"
+        };
+        let sums = self.sums(progress);
+        let mut line: Value = sums.result("error_during_execution", true, reason);
+        line["errors"] = json!(["interrupted"]);
+        self.print_result(line)
+    }
+}

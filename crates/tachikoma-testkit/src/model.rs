@@ -1,0 +1,389 @@
+//! A model that answers what a scenario says: the Messages API on a port of this machine, for agents that are real.
+//! Every request is in its log, so that a test can compare what was reported with what was sent.
+
+mod answer;
+mod http;
+pub(crate) mod message;
+mod request;
+mod stop;
+
+pub use request::{Asked, Kind, Request};
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::scenario::{Scenario, Turn};
+use stop::Stop;
+
+/// An agent has one or two at a time, its sub-agents a few more.
+const CONNECTIONS_MAX: usize = 64;
+
+/// Enough to know a prompt by, not so much that the log holds whole conversations.
+const LAST_USER_CHARS: usize = 500;
+
+/// Requests that the log keeps. A test makes some hundreds.
+const LOG_MAX: usize = 100_000;
+
+/// What a test computes from a request; where it has nothing to say the scenario answers.
+type Reaction = Box<dyn FnMut(&Request) -> Option<Turn> + Send>;
+
+/// Where it listens and what it writes.
+#[derive(Debug, Clone, Default)]
+pub struct Listening {
+    /// 0 takes any that is free.
+    pub port: u16,
+    /// A file that gets each line of the log as JSON.
+    pub log: Option<PathBuf>,
+}
+
+/// A running model. When it is dropped, all its connections are closed and its threads joined.
+pub struct ScriptedModel {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for ScriptedModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ScriptedModel({})", self.address)
+    }
+}
+
+/// What all connections share.
+struct Shared {
+    started: Instant,
+    stop: Stop,
+    script: Mutex<Script>,
+    log: Mutex<Log>,
+    open: Mutex<BTreeMap<u64, TcpStream>>,
+}
+
+/// What is answered next.
+struct Script {
+    scenario: Scenario,
+    reaction: Option<Reaction>,
+    main: usize,
+    subagent: usize,
+    answered: u64,
+    /// What sub-agents were told, which is how their requests are known.
+    agent_prompts: Vec<String>,
+}
+
+#[derive(Default)]
+struct Log {
+    lines: Vec<Asked>,
+    file: Option<File>,
+}
+
+/// A panic in a reaction is reported when the model is dropped; until then the rest is still good.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ScriptedModel {
+    /// Answers as the scenario says.
+    ///
+    /// # Panics
+    ///
+    /// When no port of this machine can be had.
+    #[must_use]
+    pub fn start(scenario: Scenario) -> Self {
+        Self::listen(scenario, None, &Listening::default()).expect("a port on loopback")
+    }
+
+    /// Answers what `reaction` computes from each request but counts of tokens, or as the scenario says where it
+    /// computes nothing.
+    ///
+    /// # Panics
+    ///
+    /// When no port of this machine can be had.
+    #[must_use]
+    pub fn reacting(
+        scenario: Scenario,
+        reaction: impl FnMut(&Request) -> Option<Turn> + Send + 'static,
+    ) -> Self {
+        let reaction: Option<Reaction> = Some(Box::new(reaction));
+        Self::listen(scenario, reaction, &Listening::default()).expect("a port on loopback")
+    }
+
+    /// Listens where it is told.
+    ///
+    /// # Errors
+    ///
+    /// When the port is taken or the log cannot be made.
+    pub fn listening(scenario: Scenario, listening: &Listening) -> io::Result<Self> {
+        Self::listen(scenario, None, listening)
+    }
+
+    fn listen(
+        scenario: Scenario,
+        reaction: Option<Reaction>,
+        listening: &Listening,
+    ) -> io::Result<Self> {
+        let file = listening.log.as_ref().map(File::create).transpose()?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, listening.port))?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            started: Instant::now(),
+            stop: Stop::default(),
+            script: Mutex::new(Script {
+                scenario,
+                reaction,
+                main: 0,
+                subagent: 0,
+                answered: 0,
+                agent_prompts: Vec::new(),
+            }),
+            log: Mutex::new(Log {
+                lines: Vec::new(),
+                file,
+            }),
+            open: Mutex::default(),
+        });
+        let for_acceptor = Arc::clone(&shared);
+        let acceptor = thread::spawn(move || accept(&listener, &for_acceptor));
+        Ok(Self {
+            address,
+            shared,
+            acceptor: Some(acceptor),
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What `ANTHROPIC_BASE_URL` should say.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Every request so far, in the order in which they came.
+    #[must_use]
+    pub fn asked(&self) -> Vec<Asked> {
+        lock(&self.shared.log).lines.clone()
+    }
+
+    /// The requests of one kind.
+    #[must_use]
+    pub fn asked_for(&self, kind: Kind) -> Vec<Asked> {
+        let mut asked = self.asked();
+        asked.retain(|asked| asked.kind == kind);
+        asked
+    }
+}
+
+impl Drop for ScriptedModel {
+    fn drop(&mut self) {
+        self.shared.stop.stop();
+        for stream in lock(&self.shared.open).values() {
+            // One that is closed already needs no closing.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        // Wakes the acceptor, which then sees the stop.
+        let _ = TcpStream::connect(self.address);
+        let joined = self.acceptor.take().map(JoinHandle::join);
+        let panicked = matches!(joined, Some(Err(_)));
+        assert!(
+            !panicked || thread::panicking(),
+            "a thread of the scripted model panicked; its message is above"
+        );
+    }
+}
+
+/// Takes connections until the stop, then waits for all of them.
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    let mut connections: Vec<JoinHandle<()>> = Vec::new();
+    for number in 0.. {
+        let Ok((mut stream, _)) = listener.accept() else {
+            // The client left before it was taken.
+            continue;
+        };
+        if shared.stop.is_stopped() {
+            break;
+        }
+        let (ended, running): (Vec<_>, Vec<_>) =
+            connections.into_iter().partition(JoinHandle::is_finished);
+        connections = running;
+        join(ended);
+        if connections.len() >= CONNECTIONS_MAX {
+            let _ = answer::refuse(
+                &mut stream,
+                503,
+                "api_error",
+                "too many connections",
+                &BTreeMap::new(),
+            );
+            continue;
+        }
+        let Ok(handle) = stream.try_clone() else {
+            continue;
+        };
+        lock(&shared.open).insert(number, handle);
+        let shared = Arc::clone(shared);
+        connections.push(thread::spawn(move || {
+            let _closed = Closed(&shared, number);
+            // An error is the client's leaving; what it got is in the log.
+            let _ = serve(&mut stream, &shared);
+        }));
+    }
+    // Those that came between the stop and now were not seen by it.
+    for stream in lock(&shared.open).values() {
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+    join(connections);
+}
+
+/// Waits for threads and hands on the panic of one.
+fn join(threads: Vec<JoinHandle<()>>) {
+    let results: Vec<_> = threads.into_iter().map(JoinHandle::join).collect();
+    for result in results {
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// Forgets a connection at its end, a panic included.
+struct Closed<'a>(&'a Shared, u64);
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.open).remove(&self.1);
+    }
+}
+
+/// Answers one request.
+fn serve(stream: &mut TcpStream, shared: &Shared) -> io::Result<()> {
+    let none = BTreeMap::new();
+    let raw = match http::read(stream) {
+        Ok(Some(raw)) => raw,
+        Ok(None) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            let why = error.to_string();
+            return answer::refuse(stream, 400, "invalid_request_error", &why, &none);
+        }
+        Err(error) => return Err(error),
+    };
+    let counting = match (raw.method.as_str(), raw.path.as_str()) {
+        ("POST", "/v1/messages") => false,
+        ("POST", "/v1/messages/count_tokens") => true,
+        ("HEAD", _) | ("GET", "/") => return http::respond(stream, 200, "text/plain", &none, b""),
+        (method, path) => {
+            let why = format!("no such endpoint: {method} {path}");
+            return answer::refuse(stream, 404, "not_found_error", &why, &none);
+        }
+    };
+    let Ok(body) = serde_json::from_slice::<Value>(&raw.body) else {
+        let why = "the body is not JSON";
+        return answer::refuse(stream, 400, "invalid_request_error", why, &none);
+    };
+    if counting {
+        let request = Request::new(true, raw.headers, body, &[]);
+        // A token has about four bytes.
+        let tokens = raw.body.len() / 4;
+        shared.log(&request, "count".into(), None);
+        let body = json!({"input_tokens": tokens}).to_string();
+        return http::respond(stream, 200, "application/json", &none, body.as_bytes());
+    }
+    let (request, turn, number) = shared.next(raw.headers, body);
+    let (word, usage) = answer::account(&turn);
+    shared.log(&request, word, usage);
+    answer::answer(stream, &request, &turn, number, &shared.stop)
+}
+
+impl Shared {
+    /// The request understood, its answer, and the answer's number.
+    fn next(&self, headers: BTreeMap<String, String>, body: Value) -> (Request, Turn, u64) {
+        let mut script = lock(&self.script);
+        let request = Request::new(false, headers, body, &script.agent_prompts);
+        let reaction = script.reaction.as_mut();
+        let computed = reaction.and_then(|reaction| reaction(&request));
+        let mut turn = computed.unwrap_or_else(|| script.scripted(&request));
+        turn.usage = turn.usage.settled(request.tool_results);
+        script.remember(&turn);
+        script.answered += 1;
+        (request, turn, script.answered)
+    }
+
+    fn log(&self, request: &Request, answer: String, usage: Option<crate::scenario::Usage>) {
+        let at = self.started.elapsed().as_millis();
+        let chars = request.last_user.chars().count();
+        let end = request.last_user.chars();
+        let end = end.skip(chars.saturating_sub(LAST_USER_CHARS)).collect();
+        let asked = Asked {
+            at_ms: u64::try_from(at).unwrap_or(u64::MAX),
+            kind: request.kind,
+            model: request.model.clone(),
+            session: request.session.clone(),
+            stream: request.stream,
+            messages: request.messages,
+            prompts: request.prompts,
+            tool_results: request.tool_results,
+            last_user: end,
+            answer,
+            usage,
+        };
+        let mut log = lock(&self.log);
+        if let Some(file) = &mut log.file {
+            let line = serde_json::to_string(&asked).expect("it is data");
+            writeln!(file, "{line}").expect("the log can be written");
+        }
+        if log.lines.len() < LOG_MAX {
+            log.lines.push(asked);
+        }
+    }
+}
+
+impl Script {
+    /// What the scenario says to a request.
+    fn scripted(&mut self, request: &Request) -> Turn {
+        let scenario = &self.scenario;
+        let or_text = |turn: &Option<Turn>, text: &str| {
+            let turn = turn.clone();
+            turn.unwrap_or_else(|| Turn::text(text))
+        };
+        match request.kind {
+            Kind::Helper | Kind::CountTokens => or_text(&scenario.helper, "An errand, run."),
+            Kind::Compaction => or_text(
+                &scenario.compaction,
+                "<summary>What happened, in short.</summary>",
+            ),
+            Kind::Subagent => {
+                let turn = scenario.subagent.get(self.subagent).cloned();
+                self.subagent += 1;
+                turn.unwrap_or_else(|| Turn::text("The sub-agent is done."))
+            }
+            Kind::Main => scenario.rule_for(&request.last_user).unwrap_or_else(|| {
+                let turn = scenario.turn_at(self.main);
+                self.main += 1;
+                turn
+            }),
+        }
+    }
+
+    /// Sub-agents are known by what they are told.
+    fn remember(&mut self, turn: &Turn) {
+        let agents = turn
+            .tools
+            .iter()
+            .filter(|tool| tool.name == "Agent" || tool.name == "Task");
+        for prompt in agents.filter_map(|tool| tool.input["prompt"].as_str()) {
+            if !self.agent_prompts.iter().any(|known| known == prompt) {
+                self.agent_prompts.push(prompt.to_owned());
+            }
+        }
+    }
+}

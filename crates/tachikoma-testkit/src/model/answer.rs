@@ -1,0 +1,146 @@
+//! Sends one turn to the client that asked, or goes wrong in the way the turn says.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_linger;
+use serde_json::json;
+
+use super::http;
+use super::message::{StreamEvent, events, message};
+use super::request::Request;
+use super::stop::Stop;
+use crate::scenario::{Fault, Turn, Usage};
+
+/// What the log says about a turn: in a word, and the tokens that the client gets to read.
+pub(super) fn account(turn: &Turn) -> (String, Option<Usage>) {
+    let started = |after: usize| (after > 0).then_some(turn.usage);
+    match &turn.fault {
+        None => ("message".into(), Some(turn.usage)),
+        Some(Fault::Status { status, .. }) => (format!("status {status}"), None),
+        Some(Fault::NoAnswer) => ("no_answer".into(), None),
+        Some(Fault::Silence { after }) => ("silence".into(), started(*after)),
+        Some(Fault::Pings { after, .. }) => ("pings".into(), started(*after)),
+        Some(Fault::Cut { after }) => ("cut".into(), started(*after)),
+        Some(Fault::ErrorEvent { after, .. }) => ("error_event".into(), started(*after)),
+        Some(Fault::Reset) => ("reset".into(), None),
+        Some(Fault::EmptyStream) => ("empty_stream".into(), None),
+        Some(Fault::Html) => ("html".into(), None),
+    }
+}
+
+/// The rest of a stream that does not get to its end.
+enum Rest<'a> {
+    Silence,
+    Pings(Duration),
+    Cut,
+    Error(&'a str),
+}
+
+/// Answers. An error is the client's leaving, and nobody's fault.
+pub(super) fn answer(
+    stream: &mut TcpStream,
+    request: &Request,
+    turn: &Turn,
+    number: u64,
+    stop: &Stop,
+) -> io::Result<()> {
+    if stop.pause(Duration::from_millis(turn.delay_ms)) {
+        return Ok(());
+    }
+    let mut headers = turn.headers.clone();
+    headers.insert("request-id".into(), format!("req_{number}"));
+    let id = format!("msg_{number:020}");
+    let partial = |after: usize, rest| (after, Some(rest));
+    let (after, rest) = match &turn.fault {
+        None if !request.stream => {
+            let body = message(turn, &id, &request.model).to_string();
+            return http::respond(stream, 200, "application/json", &headers, body.as_bytes());
+        }
+        None => (usize::MAX, None),
+        Some(Fault::Status {
+            status,
+            error,
+            message,
+        }) => return refuse(stream, *status, error, message, &headers),
+        Some(Fault::NoAnswer) => {
+            stop.wait();
+            return Ok(());
+        }
+        Some(Fault::Reset) => {
+            // Closing with no time to linger resets the connection.
+            set_socket_linger(&*stream, Some(Duration::ZERO))?;
+            return Ok(());
+        }
+        Some(Fault::EmptyStream) => {
+            http::start_stream(stream, &headers)?;
+            return http::send_piece(stream, "");
+        }
+        Some(Fault::Html) => {
+            let page = b"<!doctype html><title>Sign in</title><p>The network wants you to sign in.";
+            return http::respond(stream, 200, "text/html", &headers, page);
+        }
+        Some(Fault::Silence { after }) => partial(*after, Rest::Silence),
+        Some(Fault::Cut { after }) => partial(*after, Rest::Cut),
+        Some(Fault::ErrorEvent { after, error }) => partial(*after, Rest::Error(error)),
+        Some(Fault::Pings { after, every_ms }) => {
+            // At once would keep a core busy and tell nothing more.
+            let every = Duration::from_millis((*every_ms).max(1));
+            partial(*after, Rest::Pings(every))
+        }
+    };
+
+    http::start_stream(stream, &headers)?;
+    let pause = Duration::from_millis(turn.chunk_delay_ms);
+    for event in events(turn, &id, &request.model).into_iter().take(after) {
+        send(stream, &event)?;
+        if event.name == "content_block_delta" && stop.pause(pause) {
+            return Ok(());
+        }
+    }
+    match rest {
+        None => http::send_piece(stream, ""),
+        Some(Rest::Cut) => Ok(()),
+        Some(Rest::Silence) => {
+            stop.wait();
+            Ok(())
+        }
+        Some(Rest::Pings(every)) => {
+            while !stop.pause(every) {
+                let data = json!({"type": "ping"});
+                send(stream, &StreamEvent { name: "ping", data })?;
+            }
+            Ok(())
+        }
+        Some(Rest::Error(error)) => {
+            let data = json!({"type": "error", "error": {"type": error, "message": "scripted"}});
+            send(
+                stream,
+                &StreamEvent {
+                    name: "error",
+                    data,
+                },
+            )?;
+            http::send_piece(stream, "")
+        }
+    }
+}
+
+fn send(stream: &mut TcpStream, event: &StreamEvent) -> io::Result<()> {
+    let piece = format!("event: {}\ndata: {}\n\n", event.name, event.data);
+    http::send_piece(stream, &piece)
+}
+
+/// An error in the API's own form.
+pub(super) fn refuse(
+    stream: &mut TcpStream,
+    status: u16,
+    error: &str,
+    message: &str,
+    headers: &BTreeMap<String, String>,
+) -> io::Result<()> {
+    let body = json!({"type": "error", "error": {"type": error, "message": message}}).to_string();
+    http::respond(stream, status, "application/json", headers, body.as_bytes())
+}

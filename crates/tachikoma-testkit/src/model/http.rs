@@ -1,0 +1,133 @@
+//! As much HTTP as the scripted model needs: one request per connection, bounded.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// Real requests have a few KiB of headers.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// A full window of a million tokens is about 4 MiB of text, more with what JSON adds.
+const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// A client on the same machine sends what it has; one that does not is gone.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A request as it came.
+#[derive(Debug)]
+pub(super) struct Raw {
+    pub method: String,
+    /// Without the query.
+    pub path: String,
+    pub headers: BTreeMap<String, String>,
+    pub body: Vec<u8>,
+}
+
+/// Reads one request. `None` when nothing was sent at all.
+pub(super) fn read(stream: &mut TcpStream) -> io::Result<Option<Raw>> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    let mut bytes = Vec::new();
+    let end = loop {
+        if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+            break end;
+        }
+        if bytes.len() > HEAD_BYTES_MAX {
+            return Err(invalid("the headers do not end"));
+        }
+        if fill(stream, &mut bytes)? == 0 {
+            return if bytes.is_empty() {
+                Ok(None)
+            } else {
+                Err(io::ErrorKind::UnexpectedEof.into())
+            };
+        }
+    };
+    let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    let mut lines = head.split("\r\n");
+    let mut words = lines.next().unwrap_or_default().split(' ');
+    let method = words.next().unwrap_or_default().to_owned();
+    let target = words.next().unwrap_or_default();
+    let path = target.split('?').next().unwrap_or_default().to_owned();
+    let headers: BTreeMap<String, String> = lines
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.trim().to_ascii_lowercase(), value.trim().to_owned()))
+        .collect();
+
+    let length = match headers.get("content-length") {
+        Some(length) => length.parse().map_err(|_| invalid("content-length"))?,
+        None if headers.contains_key("transfer-encoding") => {
+            return Err(invalid("a body without its length"));
+        }
+        None => 0,
+    };
+    if length > BODY_BYTES_MAX {
+        return Err(invalid("the body is too large"));
+    }
+    let mut body = bytes.split_off(end + 4);
+    while body.len() < length {
+        if fill(stream, &mut body)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(Some(Raw {
+        method,
+        path,
+        headers,
+        body,
+    }))
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+fn fill(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> io::Result<usize> {
+    let mut buffer = [0; 64 * 1024];
+    let count = stream.read(&mut buffer)?;
+    bytes.extend_from_slice(&buffer[..count]);
+    Ok(count)
+}
+
+/// Sends a whole response.
+pub(super) fn respond(
+    stream: &mut TcpStream,
+    status: u16,
+    content_type: &str,
+    headers: &BTreeMap<String, String>,
+    body: &[u8],
+) -> io::Result<()> {
+    let mut head = head(status, content_type, headers);
+    head.push_str(&format!("content-length: {}\r\n\r\n", body.len()));
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body)
+}
+
+/// Starts a stream of events.
+pub(super) fn start_stream(
+    stream: &mut TcpStream,
+    headers: &BTreeMap<String, String>,
+) -> io::Result<()> {
+    let mut head = head(200, "text/event-stream", headers);
+    head.push_str("transfer-encoding: chunked\r\n\r\n");
+    stream.write_all(head.as_bytes())
+}
+
+/// Sends a piece of the stream; an empty one is its end.
+pub(super) fn send_piece(stream: &mut TcpStream, piece: &str) -> io::Result<()> {
+    let framed = format!("{:x}\r\n{piece}\r\n", piece.len());
+    stream.write_all(framed.as_bytes())
+}
+
+fn head(status: u16, content_type: &str, headers: &BTreeMap<String, String>) -> String {
+    let mut head = format!(
+        "HTTP/1.1 {status} {}\r\ncontent-type: {content_type}\r\nconnection: close\r\n",
+        if status < 400 { "OK" } else { "Error" }
+    );
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head
+}

@@ -1,0 +1,428 @@
+//! What a model answers, as data: the vocabulary that the scripted model and the fake agent share. One turn is one
+//! message of the model; `docs/testing-agents.md` has the JSON form.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Tokens of one message, as its model counts them. Their sum is the context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Usage {
+    /// Sent and not cached.
+    pub input: u64,
+    /// Read from the cache.
+    pub cache_read: u64,
+    /// Written to the cache.
+    pub cache_creation: u64,
+    /// Answered.
+    pub output: u64,
+    /// Added to `cache_read` for each tool result in the conversation: a session fills as it works, and a fresh one
+    /// starts low.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub per_tool_result: u64,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde asks for a reference"
+)]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Usage {
+    /// So many tokens in the cache, a few sent and a few answered.
+    #[must_use]
+    pub const fn cached(tokens: u64) -> Self {
+        Self {
+            input: 3,
+            cache_read: tokens,
+            cache_creation: 0,
+            output: 7,
+            per_tool_result: 0,
+        }
+    }
+
+    /// The same, and more with each tool result.
+    #[must_use]
+    pub const fn growing_by(mut self, tokens: u64) -> Self {
+        self.per_tool_result = tokens;
+        self
+    }
+
+    /// The sum: what a reader of the message should report as context.
+    #[must_use]
+    pub const fn context(&self) -> u64 {
+        self.input + self.cache_read + self.cache_creation + self.output
+    }
+
+    /// The figures of a conversation with so many tool results, with nothing left to grow.
+    #[must_use]
+    pub const fn settled(mut self, tool_results: u64) -> Self {
+        self.cache_read += self.per_tool_result * tool_results;
+        self.per_tool_result = 0;
+        self
+    }
+}
+
+/// A tool that the model calls.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToolCall {
+    /// `Bash`, `Write`, `Agent`, ...
+    pub name: String,
+    /// Its arguments.
+    #[serde(default)]
+    pub input: Value,
+    /// Fake agent only: its result, instead of running it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
+    /// Fake agent only: how long it takes.
+    #[serde(default)]
+    pub takes_ms: u64,
+    /// Fake agent only: it fails.
+    #[serde(default)]
+    pub is_error: bool,
+}
+
+/// How an answer goes wrong. Streams go wrong after so many of their events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Fault {
+    /// An error of the API.
+    Status {
+        /// 401, 429, 529, ...
+        status: u16,
+        /// `authentication_error`, `rate_limit_error`, `overloaded_error`, ...
+        error: String,
+        /// For people.
+        #[serde(default)]
+        message: String,
+    },
+    /// The request is taken and never answered.
+    NoAnswer,
+    /// The stream starts and goes silent.
+    Silence {
+        /// Events before it.
+        after: usize,
+    },
+    /// The stream starts and then only pings.
+    Pings {
+        /// Events before them.
+        after: usize,
+        /// Between two pings.
+        every_ms: u64,
+    },
+    /// The connection is closed in the middle.
+    Cut {
+        /// Events before it.
+        after: usize,
+    },
+    /// An error in the middle of the stream.
+    ErrorEvent {
+        /// Events before it.
+        after: usize,
+        /// `overloaded_error`, ...
+        error: String,
+    },
+    /// The connection is reset before the first byte.
+    Reset,
+    /// A good status and a stream without events.
+    EmptyStream,
+    /// A good status and a page for people.
+    Html,
+}
+
+/// One answer of the model.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Turn {
+    /// What it thinks first.
+    pub thinking: Option<String>,
+    /// What it says.
+    pub text: Option<String>,
+    /// What it calls.
+    pub tools: Vec<ToolCall>,
+    /// What it reports.
+    pub usage: Usage,
+    /// `end_turn`, or `tool_use` with tools, unless said.
+    pub stop_reason: Option<String>,
+    /// Before anything is answered.
+    pub delay_ms: u64,
+    /// Characters of each piece of a stream; 0 is all in one piece.
+    pub chunk: usize,
+    /// Between two pieces.
+    pub chunk_delay_ms: u64,
+    /// More headers of the response: `retry-after`, `anthropic-ratelimit-unified-status`, ...
+    pub headers: BTreeMap<String, String>,
+    /// How it goes wrong.
+    pub fault: Option<Fault>,
+}
+
+impl Turn {
+    /// Says something and is done.
+    #[must_use]
+    pub fn text(text: impl Into<String>) -> Self {
+        Self {
+            text: Some(text.into()),
+            usage: Usage::cached(9_000),
+            ..Self::default()
+        }
+    }
+
+    /// Calls a tool.
+    #[must_use]
+    pub fn tool(name: &str, input: Value) -> Self {
+        let usage = Usage::cached(9_000);
+        let turn = Self {
+            usage,
+            ..Self::default()
+        };
+        turn.and_tool(name, input)
+    }
+
+    /// Runs a command of the shell.
+    #[must_use]
+    pub fn bash(command: &str) -> Self {
+        let input = serde_json::json!({"command": command, "description": "a step"});
+        Self::tool("Bash", input)
+    }
+
+    /// Fails with a status.
+    #[must_use]
+    pub fn status(status: u16, error: &str, message: &str) -> Self {
+        Self::fault(Fault::Status {
+            status,
+            error: error.into(),
+            message: message.into(),
+        })
+    }
+
+    /// Goes wrong; a stream that starts has a text in it.
+    #[must_use]
+    pub fn fault(fault: Fault) -> Self {
+        Self {
+            fault: Some(fault),
+            ..Self::text("this will not end well")
+        }
+    }
+
+    /// Calls another tool in the same message.
+    #[must_use]
+    pub fn and_tool(mut self, name: &str, input: Value) -> Self {
+        self.tools.push(ToolCall {
+            name: name.into(),
+            input,
+            ..ToolCall::default()
+        });
+        self
+    }
+
+    /// Says something too.
+    #[must_use]
+    pub fn saying(mut self, text: impl Into<String>) -> Self {
+        self.text = Some(text.into());
+        self
+    }
+
+    /// Thinks first.
+    #[must_use]
+    pub fn thinking(mut self, thought: impl Into<String>) -> Self {
+        self.thinking = Some(thought.into());
+        self
+    }
+
+    /// Reports these tokens.
+    #[must_use]
+    pub const fn using(mut self, usage: Usage) -> Self {
+        self.usage = usage;
+        self
+    }
+
+    /// Streams in pieces of so many characters, with a pause after each.
+    #[must_use]
+    pub const fn in_pieces(mut self, chunk: usize, chunk_delay_ms: u64) -> Self {
+        self.chunk = chunk;
+        self.chunk_delay_ms = chunk_delay_ms;
+        self
+    }
+
+    /// With a header more.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.headers.insert(name.into(), value.into());
+        self
+    }
+
+    /// Why the message ends.
+    #[must_use]
+    pub fn stop_reason(&self) -> &str {
+        match &self.stop_reason {
+            Some(reason) => reason,
+            None if self.tools.is_empty() => "end_turn",
+            None => "tool_use",
+        }
+    }
+}
+
+/// An answer to whoever says certain words; it is asked before the turns and uses none of them up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Words of the last text that a user sent.
+    pub when: String,
+    /// The answer.
+    pub turn: Turn,
+}
+
+/// What comes when the turns are used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Afterwards {
+    /// A short text, so that nothing hangs.
+    #[default]
+    Done,
+    /// The last turn, again and again.
+    Last,
+    /// All of them from the start.
+    Again,
+}
+
+/// Everything that a model answers.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Scenario {
+    /// For the main conversation, one for each request; retries and errors use them up too.
+    pub turns: Vec<Turn>,
+    /// When they are used up.
+    pub afterwards: Afterwards,
+    /// Asked before the turns.
+    pub rules: Vec<Rule>,
+    /// For sub-agents, in the order in which they ask.
+    pub subagent: Vec<Turn>,
+    /// For compaction; a short summary unless said.
+    pub compaction: Option<Turn>,
+    /// For requests without tools, which are the client's own errands.
+    pub helper: Option<Turn>,
+    /// Fake agent only: how it behaves.
+    pub agent: crate::fake_agent::Behaviour,
+}
+
+impl Scenario {
+    /// These turns, and then a short text for whoever goes on.
+    #[must_use]
+    pub fn of(turns: impl IntoIterator<Item = Turn>) -> Self {
+        Self {
+            turns: turns.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+
+    /// The last turn goes on for ever.
+    #[must_use]
+    pub const fn for_ever(mut self) -> Self {
+        self.afterwards = Afterwards::Last;
+        self
+    }
+
+    /// Answers `words` with a turn of their own.
+    #[must_use]
+    pub fn when(mut self, words: &str, turn: Turn) -> Self {
+        let when = words.into();
+        self.rules.push(Rule { when, turn });
+        self
+    }
+
+    /// The turns of sub-agents.
+    #[must_use]
+    pub fn with_subagent(mut self, turns: impl IntoIterator<Item = Turn>) -> Self {
+        self.subagent = turns.into_iter().collect();
+        self
+    }
+
+    /// Reads one from a JSON file.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read or is not a scenario; the text says which.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let bytes = fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))?;
+        serde_json::from_slice(&bytes).map_err(|error| {
+            let path = path.display();
+            format!("{path} is not a scenario: {error}")
+        })
+    }
+
+    /// The turn at a position, counted from 0, with what comes afterwards.
+    #[must_use]
+    pub fn turn_at(&self, position: usize) -> Turn {
+        let turns = &self.turns;
+        let index = match self.afterwards {
+            _ if position < turns.len() => Some(position),
+            Afterwards::Last => turns.len().checked_sub(1),
+            Afterwards::Again if !turns.is_empty() => Some(position % turns.len()),
+            Afterwards::Done | Afterwards::Again => None,
+        };
+        let turn = index.and_then(|index| turns.get(index));
+        turn.cloned().unwrap_or_else(|| Turn::text("Done."))
+    }
+
+    /// The rule's answer to a text of the user's.
+    #[must_use]
+    pub fn rule_for(&self, user_text: &str) -> Option<Turn> {
+        let rule = self
+            .rules
+            .iter()
+            .find(|rule| user_text.contains(&rule.when));
+        rule.map(|rule| rule.turn.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_are_used_up_one_by_one_and_then_come_as_said() {
+        let mut scenario = Scenario::of([Turn::text("a"), Turn::text("b")]);
+        let said = |scenario: &Scenario| -> Vec<String> {
+            let text = |position| scenario.turn_at(position).text.unwrap_or_default();
+            (0..5).map(text).collect()
+        };
+        assert_eq!(said(&scenario), ["a", "b", "Done.", "Done.", "Done."]);
+        scenario.afterwards = Afterwards::Last;
+        assert_eq!(said(&scenario), ["a", "b", "b", "b", "b"]);
+        scenario.afterwards = Afterwards::Again;
+        assert_eq!(said(&scenario), ["a", "b", "a", "b", "a"]);
+        assert_eq!(said(&Scenario::default().for_ever())[0], "Done.");
+    }
+
+    #[test]
+    fn a_scenario_is_the_same_in_json() {
+        let turn = Turn::status(429, "rate_limit_error", "slow down").header("retry-after", "2");
+        let scenario = Scenario::of([turn, Turn::bash("ls").thinking("hm")])
+            .when("wrap up", Turn::text("wrapped"))
+            .for_ever();
+        let json = serde_json::to_string(&scenario).expect("it is data");
+        let read: Scenario = serde_json::from_str(&json).expect("we wrote it");
+        assert_eq!(read, scenario);
+    }
+
+    #[test]
+    fn a_misspelt_word_is_refused() {
+        let refused = serde_json::from_str::<Scenario>(r#"{"turns": [{"txt": "a"}]}"#);
+        let refused = refused.expect_err("txt is no word of a turn").to_string();
+        assert!(refused.contains("unknown field `txt`"), "{refused}");
+    }
+
+    #[test]
+    fn a_usage_grows_with_tool_results() {
+        let usage = Usage::cached(20_000).growing_by(5_000);
+        assert_eq!(usage.settled(0).context(), 20_010);
+        assert_eq!(usage.settled(30).context(), 170_010);
+    }
+}

@@ -1,0 +1,248 @@
+//! A conversation with a process that takes and prints JSON lines, as agents do.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::awaiting::comes_true;
+use crate::{Scratch, unique};
+
+/// A running process with a hand on its input. What it prints goes to a file. It is killed and reaped when dropped; only
+/// itself, never its children.
+#[derive(Debug)]
+pub struct Talk {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    output: PathBuf,
+    errors: PathBuf,
+}
+
+/// What a process left.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    /// Its exit code; none after a signal.
+    pub code: Option<i32>,
+    /// The lines that are JSON.
+    pub lines: Vec<Value>,
+    /// All that it printed.
+    pub raw: Vec<u8>,
+    /// What it complained.
+    pub errors: String,
+}
+
+impl Talk {
+    /// Starts a command whose output goes into the runtime directory.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    #[track_caller]
+    pub fn start(command: &mut Command, scratch: &Scratch) -> Self {
+        let name = unique();
+        // Outside the work tree, which is the agent's.
+        let output = scratch.runtime_dir().join(format!("{name}.out"));
+        let errors = scratch.runtime_dir().join(format!("{name}.err"));
+        let file = |path| File::create(path).expect("the directory is ours");
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(file(&output))
+            .stderr(file(&errors))
+            .spawn()
+            .unwrap_or_else(|error| panic!("start {}: {error}", command.get_program().display()));
+        Self {
+            stdin: child.stdin.take(),
+            child,
+            output,
+            errors,
+        }
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has not ended.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be waited for.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("the child is ours").is_none()
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    ///
+    /// When it has ended.
+    #[track_caller]
+    pub fn signal(&mut self, signal: Signal) {
+        assert!(self.is_running(), "it has ended: {}", self.complaints());
+        // Not reaped yet, so the id is still its own.
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("process ids are positive"), signal).expect("it is ours");
+    }
+
+    /// Writes to its input.
+    ///
+    /// # Panics
+    ///
+    /// When it does not read.
+    #[track_caller]
+    pub fn send_raw(&mut self, text: &str) {
+        let stdin = self.stdin.as_mut().expect("its input is open");
+        stdin.write_all(text.as_bytes()).expect("it reads");
+    }
+
+    /// Sends a line.
+    ///
+    /// # Panics
+    ///
+    /// When it does not read.
+    #[track_caller]
+    pub fn send(&mut self, line: &Value) {
+        self.send_raw(&format!("{line}\n"));
+    }
+
+    /// Sends a prompt.
+    ///
+    /// # Panics
+    ///
+    /// When it does not read.
+    #[track_caller]
+    pub fn prompt(&mut self, text: &str) {
+        let message = json!({"role": "user", "content": text});
+        self.send(&json!({"type": "user", "message": message}));
+    }
+
+    /// Sends a control request, with its own word as its name.
+    ///
+    /// # Panics
+    ///
+    /// When it does not read.
+    #[track_caller]
+    pub fn control(&mut self, subtype: &str) {
+        let request = json!({"subtype": subtype});
+        let line = json!({"type": "control_request", "request_id": subtype, "request": request});
+        self.send(&line);
+    }
+
+    /// Lets its input end.
+    pub fn close_input(&mut self) {
+        self.stdin = None;
+    }
+
+    /// The whole lines so far that are JSON.
+    #[must_use]
+    pub fn lines(&self) -> Vec<Value> {
+        lines_of(&self.raw())
+    }
+
+    /// Waits for so many lines of a type.
+    ///
+    /// # Panics
+    ///
+    /// When they do not come in time.
+    #[track_caller]
+    pub fn await_lines(&self, kind: &str, count: usize, deadline: Duration) {
+        let of_kind = |line: &&Value| line["type"] == kind;
+        let came = comes_true(deadline, || {
+            self.lines().iter().filter(of_kind).count() >= count
+        });
+        assert!(
+            came,
+            "waited {deadline:?} in vain for {count} lines of type {kind}; it printed {} and complained: {}",
+            kinds_of(&self.lines()),
+            self.complaints()
+        );
+    }
+
+    /// Closes its input and waits for its end.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come in time.
+    #[track_caller]
+    #[must_use]
+    pub fn end(mut self, deadline: Duration) -> Ended {
+        self.close_input();
+        let ended = comes_true(deadline, || !self.is_running());
+        let raw = self.raw();
+        let lines = lines_of(&raw);
+        assert!(
+            ended,
+            "still running after {deadline:?}; it printed {} and complained: {}",
+            kinds_of(&lines),
+            self.complaints()
+        );
+        let status = self.child.wait().expect("it has ended");
+        Ended {
+            code: status.code(),
+            lines,
+            raw,
+            errors: self.complaints(),
+        }
+    }
+
+    fn raw(&self) -> Vec<u8> {
+        fs::read(&self.output).expect("its output is there")
+    }
+
+    fn complaints(&self) -> String {
+        fs::read_to_string(&self.errors).expect("its errors are there")
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        // Both fail only when it has been reaped before.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn lines_of(raw: &[u8]) -> Vec<Value> {
+    let whole = raw.split_inclusive(|byte| *byte == b'\n');
+    whole
+        .filter(|line| line.ends_with(b"\n"))
+        .filter_map(|line| serde_json::from_slice(line).ok())
+        .collect()
+}
+
+/// The types of lines, with subtypes, in order.
+fn kinds_of(lines: &[Value]) -> String {
+    let kind = |line: &Value| match (line["type"].as_str(), line["subtype"].as_str()) {
+        (Some("stream_event"), _) => line["event"]["type"].as_str().unwrap_or("?").to_owned(),
+        (Some(kind), Some(subtype)) => format!("{kind}/{subtype}"),
+        (kind, _) => kind.unwrap_or("?").to_owned(),
+    };
+    lines.iter().map(kind).collect::<Vec<_>>().join(" ")
+}
+
+impl Ended {
+    /// The types of its lines, with subtypes, in order.
+    #[must_use]
+    pub fn kinds(&self) -> String {
+        kinds_of(&self.lines)
+    }
+
+    /// Its lines of one type.
+    #[must_use]
+    pub fn of_type(&self, kind: &str) -> Vec<&Value> {
+        let lines = self.lines.iter();
+        lines.filter(|line| line["type"] == kind).collect()
+    }
+
+    /// Its results.
+    #[must_use]
+    pub fn results(&self) -> Vec<&Value> {
+        self.of_type("result")
+    }
+}

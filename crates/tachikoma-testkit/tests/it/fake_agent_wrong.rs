@@ -1,0 +1,194 @@
+//! The fake agent where it misbehaves, as asked.
+
+use rustix::process::{Pid, Signal, kill_process};
+use tachikoma_testkit::fake_agent::{Behaviour, Ignored, Misbehaviour};
+use tachikoma_testkit::{Scenario, Turn, await_until, processes_with, unique};
+
+use crate::support::{SOON, Stage, await_file};
+
+/// Questions and answers after which a signal has surely arrived.
+const ROUND_TRIPS: usize = 20;
+
+fn stage(turns: impl IntoIterator<Item = Turn>, always: Misbehaviour) -> Stage {
+    let mut scenario = Scenario::of(turns);
+    scenario.agent.always = always;
+    Stage::new(&scenario)
+}
+
+fn long_tool() -> Turn {
+    Turn::bash("echo started > started; while :; do sleep 1; done")
+}
+
+#[test]
+fn a_signal_ends_it_as_it_ends_the_real_one() {
+    let stage = stage([long_tool(), long_tool()], Misbehaviour::default());
+    let mut talk = stage.start(&[]);
+    talk.prompt("go");
+    await_file(&stage, "started");
+    talk.signal(Signal::INT);
+    let ended = talk.end(SOON);
+    let kinds = "system/init assistant user user result/error_during_execution";
+    assert_eq!((ended.kinds().as_str(), ended.code), (kinds, Some(0)));
+
+    std::fs::remove_file(stage.scratch.path().join("started")).expect("it is there");
+    let mut talk = stage.start(&[]);
+    talk.prompt("go");
+    await_file(&stage, "started");
+    talk.signal(Signal::TERM);
+    let ended = talk.end(SOON);
+    assert_eq!(
+        (ended.kinds().as_str(), ended.code),
+        ("system/init assistant", Some(143))
+    );
+}
+
+#[test]
+fn what_it_ignores_does_not_end_it() {
+    let ignore = vec![Ignored::Interrupt, Ignored::Sigint, Ignored::Sigterm];
+    let deaf = Misbehaviour {
+        ignore,
+        ..Misbehaviour::default()
+    };
+    let stage = stage([long_tool()], deaf);
+    let mut talk = stage.start(&[]);
+    talk.prompt("go");
+    await_file(&stage, "started");
+    talk.control("interrupt");
+    talk.signal(Signal::INT);
+    talk.signal(Signal::TERM);
+    // Signals come by another way than lines, but not that much later.
+    for answers in 1..=ROUND_TRIPS {
+        talk.control("get_context_usage");
+        talk.await_lines("control_response", answers, SOON);
+    }
+    assert!(talk.is_running());
+    let lines = talk.lines().len();
+    assert_eq!(lines, 2 + ROUND_TRIPS, "it did not answer the interrupt");
+}
+
+#[test]
+fn it_hangs_where_asked() {
+    let at_start = Misbehaviour {
+        hang_at_start: true,
+        ..Misbehaviour::default()
+    };
+    let after_two = Misbehaviour {
+        silent_after_line: Some(2),
+        ..Misbehaviour::default()
+    };
+    let after_result = Misbehaviour {
+        hang_after_result: true,
+        ..Misbehaviour::default()
+    };
+    for (wrong, lines) in [(at_start, 0), (after_two, 2), (after_result, 3)] {
+        let stage = stage([Turn::text("hello")], wrong.clone());
+        let mut talk = stage.start(&[]);
+        talk.prompt("go");
+        await_until("its lines", SOON, || talk.lines().len() == lines);
+        // It still hears, and still prints nothing more of its own.
+        talk.control("get_context_usage");
+        talk.await_lines("control_response", 1, SOON);
+        talk.close_input();
+        assert!(talk.is_running(), "{wrong:?}");
+        assert_eq!(talk.lines().len(), lines + 1, "{wrong:?}");
+        talk.signal(Signal::TERM);
+        assert_eq!(talk.end(SOON).code, Some(143), "{wrong:?}");
+    }
+}
+
+#[test]
+fn it_prints_what_it_should_not() {
+    let wrong = Misbehaviour {
+        garbage_before_line: Some(2),
+        huge_line_bytes: Some(2_000_000),
+        second_result: true,
+        session_id: Some("an-old-one".into()),
+        ..Misbehaviour::default()
+    };
+    let ended = stage([Turn::text("hello")], wrong).run_once("go");
+    let kinds = "system/init system/filler assistant result/success result/success";
+    assert_eq!(ended.kinds(), kinds);
+    let longest = ended
+        .raw
+        .split(|byte| *byte == b'\n')
+        .map(<[u8]>::len)
+        .max();
+    assert!(longest > Some(2_000_000));
+    let garbage = b"\xff\xfe\x00";
+    assert!(ended.raw.windows(3).any(|three| three == garbage));
+    assert_eq!(ended.lines[0]["session_id"], "an-old-one");
+}
+
+#[test]
+fn it_dies_where_asked_and_lives_at_the_next_start() {
+    let at_line = Misbehaviour {
+        exit_at_line: Some(2),
+        exit_code: 7,
+        ..Misbehaviour::default()
+    };
+    let between = Misbehaviour {
+        die_after_results: Some(1),
+        exit_code: 9,
+        ..Misbehaviour::default()
+    };
+    let mut scenario = Scenario::of([Turn::text("hello")]).for_ever();
+    scenario.agent = Behaviour {
+        starts: vec![at_line, between],
+        ..Behaviour::default()
+    };
+    let stage = Stage::new(&scenario);
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let mut talk = stage.start(&[]);
+        talk.prompt("go");
+        let ended = talk.end(SOON);
+        seen.push((ended.lines.len(), ended.code));
+    }
+    assert_eq!(seen, [(1, Some(7)), (3, Some(9)), (3, Some(0))]);
+}
+
+#[test]
+fn it_goes_on_without_its_output() {
+    let wrong = Misbehaviour {
+        close_stdout_at_line: Some(2),
+        ..Misbehaviour::default()
+    };
+    let stage = stage([Turn::bash("echo x > later"), Turn::text("done")], wrong);
+    let ended = stage.run_once("go");
+    assert_eq!(
+        (ended.kinds().as_str(), ended.code),
+        ("system/init", Some(0))
+    );
+    assert_eq!(stage.scratch.read("later"), "x\n");
+}
+
+#[test]
+fn its_child_outlives_it() {
+    let marker = unique();
+    let wrong = Misbehaviour {
+        escaping_child: Some(marker.clone()),
+        child_without_env: true,
+        ..Misbehaviour::default()
+    };
+    let ended = stage([Turn::text("hello")], wrong).run_once("go");
+    assert_eq!(ended.code, Some(0));
+    await_until("the child alone", SOON, || {
+        processes_with(&marker).len() == 1
+    });
+    let pid = processes_with(&marker)[0];
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).expect("it is ours");
+    assert!(!String::from_utf8_lossy(&environment).contains("FAKE_AGENT"));
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    kill_process(pid.expect("process ids are positive"), Signal::KILL).expect("it is ours");
+    await_until("its end", SOON, || processes_with(&marker).is_empty());
+}
+
+#[test]
+fn a_line_that_is_not_json_kills_it() {
+    let stage = stage([Turn::text("hello")], Misbehaviour::default());
+    let mut talk = stage.start(&[]);
+    talk.send_raw("\nthis is no JSON\n");
+    let ended = talk.end(SOON);
+    assert_eq!((ended.kinds().as_str(), ended.code), ("", Some(1)));
+    assert!(ended.errors.contains("this is no JSON"), "{}", ended.errors);
+}

@@ -1,0 +1,157 @@
+//! `cargo xtask real-agents`: the real agent, pinned, against a scripted model, in a network that has only loopback. No
+//! account, no key, no request that leaves the machine.
+//!
+//! A check is written as a test is: it asserts. One file for each topic, one row in [`CHECKS`]. What needs the network or
+//! a compiler happens in [`run`] before the namespace is entered, and its result is handed in as a word.
+
+mod answers;
+mod failures;
+mod ground;
+mod install;
+mod isolation;
+mod runner;
+mod sessions;
+mod steering;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ground::{Ground, Programs};
+
+use crate::product;
+
+/// Long enough for a loaded machine: most take a second or two.
+const USUAL: Duration = Duration::from_secs(60);
+
+/// A check fails by panicking and returns what it saw.
+type Check = fn(&Ground) -> String;
+
+/// A check with its name, and how long any of its waits may take.
+struct Row(&'static str, Check, Duration);
+
+/// In the order in which they are made.
+const CHECKS: &[Row] = &[
+    Row("simple-text", answers::simple_text, USUAL),
+    Row("tools", answers::tools, USUAL),
+    Row("partial-messages", answers::partial_messages, USUAL),
+    Row("context-growth", answers::context_growth, USUAL),
+    Row("subagent", answers::subagent, USUAL),
+    Row("two-prompts", steering::two_prompts, USUAL),
+    Row("context-question", steering::context_question, USUAL),
+    Row("interrupt-mid-tool", steering::interrupt_mid_tool, USUAL),
+    Row("message-mid-tool", steering::message_mid_tool, USUAL),
+    Row("sigterm-mid-tool", steering::sigterm_mid_tool, USUAL),
+    Row("compaction", steering::compaction, USUAL),
+    Row("resume", sessions::resume, USUAL),
+    Row("resume-after-kill", sessions::resume_after_kill, USUAL),
+    Row("unknown-session", sessions::unknown_session, USUAL),
+    Row("usage-limit", failures::usage_limit, USUAL),
+    Row("not-authorised", failures::not_authorised, USUAL),
+    Row("overloaded-once", failures::overloaded_once, USUAL),
+    Row("cut-stream", failures::cut_stream, USUAL),
+    Row("silent-model", failures::silent_model, USUAL),
+    Row("runner-command", runner::as_command, USUAL),
+    Row("runner-killed", runner::killed_mid_tool, USUAL),
+];
+
+/// Said to ourselves, in the namespace.
+const INSIDE: &str = "--inside";
+
+/// Installs the agent, then makes the named checks, or all of them, in a network of their own.
+pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
+    if let [INSIDE, claude, tachikoma, names @ ..] = words {
+        isolation::expect_only_loopback()?;
+        let (claude, tachikoma) = (PathBuf::from(claude), PathBuf::from(tachikoma));
+        return make(&Programs { claude, tachikoma }, names);
+    }
+    known(words)?;
+    let claude = install::claude()?;
+    let tachikoma = product::build(root)?;
+    let (claude, tachikoma) = (claude.to_string_lossy(), tachikoma.to_string_lossy());
+    let ours = [&["real-agents", INSIDE, &claude, &tachikoma][..], words].concat();
+    isolation::run_inside(&ours)
+}
+
+/// Refuses names that no check has.
+fn known(names: &[&str]) -> Result<(), String> {
+    let unknown = |name: &&&str| !CHECKS.iter().any(|row| row.0 == **name);
+    match names.iter().find(unknown) {
+        None => Ok(()),
+        Some(name) => {
+            let known: Vec<_> = CHECKS.iter().map(|Row(name, ..)| *name).collect();
+            let known = known.join(", ");
+            Err(format!("no check is called {name}; there are {known}"))
+        }
+    }
+}
+
+/// Makes the checks one after the other, a failed one too, and says how each ended.
+fn make(programs: &Programs, names: &[&str]) -> Result<(), String> {
+    let started = Instant::now();
+    let mut failed = Vec::new();
+    let wanted = |row: &&Row| names.is_empty() || names.contains(&row.0);
+    let rows: Vec<&Row> = CHECKS.iter().filter(wanted).collect();
+    for Row(name, check, patience) in &rows {
+        let began = Instant::now();
+        let ended = one(*check, programs, *patience);
+        let took = began.elapsed().as_secs_f64();
+        match ended {
+            Ok(saw) => println!("ok    {name:<20} {took:>5.1} s  {saw}"),
+            Err(why) => {
+                println!("FAIL  {name:<20} {took:>5.1} s  {why}");
+                failed.push(*name);
+            }
+        }
+    }
+    let took = started.elapsed().as_secs_f64();
+    let count = rows.len();
+    if failed.is_empty() {
+        println!("{count} checks of the real agent passed in {took:.0} s");
+        return Ok(());
+    }
+    let names = failed.join(", ");
+    Err(format!(
+        "{} of {count} checks failed: {names}",
+        failed.len()
+    ))
+}
+
+/// One check, and that it left no process behind.
+fn one(check: Check, programs: &Programs, patience: Duration) -> Result<String, String> {
+    let ground = Ground::new(programs, patience);
+    let ended = catch_unwind(AssertUnwindSafe(|| check(&ground)));
+    let left = isolation::clear_away();
+    match (ended, left) {
+        (Ok(saw), left) if left.is_empty() => Ok(saw),
+        (Ok(_), left) => Err(format!("left processes behind: {}", left.join("; "))),
+        (Err(panic), _) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            Err(text.unwrap_or("it panicked").to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_known_or_refused() {
+        assert_eq!(known(&["tools", "resume"]), Ok(()));
+        let refused = known(&["tools", "tool"]).expect_err("nothing is called so");
+        assert!(
+            refused.starts_with("no check is called tool; there are simple-text, "),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn each_check_has_a_name_of_its_own() {
+        let mut names: Vec<_> = CHECKS.iter().map(|Row(name, ..)| *name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), CHECKS.len());
+    }
+}

@@ -1,0 +1,190 @@
+//! Where one check happens: scratch directories, the agent with an environment of its own, and readers of what it says.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use tachikoma_testkit::{Ended, Kind, Scratch, ScriptedModel, Talk, Usage, await_until};
+
+/// 200,000 tokens, which a scenario can fill.
+pub const MODEL: &str = "claude-sonnet-4-5";
+pub const WINDOW: u64 = 200_000;
+
+const OUT: [&str; 4] = ["-p", "--output-format", "stream-json", "--verbose"];
+const IN: [&str; 2] = ["--input-format", "stream-json"];
+const USUAL: [&str; 3] = ["--dangerously-skip-permissions", "--model", MODEL];
+
+/// One check's world.
+pub struct Ground {
+    pub scratch: Scratch,
+    /// How long any wait may take.
+    pub patience: Duration,
+    programs: Programs,
+}
+
+/// What is run.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    pub claude: PathBuf,
+    pub tachikoma: PathBuf,
+}
+
+impl Ground {
+    pub fn new(programs: &Programs, patience: Duration) -> Self {
+        Self {
+            scratch: Scratch::new(),
+            patience,
+            programs: programs.clone(),
+        }
+    }
+
+    /// Tachikoma in the agent's environment, with the agent for one prompt as its last words.
+    pub fn tachikoma(&self, model: &ScriptedModel, words: &[&str]) -> Command {
+        let mut command = self.surrounded(&self.programs.tachikoma, model);
+        command
+            .args(words)
+            .arg(&self.programs.claude)
+            .args([&OUT[..], &USUAL].concat())
+            .env("XDG_RUNTIME_DIR", self.scratch.runtime_dir());
+        command
+    }
+
+    /// The agent with these words.
+    fn claude(&self, model: &ScriptedModel, words: &[&str]) -> Command {
+        let mut command = self.surrounded(&self.programs.claude, model);
+        command.args(words);
+        command
+    }
+
+    /// A program with nothing of the caller's environment: no account, no settings, a dummy key.
+    fn surrounded(&self, program: &Path, model: &ScriptedModel) -> Command {
+        let mut command = Command::new(program);
+        let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+        command
+            .current_dir(self.scratch.path())
+            .env_clear()
+            .env("PATH", path)
+            .env("LANG", "C.UTF-8")
+            .env("HOME", self.scratch.home())
+            .env("TMPDIR", self.scratch.runtime_dir())
+            .env("CLAUDE_CONFIG_DIR", self.scratch.home().join("claude"))
+            .env("ANTHROPIC_BASE_URL", model.url())
+            .env("ANTHROPIC_API_KEY", "dummy")
+            .env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
+            .env("DISABLE_AUTOUPDATER", "1")
+            .env("DISABLE_TELEMETRY", "1")
+            .env("DISABLE_ERROR_REPORTING", "1")
+            .env("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS", "1")
+            // The checks run as root, in a namespace.
+            .env("IS_SANDBOX", "1");
+        command
+    }
+
+    /// One prompt on standard input, to the end.
+    pub fn one_prompt(&self, model: &ScriptedModel, more: &[&str], prompt: &str) -> Ended {
+        let words = [&OUT[..], &USUAL, more].concat();
+        self.finish(&mut self.claude(model, &words), prompt)
+    }
+
+    /// Gives a command a prompt and waits for its end.
+    pub fn finish(&self, command: &mut Command, prompt: &str) -> Ended {
+        let mut talk = Talk::start(command, &self.scratch);
+        talk.send_raw(prompt);
+        let ended = talk.end(self.patience);
+        expect_decodable(&ended);
+        ended
+    }
+
+    /// The command line of one prompt, for those who change its environment.
+    pub fn one_prompt_command(&self, model: &ScriptedModel) -> Command {
+        self.claude(model, &[&OUT[..], &USUAL].concat())
+    }
+
+    /// Prompts as JSON lines.
+    pub fn talk(&self, model: &ScriptedModel, more: &[&str]) -> Talk {
+        let words = [&OUT[..], &IN, &USUAL, more].concat();
+        Talk::start(&mut self.claude(model, &words), &self.scratch)
+    }
+
+    /// The end of a talk.
+    pub fn end(&self, talk: Talk) -> Ended {
+        let ended = talk.end(self.patience);
+        expect_decodable(&ended);
+        ended
+    }
+
+    /// Waits for so many lines of a type.
+    pub fn await_lines(&self, talk: &Talk, kind: &str, count: usize) {
+        talk.await_lines(kind, count, self.patience);
+    }
+
+    /// Waits for a file of the work tree.
+    pub fn await_file(&self, name: &str) {
+        let path = self.scratch.path().join(name);
+        await_until(name, self.patience, || path.exists());
+    }
+}
+
+/// Every line is a JSON object with a type.
+fn expect_decodable(ended: &Ended) {
+    let text = String::from_utf8(ended.raw.clone()).expect("the output is UTF-8");
+    for line in text.lines() {
+        let value: Value = serde_json::from_str(line)
+            .unwrap_or_else(|error| panic!("a line is not JSON ({error}): {line:.200}"));
+        assert!(value["type"].is_string(), "a line has no type: {line:.200}");
+    }
+}
+
+/// The one result of a process that had one prompt.
+#[track_caller]
+pub fn only_result(ended: &Ended) -> &Value {
+    let results = ended.results();
+    assert_eq!(
+        results.len(),
+        1,
+        "results; it printed {} and complained: {}",
+        ended.kinds(),
+        ended.errors
+    );
+    results[0]
+}
+
+/// Tokens on the input side of each message of the main conversation: the last line of a message wins, sub-agents and
+/// messages that nobody wrote do not count.
+pub fn readings(ended: &Ended) -> Vec<u64> {
+    let mut readings: Vec<(&str, u64)> = Vec::new();
+    for line in ended.of_type("assistant") {
+        let message = &line["message"];
+        let is_main = line["parent_tool_use_id"].is_null();
+        if !is_main || message["model"] == "<synthetic>" {
+            continue;
+        }
+        let id = message["id"].as_str().unwrap_or_default();
+        let tokens = |name: &str| message["usage"][name].as_u64().unwrap_or_default();
+        let sum = tokens("input_tokens")
+            + tokens("cache_read_input_tokens")
+            + tokens("cache_creation_input_tokens");
+        match readings.last_mut() {
+            Some((last, known)) if *last == id => *known = sum,
+            _ => readings.push((id, sum)),
+        }
+    }
+    readings.into_iter().map(|(_, sum)| sum).collect()
+}
+
+/// The same as the model sent it.
+pub fn sent(model: &ScriptedModel) -> Vec<u64> {
+    let main = model.asked_for(Kind::Main).into_iter();
+    let input_side = |usage: Usage| usage.context() - usage.output;
+    main.filter_map(|asked| asked.usage.map(input_side))
+        .collect()
+}
+
+/// What the agent says is what the model sent, message by message.
+#[track_caller]
+pub fn expect_readings(ended: &Ended, model: &ScriptedModel) -> usize {
+    let readings = readings(ended);
+    assert_eq!(readings, sent(model), "tokens read, and tokens sent");
+    readings.len()
+}

@@ -1,0 +1,124 @@
+//! A network that has only loopback, and a world of processes that ends with its first one: what a check starts can
+//! neither reach anyone nor stay.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+
+use crate::product::await_that;
+
+/// Processes that are being ended by their agent need a moment.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Without loopback even this machine cannot be reached.
+const LOOPBACK_UP: &str = "ip link set lo up && exec \"$@\"";
+
+/// Runs this program again with other words, isolated.
+pub fn run_inside(words: &[&str]) -> Result<(), String> {
+    let probe = unshare(&["true"]).stdin(Stdio::null()).output();
+    let probe = probe.map_err(|error| {
+        format!("start unshare: {error}; install it (Debian: apt-get install util-linux)")
+    })?;
+    if !probe.status.success() {
+        let why = String::from_utf8_lossy(&probe.stderr);
+        let why = why.trim();
+        return Err(format!(
+            "no network of its own for the agent: {why}; this needs root's rights or user namespaces, and `ip` (Debian: apt-get install iproute2)"
+        ));
+    }
+    let this = std::env::current_exe().map_err(|error| format!("find this program: {error}"))?;
+    let this = this.to_string_lossy();
+    let ended = unshare(&[&[this.as_ref()][..], words].concat()).status();
+    match ended {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err("the real agent's checks failed".into()),
+        Err(error) => Err(format!("start unshare: {error}")),
+    }
+}
+
+fn unshare(words: &[&str]) -> Command {
+    let mut command = Command::new("unshare");
+    if !geteuid().is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command
+        .args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc"])
+        .args(["sh", "-c", LOOPBACK_UP, "sh"])
+        .args(words);
+    command
+}
+
+/// Refuses to go on where anything but this machine could be reached, or processes of others be seen.
+pub fn expect_only_loopback() -> Result<(), String> {
+    let table = fs::read_to_string("/proc/net/dev")
+        .map_err(|error| format!("read /proc/net/dev: {error}"))?;
+    let interfaces = interfaces(&table);
+    if interfaces != ["lo"] {
+        let names = interfaces.join(", ");
+        return Err(format!("the network has more than loopback: {names}"));
+    }
+    if std::process::id() != 1 {
+        return Err("this is not the first process of its namespace".into());
+    }
+    Ok(())
+}
+
+/// The names in the kernel's table.
+fn interfaces(table: &str) -> Vec<&str> {
+    let rows = table.lines().skip(2);
+    rows.filter_map(|row| row.split_once(':'))
+        .map(|(name, _)| name.trim())
+        .collect()
+}
+
+/// Waits until no process is left but this one, kills those that stay, and returns them.
+pub fn clear_away() -> Vec<String> {
+    if await_that("the end of all", GRACE, || others().is_empty()).is_ok() {
+        return Vec::new();
+    }
+    let left = others();
+    for (pid, _) in &left {
+        // Those of this namespace were all started by this program.
+        if let Some(pid) = Pid::from_raw(*pid) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+    left.into_iter().map(|(_, line)| line).collect()
+}
+
+/// All other living processes of the namespace. Zombies have no command line and are left out.
+fn others() -> Vec<(i32, String)> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| *pid != 1)
+        .filter_map(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            (!line.is_empty()).then(|| (pid, format!("{pid} {}", line.trim())))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_are_read_from_the_kernels_table() {
+        let table =
+            "Inter-|   Receive  |  Transmit\n face |bytes |bytes\n    lo:  0 0\n  eth0: 12 3\n";
+        assert_eq!(interfaces(table), ["lo", "eth0"]);
+    }
+
+    #[test]
+    fn without_isolation_nothing_is_done() {
+        let refused = expect_only_loopback().expect_err("a test is not the first process");
+        assert!(
+            refused.contains("more than loopback") || refused.contains("not the first process"),
+            "{refused}"
+        );
+    }
+}
