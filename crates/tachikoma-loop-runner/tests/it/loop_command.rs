@@ -34,7 +34,7 @@ fn is_paused(event: &LoopEvent) -> bool {
 
 fn outcomes(history: &[Record]) -> Vec<IterationOutcome> {
     let outcome = |record: &Record| match &record.event {
-        LoopEvent::IterationCompleted { report } => Some(report.outcome),
+        LoopEvent::IterationCompleted { report, .. } => Some(report.outcome),
         LoopEvent::IterationFailed { .. } => Some(IterationOutcome::Failed),
         _ => None,
     };
@@ -86,13 +86,12 @@ fn pause_waits_for_the_iteration_and_pause_now_does_not() {
 
 #[test]
 fn delay_and_backoff_listen_to_the_operator() {
-    for reason in [WaitReason::Delay, WaitReason::Backoff] {
+    for (reason, script) in [
+        (WaitReason::Delay, "exit 0"),
+        (WaitReason::Backoff, "exit 1"),
+    ] {
         let place = Place::new();
         // The sixth failure in a row would wait for half a minute; each wait is skipped up to there.
-        let script = match reason {
-            WaitReason::Delay => "exit 0",
-            WaitReason::Backoff => "exit 1",
-        };
         let mut config = place.config(script);
         config.settings.iteration_delay = lasting(ENDLESS);
         run(async {

@@ -62,6 +62,7 @@ impl Place {
                     exit,
                     claimed: false,
                     leftovers: Vec::new(),
+                    last_words: None,
                 },
             ] {
                 let input = Input::Agent { generation, news };
