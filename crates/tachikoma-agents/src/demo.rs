@@ -3,9 +3,8 @@
 use std::ffi::OsString;
 
 use serde::{Deserialize, Serialize};
-use tachikoma_core::Context;
 
-use crate::{LaunchPlan, Observation, Turn};
+use crate::{LaunchPlan, Observation, Reading, Turn, TurnResult};
 
 /// The scripted agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,15 +66,29 @@ impl DemoAgent {
 pub(crate) fn observe(line: &str) -> Observation {
     match serde_json::from_str::<DemoLine>(line) {
         Ok(DemoLine::Text { text }) => Observation::Said(text),
-        Ok(DemoLine::Context { tokens, window }) => Observation::Measured(Context {
+        Ok(DemoLine::Context { tokens, window }) => Observation::Measured(Reading {
             tokens,
-            window,
-            estimated: false,
+            window: Some(window),
+            ..Reading::default()
         }),
-        Ok(DemoLine::ToolStarted { id, name }) => Observation::ToolStarted { id, name },
-        Ok(DemoLine::ToolEnded { id }) => Observation::ToolEnded { id },
-        Ok(DemoLine::Result { success, text }) => Observation::Resulted { success, text },
+        Ok(DemoLine::ToolStarted { id, name }) => Observation::ToolStarted {
+            id,
+            name,
+            about: String::new(),
+        },
+        Ok(DemoLine::ToolEnded { id }) => tool_ended(id),
+        Ok(DemoLine::Result { success, text }) => {
+            Observation::Resulted(Box::new(TurnResult::plain(success, text)))
+        }
         Err(_) => Observation::Said(line.to_owned()),
+    }
+}
+
+fn tool_ended(id: String) -> Observation {
+    Observation::ToolEnded {
+        id,
+        failed: false,
+        tail: String::new(),
     }
 }
 
@@ -85,19 +98,20 @@ mod tests {
 
     #[test]
     fn lines_become_observations_and_nonsense_is_shown() {
-        let context = Context {
+        let reading = Reading {
             tokens: 5,
-            window: 10,
+            window: Some(10),
+            model: None,
             estimated: false,
         };
         for (line, observation) in [
             (
                 r#"{"type":"context","tokens":5,"window":10}"#,
-                Observation::Measured(context),
+                Observation::Measured(reading),
             ),
             (
                 r#"{"type":"tool_ended","id":"a"}"#,
-                Observation::ToolEnded { id: "a".to_owned() },
+                tool_ended("a".to_owned()),
             ),
             (
                 r#"{"type":"shrug"}"#,

@@ -2,17 +2,22 @@
 //! observations. No I/O happens here; adding an agent touches only this crate.
 
 mod claim;
+pub mod claude;
 mod command;
 mod demo;
 pub mod line;
+mod observation;
 
 pub use claim::claims;
 pub use command::{CommandAgent, PromptVia};
 pub use demo::{DemoAgent, DemoLine};
+pub use observation::{
+    Allowance, AllowanceStatus, FailureClass, Observation, PlanChange, PlanItem, Reading, Retry,
+    SessionInfo, TurnOutcome, TurnResult, UNKNOWN_WINDOW_TOKENS,
+};
 
 use std::ffi::OsString;
 
-use tachikoma_core::Context;
 use tachikoma_core::policy::AgentTraits;
 
 /// An agent, configured.
@@ -42,34 +47,6 @@ pub struct LaunchPlan {
     pub env: Vec<(OsString, OsString)>,
     /// What its standard input holds; it ends after that.
     pub stdin: String,
-}
-
-/// Something an agent was seen to do.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Observation {
-    /// It said something to the reader.
-    Said(String),
-    /// It reported the fill of its context.
-    Measured(Context),
-    /// A tool call began.
-    ToolStarted {
-        /// The agent's own id of the call.
-        id: String,
-        /// The tool.
-        name: String,
-    },
-    /// A tool call ended.
-    ToolEnded {
-        /// The agent's own id of the call.
-        id: String,
-    },
-    /// The turn's final result.
-    Resulted {
-        /// Whether the agent calls it a success.
-        success: bool,
-        /// Its final words.
-        text: String,
-    },
 }
 
 impl Agent {
@@ -123,21 +100,28 @@ impl Agent {
 }
 
 /// Reads the standard output of one launch, line by line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Decoder {
     /// Every line is something said.
     Plain,
     /// Lines of the scripted agent.
     Demo,
+    /// Lines of Claude Code.
+    Claude(Box<claude::Decoder>),
 }
 
 impl Decoder {
-    /// Reads one line. One that makes no sense is something said.
+    /// Reads one line. One that makes no sense is something said, or kept as not understood.
     #[must_use]
     pub fn observe(&mut self, line: &str) -> Vec<Observation> {
         match self {
             Self::Plain => vec![Observation::Said(line.to_owned())],
             Self::Demo => vec![demo::observe(line)],
+            Self::Claude(decoder) => {
+                let mut seen = Vec::new();
+                decoder.observe(line.as_bytes(), &mut seen);
+                seen
+            }
         }
     }
 }

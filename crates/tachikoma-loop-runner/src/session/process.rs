@@ -160,14 +160,30 @@ impl Reader {
     async fn report(&mut self) {
         for observation in std::mem::take(&mut self.seen) {
             let news = match observation {
-                Observation::Said(_) => continue,
-                Observation::Measured(context) => News::Measured(context),
-                Observation::ToolStarted { id, name } => News::ToolStarted { id, name },
-                Observation::ToolEnded { id } => News::ToolEnded { id },
-                Observation::Resulted { success, text } => {
-                    self.send(LaunchNews::FinalText(text)).await;
+                Observation::Measured(reading) => News::Measured(reading.context()),
+                Observation::ToolStarted { id, name, .. } => News::ToolStarted { id, name },
+                Observation::ToolEnded { id, .. } => News::ToolEnded { id },
+                Observation::Resulted(result) => {
+                    let success = result.success;
+                    self.send(LaunchNews::FinalText(result.text)).await;
                     News::Resulted { success }
                 }
+                Observation::Said(_)
+                | Observation::SessionKnown(_)
+                | Observation::SessionReset { .. }
+                | Observation::WindowKnown { .. }
+                | Observation::Compacted { .. }
+                | Observation::FileTouched(_)
+                | Observation::PlanChanged(_)
+                | Observation::Retrying(_)
+                | Observation::Allowance(_)
+                | Observation::PermissionDenied { .. }
+                | Observation::BackgroundTasks(_)
+                | Observation::ModelFellBack { .. }
+                | Observation::RequestFailed { .. }
+                | Observation::ControlAnswered { .. }
+                | Observation::ControlAsked { .. }
+                | Observation::NotUnderstood(_) => continue,
             };
             self.send(LaunchNews::Agent(news)).await;
         }
@@ -201,7 +217,23 @@ fn take(
             Observation::Measured(_)
             | Observation::ToolStarted { .. }
             | Observation::ToolEnded { .. }
-            | Observation::Resulted { .. } => seen.push(observation),
+            | Observation::Resulted(_) => seen.push(observation),
+            // News that the runner does not yet ask for.
+            Observation::SessionKnown(_)
+            | Observation::SessionReset { .. }
+            | Observation::WindowKnown { .. }
+            | Observation::Compacted { .. }
+            | Observation::FileTouched(_)
+            | Observation::PlanChanged(_)
+            | Observation::Retrying(_)
+            | Observation::Allowance(_)
+            | Observation::PermissionDenied { .. }
+            | Observation::BackgroundTasks(_)
+            | Observation::ModelFellBack { .. }
+            | Observation::RequestFailed { .. }
+            | Observation::ControlAnswered { .. }
+            | Observation::ControlAsked { .. }
+            | Observation::NotUnderstood(_) => {}
         }
     }
 }

@@ -1,0 +1,186 @@
+//! The sentences by which versions of the agent say that a usage limit was hit, and until when. Only the text of a
+//! failed result is read so, never what a tool or the model wrote.
+
+use jiff::civil::{Date, DateTime, Time};
+use jiff::{SignedDuration, tz::Offset};
+use tachikoma_core::Timestamp;
+
+/// Whether a failed result says that a usage limit was hit.
+pub fn is_limit(text: &str) -> bool {
+    let hit = text.strip_prefix("You've hit your ").is_some_and(|rest| {
+        let sentence = rest.split(" · ").next().unwrap_or(rest);
+        sentence.split(' ').any(|word| word == "limit")
+    });
+    hit || text.starts_with("Claude AI usage limit reached")
+        || text.starts_with("Spending cap reached")
+}
+
+/// Returns the moment that stands behind the bar in `Claude AI usage limit reached|1794715906`.
+pub fn epoch(text: &str) -> Option<Timestamp> {
+    let (_, seconds) = text.split_once('|')?;
+    moment(seconds.trim().parse().ok()?)
+}
+
+/// Returns a moment from seconds since the epoch, if it is one.
+pub fn moment(seconds: u64) -> Option<Timestamp> {
+    let millis = i64::try_from(seconds).ok()?.checked_mul(1000)?;
+    (millis > 0).then(|| Timestamp::from_millis(millis))
+}
+
+/// Returns the moment that a failed result's text names, such as `... · resets 4:11am (UTC)` or
+/// `... resets Nov 20, 4pm (Europe/Prague)`: the first of that name after `now`.
+///
+/// `seconds_east` answers how far a time zone is east of UTC; it is asked for none where the text names no zone, which
+/// means the zone of the machine. A zone that it does not know leaves the moment unknown.
+#[must_use]
+pub fn resets_at(
+    text: &str,
+    now: Timestamp,
+    seconds_east: impl Fn(Option<&str>) -> Option<i32>,
+) -> Option<Timestamp> {
+    if let Some(moment) = epoch(text) {
+        return Some(moment);
+    }
+    let (_, named) = text.rsplit_once("resets ")?;
+    let (clock, zone) = match named.split_once('(') {
+        Some((clock, zone)) => (clock, Some(zone.split(')').next()?)),
+        None => (named, None),
+    };
+    let east = match zone {
+        Some("UTC") => 0,
+        zone => seconds_east(zone)?,
+    };
+    let offset = Offset::from_seconds(east).ok()?;
+    let here = offset.to_datetime(jiff::Timestamp::from_millisecond(now.as_millis()).ok()?);
+    let there = next(clock, here)?;
+    let millis = offset.to_timestamp(there).ok()?.as_millisecond();
+    Some(Timestamp::from_millis(millis))
+}
+
+/// Reads `4:11am`, `Nov 20, 4pm` or `Nov 20 at 4:11pm`: the first such moment that is not before `here`.
+fn next(clock: &str, here: DateTime) -> Option<DateTime> {
+    let words: Vec<&str> = clock
+        .split([' ', ','])
+        .filter(|word| !word.is_empty() && *word != "at")
+        .collect();
+    match words[..] {
+        [time] => {
+            let today = here.date().to_datetime(time_of_day(time)?);
+            let passed = today < here;
+            today
+                .checked_add(SignedDuration::from_hours(if passed { 24 } else { 0 }))
+                .ok()
+        }
+        [month, day, time] => {
+            let time = time_of_day(time)?;
+            let (month, day) = (month_number(month)?, day.parse().ok()?);
+            // The day itself may be over by some hours: then it is today that is meant, not next year.
+            let year = |year| {
+                Date::new(year, month, day)
+                    .ok()
+                    .map(|date| date.to_datetime(time))
+            };
+            let earliest = here.checked_sub(SignedDuration::from_hours(24)).ok()?;
+            year(here.year())
+                .filter(|moment| *moment >= earliest)
+                .or_else(|| year(here.year() + 1))
+        }
+        _ => None,
+    }
+}
+
+fn time_of_day(word: &str) -> Option<Time> {
+    let (clock, afternoon) = match (word.strip_suffix("am"), word.strip_suffix("pm")) {
+        (Some(clock), _) => (clock, 0),
+        (_, Some(clock)) => (clock, 12),
+        (None, None) => return None,
+    };
+    let (hour, minute) = clock.split_once(':').unwrap_or((clock, "0"));
+    let hour: i8 = hour.parse().ok().filter(|hour| (1..=12).contains(hour))?;
+    Time::new(hour % 12 + afternoon, minute.parse().ok()?, 0, 0).ok()
+}
+
+fn month_number(word: &str) -> Option<i8> {
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    (1..)
+        .zip(MONTHS)
+        .find(|(_, name)| word.starts_with(name))
+        .map(|(number, _)| number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2026-11-15T02:40:36Z.
+    const NOW: i64 = 1_794_710_436_000;
+
+    fn reset(text: &str) -> Option<String> {
+        let zones = |zone: Option<&str>| match zone {
+            None => Some(-5 * 3600),
+            Some("Europe/Prague") => Some(3600),
+            Some(_) => None,
+        };
+        resets_at(text, Timestamp::from_millis(NOW), zones).map(|moment| moment.to_string())
+    }
+
+    #[test]
+    fn every_version_says_it_in_its_own_words() {
+        for text in [
+            "Claude AI usage limit reached|1794715906",
+            "Spending cap reached resets 4:11am",
+            "You've hit your limit · resets 4:11am (UTC)",
+            "You've hit your session limit · resets 4:11am (UTC)",
+            "You've hit your 5-hour limit · resets 4:10am (UTC)",
+        ] {
+            assert!(is_limit(text), "{text}");
+        }
+        for text in [
+            "API Error: Request rejected (429) · Rate limited",
+            "You've hit your head · no limit",
+            "I said: You've hit your limit",
+        ] {
+            assert!(!is_limit(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_of_day_are_the_next_of_their_name() {
+        for (text, expected) in [
+            (
+                "Claude AI usage limit reached|1794715906",
+                Some("2026-11-15T04:11:46.000Z"),
+            ),
+            ("x · resets 4:11am (UTC)", Some("2026-11-15T04:11:00.000Z")),
+            ("x · resets 2am (UTC)", Some("2026-11-16T02:00:00.000Z")),
+            ("x · resets 12am (UTC)", Some("2026-11-16T00:00:00.000Z")),
+            ("x · resets 12:30pm (UTC)", Some("2026-11-15T12:30:00.000Z")),
+            (
+                "x · resets 4pm (Europe/Prague)",
+                Some("2026-11-15T15:00:00.000Z"),
+            ),
+            // Where the machine stands it is still the evening before.
+            (
+                "Spending cap reached resets 11:11pm",
+                Some("2026-11-15T04:11:00.000Z"),
+            ),
+            (
+                "x · resets Nov 20, 4pm (UTC)",
+                Some("2026-11-20T16:00:00.000Z"),
+            ),
+            (
+                "x · resets Jan 2 at 4:05am (UTC)",
+                Some("2027-01-02T04:05:00.000Z"),
+            ),
+            ("x · resets 4pm (Atlantis)", None),
+            ("x · resets 13pm (UTC)", None),
+            ("x · resets soon", None),
+            ("x|y", None),
+            ("x", None),
+        ] {
+            assert_eq!(reset(text).as_deref(), expected, "{text}");
+        }
+    }
+}

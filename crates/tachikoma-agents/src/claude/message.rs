@@ -1,0 +1,356 @@
+//! Messages: what the model says, which tools it calls, and how those end.
+
+use super::decoder::Decoder;
+use super::scan::{Raw, Scan, Walk};
+use crate::{Observation, PlanChange, PlanItem};
+
+/// The model's name in messages that the agent itself makes up. Their usage is all zero and says nothing.
+const SYNTHETIC: &[u8] = b"<synthetic>";
+
+/// How much is kept of what a tool is called for: a line on a terminal.
+const ABOUT_BYTES_MAX: usize = 200;
+
+/// How much is kept of a tool's output: enough to see why it failed.
+const TAIL_BYTES_MAX: usize = 1024;
+
+/// How much is kept of a path: what systems allow.
+const PATH_BYTES_MAX: usize = 4096;
+
+/// Items of a plan; more is no plan.
+const PLAN_ITEMS_MAX: usize = 100;
+
+/// Tool calls that have not ended and whose effect is noted when they do. The agent runs about ten at once.
+const PENDING_MAX: usize = 256;
+
+/// Members of a tool's input that say best what it is called for, the best first.
+const ABOUT_KEYS: [&[u8]; 11] = [
+    b"command",
+    b"file_path",
+    b"notebook_path",
+    b"pattern",
+    b"url",
+    b"query",
+    b"path",
+    b"subject",
+    b"description",
+    b"prompt",
+    b"skill",
+];
+
+/// What a tool call will have done if it succeeds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pending {
+    /// Written a file.
+    File(String),
+    /// Changed the plan.
+    Plan(PlanChange),
+}
+
+/// Tokens of one message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    input: u64,
+    cache_read: u64,
+    cache_creation: u64,
+    output: u64,
+}
+
+impl Usage {
+    /// Takes what is told; what is not told stays as it was.
+    pub fn update(&mut self, usage: Raw<'_>) {
+        let mut found = 0;
+        // A usage that is no object tells nothing.
+        let _ = usage.scan().object(|key, scan| {
+            let field = match key {
+                b"input_tokens" => &mut self.input,
+                b"cache_read_input_tokens" => &mut self.cache_read,
+                b"cache_creation_input_tokens" => &mut self.cache_creation,
+                b"output_tokens" => &mut self.output,
+                _ => return scan.skip(),
+            };
+            if let Some(count) = scan.value()?.count() {
+                *field = count;
+            }
+            found += 1;
+            Some(if found == 4 { Walk::Done } else { Walk::On })
+        });
+    }
+
+    /// Returns how much of the context it takes.
+    pub fn tokens(self) -> u64 {
+        self.input + self.cache_read + self.cache_creation + self.output
+    }
+}
+
+#[derive(Default)]
+struct Message<'a> {
+    id: Raw<'a>,
+    model: Raw<'a>,
+    content: Raw<'a>,
+    usage: Raw<'a>,
+}
+
+impl<'a> Message<'a> {
+    fn take(&mut self, scan: &mut Scan<'a>) -> Option<Walk> {
+        scan.object(|key, scan| {
+            let field = match key {
+                b"id" => &mut self.id,
+                b"model" => &mut self.model,
+                b"content" => &mut self.content,
+                b"usage" => &mut self.usage,
+                _ => return scan.skip(),
+            };
+            *field = scan.value()?;
+            Some(Walk::On)
+        })
+    }
+}
+
+impl Decoder {
+    /// One finished block of a message of the model, or a message that the agent made up.
+    pub(super) fn assistant(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+        let mut message = Message::default();
+        let (mut parent, mut error, mut context) = (Raw::default(), Raw::default(), Raw::default());
+        Scan::new(line).object(|key, scan| {
+            let field = match key {
+                b"message" => return message.take(scan),
+                b"parent_tool_use_id" => &mut parent,
+                b"error" => &mut error,
+                b"context_usage" => &mut context,
+                _ => return scan.skip(),
+            };
+            *field = scan.value()?;
+            Some(Walk::On)
+        })?;
+        let main = !parent.is_some();
+        self.context_usage(context, seen);
+        if error.is_some() {
+            if main {
+                self.request_failed(error, message.content, seen);
+            }
+            return Some(());
+        }
+        if message.model.bare() == Some(SYNTHETIC) {
+            return Some(());
+        }
+        if main {
+            self.message_measured(message.id, message.model, message.usage, seen);
+        }
+        self.blocks(message.content, main, seen)
+    }
+
+    fn request_failed(&mut self, error: Raw<'_>, content: Raw<'_>, seen: &mut Vec<Observation>) {
+        let error = error.line(ABOUT_BYTES_MAX).unwrap_or_default();
+        self.note_error(&error);
+        let text = last_text(content, TAIL_BYTES_MAX);
+        seen.push(Observation::RequestFailed { error, text });
+    }
+
+    /// Blocks of a message. Those of a sub-agent are not the loop's conversation; the files it writes are.
+    fn blocks(&mut self, content: Raw<'_>, main: bool, seen: &mut Vec<Observation>) -> Option<()> {
+        content.scan().array(|scan| {
+            let (mut kind, mut text) = (Raw::default(), Raw::default());
+            let (mut id, mut name, mut input) = (Raw::default(), Raw::default(), Raw::default());
+            scan.object(|key, scan| {
+                let field = match key {
+                    b"type" => &mut kind,
+                    b"text" => &mut text,
+                    b"id" => &mut id,
+                    b"name" => &mut name,
+                    b"input" => &mut input,
+                    _ => return scan.skip(),
+                };
+                *field = scan.value()?;
+                Some(Walk::On)
+            })?;
+            match kind.bare() {
+                Some(b"text") if main => {
+                    let text = text.string().unwrap_or_default();
+                    seen.push(Observation::Said(text));
+                }
+                Some(b"tool_use") => self.tool_started(id, name, input, main, seen),
+                _ => {}
+            }
+            Some(())
+        })
+    }
+
+    fn tool_started(
+        &mut self,
+        id: Raw<'_>,
+        name: Raw<'_>,
+        input: Raw<'_>,
+        main: bool,
+        seen: &mut Vec<Observation>,
+    ) {
+        let id = id.line(ABOUT_BYTES_MAX).unwrap_or_default();
+        if let Some(pending) = pending(name.bare().unwrap_or_default(), input)
+            && self.pending.len() < PENDING_MAX
+        {
+            self.pending.push((id.clone(), pending));
+        }
+        if main {
+            seen.push(Observation::ToolStarted {
+                id,
+                name: name.line(ABOUT_BYTES_MAX).unwrap_or_default(),
+                about: about(input),
+            });
+        }
+    }
+
+    /// What the agent hands to the model: results of tools, most of all.
+    pub(super) fn user(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+        let (mut message, mut parent) = (Message::default(), Raw::default());
+        let (mut has_message, mut has_parent) = (false, false);
+        Scan::new(line).object(|key, scan| {
+            match key {
+                b"message" => {
+                    message.take(scan)?;
+                    has_message = true;
+                }
+                b"parent_tool_use_id" => {
+                    parent = scan.value()?;
+                    has_parent = true;
+                }
+                _ => return scan.skip(),
+            }
+            // The same result once more, as an object, is often the longest part of the line: it is left alone.
+            Some(if has_message && has_parent {
+                Walk::Done
+            } else {
+                Walk::On
+            })
+        })?;
+        if message.content.bare().is_some() {
+            return Some(());
+        }
+        let main = !parent.is_some();
+        message.content.scan().array(|scan| {
+            let (mut kind, mut id) = (Raw::default(), Raw::default());
+            let (mut failed, mut content) = (Raw::default(), Raw::default());
+            scan.object(|key, scan| {
+                let field = match key {
+                    b"type" => &mut kind,
+                    b"tool_use_id" => &mut id,
+                    b"is_error" => &mut failed,
+                    b"content" => &mut content,
+                    _ => return scan.skip(),
+                };
+                *field = scan.value()?;
+                Some(Walk::On)
+            })?;
+            if kind.bare() == Some(b"tool_result") {
+                let id = id.line(ABOUT_BYTES_MAX).unwrap_or_default();
+                self.tool_ended(id, failed.is_true(), content, main, seen);
+            }
+            Some(())
+        })
+    }
+
+    fn tool_ended(
+        &mut self,
+        id: String,
+        failed: bool,
+        content: Raw<'_>,
+        main: bool,
+        seen: &mut Vec<Observation>,
+    ) {
+        if let Some(at) = self.pending.iter().position(|(pending, _)| *pending == id) {
+            match self.pending.swap_remove(at).1 {
+                _ if failed => {}
+                Pending::File(path) => seen.push(Observation::FileTouched(path)),
+                Pending::Plan(change) => seen.push(Observation::PlanChanged(change)),
+            }
+        }
+        if main {
+            let tail = content
+                .tail(TAIL_BYTES_MAX)
+                .unwrap_or_else(|| last_text(content, TAIL_BYTES_MAX));
+            seen.push(Observation::ToolEnded { id, failed, tail });
+        }
+    }
+}
+
+/// Returns the end of the last text block; nothing where there is none.
+fn last_text(content: Raw<'_>, max_bytes: usize) -> String {
+    let mut last = Raw::default();
+    // Whatever is no list of blocks has no text.
+    let _ = content.scan().array(|scan| {
+        scan.object(|key, scan| {
+            let value = scan.value()?;
+            if key == b"text" {
+                last = value;
+            }
+            Some(Walk::On)
+        })
+        .map(|_| ())
+    });
+    last.tail(max_bytes).unwrap_or_default()
+}
+
+fn about(input: Raw<'_>) -> String {
+    let mut best = (ABOUT_KEYS.len(), Raw::default());
+    // An input that is no object says nothing.
+    let _ = input.scan().object(|key, scan| {
+        let value = scan.value()?;
+        let rank = ABOUT_KEYS.iter().position(|known| *known == key);
+        if let Some(rank) = rank.filter(|rank| *rank < best.0) {
+            best = (rank, value);
+        }
+        Some(if best.0 == 0 { Walk::Done } else { Walk::On })
+    });
+    best.1.line(ABOUT_BYTES_MAX).unwrap_or_default()
+}
+
+fn pending(tool: &[u8], input: Raw<'_>) -> Option<Pending> {
+    let member = |wanted: &[u8]| member(input, wanted);
+    let line = |wanted: &[u8]| member(wanted).line(ABOUT_BYTES_MAX);
+    match tool {
+        b"Write" | b"Edit" | b"MultiEdit" => {
+            member(b"file_path").line(PATH_BYTES_MAX).map(Pending::File)
+        }
+        b"NotebookEdit" => member(b"notebook_path")
+            .line(PATH_BYTES_MAX)
+            .map(Pending::File),
+        b"TodoWrite" => Some(Pending::Plan(PlanChange::All(items(member(b"todos"))))),
+        b"TaskCreate" => Some(Pending::Plan(PlanChange::Added(PlanItem {
+            text: line(b"subject")?,
+            status: "pending".to_owned(),
+        }))),
+        b"TaskUpdate" => Some(Pending::Plan(PlanChange::Updated {
+            id: line(b"taskId")?,
+            status: line(b"status")?,
+        })),
+        _ => None,
+    }
+}
+
+/// Returns a member of an object; an absent value where there is none.
+fn member<'a>(object: Raw<'a>, wanted: &[u8]) -> Raw<'a> {
+    let mut found = Raw::default();
+    let _ = object.scan().object(|key, scan| {
+        let value = scan.value()?;
+        if key != wanted {
+            return Some(Walk::On);
+        }
+        found = value;
+        Some(Walk::Done)
+    });
+    found
+}
+
+fn items(todos: Raw<'_>) -> Vec<PlanItem> {
+    let mut items = Vec::new();
+    let _ = todos.scan().array(|scan| {
+        let item = scan.value()?;
+        if items.len() < PLAN_ITEMS_MAX {
+            let line = |wanted: &[u8]| member(item, wanted).line(ABOUT_BYTES_MAX);
+            items.push(PlanItem {
+                text: line(b"content").unwrap_or_default(),
+                status: line(b"status").unwrap_or_default(),
+            });
+        }
+        Some(())
+    });
+    items
+}

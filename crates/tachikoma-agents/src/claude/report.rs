@@ -1,0 +1,226 @@
+//! What the whole output of one process comes to: `tachikoma agents decode claude`.
+
+use serde::Serialize;
+use tachikoma_core::Timestamp;
+
+use super::Decoder;
+use crate::{Observation, TurnResult};
+
+/// Files that are named; writes to others are only counted.
+const FILES_NAMED_MAX: usize = 100;
+
+/// How much is shown of the final words.
+const TEXT_BYTES_MAX: usize = 2000;
+
+/// How a process ended: its exit code, or the negated number of the signal that killed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit(pub i32);
+
+impl Exit {
+    /// Names an end without a result. `said` tells whether there was any output that made sense.
+    fn detail(self, said: bool) -> &'static str {
+        match self.0 {
+            129 | -1 => "sighup",
+            143 | -15 => "sigterm",
+            137 | i32::MIN..0 => "killed",
+            // That is how it answers an interrupt while it waits.
+            0 => "interrupted",
+            _ if !said => "startup_failure",
+            _ => "died",
+        }
+    }
+}
+
+/// Sums up observations.
+#[derive(Clone, Debug, Default)]
+pub struct Summing {
+    decoder: Decoder,
+    seen: Vec<Observation>,
+    last: Option<TurnResult>,
+    counts: Counts,
+    files: Vec<String>,
+    in_turn: bool,
+}
+
+/// What is counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Lines that are not empty.
+    pub lines: u64,
+    /// Lines that were longer than is looked at.
+    pub cut_lines: u64,
+    /// Results.
+    pub turns: u64,
+    /// Tool calls of the main thread.
+    pub tool_calls: u64,
+    /// Those that failed.
+    pub tool_failures: u64,
+    /// Tool calls that were not permitted.
+    pub permission_denials: u64,
+    /// Requests that were tried again.
+    pub retries: u64,
+    /// Times that the agent replaced its context by a summary.
+    pub compactions: u64,
+    /// Tasks that were going on in the background at the end.
+    pub background_tasks: usize,
+    /// Times that a file was written.
+    pub file_writes: u64,
+}
+
+/// What the output of one process comes to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// How the last turn ended, in one word; `no_result` where none did.
+    pub outcome: &'static str,
+    /// More about it, where there is more.
+    pub detail: Option<String>,
+    /// Why it failed, as far as someone could do something about it.
+    pub failure: Option<&'static str>,
+    /// Whether a turn had begun that no result ended.
+    pub unfinished: bool,
+    /// Tokens in the context at the last reading; 0 where there was none.
+    pub context_tokens: u64,
+    /// Whether that is the agent's own estimate.
+    pub context_estimated: bool,
+    /// How many messages were measured.
+    pub readings: u64,
+    /// Tokens that fit into the context, if anyone knows.
+    pub window: Option<u64>,
+    /// The model of the last message, else the one that was asked for.
+    pub model: Option<String>,
+    /// The agent's id of the conversation.
+    pub session_id: Option<String>,
+    /// The agent's version.
+    pub version: Option<String>,
+    /// What the agent may do unasked.
+    pub permission_mode: Option<String>,
+    /// What this process cost, in dollars.
+    pub cost_usd: f64,
+    /// What the conversation has cost, earlier processes included.
+    pub session_cost_usd: f64,
+    /// When the usage limit that was hit is lifted, if a moment was told.
+    pub limit_resets_at: Option<Timestamp>,
+    /// Lines that were not understood.
+    pub unknown_lines: u64,
+    /// What was counted.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// The first files that were written.
+    pub files: Vec<String>,
+    /// The beginning of the final words.
+    pub text: Option<String>,
+}
+
+impl Summing {
+    /// Takes one line; `cut` tells that more followed that is not looked at.
+    pub fn line(&mut self, line: &[u8], cut: bool) {
+        self.counts.cut_lines += u64::from(cut);
+        self.counts.lines += u64::from(!line.trim_ascii().is_empty());
+        self.decoder.observe(line, &mut self.seen);
+        let mut seen = std::mem::take(&mut self.seen);
+        for observation in seen.drain(..) {
+            self.note(observation);
+        }
+        self.seen = seen;
+    }
+
+    fn note(&mut self, observation: Observation) {
+        match observation {
+            Observation::Said(_) | Observation::Measured(_) => self.in_turn = true,
+            Observation::ToolStarted { .. } => {
+                self.in_turn = true;
+                self.counts.tool_calls += 1;
+            }
+            Observation::ToolEnded { failed, .. } => self.counts.tool_failures += u64::from(failed),
+            Observation::Resulted(result) => {
+                self.in_turn = false;
+                self.counts.turns += 1;
+                self.counts.permission_denials += result.permission_denials as u64;
+                self.last = Some(*result);
+            }
+            Observation::Compacted { .. } => self.counts.compactions += 1,
+            Observation::FileTouched(path) => self.touched(path),
+            Observation::Retrying(_) => self.counts.retries += 1,
+            Observation::BackgroundTasks(count) => self.counts.background_tasks = count,
+            Observation::SessionKnown(_)
+            | Observation::SessionReset { .. }
+            | Observation::WindowKnown { .. }
+            | Observation::PlanChanged(_)
+            | Observation::Allowance(_)
+            | Observation::PermissionDenied { .. }
+            | Observation::ModelFellBack { .. }
+            | Observation::RequestFailed { .. }
+            | Observation::ControlAnswered { .. }
+            | Observation::ControlAsked { .. }
+            | Observation::NotUnderstood(_) => {}
+        }
+    }
+
+    fn touched(&mut self, path: String) {
+        self.counts.file_writes += 1;
+        if self.files.len() < FILES_NAMED_MAX && !self.files.contains(&path) {
+            self.files.push(path);
+        }
+    }
+
+    /// Returns whether nothing at all made sense.
+    #[must_use]
+    pub fn makes_no_sense(&self) -> bool {
+        self.counts.lines > 0 && self.decoder.unknown_lines() == self.counts.lines
+    }
+
+    /// Returns what it came to. Without the exit it is not known why there is no result.
+    #[must_use]
+    pub fn report(self, exit: Option<Exit>) -> Report {
+        let decoder = self.decoder;
+        let reading = decoder.reading().unwrap_or_default();
+        let session = decoder.session().clone();
+        let said = self.counts.lines > decoder.unknown_lines();
+        let last = self.last.as_ref();
+        let text = last.map(|last| {
+            let end = last.text.floor_char_boundary(TEXT_BYTES_MAX);
+            last.text[..end].to_owned()
+        });
+        Report {
+            outcome: last.map_or("no_result", |last| last.outcome.word()),
+            detail: match last {
+                Some(last) => detail(last),
+                None => exit.map(|exit| exit.detail(said).to_owned()),
+            },
+            failure: last
+                .and_then(|last| last.failure)
+                .map(crate::FailureClass::word),
+            unfinished: self.in_turn,
+            context_tokens: reading.tokens,
+            context_estimated: reading.estimated,
+            readings: decoder.readings(),
+            window: decoder.window(),
+            model: reading.model.or(session.model),
+            session_id: Some(session.session_id).filter(|id| !id.is_empty()),
+            version: session.version,
+            permission_mode: session.permission_mode,
+            cost_usd: decoder.cost_usd(),
+            session_cost_usd: last.map_or(0.0, |last| last.session_cost_usd),
+            limit_resets_at: last.and_then(|last| last.limit_resets_at),
+            unknown_lines: decoder.unknown_lines(),
+            counts: self.counts,
+            files: self.files,
+            text,
+        }
+    }
+}
+
+/// The most telling word about a result that is not plainly good.
+fn detail(result: &TurnResult) -> Option<String> {
+    if result.success {
+        return None;
+    }
+    let reason = result.terminal_reason.clone();
+    let telling = reason
+        .clone()
+        .filter(|reason| !matches!(reason.as_str(), "api_error" | "completed"));
+    telling
+        .or_else(|| result.api_error.clone())
+        .or_else(|| result.api_error_status.map(|status| status.to_string()))
+        .or(reason)
+}

@@ -1,0 +1,282 @@
+//! The end of a turn: how it ended, why it failed, what it cost.
+
+use tachikoma_core::Timestamp;
+
+use super::decoder::{Decoder, Turn};
+use super::limit;
+use super::scan::{Raw, Scan, Walk};
+use crate::{FailureClass, Observation, TurnOutcome, TurnResult};
+
+/// How long a word of the agent can be.
+const WORD_BYTES_MAX: usize = 256;
+
+/// How much is kept of the errors of a turn that failed without a text.
+const ERRORS_BYTES_MAX: usize = 4096;
+
+/// What a process has cost. Totals include what a conversation cost in earlier processes, and every turn before.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Costs {
+    /// The total of the conversation at the last result, or before this process.
+    total: Option<f64>,
+    run: f64,
+}
+
+impl Costs {
+    pub fn after(total: f64) -> Self {
+        Self {
+            total: Some(total).filter(|total| total.is_finite()),
+            run: 0.0,
+        }
+    }
+
+    /// Takes a new total, and what was spent since the last result if that was told, and returns the turn's cost.
+    fn add(&mut self, total: Option<f64>, told: Option<f64>) -> f64 {
+        let since = match (total, self.total) {
+            // A total that shrinks belongs to another conversation.
+            (Some(total), Some(before)) if total >= before => Some(total - before),
+            (total, _) => total,
+        };
+        let cost = told.or(since).unwrap_or_default().max(0.0);
+        self.total = total.or(self.total);
+        self.run += cost;
+        cost
+    }
+
+    /// What this process has cost; sums of cents have no more than so many decimals.
+    pub fn run_usd(&self) -> f64 {
+        rounded(self.run)
+    }
+}
+
+/// Rounds off what adding and subtracting decimals leaves behind.
+fn rounded(usd: f64) -> f64 {
+    let rounded = (usd * 1e9).round() / 1e9;
+    if rounded.is_finite() { rounded } else { 0.0 }
+}
+
+#[derive(Default)]
+struct Fields<'a> {
+    kind: Raw<'a>,
+    subtype: Raw<'a>,
+    is_error: Raw<'a>,
+    text: Raw<'a>,
+    errors: Raw<'a>,
+    terminal_reason: Raw<'a>,
+    stop_reason: Raw<'a>,
+    api_error: Raw<'a>,
+    api_error_status: Raw<'a>,
+    num_turns: Raw<'a>,
+    total_cost: Raw<'a>,
+    models: Raw<'a>,
+    models_since: Raw<'a>,
+    denials: Raw<'a>,
+}
+
+impl<'a> Fields<'a> {
+    fn read(line: &'a [u8]) -> Option<Self> {
+        let mut fields = Self::default();
+        Scan::new(line).object(|key, scan| {
+            let field = match key {
+                b"type" => &mut fields.kind,
+                b"subtype" => &mut fields.subtype,
+                b"is_error" => &mut fields.is_error,
+                b"result" => &mut fields.text,
+                b"errors" => &mut fields.errors,
+                b"terminal_reason" => &mut fields.terminal_reason,
+                b"stop_reason" => &mut fields.stop_reason,
+                b"api_error" => &mut fields.api_error,
+                b"api_error_status" => &mut fields.api_error_status,
+                b"num_turns" => &mut fields.num_turns,
+                b"total_cost_usd" => &mut fields.total_cost,
+                b"modelUsage" => &mut fields.models,
+                b"model_usage_since_last_result" => &mut fields.models_since,
+                b"permission_denials" => &mut fields.denials,
+                _ => return scan.skip(),
+            };
+            *field = scan.value()?;
+            Some(Walk::On)
+        })?;
+        Some(fields)
+    }
+
+    /// The final words; a turn that failed may have errors instead.
+    fn text(&self) -> String {
+        if let Some(text) = self.text.string() {
+            return text;
+        }
+        let mut text = String::new();
+        // Errors that are no list say nothing.
+        let _ = self.errors.scan().array(|scan| {
+            if let Some(error) = scan.value()?.line(ERRORS_BYTES_MAX)
+                && text.len() + error.len() <= ERRORS_BYTES_MAX
+            {
+                text.push_str(if text.is_empty() { "" } else { "; " });
+                text.push_str(&error);
+            }
+            Some(())
+        });
+        text
+    }
+
+    /// Versions differ in what they call an error: the limit of turns was none for some. Requests that failed come as
+    /// `success` with the mark of an error.
+    fn outcome(&self, text: &str, turn: &Turn) -> TurnOutcome {
+        let failed = self.is_error.is_true();
+        match (self.subtype.bare(), self.terminal_reason.bare()) {
+            (Some(b"error_max_turns"), _) | (_, Some(b"max_turns")) => TurnOutcome::MaxTurns,
+            (Some(b"error_max_budget_usd"), _) | (_, Some(b"budget_exhausted")) => {
+                TurnOutcome::MaxBudget
+            }
+            (Some(subtype), _) if subtype.starts_with(b"error_") => TurnOutcome::DuringExecution,
+            (_, Some(b"aborted_tools" | b"aborted_streaming")) if failed => {
+                TurnOutcome::DuringExecution
+            }
+            _ if !failed => TurnOutcome::Ok,
+            _ if self.hit_limit(text, turn) => TurnOutcome::UsageLimit,
+            _ => TurnOutcome::ApiError,
+        }
+    }
+
+    fn hit_limit(&self, text: &str, turn: &Turn) -> bool {
+        let rejected = turn.rejected.is_some();
+        self.api_error.bare() == Some(b"usage_limit_reached")
+            || limit::is_limit(text)
+            || (rejected && (turn.error == "rate_limit" || self.status() == Some(429)))
+    }
+
+    fn status(&self) -> Option<u64> {
+        self.api_error_status.count()
+    }
+
+    fn failure(&self, outcome: TurnOutcome, text: &str, error: &str) -> Option<FailureClass> {
+        match outcome {
+            TurnOutcome::Ok => return None,
+            TurnOutcome::UsageLimit => return Some(FailureClass::UsageLimit),
+            TurnOutcome::MaxTurns | TurnOutcome::MaxBudget => return Some(FailureClass::OwnLimit),
+            TurnOutcome::ApiError | TurnOutcome::DuringExecution => {}
+        }
+        let by_reason = match self.terminal_reason.bare() {
+            Some(b"blocking_limit" | b"prompt_too_long" | b"rapid_refill_breaker") => {
+                Some(FailureClass::PromptTooLong)
+            }
+            Some(b"aborted_tools" | b"aborted_streaming") => Some(FailureClass::Interrupted),
+            _ => None,
+        };
+        let by_words = || match error {
+            _ if text.starts_with("Prompt is too long") => Some(FailureClass::PromptTooLong),
+            _ if self.stop_reason.bare() == Some(b"refusal") => Some(FailureClass::Refused),
+            "authentication_failed" => Some(FailureClass::Authentication),
+            "billing_error" => Some(FailureClass::Billing),
+            "model_not_found" => Some(FailureClass::Model),
+            "rate_limit" | "overloaded" => Some(FailureClass::Overloaded),
+            _ => None,
+        };
+        let by_status = || match self.status()? {
+            401 | 403 => Some(FailureClass::Authentication),
+            402 => Some(FailureClass::Billing),
+            404 => Some(FailureClass::Model),
+            413 => Some(FailureClass::PromptTooLong),
+            429 | 529 => Some(FailureClass::Overloaded),
+            500..=599 => Some(FailureClass::Unreachable),
+            _ => None,
+        };
+        let unreachable =
+            self.api_error.bare() == Some(b"connection_failed") || error == "server_error";
+        by_reason
+            .or_else(by_words)
+            .or_else(by_status)
+            .or_else(|| unreachable.then_some(FailureClass::Unreachable))
+            .or(Some(FailureClass::Other))
+    }
+}
+
+impl Decoder {
+    /// The end of a turn. Returns false where the line turns out to be something else.
+    pub(super) fn result(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<bool> {
+        let fields = Fields::read(line)?;
+        if fields.kind.bare() != Some(b"result") {
+            return Some(false);
+        }
+        self.models(fields.models, seen);
+        let text = fields.text();
+        let outcome = fields.outcome(&text, &self.turn);
+        let limit_resets_at = match outcome {
+            TurnOutcome::UsageLimit => self.turn.rejected.flatten().or_else(|| limit::epoch(&text)),
+            TurnOutcome::Ok
+            | TurnOutcome::ApiError
+            | TurnOutcome::MaxTurns
+            | TurnOutcome::MaxBudget
+            | TurnOutcome::DuringExecution => None::<Timestamp>,
+        };
+        let total = fields.total_cost.number().filter(|total| *total >= 0.0);
+        let cost = self.costs.add(total, spent(fields.models_since));
+        let result = TurnResult {
+            success: outcome == TurnOutcome::Ok,
+            failure: fields.failure(outcome, &text, &self.turn.error),
+            text,
+            outcome,
+            limit_resets_at,
+            terminal_reason: fields.terminal_reason.line(WORD_BYTES_MAX),
+            api_error: fields.api_error.line(WORD_BYTES_MAX),
+            api_error_status: fields.status(),
+            num_turns: fields.num_turns.count(),
+            cost_usd: rounded(cost),
+            session_cost_usd: rounded(total.unwrap_or_default()),
+            permission_denials: elements(fields.denials),
+        };
+        self.ended(result, seen);
+        Some(true)
+    }
+
+    /// The windows of the models that were used: the only place where they are told unasked.
+    fn models(&mut self, models: Raw<'_>, seen: &mut Vec<Observation>) {
+        each_model(models, |model, usage| {
+            let window = usage.window.count();
+            self.learn_window(&String::from_utf8_lossy(model), window, seen);
+        });
+    }
+}
+
+#[derive(Default)]
+struct ModelUsage<'a> {
+    window: Raw<'a>,
+    cost: Raw<'a>,
+}
+
+fn each_model<'a>(models: Raw<'a>, mut each: impl FnMut(&'a [u8], &ModelUsage<'a>)) {
+    // What is no object names no model.
+    let _ = models.scan().object(|model, scan| {
+        let mut usage = ModelUsage::default();
+        scan.object(|key, scan| {
+            let field = match key {
+                b"contextWindow" => &mut usage.window,
+                b"costUSD" => &mut usage.cost,
+                _ => return scan.skip(),
+            };
+            *field = scan.value()?;
+            Some(Walk::On)
+        })?;
+        each(model, &usage);
+        Some(Walk::On)
+    });
+}
+
+/// Returns what all models together cost; none where it is not told.
+fn spent(models: Raw<'_>) -> Option<f64> {
+    let mut sum = 0.0;
+    each_model(models, |_, usage| {
+        sum += usage.cost.number().unwrap_or_default().max(0.0);
+    });
+    // No model at all is told too: then nothing was spent.
+    Some(sum).filter(|sum: &f64| models.is_some() && sum.is_finite())
+}
+
+fn elements(list: Raw<'_>) -> usize {
+    let mut count = 0;
+    // What is no list has no elements.
+    let _ = list.scan().array(|scan| {
+        count += 1;
+        scan.value().map(|_| ())
+    });
+    count
+}

@@ -1,0 +1,480 @@
+//! A walk over one line of JSON that copies nothing and skips what nobody asked for. It checks as much as it needs to
+//! find its way: a value that is skipped may be malformed inside, and nobody notices.
+
+use std::borrow::Cow;
+
+use super::blocks::{self, BLOCK};
+
+/// Whether a walk goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walk {
+    /// To the next member.
+    On,
+    /// Everything that is wanted was found.
+    Done,
+}
+
+/// A place in a line.
+#[derive(Clone, Copy, Debug)]
+pub struct Scan<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+const LOW_BITS: u64 = 0x0101_0101_0101_0101;
+
+/// What a byte means outside a string.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Other,
+    Quote,
+    Open,
+    Close,
+}
+
+const CLASSES: [Class; 256] = {
+    let mut classes = [Class::Other; 256];
+    classes[b'"' as usize] = Class::Quote;
+    classes[b'{' as usize] = Class::Open;
+    classes[b'[' as usize] = Class::Open;
+    classes[b'}' as usize] = Class::Close;
+    classes[b']' as usize] = Class::Close;
+    classes
+};
+
+impl<'a> Scan<'a> {
+    /// Returns the beginning of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    fn peek(&mut self) -> Option<u8> {
+        loop {
+            let byte = *self.bytes.get(self.at)?;
+            if byte > b' ' {
+                return Some(byte);
+            }
+            self.at += 1;
+        }
+    }
+
+    fn expect(&mut self, wanted: u8) -> Option<()> {
+        (self.peek()? == wanted).then(|| self.at += 1)
+    }
+
+    /// Walks over the members of the object that begins here. `member` gets the raw key and has to take the value.
+    /// Returns none where this is no object, or not a whole one as far as it was walked.
+    #[inline]
+    pub fn object(
+        &mut self,
+        mut member: impl FnMut(&'a [u8], &mut Self) -> Option<Walk>,
+    ) -> Option<Walk> {
+        self.expect(b'{')?;
+        if self.peek()? == b'}' {
+            self.at += 1;
+            return Some(Walk::On);
+        }
+        loop {
+            self.expect(b'"')?;
+            let start = self.at;
+            self.at = string_end(self.bytes, start)?;
+            let key = self.bytes.get(start..self.at - 1)?;
+            self.expect(b':')?;
+            if member(key, self)? == Walk::Done {
+                return Some(Walk::Done);
+            }
+            match self.peek()? {
+                b',' => self.at += 1,
+                b'}' => {
+                    self.at += 1;
+                    return Some(Walk::On);
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Walks over the object that begins here and returns all of it; what is no object is taken as it is.
+    pub fn raw_object(
+        &mut self,
+        member: impl FnMut(&'a [u8], &mut Self) -> Option<()>,
+    ) -> Option<Raw<'a>> {
+        if self.peek()? != b'{' {
+            return self.value();
+        }
+        let start = self.at;
+        let mut member = member;
+        self.object(|key, scan| member(key, scan).map(|()| Walk::On))?;
+        Some(Raw(self.bytes.get(start..self.at)?))
+    }
+
+    /// Walks over the elements of the array that begins here.
+    pub fn array(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        self.expect(b'[')?;
+        if self.peek()? == b']' {
+            self.at += 1;
+            return Some(());
+        }
+        loop {
+            element(self)?;
+            match self.peek()? {
+                b',' => self.at += 1,
+                b']' => {
+                    self.at += 1;
+                    return Some(());
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Takes the value that begins here, whatever it is, as it is written.
+    #[inline]
+    pub fn value(&mut self) -> Option<Raw<'a>> {
+        let first = self.peek()?;
+        let start = self.at;
+        self.at = match CLASSES[usize::from(first)] {
+            Class::Quote => string_end(self.bytes, start + 1)?,
+            Class::Open => container_end(self.bytes, start)?,
+            Class::Close => return None,
+            Class::Other => scalar_end(self.bytes, start)?,
+        };
+        Some(Raw(self.bytes.get(start..self.at)?))
+    }
+
+    /// Passes over a value.
+    #[inline]
+    pub fn skip(&mut self) -> Option<Walk> {
+        self.value().map(|_| Walk::On)
+    }
+}
+
+/// Returns the place after the closing quote of the string whose first byte is at `at`.
+#[inline]
+fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        // Eight bytes at a time: strings are most of what there is.
+        while let Some(word) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
+            let word = u64::from_le_bytes(*word);
+            let quotes = zero_bytes(word ^ (LOW_BITS * b'"' as u64));
+            let escapes = zero_bytes(word ^ (LOW_BITS * b'\\' as u64));
+            let found = quotes | escapes;
+            if found == 0 {
+                at += 8;
+                continue;
+            }
+            // The lowest mark is right; above it there may be false ones.
+            at += (found.trailing_zeros() / 8) as usize;
+            if found & found.wrapping_neg() & quotes != 0 {
+                return Some(at + 1);
+            }
+            at += 2;
+        }
+        match bytes.get(at)? {
+            b'"' => return Some(at + 1),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
+/// Marks the high bit of each byte that is zero, and perhaps of some above the first.
+#[inline]
+const fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS
+}
+
+/// Returns the place after the bracket that closes the one at `at`. Which kind closes which is not looked at.
+fn container_end(bytes: &[u8], start: usize) -> Option<usize> {
+    let mut depth = 0_usize;
+    let mut at = start;
+    // Short ones end before blocks would pay.
+    while at - start < BLOCK {
+        match CLASSES[usize::from(*bytes.get(at)?)] {
+            Class::Other => at += 1,
+            Class::Quote => at = string_end(bytes, at + 1)?,
+            Class::Open => {
+                depth += 1;
+                at += 1;
+            }
+            Class::Close => {
+                depth -= 1;
+                at += 1;
+                if depth == 0 {
+                    return Some(at);
+                }
+            }
+        }
+    }
+    let rest = bytes.get(at..)?;
+    blocks::close(rest, depth).map(|length| at + length)
+}
+
+/// Returns the place after a number or a word.
+fn scalar_end(bytes: &[u8], at: usize) -> Option<usize> {
+    let length = bytes
+        .get(at..)?
+        .iter()
+        .position(|byte| matches!(byte, b',' | b'}' | b']' | b':' | b'"' | b'\0'..=b' '))?;
+    (length > 0).then_some(at + length)
+}
+
+/// A value as it is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Raw<'a>(&'a [u8]);
+
+impl<'a> Raw<'a> {
+    /// Returns a walk over it.
+    pub fn scan(self) -> Scan<'a> {
+        Scan::new(self.0)
+    }
+
+    /// Whether there is something: not absent and not `null`.
+    pub fn is_some(self) -> bool {
+        !self.0.is_empty() && self.0 != b"null"
+    }
+
+    /// Whether it is `true`.
+    pub fn is_true(self) -> bool {
+        self.0 == b"true"
+    }
+
+    /// Returns the string between its quotes, with its escapes; none where it is no string.
+    pub fn bare(self) -> Option<&'a [u8]> {
+        self.0.strip_prefix(b"\"")?.strip_suffix(b"\"")
+    }
+
+    /// Returns the string that it is.
+    pub fn text(self) -> Option<Cow<'a, str>> {
+        self.bare().map(unescaped)
+    }
+
+    /// Returns the string that it is, as its owner.
+    pub fn string(self) -> Option<String> {
+        self.text().map(Cow::into_owned)
+    }
+
+    /// Returns the first characters of the string in one line, about `max_bytes` of them.
+    pub fn line(self, max_bytes: usize) -> Option<String> {
+        let bare = self.bare()?;
+        let plain = |byte: &u8| (b' '..0x7f).contains(byte) && *byte != b'\\';
+        if bare.len() <= max_bytes && bare.iter().all(plain) {
+            return String::from_utf8(bare.to_vec()).ok();
+        }
+        // An escape is at most six bytes for one, so this is enough to fill the line.
+        let head = bare.get(..max_bytes.saturating_mul(6)).unwrap_or(bare);
+        let text = unescaped(head);
+        let mut line = String::with_capacity(text.len().min(max_bytes));
+        for character in text.chars() {
+            if line.len() + character.len_utf8() > max_bytes {
+                break;
+            }
+            line.push(if character.is_control() {
+                ' '
+            } else {
+                character
+            });
+        }
+        Some(line)
+    }
+
+    /// Returns the last characters of the string, about `max_bytes` of them. The first one may be what is left of an
+    /// escape.
+    pub fn tail(self, max_bytes: usize) -> Option<String> {
+        let bare = self.bare()?;
+        let text = unescaped(&bare[bare.len().saturating_sub(max_bytes.saturating_mul(6))..]);
+        let start = text.ceil_char_boundary(text.len().saturating_sub(max_bytes));
+        Some(text[start..].to_owned())
+    }
+
+    /// Returns the whole value as it is written.
+    pub fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// Returns the whole value as text, as it is written.
+    pub fn json(self) -> String {
+        String::from_utf8_lossy(self.0).into_owned()
+    }
+
+    /// Returns the number that it is; one that is negative or too large for a count is none.
+    pub fn count(self) -> Option<u64> {
+        let digits = self.0;
+        if digits.is_empty() || digits.len() > 15 {
+            return None;
+        }
+        digits.iter().try_fold(0, |number: u64, byte| {
+            byte.is_ascii_digit()
+                .then(|| number * 10 + u64::from(byte - b'0'))
+        })
+    }
+
+    /// Returns the number that it is, if it is a finite one.
+    pub fn number(self) -> Option<f64> {
+        let number: f64 = std::str::from_utf8(self.0).ok()?.parse().ok()?;
+        number.is_finite().then_some(number)
+    }
+}
+
+/// Returns what stands between quotes. Escapes that mean nothing become the replacement character, one that is cut off
+/// at the end is left out.
+fn unescaped(bare: &[u8]) -> Cow<'_, str> {
+    // This looks at many bytes at once, unlike a search for the place.
+    if !bare.contains(&b'\\') {
+        return String::from_utf8_lossy(bare);
+    }
+    let mut text = String::with_capacity(bare.len());
+    let mut rest = bare;
+    let mut next = rest.iter().position(|byte| *byte == b'\\');
+    while let Some(at) = next {
+        text.push_str(&String::from_utf8_lossy(&rest[..at]));
+        let Some((character, length)) = escape(&rest[at..]) else {
+            return Cow::Owned(text);
+        };
+        text.push(character);
+        rest = &rest[at + length..];
+        next = rest.iter().position(|byte| *byte == b'\\');
+    }
+    text.push_str(&String::from_utf8_lossy(rest));
+    Cow::Owned(text)
+}
+
+/// Reads the escape that begins here, and how long it is; none where it is cut off.
+fn escape(bytes: &[u8]) -> Option<(char, usize)> {
+    Some(match bytes.get(1)? {
+        b'n' => ('\n', 2),
+        b't' => ('\t', 2),
+        b'r' => ('\r', 2),
+        b'b' => ('\u{8}', 2),
+        b'f' => ('\u{c}', 2),
+        byte @ (b'"' | b'\\' | b'/') => (char::from(*byte), 2),
+        b'u' => {
+            let high = hex(bytes.get(2..6)?);
+            let low = bytes.get(6..12).and_then(|next| {
+                let digits = next.strip_prefix(b"\\u")?;
+                hex(digits).filter(|low| (0xdc00..0xe000).contains(low))
+            });
+            match (high, low) {
+                (Some(high @ 0xd800..0xdc00), Some(low)) => {
+                    let code = 0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00);
+                    (char::from_u32(code).unwrap_or('\u{fffd}'), 12)
+                }
+                (Some(code), _) => (char::from_u32(code).unwrap_or('\u{fffd}'), 6),
+                (None, _) => ('\u{fffd}', 2),
+            }
+        }
+        _ => ('\u{fffd}', 2),
+    })
+}
+
+fn hex(digits: &[u8]) -> Option<u32> {
+    digits.iter().try_fold(0, |number, byte| {
+        char::from(*byte)
+            .to_digit(16)
+            .map(|digit| number * 16 + digit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(line: &str, wanted: &str) -> Option<String> {
+        let mut found = None;
+        Scan::new(line.as_bytes()).object(|key, scan| {
+            let value = scan.value()?;
+            if key == wanted.as_bytes() {
+                found = Some(String::from_utf8_lossy(value.0).into_owned());
+            }
+            Some(Walk::On)
+        })?;
+        found
+    }
+
+    #[test]
+    fn members_are_found_at_their_own_depth_only() {
+        let line =
+            r#" { "a" : {"type":"no"}, "b":["]",{"c":"}\\\""}],"type" : "yes","n":-1.5e3 } "#;
+        assert_eq!(member(line, "type").as_deref(), Some(r#""yes""#));
+        assert_eq!(member(line, "n").as_deref(), Some("-1.5e3"));
+        assert_eq!(member(line, "b").as_deref(), Some(r#"["]",{"c":"}\\\""}]"#));
+        assert_eq!(member("{}", "a"), None);
+    }
+
+    #[test]
+    fn what_is_not_whole_is_refused_wherever_it_ends() {
+        let line = r#"{"a":"x\"y","b":[1,{"c":null}],"d":true}"#;
+        for end in 0..line.len() {
+            let mut seen = 0;
+            let walked = Scan::new(&line.as_bytes()[..end]).object(|_, scan| {
+                seen += 1;
+                scan.skip()
+            });
+            assert_eq!(walked, None, "{}", &line[..end]);
+        }
+        for odd in [
+            "",
+            "[]",
+            "{,}",
+            r#"{"a"}"#,
+            r#"{"a":}"#,
+            r#"{"a":1 2}"#,
+            r#"{"a":]}"#,
+        ] {
+            assert_eq!(member(odd, "a"), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn strings_end_at_their_quote_whatever_their_length() {
+        for length in 0..40 {
+            for escapes in 0..4 {
+                let inside = format!("{}{}", "x".repeat(length), r#"\"\\"#.repeat(escapes));
+                let line = format!(r#""{inside}"more"#);
+                let raw = Scan::new(line.as_bytes()).value();
+                assert_eq!(raw.and_then(Raw::bare), Some(inside.as_bytes()));
+            }
+        }
+    }
+
+    #[test]
+    fn strings_read_as_a_json_library_reads_them() {
+        for text in [
+            "",
+            "plain",
+            "ž 🐎\u{2028}",
+            "a\"b\\c/d\u{8}\u{c}\n\r\t\0\u{1b}",
+        ] {
+            let json = serde_json::to_string(text).unwrap();
+            assert_eq!(Raw(json.as_bytes()).text().as_deref(), Some(text));
+        }
+        let raw = |json: &'static str| Raw(json.as_bytes()).string();
+        assert_eq!(raw(r#""\ud83d\udc0e\u00e9""#).as_deref(), Some("🐎é"));
+        assert_eq!(
+            raw(r#""\ud83dx\q\uzzzz""#).as_deref(),
+            Some("\u{fffd}x\u{fffd}\u{fffd}zzzz")
+        );
+        assert_eq!(raw(r#""cut\u00""#).as_deref(), Some("cut"));
+        assert_eq!(raw("null"), None);
+    }
+
+    #[test]
+    fn lines_and_tails_are_bounded() {
+        let raw = Raw(r#""one\ntwo žžž""#.as_bytes());
+        assert_eq!(raw.line(100).as_deref(), Some("one two žžž"));
+        assert_eq!(raw.line(9).as_deref(), Some("one two "));
+        assert_eq!(raw.tail(100).as_deref(), Some("one\ntwo žžž"));
+        assert_eq!(raw.tail(5).as_deref(), Some("žž"));
+    }
+
+    #[test]
+    fn only_sane_numbers_are_numbers() {
+        assert_eq!(Raw(b"12").count(), Some(12));
+        for odd in ["", "-1", "1.5", "1e3", "null", "\"1\"", "9999999999999999"] {
+            assert_eq!(Raw(odd.as_bytes()).count(), None, "{odd}");
+        }
+        assert_eq!(Raw(b"1e999").number(), None);
+        assert_eq!(Raw(b"0.5").number(), Some(0.5));
+    }
+}

@@ -1,0 +1,241 @@
+//! What the agent tells of itself: sessions, retries, allowances, background work, and its side of our requests.
+
+use super::decoder::Decoder;
+use super::limit;
+use super::scan::{Raw, Scan, Walk};
+use crate::{Allowance, AllowanceStatus, Observation, Retry};
+
+/// How long a name or a word can be.
+const WORD_BYTES_MAX: usize = 256;
+
+/// Subtypes in which nothing is needed.
+const NOTHING_NEEDED: [&[u8]; 12] = [
+    b"status",
+    b"thinking_tokens",
+    b"task_started",
+    b"task_progress",
+    b"task_updated",
+    b"task_notification",
+    b"hook_started",
+    b"hook_progress",
+    b"hook_response",
+    b"notification",
+    b"informational",
+    b"model_refusal_no_fallback",
+];
+
+/// The answer to a request of ours.
+#[derive(Default)]
+struct Answer<'a> {
+    subtype: Raw<'a>,
+    id: Raw<'a>,
+    error: Raw<'a>,
+    payload: Raw<'a>,
+    raw_max: Raw<'a>,
+    max: Raw<'a>,
+    model: Raw<'a>,
+}
+
+impl<'a> Answer<'a> {
+    fn take(&mut self, scan: &mut Scan<'a>) -> Option<Walk> {
+        scan.object(|key, scan| {
+            let field = match key {
+                b"response" => {
+                    self.payload = scan.raw_object(|key, scan| {
+                        let value = scan.value()?;
+                        match key {
+                            b"rawMaxTokens" => self.raw_max = value,
+                            b"maxTokens" => self.max = value,
+                            b"model" => self.model = value,
+                            _ => {}
+                        }
+                        Some(())
+                    })?;
+                    return Some(Walk::On);
+                }
+                b"subtype" => &mut self.subtype,
+                b"request_id" => &mut self.id,
+                b"error" => &mut self.error,
+                _ => return scan.skip(),
+            };
+            *field = scan.value()?;
+            Some(Walk::On)
+        })
+    }
+}
+
+/// Collects members of an object by name.
+fn members<'a, const N: usize>(object: &'a [u8], names: [&[u8]; N]) -> Option<[Raw<'a>; N]> {
+    let mut found = [Raw::default(); N];
+    Scan::new(object).object(|key, scan| {
+        let value = scan.value()?;
+        if let Some(at) = names.iter().position(|name| *name == key) {
+            found[at] = value;
+        }
+        Some(Walk::On)
+    })?;
+    Some(found)
+}
+
+fn members_of<'a, const N: usize>(object: Raw<'a>, names: [&[u8]; N]) -> [Raw<'a>; N] {
+    members(object.bytes(), names).unwrap_or([Raw::default(); N])
+}
+
+fn word(raw: Raw<'_>) -> String {
+    raw.line(WORD_BYTES_MAX).unwrap_or_default()
+}
+
+impl Decoder {
+    pub(super) fn system(
+        &mut self,
+        subtype: &[u8],
+        line: &[u8],
+        seen: &mut Vec<Observation>,
+    ) -> Option<()> {
+        match subtype {
+            b"init" => self.init(line, seen),
+            b"api_retry" => retry(line, seen),
+            b"compact_boundary" => self.compacted(line, seen),
+            b"background_tasks_changed" => background(line, seen),
+            b"permission_denied" => {
+                let [tool, id] = members(line, [b"tool_name", b"tool_use_id"])?;
+                seen.push(Observation::PermissionDenied {
+                    tool: word(tool),
+                    id: word(id),
+                });
+                Some(())
+            }
+            b"model_fallback" => {
+                let names: [&[u8]; 2] = [b"original_model", b"fallback_model"];
+                let [from, to] = members(line, names)?.map(word);
+                seen.push(Observation::ModelFellBack { from, to });
+                Some(())
+            }
+            known if NOTHING_NEEDED.contains(&known) => Some(()),
+            _ => None,
+        }
+    }
+
+    fn compacted(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+        let [metadata] = members(line, [b"compact_metadata"])?;
+        let names: [&[u8]; 3] = [b"trigger", b"pre_tokens", b"post_tokens"];
+        let [trigger, before, after] = members_of(metadata, names);
+        seen.push(Observation::Compacted {
+            automatic: trigger.bare() == Some(b"auto"),
+            tokens_before: before.count().unwrap_or_default(),
+        });
+        // Older versions do not say what is left.
+        if let Some(tokens) = after.count() {
+            self.estimated(tokens, seen);
+        }
+        Some(())
+    }
+
+    /// The state of a subscription's allowance. A warning is no failure.
+    pub(super) fn rate_limit(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+        let [info] = members(line, [b"rate_limit_info"])?;
+        let names: [&[u8]; 4] = [b"status", b"resetsAt", b"rateLimitType", b"utilization"];
+        let [status, resets, kind, utilization] = members_of(info, names);
+        let status = match status.bare() {
+            Some(b"allowed") => AllowanceStatus::Allowed,
+            Some(b"allowed_warning") => AllowanceStatus::Warning,
+            Some(b"rejected") => AllowanceStatus::Rejected,
+            _ => AllowanceStatus::Unknown,
+        };
+        let resets_at = resets.count().and_then(limit::moment);
+        if status == AllowanceStatus::Rejected {
+            self.turn.rejected = Some(resets_at);
+        }
+        seen.push(Observation::Allowance(Allowance {
+            status,
+            kind: word(kind),
+            resets_at,
+            utilization: utilization.number(),
+        }));
+        Some(())
+    }
+
+    /// An answer to a request of ours. The one about the context tells the window before any result does.
+    pub(super) fn control_response(
+        &mut self,
+        line: &[u8],
+        seen: &mut Vec<Observation>,
+    ) -> Option<()> {
+        let mut answer = Answer::default();
+        // In one pass: answers can be long.
+        Scan::new(line).object(|key, scan| match key {
+            b"response" => answer.take(scan),
+            _ => scan.skip(),
+        })?;
+        if let Some(window) = answer.raw_max.count().or_else(|| answer.max.count()) {
+            let named = answer.model.line(WORD_BYTES_MAX);
+            let model = named.unwrap_or_else(|| self.answering_model());
+            self.learn_window(&model, Some(window), seen);
+        }
+        let error = || answer.error.string().unwrap_or_else(|| answer.error.json());
+        seen.push(Observation::ControlAnswered {
+            request_id: word(answer.id),
+            answer: match answer.subtype.bare() {
+                Some(b"success") => Ok(answer.payload.json()),
+                _ => Err(error()),
+            },
+        });
+        Some(())
+    }
+
+    #[expect(clippy::unused_self, reason = "all kinds of lines are read alike")]
+    pub(super) fn control_request(
+        &mut self,
+        line: &[u8],
+        seen: &mut Vec<Observation>,
+    ) -> Option<()> {
+        let names: [&[u8]; 2] = [b"request_id", b"request"];
+        let [id, request] = members(line, names)?;
+        let [subtype] = members_of(request, [b"subtype"]);
+        seen.push(Observation::ControlAsked {
+            request_id: word(id),
+            subtype: word(subtype),
+            // Whole, however long: the answer may have to repeat parts of it.
+            request: request.json(),
+        });
+        Some(())
+    }
+}
+
+fn retry(line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+    let names: [&[u8]; 5] = [
+        b"attempt",
+        b"max_retries",
+        b"retry_delay_ms",
+        b"error_status",
+        b"error",
+    ];
+    let [attempt, max, delay, status, error] = members(line, names)?;
+    // Delays with jitter may be written with decimals.
+    let delay_ms = delay.number().unwrap_or_default().clamp(0.0, 1e12);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to what fits"
+    )]
+    let delay_ms = delay_ms as u64;
+    seen.push(Observation::Retrying(Retry {
+        attempt: attempt.count().unwrap_or_default(),
+        attempts_max: max.count().unwrap_or_default(),
+        delay_ms,
+        status: status.count(),
+        error: word(error),
+    }));
+    Some(())
+}
+
+fn background(line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+    let [tasks] = members(line, [b"tasks"])?;
+    let mut count = 0;
+    tasks.scan().array(|scan| {
+        count += 1;
+        scan.value().map(|_| ())
+    })?;
+    seen.push(Observation::BackgroundTasks(count));
+    Some(())
+}

@@ -1,0 +1,37 @@
+//! Every recording of Claude Code reads as what happened.
+
+use std::fmt::Write as _;
+
+use crate::corpus::claude;
+
+#[test]
+fn every_recording_has_the_outcome_and_the_context_that_it_had() {
+    let mut wrong = String::new();
+    for case in claude() {
+        let report = case.report();
+        let read = (report.outcome, report.context_tokens, report.unknown_lines);
+        let real = (case.outcome.as_str(), case.context, 0);
+        if read != real {
+            let _ = writeln!(wrong, "{}: read {read:?}, was {real:?}", case.name);
+        }
+        // A usage limit needs no more words.
+        if case.outcome != "usage_limit" && report.detail != case.detail {
+            let _ = writeln!(
+                wrong,
+                "{}: {:?}, was {:?}",
+                case.name, report.detail, case.detail
+            );
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+#[test]
+fn reports_of_all_recordings() {
+    let mut text = String::new();
+    for case in claude() {
+        let report = serde_json::to_string(&case.report()).expect("a report is JSON");
+        let _ = writeln!(text, "{}\n  {report}", case.name);
+    }
+    insta::assert_snapshot!("claude_reports", text);
+}

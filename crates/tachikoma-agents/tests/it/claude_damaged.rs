@@ -1,0 +1,189 @@
+//! Whatever a line looks like, the decoder takes it: recorded lines that were cut, joined, changed and stuffed.
+//! `cargo xtask soak decoder` goes on for longer.
+
+use std::time::{Duration, Instant};
+
+use tachikoma_agents::Observation;
+use tachikoma_agents::claude::Decoder;
+
+use crate::corpus::{Case, claude};
+
+/// Lines that one decoder takes before a fresh one is used.
+const LINES_PER_DECODER: usize = 400;
+
+/// How much is printed of what was seen, for each byte of the line: strings are copied at most once or twice, and
+/// printing can make ten bytes of one.
+const PRINTED_PER_BYTE: usize = 24;
+
+/// What an observation prints without any text from the line.
+const PRINTED_ALWAYS: usize = 4096;
+
+/// What a decoder may keep, as it prints: 256 tool calls with paths of 4 KiB, ten bytes for each.
+const KEPT_PRINTED_MAX: usize = 12 << 20;
+
+/// Numbers as good as random (`SplitMix64`).
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % bound.max(1) as u64).expect("below a usize")
+    }
+}
+
+const STUFFING: [&[u8]; 16] = [
+    b"\"",
+    b"\\",
+    b"\\u",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b":",
+    b"null",
+    b"-1",
+    b"1e999",
+    b"99999999999999999999",
+    b"\xff\xfe",
+    b"\"type\":\"result\",",
+    b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
+];
+
+fn damage(line: &mut Vec<u8>, other: &[u8], dice: &mut Dice) {
+    let at = dice.below(line.len());
+    let end = at + dice.below((line.len() - at).min(64));
+    match dice.below(7) {
+        0 => line.truncate(at),
+        1 => drop(line.drain(at..end)),
+        2 => {
+            let again = line[at..end].to_vec();
+            line.splice(at..at, again);
+        }
+        3 => {
+            line.truncate(at);
+            line.extend_from_slice(&other[dice.below(other.len())..]);
+        }
+        4 => {
+            if let Some(byte) = line.get_mut(at) {
+                *byte ^= 1 << dice.below(8);
+            }
+        }
+        _ => {
+            let stuffing = STUFFING[dice.below(STUFFING.len())];
+            line.splice(at..end, stuffing.iter().copied());
+        }
+    }
+}
+
+/// Everything that must hold after any line.
+fn check(line: &[u8], before: u64, decoder: &Decoder, seen: &[Observation]) {
+    let not_understood = seen
+        .iter()
+        .filter(|observation| matches!(observation, Observation::NotUnderstood(_)))
+        .count();
+    assert_eq!(
+        decoder.unknown_lines(),
+        before + not_understood as u64,
+        "what is counted is handed on"
+    );
+    for observation in seen {
+        match observation {
+            Observation::Measured(reading) => {
+                assert!(reading.context().percent().is_finite(), "{reading:?}");
+                assert!(reading.tokens < 1 << 52, "{reading:?}");
+            }
+            Observation::Resulted(result) => {
+                assert!(result.cost_usd.is_finite() && result.cost_usd >= 0.0);
+                assert!(result.session_cost_usd.is_finite());
+            }
+            Observation::Allowance(allowance) => {
+                assert!(allowance.utilization.is_none_or(f64::is_finite));
+            }
+            _ => {}
+        }
+    }
+    let printed = format!("{seen:?}").len();
+    assert!(
+        printed <= PRINTED_PER_BYTE * line.len() + PRINTED_ALWAYS,
+        "{printed} bytes from a line of {}",
+        line.len()
+    );
+}
+
+#[test]
+fn damaged_lines_are_taken() {
+    let seconds = std::env::var("TACHIKOMA_DAMAGE_SECONDS").ok();
+    let seconds = seconds.map_or(2, |text| text.parse().expect("a number of seconds"));
+    let seed = std::env::var("TACHIKOMA_DAMAGE_SEED").ok();
+    let mut seed = seed.map_or(1, |text| text.parse().expect("a number"));
+    let cases = claude();
+    let lines: Vec<&[u8]> = cases.iter().flat_map(Case::lines).collect();
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let mut understood = 0_u64;
+    let mut taken = 0_u64;
+    while Instant::now() < until {
+        let mut dice = Dice(seed);
+        let mut decoder = Decoder::default();
+        let mut current = Vec::new();
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..LINES_PER_DECODER {
+                current = lines[dice.below(lines.len())].to_vec();
+                for _ in 0..=dice.below(4) {
+                    let other = lines[dice.below(lines.len())];
+                    if !current.is_empty() {
+                        damage(&mut current, other, &mut dice);
+                    }
+                }
+                let mut seen = Vec::new();
+                let before = decoder.unknown_lines();
+                decoder.observe(&current, &mut seen);
+                check(&current, before, &decoder, &seen);
+                understood += u64::from(decoder.unknown_lines() == before);
+                taken += 1;
+            }
+            let kept = format!("{decoder:?}").len();
+            assert!(kept <= KEPT_PRINTED_MAX, "{kept} bytes kept");
+        }));
+        assert!(
+            outcome.is_ok(),
+            "seed {seed}, line {:?}",
+            String::from_utf8_lossy(&current)
+        );
+        seed += 1;
+    }
+    // A mutator that spoils everything, or nothing, would show little.
+    assert!(
+        understood > taken / 20 && understood < taken * 19 / 20,
+        "{understood} of {taken}"
+    );
+}
+
+#[test]
+fn a_line_is_taken_wherever_it_is_cut() {
+    for case in claude().iter().filter(|case| case.name.starts_with("03-")) {
+        for line in case.lines() {
+            for end in 0..line.len() {
+                let mut decoder = Decoder::default();
+                let mut seen = Vec::new();
+                decoder.observe(&line[..end], &mut seen);
+                check(&line[..end], 0, &decoder, &seen);
+                let result = seen
+                    .iter()
+                    .any(|observation| matches!(observation, Observation::Resulted(_)));
+                assert!(
+                    !result,
+                    "half a result is none: {:?}",
+                    &line[..end].escape_ascii()
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! Lines of Claude Code, one by one: what each comes to.
+
+use serde_json::Value;
+use tachikoma_agents::claude::{Decoder, Summing};
+use tachikoma_agents::{FailureClass, Observation, TurnOutcome, TurnResult};
+
+use crate::corpus::claude;
+
+/// A message of the main thread.
+fn assistant(id: &str, input: u64, output: u64) -> String {
+    format!(
+        r#"{{"type":"assistant","message":{{"id":"{id}","model":"claude-sonnet-4-5","content":[{{"type":"text","text":"hi"}}],"usage":{{"input_tokens":{input},"output_tokens":{output}}}}},"parent_tool_use_id":null}}"#
+    )
+}
+
+fn result(more: &str) -> String {
+    format!(r#"{{"session_id":"s",{more},"type":"result"}}"#)
+}
+
+fn observe(decoder: &mut Decoder, line: &str) -> Vec<Observation> {
+    let mut seen = Vec::new();
+    decoder.observe(line.as_bytes(), &mut seen);
+    seen
+}
+
+fn tokens(decoder: &Decoder) -> Option<(u64, bool)> {
+    let reading = decoder.reading()?;
+    Some((reading.tokens, reading.estimated))
+}
+
+fn ended(decoder: &mut Decoder, more: &str) -> TurnResult {
+    match observe(decoder, &result(more)).pop() {
+        Some(Observation::Resulted(result)) => *result,
+        other => panic!("no result: {other:?}"),
+    }
+}
+
+#[test]
+fn what_recordings_come_to_line_by_line() {
+    let names = [
+        "03-", "06-", "07-", "08-", "10-", "48-", "73b-", "82-", "86-",
+    ];
+    let mut text = String::new();
+    for case in claude() {
+        if !names.iter().any(|name| case.name.starts_with(name)) {
+            continue;
+        }
+        text += &format!("{}\n", case.name);
+        let mut decoder = Decoder::default();
+        for line in case.lines() {
+            let mut seen = Vec::new();
+            decoder.observe(line, &mut seen);
+            for observation in seen {
+                text += &format!("  {observation:?}\n");
+            }
+        }
+    }
+    insta::assert_snapshot!("claude_observations", text);
+}
+
+#[test]
+fn the_order_of_members_and_white_space_do_not_matter() {
+    for case in claude() {
+        let mut sorted = Summing::default();
+        let mut spaced = Summing::default();
+        for line in case.lines() {
+            let value: Value = serde_json::from_slice(line).expect("JSON");
+            sorted.line(value.to_string().as_bytes(), false);
+            spaced.line(format!("{value:#}").as_bytes(), false);
+        }
+        let exit = Some(tachikoma_agents::claude::Exit(case.exit));
+        assert_eq!(sorted.report(exit), case.report(), "{}", case.name);
+        assert_eq!(spaced.report(exit), case.report(), "{}", case.name);
+    }
+}
+
+#[test]
+fn repeated_events_of_a_message_are_one_reading_and_the_last_wins() {
+    let mut decoder = Decoder::default();
+    observe(&mut decoder, &assistant("a", 100, 1));
+    observe(&mut decoder, &assistant("a", 100, 1));
+    assert_eq!(
+        (decoder.readings(), tokens(&decoder)),
+        (1, Some((101, false)))
+    );
+    observe(&mut decoder, &assistant("a", 100, 7));
+    assert_eq!(
+        (decoder.readings(), tokens(&decoder)),
+        (1, Some((107, false)))
+    );
+    observe(&mut decoder, &assistant("b", 50, 1));
+    assert_eq!(
+        (decoder.readings(), tokens(&decoder)),
+        (2, Some((51, false)))
+    );
+}
+
+#[test]
+fn pieces_of_a_message_know_better_than_its_blocks() {
+    let mut decoder = Decoder::default();
+    let piece = |event: &str| {
+        format!(r#"{{"type":"stream_event","event":{event},"parent_tool_use_id":null}}"#)
+    };
+    let start = r#"{"type":"message_start","message":{"id":"a","model":"claude-opus-5-5","usage":{"input_tokens":10,"cache_read_input_tokens":1000,"output_tokens":1}}}"#;
+    observe(&mut decoder, &piece(start));
+    assert_eq!(tokens(&decoder), Some((1011, false)));
+    // Only what changed is told at the end.
+    let end = r#"{"type":"message_delta","usage":{"output_tokens":90}}"#;
+    observe(&mut decoder, &piece(end));
+    assert_eq!(tokens(&decoder), Some((1100, false)));
+    let block = observe(&mut decoder, &assistant("a", 1010, 1));
+    assert!(matches!(block[..], [Observation::Said(_)]), "{block:?}");
+    assert_eq!(
+        (decoder.readings(), tokens(&decoder)),
+        (1, Some((1100, false)))
+    );
+    // A message that did not come in pieces counts as it is.
+    observe(&mut decoder, &assistant("b", 1200, 1));
+    assert_eq!(
+        (decoder.readings(), tokens(&decoder)),
+        (2, Some((1201, false)))
+    );
+}
+
+#[test]
+fn what_is_not_the_main_conversation_is_not_measured() {
+    let mut decoder = Decoder::default();
+    observe(&mut decoder, &assistant("a", 100, 1));
+    for other in [
+        assistant("b", 900, 1).replace(
+            r#""parent_tool_use_id":null"#,
+            r#""parent_tool_use_id":"t""#,
+        ),
+        assistant("c", 900, 1).replace("claude-sonnet-4-5", "<synthetic>"),
+        assistant("d", 900, 1).replace(
+            r#""parent_tool_use_id""#,
+            r#""error":"unknown","parent_tool_use_id""#,
+        ),
+        assistant("e", 0, 0),
+    ] {
+        observe(&mut decoder, &other);
+        assert_eq!(
+            (decoder.readings(), tokens(&decoder)),
+            (1, Some((101, false))),
+            "{other}"
+        );
+    }
+}
+
+#[test]
+fn a_summary_is_an_estimate_and_an_emptied_conversation_is_unknown() {
+    let mut decoder = Decoder::default();
+    observe(&mut decoder, &assistant("a", 100_000, 1));
+    let compacted = r#"{"type":"system","subtype":"compact_boundary","compact_metadata":{"trigger":"manual","pre_tokens":100001,"post_tokens":3000}}"#;
+    let seen = observe(&mut decoder, compacted);
+    assert!(matches!(
+        seen[0],
+        Observation::Compacted {
+            automatic: false,
+            tokens_before: 100_001
+        }
+    ));
+    assert_eq!(tokens(&decoder), Some((3000, true)));
+    // The same message after a summary is measured anew.
+    observe(&mut decoder, &assistant("a", 5000, 1));
+    assert_eq!(tokens(&decoder), Some((5001, false)));
+    let reset = r#"{"type":"conversation_reset","new_conversation_id":"n","session_id":"n"}"#;
+    let seen = observe(&mut decoder, reset);
+    assert_eq!(
+        seen,
+        [Observation::SessionReset {
+            session_id: Some("n".into())
+        }]
+    );
+    assert_eq!(tokens(&decoder), None);
+    assert_eq!(decoder.session().session_id, "n");
+}
+
+#[test]
+fn usage_limits_are_told_from_other_failures_in_every_version() {
+    let failed = |text: &str| format!(r#""is_error":true,"subtype":"success","result":"{text}""#);
+    let mut decoder = Decoder::default();
+    let result = ended(
+        &mut decoder,
+        &failed("Claude AI usage limit reached|1794715906"),
+    );
+    assert_eq!(result.outcome, TurnOutcome::UsageLimit);
+    let moment = result.limit_resets_at.map(|moment| moment.to_string());
+    assert_eq!(moment.as_deref(), Some("2026-11-15T04:11:46.000Z"));
+
+    let event = |status: &str| {
+        format!(
+            r#"{{"type":"rate_limit_event","rate_limit_info":{{"status":"{status}","resetsAt":1794715833}}}}"#
+        )
+    };
+    observe(&mut decoder, &event("rejected"));
+    let result = ended(
+        &mut decoder,
+        &failed("You've hit your weekly limit · resets Nov 20, 4pm (UTC)"),
+    );
+    let moment = result.limit_resets_at.map(|moment| moment.to_string());
+    assert_eq!(
+        moment.as_deref(),
+        Some("2026-11-15T04:10:33.000Z"),
+        "the event knows better"
+    );
+
+    // What was rejected in an earlier turn, and a mere warning, are no reason.
+    observe(&mut decoder, &event("allowed_warning"));
+    let result = ended(
+        &mut decoder,
+        &format!(r#"{},"api_error_status":429"#, failed("Rate limited")),
+    );
+    assert_eq!(
+        (result.outcome, result.limit_resets_at),
+        (TurnOutcome::ApiError, None)
+    );
+    // The model may say anything.
+    let fine =
+        r#""is_error":false,"subtype":"success","result":"You've hit your limit · resets 4am""#;
+    assert_eq!(ended(&mut decoder, fine).outcome, TurnOutcome::Ok);
+}
+
+#[test]
+fn a_failure_says_what_can_be_done_about_it() {
+    for (more, class) in [
+        (
+            r#""terminal_reason":"blocking_limit","result":"Prompt is too long""#,
+            FailureClass::PromptTooLong,
+        ),
+        (
+            r#""result":"Prompt is too long · x""#,
+            FailureClass::PromptTooLong,
+        ),
+        (
+            r#""api_error_status":401,"result":"x""#,
+            FailureClass::Authentication,
+        ),
+        (
+            r#""api_error_status":404,"result":"x""#,
+            FailureClass::Model,
+        ),
+        (
+            r#""api_error_status":529,"result":"x""#,
+            FailureClass::Overloaded,
+        ),
+        (
+            r#""api_error_status":503,"result":"x""#,
+            FailureClass::Unreachable,
+        ),
+        (
+            r#""api_error":"connection_failed","result":"x""#,
+            FailureClass::Unreachable,
+        ),
+        (
+            r#""stop_reason":"refusal","result":"x""#,
+            FailureClass::Refused,
+        ),
+        (
+            r#""terminal_reason":"aborted_tools","errors":["x"]"#,
+            FailureClass::Interrupted,
+        ),
+        (r#""result":"x""#, FailureClass::Other),
+    ] {
+        let result = ended(
+            &mut Decoder::default(),
+            &format!(r#""is_error":true,{more}"#),
+        );
+        assert_eq!(result.failure, Some(class), "{more}");
+        assert!(!result.success);
+    }
+    let mut decoder = Decoder::default();
+    let billing = assistant("a", 0, 0).replace(
+        r#""parent_tool_use_id""#,
+        r#""error":"billing_error","parent_tool_use_id""#,
+    );
+    let seen = observe(&mut decoder, &billing);
+    assert!(
+        matches!(&seen[..], [Observation::RequestFailed { error, text }] if error == "billing_error" && text == "hi")
+    );
+    let result = ended(&mut decoder, r#""is_error":true,"result":"x""#);
+    assert_eq!(result.failure, Some(FailureClass::Billing));
+    assert_eq!(
+        ended(&mut decoder, r#""is_error":true,"result":"x""#).failure,
+        Some(FailureClass::Other),
+        "of its own turn only"
+    );
+}
+
+#[test]
+fn the_limit_of_turns_is_no_success_even_where_it_is_no_error() {
+    let result = ended(
+        &mut Decoder::default(),
+        r#""subtype":"error_max_turns","is_error":false"#,
+    );
+    assert_eq!(
+        (result.success, result.outcome),
+        (false, TurnOutcome::MaxTurns)
+    );
+    let result = ended(
+        &mut Decoder::default(),
+        r#""terminal_reason":"budget_exhausted","is_error":true"#,
+    );
+    assert_eq!(result.outcome, TurnOutcome::MaxBudget);
+}
+
+#[test]
+fn costs_are_those_of_the_turn_and_not_of_the_whole_conversation() {
+    let cost = |decoder: &mut Decoder, total: f64, since: Option<f64>| {
+        let since = since.map_or(String::new(), |cost| {
+            format!(r#","model_usage_since_last_result":{{"m":{{"costUSD":{cost}}}}}"#)
+        });
+        let result = ended(
+            decoder,
+            &format!(r#""is_error":false,"total_cost_usd":{total}{since}"#),
+        );
+        (result.cost_usd, result.session_cost_usd, decoder.cost_usd())
+    };
+    let mut told = Decoder::default();
+    assert_eq!(
+        cost(&mut told, 0.0475, Some(0.0023)),
+        (0.0023, 0.0475, 0.0023)
+    );
+    // A resumed process that failed before it asked anything: no model, no cost.
+    let nothing = r#""is_error":true,"total_cost_usd":2.5,"model_usage_since_last_result":{}"#;
+    let result = ended(&mut Decoder::default(), nothing);
+    assert_eq!((result.cost_usd, result.session_cost_usd), (0.0, 2.5));
+    let mut silent = Decoder::default();
+    assert_eq!(cost(&mut silent, 0.1, None), (0.1, 0.1, 0.1));
+    assert_eq!(cost(&mut silent, 0.3, None), (0.2, 0.3, 0.3));
+    assert_eq!(
+        cost(&mut silent, 0.05, None),
+        (0.05, 0.05, 0.35),
+        "another conversation"
+    );
+    let mut resumed = Decoder::resuming(1.5);
+    assert_eq!(cost(&mut resumed, 1.75, None), (0.25, 1.75, 0.25));
+}
+
+#[test]
+fn windows_belong_to_models() {
+    let mut decoder = Decoder::default();
+    observe(&mut decoder, &assistant("a", 100, 1));
+    assert_eq!(decoder.window(), Some(200_000), "by its name");
+    let answer = r#"{"type":"control_response","response":{"subtype":"success","request_id":"c","response":{"maxTokens":150000,"rawMaxTokens":180000}}}"#;
+    observe(&mut decoder, answer);
+    assert_eq!(decoder.window(), Some(180_000), "as it was told");
+    ended(
+        &mut decoder,
+        r#""is_error":false,"modelUsage":{"other":{"contextWindow":7},"claude-sonnet-4-5":{"contextWindow":190000}}"#,
+    );
+    assert_eq!(decoder.window(), Some(190_000));
+    let unknown = assistant("b", 100, 1).replace("claude-sonnet-4-5", "mystery");
+    let seen = observe(&mut decoder, &unknown);
+    assert!(
+        matches!(&seen[0], Observation::Measured(reading) if reading.window.is_none() && reading.context().window == 200_000)
+    );
+}
+
+#[test]
+fn what_is_not_known_is_kept_and_counted_and_never_in_the_way() {
+    let mut decoder = Decoder::default();
+    for line in [
+        r#"{"type":"telepathy","x":1}"#,
+        r#"{"type":"system","subtype":"telepathy"}"#,
+        r#"{"kind":"result"}"#,
+        "Error: plain text",
+        r#"{"type":"assistant","message":{"cut"#,
+        "[]",
+        "{}",
+    ] {
+        let seen = observe(&mut decoder, line);
+        assert_eq!(seen, [Observation::NotUnderstood(line.to_owned())]);
+    }
+    assert_eq!(decoder.unknown_lines(), 7);
+    assert_eq!(observe(&mut decoder, "  "), []);
+    assert_eq!(decoder.unknown_lines(), 7, "nothing is nothing unknown");
+    let long = format!("{}x", "y".repeat(1 << 20));
+    let seen = observe(&mut decoder, &long);
+    assert!(matches!(&seen[..], [Observation::NotUnderstood(kept)] if kept.len() == 4096));
+}
+
+#[test]
+fn rare_events_are_told() {
+    let mut decoder = Decoder::default();
+    let denied =
+        r#"{"type":"system","subtype":"permission_denied","tool_name":"Bash","tool_use_id":"t1"}"#;
+    let expected = Observation::PermissionDenied {
+        tool: "Bash".into(),
+        id: "t1".into(),
+    };
+    assert_eq!(observe(&mut decoder, denied), [expected]);
+    let fallback =
+        r#"{"type":"system","subtype":"model_fallback","original_model":"a","fallback_model":"b"}"#;
+    let expected = Observation::ModelFellBack {
+        from: "a".into(),
+        to: "b".into(),
+    };
+    assert_eq!(observe(&mut decoder, fallback), [expected]);
+    let context = r#"{"type":"assistant","message":{"id":"x","model":"<synthetic>","content":[]},"context_usage":{"total_tokens":5,"raw_max_tokens":321},"parent_tool_use_id":null}"#;
+    assert_eq!(observe(&mut decoder, context), [], "of no model");
+    observe(&mut decoder, &assistant("m", 5, 1));
+    let expected = Observation::WindowKnown {
+        model: "claude-sonnet-4-5".into(),
+        window: 321,
+    };
+    assert_eq!(observe(&mut decoder, context), [expected]);
+}
+
+#[test]
+fn another_session_is_told_once_and_its_context_is_unknown() {
+    let mut decoder = Decoder::default();
+    let init = |id: &str| {
+        format!(
+            r#"{{"type":"system","subtype":"init","session_id":"{id}","model":"claude-opus-5-5"}}"#
+        )
+    };
+    assert!(
+        matches!(&observe(&mut decoder, &init("a"))[..], [Observation::SessionKnown(info)] if info.session_id == "a")
+    );
+    observe(&mut decoder, &assistant("m", 100, 1));
+    assert_eq!(
+        observe(&mut decoder, &init("a")),
+        [],
+        "every turn begins so"
+    );
+    assert_eq!(tokens(&decoder), Some((101, false)));
+    assert!(matches!(
+        &observe(&mut decoder, &init("b"))[..],
+        [Observation::SessionKnown(_)]
+    ));
+    assert_eq!(tokens(&decoder), None);
+}

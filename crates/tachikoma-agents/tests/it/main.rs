@@ -1,0 +1,6 @@
+//! The decoders against recorded output of real agents.
+
+mod claude;
+mod claude_damaged;
+mod claude_lines;
+mod corpus;
