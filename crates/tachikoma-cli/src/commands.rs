@@ -1,5 +1,6 @@
 //! One file per command.
 
+mod agents;
 mod completions;
 mod config;
 mod control;
@@ -40,6 +41,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Events { follow, json } => events::events(&place, follow, json),
         Command::Logs { iteration } => logs::logs(&place, iteration),
         Command::Config { command } => config::config(&place, &command),
+        Command::Agents { command } => agents::agents(&command),
         Command::Completions { shell } => Ok(completions::completions(shell)),
     }
 }

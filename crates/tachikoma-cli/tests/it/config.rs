@@ -194,6 +194,7 @@ fn help_of_the_program() {
       events       Print what has happened
       logs         Print what the agent wrote
       config       Look at the configuration
+      agents       Look at what agents write
       completions  Print a completion script for a shell
       help         Print this message or the help of the given subcommand(s)
 
@@ -330,6 +331,21 @@ fn help_of_the_other_commands() {
 
     Options:
       -h, --help  Print help
+    ");
+    assert_snapshot!(help(&["agents", "decode"]), @"
+    Say what the recorded output of one process comes to: outcome, context, cost
+
+    Usage: tachikoma agents decode [OPTIONS] <AGENT> <FILE>
+
+    Arguments:
+      <AGENT>  The agent that wrote it: claude (Claude Code, with `--output-format stream-json`)
+      <FILE>   The file with its standard output, plain or compressed (.zst); - for standard input
+
+    Options:
+          --exit <CODE>  The exit code of the process, or the negated number of the signal that killed
+                         it
+          --json         Print one JSON object
+      -h, --help         Print help
     ");
     assert_snapshot!(help(&["completions"]), @"
     Print a completion script for a shell

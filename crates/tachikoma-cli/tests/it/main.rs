@@ -1,6 +1,7 @@
 //! Tests of the binary: real files, real child processes, real terminals.
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
+mod agents;
 mod config;
 mod demo;
 mod errors_control;

@@ -1,0 +1,190 @@
+//! `tachikoma agents`: what the recorded output of an agent comes to. Only reads.
+
+use std::fmt::Write as _;
+use std::io::{self, BufRead, ErrorKind};
+use std::path::Path;
+use std::process::ExitCode;
+
+use tachikoma_agents::claude::{Exit, LINE_BYTES_MAX, Report, Summing};
+use tachikoma_agents::line::{Line, LineSplitter};
+use tachikoma_core::Context;
+use tachikoma_loop_runner::store::compressed;
+
+use crate::args::{AgentsCommand, DecodeArgs, DecodedAgent};
+use crate::failure::Failure;
+use crate::out;
+use crate::sanitise::sanitise;
+
+/// How much of the final words is shown to people; JSON has more.
+const TEXT_BYTES_SHOWN: usize = 200;
+
+/// Does what was asked.
+pub fn agents(command: &AgentsCommand) -> Result<ExitCode, Failure> {
+    match command {
+        AgentsCommand::Decode(args) => decode(args),
+    }
+}
+
+fn decode(args: &DecodeArgs) -> Result<ExitCode, Failure> {
+    let (summing, binary) = match args.agent {
+        DecodedAgent::Claude => read(&args.file).map_err(|error| unread(&args.file, &error))?,
+    };
+    if binary && summing.makes_no_sense() {
+        let what = format!("{} is not text", args.file.display());
+        return Err(Failure::new(what).hint(
+            "it must hold what `claude --output-format stream-json` printed; a compressed file ends in .zst",
+        ));
+    }
+    let report = summing.report(args.exit.map(Exit));
+    let text = if args.json {
+        serde_json::to_string_pretty(&report).map_err(|error| Failure::new(error.to_string()))?
+    } else {
+        text(&report)
+    };
+    out::line(text.trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads all lines, one at a time, and returns whether there were bytes that no text has.
+fn read(path: &Path) -> io::Result<(Summing, bool)> {
+    let mut content: Box<dyn BufRead> = if path == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        compressed::open(path)?.content
+    };
+    let mut lines = LineSplitter::new(LINE_BYTES_MAX);
+    let mut summing = Summing::default();
+    let mut binary = false;
+    let mut each = |line: Line<'_>| summing.line(line.text.as_bytes(), line.omitted_bytes > 0);
+    loop {
+        let bytes = match content.fill_buf() {
+            Ok([]) => break,
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        binary |= bytes.contains(&0);
+        lines.push(bytes, &mut each);
+        let read = bytes.len();
+        content.consume(read);
+    }
+    lines.finish(&mut each);
+    Ok((summing, binary))
+}
+
+fn unread(path: &Path, error: &io::Error) -> Failure {
+    let hint = match error.kind() {
+        ErrorKind::NotFound => {
+            "name a file with the agent's standard output, or - to read it from standard input"
+        }
+        ErrorKind::IsADirectory => "name a file in it",
+        ErrorKind::PermissionDenied => "look at owner and mode there",
+        _ if compressed::is_damage(error) => "it is damaged, or not compressed with zstd",
+        _ => "look at the disk",
+    };
+    Failure::new(format!("read {}: {error}", path.display())).hint(hint)
+}
+
+fn text(report: &Report) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(text, "{name:<11}{}", sanitise(value));
+    };
+    line("outcome", &outcome(report));
+    if let Some(moment) = report.limit_resets_at {
+        line("limit", &format!("lifted at {moment}"));
+    }
+    line("context", &context(report));
+    line("cost", &cost(report));
+    if let Some(session) = &report.session_id {
+        line("session", session);
+    }
+    let agent = [&report.version, &report.model, &report.permission_mode];
+    let agent: Vec<&str> = agent.into_iter().flatten().map(String::as_str).collect();
+    if !agent.is_empty() {
+        line("agent", &agent.join(", "));
+    }
+    let counts = &report.counts;
+    let counted = [
+        (counts.turns, "turn", "turns"),
+        (counts.tool_calls, "tool call", "tool calls"),
+        (counts.tool_failures, "of them failed", "of them failed"),
+        (counts.file_writes, "file write", "file writes"),
+        (counts.permission_denials, "denial", "denials"),
+        (counts.retries, "retry", "retries"),
+        (counts.compactions, "compaction", "compactions"),
+        (counts.background_tasks as u64, "task left", "tasks left"),
+    ];
+    let counted: Vec<String> = counted
+        .into_iter()
+        .filter(|(count, ..)| *count > 0)
+        .map(|(count, one, many)| of(count, one, many))
+        .collect();
+    if !counted.is_empty() {
+        line("seen", &counted.join(", "));
+    }
+    let mut lines = format!("{}, {} not understood", counts.lines, report.unknown_lines);
+    if counts.cut_lines > 0 {
+        let _ = write!(lines, ", {} longer than is looked at", counts.cut_lines);
+    }
+    line("lines", &lines);
+    let words = report.text.as_deref().unwrap_or_default();
+    if let Some(first) = words.lines().find(|words| !words.trim().is_empty()) {
+        line(
+            "text",
+            &first[..first.floor_char_boundary(TEXT_BYTES_SHOWN)],
+        );
+    }
+    text
+}
+
+fn outcome(report: &Report) -> String {
+    let mut more: Vec<&str> = report.detail.as_deref().into_iter().collect();
+    let known = [Some(report.outcome), report.detail.as_deref()];
+    more.extend(
+        report
+            .failure
+            .filter(|failure| !known.contains(&Some(*failure))),
+    );
+    more.extend(report.unfinished.then_some("a turn was not finished"));
+    match &more[..] {
+        [] => report.outcome.to_owned(),
+        more => format!("{} ({})", report.outcome, more.join(", ")),
+    }
+}
+
+fn context(report: &Report) -> String {
+    let tokens = report.context_tokens;
+    let mut text = match report.window {
+        Some(window) => {
+            let context = Context {
+                tokens,
+                window,
+                estimated: report.context_estimated,
+            };
+            format!("{tokens} of {window} tokens, {:.1}%", context.percent())
+        }
+        None => format!("{tokens} tokens of an unknown window"),
+    };
+    let guess = if report.context_estimated {
+        ", estimated"
+    } else {
+        ""
+    };
+    let readings = of(report.readings, "reading", "readings");
+    let _ = write!(text, "{guess}, {readings}");
+    text
+}
+
+fn of(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+fn cost(report: &Report) -> String {
+    let (run, session) = (report.cost_usd, report.session_cost_usd);
+    if session > run {
+        format!("${run:.4}, the whole session ${session:.4}")
+    } else {
+        format!("${run:.4}")
+    }
+}
