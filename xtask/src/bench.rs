@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: speed and memory of the release binary, each beside its goal. What is compared is measured in
 //! turns in one run, so that a busy machine slows both.
 
+mod decode;
 mod iterations;
 pub mod memory;
 pub mod report;
@@ -32,12 +33,13 @@ impl Bench {
 
 /// The measurements by name, in the order in which they are made.
 type Measure = fn(&Bench) -> Result<Vec<Row>, String>;
-const MEASURES: [(&str, Measure); 5] = [
+const MEASURES: [(&str, Measure); 6] = [
     ("iteration", iterations::many),
     ("first", iterations::first),
     ("memory", memory::measure),
     ("startup", startup::measure),
     ("stop", stop::measure),
+    ("decode", decode::measure),
 ];
 
 /// Measures what was named, or everything. Missing a goal is a failure only with `--strict`.
@@ -115,7 +117,7 @@ mod tests {
         );
         assert_eq!(
             Wish::parse(&["spot"]),
-            Err("nothing called spot can be measured; there are iteration, first, memory, startup, stop".to_owned())
+            Err("nothing called spot can be measured; there are iteration, first, memory, startup, stop, decode".to_owned())
         );
     }
 }

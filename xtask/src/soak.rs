@@ -42,7 +42,7 @@ struct Row {
 }
 
 /// In the order in which they are made.
-const SOAKS: [Row; 12] = [
+const SOAKS: [Row; 13] = [
     row("kill-cgroup", kill::with_cgroup, 50, None),
     row("kill-guard", kill::without_cgroup, 50, None),
     row("simulation", simulation, 50, None),
@@ -55,6 +55,7 @@ const SOAKS: [Row; 12] = [
     row("clock", clock::run, 10, Some(1)),
     row("flip", flip::run, 10_000, Some(500)),
     row("two-runners", two_runners::run, 100, Some(10)),
+    row("decoder", decoder, 60, Some(5)),
 ];
 
 const fn row(name: &'static str, soak: Soak, rounds: u32, sample: Option<u32>) -> Row {
@@ -97,6 +98,17 @@ fn simulation(root: &Path, rounds: u32) -> Result<String, String> {
     .env("TACHIKOMA_SIM_LOOPS", &loops);
     succeeds(&mut test)?;
     Ok(format!("{loops} loops equal their replay"))
+}
+
+/// Damaged output of agents, for so many seconds.
+fn decoder(root: &Path, rounds: u32) -> Result<String, String> {
+    let mut test = cargo(root);
+    test.args(["test", "--quiet", "--release"])
+        .args(["--package", "tachikoma-agents", "--test", "it"])
+        .arg("claude_damaged::")
+        .env("TACHIKOMA_DAMAGE_SECONDS", rounds.to_string());
+    succeeds(&mut test)?;
+    Ok(format!("damaged lines for {rounds} s were all taken"))
 }
 
 /// The flood and the line, again and again.

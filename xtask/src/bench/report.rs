@@ -10,7 +10,7 @@ pub struct Row {
     pub figure: String,
     pub measured: f64,
     pub unit: Unit,
-    /// At most this much; none where the figure is for information.
+    /// At most this much, or at least where more is better; none where the figure is for information.
     pub goal: Option<f64>,
     /// How it came about.
     pub detail: String,
@@ -23,6 +23,9 @@ pub enum Unit {
     Times,
     Milliseconds,
     Mebibytes,
+    /// So many times as fast as what it is compared with.
+    TimesFaster,
+    MegabytesPerSecond,
 }
 
 impl Row {
@@ -53,8 +56,12 @@ impl Row {
 
     /// Whether the goal is missed. What could not be measured misses it.
     pub fn falls_short(&self) -> bool {
+        let missed = |goal| match self.unit.more_is_better() {
+            true => self.measured < goal,
+            false => self.measured > goal,
+        };
         self.goal
-            .is_some_and(|goal| self.measured.is_nan() || self.measured > goal)
+            .is_some_and(|goal| self.measured.is_nan() || missed(goal))
     }
 
     fn verdict(&self) -> &'static str {
@@ -69,17 +76,30 @@ impl Row {
 impl Unit {
     fn text(self, value: f64) -> String {
         match self {
-            Self::Times => format!("{value:.2}x"),
+            Self::Times | Self::TimesFaster => format!("{value:.2}x"),
             Self::Milliseconds => format!("{value:.2} ms"),
             Self::Mebibytes => format!("{value:.1} MiB"),
+            Self::MegabytesPerSecond => format!("{value:.0} MB/s"),
         }
+    }
+
+    fn more_is_better(self) -> bool {
+        match self {
+            Self::Times | Self::Milliseconds | Self::Mebibytes => false,
+            Self::TimesFaster | Self::MegabytesPerSecond => true,
+        }
+    }
+
+    fn bound(self) -> &'static str {
+        if self.more_is_better() { ">=" } else { "<=" }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Self::Times => "x",
+            Self::Times | Self::TimesFaster => "x",
             Self::Milliseconds => "ms",
             Self::Mebibytes => "MiB",
+            Self::MegabytesPerSecond => "MB/s",
         }
     }
 }
@@ -92,8 +112,9 @@ pub fn table(rows: &[Row]) -> String {
         cells.push([
             row.figure.clone(),
             row.unit.text(row.measured),
-            row.goal
-                .map_or_else(String::new, |goal| format!("<= {}", row.unit.text(goal))),
+            row.goal.map_or_else(String::new, |goal| {
+                format!("{} {}", row.unit.bound(), row.unit.text(goal))
+            }),
             row.verdict().to_owned(),
             row.detail.clone(),
         ]);
@@ -188,5 +209,10 @@ peak                9.0 MiB
         assert!(row(f64::NAN).falls_short());
         assert!(!row(2.0).falls_short(), "the goal itself is reached");
         assert!(!Row::info("x", f64::NAN, Unit::Times).falls_short());
+        let row = |measured| Row::goal("x", measured, Unit::MegabytesPerSecond, 300.0);
+        assert!(row(f64::NAN).falls_short());
+        assert!(row(299.0).falls_short(), "of speed, less is worse");
+        assert!(!row(300.0).falls_short());
+        assert!(table(&[row(1.0)]).contains(">= 300 MB/s"));
     }
 }
