@@ -17,6 +17,8 @@ mod live_terminal;
 mod outcomes;
 mod outcomes_status;
 mod resume;
+mod resume_answers;
 mod retention;
 mod support;
 mod turns;
+mod unkept;
