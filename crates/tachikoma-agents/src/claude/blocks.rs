@@ -130,6 +130,19 @@ mod tests {
     }
 
     #[test]
+    fn an_escape_reaches_into_the_next_block() {
+        for before in 0..3 * BLOCK {
+            let text = format!(
+                r#""{}\"{}]",] more"#,
+                "x".repeat(before),
+                "y".repeat(2 * BLOCK)
+            );
+            let end = text.len() - " more".len();
+            assert_eq!(close(text.as_bytes(), 1), Some(end), "{before}");
+        }
+    }
+
+    #[test]
     fn every_byte_is_told_from_quotes_and_brackets() {
         for byte in 0..=u8::MAX {
             let text = [&b"x"[..], &[byte], &[b'1'; 80]].concat();

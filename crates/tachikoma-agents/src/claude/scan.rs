@@ -429,11 +429,13 @@ mod tests {
     #[test]
     fn strings_end_at_their_quote_whatever_their_length() {
         for length in 0..40 {
-            for escapes in 0..4 {
-                let inside = format!("{}{}", "x".repeat(length), r#"\"\\"#.repeat(escapes));
-                let line = format!(r#""{inside}"more"#);
-                let raw = Scan::new(line.as_bytes()).value();
-                assert_eq!(raw.and_then(Raw::bare), Some(inside.as_bytes()));
+            for escapes in ["", r#"\""#, r"\\", r#"\\\"x"#, r#"\"\\"#] {
+                for more in ["", "m", r#""more","more""#] {
+                    let inside = format!("{}{escapes}", "x".repeat(length));
+                    let line = format!(r#""{inside}"{more}"#);
+                    let raw = Scan::new(line.as_bytes()).value();
+                    assert_eq!(raw.and_then(Raw::bare), Some(inside.as_bytes()), "{line}");
+                }
             }
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tachikoma_agents::Observation;
 use tachikoma_agents::claude::Decoder;
 
-use crate::corpus::claude;
+use crate::corpus::{Case, claude};
 
 /// Lines that one decoder takes before a fresh one is used.
 const LINES_PER_DECODER: usize = 400;
@@ -125,7 +125,7 @@ fn damaged_lines_are_taken() {
     let seed = std::env::var("TACHIKOMA_DAMAGE_SEED").ok();
     let mut seed = seed.map_or(1, |text| text.parse().expect("a number"));
     let cases = claude();
-    let lines: Vec<&[u8]> = cases.iter().flat_map(|case| case.lines()).collect();
+    let lines: Vec<&[u8]> = cases.iter().flat_map(Case::lines).collect();
     let until = Instant::now() + Duration::from_secs(seconds);
     let mut understood = 0_u64;
     let mut taken = 0_u64;

@@ -205,6 +205,11 @@ fn usage_limits_are_told_from_other_failures_in_every_version() {
         "the event knows better"
     );
 
+    // Another version may have other words.
+    observe(&mut decoder, &event("rejected"));
+    let words = format!(r#"{},"api_error_status":429"#, failed("Come back later"));
+    assert_eq!(ended(&mut decoder, &words).outcome, TurnOutcome::UsageLimit);
+
     // What was rejected in an earlier turn, and a mere warning, are no reason.
     observe(&mut decoder, &event("allowed_warning"));
     let result = ended(
