@@ -231,7 +231,9 @@ impl Tail {
                 break;
             }
             len += read as u64;
-            if let Some(error) = journal::newer(path, &text).filter(|_| line == 1) {
+            if line == 1
+                && let Some(error) = journal::newer(path, &text)
+            {
                 return Err(error);
             }
             let known = self.state.as_ref().map_or(0, |state| state.seq.0);

@@ -37,7 +37,7 @@ pub fn read_state(dir: &Path) -> Result<State, StoreError> {
     Ok(replay(dir)?.state)
 }
 
-/// Reads the records of the loop in `dir` that come after `after`, oldest first.
+/// Reads the records of the loop in `dir` that come after `after`, oldest first. What comes before is not looked at.
 ///
 /// # Errors
 /// The journal cannot be read or is damaged.
@@ -46,8 +46,15 @@ pub fn read_records(
     after: Seq,
     mut each: impl FnMut(Record),
 ) -> Result<(), StoreError> {
-    for (_, path) in segments(dir)? {
-        read_segment(&path, |_, record| {
+    let segments = segments(dir)?;
+    let begins_in_time =
+        |path: &Path| first_record(path).is_some_and(|first| first.seq <= after.next());
+    let first = segments
+        .iter()
+        .rposition(|(_, path)| begins_in_time(path))
+        .unwrap_or(0);
+    for (_, path) in &segments[first..] {
+        read_segment(path, after, |_, record| {
             if record.seq > after {
                 each(record);
             }
@@ -124,7 +131,7 @@ pub(in crate::store) fn replay(dir: &Path) -> Result<Replayed, StoreError> {
     let mut state: Option<State> = None;
     let mut len = 0;
     for (_, path) in &segments {
-        len = read_segment(path, |line, record| {
+        len = read_segment(path, Seq::default(), |line, record| {
             take_in(&mut state, path, line, &record)
         })?;
     }
@@ -177,10 +184,11 @@ pub(in crate::store) fn take_in(
     Ok(())
 }
 
-/// Reads whole records and returns how many bytes they take. A last line without its end was never acknowledged:
-/// the runner died while it wrote.
-pub(in crate::store) fn read_segment(
+/// Reads whole records behind `after`, without a look at those up to it, and returns how many bytes all of them take.
+/// A last line without its end was never acknowledged: the runner died while it wrote.
+fn read_segment(
     path: &Path,
+    after: Seq,
     mut each: impl FnMut(usize, Record) -> Result<(), StoreError>,
 ) -> Result<u64, StoreError> {
     let opened = compressed::open(path).map_err(StoreError::io("open", path))?;
@@ -196,8 +204,14 @@ pub(in crate::store) fn read_segment(
             segment::check_end(path, line, read)?;
             break;
         }
-        if let Some(error) = newer(path, &text).filter(|_| line == 1) {
+        if line == 1
+            && let Some(error) = newer(path, &text)
+        {
             return Err(error);
+        }
+        len += read as u64;
+        if seq_of(&text).is_some_and(|seq| seq <= after.0) {
+            continue;
         }
         let record = std::str::from_utf8(&text)
             .map_err(|_| "it is not UTF-8".to_owned())
@@ -208,7 +222,6 @@ pub(in crate::store) fn read_segment(
                 what,
             })?;
         each(line, record)?;
-        len += read as u64;
     }
     Ok(len)
 }
