@@ -22,6 +22,7 @@ pub enum Unit {
     /// So many times as long as what it is compared with.
     Times,
     Milliseconds,
+    Kibibytes,
     Mebibytes,
 }
 
@@ -71,6 +72,7 @@ impl Unit {
         match self {
             Self::Times => format!("{value:.2}x"),
             Self::Milliseconds => format!("{value:.2} ms"),
+            Self::Kibibytes => format!("{value:.2} KiB"),
             Self::Mebibytes => format!("{value:.1} MiB"),
         }
     }
@@ -79,6 +81,7 @@ impl Unit {
         match self {
             Self::Times => "x",
             Self::Milliseconds => "ms",
+            Self::Kibibytes => "KiB",
             Self::Mebibytes => "MiB",
         }
     }
