@@ -1,7 +1,6 @@
 //! What is remembered: facts in the past tense. The journal is a list of these, and the state a fold over them.
 //! `docs/journal-format.md` describes each for readers outside this project.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +9,7 @@ use crate::context::Context;
 use crate::effect::Rung;
 use crate::exit::Leftover;
 use crate::id::{Generation, LoopId, Seq, SessionNo};
+use crate::launch::{Launch, Resumption, Runner};
 use crate::outcome::{Failure, IterationReport, Outcome, RebootReason, Stop};
 use crate::phase::{Cause, Wait};
 use crate::state::State;
@@ -301,76 +301,4 @@ impl fmt::Display for Repair {
             Self::Socket => "control socket",
         })
     }
-}
-
-/// What a run was told to do: recorded, so that a bare `run` can do it again.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Launch {
-    /// The agent's name.
-    pub agent: String,
-    /// Where the prompt comes from.
-    pub prompt: PromptSource,
-    /// Settings that were given as flags, by dotted key.
-    pub overrides: BTreeMap<String, Override>,
-    /// The hash of the effective settings, to notice that they changed.
-    pub config_hash: String,
-}
-
-/// A setting that was given as a flag.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Override {
-    /// The flag's value, as TOML.
-    pub value: String,
-    /// What files and variables said at that time, as TOML: when they are edited since, they win.
-    pub under: String,
-}
-
-/// Where the prompt comes from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum PromptSource {
-    /// A file, read again at every iteration.
-    File {
-        /// Its path, relative to the working directory.
-        path: String,
-    },
-    /// Words given on the command line.
-    Text {
-        /// The words.
-        text: String,
-    },
-}
-
-impl Default for PromptSource {
-    fn default() -> Self {
-        Self::File {
-            path: "prompt.md".to_owned(),
-        }
-    }
-}
-
-/// The process that runs a loop.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Runner {
-    /// Its process id.
-    pub pid: u32,
-    /// When it took up the loop.
-    pub since: Timestamp,
-    /// What holds the agent's processes together: `cgroup`, `guard` or `group`.
-    pub containment: String,
-}
-
-/// What a runner found when it took up a loop.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Resumption {
-    /// Nothing: the loop is new.
-    New,
-    /// An earlier runner died.
-    AfterCrash,
-    /// The loop had ended and goes on.
-    AfterEnd {
-        /// How it had ended.
-        outcome: Outcome,
-    },
 }

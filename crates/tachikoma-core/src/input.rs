@@ -5,9 +5,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
-use crate::event::{Launch, Repair, Runner};
+use crate::event::Repair;
 use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, SessionNo, Ticket};
+use crate::launch::{Launch, Runner};
 
 /// One piece of news.
 #[derive(Clone, Debug, PartialEq)]

@@ -36,6 +36,7 @@ mod exit;
 mod handoff;
 mod id;
 mod input;
+mod launch;
 mod outcome;
 mod phase;
 pub mod policy;
@@ -47,11 +48,12 @@ mod time;
 
 pub use context::Context;
 pub use effect::{Answer, Effect, Rung, Step};
-pub use event::{Launch, LoopEvent, Override, PromptSource, Record, Repair, Resumption, Runner};
+pub use event::{LoopEvent, Record, Repair};
 pub use exit::{Exit, Leftover};
 pub use handoff::handoff;
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use input::{Input, LoopCommand, News, Urgency};
+pub use launch::{Launch, Override, PromptSource, Resumption, Runner};
 pub use outcome::{
     Failure, IterationOutcome, IterationReport, Outcome, RebootReason, Stop, Timeout,
 };

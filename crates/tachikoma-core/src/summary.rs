@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::Runner;
 use crate::id::{LoopId, SessionNo};
+use crate::launch::Runner;
 use crate::phase::{LoopState, Phase};
 use crate::state::State;
 use crate::stats::LoopStats;

@@ -2,7 +2,8 @@
 
 use super::Turn;
 use crate::effect::Effect;
-use crate::event::{Launch, LoopEvent, Resumption, Runner};
+use crate::event::LoopEvent;
+use crate::launch::{Launch, Resumption, Runner};
 use crate::outcome::Outcome;
 use crate::phase::Phase;
 

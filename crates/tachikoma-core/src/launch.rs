@@ -1,0 +1,80 @@
+//! What a run was told to do, who does it, and what it found.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::outcome::Outcome;
+use crate::time::Timestamp;
+
+/// What a run was told to do: recorded, so that a bare `run` can do it again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// The agent's name.
+    pub agent: String,
+    /// Where the prompt comes from.
+    pub prompt: PromptSource,
+    /// Settings that were given as flags, by dotted key.
+    pub overrides: BTreeMap<String, Override>,
+    /// The hash of the effective settings, to notice that they changed.
+    pub config_hash: String,
+}
+
+/// A setting that was given as a flag.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Override {
+    /// The flag's value, as TOML.
+    pub value: String,
+    /// What files and variables said at that time, as TOML: when they are edited since, they win.
+    pub under: String,
+}
+
+/// Where the prompt comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum PromptSource {
+    /// A file, read again at every iteration.
+    File {
+        /// Its path, relative to the working directory.
+        path: String,
+    },
+    /// Words given on the command line.
+    Text {
+        /// The words.
+        text: String,
+    },
+}
+
+impl Default for PromptSource {
+    fn default() -> Self {
+        Self::File {
+            path: "prompt.md".to_owned(),
+        }
+    }
+}
+
+/// The process that runs a loop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Runner {
+    /// Its process id.
+    pub pid: u32,
+    /// When it took up the loop.
+    pub since: Timestamp,
+    /// What holds the agent's processes together: `cgroup`, `guard` or `group`.
+    pub containment: String,
+}
+
+/// What a runner found when it took up a loop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Resumption {
+    /// Nothing: the loop is new.
+    New,
+    /// An earlier runner died.
+    AfterCrash,
+    /// The loop had ended and goes on.
+    AfterEnd {
+        /// How it had ended.
+        outcome: Outcome,
+    },
+}
