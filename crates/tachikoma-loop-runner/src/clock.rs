@@ -81,7 +81,7 @@ pub fn timestamp_of(time: SystemTime) -> Timestamp {
 
 /// Returns how long a sleeper may have been stopped that lay down at `since` and meant to wake at `meant`: not at all, unless
 /// it woke later than a busy machine explains. Nobody tells beforehand who is stopped from outside (SIGSTOP, a frozen
-/// container), so the whole sleep counts, which is at most [`LOOK`] too much: a time-out may come late, but not early.
+/// container), so the whole sleep counts, which is at most `LOOK` too much: a time-out may come late, but not early.
 #[must_use]
 pub fn overslept(since: Instant, meant: tokio::time::Instant) -> Option<Duration> {
     stopped(since, meant.into_std(), Instant::now())
