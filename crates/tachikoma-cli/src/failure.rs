@@ -106,7 +106,8 @@ impl From<OpenError> for Failure {
             OpenError::Agent(_) => Self::usage(what)
                 .hint("`--agent command` with `-- PROGRAM ARGS...` runs any program; `tachikoma demo` needs none"),
             OpenError::Lock(LockError::Held { .. }) => {
-                Self::new(what).hint("`tachikoma status` shows what it does, `tachikoma stop` ends it")
+                Self::new(format!("refusing to run: {what}"))
+                    .hint("`tachikoma status` shows what it does, `tachikoma stop` ends it")
             }
             OpenError::Lock(LockError::Store(error)) | OpenError::Store(error) => error.into(),
             OpenError::Control(_) => {

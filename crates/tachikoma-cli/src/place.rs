@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::settings::Layers;
-use tachikoma_loop_runner::store::loops;
+use tachikoma_loop_runner::store::{lock, loops, temporary};
 
 use crate::failure::Failure;
 
@@ -14,6 +14,21 @@ use crate::failure::Failure;
 pub struct Place {
     /// The current directory.
     pub directory: PathBuf,
+}
+
+/// A loop, and where it is.
+#[derive(Debug)]
+pub struct Current {
+    /// The loop.
+    pub loop_id: LoopId,
+    /// Where it works.
+    pub working_dir: PathBuf,
+    /// What has its `.ralph/`: the working directory, unless it is not kept.
+    pub root: PathBuf,
+    /// Its own directory there.
+    pub dir: PathBuf,
+    /// Whether it is kept.
+    pub is_kept: bool,
 }
 
 impl Place {
@@ -86,17 +101,36 @@ impl Place {
             .find_map(|dir| loops::working_dir_of(&dir))
     }
 
-    /// Finds the loop around here that was begun last, with its working directory.
-    pub fn current_loop(&self) -> Result<(LoopId, PathBuf), Failure> {
+    /// Finds the loop around here that was begun last.
+    pub fn current_loop(&self) -> Result<Current, Failure> {
         if let Some(working_dir) = self.working_dir()
-            && let Some(loop_id) = loops::current(&working_dir)?
+            && let Some(current) = self.loop_in(working_dir)?
         {
-            return Ok((loop_id, working_dir));
+            return Ok(current);
         }
         Err(
             Failure::new(format!("no loop in {}", self.directory.display()))
                 .hint("`tachikoma run` starts one"),
         )
+    }
+
+    /// Finds the loop of a working directory that was begun last: the live one, where that is not kept.
+    pub fn loop_in(&self, working_dir: PathBuf) -> Result<Option<Current>, Failure> {
+        let live = lock::is_held(&working_dir).then(|| lock::holder(&working_dir));
+        let unkept = live
+            .flatten()
+            .map(|holder| temporary::root(&self.temporary_dir(), holder.loop_id))
+            .filter(|root| root.is_dir());
+        let is_kept = unkept.is_none();
+        let root = unkept.unwrap_or_else(|| working_dir.clone());
+        let found = loops::current(&root)?;
+        Ok(found.map(|loop_id| Current {
+            loop_id,
+            dir: loops::dir(&root, loop_id),
+            working_dir,
+            root,
+            is_kept,
+        }))
     }
 
     fn configured_dir(&self) -> Option<PathBuf> {
@@ -110,9 +144,13 @@ impl Place {
     pub fn runtime_dir(&self) -> PathBuf {
         match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
             Some(dir) => PathBuf::from(dir).join("tachikoma"),
-            None => std::env::temp_dir()
-                .join(format!("tachikoma-{}", rustix::process::geteuid().as_raw())),
+            None => self.temporary_dir(),
         }
+    }
+
+    /// Returns the directory for loops that are not kept: the user's own.
+    pub fn temporary_dir(&self) -> PathBuf {
+        std::env::temp_dir().join(format!("tachikoma-{}", rustix::process::geteuid().as_raw()))
     }
 
     /// Returns where programs are looked for.

@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::effect::Rung;
 use crate::exit::Leftover;
 use crate::id::{Generation, LoopId, Seq, SessionNo};
-use crate::launch::{Launch, Resumption, Runner};
+use crate::launch::{Change, Launch, Resumption, Runner};
 use crate::outcome::{Failure, IterationReport, Outcome, RebootReason, Stop};
 use crate::phase::{Cause, Wait};
 use crate::state::State;
@@ -53,6 +53,12 @@ pub enum LoopEvent {
         runner: Runner,
         /// What it found.
         resumption: Resumption,
+    },
+    /// A runner took up the loop with other settings than the one before; they hold from here on.
+    ConfigChanged {
+        /// What changed, by key. Empty where the earlier runner did not record its settings, or only defaults of another
+        /// version differ.
+        changes: Vec<Change>,
     },
     /// The loop pauses when the current iteration or reboot is over.
     PauseRequested,

@@ -41,6 +41,12 @@ pub enum Input {
         /// The signal's number.
         signal: i32,
     },
+    /// A part of the runner itself failed, so that it cannot be trusted to see the agent's work through: the loop ends as
+    /// it is, and the attempt under way is written off.
+    Broken {
+        /// Which part, and how.
+        reason: String,
+    },
     /// The whole process, or the machine, stood still: that time counts against nobody's time-out.
     StoodStill {
         /// How long.

@@ -1,6 +1,6 @@
 //! What a run was told to do, who does it, and what it found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,41 @@ pub struct Launch {
     pub overrides: BTreeMap<String, Override>,
     /// The hash of the effective settings, to notice that they changed.
     pub config_hash: String,
+    /// The effective settings that are not defaults, by dotted key, as TOML with secrets masked; none in journals that
+    /// were written before this was recorded.
+    #[serde(default)]
+    pub settings: Option<BTreeMap<String, String>>,
+}
+
+impl Launch {
+    /// Returns which settings are other than those of an earlier launch; none if all are the same.
+    #[must_use]
+    pub fn changes_since(&self, before: &Self) -> Option<Vec<Change>> {
+        if self.config_hash == before.config_hash {
+            return None;
+        }
+        let (Some(from), Some(to)) = (&before.settings, &self.settings) else {
+            return Some(Vec::new());
+        };
+        let keys: BTreeSet<&String> = from.keys().chain(to.keys()).collect();
+        let changes = keys.into_iter().map(|key| Change {
+            key: key.clone(),
+            from: from.get(key).cloned(),
+            to: to.get(key).cloned(),
+        });
+        Some(changes.filter(|change| change.from != change.to).collect())
+    }
+}
+
+/// A setting that changed between two runs of a loop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// Its dotted key.
+    pub key: String,
+    /// What it was, as TOML; none for its default.
+    pub from: Option<String>,
+    /// What it is, as TOML; none for its default.
+    pub to: Option<String>,
 }
 
 /// A setting that was given as a flag.

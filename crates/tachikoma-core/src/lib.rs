@@ -53,7 +53,7 @@ pub use exit::{Exit, Leftover};
 pub use handoff::handoff;
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use input::{Input, LoopCommand, News, Urgency};
-pub use launch::{Launch, Override, PromptSource, Resumption, Runner};
+pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
 pub use outcome::{
     Failure, IterationOutcome, IterationReport, Outcome, RebootReason, Stop, Timeout,
 };

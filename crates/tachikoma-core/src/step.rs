@@ -16,6 +16,7 @@ use std::time::Duration;
 use crate::effect::{Answer, Effect, Step};
 use crate::event::{LoopEvent, Record};
 use crate::input::Input;
+use crate::outcome::Outcome;
 use crate::phase::{Phase, Work};
 use crate::policy::{Policy, timeout};
 use crate::state::State;
@@ -35,7 +36,8 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         Input::Wake => turn.wake(),
         Input::Command { ticket, command } => turn.command(ticket, command),
         Input::Shutdown { signal, urgency } => turn.shutdown(signal, urgency),
-        Input::Decline { signal } => turn.decline(signal),
+        Input::Decline { signal } => turn.write_off(Outcome::Signal { signal }),
+        Input::Broken { reason } => turn.write_off(Outcome::Error { reason }),
         Input::StoodStill { duration } => turn.stood_still(duration),
         // The one place where stale news is dropped: a late word of session 1 must not touch session 2.
         Input::Agent { generation, news } => {

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use tachikoma_agents::{Agent, CommandAgent, DemoAgent, PromptVia};
 use tachikoma_core::policy::{RebootRules, Timeouts};
-use tachikoma_core::{Launch, Policy};
+use tachikoma_core::{Launch, LoopId, Policy};
 
 use crate::process::Adoption;
 use crate::settings::{AgentName, HumanDuration, PromptChannel, Settings};
 use crate::store::recover::Loss;
+use crate::store::{RALPH_DIR, temporary};
 
 /// Room is made by a person or a clean-up job; who has not come by then will not come soon.
 pub const DISK_FULL_TIMEOUT: Duration = Duration::from_secs(600);
@@ -33,6 +34,9 @@ pub struct LoopConfig {
     pub demo: Vec<OsString>,
     /// Where the control socket goes: a directory of the user's own.
     pub runtime_dir: PathBuf,
+    /// Where a loop that is not to be kept (`state.enabled = false`) has its store while it runs: a directory of the user's
+    /// own.
+    pub temporary_dir: PathBuf,
     /// The `PATH` in which agents are looked for.
     pub search_path: Option<OsString>,
     /// Which children of this process are the loop's if the guard is killed.
@@ -128,6 +132,16 @@ impl LoopConfig {
         }
     }
 
+    /// Returns the directory whose `.ralph/` has the journal of a loop: the working directory, or one that is temporary.
+    #[must_use]
+    pub fn store_root(&self, loop_id: LoopId) -> PathBuf {
+        if self.settings.state.enabled {
+            self.working_dir.clone()
+        } else {
+            temporary::root(&self.temporary_dir, loop_id)
+        }
+    }
+
     /// Returns where the snapshot is kept.
     #[must_use]
     pub fn snapshot_path(&self) -> PathBuf {
@@ -136,9 +150,17 @@ impl LoopConfig {
 
     /// Returns where the transcripts of a loop are kept.
     #[must_use]
-    pub fn transcripts_dir(&self, loop_id: tachikoma_core::LoopId) -> PathBuf {
-        self.resolve(&self.settings.session.state_dir)
-            .join(loop_id.to_string())
+    pub fn transcripts_dir(&self, loop_id: LoopId) -> PathBuf {
+        self.sessions_dir(loop_id).join(loop_id.to_string())
+    }
+
+    /// Returns where all loops that are stored with this one have their transcripts.
+    pub(crate) fn sessions_dir(&self, loop_id: LoopId) -> PathBuf {
+        if self.settings.state.enabled {
+            self.resolve(&self.settings.session.state_dir)
+        } else {
+            self.store_root(loop_id).join(RALPH_DIR).join("sessions")
+        }
     }
 
     /// Resolves a path of the settings: relative ones are relative to the working directory.

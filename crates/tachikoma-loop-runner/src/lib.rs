@@ -17,9 +17,10 @@ mod runner;
 pub mod session;
 pub mod settings;
 pub mod store;
+mod task;
 
 pub use config::LoopConfig;
 pub use error::chain;
 pub use handle::{COMMANDS_MAX, Gone, LoopHandle, Notice};
-pub use runner::{Found, LoopRunner, OpenError, RunError};
+pub use runner::{Basis, Found, LoopRunner, OpenError, RunError};
 pub use tachikoma_core::{LoopCommand, LoopEvent, LoopState, LoopStats};

@@ -8,6 +8,8 @@ mod news;
 mod open;
 mod room;
 mod save;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 
 use std::collections::{HashMap, VecDeque};
@@ -30,12 +32,13 @@ use crate::session::process::{LaunchNews, LiveLaunch};
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
 use crate::store::snapshot::Durability;
+use crate::store::temporary::TemporaryStore;
 
 use news::left_behind;
 use upkeep::{Task, Upkeep};
 
 pub use failure::RunError;
-pub use open::{Found, OpenError};
+pub use open::{Basis, Found, OpenError};
 
 use failure::Cut;
 
@@ -53,6 +56,9 @@ pub struct LoopRunner {
     journal: Journal,
     lock: WorkLock,
     found: Found,
+    basis: Basis,
+    /// Where the loop is stored if it is not to be kept.
+    temporary: Option<Arc<TemporaryStore>>,
     handle: LoopHandle,
     ends: Ends,
     control: Option<Server>,
@@ -91,6 +97,19 @@ impl LoopRunner {
     #[must_use]
     pub fn found(&self) -> &Found {
         &self.found
+    }
+
+    /// Returns what the state was made from.
+    #[must_use]
+    pub fn basis(&self) -> &Basis {
+        &self.basis
+    }
+
+    /// Returns the store of a loop that is not to be kept: it is there until the runner and everyone who asked for it has
+    /// dropped it.
+    #[must_use]
+    pub fn temporary(&self) -> Option<Arc<TemporaryStore>> {
+        self.temporary.clone()
     }
 
     /// Returns the state of the loop.
@@ -288,11 +307,14 @@ impl LoopRunner {
                 guard,
                 launch,
                 unsaved,
+                control,
+                upkeep,
                 ..
             } = self;
             let arrived = tokio::select! {
                 biased;
                 Some((signal, urgency)) = ends.shutdowns.recv() => Arrived::Input(Input::Shutdown { signal, urgency }),
+                reason = broken(control.as_mut(), upkeep) => Arrived::Input(Input::Broken { reason }),
                 Some(request) = ends.requests.recv() => Arrived::Request(request),
                 () = until(deadline) => Arrived::Input(Input::Wake),
                 () = until(*unsaved) => Arrived::SaveDue,
@@ -361,7 +383,8 @@ impl LoopRunner {
             guard.finish().await;
         }
         if let Some(launch) = self.launch.take() {
-            launch.join().await;
+            // The run is over: what its reader missed, nobody needs.
+            let _ = launch.join().await;
         }
         // Whoever waits for an answer is told that there is nobody to give it.
         self.tickets.clear();
@@ -396,6 +419,20 @@ async fn until(deadline: Option<tokio::time::Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
+    }
+}
+
+/// Returns which part of the runner panicked beside the launch, and how; does not return as long as none does. Cancel-safe.
+async fn broken(control: Option<&mut Server>, upkeep: &mut Upkeep) -> String {
+    let control = async {
+        match control {
+            Some(control) => control.broken().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        reason = control => reason,
+        reason = upkeep.broken() => reason,
     }
 }
 

@@ -4,10 +4,12 @@ pub mod compressed;
 pub mod journal;
 pub mod lock;
 pub mod loops;
+mod migrate;
 mod quarantine;
 pub mod recover;
 pub mod retention;
 pub mod snapshot;
+pub mod temporary;
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind};

@@ -107,6 +107,7 @@ fn config(place: &Place, dir: &Path) -> Result<LoopConfig, Failure> {
         guard: place.ourselves(GUARD)?,
         demo: place.ourselves(DEMO_AGENT)?,
         runtime_dir: place.runtime_dir(),
+        temporary_dir: place.temporary_dir(),
         search_path: place.search_path(),
         adoption: Adoption::All,
         loss: Loss::Refuse,

@@ -5,20 +5,21 @@ use std::process::ExitCode;
 
 use tachikoma_core::{Record, Seq};
 use tachikoma_loop_runner::control::{Client, Request, Response};
-use tachikoma_loop_runner::store::{journal, loops};
+use tachikoma_loop_runner::store::journal;
 
 use super::control::{live_socket, unreachable_runner};
 use super::runtime;
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
+use crate::place::{Current, Place};
 use crate::report::{json, line};
 
 /// Prints the records of the current loop.
 pub fn events(place: &Place, follow: bool, json: bool) -> Result<ExitCode, Failure> {
-    let (loop_id, working_dir) = place.current_loop()?;
+    let Current {
+        dir, working_dir, ..
+    } = place.current_loop()?;
     let mut printer = Printer { json, seen: Seq(0) };
-    let dir = loops::dir(&working_dir, loop_id);
     printer.catch_up(&dir)?;
     if follow {
         runtime()?.block_on(printer.follow(&working_dir, &dir))?;

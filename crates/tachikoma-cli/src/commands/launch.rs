@@ -8,8 +8,8 @@ use tachikoma_loop_runner::LoopConfig;
 use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::{Entry, Loaded, Origin};
-use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::store::recover::{self, Loss};
+use tachikoma_loop_runner::store::{StoreError, loops};
 use toml::Value;
 
 use super::{DEMO_AGENT, GUARD};
@@ -40,7 +40,8 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
     } else {
         Loss::Refuse
     };
-    let recorded = if args.new {
+    // A loop that is not kept follows none.
+    let recorded = if args.new || !base.settings.state.enabled {
         None
     } else {
         recorded(place, &working_dir, loss)?
@@ -94,6 +95,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         prompt: prompt(args, recorded.as_ref(), &overrides, &loaded),
         overrides,
         config_hash: format!("{:08x}", loaded.hash()),
+        settings: Some(loaded.not_defaults()),
     };
     let config = LoopConfig {
         settings: loaded.settings.clone(),
@@ -103,6 +105,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         guard: place.ourselves(GUARD)?,
         demo: place.ourselves(DEMO_AGENT)?,
         runtime_dir: place.runtime_dir(),
+        temporary_dir: place.temporary_dir(),
         search_path: place.search_path(),
         adoption: Adoption::All,
         loss,
@@ -198,9 +201,40 @@ fn recorded(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Laun
     };
     let dir = loops::dir(working_dir, loop_id);
     let snapshot = place.snapshot_path(working_dir);
-    let state: State = recover::read(&dir, &snapshot, loop_id, loss)?.state;
+    let read = |loss| recover::read(&dir, &snapshot, loop_id, loss).map(|found| found.state);
+    let state = read(loss).map_err(|error| refused(error, || read(Loss::Accept).ok()))?;
     let goes_on = state.started_at.is_some() && state.outcome() != Some(&Outcome::Done);
     Ok(goes_on.then_some(state.launch))
+}
+
+/// Says why a loop is not taken up, and what would be lost on the way out.
+fn refused(error: StoreError, accepted: impl FnOnce() -> Option<State>) -> Failure {
+    let is_damage = matches!(error, StoreError::Damaged { .. });
+    let failure = match error {
+        StoreError::Io { .. } | StoreError::Sync { .. } => return error.into(),
+        StoreError::Damaged { .. }
+        | StoreError::DamagedSnapshot { .. }
+        | StoreError::Newer { .. }
+        | StoreError::NewerSnapshot { .. } => Failure::from(error),
+    };
+    let failure = Failure {
+        what: format!("refusing to resume: {}", failure.what),
+        ..failure
+    };
+    if !is_damage {
+        return failure;
+    }
+    match accepted() {
+        Some(state) => failure.hint(format!(
+            "nothing was changed; `tachikoma run --accept-loss` goes on from record {} (iteration {}) and keeps what \
+             follows in `.ralph/quarantine/`, `--new` begins a new loop beside it",
+            state.seq, state.iteration
+        )),
+        None => failure.hint(
+            "nothing was changed, and nothing before that line can be gone on from: restore the file, or \
+             `tachikoma run --new` begins a new loop beside it",
+        ),
+    }
 }
 
 fn value_text(entries: &[Entry<'_>], key: &str) -> String {

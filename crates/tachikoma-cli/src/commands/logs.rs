@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use tachikoma_agents::line::LineSplitter;
 use tachikoma_loop_runner::session::transcripts;
+use tachikoma_loop_runner::settings::SessionSettings;
 use tachikoma_loop_runner::store::compressed;
 
 use crate::failure::Failure;
@@ -17,14 +18,17 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Prints the transcripts of an iteration, all attempts at it.
 pub fn logs(place: &Place, iteration: Option<u32>) -> Result<ExitCode, Failure> {
-    let (loop_id, working_dir) = place.current_loop()?;
-    let state_dir = place
-        .layers_of(&working_dir)?
+    let current = place.current_loop()?;
+    let mut config = place
+        .layers_of(&current.working_dir)?
         .load()?
         .settings
-        .session
-        .state_dir;
-    let dir = working_dir.join(state_dir).join(loop_id.to_string());
+        .session;
+    if !current.is_kept {
+        config = SessionSettings::default();
+    }
+    let dir = current.root.join(config.state_dir);
+    let dir = dir.join(current.loop_id.to_string());
     // A directory that cannot be read has nothing to show, and the hint names it.
     let mut files = transcripts::list(&dir).unwrap_or_default();
     let wanted = iteration.map(u64::from);

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use tachikoma_core::{LoopState, Outcome, PromptSource, Seq};
+use tachikoma_core::{Outcome, PromptSource, Seq};
 use tachikoma_loop_runner::settings::{AgentName, Origin};
 use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner};
@@ -14,8 +14,9 @@ use crate::args::RunArgs;
 use crate::failure::Failure;
 use crate::out;
 use crate::place::Place;
-use crate::report::line::ending;
-use crate::report::{Reporter, Style};
+use crate::report::line::{changes_of, ending};
+use crate::report::{Reporter, Style, found};
+use crate::sanitise::sanitise;
 use crate::signals::{Signals, Terminal};
 
 /// Runs the loop, or says what would be run.
@@ -51,16 +52,15 @@ pub async fn run_here(
     terminal: Terminal,
 ) -> Result<ExitCode, Failure> {
     let mut runner = LoopRunner::open(config.clone()).await?;
-    let found = found_text(runner.found(), runner.state().public());
-    if let Some(found) = found.filter(|_| style != Style::Json) {
-        out::note(&found);
-    }
+    answer(&config, &runner, style);
     if style == Style::Lines {
         introduce(&config);
     }
     let handle = runner.handle();
     let state = runner.state();
-    let dir = loops::dir(&config.working_dir, state.loop_id);
+    let dir = loops::dir(&config.store_root(state.loop_id), state.loop_id);
+    // What the reporter may still have to read.
+    let temporary = runner.temporary();
     // The journal of a new loop has a first record already.
     let seen = match runner.found() {
         Found::Nothing => Seq(0),
@@ -82,7 +82,16 @@ pub async fn run_here(
     let unwritten = runner.is_unwritten();
     runner.close().await;
     reporter.finish();
-    let outcome = result?;
+    drop(temporary);
+    let kept = config.settings.state.enabled;
+    let outcome = result.map_err(|error| {
+        let failure = Failure::from(error);
+        if kept {
+            failure
+        } else {
+            failure.hint(NOT_KEPT)
+        }
+    })?;
     if unwritten {
         out::note(
             "note: the disk is full: this end is not written down, and `tachikoma run` goes on where the journal ends",
@@ -91,10 +100,37 @@ pub async fn run_here(
     if style == Style::Quiet {
         out::tell(&ending(&outcome, &stats));
     }
-    if let Some(hint) = next_step(&outcome) {
+    if let Some(hint) = next_step(&outcome).map(|hint| if kept { hint } else { NOT_KEPT }) {
         out::note(&format!("hint: {hint}"));
     }
     Ok(ExitCode::from(exit_code(&outcome)))
+}
+
+/// What there is to do after the end of a loop that was not kept.
+const NOT_KEPT: &str =
+    "nothing of this loop is kept (`state.enabled`); `tachikoma run` begins a new one";
+
+/// Says what was found and what follows. What is recorded as well, the report says by itself if it speaks to people.
+fn answer(config: &LoopConfig, runner: &LoopRunner, style: Style) {
+    let (state, basis) = (runner.state(), runner.basis());
+    let limit = config.settings.max_iterations;
+    if let Some(text) = found::resuming(runner.found(), state, basis, limit) {
+        out::note(&text);
+        let changes = config.launch.changes_since(&state.launch);
+        let changes = changes.filter(|_| style != Style::Lines);
+        for line in changes.iter().flat_map(|changes| changes_of(changes)) {
+            out::note(&format!("note: {line}"));
+        }
+    }
+    for trouble in basis.troubles.iter().filter(|_| style != Style::Lines) {
+        out::note(&format!("warning: {}", sanitise(trouble)));
+    }
+    if let Some(store) = runner.temporary() {
+        out::note(&format!(
+            "note: `state.enabled` is false: this loop cannot be resumed; its journal is in {}, and gone at its end",
+            store.root().display()
+        ));
+    }
 }
 
 /// What to do after an outcome that is not what was wanted.
@@ -123,36 +159,6 @@ fn exit_code(outcome: &Outcome) -> u8 {
         Outcome::Condition { .. } | Outcome::Budget { .. } => 4,
         Outcome::Operator => 5,
         Outcome::Signal { signal } => 128_u8.saturating_add(u8::try_from(*signal).unwrap_or(0)),
-    }
-}
-
-fn found_text(found: &Found, state: LoopState) -> Option<String> {
-    let goes_on = match state {
-        LoopState::Paused => "it is still paused, and `tachikoma resume` goes on",
-        LoopState::Idle
-        | LoopState::Running
-        | LoopState::Rebooting
-        | LoopState::Completed
-        | LoopState::Error
-        | LoopState::Stopped => "it goes on",
-    };
-    match found {
-        Found::Nothing => None,
-        Found::Interrupted {
-            iteration,
-            leftovers,
-        } => {
-            let ended = match leftovers {
-                0 => String::new(),
-                count => format!("; {count} processes it left behind are ended"),
-            };
-            Some(format!(
-                "found a loop that was interrupted at iteration {iteration}: {goes_on}{ended}"
-            ))
-        }
-        Found::Ended { outcome } => Some(format!(
-            "found a loop that had ended ({outcome}): {goes_on}"
-        )),
     }
 }
 

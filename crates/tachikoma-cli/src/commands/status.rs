@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tachikoma_core::Status;
 use tachikoma_loop_runner::control::{Client, ClientError, Request, Response};
+use tachikoma_loop_runner::store::lock;
 use tachikoma_loop_runner::store::recover::{self, Loss};
-use tachikoma_loop_runner::store::{lock, loops};
 
 use super::control::live_socket;
 use super::runtime;
@@ -62,12 +62,11 @@ fn find(place: &Place) -> Result<Option<Status>, Failure> {
             }
         }
     }
-    let Some(loop_id) = loops::current(&working_dir)? else {
+    let snapshot = place.snapshot_path(&working_dir);
+    let Some(current) = place.loop_in(working_dir)? else {
         return Ok(None);
     };
-    let dir = loops::dir(&working_dir, loop_id);
-    let snapshot = place.snapshot_path(&working_dir);
-    let found = recover::read(&dir, &snapshot, loop_id, Loss::Refuse)?;
+    let found = recover::read(&current.dir, &snapshot, current.loop_id, Loss::Refuse)?;
     Ok(Some(Status::of(&found.state, live)))
 }
 

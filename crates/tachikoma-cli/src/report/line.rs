@@ -3,10 +3,17 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Context, IterationOutcome, LoopEvent, LoopStats, Outcome, Record, Resumption, WaitReason,
+    Change, Context, IterationOutcome, LoopEvent, LoopStats, Outcome, Record, Resumption,
+    WaitReason,
 };
 
 use crate::sanitise::sanitise;
+
+/// Changed settings that are named; who edits more of them knows it.
+const CHANGES_MAX: usize = 8;
+
+/// What is shown of a setting's value: a program may have a script as an argument.
+const CHANGE_CHARS_MAX: usize = 60;
 
 /// Returns the lines that a record is worth to a person who watches.
 pub fn lines(record: &Record) -> Vec<String> {
@@ -25,6 +32,7 @@ pub fn lines(record: &Record) -> Vec<String> {
                 record.loop_id, launch.agent, runner.containment
             )
         }
+        LoopEvent::ConfigChanged { changes } => return changes_of(changes),
         LoopEvent::PauseRequested => "pauses at the next opportunity".to_owned(),
         LoopEvent::PauseWithdrawn => "the pause is withdrawn".to_owned(),
         LoopEvent::Paused { .. } => "paused; `tachikoma resume` goes on".to_owned(),
@@ -131,6 +139,34 @@ pub fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::RebootStarted { .. } => return Vec::new(),
     };
     vec![line]
+}
+
+/// Says which settings changed, a line for each; of many of them only the first.
+pub fn changes_of(changes: &[Change]) -> Vec<String> {
+    let value = |value: &Option<String>| {
+        let text = value.as_deref().map(sanitise);
+        let text = text.as_deref().unwrap_or("the default");
+        match text.char_indices().nth(CHANGE_CHARS_MAX) {
+            Some((end, _)) => format!("{}...", &text[..end]),
+            None => text.to_owned(),
+        }
+    };
+    let line = |change: &Change| {
+        let (from, to) = (value(&change.from), value(&change.to));
+        format!("`{}` is {to} now; it was {from}", sanitise(&change.key))
+    };
+    let mut lines: Vec<String> = changes.iter().take(CHANGES_MAX).map(line).collect();
+    match changes.len() {
+        0 => lines.push(
+            "the settings differ from those of the last run in what it did not record".to_owned(),
+        ),
+        1..=CHANGES_MAX => {}
+        many => lines.push(format!(
+            "more settings have changed: {}",
+            many - CHANGES_MAX
+        )),
+    }
+    lines
 }
 
 /// Says how a loop ended and what it did.

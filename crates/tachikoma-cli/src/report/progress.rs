@@ -79,6 +79,7 @@ impl Screen {
             }
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::Started { .. }
+            | LoopEvent::ConfigChanged { .. }
             | LoopEvent::PauseRequested
             | LoopEvent::PauseWithdrawn
             | LoopEvent::Resumed

@@ -58,7 +58,8 @@ fn a_disk_that_is_full_from_the_start() {
         hint: raise `--max-iterations` to go on, or use `--new` to begin again
         error: write [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl: No space left on device (os error 28)
         hint: make room; `tachikoma run` goes on when there is some
-        found a loop that had ended (the limit of 1 iterations is reached): it goes on
+        resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
+        note: `max_iterations` is 2 now; it was 1
         hint: raise `--max-iterations` to go on, or use `--new` to begin again
         ");
     }
@@ -139,7 +140,7 @@ fn a_loop_on_a_full_disk_can_be_stopped() {
         note: the disk is full: this end is not written down, and `tachikoma run` goes on where the journal ends
         stopped: stopped by the operator ([N] iterations, [N] succeeded, [DURATION] of work)
         hint: `tachikoma run` goes on where this ended
-        found a loop that was interrupted at iteration [N]: it goes on
+        resuming [LOOP], interrupted at iteration [N], attempt 1: the iteration is repeated as attempt 2; the state is from [SOURCE]
         completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION] of work)
         no wait on record
         --- stderr
@@ -167,7 +168,7 @@ fn a_loop_on_a_full_disk_ends_by_a_signal() {
         note: the disk is full: this end is not written down, and `tachikoma run` goes on where the journal ends
         stopped: stopped by SIGTERM ([N] iterations, [N] succeeded, [DURATION] of work)
         hint: `tachikoma run` goes on where this ended
-        found a loop that was interrupted at iteration [N]: it goes on
+        resuming [LOOP], interrupted at iteration [N], attempt 1: the iteration is repeated as attempt 2; the state is from [SOURCE]
         completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION] of work)
         no wait on record
         --- stderr

@@ -241,8 +241,8 @@ fn a_journal_that_is_damaged() {
     exit: 1
     --- stdout
     --- stderr
-    error: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 2: its checksum does not match
-    hint: nothing was changed; `tachikoma run --accept-loss` goes on from the last good record, `--new` begins a new loop beside it
+    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 2: its checksum does not match
+    hint: nothing was changed; `tachikoma run --accept-loss` goes on from record 1 (iteration 0) and keeps what follows in `.ralph/quarantine/`, `--new` begins a new loop beside it
     ");
 }
 
@@ -252,8 +252,8 @@ fn a_journal_whose_first_record_is_damaged() {
     exit: 1
     --- stdout
     --- stderr
-    error: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 1: its checksum does not match
-    hint: nothing was changed; `tachikoma run --accept-loss` goes on from the last good record, `--new` begins a new loop beside it
+    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 1: its checksum does not match
+    hint: nothing was changed, and nothing before that line can be gone on from: restore the file, or `tachikoma run --new` begins a new loop beside it
     ");
 }
 
@@ -263,8 +263,8 @@ fn a_journal_whose_first_record_is_no_json() {
     exit: 1
     --- stdout
     --- stderr
-    error: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 1: its checksum does not match
-    hint: nothing was changed; `tachikoma run --accept-loss` goes on from the last good record, `--new` begins a new loop beside it
+    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 1: its checksum does not match
+    hint: nothing was changed, and nothing before that line can be gone on from: restore the file, or `tachikoma run --new` begins a new loop beside it
     ");
 }
 
@@ -274,7 +274,7 @@ fn a_journal_of_a_newer_version() {
     exit: 1
     --- stdout
     --- stderr
-    error: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl has format 2; this version reads up to 1
+    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl has format 2; this version reads up to 1
     hint: nothing was changed; use the version that wrote it, or `tachikoma run --new` begins a new loop beside it
     ");
 }
@@ -328,7 +328,7 @@ fn two_runners() {
     exit: 1
     --- stdout
     --- stderr
-    error: another runner works in [DIR]: pid [PID], since [TIME]
+    error: refusing to run: another runner works in [DIR]: pid [PID], since [TIME]
     hint: `tachikoma status` shows what it does, `tachikoma stop` ends it
     ");
     let pid = format!("pid {}", live.pid());

@@ -139,7 +139,8 @@ fn leftovers_end_before_a_new_agent(scratch: &Scratch, tool: &Tool<'_>, seconds:
     );
     assert!(left.iter().all(|pid| !is_alive(*pid)));
     assert!(
-        live.stderr().contains("processes it left behind are ended"),
+        live.stderr()
+            .contains("processes that its runner left behind are ended"),
         "{}",
         live.stderr()
     );

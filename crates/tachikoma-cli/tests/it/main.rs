@@ -16,6 +16,8 @@ mod live_terminal;
 mod outcomes;
 mod outcomes_status;
 mod resume;
+mod resume_answers;
 mod retention;
 mod support;
 mod turns;
+mod unkept;

@@ -129,7 +129,7 @@ fn the_limit_holds_over_new_runs() {
     [LOOP] goes on: agent command, containment [HELD]
     completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
     --- stderr
-    found a loop that had ended (the limit of 2 iterations is reached): it goes on
+    resuming [LOOP], ended at iteration 2 (the limit of 2 iterations is reached): its limit of 2 iterations still holds; the state is from [SOURCE]
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
     assert_eq!(events(&scratch, "iteration_started").len(), 2);

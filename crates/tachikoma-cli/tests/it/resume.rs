@@ -4,7 +4,7 @@ use std::fs;
 
 use insta::assert_snapshot;
 use serde_json::Value;
-use tachikoma_testkit::{Scratch, Tool};
+use tachikoma_testkit::{Scratch, Tool, await_until};
 
 use crate::support::{
     BUSY, CLAIMS, SOON, await_events, events, journal, journals, kill, lines, loops, run, shown,
@@ -23,6 +23,8 @@ fn a_runner_that_is_killed_in_an_iteration() {
     let before = status(&scratch)["loop_id"].clone();
 
     let ran = tachikoma(&scratch).run(["run"]);
+    let from = "the state is from the snapshot and 1 record behind it\n";
+    assert!(ran.stderr.contains(from), "{}", ran.stderr);
     assert_snapshot!(shown(&ran), @"
     exit: 3
     --- stdout
@@ -38,7 +40,7 @@ fn a_runner_that_is_killed_in_an_iteration() {
     iteration 3 succeeded after [DURATION]
     completed: the limit of 3 iterations is reached (3 iterations, 3 succeeded, [DURATION] of work)
     --- stderr
-    found a loop that was interrupted at iteration 2: it goes on
+    resuming [LOOP], interrupted at iteration 2, attempt 1: the iteration is repeated as attempt 2; the state is from [SOURCE]
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
     let after = status(&scratch);
@@ -63,19 +65,20 @@ fn a_loop_that_was_stopped() {
     assert_eq!(tachikoma(&scratch).run(["stop"]).code(), Some(0));
     assert_eq!(live.wait(SOON).code(), Some(5));
     let ran = tachikoma(&scratch).run(run(&[], CLAIMS));
-    assert_snapshot!(shown(&ran), @"
+    assert_snapshot!(shown(&ran), @r#"
     exit: 0
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] goes on: agent command, containment [HELD]
+    `agents.command.program` is ["sh", "-c", "echo '<promise>COMPLETE</promise>'"] now; it was ["sh", "-c", "exec sleep 600"]
     iteration 2 (session 1)
       | <promise>COMPLETE</promise>
     iteration 2 succeeded in [DURATION] and claims completion
     completed: the agent reported completion (2 iterations, 1 succeeded, 1 interrupted, [DURATION] of work)
     --- stderr
-    found a loop that had ended (stopped by the operator): it goes on
-    ");
+    resuming [LOOP], ended at iteration 1 (stopped by the operator): iteration 2 is next; the state is from [SOURCE]
+    "#);
     assert_eq!(loops(&scratch).len(), 1);
 }
 
@@ -96,7 +99,7 @@ fn a_loop_that_ended_with_an_error() {
     --- stdout
     completed: the agent reported completion (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
     --- stderr
-    found a loop that had ended (1 iterations failed in a row (max_consecutive_failures = 1); the last one: the agent ended with exit 1): it goes on
+    resuming [LOOP], ended at iteration 1 (1 iterations failed in a row (max_consecutive_failures = 1); the last one: the agent ended with exit 1): iteration 2 is next; the state is from [SOURCE]
     ");
     assert_eq!(loops(&scratch).len(), 1);
     assert_eq!(status(&scratch)["iteration"], 2);
@@ -106,14 +109,16 @@ fn a_loop_that_ended_with_an_error() {
 fn a_loop_whose_limit_is_raised() {
     let scratch = with_history();
     let ran = tachikoma(&scratch).run(["run", "--quiet", "--delay", "0s", "--max-iterations", "3"]);
-    assert_snapshot!(shown(&ran), @"
+    assert_snapshot!(shown(&ran), @r#"
     exit: 3
     --- stdout
     completed: the limit of 3 iterations is reached (3 iterations, 3 succeeded, [DURATION] of work)
     --- stderr
-    found a loop that had ended (the limit of 1 iterations is reached): it goes on
+    resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
+    note: `iteration_delay` is "0s" now; it was the default
+    note: `max_iterations` is 3 now; it was 1
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
-    ");
+    "#);
     assert_eq!(status(&scratch)["iteration"], 3);
     assert_eq!(loops(&scratch).len(), 1);
 }
@@ -211,15 +216,17 @@ fn an_edited_file_wins_over_the_recorded_flag_and_says_so() {
         "max_iterations = 2\niteration_delay = \"0s\"\n",
     );
     let ran = tachikoma(&scratch).run(["run", "--quiet"]);
-    assert_snapshot!(shown(&ran), @"
+    assert_snapshot!(shown(&ran), @r#"
     exit: 3
     --- stdout
     completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
     --- stderr
     note: `max_iterations` is 2 (tachikoma.toml:1), edited since the last run was given 1
-    found a loop that had ended (the limit of 1 iterations is reached): it goes on
+    resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
+    note: `iteration_delay` is "0s" now; it was the default
+    note: `max_iterations` is 2 now; it was 1
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
-    ");
+    "#);
     assert_eq!(status(&scratch)["iteration"], 2);
 }
 
@@ -250,10 +257,11 @@ fn a_paused_loop_is_paused_after_a_crash() {
     kill(&scratch, live);
 
     let live = tachikoma(&scratch).spawn(["run"]);
-    await_events(&scratch, "started", 2);
-    let paused = status(&scratch);
-    assert_eq!(paused["state"], "paused");
-    assert_eq!(paused["runner"]["pid"], live.pid());
+    // A record is written before it is published: `status` may lag behind the journal.
+    await_until("the new runner to be known", SOON, || {
+        status(&scratch)["runner"]["pid"] == live.pid()
+    });
+    assert_eq!(status(&scratch)["state"], "paused");
     assert_eq!(tachikoma(&scratch).run(["resume"]).code(), Some(0));
     assert_snapshot!(shown(&live.wait(SOON)), @"
     exit: 0
@@ -267,7 +275,7 @@ fn a_paused_loop_is_paused_after_a_crash() {
     iteration 2 succeeded in [DURATION] and claims completion
     completed: the agent reported completion (2 iterations, 1 succeeded, 1 interrupted, [DURATION] of work)
     --- stderr
-    found a loop that was interrupted at iteration 1: it is still paused, and `tachikoma resume` goes on
+    resuming [LOOP], interrupted at iteration 1, attempt 1: it is still paused, and `tachikoma resume` goes on; the state is from [SOURCE]
     ");
 }
 

@@ -64,9 +64,17 @@ pub fn with_history() -> Scratch {
     scratch
 }
 
+const STATE_FROM: &str = "the state is from ";
+
 /// What it printed, with a name for what the machine can offer to hold processes together.
 pub fn shown(ran: &Ran) -> String {
+    // How far a runner has come with its snapshot when it is killed, is chance.
     let text = ran.snapshot();
+    let lines = text.lines().map(|line| match line.split_once(STATE_FROM) {
+        Some((before, _)) => format!("{before}{STATE_FROM}[SOURCE]"),
+        None => line.to_owned(),
+    });
+    let text: String = lines.map(|line| line + "\n").collect();
     ["cgroup", "guard", "group"]
         .iter()
         .fold(text, |text, kind| {

@@ -33,6 +33,7 @@ impl State {
     fn apply_event(&mut self, event: &LoopEvent, time: Timestamp) {
         match event {
             LoopEvent::SegmentOpened { .. }
+            | LoopEvent::ConfigChanged { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::Warned { .. }

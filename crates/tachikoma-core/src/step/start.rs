@@ -8,18 +8,18 @@ use crate::outcome::Outcome;
 use crate::phase::Phase;
 
 impl Turn<'_> {
-    /// A signal came first: nothing is started, and what an earlier runner was doing is written off.
-    pub(super) fn decline(&mut self, signal: i32) {
+    /// Ends the loop without seeing anything through: nothing is started, and an attempt under way is written off.
+    pub(super) fn write_off(&mut self, outcome: Outcome) {
         match self.state.phase {
             Phase::Ended { .. } => {}
             Phase::Working { .. } => {
                 self.cut_attempt();
-                self.end(Outcome::Signal { signal });
+                self.end(outcome);
             }
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Rebooting { .. }
-            | Phase::Paused { .. } => self.end(Outcome::Signal { signal }),
+            | Phase::Paused { .. } => self.end(outcome),
         }
     }
 
@@ -41,11 +41,20 @@ impl Turn<'_> {
             (None, Some(_)) => Resumption::AfterCrash,
             (None, None) => Resumption::New,
         };
+        let changes = match resumption {
+            Resumption::New => None,
+            Resumption::AfterCrash | Resumption::AfterEnd { .. } => {
+                launch.changes_since(&self.state.launch)
+            }
+        };
         self.record(LoopEvent::Started {
             launch,
             runner,
             resumption,
         });
+        if let Some(changes) = changes {
+            self.record(LoopEvent::ConfigChanged { changes });
+        }
         match &self.state.phase {
             Phase::Idle | Phase::Ended { .. } => self.settle(None),
             Phase::Waiting { wait } => {

@@ -165,6 +165,9 @@ fn inputs(play: &Play) -> Vec<Column> {
         inputs.push(Input::Renewed { session, result });
     }
     inputs.push(Input::Decline { signal: 15 });
+    inputs.push(Input::Broken {
+        reason: "a task panicked".to_owned(),
+    });
     inputs.push(Input::StoodStill {
         duration: Duration::from_secs(3600),
     });
@@ -242,6 +245,7 @@ fn name(column: &Column) -> String {
             Err(_) => "not renewed".to_owned(),
         },
         Input::Decline { .. } => "decline".to_owned(),
+        Input::Broken { .. } => "broken".to_owned(),
         Input::StoodStill { .. } => "stood still".to_owned(),
         Input::Set { .. } => "set".to_owned(),
         Input::Trouble { .. } => "trouble".to_owned(),

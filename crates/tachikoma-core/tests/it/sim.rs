@@ -86,6 +86,7 @@ const EXPECTED: &[&str] = &[
     "stale news",
     "SegmentOpened",
     "Started",
+    "ConfigChanged",
     "PauseRequested",
     "PauseWithdrawn",
     "Paused",

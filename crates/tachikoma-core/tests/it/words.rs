@@ -49,6 +49,7 @@ pub fn event(event: &LoopEvent) -> &'static str {
     match event {
         LoopEvent::SegmentOpened { .. } => "SegmentOpened",
         LoopEvent::Started { .. } => "Started",
+        LoopEvent::ConfigChanged { .. } => "ConfigChanged",
         LoopEvent::PauseRequested => "PauseRequested",
         LoopEvent::PauseWithdrawn => "PauseWithdrawn",
         LoopEvent::Paused { .. } => "Paused",
@@ -130,6 +131,13 @@ pub fn fact(record: &Record) -> String {
             Resumption::AfterCrash => "after crash".to_owned(),
             Resumption::AfterEnd { outcome } => format!("after {}", outcome.kind()),
         },
+        LoopEvent::ConfigChanged { changes } => {
+            let text = |value: &Option<String>| value.clone().unwrap_or("default".to_owned());
+            let changes = changes.iter();
+            let changes =
+                changes.map(|it| format!("{} {} to {}", it.key, text(&it.from), text(&it.to)));
+            changes.collect::<Vec<_>>().join("; ")
+        }
         LoopEvent::PauseRequested
         | LoopEvent::PauseWithdrawn
         | LoopEvent::Resumed

@@ -14,12 +14,13 @@ use tokio::io::{
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::{JoinError, JoinSet};
 
 use super::protocol::{Hello, PROTOCOL, Request, Response};
 use crate::handle::{LoopHandle, Notice};
 use crate::process::is_descendant;
 use crate::store::make_dir;
+use crate::task::Task;
 
 /// The longest path that fits into a socket's address.
 const PATH_BYTES_MAX: usize = 107;
@@ -67,7 +68,7 @@ pub struct Server {
     listeners: mpsc::Sender<UnixListener>,
     guard: Arc<AtomicI32>,
     closing: Option<oneshot::Sender<()>>,
-    task: JoinHandle<()>,
+    task: Task,
 }
 
 impl Server {
@@ -92,7 +93,7 @@ impl Server {
         };
         let (closing, closed) = oneshot::channel();
         let (listeners, others) = mpsc::channel(1);
-        let task = tokio::spawn(serve(listener, others, desk, closed));
+        let task = Task::spawn("control socket", serve(listener, others, desk, closed));
         Ok(Self {
             path,
             file,
@@ -130,7 +131,13 @@ impl Server {
         if let Some(closing) = self.closing.take() {
             let _ = closing.send(());
         }
-        let _ = (&mut self.task).await;
+        // Whoever is served badly now has the end of the run as an answer.
+        let _ = self.task.ended().await;
+    }
+
+    /// Returns how serving callers panicked; does not return if it does not. Cancel-safe.
+    pub(crate) async fn broken(&mut self) -> String {
+        self.task.broken().await
     }
 
     /// Says which process is the guard: callers below it are the agent's own.
@@ -199,6 +206,10 @@ async fn serve(
                 listener = other;
                 continue;
             }
+            Some(left) = callers.join_next(), if !callers.is_empty() => {
+                pass_panic_on(left);
+                continue;
+            }
             came = next_caller(&listener, &room) => came,
         };
         match came {
@@ -213,13 +224,21 @@ async fn serve(
             // Out of descriptors, for example: others may give some back.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
-        while callers.try_join_next().is_some() {}
     }
     drop(listener);
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, async {
         while callers.join_next().await.is_some() {}
     })
     .await;
+}
+
+/// A panic on behalf of one caller is one of the whole: nobody knows what it left undone.
+fn pass_panic_on(left: Result<(), JoinError>) {
+    if let Err(error) = left
+        && error.is_panic()
+    {
+        std::panic::resume_unwind(error.into_panic());
+    }
 }
 
 async fn next_caller(

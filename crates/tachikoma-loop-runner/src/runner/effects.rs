@@ -27,8 +27,10 @@ impl LoopRunner {
                 session,
             } => {
                 // The reader of a launch that came to nothing.
-                if let Some(before) = self.launch.take() {
-                    before.join().await;
+                if let Some(before) = self.launch.take()
+                    && let Some(reason) = before.join().await
+                {
+                    return self.queue.push_back(Input::Broken { reason });
                 }
                 if let Err(reason) = self.launch(generation, iteration, attempt, session) {
                     self.queue.push_back(Input::Agent {
@@ -171,7 +173,7 @@ impl LoopRunner {
     /// # Errors
     /// What is there leads elsewhere.
     fn prepare_transcripts(&self) -> Result<(), StoreError> {
-        let state_dir = self.config.resolve(&self.config.settings.session.state_dir);
+        let state_dir = self.config.sessions_dir(self.state.loop_id);
         check_dir(&self.config.working_dir, &state_dir)?;
         if self.config.working_dir.is_dir() && !state_dir.is_dir() {
             // The first transcript that cannot be written tells.

@@ -15,6 +15,7 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
         | Input::Command { .. }
         | Input::Shutdown { .. }
         | Input::Decline { .. }
+        | Input::Broken { .. }
         | Input::Renewed { .. } => true,
         Input::Agent { news, .. } => match news {
             News::NotLaunched { .. } | News::Exited { .. } | News::GuardLost => true,

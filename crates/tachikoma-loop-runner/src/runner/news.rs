@@ -79,11 +79,14 @@ impl LoopRunner {
                 return None;
             }
             LaunchNews::Drained(output) => output,
+            LaunchNews::Broken(reason) => return Some(Input::Broken { reason }),
         };
         let mut launch = self.launch.take()?;
         let exit = launch.exit.take();
         let final_text = launch.final_text.take().unwrap_or(output.final_text);
-        launch.join().await;
+        if let Some(reason) = launch.join().await {
+            return Some(Input::Broken { reason });
+        }
         if let Some(path) = output.transcript {
             self.upkeep.leave(Task::CompressTranscript(path));
         }

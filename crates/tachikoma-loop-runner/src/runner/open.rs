@@ -1,9 +1,10 @@
 //! Taking up a working directory: the lock, what an earlier runner left, the journal.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tachikoma_agents::Turn;
-use tachikoma_core::{LoopId, Outcome, State, Status, Ticket};
+use tachikoma_core::{LoopId, Outcome, State, Status, Ticket, Timestamp};
 
 use super::LoopRunner;
 use super::effects::{find_program, search_path};
@@ -16,7 +17,8 @@ use crate::process::orphans;
 use crate::prompt::{self, PromptError};
 use crate::store::journal::Journal;
 use crate::store::lock::{Holder, LockError, WorkLock};
-use crate::store::recover::{self, Loss};
+use crate::store::recover::{self, Loss, Source};
+use crate::store::temporary::{self, TemporaryStore};
 use crate::store::{StoreError, check_dir, loops};
 
 /// What was found in the working directory.
@@ -36,6 +38,17 @@ pub enum Found {
         /// How.
         outcome: Outcome,
     },
+}
+
+/// What the state of a loop that was found was made from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Basis {
+    /// Where it was found; none for a new loop.
+    pub source: Option<Source>,
+    /// How many records of the journal were read for it.
+    pub records: u64,
+    /// What could not be used, and what that costs. It is recorded as warnings when the loop runs.
+    pub troubles: Vec<String>,
 }
 
 /// Why a loop cannot be taken up. It has not gone on, and no record of it is lost. What needs the lock fails after the
@@ -84,15 +97,30 @@ impl LoopRunner {
         let leftovers = lock.crashed().map_or_else(Vec::new, |dead| {
             orphans::end_leftovers(&dead.loop_id.to_string())
         });
-        let current = loops::current(&config.working_dir)?;
-        check_dirs(&config, current)?;
-        let mut troubles = Vec::new();
-        let (journal, state, mut clock, found) =
-            open_journal(&config, current, leftovers.len(), &mut troubles)?;
+        if let Some(dead) = lock.crashed() {
+            temporary::clear(&config.temporary_dir, dead.loop_id);
+        }
+        let Opened {
+            journal,
+            state,
+            mut clock,
+            found,
+            basis,
+            temporary,
+        } = if config.settings.state.enabled {
+            let current = loops::current(&config.working_dir)?;
+            check_dirs(&config, current)?;
+            open_journal(&config, current, leftovers.len())?
+        } else {
+            begin_temporary(&config)?
+        };
         let (handle, ends) = handle::channel(Status::of(&state, true));
         let bound = Server::bind(&config.runtime_dir, state.loop_id, handle.clone());
         if bound.is_err() && found == Found::Nothing {
-            Journal::discard(&loops::dir(&config.working_dir, state.loop_id));
+            Journal::discard(&loops::dir(
+                &config.store_root(state.loop_id),
+                state.loop_id,
+            ));
         }
         let control = bound?;
         let holder = Holder {
@@ -122,7 +150,9 @@ impl LoopRunner {
             tickets: std::collections::HashMap::new(),
             last_ticket: Ticket(0),
             unwritten: false,
-            troubles,
+            troubles: basis.troubles.clone(),
+            basis,
+            temporary: temporary.map(Arc::new),
             leftovers,
             save_failed: false,
             unsaved: None,
@@ -177,17 +207,48 @@ fn check_dirs(config: &LoopConfig, current: Option<LoopId>) -> Result<(), StoreE
     Ok(())
 }
 
+/// A journal to go on with.
+struct Opened {
+    journal: Journal,
+    state: State,
+    clock: Clock,
+    found: Found,
+    basis: Basis,
+    temporary: Option<TemporaryStore>,
+}
+
+/// Begins a loop that is not kept: whatever else is in the working directory stays as it is.
+fn begin_temporary(config: &LoopConfig) -> Result<Opened, OpenError> {
+    let loop_id = LoopId::new(uuid::Uuid::new_v4());
+    let temporary = TemporaryStore::create(&config.temporary_dir, loop_id)?;
+    let mut clock = Clock::starting_after(Timestamp::default());
+    let dir = loops::dir(temporary.root(), loop_id);
+    let (journal, state) = Journal::create(&dir, loop_id, clock.now())?;
+    Ok(Opened {
+        journal,
+        state,
+        clock,
+        found: Found::Nothing,
+        basis: Basis::default(),
+        temporary: Some(temporary),
+    })
+}
+
 fn open_journal(
     config: &LoopConfig,
     current: Option<LoopId>,
     leftovers: usize,
-    troubles: &mut Vec<String>,
-) -> Result<(Journal, State, Clock, Found), OpenError> {
+) -> Result<Opened, OpenError> {
+    let mut basis = Basis::default();
     let before = match current {
         Some(loop_id) if !config.new_loop => {
             let dir = loops::dir(&config.working_dir, loop_id);
             let found = recover::read(&dir, &config.snapshot_path(), loop_id, config.loss)?;
-            troubles.clone_from(&found.troubles);
+            basis = Basis {
+                source: Some(found.source),
+                records: found.records,
+                troubles: found.troubles.clone(),
+            };
             Some(found.open(&dir, &config.working_dir)?)
         }
         Some(_) | None => None,
@@ -205,7 +266,14 @@ fn open_journal(
         };
         if let Some(found) = found {
             let clock = Clock::starting_after(state.time);
-            return Ok((journal, state, clock, found));
+            return Ok(Opened {
+                journal,
+                state,
+                clock,
+                found,
+                basis,
+                temporary: None,
+            });
         }
     }
     // A new loop begins after everything the old one has seen, whatever the wall clock says.
@@ -217,5 +285,12 @@ fn open_journal(
     let loop_id = LoopId::new(uuid::Uuid::new_v4());
     let dir = loops::dir(&config.working_dir, loop_id);
     let (journal, state) = Journal::create(&dir, loop_id, clock.now())?;
-    Ok((journal, state, clock, Found::Nothing))
+    Ok(Opened {
+        journal,
+        state,
+        clock,
+        found: Found::Nothing,
+        basis,
+        temporary: None,
+    })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tachikoma_core::{Answer, Input, LoopCommand, Outcome, Timestamp, WaitSummary};
 
-use super::{Arrived, Cut, LoopRunner, RunError, guard_news, launch_news, until};
+use super::{Arrived, Cut, LoopRunner, RunError, broken, guard_news, launch_news, until};
 use crate::handle::{Notice, Request};
 use crate::store::StoreError;
 
@@ -74,12 +74,15 @@ impl LoopRunner {
                 ends,
                 guard,
                 launch,
+                control,
+                upkeep,
                 ..
             } = self;
             let arrived = tokio::select! {
                 biased;
                 Some((signal, _)) = ends.shutdowns.recv() => return Err(Cut::Left(Outcome::Signal { signal })),
                 Some(request) = ends.requests.recv() => Arrived::Request(request),
+                reason = broken(control.as_mut(), upkeep) => Arrived::Input(Input::Broken { reason }),
                 () = until(moment) => return Ok(()),
                 news = guard_news(guard.as_mut()), if has_place => Arrived::Guard(news),
                 news = launch_news(launch.as_mut()), if has_place => Arrived::Launch(news),

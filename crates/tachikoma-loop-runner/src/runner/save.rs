@@ -22,6 +22,7 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::CustomSet { .. } => Some(Durability::Lazy),
         LoopEvent::SegmentOpened { .. }
         | LoopEvent::Started { .. }
+        | LoopEvent::ConfigChanged { .. }
         | LoopEvent::PauseRequested
         | LoopEvent::PauseWithdrawn
         | LoopEvent::StopRequested { .. }
@@ -53,7 +54,8 @@ impl LoopRunner {
     /// Remembers that there is something to save, and by when.
     pub(super) fn note_unsaved(&mut self, records: &[Record]) {
         let interval = self.config.settings.state.auto_save_interval.get();
-        if records.is_empty() || interval.is_zero() || self.unsaved.is_some() {
+        let kept = self.config.settings.state.enabled;
+        if records.is_empty() || interval.is_zero() || self.unsaved.is_some() || !kept {
             return;
         }
         self.unsaved = Some(tokio::time::Instant::from_std(
@@ -72,8 +74,8 @@ impl LoopRunner {
             self.unwritten = true;
             return Err(RunError::Journal(error));
         }
-        // One that is gone is not made anew by us.
-        if !self.config.working_dir.is_dir() {
+        // One that is gone is not made anew by us, and a loop that is not kept has nothing to be read from.
+        if !self.config.working_dir.is_dir() || !self.config.settings.state.enabled {
             return Ok(());
         }
         let saved_at = self.clock.now();

@@ -15,6 +15,7 @@ use super::LoopRunner;
 use crate::session::transcripts;
 use crate::store::journal::segment;
 use crate::store::retention;
+use crate::task::panicked;
 
 /// Tasks that may wait. When the disk is that far behind, more of them are left to the end of the run.
 const TASKS_MAX: usize = 64;
@@ -100,6 +101,18 @@ impl Upkeep {
         }
     }
 
+    /// Returns how the thread panicked; does not return if it does not. Cancel-safe.
+    pub async fn broken(&mut self) -> String {
+        if let Some(worker) = &mut self.worker
+            && (&mut worker.ended).await.is_err()
+            && let Some(worker) = self.worker.take()
+            && let Err(payload) = worker.thread.join()
+        {
+            return panicked("upkeep", payload.as_ref());
+        }
+        std::future::pending().await
+    }
+
     /// Waits until everything is done, but not for long.
     pub async fn finish(&mut self) {
         if let Some(worker) = self.worker.take() {
@@ -177,7 +190,7 @@ impl LoopRunner {
 
     /// Leaves the loops before this one to be pruned.
     pub(super) fn prune_loops(&mut self) {
-        if !retention::is_due(&self.config.working_dir) {
+        if !self.config.settings.state.enabled || !retention::is_due(&self.config.working_dir) {
             return;
         }
         self.upkeep.leave(Task::PruneLoops {
@@ -189,6 +202,10 @@ impl LoopRunner {
 
     /// Does what is left to be done at the end of a run, when no agent writes any more.
     pub(super) async fn tidy_up(&mut self) {
+        // What is not kept need not be small.
+        if !self.config.settings.state.enabled {
+            return self.upkeep.finish().await;
+        }
         let directory = self.config.transcripts_dir(self.state.loop_id);
         // An agent that said nothing leaves nothing to do.
         if directory.is_dir() {

@@ -6,11 +6,11 @@ use std::time::Duration;
 use tachikoma_agents::{Decoder, Observation, line::Line};
 use tachikoma_core::{Exit, Generation, Leftover, News};
 use tokio::sync::{broadcast, mpsc, oneshot};
-use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 use super::pump::{Flow, Output, Pump, Stream};
 use crate::handle::Notice;
+use crate::task::Task;
 
 /// Observations that may wait for the runner. When it is that far behind, the agent waits: nothing is lost.
 const NEWS_MAX: usize = 64;
@@ -24,6 +24,9 @@ const LINES_PER_BEAT: u32 = 40;
 /// What is shown of a line.
 const SHOWN_BYTES_MAX: usize = 2 << 10;
 
+/// What the task is called when it fails.
+const READER: &str = "reader of the agent's output";
+
 /// What a launch has to say.
 #[derive(Debug)]
 pub(crate) enum LaunchNews {
@@ -32,6 +35,8 @@ pub(crate) enum LaunchNews {
     FinalText(String),
     /// Both streams have ended, or nobody waits for them any more. The last news.
     Drained(Output),
+    /// The reader panicked, and nobody reads the output any more.
+    Broken(String),
 }
 
 /// A launch under way.
@@ -44,7 +49,7 @@ pub(crate) struct LiveLaunch {
     pub final_text: Option<String>,
     news: mpsc::Receiver<LaunchNews>,
     drain: Option<oneshot::Sender<()>>,
-    task: JoinHandle<()>,
+    task: Task,
 }
 
 impl LiveLaunch {
@@ -63,7 +68,7 @@ impl LiveLaunch {
             screen: Screen::new(notices),
             seen: Vec::new(),
         };
-        let task = tokio::spawn(reader.read(pump, drained));
+        let task = Task::spawn(READER, reader.read(pump, drained));
         Self {
             generation,
             exit: None,
@@ -78,7 +83,7 @@ impl LiveLaunch {
     pub async fn next(&mut self) -> LaunchNews {
         match self.news.recv().await {
             Some(news) => news,
-            None => std::future::pending().await,
+            None => LaunchNews::Broken(self.task.broken().await),
         }
     }
 
@@ -90,11 +95,27 @@ impl LiveLaunch {
         }
     }
 
-    /// Waits for the reader to end.
-    pub async fn join(mut self) {
+    /// Waits for the reader to end. Returns how it panicked, if it did.
+    pub async fn join(mut self) -> Option<String> {
         self.drain();
         self.news.close();
-        let _ = self.task.await;
+        self.task.ended().await
+    }
+}
+
+#[cfg(test)]
+impl LiveLaunch {
+    /// A launch whose reader does something else than to read.
+    pub fn with_reader(reader: impl Future<Output = ()> + Send + 'static) -> Self {
+        let (_, news) = mpsc::channel(NEWS_MAX);
+        Self {
+            generation: Generation(1),
+            exit: None,
+            final_text: None,
+            news,
+            drain: None,
+            task: Task::spawn(READER, reader),
+        }
     }
 }
 

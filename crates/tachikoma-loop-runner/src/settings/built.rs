@@ -30,7 +30,6 @@ pub(super) const NOT_BUILT: &[&str] = &[
     "reboot.triggers.on_degradation",
     "reboot.triggers.after_duration",
     "reboot.triggers.on_patterns",
-    "state.enabled",
     "state.backup_dir",
     "state.backup_interval",
     "state.max_backups",

@@ -49,6 +49,17 @@ impl Loaded {
             })
     }
 
+    /// Returns the settings that are not defaults, by key, as TOML with secrets as `***`; absent ones as nothing.
+    #[must_use]
+    pub fn not_defaults(&self) -> BTreeMap<String, String> {
+        let defaults: BTreeMap<_, _> = keys::leaves(&Settings::default()).into_iter().collect();
+        keys::leaves(&self.settings)
+            .into_iter()
+            .filter(|(key, value)| defaults.get(key) != Some(value))
+            .map(|(key, value)| (key, toml_text(&value).unwrap_or_default()))
+            .collect()
+    }
+
     /// Returns a hash of the settings, the same for the same values whatever their origin. Secrets are not part of it: it is
     /// written where they must not be guessed.
     #[must_use]

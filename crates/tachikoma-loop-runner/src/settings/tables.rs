@@ -231,7 +231,7 @@ impl Default for RebootTriggers {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct StateSettings {
-    /// The loop survives the end of its process.
+    /// The loop survives the end of its process. false = its journal and transcripts are in a temporary directory, and gone at its end.
     pub enabled: bool,
     /// The snapshot's file.
     pub state_path: PathBuf,

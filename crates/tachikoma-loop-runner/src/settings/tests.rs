@@ -338,6 +338,7 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "reboot.handoff_max_bytes",
             "reboot.triggers.on_redline",
             "reboot.triggers.after_iterations",
+            "state.enabled",
             "state.state_path",
             "state.auto_save_interval",
             "agent.name",

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopEvent, LoopId, Record, State, Timestamp};
 
-use super::{StoreError, make_dir, private, sync_dir};
+use super::{StoreError, make_dir, migrate, private, sync_dir};
 
 mod read;
 pub(crate) mod segment;
@@ -15,11 +15,13 @@ mod heal;
 
 pub use heal::{Healed, Wound};
 use read::replay;
-pub(super) use read::{begun, decode, first_record, newer, segments, seq_of, take_in};
+pub(super) use read::{
+    begun, decode, decode_as, first_record, format_of, newer, segments, seq_of, take_in,
+};
 pub use read::{read_records, read_state};
 
 /// The format that this version writes, and the newest it reads.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = migrate::JOURNAL.latest();
 
 /// A segment is closed when it has grown to this: small enough to read in a moment, large enough to be rare.
 const SEGMENT_MAX_BYTES: u64 = 16 << 20;
@@ -96,9 +98,11 @@ impl Journal {
         let replayed = replay(dir)?;
         let mut journal = Self::at(dir, replayed.path, replayed.segment, replayed.len)?;
         let mut state = replayed.state;
+        let now = state.time;
         if journal.len == 0 {
-            let now = state.time;
             journal.begin_segment(&mut state, now, false)?;
+        } else if replayed.format < FORMAT {
+            journal.next_segment(&mut state, now)?;
         }
         Ok((journal, state))
     }

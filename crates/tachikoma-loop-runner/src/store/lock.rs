@@ -225,6 +225,7 @@ const IGNORED: &str = "\
 /quarantine/
 /sessions/
 /state.json
+/state.json.v*
 ";
 
 fn ignore(dir: &Path) {

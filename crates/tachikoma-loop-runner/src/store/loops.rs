@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_core::LoopId;
 
-use super::{RALPH_DIR, StoreError, journal};
+use super::{RALPH_DIR, StoreError, journal, lock};
 
 /// Returns the directory of a loop.
 #[must_use]
@@ -47,11 +47,12 @@ pub fn current(working_dir: &Path) -> Result<Option<LoopId>, StoreError> {
     Ok(latest.map(|(_, loop_id)| loop_id))
 }
 
-/// Finds the working directory for a path: the nearest one upward that has a `.ralph/` of ours.
+/// Finds the working directory for a path: the nearest one upward that has a `.ralph/` with loops, or a runner whose loop is
+/// not kept.
 #[must_use]
 pub fn working_dir_of(path: &Path) -> Option<PathBuf> {
     path.ancestors()
-        .find(|dir| is_ours(&dir.join(RALPH_DIR).join("loops")))
+        .find(|dir| is_ours(&dir.join(RALPH_DIR).join("loops")) || lock::is_held(dir))
         .map(Path::to_owned)
 }
 

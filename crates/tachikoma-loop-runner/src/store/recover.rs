@@ -1,12 +1,14 @@
 //! Finding the state of a loop again: the snapshot and the tail of the journal, or the journal alone.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopEvent, LoopId, Record, State};
 
 use super::journal::{self, Journal};
+use super::migrate::{self, Chain};
 use super::quarantine::{keep_copy, quarantine};
-use super::{StoreError, compressed, snapshot};
+use super::{RALPH_DIR, StoreError, compressed, snapshot};
 
 /// Where a state was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +26,12 @@ pub struct Recovered {
     pub state: State,
     /// Where it was found.
     pub source: Source,
+    /// How many records of the journal were read for it.
+    pub records: u64,
     /// What could not be used, and what that costs; empty when all is well.
     pub troubles: Vec<String>,
+    /// The version of the snapshot, if it is an older one.
+    older: Option<(PathBuf, u32)>,
     /// A snapshot that cannot be read.
     unreadable: Option<PathBuf>,
     /// Segments that are given up, the first of them from some line on.
@@ -40,6 +46,8 @@ struct End {
     path: PathBuf,
     segment: u32,
     len: u64,
+    /// Whether the segment is of an older format, so that a new one has to follow.
+    older: bool,
     /// Whether the state is ahead of what the segment holds, so that a new one has to follow.
     behind: bool,
 }
@@ -64,11 +72,39 @@ pub fn read(
     loop_id: LoopId,
     loss: Loss,
 ) -> Result<Recovered, StoreError> {
-    match (find(dir, snapshot, loop_id, None), loss) {
+    let place = Place {
+        dir,
+        snapshot,
+        loop_id,
+        journals: migrate::JOURNAL,
+        snapshots: migrate::SNAPSHOT,
+    };
+    read_at(&place, loss)
+}
+
+/// Where to look, and in which formats.
+struct Place<'a> {
+    dir: &'a Path,
+    snapshot: &'a Path,
+    loop_id: LoopId,
+    journals: Chain,
+    snapshots: Chain,
+}
+
+fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
+    match (find(place, None), loss) {
         (Err(StoreError::Damaged { path, line, what }), Loss::Accept) => {
-            let mut found = find(dir, snapshot, loop_id, Some((&path, line)))?;
+            let mut found = match find(place, Some((&path, line))) {
+                // Nothing is left to go on from.
+                Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                    return Err(StoreError::Damaged { path, line, what });
+                }
+                found => found?,
+            };
             found.troubles.push(format!(
-                "journal {} is damaged at line {line} ({what}); what follows is given up, and kept in quarantine",
+                "falling back to record {}: journal {} is damaged at line {line} ({what}); what follows is lost to the \
+                 loop, and kept in {RALPH_DIR}/quarantine/",
+                found.state.seq,
                 path.display()
             ));
             Ok(found)
@@ -77,20 +113,23 @@ pub fn read(
     }
 }
 
-fn find(
-    dir: &Path,
-    snapshot: &Path,
-    loop_id: LoopId,
-    stop_at: Option<(&Path, usize)>,
-) -> Result<Recovered, StoreError> {
+fn find(place: &Place<'_>, stop_at: Option<(&Path, usize)>) -> Result<Recovered, StoreError> {
+    let Place { dir, snapshot, .. } = *place;
     let mut troubles = Vec::new();
-    let mut unreadable = None;
-    let base = match snapshot::read(snapshot) {
-        Ok(found) => found
-            .map(|found| found.state)
-            .filter(|state| state.loop_id == loop_id),
+    let (mut unreadable, mut older) = (None, None);
+    let base = match snapshot::read_as(place.snapshots, snapshot) {
+        Ok(found) => {
+            let found = found.filter(|found| found.state.loop_id == place.loop_id);
+            older = found
+                .as_ref()
+                .filter(|found| found.version < place.snapshots.latest())
+                .map(|found| (snapshot.to_owned(), found.version));
+            found.map(|found| found.state)
+        }
         Err(error @ StoreError::DamagedSnapshot { .. }) => {
-            troubles.push(format!("{error}; the journal has all that it held"));
+            troubles.push(format!(
+                "falling back to the journal: {error}; nothing is lost, and the file is kept in {RALPH_DIR}/quarantine/"
+            ));
             unreadable = Some(snapshot.to_owned());
             None
         }
@@ -102,9 +141,11 @@ fn find(
         Source::Journal
     };
     let segments = journal::segments(dir)?;
-    let first = first_to_read(&segments, base.as_ref());
+    let first = first_to_read(place.journals, &segments, base.as_ref());
     let mut tail = Tail {
+        formats: place.journals,
         state: base,
+        records: 0,
         troubles,
         end: None,
     };
@@ -119,14 +160,22 @@ fn find(
             Some(_) | None => tail.read(*segment, path, None)?,
         }
     }
-    let nothing = || StoreError::io("find a journal in", dir)(std::io::ErrorKind::NotFound.into());
+    let nothing = || StoreError::io("find a journal in", dir)(ErrorKind::NotFound.into());
     let (Some(state), Some(end)) = (tail.state, tail.end) else {
         return Err(nothing());
     };
+    if end.behind {
+        tail.troubles.push(format!(
+            "falling back to the snapshot: the journal ends before record {}, at which the snapshot stands; the state is whole",
+            state.seq
+        ));
+    }
     Ok(Recovered {
         state,
         source,
+        records: tail.records,
         troubles: tail.troubles,
+        older,
         unreadable,
         cut,
         end,
@@ -144,10 +193,14 @@ impl Recovered {
             mut state,
             source,
             end,
+            older,
             unreadable,
             cut,
             ..
         } = self;
+        if let Some((path, version)) = older {
+            keep_older(&path, version)?;
+        }
         if let Some(first) = cut.first() {
             // Its beginning is good.
             keep_copy(working_dir, first)?;
@@ -163,17 +216,26 @@ impl Recovered {
             journal.begin_segment(&mut state, now, after_loss)?;
         } else if end.behind {
             journal.begin_anew(working_dir, &mut state, now)?;
-        } else if !cut.is_empty() {
+        } else if end.older || !cut.is_empty() {
             journal.next_segment(&mut state, now)?;
         }
         Ok((journal, state))
     }
 }
 
+/// Keeps a snapshot of an older version under a name of its own: the next one is written in today's.
+fn keep_older(path: &Path, version: u32) -> Result<(), StoreError> {
+    let mut kept = path.as_os_str().to_owned();
+    kept.push(format!(".v{version}"));
+    std::fs::copy(path, &kept)
+        .map(drop)
+        .map_err(StoreError::io("keep", Path::new(&kept)))
+}
+
 /// Returns the place of the segment at which to begin: the last that cannot have a record behind `base` before it.
-fn first_to_read(segments: &[(u32, PathBuf)], base: Option<&State>) -> usize {
+fn first_to_read(formats: Chain, segments: &[(u32, PathBuf)], base: Option<&State>) -> usize {
     let holds_base = |path: &Path| {
-        let first = journal::first_record(path);
+        let first = journal::first_record(formats, path);
         match (first, base) {
             (Some(first), Some(base)) => first.seq <= base.seq.next() || is_after_loss(&first),
             // Every segment begins with the full state: the last one suffices.
@@ -200,7 +262,10 @@ fn is_after_loss(first: &Record) -> bool {
 
 /// The end of a journal as it is read.
 struct Tail {
+    formats: Chain,
     state: Option<State>,
+    /// How many records were read.
+    records: u64,
     troubles: Vec<String>,
     end: Option<End>,
 }
@@ -220,6 +285,7 @@ impl Tail {
         // The number of a record is that of its line, but for a constant.
         let mut offset = None;
         let mut last = None;
+        let mut format = self.formats.latest();
         for line in 1_u64.. {
             text.clear();
             let read = reader
@@ -231,10 +297,11 @@ impl Tail {
                 break;
             }
             len += read as u64;
-            if line == 1
-                && let Some(error) = journal::newer(path, &text)
-            {
-                return Err(error);
+            if line == 1 {
+                if let Some(error) = journal::newer(self.formats, path, &text) {
+                    return Err(error);
+                }
+                format = journal::format_of(&text).unwrap_or(format);
             }
             let known = self.state.as_ref().map_or(0, |state| state.seq.0);
             if let Some(seq) =
@@ -247,9 +314,10 @@ impl Tail {
             }
             match std::str::from_utf8(&text)
                 .map_err(|_| "it is not UTF-8".to_owned())
-                .and_then(journal::decode)
+                .and_then(|text| journal::decode_as(self.formats, format, text))
             {
                 Ok(record) => {
+                    self.records += 1;
                     offset.get_or_insert(i128::from(record.seq.0) - i128::from(line));
                     last = Some(record.seq.0);
                     // A gap is what a damaged line leaves; the line says more.
@@ -266,6 +334,7 @@ impl Tail {
             path: path.to_owned(),
             segment,
             len,
+            older: format < self.formats.latest(),
             behind,
         });
         Ok(())
@@ -288,7 +357,7 @@ impl Tail {
                 return Err(damage(path, &(line, what)));
             }
             self.troubles.push(format!(
-                "journal {} is damaged at line {line} ({what}); the snapshot has what it held",
+                "falling back to the snapshot: journal {} is damaged at line {line} ({what}); the snapshot has what it held",
                 path.display()
             ));
         }

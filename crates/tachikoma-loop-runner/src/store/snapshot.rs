@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tachikoma_core::{LoopId, LoopState, PastSession, PromptSource, Seq, State, Timestamp};
 
+use super::migrate::{self, Chain};
 use super::{StoreError, make_dir, private, sync_dir};
 
 /// The version that this program writes, and the newest it reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = migrate::SNAPSHOT.latest();
 
 /// How the file begins: whatever a newer version may have changed behind it, the version can be read first.
 const BEGINNING: &str = "{\n  \"version\": ";
@@ -258,22 +259,29 @@ impl Snapshot {
 /// # Errors
 /// It cannot be read, is damaged, or is newer than this version.
 pub fn read(path: &Path) -> Result<Option<Snapshot>, StoreError> {
+    read_as(migrate::SNAPSHOT, path)
+}
+
+/// Reads a snapshot of any version up to the newest; its version stays what it was.
+pub(super) fn read_as(formats: Chain, path: &Path) -> Result<Option<Snapshot>, StoreError> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StoreError::io("read", path)(error)),
     };
-    decode(&text).map(Some).map_err(|problem| match problem {
-        Problem::Newer(found) => StoreError::NewerSnapshot {
-            path: path.to_owned(),
-            found,
-            supported: VERSION,
-        },
-        Problem::Damaged(what) => StoreError::DamagedSnapshot {
-            path: path.to_owned(),
-            what,
-        },
-    })
+    decode(formats, &text)
+        .map(Some)
+        .map_err(|problem| match problem {
+            Problem::Newer(found) => StoreError::NewerSnapshot {
+                path: path.to_owned(),
+                found,
+                supported: formats.latest(),
+            },
+            Problem::Damaged(what) => StoreError::DamagedSnapshot {
+                path: path.to_owned(),
+                what,
+            },
+        })
 }
 
 enum Problem {
@@ -281,7 +289,7 @@ enum Problem {
     Damaged(String),
 }
 
-fn decode(bytes: &[u8]) -> Result<Snapshot, Problem> {
+fn decode(formats: Chain, bytes: &[u8]) -> Result<Snapshot, Problem> {
     let damaged = |what: &str| Problem::Damaged(what.to_owned());
     let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is not UTF-8"))?;
     let rest = text
@@ -293,7 +301,7 @@ fn decode(bytes: &[u8]) -> Result<Snapshot, Problem> {
     let version: u32 = digits
         .parse()
         .map_err(|_| damaged("its version is no number"))?;
-    if version > VERSION {
+    if version > formats.latest() {
         return Err(Problem::Newer(version));
     }
     let mark = "\"checksum\": \"";
@@ -312,7 +320,13 @@ fn decode(bytes: &[u8]) -> Result<Snapshot, Problem> {
     if found != format!("{:08x}", crc32c::crc32c(blank.as_bytes())) {
         return Err(damaged("its checksum does not match"));
     }
-    serde_json::from_str(text).map_err(|error| Problem::Damaged(error.to_string()))
+    let shapeless = |error: serde_json::Error| Problem::Damaged(error.to_string());
+    if version == formats.latest() {
+        return serde_json::from_str(text).map_err(shapeless);
+    }
+    let value = serde_json::from_str(text).map_err(shapeless)?;
+    let value = formats.upgrade(version, value).map_err(Problem::Damaged)?;
+    serde_json::from_value(value).map_err(shapeless)
 }
 
 fn whole(percent: f64) -> u8 {
@@ -375,23 +389,32 @@ mod tests {
         let text = Snapshot::of(&state(), Path::new("/w"), Timestamp::default())
             .encode()
             .into_bytes();
-        assert!(decode(&text).is_ok());
+        assert!(decode(migrate::SNAPSHOT, &text).is_ok());
         for at in 0..text.len() {
             let mut flipped = text.clone();
             flipped[at] ^= 1 << (at % 8);
-            assert!(decode(&flipped).is_err(), "flipped at {at}");
+            assert!(
+                decode(migrate::SNAPSHOT, &flipped).is_err(),
+                "flipped at {at}"
+            );
             let mut missing = text.clone();
             missing.remove(at);
-            assert!(decode(&missing).is_err(), "missing at {at}");
+            assert!(
+                decode(migrate::SNAPSHOT, &missing).is_err(),
+                "missing at {at}"
+            );
             let mut added = text.clone();
             added.insert(at, b' ');
-            assert!(decode(&added).is_err(), "added at {at}");
+            assert!(decode(migrate::SNAPSHOT, &added).is_err(), "added at {at}");
         }
     }
 
     #[test]
     fn a_newer_version_is_told_before_anything_else_is_read() {
         let text = "{\n  \"version\": 2,\n  \"shape\": [\"unheard of\"]";
-        assert!(matches!(decode(text.as_bytes()), Err(Problem::Newer(2))));
+        assert!(matches!(
+            decode(migrate::SNAPSHOT, text.as_bytes()),
+            Err(Problem::Newer(2))
+        ));
     }
 }

@@ -63,6 +63,7 @@ impl Place {
             guard: vec![example("guard").into_os_string()],
             demo: Vec::new(),
             runtime_dir: self.dir.path().join("r"),
+            temporary_dir: self.dir.path().join("t"),
             search_path: std::env::var_os("PATH"),
             adoption: Adoption::Marked,
             loss: Loss::Refuse,

@@ -1,6 +1,7 @@
 //! Drives real child processes through the public interface of the crate.
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
+mod formats;
 mod heal;
 mod heal_room;
 mod loop_child;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Exit, Input, IterationOutcome, IterationReport, LoopEvent, LoopState, LoopStats, Outcome,
-    Policy, RebootReason, Record, Seq, SessionNo, State, Status, Timestamp, Urgency, step,
+    Exit, Input, IterationOutcome, IterationReport, Launch, LoopEvent, LoopState, LoopStats,
+    Outcome, Policy, RebootReason, Record, Seq, SessionNo, State, Status, Timestamp, Urgency, step,
 };
 
 use super::stream;
@@ -208,6 +208,61 @@ fn a_signal_before_a_runner_takes_up_a_crashed_loop_ends_it_without_a_ladder() {
     insta::assert_snapshot!(play.told(), @"0.0 decline: AttemptCut(1 attempt 1), Stopped(stopped by SIGINT (Ctrl-C)) ! finish");
     play.hush().start();
     insta::assert_snapshot!(play.told(), @"0.0 start: Started(after signal), IterationStarted(1 attempt 2) ! launch");
+}
+
+#[test]
+fn a_runner_that_is_broken_ends_the_loop_as_it_is() {
+    let mut play = Play::up(Policy::default());
+    let broken = || Input::Broken {
+        reason: "a task panicked".to_owned(),
+    };
+    play.hush().input("broken", broken()).start();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 broken: AttemptCut(1 attempt 1), Error(a task panicked) ! finish
+    0.0 start: Started(after error), IterationStarted(1 attempt 2) ! launch
+    ");
+    play.launched().exited(0).hush().input("broken", broken());
+    insta::assert_snapshot!(play.told(), @"0.0 broken: Error(a task panicked) ! finish");
+}
+
+fn launch(hash: &str, settings: Option<&[(&str, &str)]>) -> Launch {
+    let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    Launch {
+        config_hash: hash.to_owned(),
+        settings: settings.map(|settings| settings.iter().map(owned).collect()),
+        ..Launch::default()
+    }
+}
+
+#[test]
+fn settings_that_changed_between_two_runs_are_named_key_by_key() {
+    let launches = [
+        launch("1", None),
+        launch("2", Some(&[("a", "1"), ("b", "2")])),
+        launch("2", Some(&[("a", "1"), ("b", "2")])),
+        launch("3", Some(&[("b", "3"), ("c", "4")])),
+        launch("4", Some(&[("b", "3"), ("c", "4")])),
+    ];
+    let mut play = Play::new(Policy::default());
+    for launch in launches {
+        let Input::Start { runner, .. } = play.start_input() else {
+            unreachable!("it starts");
+        };
+        play.input("start", Input::Start { launch, runner });
+        play.stop(Urgency::Kill).launched().killed(9);
+    }
+    let told = play.told();
+    let starts: Vec<&str> = told
+        .lines()
+        .filter(|line| line.contains("start:"))
+        .collect();
+    insta::assert_snapshot!(starts.join("\n"), @"
+    0.0 start: Started(new), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
+    0.0 start: Started(after operator), ConfigChanged(), IterationStarted(2 attempt 1) ! launch
+    0.0 start: Started(after operator), IterationStarted(3 attempt 1) ! launch
+    0.0 start: Started(after operator), ConfigChanged(a 1 to default; b 2 to 3; c default to 4), IterationStarted(4 attempt 1) ! launch
+    0.0 start: Started(after operator), ConfigChanged(), IterationStarted(5 attempt 1) ! launch
+    ");
 }
 
 #[test]

@@ -131,6 +131,7 @@ impl Audit {
             LoopEvent::Stopped { outcome, stats, .. } => self.ended(outcome, stats, "stopped"),
             LoopEvent::Error { outcome, stats } => self.ended(outcome, stats, "error"),
             LoopEvent::SegmentOpened { .. }
+            | LoopEvent::ConfigChanged { .. }
             | LoopEvent::WaitStarted { .. }
             | LoopEvent::SessionEnded { .. }
             | LoopEvent::AgentLaunched { .. }

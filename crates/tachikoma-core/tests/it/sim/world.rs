@@ -180,6 +180,7 @@ impl World {
             | Input::Command { .. }
             | Input::Shutdown { .. }
             | Input::Decline { .. }
+            | Input::Broken { .. }
             | Input::StoodStill { .. }
             | Input::Set { .. }
             | Input::Trouble { .. }
@@ -223,7 +224,11 @@ impl World {
 
     fn start_input(&self) -> Input {
         Input::Start {
-            launch: Launch::default(),
+            launch: Launch {
+                // The settings differ from one run to the next, or do not.
+                config_hash: (self.now % 2).to_string(),
+                ..Launch::default()
+            },
             runner: Runner {
                 pid: 1,
                 since: at(self.now),

@@ -6,16 +6,34 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{LoopEvent, Record, Seq, State, Timestamp};
 
 use super::{CRC_MARK, FORMAT, segment};
+use crate::store::migrate::{self, Chain};
 use crate::store::{StoreError, compressed};
 
+/// Reads a record of the format that is written today.
 pub(in crate::store) fn decode(line: &str) -> Result<Record, String> {
+    decode_as(migrate::JOURNAL, FORMAT, line)
+}
+
+/// Reads a record of any format up to the newest.
+pub(in crate::store) fn decode_as(
+    formats: Chain,
+    format: u32,
+    line: &str,
+) -> Result<Record, String> {
     let (body, tail) = line.rsplit_once(CRC_MARK).ok_or("it has no checksum")?;
     // As text: a number could be written in other ways, and one flipped bit makes a capital of a letter.
     let expected = format!("{:08x}\"}}", crc32c::crc32c(body.as_bytes()));
     if tail != expected {
         return Err("its checksum does not match".to_owned());
     }
-    serde_json::from_str(line).map_err(|error| format!("it is no record ({error})"))
+    let no_record = |error: serde_json::Error| format!("it is no record ({error})");
+    let record = if format == formats.latest() {
+        serde_json::from_str(line)
+    } else {
+        let value = serde_json::from_str(line).map_err(no_record)?;
+        serde_json::from_value(formats.upgrade(format, value)?)
+    };
+    record.map_err(no_record)
 }
 
 /// A journal as it was read.
@@ -25,6 +43,8 @@ pub(super) struct Replayed {
     /// The last segment.
     pub path: PathBuf,
     pub segment: u32,
+    /// The format of the last segment.
+    pub format: u32,
     /// The bytes of it that are whole records.
     pub len: u64,
 }
@@ -47,8 +67,9 @@ pub fn read_records(
     mut each: impl FnMut(Record),
 ) -> Result<(), StoreError> {
     let segments = segments(dir)?;
-    let begins_in_time =
-        |path: &Path| first_record(path).is_some_and(|first| first.seq <= after.next());
+    let begins_in_time = |path: &Path| {
+        first_record(migrate::JOURNAL, path).is_some_and(|first| first.seq <= after.next())
+    };
     let first = segments
         .iter()
         .rposition(|(_, path)| begins_in_time(path))
@@ -72,23 +93,25 @@ pub(in crate::store) fn seq_of(line: &[u8]) -> Option<u64> {
 }
 
 /// Reads the first record of a segment, if it is whole.
-pub(in crate::store) fn first_record(path: &Path) -> Option<Record> {
+pub(in crate::store) fn first_record(formats: Chain, path: &Path) -> Option<Record> {
     let mut line = String::new();
     compressed::open(path)
         .ok()?
         .content
         .read_line(&mut line)
         .ok()?;
-    decode(line.strip_suffix('\n')?).ok()
+    let line = line.strip_suffix('\n')?;
+    decode_as(formats, format_of(line.as_bytes())?, line).ok()
 }
 
 /// Returns the error that a first record of a newer format is.
-pub(in crate::store) fn newer(path: &Path, line: &[u8]) -> Option<StoreError> {
-    let found = format_of(line).filter(|found| *found > FORMAT)?;
+pub(in crate::store) fn newer(formats: Chain, path: &Path, line: &[u8]) -> Option<StoreError> {
+    let supported = formats.latest();
+    let found = format_of(line).filter(|found| *found > supported)?;
     Some(StoreError::Newer {
         path: path.to_owned(),
         found,
-        supported: FORMAT,
+        supported,
     })
 }
 
@@ -129,11 +152,12 @@ pub(in crate::store) fn replay(dir: &Path) -> Result<Replayed, StoreError> {
         return Err(segment::unfollowed(last));
     }
     let mut state: Option<State> = None;
-    let mut len = 0;
+    let (mut len, mut format) = (0, FORMAT);
     for (_, path) in &segments {
-        len = read_segment(path, Seq::default(), |line, record| {
+        let read = read_segment(path, Seq::default(), |line, record| {
             take_in(&mut state, path, line, &record)
         })?;
+        (len, format) = (read.len, read.format);
     }
     let state = state.ok_or_else(|| StoreError::Damaged {
         path: last.clone(),
@@ -144,8 +168,17 @@ pub(in crate::store) fn replay(dir: &Path) -> Result<Replayed, StoreError> {
         state,
         path: last,
         segment,
+        format,
         len,
     })
+}
+
+/// A segment as it was read.
+pub(in crate::store) struct ReadSegment {
+    /// The bytes of its whole records.
+    pub len: u64,
+    /// The format they are in.
+    pub format: u32,
 }
 
 pub(in crate::store) fn take_in(
@@ -184,17 +217,20 @@ pub(in crate::store) fn take_in(
     Ok(())
 }
 
-/// Reads whole records behind `after`, without a look at those up to it, and returns how many bytes all of them take.
-/// A last line without its end was never acknowledged: the runner died while it wrote.
-fn read_segment(
+/// Reads whole records behind `after`, without a look at those up to it. A last line without its end was never
+/// acknowledged: the runner died while it wrote.
+pub(in crate::store) fn read_segment(
     path: &Path,
     after: Seq,
     mut each: impl FnMut(usize, Record) -> Result<(), StoreError>,
-) -> Result<u64, StoreError> {
+) -> Result<ReadSegment, StoreError> {
     let opened = compressed::open(path).map_err(StoreError::io("open", path))?;
     let (path, mut reader) = (opened.path.as_path(), opened.content);
     let mut text = Vec::new();
-    let mut len = 0;
+    let mut whole = ReadSegment {
+        len: 0,
+        format: FORMAT,
+    };
     for line in 1.. {
         text.clear();
         let read = reader
@@ -204,18 +240,20 @@ fn read_segment(
             segment::check_end(path, line, read)?;
             break;
         }
-        if line == 1
-            && let Some(error) = newer(path, &text)
-        {
-            return Err(error);
+        if line == 1 {
+            if let Some(error) = newer(migrate::JOURNAL, path, &text) {
+                return Err(error);
+            }
+            // One that does not say is damaged, and that is found out next.
+            whole.format = format_of(&text).unwrap_or(FORMAT);
         }
-        len += read as u64;
+        whole.len += read as u64;
         if seq_of(&text).is_some_and(|seq| seq <= after.0) {
             continue;
         }
         let record = std::str::from_utf8(&text)
             .map_err(|_| "it is not UTF-8".to_owned())
-            .and_then(decode)
+            .and_then(|text| decode_as(migrate::JOURNAL, whole.format, text))
             .map_err(|what| StoreError::Damaged {
                 path: path.to_owned(),
                 line,
@@ -223,7 +261,7 @@ fn read_segment(
             })?;
         each(line, record)?;
     }
-    Ok(len)
+    Ok(whole)
 }
 
 /// Returns the format that the first record of a segment names, whatever else a newer version may have put there.

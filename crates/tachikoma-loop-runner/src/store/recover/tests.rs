@@ -212,3 +212,63 @@ fn a_snapshot_of_another_loop_is_none() {
         .unwrap();
     assert_eq!(place.read(Loss::Refuse).unwrap().state, place.state);
 }
+
+/// What a step of tomorrow may do: here it only leaves a trace in what it led on.
+fn leave_a_trace(mut value: serde_json::Value) -> Result<serde_json::Value, String> {
+    let launch = &mut value["event"]["launch"]["agent"];
+    if launch.is_string() {
+        *launch = "led on".into();
+    }
+    let state = &mut value["state"]["custom"];
+    if state.is_object() {
+        state["trace"] = 1.into();
+    }
+    Ok(value)
+}
+
+const TOMORROW: Chain = Chain::new(&[leave_a_trace]);
+
+#[test]
+fn an_older_journal_is_led_on_and_stays_as_it_is() {
+    let there = Place::new();
+    std::fs::remove_file(there.snapshot()).unwrap();
+    let before = std::fs::read(there.journal()).unwrap();
+    let (dir, snapshot) = (there.dir.path().join("l"), there.snapshot());
+    let place = super::Place {
+        dir: &dir,
+        snapshot: &snapshot,
+        loop_id: LoopId::from_u128(1),
+        journals: TOMORROW,
+        snapshots: TOMORROW,
+    };
+    let found = read_at(&place, Loss::Refuse).unwrap();
+    assert_eq!(found.state.launch.agent, "led on");
+    assert_eq!(found.state.seq, there.state.seq);
+
+    // Nothing of today's is written behind records of yesterday's.
+    let (_journal, state) = found.open(&dir, there.dir.path()).unwrap();
+    assert_eq!(std::fs::read(there.journal()).unwrap(), before);
+    assert_eq!(journal::segments(&dir).unwrap().len(), 2);
+    assert_eq!(state.seq, there.state.seq.next());
+}
+
+#[test]
+fn an_older_snapshot_is_led_on_and_kept() {
+    let there = Place::new();
+    let before = std::fs::read(there.snapshot()).unwrap();
+    let (dir, snapshot) = (there.dir.path().join("l"), there.snapshot());
+    let place = super::Place {
+        dir: &dir,
+        snapshot: &snapshot,
+        loop_id: LoopId::from_u128(1),
+        journals: migrate::JOURNAL,
+        snapshots: TOMORROW,
+    };
+    let found = read_at(&place, Loss::Refuse).unwrap();
+    assert_eq!(found.source, Source::Snapshot);
+    assert_eq!(found.state.custom["trace"], 1);
+    found.open(&dir, there.dir.path()).unwrap();
+    let mut kept = snapshot.into_os_string();
+    kept.push(".v1");
+    assert_eq!(std::fs::read(kept).unwrap(), before);
+}

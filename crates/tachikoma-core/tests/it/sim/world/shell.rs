@@ -23,6 +23,7 @@ impl World {
             | Input::Agent { .. }
             | Input::Renewed { .. }
             | Input::Decline { .. }
+            | Input::Broken { .. }
             | Input::StoodStill { .. }
             | Input::Set { .. }
             | Input::Trouble { .. }
@@ -165,6 +166,7 @@ impl World {
             | Input::Shutdown { .. }
             | Input::Renewed { .. }
             | Input::Decline { .. }
+            | Input::Broken { .. }
             | Input::StoodStill { .. }
             | Input::Set { .. }
             | Input::Trouble { .. }

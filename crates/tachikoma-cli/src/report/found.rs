@@ -1,0 +1,74 @@
+//! What is said when a loop is taken up: what was found, what follows and why, before anything is done.
+
+use tachikoma_core::{Phase, State};
+use tachikoma_loop_runner::store::recover::Source;
+use tachikoma_loop_runner::{Basis, Found};
+
+use crate::sanitise::sanitise;
+
+/// Says which loop is resumed, from where and how; nothing where none is. `limit` is the most iterations it may have, 0
+/// for no limit.
+pub fn resuming(found: &Found, state: &State, basis: &Basis, limit: u32) -> Option<String> {
+    let (iteration, attempt) = (state.iteration, state.attempt);
+    let (how, ended) = match found {
+        Found::Nothing => return None,
+        Found::Interrupted { leftovers, .. } => {
+            let ended = match leftovers {
+                0 => String::new(),
+                count => format!("; {count} processes that its runner left behind are ended"),
+            };
+            let at = match iteration {
+                0 => "before its first iteration".to_owned(),
+                1.. => format!("at iteration {iteration}, attempt {attempt}"),
+            };
+            (format!("interrupted {at}"), ended)
+        }
+        Found::Ended { outcome } => {
+            let outcome = sanitise(&outcome.to_string()).into_owned();
+            (
+                format!("ended at iteration {iteration} ({outcome})"),
+                String::new(),
+            )
+        }
+    };
+    Some(format!(
+        "resuming {}, {how}: {}; the state is from {}{ended}",
+        state.loop_id,
+        next(state, limit),
+        basis_text(basis)
+    ))
+}
+
+/// What the loop does first.
+fn next(state: &State, limit: u32) -> String {
+    match &state.phase {
+        Phase::Paused { .. } => "it is still paused, and `tachikoma resume` goes on".to_owned(),
+        Phase::Working { .. } => {
+            format!("the iteration is repeated as attempt {}", state.attempt + 1)
+        }
+        Phase::Waiting { wait } => format!("its wait ({}) goes on", wait.reason),
+        Phase::Rebooting { .. } => "its reboot is done again".to_owned(),
+        Phase::Idle | Phase::Ended { .. } if limit != 0 && state.next_iteration() > limit => {
+            format!("its limit of {limit} iterations still holds")
+        }
+        Phase::Idle | Phase::Ended { .. } if state.cut => {
+            let (iteration, attempt) = (state.next_iteration(), state.attempt + 1);
+            format!("iteration {iteration} is repeated as attempt {attempt}")
+        }
+        Phase::Idle | Phase::Ended { .. } => {
+            format!("iteration {} is next", state.next_iteration())
+        }
+    }
+}
+
+fn basis_text(basis: &Basis) -> String {
+    let records = |count: u64| match count {
+        1 => "1 record".to_owned(),
+        count => format!("{count} records"),
+    };
+    match (basis.source, basis.records) {
+        (Some(Source::Snapshot), 0) => "the snapshot".to_owned(),
+        (Some(Source::Snapshot), count) => format!("the snapshot and {} behind it", records(count)),
+        (Some(Source::Journal) | None, count) => format!("the journal ({})", records(count)),
+    }
+}

@@ -1,0 +1,415 @@
+//! What `run` says where it finds a loop: it resumes it, falls back to what is left of it, or refuses.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use insta::assert_snapshot;
+use serde_json::Value;
+use tachikoma_testkit::{Ran, Scratch};
+
+use crate::support::{
+    await_events, events, files, journal, kill, loops, run, shown, start_busy, status, tachikoma,
+    with_history,
+};
+
+/// The words of a run that goes on for one more iteration.
+const ONE_MORE: [&str; 8] = [
+    "run",
+    "--quiet",
+    "--delay",
+    "0s",
+    "--max-iterations",
+    "2",
+    "--",
+    "true",
+];
+
+fn snapshot(scratch: &Scratch) -> PathBuf {
+    scratch.path().join(".ralph/state.json")
+}
+
+fn damage(path: &Path, from: &str, to: &str) -> Vec<u8> {
+    let text = fs::read_to_string(path).expect("it is ours");
+    assert!(text.contains(from), "{text}");
+    let damaged = text.replacen(from, to, 1).into_bytes();
+    fs::write(path, &damaged).expect("it is ours");
+    damaged
+}
+
+/// What lies in the quarantine, by name.
+fn quarantined(scratch: &Scratch) -> Vec<(String, Vec<u8>)> {
+    let found = files(&scratch.path().join(".ralph/quarantine"));
+    let name = |path: &Path| {
+        path.file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    };
+    found
+        .into_iter()
+        .map(|(path, bytes)| (name(&path), bytes))
+        .collect()
+}
+
+#[track_caller]
+fn all_records(ran: &Ran) -> Vec<Value> {
+    let lines = ran.stdout.lines();
+    let records: Vec<Value> = lines
+        .map(|line| serde_json::from_str(line).expect("a record"))
+        .collect();
+    assert!(records.iter().all(|record| record["seq"].is_u64()));
+    records
+}
+
+#[test]
+fn resuming_is_said_beside_the_records() {
+    let scratch = Scratch::new();
+    kill(&scratch, start_busy(&scratch, &["--max-iterations", "1"]));
+    let ran = tachikoma(&scratch).run(["run", "--json", "--", "true"]);
+    let records = all_records(&ran);
+    assert_eq!(records[0]["event"]["type"], "started");
+    assert_eq!(records[0]["event"]["resumption"]["kind"], "after_crash");
+    let stderr = shown(&ran);
+    let stderr = stderr.split("--- stderr").nth(1).expect("it is shown");
+    assert_snapshot!(stderr, @r#"
+    resuming [LOOP], interrupted at iteration 1, attempt 1: the iteration is repeated as attempt 2; the state is from [SOURCE]
+    note: `agents.command.program` is ["true"] now; it was ["sh", "-c", "exec sleep 600"]
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    "#);
+}
+
+#[test]
+fn a_snapshot_that_is_damaged_is_fallen_back_from() {
+    let scratch = with_history();
+    let before = status(&scratch);
+    let damaged = damage(&snapshot(&scratch), "\"execution_ms\"", "\"execution_mz\"");
+    let ran = tachikoma(&scratch).run(ONE_MORE);
+    assert_snapshot!(shown(&ran), @r#"
+    exit: 3
+    --- stdout
+    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
+    --- stderr
+    resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
+    note: `iteration_delay` is "0s" now; it was the default
+    note: `max_iterations` is 2 now; it was 1
+    warning: falling back to the journal: snapshot [DIR]/.ralph/state.json is damaged: its checksum does not match; nothing is lost, and the file is kept in .ralph/quarantine/
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    "#);
+    let after = status(&scratch);
+    assert_eq!(after["loop_id"], before["loop_id"]);
+    assert_eq!(after["iteration"], 2);
+    assert_eq!(
+        quarantined(&scratch),
+        [("state.json.1".to_owned(), damaged)]
+    );
+}
+
+#[test]
+fn damage_before_the_snapshot_is_fallen_back_from() {
+    let scratch = with_history();
+    damage(&journal(&scratch), "{\"seq\":2,", "{\"sez\":2,");
+    let ran = tachikoma(&scratch).run(ONE_MORE);
+    assert_snapshot!(shown(&ran), @r#"
+    exit: 3
+    --- stdout
+    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
+    --- stderr
+    resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
+    note: `iteration_delay` is "0s" now; it was the default
+    note: `max_iterations` is 2 now; it was 1
+    warning: falling back to the snapshot: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 2 (its checksum does not match); the snapshot has what it held
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    "#);
+    assert_eq!(status(&scratch)["iteration"], 2);
+}
+
+#[test]
+fn a_journal_that_ends_before_the_snapshot_is_fallen_back_from() {
+    let scratch = with_history();
+    let path = journal(&scratch);
+    let text = fs::read_to_string(&path).expect("it is ours");
+    let cut = text.trim_end().rfind('\n').expect("it has lines") + 1;
+    fs::write(&path, &text[..cut]).expect("it is ours");
+    let ran = tachikoma(&scratch).run(ONE_MORE);
+    assert_snapshot!(shown(&ran), @r#"
+    exit: 3
+    --- stdout
+    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
+    --- stderr
+    resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
+    note: `iteration_delay` is "0s" now; it was the default
+    note: `max_iterations` is 2 now; it was 1
+    warning: falling back to the snapshot: the journal ends before record 7, at which the snapshot stands; the state is whole
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    "#);
+    assert_eq!(status(&scratch)["iteration"], 2);
+}
+
+#[test]
+fn a_loss_that_is_accepted_is_named() {
+    let scratch = with_history();
+    fs::remove_file(snapshot(&scratch)).expect("it is ours");
+    let damaged = damage(
+        &journal(&scratch),
+        "\"iteration_started\"",
+        "\"iteration_star7ed\"",
+    );
+    let mut words = ONE_MORE.to_vec();
+    words.insert(1, "--accept-loss");
+    let ran = tachikoma(&scratch).run(words);
+    assert_snapshot!(shown(&ran), @r#"
+    exit: 3
+    --- stdout
+    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
+    --- stderr
+    resuming [LOOP], interrupted before its first iteration: iteration 1 is next; the state is from [SOURCE]
+    note: `iteration_delay` is "0s" now; it was the default
+    note: `max_iterations` is 2 now; it was 1
+    warning: falling back to record 3: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 4 (its checksum does not match); what follows is lost to the loop, and kept in .ralph/quarantine/
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    "#);
+    let kept = [("journal-0001.jsonl.1".to_owned(), damaged)];
+    assert_eq!(quarantined(&scratch), kept);
+    let ran = tachikoma(&scratch).run(["events"]);
+    assert!(
+        ran.stdout
+            .contains("warning: falling back to record 3: journal"),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn where_nothing_is_left_to_accept_it_is_refused_all_the_same() {
+    let scratch = with_history();
+    fs::remove_file(snapshot(&scratch)).expect("it is ours");
+    damage(
+        &journal(&scratch),
+        "\"segment_opened\"",
+        "\"segment_op7ned\"",
+    );
+    let before = files(&scratch.path().join(".ralph"));
+    let ran = tachikoma(&scratch).run(["run", "--accept-loss"]);
+    assert_snapshot!(shown(&ran), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 1: its checksum does not match
+    hint: nothing was changed, and nothing before that line can be gone on from: restore the file, or `tachikoma run --new` begins a new loop beside it
+    ");
+    assert_eq!(files(&scratch.path().join(".ralph")), before);
+}
+
+/// Refused, and nothing is touched.
+#[track_caller]
+fn refused(scratch: &Scratch) -> String {
+    let before = files(&scratch.path().join(".ralph"));
+    let ran = tachikoma(scratch).run(["run"]);
+    assert_eq!(
+        files(&scratch.path().join(".ralph")),
+        before,
+        "{}",
+        ran.snapshot()
+    );
+    shown(&ran)
+}
+
+#[test]
+fn a_snapshot_of_a_newer_version_is_refused() {
+    let scratch = with_history();
+    damage(&snapshot(&scratch), "\"version\": 1", "\"version\": 2");
+    assert_snapshot!(refused(&scratch), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: refusing to resume: snapshot [DIR]/.ralph/state.json has version 2; this version reads up to 1
+    hint: nothing was changed; use the version that wrote it, or `tachikoma run --new` begins a new loop beside it
+    ");
+}
+
+#[test]
+fn a_gap_behind_the_snapshot_is_refused() {
+    let scratch = Scratch::new();
+    let script = "[ $TACHIKOMA_ITERATION = 2 ] && exec sleep 600; true";
+    let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "9"], script));
+    await_events(&scratch, "agent_launched", 2);
+    assert_eq!(tachikoma(&scratch).run(["pause"]).code(), Some(0));
+    kill(&scratch, live);
+    // The record of the launch, behind the snapshot, and before that of the pause.
+    let path = journal(&scratch);
+    let text = fs::read_to_string(&path).expect("it is ours");
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    assert!(lines[lines.len() - 2].contains("agent_launched"), "{text}");
+    let mut gapped = lines.clone();
+    gapped.remove(lines.len() - 2);
+    fs::write(&path, gapped.concat()).expect("it is ours");
+    assert_snapshot!(refused(&scratch), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 8: record 9 follows record 7
+    hint: nothing was changed; `tachikoma run --accept-loss` goes on from record 7 (iteration 2) and keeps what follows in `.ralph/quarantine/`, `--new` begins a new loop beside it
+    ");
+}
+
+#[test]
+fn settings_that_changed_are_named_recorded_and_applied() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "max_iterations = 1\n[agents.command]\nprogram = [\"true\"]\nenv = { TOKEN = \"first-key\" }\n[agent]\nname = \"command\"\n",
+    );
+    scratch.write("prompt.md", "go\n");
+    assert_eq!(tachikoma(&scratch).run(["run"]).code(), Some(3));
+    let same = tachikoma(&scratch).run(["run", "--quiet"]);
+    assert_eq!(
+        events(&scratch, "config_changed").len(),
+        0,
+        "{}",
+        same.stderr
+    );
+
+    scratch.write(
+        "tachikoma.toml",
+        "max_iterations = 2\niteration_delay = \"1ms\"\n[agents.command]\nprogram = [\"true\"]\nenv = { TOKEN = \"second-key\", OTHER = \"x\" }\n[agent]\nname = \"command\"\n",
+    );
+    let ran = tachikoma(&scratch).run(["run"]);
+    assert_snapshot!(shown(&ran), @r#"
+    exit: 3
+    --- stdout
+    tachikoma 0.1.0: agent command (`true`), with your own rights: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] goes on: agent command, containment [HELD]
+    `agents.command.env.OTHER` is "***" now; it was the default
+    `iteration_delay` is "1ms" now; it was the default
+    `max_iterations` is 2 now; it was 1
+    iteration 2 (session 1)
+    iteration 2 succeeded after [DURATION]
+    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
+    --- stderr
+    resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    "#);
+    assert_eq!(status(&scratch)["iteration"], 2, "they are applied");
+    let changed = events(&scratch, "config_changed");
+    assert_eq!(changed.len(), 1);
+    assert_snapshot!(changed[0]["changes"], @r#"[{"from":null,"key":"agents.command.env.OTHER","to":"\"***\""},{"from":null,"key":"iteration_delay","to":"\"1ms\""},{"from":"1","key":"max_iterations","to":"2"}]"#);
+    let all = fs::read_to_string(journal(&scratch)).expect("it is ours");
+    assert!(
+        !all.contains("first-key") && !all.contains("second-key"),
+        "secrets stay secret"
+    );
+}
+
+#[test]
+fn of_many_changed_settings_the_first_are_named() {
+    let scratch = with_history();
+    let text: String = ["first_output", "silence", "tool", "session", "graceful"]
+        .iter()
+        .map(|name| format!("{name}_timeout = \"7m\"\n"))
+        .collect();
+    let long = "x".repeat(200);
+    scratch.write(
+        "tachikoma.toml",
+        format!(
+            "context_redline_percent = 50\nprompt_path = \"{long}\"\n[session]\n{text}result_grace = \"7m\"\ntranscripts_kept = 7\n"
+        ),
+    );
+    let words = ["run", "--quiet", "--prompt-text", "go", "--", "true"];
+    let ran = tachikoma(&scratch).run(words);
+    assert_snapshot!(shown(&ran), @r#"
+    exit: 3
+    --- stdout
+    completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION] of work)
+    --- stderr
+    resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): its limit of 1 iterations still holds; the state is from [SOURCE]
+    note: `context_redline_percent` is 50 now; it was the default
+    note: `prompt_path` is "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... now; it was the default
+    note: `session.first_output_timeout` is "7m" now; it was the default
+    note: `session.graceful_timeout` is "7m" now; it was the default
+    note: `session.result_grace` is "7m" now; it was the default
+    note: `session.session_timeout` is "7m" now; it was the default
+    note: `session.silence_timeout` is "7m" now; it was the default
+    note: `session.tool_timeout` is "7m" now; it was the default
+    note: more settings have changed: 1
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    "#);
+}
+
+/// A loop that an earlier version left, killed at work in its fourteenth iteration.
+fn of_format_1() -> Scratch {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let data = data.join("../tachikoma-loop-runner/tests/data/formats");
+    let scratch = Scratch::new();
+    let dir = ".ralph/loops/loop_5f10b65a-e591-4cb0-99fd-21b119471eb7/";
+    let copy = |from: &str, to: String| {
+        scratch.write(to, fs::read(data.join(from)).expect("it is there"));
+    };
+    for name in ["journal-0001.jsonl.zst", "journal-0002.jsonl"] {
+        copy(&format!("journal-1/{name}"), format!("{dir}{name}"));
+    }
+    copy("snapshot-1/state.json", ".ralph/state.json".to_owned());
+    scratch.write("prompt.md", "go\n");
+    scratch.write("s.sh", "exit 0\n");
+    scratch
+}
+
+#[test]
+fn a_loop_of_an_earlier_version_goes_on() {
+    let scratch = of_format_1();
+    let words = ["run", "--max-iterations", "15"];
+    let ran = tachikoma(&scratch).run(words);
+    assert_snapshot!(shown(&ran), @"
+    exit: 3
+    --- stdout
+    tachikoma 0.1.0: agent command (`sh s.sh`), with your own rights: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] goes on: agent command, containment [HELD]
+    the settings differ from those of the last run in what it did not record
+    iteration 14, attempt 1, was cut by the death of its runner and is repeated
+    iteration 14 (session 3), attempt 2
+    iteration 14 succeeded after [DURATION]
+    iteration 15 (session 3)
+    iteration 15 succeeded after [DURATION]
+    completed: the limit of 15 iterations is reached (15 iterations, 8 succeeded, 2 failed, 2 handed over, 1 skipped, 2 interrupted, 2 reboots, [DURATION] of work)
+    --- stderr
+    resuming [LOOP], interrupted at iteration 14, attempt 1: the iteration is repeated as attempt 2; the state is from [SOURCE]
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    ");
+    assert_eq!(loops(&scratch).len(), 1);
+    assert_eq!(status(&scratch)["stats"]["iterations"], 15);
+}
+
+#[test]
+fn relative_paths_are_those_of_the_working_directory() {
+    let scratch = Scratch::new();
+    scratch.write("work/task.md", "go\n");
+    scratch.write(
+        "tachikoma.toml",
+        "working_dir = \"work\"\nprompt_path = \"task.md\"\n[state]\nstate_path = \".ralph/other.json\"\n",
+    );
+    for limit in ["1", "2"] {
+        let words = [
+            "run",
+            "--delay",
+            "0s",
+            "--max-iterations",
+            limit,
+            "--",
+            "true",
+        ];
+        let ran = tachikoma(&scratch).run(words);
+        assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    }
+    assert!(!scratch.path().join(".ralph").exists());
+    let saved: Value = serde_json::from_str(&scratch.read("work/.ralph/other.json")).expect("JSON");
+    assert_eq!(saved["core"]["iteration"], 2, "the second run went on");
+    assert_eq!(saved["core"]["prompt_path"], "task.md");
+    let work = scratch
+        .path()
+        .join("work")
+        .canonicalize()
+        .expect("it is ours");
+    assert_eq!(saved["core"]["working_dir"], work.to_str().expect("UTF-8"));
+    assert_ne!(saved["core"]["config_hash"], "");
+}

@@ -1,0 +1,166 @@
+//! `state.enabled = false`: the loop works in full, and nothing of it is left.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use insta::assert_snapshot;
+use tachikoma_testkit::{Scratch, Tool, await_until};
+
+use crate::support::{BUSY, SOON, files, kill, loops, run, shown, status, tachikoma, with_history};
+
+const UNKEPT: &str = "[state]\nenabled = false\n";
+
+/// The binary with a temporary directory of its own.
+fn unkept(scratch: &Scratch) -> Tool<'_> {
+    scratch.write("tachikoma.toml", UNKEPT);
+    let temporary = scratch.home().join("tmp");
+    fs::create_dir_all(&temporary).expect("it is ours");
+    tachikoma(scratch).env("TMPDIR", temporary)
+}
+
+/// What is in the temporary directory.
+fn stores(scratch: &Scratch) -> Vec<PathBuf> {
+    let user = fs::read_dir(scratch.home().join("tmp")).expect("it is ours");
+    let below = user
+        .flatten()
+        .filter_map(|dir| fs::read_dir(dir.path()).ok());
+    below
+        .flatten()
+        .flatten()
+        .map(|store| store.path())
+        .collect()
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_loop_runs_to_its_end_and_leaves_nothing() {
+    let scratch = Scratch::new();
+    let script = "echo $TACHIKOMA_ITERATION; [ $TACHIKOMA_ITERATION = 2 ] && exit 1; true";
+    let ran = unkept(&scratch).run(run(&["--max-iterations", "3"], script));
+    let user = format!("tachikoma-{}/", rustix::process::geteuid().as_raw());
+    let shown = shown(&ran).replace(&user, "[USER]/");
+    assert_snapshot!(shown, @"
+    exit: 3
+    --- stdout
+    tachikoma 0.1.0: agent command (`sh -c echo $TACHIKOMA_ITERATION; [ $TACHIKOMA_ITERATION = 2 ] && exit 1; true`), with your own rights: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] starts: agent command, containment [HELD]
+    iteration 1 (session 1)
+      | 1
+    iteration 1 succeeded after [DURATION]
+    iteration 2 (session 1)
+      | 2
+    iteration 2 failed after [DURATION]: the agent ended with exit 1
+    waits [DURATION] because of the failure
+    iteration 3 (session 1)
+      | 3
+    iteration 3 succeeded after [DURATION]
+    completed: the limit of 3 iterations is reached (3 iterations, 2 succeeded, 1 failed, [DURATION] of work)
+    --- stderr
+    note: `state.enabled` is false: this loop cannot be resumed; its journal is in [HOME]/tmp/[USER]/[LOOP], and gone at its end
+    hint: nothing of this loop is kept (`state.enabled`); `tachikoma run` begins a new one
+    ");
+    assert_eq!(stores(&scratch), Vec::<PathBuf>::new());
+    assert_eq!(
+        names(&scratch.path().join(".ralph")),
+        [".gitignore", "lock"]
+    );
+    assert_eq!(status(&scratch)["loop_id"], serde_json::Value::Null);
+
+    // And none goes on.
+    let ran = unkept(&scratch).run(run(&["--max-iterations", "1", "--json"], "true"));
+    assert!(
+        ran.stdout.contains("\"resumption\":{\"kind\":\"new\"}"),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn a_live_one_answers_as_any_other() {
+    let scratch = Scratch::new();
+    let tool = unkept(&scratch);
+    let live = tool.spawn(run(&[], &format!("echo hello; {BUSY}")));
+    await_until("the agent to speak", SOON, || {
+        live.stdout().contains("| hello")
+    });
+    let below = scratch.path().join("below");
+    fs::create_dir(&below).expect("it is ours");
+
+    let status = unkept(&scratch).in_dir("below").run(["status", "--json"]);
+    let status = status.json();
+    assert_eq!(
+        (&status["state"], &status["iteration"]),
+        (&"running".into(), &1.into())
+    );
+    let events = tool.run(["events"]);
+    assert!(
+        events.stdout.contains("iteration 1 (session 1)"),
+        "{}",
+        events.snapshot()
+    );
+    let logs = tool.run(["logs"]);
+    assert_eq!(logs.stdout, "hello\n", "{}", logs.snapshot());
+    let second = tool.run(run(&[], "true"));
+    assert!(
+        second.stderr.contains("another runner works in"),
+        "{}",
+        second.snapshot()
+    );
+    assert_eq!(
+        stores(&scratch).len(),
+        1,
+        "a second runner leaves the first one's store alone"
+    );
+
+    assert_eq!(tool.run(["stop"]).code(), Some(0));
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    assert_eq!(stores(&scratch), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn what_a_killed_runner_leaves_goes_at_the_next_start() {
+    let scratch = Scratch::new();
+    let tool = unkept(&scratch);
+    let live = tool.spawn(run(&[], &format!("touch up; {BUSY}")));
+    await_until("the agent", SOON, || scratch.path().join("up").exists());
+    let left = stores(&scratch);
+    assert_eq!(left.len(), 1);
+    kill(&scratch, live);
+    assert_eq!(stores(&scratch), left, "nobody is left to clean up");
+
+    let ran = tool.run(run(&["--json", "--max-iterations", "1"], "true"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert!(
+        ran.stdout.contains("\"resumption\":{\"kind\":\"new\"}"),
+        "{}",
+        ran.stdout
+    );
+    assert_eq!(stores(&scratch), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_loop_that_is_kept_is_neither_resumed_nor_touched() {
+    let scratch = with_history();
+    let kept = status(&scratch)["loop_id"].clone();
+    let before = files(&scratch.path().join(".ralph"));
+    let ran = unkept(&scratch).run(run(&["--max-iterations", "1"], "true"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert!(!ran.stderr.contains("resuming"), "{}", ran.stderr);
+    assert_eq!(files(&scratch.path().join(".ralph")), before);
+    assert_eq!(loops(&scratch).len(), 1);
+
+    fs::remove_file(scratch.path().join("tachikoma.toml")).expect("it is ours");
+    let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2", "--delay", "0s"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(status(&scratch)["loop_id"], kept);
+    assert_eq!(status(&scratch)["iteration"], 2);
+}

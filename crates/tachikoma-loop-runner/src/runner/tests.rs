@@ -1,0 +1,70 @@
+//! A part of the runner that breaks: the loop ends with an error that names it, instead of waiting for its word.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tachikoma_core::{Input, Launch, LoopEvent, Outcome, PromptSource, Seq};
+
+use super::LoopRunner;
+use crate::config::{DISK_FULL_TIMEOUT, LoopConfig};
+use crate::process::Adoption;
+use crate::session::process::LiveLaunch;
+use crate::settings::{AgentName, Settings};
+use crate::store::recover::Loss;
+use crate::store::{journal, loops};
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn config(dir: &Path) -> LoopConfig {
+    let mut settings = Settings::default();
+    settings.agent.name = AgentName::Command;
+    settings.agents.command.program = vec!["true".to_owned()];
+    let text = "work".to_owned();
+    LoopConfig {
+        settings,
+        working_dir: dir.to_owned(),
+        launch: Launch {
+            prompt: PromptSource::Text { text },
+            ..Launch::default()
+        },
+        new_loop: false,
+        guard: Vec::new(),
+        demo: Vec::new(),
+        runtime_dir: dir.join("r"),
+        temporary_dir: dir.join("t"),
+        search_path: std::env::var_os("PATH"),
+        adoption: Adoption::Marked,
+        loss: Loss::Refuse,
+        cgroup: false,
+        disk_full_timeout: DISK_FULL_TIMEOUT,
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_panics_ends_the_loop_with_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut runner = LoopRunner::open(config(dir.path())).await.unwrap();
+    runner.launch = Some(LiveLaunch::with_reader(async { panic!("out of ink") }));
+    let input = tokio::time::timeout(SOON, runner.next_input()).await;
+    let input = input.expect("nobody waits for its word").unwrap();
+    assert!(matches!(input, Input::Broken { .. }), "{input:?}");
+    runner.take(input).await.unwrap();
+    let reason = match runner.state().outcome() {
+        Some(Outcome::Error { reason }) => reason.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert!(
+        reason.starts_with("the runner's reader of the agent's output panicked (out of ink)"),
+        "{reason}"
+    );
+
+    // It is written down, and a new runner finds it.
+    let loop_id = runner.state().loop_id;
+    runner.close().await;
+    let mut ends = 0;
+    journal::read_records(&loops::dir(dir.path(), loop_id), Seq(0), |record| {
+        ends += usize::from(matches!(record.event, LoopEvent::Error { .. }));
+    })
+    .unwrap();
+    assert_eq!(ends, 1);
+}

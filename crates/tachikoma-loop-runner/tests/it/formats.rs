@@ -1,0 +1,210 @@
+//! Every format that was ever written is still read: files that programs of their time have written, in
+//! `tests/data/formats/`. They are never changed; a new format adds its own.
+//!
+//! `journal-N/` is a loop that was killed at work, with an accepted loss and a compressed segment; `events.jsonl` beside it
+//! has one event of each type at least. `snapshot-N/` is its snapshot, one record before the end.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tachikoma_core::{LoopEvent, Phase, Seq, State};
+use tachikoma_loop_runner::store::journal::{self, FORMAT};
+use tachikoma_loop_runner::store::recover::{self, Loss, Recovered, Source};
+use tachikoma_loop_runner::store::snapshot::{self, VERSION};
+
+fn data(name: &str) -> PathBuf {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/formats");
+    data.join(name)
+}
+
+/// Copies the journal and the snapshot of a format to where they can be written to.
+fn unpack(journal: u32, version: u32) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let from = data(&format!("journal-{journal}"));
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, dir.path().join(path.file_name().unwrap())).unwrap();
+    }
+    let snapshot = data(&format!("snapshot-{version}")).join("state.json");
+    fs::copy(snapshot, dir.path().join("state.json")).unwrap();
+    dir
+}
+
+fn read(dir: &Path) -> Recovered {
+    let path = dir.join("state.json");
+    let loop_id = snapshot::read(&path).unwrap().unwrap().loop_id;
+    recover::read(dir, &path, loop_id, Loss::Refuse).unwrap()
+}
+
+/// Adds the records of a journal up.
+fn fold(dir: &Path, up_to: Seq) -> State {
+    let mut state = None;
+    journal::read_records(dir, Seq(0), |record| {
+        if let LoopEvent::SegmentOpened { state: full, .. } = &record.event {
+            state.get_or_insert_with(|| (**full).clone());
+        }
+        if record.seq <= up_to {
+            state.as_mut().unwrap().apply(&record);
+        }
+    })
+    .unwrap();
+    state.unwrap()
+}
+
+#[test]
+fn every_format_has_its_files() {
+    for format in 1..=FORMAT {
+        let dir = data(&format!("journal-{format}"));
+        for name in [
+            "journal-0001.jsonl.zst",
+            "journal-0002.jsonl",
+            "events.jsonl",
+        ] {
+            let path = dir.join(name);
+            assert!(
+                path.is_file(),
+                "keep files of format {format}: {}",
+                path.display()
+            );
+        }
+    }
+    for version in 1..=VERSION {
+        let path = data(&format!("snapshot-{version}/state.json"));
+        assert!(
+            path.is_file(),
+            "keep one of version {version}: {}",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn every_format_is_read_as_what_it_meant() {
+    for format in 1..=FORMAT {
+        let dir = unpack(format, format.min(VERSION));
+        let saved = snapshot::read(&dir.path().join("state.json"))
+            .unwrap()
+            .unwrap();
+        // The program of that time has summed its records up itself.
+        assert_eq!(fold(dir.path(), saved.seq), saved.state);
+
+        let found = read(dir.path());
+        assert_eq!((found.source, found.records), (Source::Snapshot, 1));
+        assert_eq!(found.state, journal::read_state(dir.path()).unwrap());
+        let state = &found.state;
+        assert_eq!(state.seq, saved.seq.next());
+        assert_eq!((state.iteration, state.attempt), (14, 1));
+        assert!(
+            matches!(state.phase, Phase::Working { .. }),
+            "{:?}",
+            state.phase
+        );
+        let stats = state.stats;
+        assert_eq!(
+            (stats.iterations, stats.successful, stats.failed),
+            (13, 6, 2)
+        );
+        assert_eq!((stats.skipped, stats.interrupted), (1, 2));
+        assert_eq!((stats.handed_over, stats.reboots), (2, 2));
+        assert_eq!(found.troubles, Vec::<String>::new());
+        fs::remove_file(dir.path().join("state.json")).unwrap();
+        assert_eq!(
+            fold(dir.path(), state.seq),
+            *state,
+            "the snapshot is not needed"
+        );
+    }
+}
+
+/// Returns whether everything in `old` is in `new` as well.
+fn is_within(old: &Value, new: &Value) -> bool {
+    match (old, new) {
+        (Value::Object(old), Value::Object(new)) => old
+            .iter()
+            .all(|(key, value)| new.get(key).is_some_and(|new| is_within(value, new))),
+        (Value::Array(old), Value::Array(new)) => {
+            old.len() == new.len() && old.iter().zip(new).all(|(old, new)| is_within(old, new))
+        }
+        (old, new) => old == new,
+    }
+}
+
+#[test]
+fn every_event_of_the_newest_format_is_kept_and_loses_nothing() {
+    let path = data(&format!("journal-{FORMAT}/events.jsonl"));
+    let mut kept = BTreeSet::new();
+    for line in fs::read_to_string(&path).unwrap().lines() {
+        let old: Value = serde_json::from_str(line).unwrap();
+        let event: LoopEvent = serde_json::from_str(line)
+            .unwrap_or_else(|error| panic!("a new field needs a default: {error} in {line}"));
+        let new = serde_json::to_value(&event).unwrap();
+        assert!(is_within(&old, &new), "{old} became {new}");
+        kept.insert(old["type"].as_str().unwrap().to_owned());
+    }
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/journal-format.md");
+    let page = fs::read_to_string(page).unwrap();
+    let table = page.split("## Events").nth(1).unwrap();
+    let rows = table.lines().filter_map(|row| row.strip_prefix("| `"));
+    let names = rows
+        .filter_map(|row| row.split('`').next())
+        .filter(|name| *name != "type");
+    let documented: BTreeSet<String> = names.map(str::to_owned).collect();
+    assert!(documented.len() > 30, "{documented:?}");
+    let missing: Vec<_> = documented.difference(&kept).collect();
+    assert!(
+        missing.is_empty(),
+        "add one of each to {}: {missing:?}",
+        path.display()
+    );
+}
+
+/// Writes a line again after a change, with the checksum that it then has.
+fn change(line: &str, changes: &[(&str, &str)]) -> String {
+    let (body, _) = line.rsplit_once(",\"crc\":\"").unwrap();
+    let body = changes.iter().fold(body.to_owned(), |body, (old, new)| {
+        body.replacen(old, new, 1)
+    });
+    let crc = crc32c::crc32c(body.as_bytes());
+    format!("{body},\"crc\":\"{crc:08x}\"}}\n")
+}
+
+#[test]
+fn fields_that_a_later_version_adds_are_passed_over() {
+    let dir = unpack(FORMAT, VERSION);
+    let before = read(dir.path()).state;
+    let journal = dir.path().join("journal-0002.jsonl");
+    let text = fs::read_to_string(&journal).unwrap();
+    let fields = [
+        ("\"event\":{", "\"event\":{\"tomorrow\":{\"a\":[1]},"),
+        (
+            "\"state\":{\"loop_id\"",
+            "\"state\":{\"tomorrow\":1,\"loop_id\"",
+        ),
+        ("\"launch\":{", "\"launch\":{\"tomorrow\":null,"),
+        ("\"report\":{", "\"report\":{\"tomorrow\":\"x\","),
+        (",\"time\":", ",\"tomorrow\":true,\"time\":"),
+    ];
+    let added: String = text.lines().map(|line| change(line, &fields)).collect();
+    assert!(added.matches("tomorrow").count() > 2 * text.lines().count());
+    fs::write(&journal, added).unwrap();
+
+    let path = dir.path().join("state.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let at = text.find("\"checksum\": \"").unwrap() + "\"checksum\": \"".len();
+    let blank = format!("{}00000000{}", &text[..at], &text[at + 8..]);
+    let added = blank
+        .replacen(
+            "\"core\": {",
+            "\"tomorrow\": 1,\n  \"core\": {\n    \"tomorrow\": 1,",
+            1,
+        )
+        .replacen("\"state\": {", "\"state\": {\n    \"tomorrow\": 1,", 1);
+    let crc = format!("{:08x}", crc32c::crc32c(added.as_bytes()));
+    fs::write(&path, added.replacen("00000000", &crc, 1)).unwrap();
+
+    assert_eq!(read(dir.path()).state, before);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(journal::read_state(dir.path()).unwrap(), before);
+}
