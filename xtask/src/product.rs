@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -150,6 +150,11 @@ impl Live {
 
     pub fn pid(&self) -> u32 {
         self.0.id()
+    }
+
+    /// What it prints, where the command pipes it; once.
+    pub fn stdout(&mut self) -> Option<ChildStdout> {
+        self.0.stdout.take()
     }
 
     /// Whether it has ended by itself.

@@ -8,9 +8,12 @@ mod disk;
 mod flip;
 mod kill;
 mod kill_boundary;
+mod kill_effect;
 mod kill_random;
 mod power_cut;
 mod refusing_disk;
+mod suspend;
+mod tracer;
 mod two_runners;
 mod victim;
 
@@ -42,17 +45,19 @@ struct Row {
 }
 
 /// In the order in which they are made.
-const SOAKS: [Row; 13] = [
+const SOAKS: [Row; 15] = [
     row("kill-cgroup", kill::with_cgroup, 50, None),
     row("kill-guard", kill::without_cgroup, 50, None),
     row("simulation", simulation, 50, None),
     row("loads", loads, 50, None),
     row("kill-random", kill_random::run, 10_000, Some(200)),
     row("kill-boundary", kill_boundary::run, 200, Some(20)),
+    row("kill-effect", kill_effect::run, 100, Some(2)),
     row("power-cut", power_cut::run, 30, Some(30)),
     row("read-only", refusing_disk::read_only, 30, Some(5)),
     row("full-disk", refusing_disk::full, 30, Some(5)),
     row("clock", clock::run, 10, Some(1)),
+    row("suspend", suspend::run, 10, Some(1)),
     row("flip", flip::run, 10_000, Some(500)),
     row("two-runners", two_runners::run, 100, Some(10)),
     row("decoder", decoder, 60, Some(5)),

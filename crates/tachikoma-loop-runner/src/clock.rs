@@ -4,11 +4,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tachikoma_core::Timestamp;
 
-/// A wall clock that is this much ahead of the monotonic one was set, or the machine was asleep.
+/// A wall clock that is this much ahead of the monotonic one was set, or the machine was asleep. A sleeper that is this
+/// much late was not let run.
 const JUMP: Duration = Duration::from_secs(2);
 
-/// A sleeper on the monotonic clock does not notice that the wall clock jumped; it looks at least this often.
-const LOOK: Duration = Duration::from_secs(60);
+/// A sleeper on the monotonic clock does not notice that the wall clock jumped, nor that it is stopped; it looks at least
+/// this often.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// A clock whose time never falls: the wall clock, measured by the monotonic one in between. When the wall clock
 /// is set back, it goes on from where it was; when it jumps ahead, so does this one, and says by how much.
@@ -77,6 +79,19 @@ pub fn timestamp_of(time: SystemTime) -> Timestamp {
     Timestamp::from_millis(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
 }
 
+/// Returns how long a sleeper may have been stopped that lay down at `since` and meant to wake at `meant`: not at all, unless
+/// it woke later than a busy machine explains. Nobody tells beforehand who is stopped from outside (SIGSTOP, a frozen
+/// container), so the whole sleep counts, which is at most `LOOK` too much: a time-out may come late, but not early.
+#[must_use]
+pub fn overslept(since: Instant, meant: tokio::time::Instant) -> Option<Duration> {
+    stopped(since, meant.into_std(), Instant::now())
+}
+
+fn stopped(since: Instant, meant: Instant, now: Instant) -> Option<Duration> {
+    let late = now.saturating_duration_since(meant);
+    (late >= JUMP).then(|| now.saturating_duration_since(since))
+}
+
 /// Returns the moment of a monotonic clock, for measuring.
 #[must_use]
 pub fn monotonic() -> Instant {
@@ -94,6 +109,16 @@ mod tests {
         let times: Vec<Timestamp> = (0..100).map(|_| clock.now()).collect();
         assert!(times[0] > far);
         assert!(times.is_sorted());
+    }
+
+    #[test]
+    fn a_sleeper_that_is_a_little_late_was_not_stopped() {
+        let since = Instant::now();
+        let meant = since + Duration::from_secs(5);
+        let woke_after = |millis| stopped(since, meant, since + Duration::from_millis(millis));
+        assert_eq!(woke_after(1_000), None, "by something else");
+        assert_eq!(woke_after(6_999), None);
+        assert_eq!(woke_after(30_000), Some(Duration::from_secs(30)));
     }
 
     #[test]

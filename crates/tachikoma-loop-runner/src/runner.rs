@@ -309,6 +309,7 @@ impl LoopRunner {
                 .state
                 .next_deadline(&self.policy)
                 .map(|deadline| self.clock.instant_of(deadline));
+            let asleep = clock::monotonic();
             let Self {
                 ends,
                 guard,
@@ -328,6 +329,10 @@ impl LoopRunner {
                 news = guard_news(guard.as_mut()) => Arrived::Guard(news),
                 news = launch_news(launch.as_mut()) => Arrived::Launch(news),
             };
+            // Whoever was about to be stopped measures that better.
+            let overslept = deadline
+                .filter(|_| self.suspended.is_none())
+                .and_then(|meant| clock::overslept(asleep, meant));
             let input = match arrived {
                 Arrived::Input(input) => Some(input),
                 Arrived::SaveDue => {
@@ -338,6 +343,10 @@ impl LoopRunner {
                 Arrived::Guard(news) => self.guard_news(news),
                 Arrived::Launch(news) => self.launch_news(news).await,
             };
+            if let Some(duration) = overslept {
+                self.queue.extend(input);
+                return Ok(Input::StoodStill { duration });
+            }
             if let Some(input) = input {
                 return Ok(input);
             }

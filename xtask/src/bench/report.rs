@@ -22,6 +22,7 @@ pub enum Unit {
     /// So many times as long as what it is compared with.
     Times,
     Milliseconds,
+    Kibibytes,
     Mebibytes,
     /// So many times as fast as what it is compared with.
     TimesFaster,
@@ -78,6 +79,7 @@ impl Unit {
         match self {
             Self::Times | Self::TimesFaster => format!("{value:.2}x"),
             Self::Milliseconds => format!("{value:.2} ms"),
+            Self::Kibibytes => format!("{value:.2} KiB"),
             Self::Mebibytes => format!("{value:.1} MiB"),
             Self::MegabytesPerSecond => format!("{value:.0} MB/s"),
         }
@@ -85,7 +87,7 @@ impl Unit {
 
     fn more_is_better(self) -> bool {
         match self {
-            Self::Times | Self::Milliseconds | Self::Mebibytes => false,
+            Self::Times | Self::Milliseconds | Self::Kibibytes | Self::Mebibytes => false,
             Self::TimesFaster | Self::MegabytesPerSecond => true,
         }
     }
@@ -98,6 +100,7 @@ impl Unit {
         match self {
             Self::Times | Self::TimesFaster => "x",
             Self::Milliseconds => "ms",
+            Self::Kibibytes => "KiB",
             Self::Mebibytes => "MiB",
             Self::MegabytesPerSecond => "MB/s",
         }

@@ -15,11 +15,11 @@ const PLACES: [&str; 3] = ["/usr/lib", "/usr/lib64", "/usr/local/lib"];
 const LIBRARY: &str = "faketime/libfaketime.so.1";
 
 /// Works for a second. What is set for the loop is not set for it.
-const WORKING: &str = "unset LD_PRELOAD
+pub const WORKING: &str = "unset LD_PRELOAD
     echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran; sleep 1";
 
 /// Does not come to an end.
-const HANGING: &str = "unset LD_PRELOAD
+pub const HANGING: &str = "unset LD_PRELOAD
     echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran; sleep 1000";
 
 /// Time-outs of the loop: of a working agent, which never needs them, and of one that hangs.
@@ -27,13 +27,13 @@ const GENEROUS: Duration = Duration::from_secs(20);
 const STRICT: Duration = Duration::from_secs(2);
 
 /// A busy machine may take so much longer than it should.
-const LATE: Duration = Duration::from_secs(10);
+pub const LATE: Duration = Duration::from_secs(10);
 
 /// The clock is set by this much.
 const HOURS: [&str; 2] = ["+5h", "-5h"];
 
 /// A record so much later than the first can only come from a clock that was set.
-const AHEAD: Duration = Duration::from_secs(4 * 3600);
+pub const AHEAD: Duration = Duration::from_secs(4 * 3600);
 
 /// What a loop is at when the clock is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     ))
 }
 
-fn library() -> Result<PathBuf, String> {
+pub fn library() -> Result<PathBuf, String> {
     let mut found = PLACES.iter().flat_map(|place| {
         let below = fs::read_dir(place).into_iter().flatten().flatten();
         let below = below.map(|entry| entry.path().join(LIBRARY));
@@ -117,7 +117,7 @@ fn set(product: &Path, library: &Path, at: At, offset: &str) -> Result<(), Strin
 }
 
 /// Puts a wall clock in front of the system's that can be set; the one that only measures stays true.
-fn fake(command: &mut Command, library: &Path, clock: &Path) {
+pub fn fake(command: &mut Command, library: &Path, clock: &Path) {
     command
         .env("LD_PRELOAD", library)
         .env("FAKETIME_TIMESTAMP_FILE", clock)

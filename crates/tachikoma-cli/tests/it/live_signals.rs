@@ -9,8 +9,8 @@ use tachikoma_testkit::{Live, Tool, await_until};
 
 use crate::live_pty::{PROGRESS, Terminal};
 use crate::live_support::{
-    BIN, RUN, SOON, UP, await_nobody, await_up, events, guard_of, kinds, obey, seconds, stop, tool,
-    with_agent,
+    BIN, RUN, SOON, UP, await_nobody, await_up, children, events, guard_of, kinds, obey, seconds,
+    stop, tool, with_agent,
 };
 
 #[test]
@@ -82,6 +82,10 @@ fn press(pid: Pid, number: u32) {
     });
 }
 
+fn pid(number: u32) -> Pid {
+    Pid::from_raw(i32::try_from(number).unwrap()).unwrap()
+}
+
 #[test]
 fn three_presses_end_everything_also_when_the_guard_stands_still() {
     let seconds = seconds();
@@ -90,7 +94,6 @@ fn three_presses_end_everything_also_when_the_guard_stands_still() {
     ));
     let live: Live = tool(&scratch).spawn(RUN);
     await_up(&scratch, 1);
-    let pid = |number: u32| Pid::from_raw(i32::try_from(number).unwrap()).unwrap();
     kill_process(pid(guard_of(live.pid())), Signal::STOP).unwrap();
     let began = Instant::now();
     for _ in 0..3 {
@@ -117,5 +120,43 @@ fn a_loop_in_the_background_does_not_draw() {
     terminal.await_text(PROGRESS);
     obey(&tool, &["stop", "--now"]);
     assert_eq!(terminal.end().0, Some(5));
+    await_nobody(&seconds);
+}
+
+#[test]
+fn time_in_which_all_was_stopped_from_outside_counts_against_no_timeout() {
+    let seconds = seconds();
+    let scratch = with_agent(&format!("{UP} exec sleep {seconds}"));
+    scratch.write("tachikoma.toml", "[session]\nsession_timeout = \"3s\"\n");
+    let tool = tool(&scratch);
+    let live = tool.spawn(RUN);
+    await_up(&scratch, 1);
+    let guard = guard_of(live.pid());
+    let all = [live.pid(), guard, children(guard)[0]];
+    for process in all {
+        kill_process(pid(process), Signal::STOP).unwrap();
+    }
+    // So much longer than the time-out that it is no busy machine.
+    let stopped = Instant::now();
+    await_until("time passes", SOON, || stopped.elapsed().as_millis() > 6000);
+    for process in all {
+        kill_process(pid(process), Signal::CONT).unwrap();
+    }
+    let went_on = Instant::now();
+    await_until("the time-out", SOON, || {
+        kinds(&events(&tool)).contains(&"ending_requested".to_owned())
+    });
+    assert!(
+        went_on.elapsed().as_millis() > 1500,
+        "it had most of its time before it: {:?}",
+        went_on.elapsed()
+    );
+    let stood = events(&tool)
+        .iter()
+        .filter(|record| record["event"]["type"] == "stood_still")
+        .map(|record| record["event"]["duration_ms"].as_u64().unwrap())
+        .collect::<Vec<_>>();
+    assert!(matches!(stood[..], [6000..16000]), "{stood:?}");
+    assert_eq!(stop(&tool, live), Some(5));
     await_nobody(&seconds);
 }

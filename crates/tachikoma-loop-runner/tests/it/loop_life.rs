@@ -120,7 +120,9 @@ fn the_history_stays_readable_after_the_end() {
     let reports: Vec<(u32, IterationOutcome)> = history
         .iter()
         .filter_map(|record| match &record.event {
-            LoopEvent::IterationCompleted { report, .. } => Some((report.iteration, report.outcome)),
+            LoopEvent::IterationCompleted { report, .. } => {
+                Some((report.iteration, report.outcome))
+            }
             _ => None,
         })
         .collect();

@@ -57,7 +57,7 @@ pub fn read_state(dir: &Path) -> Result<State, StoreError> {
     Ok(replay(dir)?.state)
 }
 
-/// Reads the records of the loop in `dir` that come after `after`, oldest first.
+/// Reads the records of the loop in `dir` that come after `after`, oldest first. What comes before is not looked at.
 ///
 /// # Errors
 /// The journal cannot be read or is damaged.
@@ -66,8 +66,16 @@ pub fn read_records(
     after: Seq,
     mut each: impl FnMut(Record),
 ) -> Result<(), StoreError> {
-    for (_, path) in segments(dir)? {
-        read_segment(&path, |_, record| {
+    let segments = segments(dir)?;
+    let begins_in_time = |path: &Path| {
+        first_record(migrate::JOURNAL, path).is_some_and(|first| first.seq <= after.next())
+    };
+    let first = segments
+        .iter()
+        .rposition(|(_, path)| begins_in_time(path))
+        .unwrap_or(0);
+    for (_, path) in &segments[first..] {
+        read_segment(path, after, |_, record| {
             if record.seq > after {
                 each(record);
             }
@@ -146,7 +154,7 @@ pub(in crate::store) fn replay(dir: &Path) -> Result<Replayed, StoreError> {
     let mut state: Option<State> = None;
     let (mut len, mut format) = (0, FORMAT);
     for (_, path) in &segments {
-        let read = read_segment(path, |line, record| {
+        let read = read_segment(path, Seq::default(), |line, record| {
             take_in(&mut state, path, line, &record)
         })?;
         (len, format) = (read.len, read.format);
@@ -209,10 +217,11 @@ pub(in crate::store) fn take_in(
     Ok(())
 }
 
-/// Reads whole records. A last line without its end was never acknowledged:
-/// the runner died while it wrote.
+/// Reads whole records behind `after`, without a look at those up to it. A last line without its end was never
+/// acknowledged: the runner died while it wrote.
 pub(in crate::store) fn read_segment(
     path: &Path,
+    after: Seq,
     mut each: impl FnMut(usize, Record) -> Result<(), StoreError>,
 ) -> Result<ReadSegment, StoreError> {
     let opened = compressed::open(path).map_err(StoreError::io("open", path))?;
@@ -238,6 +247,10 @@ pub(in crate::store) fn read_segment(
             // One that does not say is damaged, and that is found out next.
             whole.format = format_of(&text).unwrap_or(FORMAT);
         }
+        whole.len += read as u64;
+        if seq_of(&text).is_some_and(|seq| seq <= after.0) {
+            continue;
+        }
         let record = std::str::from_utf8(&text)
             .map_err(|_| "it is not UTF-8".to_owned())
             .and_then(|text| decode_as(migrate::JOURNAL, whole.format, text))
@@ -247,7 +260,6 @@ pub(in crate::store) fn read_segment(
                 what,
             })?;
         each(line, record)?;
-        whole.len += read as u64;
     }
     Ok(whole)
 }

@@ -46,6 +46,21 @@ fn check_whole(dir: &Path, state: &State) {
 }
 
 #[test]
+fn records_are_read_from_the_segment_on_that_they_begin_in() {
+    let place = tempfile::tempdir().unwrap();
+    let (journal, _) = three(place.path());
+    let dir = place.path().join("a");
+    journal.closed().compress(&GO_ON).unwrap();
+    fs::write(dir.join(COMPRESSED[0]), "torn").unwrap();
+    for (after, expected) in [(1, &[2, 3][..]), (2, &[3]), (3, &[]), (7, &[])] {
+        let mut seqs = Vec::new();
+        read_records(&dir, Seq(after), |record| seqs.push(record.seq.0)).unwrap();
+        assert_eq!(seqs, expected, "after {after}");
+    }
+    read_records(&dir, Seq(0), drop).expect_err("the first one is damaged");
+}
+
+#[test]
 fn closed_segments_are_compressed_and_the_journal_goes_on() {
     let place = tempfile::tempdir().unwrap();
     let (journal, mut state) = three(place.path());

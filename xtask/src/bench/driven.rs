@@ -1,0 +1,90 @@
+//! A loop that is driven in this process: the core decides, the product's own journal writes it down, and nobody acts.
+//! A hundred thousand iterations take a second so, and their journal is the one that as many processes would leave.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tachikoma_core::{Exit, Input, News, Policy, Runner, State, Step, Timestamp, step};
+use tachikoma_loop_runner::chain;
+use tachikoma_loop_runner::store::journal::Journal;
+use tachikoma_loop_runner::store::{StoreError, loops};
+
+/// What the agent of a quiet loop takes to start, and then to end.
+const MOMENT: Duration = Duration::from_millis(3);
+
+/// Like that of a busy machine.
+const PID: u32 = 1_234_567;
+
+/// A loop and its journal.
+pub struct Driven {
+    pub dir: PathBuf,
+    pub state: State,
+    journal: Journal,
+    policy: Policy,
+    now: Timestamp,
+}
+
+/// How the records of a step are written.
+pub type Write<'a> = &'a mut dyn FnMut(&mut Journal, &Step) -> Result<(), StoreError>;
+
+impl Driven {
+    /// Takes up the loop of a working directory, which nobody runs, and starts its next iteration.
+    pub fn take_up(working_dir: &Path) -> Result<Self, String> {
+        let loop_id = loops::current(working_dir).map_err(|error| chain(&error))?;
+        let loop_id = loop_id.ok_or("there is no loop to take up")?;
+        let dir = loops::dir(working_dir, loop_id);
+        let (journal, state) = Journal::open(&dir).map_err(|error| chain(&error))?;
+        let policy = Policy {
+            iteration_delay: Duration::ZERO,
+            ..Policy::default()
+        };
+        let now = state.time;
+        let launch = state.launch.clone();
+        let runner = Runner {
+            pid: PID,
+            since: now,
+            containment: "none".to_owned(),
+        };
+        let mut driven = Self {
+            dir,
+            state,
+            journal,
+            policy,
+            now,
+        };
+        let start = Input::Start { launch, runner };
+        driven.take(start, &mut |journal, step| {
+            journal.append_synced(&step.records)
+        })?;
+        Ok(driven)
+    }
+
+    /// Ends the iteration under way as a quiet agent does, and starts the next one.
+    pub fn iterate(&mut self, write: Write<'_>) -> Result<(), String> {
+        let generation = self.state.generation;
+        let exited = News::Exited {
+            exit: Exit::Code(0),
+            claimed: false,
+            leftovers: Vec::new(),
+            last_words: None,
+        };
+        for news in [News::Launched { pid: PID }, exited] {
+            self.take(Input::Agent { generation, news }, write)?;
+        }
+        match self.state.generation == generation {
+            true => Err("no iteration follows".into()),
+            false => Ok(()),
+        }
+    }
+
+    fn take(&mut self, input: Input, write: Write<'_>) -> Result<(), String> {
+        self.now = self.now.after(MOMENT);
+        let decided = step(&self.policy, &mut self.state, self.now, input);
+        write(&mut self.journal, &decided).map_err(|error| chain(&error))?;
+        if self.journal.is_full() {
+            let opened = self.journal.next_segment(&mut self.state, self.now);
+            opened.map_err(|error| chain(&error))?;
+        }
+        Ok(())
+    }
+}

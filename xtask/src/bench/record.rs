@@ -1,0 +1,131 @@
+//! What a durable record costs beside a bare append of the same bytes, and how many bytes an iteration leaves.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::time::Instant;
+
+use tachikoma_loop_runner::store::StoreError;
+
+use super::Bench;
+use super::driven::Driven;
+use super::report::{Row, Unit};
+use super::sample::Sample;
+use crate::product::{Ground, text};
+
+/// Each makes two steps, and each step is compared.
+const ITERATIONS: usize = 400;
+
+const RECORD_TIMES: f64 = 1.3;
+
+/// What a loop has behind it when its journal is weighed.
+const QUIET_ITERATIONS: u32 = 200;
+
+const GROWTH_KIB: f64 = 1.0;
+
+/// The journal's append and sync, in turns with a bare one on the same disk.
+pub fn durable(bench: &Bench) -> Result<Vec<Row>, String> {
+    let ground = Ground::new(&bench.product, &bench.disk)?;
+    quiet_run(&ground, 1)?;
+    let mut driven = Driven::take_up(ground.path())?;
+    let journal = driven.dir.join("journal-0001.jsonl");
+    let journal = File::open(journal).map_err(text)?;
+    let mut bare_file = append_to(&ground.path().join("bare")).map_err(text)?;
+    let (mut ours, mut bare) = (Sample::default(), Sample::default());
+    // What the two steps of the iteration before have written.
+    let mut before = [Vec::new(), Vec::new()];
+    for round in 0..ITERATIONS {
+        let mut steps = before.iter_mut();
+        driven.iterate(&mut |writer, step| {
+            let Some(bytes) = steps.next() else {
+                return Ok(());
+            };
+            // Whoever comes second may find the disk's own journal busy with the first: they take turns at that, too.
+            let bare_first = round % 2 == 1;
+            if bare_first {
+                append_bare(&mut bare_file, bytes, &mut bare)?;
+            }
+            let end = len(&journal)?;
+            let started = Instant::now();
+            writer.append_synced(&step.records)?;
+            ours.add(started.elapsed().as_secs_f64() * 1e3);
+            bytes.resize(len(&journal)? - end, 0);
+            journal.read_exact_at(bytes, end as u64).map_err(failed)?;
+            if !bare_first {
+                append_bare(&mut bare_file, bytes, &mut bare)?;
+            }
+            Ok(())
+        })?;
+    }
+    let row = Row::goal(
+        "durable record",
+        ours.median() / bare.median(),
+        Unit::Times,
+        RECORD_TIMES,
+    );
+    Ok(vec![row.detail(format!(
+        "{:.3} ms to {:.3} ms of append and fdatasync; least {:.2}x",
+        ours.median(),
+        bare.median(),
+        ours.min() / bare.min()
+    ))])
+}
+
+/// What a quiet agent leaves in the journal.
+pub fn growth(bench: &Bench) -> Result<Vec<Row>, String> {
+    let ground = Ground::new(&bench.product, &bench.disk)?;
+    quiet_run(&ground, QUIET_ITERATIONS)?;
+    let mut bytes = 0;
+    for entry in fs::read_dir(ground.path().join(".ralph/loops")).map_err(text)? {
+        for file in fs::read_dir(entry.map_err(text)?.path()).map_err(text)? {
+            bytes += file.and_then(|file| file.metadata()).map_err(text)?.len();
+        }
+    }
+    #[expect(clippy::cast_precision_loss, reason = "for people to read")]
+    let kib = bytes as f64 / 1024.0;
+    let row = Row::goal(
+        "journal, per iteration",
+        kib / f64::from(QUIET_ITERATIONS),
+        Unit::Kibibytes,
+        GROWTH_KIB,
+    );
+    Ok(vec![row.detail(format!(
+        "{kib:.1} KiB after {QUIET_ITERATIONS} iterations"
+    ))])
+}
+
+/// A loop whose agent does nothing, run to its limit.
+pub fn quiet_run(ground: &Ground, iterations: u32) -> Result<(), String> {
+    let limit = iterations.to_string();
+    let words = ["run", "--quiet", "--delay", "0s", "--max-iterations"];
+    let mut command = ground.tachikoma(&words);
+    let run = command.args([limit.as_str(), "--", "sh", "-c", "true"]);
+    Sample::default().time(run, &[3])
+}
+
+fn append_bare(file: &mut File, bytes: &[u8], sample: &mut Sample) -> Result<(), StoreError> {
+    let started = Instant::now();
+    file.write_all(bytes).map_err(failed)?;
+    file.sync_data().map_err(failed)?;
+    sample.add(started.elapsed().as_secs_f64() * 1e3);
+    Ok(())
+}
+
+fn append_to(path: &Path) -> std::io::Result<File> {
+    File::options().create(true).append(true).open(path)
+}
+
+fn len(file: &File) -> Result<usize, StoreError> {
+    let len = file.metadata().map_err(failed)?.len();
+    Ok(usize::try_from(len).unwrap_or(usize::MAX))
+}
+
+/// The measurement's own files fail as the journal does.
+fn failed(source: std::io::Error) -> StoreError {
+    StoreError::Io {
+        action: "measure",
+        path: "journal".into(),
+        source,
+    }
+}

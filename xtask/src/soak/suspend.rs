@@ -1,0 +1,233 @@
+//! All of a loop stands still for a while: stopped from outside (SIGSTOP, a frozen container), where the clocks go on, or as
+//! on a machine that sleeps, where only the wall clock does. No time-out counts it, no wait takes longer than was said, it is
+//! written down for people, and the loop goes on.
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tachikoma_core::{LoopEvent, Record};
+
+use super::clock::{AHEAD, HANGING, LATE, WORKING, fake, library};
+use super::victim::{PATIENCE, Victim};
+use crate::product::{self, Live, await_that, text};
+
+/// Fails first, then works.
+const FAILING: &str = "unset LD_PRELOAD
+    echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran; [ \"$TACHIKOMA_ITERATION\" != 1 ]";
+
+/// The time-out of every loop here: more than an agent that works needs, less than it stands still.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long it is stopped: so much longer than the time-out that nobody could take it for a busy machine.
+const STOP: Duration = Duration::from_secs(7);
+
+/// The machine sleeps for hours, as the wall clock says afterwards, and for a moment, as the other one does.
+const SLEPT: &str = "+5h";
+const MOMENT: Duration = Duration::from_millis(300);
+
+/// What is in between belongs to both sides.
+const INTO: Duration = Duration::from_millis(300);
+
+/// How the loop comes to stand still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Stopped,
+    Asleep,
+}
+
+/// What it is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Working,
+    Hanging,
+    Delay,
+    Backoff,
+}
+
+const CASES: [(Way, At); 8] = [
+    (Way::Stopped, At::Working),
+    (Way::Stopped, At::Hanging),
+    (Way::Stopped, At::Delay),
+    (Way::Stopped, At::Backoff),
+    (Way::Asleep, At::Working),
+    (Way::Asleep, At::Hanging),
+    (Way::Asleep, At::Delay),
+    (Way::Asleep, At::Backoff),
+];
+
+pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
+    let library = library()?;
+    let product = product::build(root)?;
+    for round in 1..=rounds {
+        // All at once: they do little but wait.
+        thread::scope(|scope| {
+            let case = |(way, at)| {
+                suspend(&product, &library, way, at)
+                    .map_err(|error| format!("round {round}, {way:?}, {at:?}: {error}"))
+            };
+            let cases: Vec<_> = CASES
+                .into_iter()
+                .map(|found| scope.spawn(move || case(found)))
+                .collect();
+            cases.into_iter().try_for_each(|case| {
+                case.join()
+                    .map_err(|_| "a case panicked".to_owned())
+                    .flatten()
+            })
+        })?;
+    }
+    Ok(format!(
+        "{rounds} times each stopped and asleep, while an agent worked, while one hung, in a delay and in a backoff: no \
+         time-out came early, no wait late, and all loops went on"
+    ))
+}
+
+fn suspend(product: &Path, library: &Path, way: Way, at: At) -> Result<(), String> {
+    let (agent, delay) = match at {
+        At::Working => (WORKING, "0s"),
+        At::Hanging => (HANGING, "0s"),
+        At::Delay => (WORKING, "2s"),
+        At::Backoff => (FAILING, "0s"),
+    };
+    let victim = Victim::new(product)?.with_agent(agent);
+    let config = format!("[session]\nsession_timeout = \"{}s\"\n", TIMEOUT.as_secs());
+    fs::write(victim.ground().path().join("tachikoma.toml"), config).map_err(text)?;
+    let clock = Path::new(&victim.outside()).join("clock");
+    fs::write(&clock, "+0").map_err(text)?;
+    let words = victim.words_with(2, delay);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut command = victim.ground().tachikoma(&words);
+    if way == Way::Asleep {
+        fake(&mut command, library, &clock);
+    }
+    let runner = Live::start(victim.recorded(&mut command)?)?;
+    await_that("what it is to be suspended in", PATIENCE, || match at {
+        At::Working | At::Hanging => victim.ran().is_ok_and(|ran| !ran.is_empty()),
+        At::Delay | At::Backoff => victim.printed().contains("\"wait_started\""),
+    })?;
+    thread::sleep(INTO);
+    stand_still(runner.pid(), way, &clock)?;
+    match at {
+        At::Working | At::Delay | At::Backoff => expect_end(&victim, runner, at)?,
+        At::Hanging => expect_timeout(&victim, runner)?,
+    }
+    match at {
+        At::Working | At::Hanging => expect_told(&victim, way),
+        // A wait ends when it was said to end: there is nothing to tell.
+        At::Delay | At::Backoff => Ok(()),
+    }
+}
+
+/// Stops all of a loop, the runner first, and lets it go on.
+fn stand_still(runner: u32, way: Way, clock: &Path) -> Result<(), String> {
+    let all = tree(runner);
+    for pid in &all {
+        signal(*pid, Signal::STOP)?;
+    }
+    match way {
+        Way::Stopped => thread::sleep(STOP),
+        Way::Asleep => {
+            fs::write(clock, SLEPT).map_err(text)?;
+            thread::sleep(MOMENT);
+        }
+    }
+    for pid in all.iter().rev() {
+        signal(*pid, Signal::CONT)?;
+    }
+    Ok(())
+}
+
+/// A process and all below it.
+fn tree(pid: u32) -> Vec<u32> {
+    let mut all = vec![pid];
+    let mut next = 0;
+    while let Some(pid) = all.get(next) {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+        let lists = tasks.into_iter().flatten().flatten();
+        let lists = lists.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        let children: Vec<u32> = lists
+            .flat_map(|list| {
+                let pids = list.split_whitespace().map(str::to_owned);
+                pids.filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
+            })
+            .collect();
+        all.extend(children);
+        next += 1;
+    }
+    all
+}
+
+fn signal(pid: u32, signal: Signal) -> Result<(), String> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    match kill_process(pid.ok_or("no process id")?, signal) {
+        // An agent may have ended in between.
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Both iterations end as their agents did, soon.
+fn expect_end(victim: &Victim, runner: Live, at: At) -> Result<(), String> {
+    let since = Instant::now();
+    let code = runner.wait(PATIENCE)?;
+    let took = since.elapsed();
+    victim.expect_nobody()?;
+    let books = victim.audit()?.ok_or("there is no loop")?;
+    let stats = &books.state.stats;
+    let failed = u32::from(at == At::Backoff);
+    if code != Some(3) || (stats.successful, stats.failed) != (2 - failed, failed) {
+        let printed = victim.printed();
+        return Err(format!("exit code {code:?}, {stats:?}: {printed}"));
+    }
+    match took <= LATE {
+        true => Ok(()),
+        false => Err(format!("it took {took:?} to go on and end")),
+    }
+}
+
+/// The time-out has most of its time before it, and comes all the same.
+fn expect_timeout(victim: &Victim, runner: Live) -> Result<(), String> {
+    let since = Instant::now();
+    await_that("the time-out", PATIENCE, || {
+        victim.printed().contains("\"ending_requested\"")
+    })?;
+    let took = since.elapsed();
+    victim.ground().stop(runner)?;
+    victim.expect_nobody()?;
+    victim.audit()?;
+    match took >= TIMEOUT / 2 && took <= TIMEOUT + LATE {
+        true => Ok(()),
+        false => Err(format!("the time-out came after {took:?}")),
+    }
+}
+
+/// The record says for how long, and the events say so to people.
+fn expect_told(victim: &Victim, way: Way) -> Result<(), String> {
+    let printed = victim.printed();
+    let records = printed.lines().filter_map(|line| {
+        let record: Record = serde_json::from_str(line).ok()?;
+        match record.event {
+            LoopEvent::StoodStill { duration_ms } => Some(Duration::from_millis(duration_ms)),
+            _ => None,
+        }
+    });
+    let told: Vec<Duration> = records.collect();
+    let expected = match way {
+        Way::Stopped => STOP..=STOP + LATE,
+        Way::Asleep => AHEAD..=AHEAD * 2,
+    };
+    if !told.iter().any(|told| expected.contains(told)) || told.len() > 1 {
+        return Err(format!("it stood still for {told:?}, as it says"));
+    }
+    let mut events = victim.ground().tachikoma(&["events"]);
+    let output = events.stdout(Stdio::piped()).output().map_err(text)?;
+    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    match lines.contains("stood still for ") {
+        true => Ok(()),
+        false => Err(format!("nobody is told: {lines}")),
+    }
+}
