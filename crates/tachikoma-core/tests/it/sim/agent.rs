@@ -54,7 +54,7 @@ pub fn turn(dice: &mut Dice, fill: &mut u64) -> Vec<(i64, News)> {
 
 /// Writes what an agent will say that is asked for its hand-off.
 pub fn hand_off(dice: &mut Dice) -> Vec<(i64, News)> {
-    let after = dice.pick(&[5, 5, 20_000, 200_000]);
+    let after = dice.pick(&[5, 5, 5, 5, 20_000, 200_000]);
     match dice.below(8) {
         0 => Vec::new(),
         1 => vec![(after, exited(dice, Exit::Code(1)))],
@@ -247,7 +247,7 @@ fn resulted(dice: &mut Dice, success: bool) -> News {
     News::Resulted(TurnEnd {
         success,
         reason: (!success).then(|| "overloaded".to_owned()),
-        text: dice.pick(&["", "a", "b", "all of it"]).to_owned(),
+        text: dice.pick(&["", "a", "b", "c", "d", "all of it"]).to_owned(),
         claimed: dice.one_in(12),
         pattern: dice.one_in(20).then(|| "start over".to_owned()),
         more: dice.one_in(40),
