@@ -132,20 +132,28 @@ impl ClaudeAgent {
     }
 
     fn variables(&self) -> Vec<(OsString, OsString)> {
-        let mut env: Vec<(OsString, OsString)> = Vec::new();
-        let mut set = |name: &str, value: &str| env.push((name.into(), value.into()));
-        // A result is the end of a turn only if nothing goes on in the background.
-        set("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS", "1");
-        // A new version in the middle of the night would be another agent.
-        set("DISABLE_AUTOUPDATER", "1");
+        let own = self.own_variables().into_iter();
+        own.map(|(name, value)| (name.into(), value.into()))
+            .chain(self.env.iter().cloned())
+            .collect()
+    }
+
+    /// Returns the variables that are set whatever the user sets.
+    #[must_use]
+    pub fn own_variables(&self) -> Vec<(&'static str, &'static str)> {
+        let mut own = vec![
+            // A result is the end of a turn only if nothing goes on in the background.
+            ("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS", "1"),
+            // A new version in the middle of the night would be another agent.
+            ("DISABLE_AUTOUPDATER", "1"),
+        ];
         if self.context_is_managed {
-            set("DISABLE_AUTO_COMPACT", "1");
+            own.push(("DISABLE_AUTO_COMPACT", "1"));
         }
         if self.root && self.permission == Permission::Bypass {
-            set("IS_SANDBOX", "1");
+            own.push(("IS_SANDBOX", "1"));
         }
-        env.extend(self.env.iter().cloned());
-        env
+        own
     }
 }
 

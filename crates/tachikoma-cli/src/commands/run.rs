@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
+use tachikoma_agents::{Agent, Turn};
 use tachikoma_core::{Outcome, PromptSource, Seq};
-use tachikoma_loop_runner::settings::{AgentName, Origin};
+use tachikoma_loop_runner::settings::{AgentName, Origin, Permission};
 use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner};
 
@@ -185,6 +186,16 @@ fn agent_text(config: &LoopConfig) -> String {
             let program = config.settings.agents.command.program.join(" ");
             format!("agent command (`{program}`), with your own rights: nothing it does is denied")
         }
+        AgentName::Claude => {
+            let program = &config.settings.session.claude_command;
+            let rights = match config.settings.agents.claude.permission {
+                Permission::Safe => {
+                    "permission safe: it may change files in the work tree, the rest is denied"
+                }
+                Permission::Bypass => "permission bypass: nothing it does is denied",
+            };
+            format!("agent claude (`{program}`), {rights}")
+        }
         name => format!("agent {name}"),
     }
 }
@@ -197,6 +208,9 @@ fn dry_run(plan: &Plan) {
         PromptSource::File { path } => out::line(&format!("prompt {path}")),
         PromptSource::Text { text } => out::line(&format!("prompt text, {} bytes", text.len())),
     }
+    if let Ok(agent) = config.agent() {
+        launch_lines(&agent);
+    }
     for entry in plan
         .loaded
         .entries()
@@ -205,4 +219,33 @@ fn dry_run(plan: &Plan) {
         let value = entry.value.unwrap_or_default();
         out::line(&format!("{} = {value}  # {}", entry.key, entry.origin));
     }
+}
+
+/// Says how the agent is started. Values of variables may be secrets: only those that the adapter sets are shown.
+fn launch_lines(agent: &Agent) {
+    let plan = agent.plan(&Turn::default());
+    let words = std::iter::once(&plan.program).chain(&plan.args);
+    let words: Vec<String> = words.map(|word| quoted(&word.to_string_lossy())).collect();
+    out::line(&format!("command {}", words.join(" ")));
+    if let Agent::Claude(claude) = agent {
+        let own = claude.own_variables();
+        for (name, value) in own {
+            out::line(&format!("with {name}={value}"));
+        }
+        for (name, _) in &claude.env {
+            out::line(&format!("with {}=***", name.to_string_lossy()));
+        }
+    }
+    for name in &plan.env_remove {
+        out::line(&format!("without {}", name.to_string_lossy()));
+    }
+}
+
+/// Writes a word as a shell would have to read it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }

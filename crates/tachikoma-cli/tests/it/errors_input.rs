@@ -243,11 +243,11 @@ fn an_agent_that_is_misspelt() {
 
 #[test]
 fn an_agent_that_is_not_built() {
-    assert_snapshot!(check(&["run", "--agent", "claude"]), @"
+    assert_snapshot!(check(&["run", "--agent", "codex"]), @"
     exit: 2
     --- stdout
     --- stderr
-    error: agent `claude` is not built yet
+    error: agent `codex` is not built yet
     hint: `--agent command` with `-- PROGRAM ARGS...` runs any program; `tachikoma demo` needs none
     ");
 }

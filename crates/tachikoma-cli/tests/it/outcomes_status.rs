@@ -30,6 +30,7 @@ fn check_keys(status: &Value) {
         "session_iterations",
         "context",
         "waiting",
+        "reboot",
         "stats",
         "outcome",
         "started_at",

@@ -129,7 +129,8 @@ fn a_reboot_hands_over_to_the_next_session() {
     You continue work that an earlier session began; its conversation is gone, its changes to the files are not. Look at the work tree first and do not redo what is done.
 
     - Session 2, iteration 2, attempt 1.
-    - So far: 1 iterations finished, 0 of them well, 0 failed.
+    - So far: 1 iterations finished, 0 of them well, 0 failed, 1 handed over.
+    - The session before this one was replaced: asked for by the operator.
 
     ---
 
@@ -197,8 +198,11 @@ fn the_agent_knows_its_turn() {
     let script = "env | grep ^TACHIKOMA_ | sort > variables";
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
-    assert_snapshot!(mask(&scratch.read("variables")), @"
+    let variables = scratch.read("variables");
+    let here = scratch.path().display().to_string();
+    assert_snapshot!(mask(&variables.replace(&here, "[SCRATCH]")), @"
     TACHIKOMA_ATTEMPT=1
+    TACHIKOMA_DIR=[SCRATCH]
     TACHIKOMA_ITERATION=2
     TACHIKOMA_LOOP_ID=[LOOP]
     TACHIKOMA_SESSION=1
