@@ -208,7 +208,7 @@ fn dry_run(plan: &Plan) {
         PromptSource::File { path } => out::line(&format!("prompt {path}")),
         PromptSource::Text { text } => out::line(&format!("prompt text, {} bytes", text.len())),
     }
-    if let Ok(agent) = config.agent() {
+    if let Ok(agent @ Agent::Claude(_)) = config.agent() {
         launch_lines(&agent);
     }
     for entry in plan
