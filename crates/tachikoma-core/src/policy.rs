@@ -1,6 +1,7 @@
 //! The rules of a loop as data, and the small pure questions that are asked of them. A question answers with a
 //! verdict and its reason, because the reason is what a person reads.
 
+pub mod custom;
 pub mod reboot;
 pub mod restart;
 pub mod stop;

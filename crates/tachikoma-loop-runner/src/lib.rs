@@ -11,6 +11,7 @@ pub mod config;
 pub mod control;
 mod error;
 mod handle;
+pub mod offline;
 pub mod process;
 pub mod prompt;
 mod runner;
