@@ -58,6 +58,12 @@ pub enum Command {
         /// The iteration; the latest that wrote something, if not given
         iteration: Option<u32>,
     },
+    /// Look at the state that is kept, and change it
+    State {
+        /// What to do with it
+        #[command(subcommand)]
+        command: StateCommand,
+    },
     /// Look at the configuration
     Config {
         /// What to do with it
@@ -118,6 +124,49 @@ pub enum ConfigCommand {
     Schema,
 }
 
+/// What can be done with the state that is kept.
+#[derive(Debug, Subcommand)]
+pub enum StateCommand {
+    /// Show all that the loop knows, and whether it is saved
+    Show {
+        /// Print it as the snapshot is written
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check every journal, snapshot and transcript, line by line
+    Verify {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write down a value for later
+    Set {
+        /// Its name
+        key: String,
+        /// The value, as JSON; null removes it
+        #[arg(value_name = "JSON", allow_hyphen_values = true)]
+        value: String,
+    },
+    /// Print everything as one text: the state and all records, one JSON object per line
+    Export {
+        /// Write it to a file, which must not exist
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Replace a file that exists
+        #[arg(long, requires = "output")]
+        force: bool,
+    },
+    /// Archive the loop, so that the next run begins a new one
+    Clear {
+        /// Delete all loops instead, with everything that is kept of them
+        #[arg(long)]
+        purge: bool,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
+}
+
 /// How to run a loop.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct RunArgs {
@@ -142,7 +191,7 @@ pub struct RunArgs {
     /// Print nothing but errors and the outcome
     #[arg(long, short)]
     pub quiet: bool,
-    /// Begin a new loop, even if the last one could go on
+    /// Begin a new loop, even if the last one could go on; that one is archived
     #[arg(long)]
     pub new: bool,
     /// Go on although records of the loop are lost; what is left of them is kept in quarantine

@@ -10,6 +10,7 @@ mod events;
 mod launch;
 mod logs;
 mod run;
+mod state;
 mod status;
 
 use std::process::ExitCode;
@@ -40,6 +41,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Reboot => control::tell(&place, LoopCommand::ForceReboot),
         Command::Events { follow, json } => events::events(&place, follow, json),
         Command::Logs { iteration } => logs::logs(&place, iteration),
+        Command::State { command } => state::state(&place, command),
         Command::Config { command } => config::config(&place, &command),
         Command::Agents { command } => agents::agents(&command),
         Command::Completions { shell } => Ok(completions::completions(shell)),

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 
 pub use tachikoma_loop_runner::chain;
+use tachikoma_loop_runner::offline::OfflineError;
 use tachikoma_loop_runner::settings::SettingsError;
 use tachikoma_loop_runner::store::StoreError;
 use tachikoma_loop_runner::store::lock::LockError;
@@ -113,6 +114,20 @@ impl From<OpenError> for Failure {
             OpenError::Control(_) => {
                 Self::new(what).hint("set XDG_RUNTIME_DIR to a short path of your own")
             }
+        }
+    }
+}
+
+impl From<OfflineError> for Failure {
+    fn from(error: OfflineError) -> Self {
+        let what = chain(&error);
+        match error {
+            OfflineError::Lock(LockError::Held { .. }) => Self::new(what)
+                .hint("nothing was changed; `tachikoma stop` ends it, and then this can be done"),
+            OfflineError::Lock(LockError::Store(error)) | OfflineError::Store(error) => {
+                error.into()
+            }
+            OfflineError::NoLoop(_) => Self::new(what).hint("`tachikoma run` starts one"),
         }
     }
 }

@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::LoopId;
-use tachikoma_loop_runner::settings::Layers;
+use tachikoma_loop_runner::offline::Premises;
+use tachikoma_loop_runner::settings::{Layers, Settings};
 use tachikoma_loop_runner::store::{lock, loops, temporary};
 
 use crate::failure::Failure;
@@ -58,14 +59,38 @@ impl Place {
     /// Returns where the snapshot of a working directory's loop is. Configuration that cannot be read does not keep
     /// anyone from looking at a loop: then it is where it is by default.
     pub fn snapshot_path(&self, working_dir: &Path) -> PathBuf {
-        let loaded = self
-            .layers_of(working_dir)
-            .ok()
-            .and_then(|layers| layers.load().ok());
-        let state = loaded
-            .map(|loaded| loaded.settings.state)
-            .unwrap_or_default();
-        working_dir.join(state.state_path)
+        self.premises_by(working_dir, self.loaded(working_dir).unwrap_or_default())
+            .snapshot
+    }
+
+    /// Returns where everything of a loop's store is, with defaults for configuration that cannot be read: for whoever only
+    /// looks.
+    pub fn premises_to_look_at(&self, working_dir: &Path, root: &Path) -> Premises {
+        let settings = self.loaded(working_dir).unwrap_or_default();
+        if root == working_dir {
+            return self.premises_by(working_dir, settings);
+        }
+        // Of a loop that is not kept.
+        self.premises_by(root, Settings::default())
+    }
+
+    /// Returns where everything of a working directory's loops is: for whoever changes something there.
+    pub fn premises(&self, working_dir: &Path) -> Result<Premises, Failure> {
+        Ok(self.premises_by(working_dir, self.loaded(working_dir)?))
+    }
+
+    fn loaded(&self, working_dir: &Path) -> Result<Settings, Failure> {
+        Ok(self.layers_of(working_dir)?.load()?.settings)
+    }
+
+    fn premises_by(&self, working_dir: &Path, settings: Settings) -> Premises {
+        Premises {
+            working_dir: working_dir.to_owned(),
+            snapshot: working_dir.join(settings.state.state_path),
+            state_dir: working_dir.join(settings.session.state_dir),
+            runtime_dir: self.runtime_dir(),
+            temporary_dir: self.temporary_dir(),
+        }
     }
 
     fn layers_with(&self, file: &Path) -> Result<Layers, Failure> {
@@ -108,10 +133,13 @@ impl Place {
         {
             return Ok(current);
         }
-        Err(
-            Failure::new(format!("no loop in {}", self.directory.display()))
-                .hint("`tachikoma run` starts one"),
-        )
+        Err(self.no_loop())
+    }
+
+    /// Says that there is no loop.
+    pub fn no_loop(&self) -> Failure {
+        Failure::new(format!("no loop in {}", self.directory.display()))
+            .hint("`tachikoma run` starts one")
     }
 
     /// Finds the loop of a working directory that was begun last: the live one, where that is not kept.

@@ -418,6 +418,8 @@ pub enum Repair {
     Lock,
     /// The control socket.
     Socket,
+    /// The snapshot.
+    Snapshot,
 }
 
 impl fmt::Display for Repair {
@@ -426,6 +428,7 @@ impl fmt::Display for Repair {
             Self::Journal => "journal",
             Self::Lock => "lock",
             Self::Socket => "control socket",
+            Self::Snapshot => "snapshot",
         })
     }
 }

@@ -17,10 +17,11 @@ use std::time::Duration;
 
 use crate::effect::{Answer, Effect, Step};
 use crate::event::{LoopEvent, Record};
+use crate::id::Ticket;
 use crate::input::Input;
 use crate::outcome::Outcome;
 use crate::phase::{Phase, Work};
-use crate::policy::{Policy, timeout};
+use crate::policy::{Policy, custom, timeout};
 use crate::state::State;
 use crate::time::Timestamp;
 
@@ -50,14 +51,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         }
         Input::HooksRan { point, results } => turn.hooks_ran(point, results),
         Input::Note { ticket, text } => turn.note(ticket, text),
-        Input::Set { ticket, key, value } => {
-            let note = format!("{key} is set");
-            turn.record(LoopEvent::CustomSet { key, value });
-            turn.wish(Effect::Reply {
-                ticket,
-                answer: Answer::Accepted { note },
-            });
-        }
+        Input::Set { ticket, key, value } => turn.set(ticket, key, value),
         Input::Trouble { warning } => turn.record(LoopEvent::Warned { warning }),
         Input::DiskWasFull { duration } => turn.record(LoopEvent::DiskWasFull {
             duration_ms: millis(duration),
@@ -101,6 +95,23 @@ impl Turn<'_> {
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
         }
+    }
+
+    fn set(&mut self, ticket: Ticket, key: String, value: serde_json::Value) {
+        let answer = match custom::verdict(&self.state.custom, &key, &value) {
+            Ok(note) => {
+                // What is not there need not be taken away.
+                if !value.is_null() || self.state.custom.contains_key(&key) {
+                    self.record(LoopEvent::CustomSet { key, value });
+                }
+                Answer::Accepted { note }
+            }
+            Err(refusal) => Answer::Refused {
+                current: self.state.public(),
+                reason: refusal.to_string(),
+            },
+        };
+        self.wish(Effect::Reply { ticket, answer });
     }
 
     /// Takes the time in which nothing could happen out of every time-out that is running.

@@ -49,6 +49,11 @@ pub(crate) enum Request {
         command: LoopCommand,
         reply: oneshot::Sender<Answer>,
     },
+    Set {
+        key: String,
+        value: serde_json::Value,
+        reply: oneshot::Sender<Answer>,
+    },
     /// The whole process is about to be stopped (Ctrl-Z).
     Suspend { done: oneshot::Sender<()> },
     /// It goes on.
@@ -78,9 +83,25 @@ impl LoopHandle {
     /// # Errors
     /// The runner is gone.
     pub async fn command(&self, command: LoopCommand) -> Result<Answer, Gone> {
+        self.ask(|reply| Request::Command { command, reply }).await
+    }
+
+    /// Has something written down for later, in the free map of the loop; null takes it away. Otherwise like
+    /// [`LoopHandle::command`].
+    ///
+    /// # Errors
+    /// The runner is gone.
+    pub async fn set(&self, key: String, value: serde_json::Value) -> Result<Answer, Gone> {
+        self.ask(|reply| Request::Set { key, value, reply }).await
+    }
+
+    async fn ask(
+        &self,
+        request: impl FnOnce(oneshot::Sender<Answer>) -> Request,
+    ) -> Result<Answer, Gone> {
         let (reply, answer) = oneshot::channel();
         let asked = async {
-            let request = Request::Command { command, reply };
+            let request = request(reply);
             self.requests.send(request).await.map_err(|_| Gone)?;
             answer.await.map_err(|_| Gone)
         };

@@ -7,11 +7,12 @@ compile_error!(
 );
 
 pub mod advice;
-mod clock;
+pub mod clock;
 pub mod config;
 pub mod control;
 mod error;
 mod handle;
+pub mod offline;
 pub mod process;
 pub mod prompt;
 mod runner;

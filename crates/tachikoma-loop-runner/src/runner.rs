@@ -34,7 +34,6 @@ use crate::process::{Guard, GuardError, GuardNews, GuardOptions};
 use crate::session::process::{LaunchNews, LiveLaunch};
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
-use crate::store::snapshot::Durability;
 use crate::store::temporary::TemporaryStore;
 
 use news::left_behind;
@@ -82,6 +81,8 @@ pub struct LoopRunner {
     save_failed: bool,
     /// When the next snapshot is due, if nothing else brings one.
     unsaved: Option<tokio::time::Instant>,
+    /// The snapshot as this runner last wrote it.
+    saved: Option<save::Saved>,
     /// What was wrong with what was found, to be recorded before anything else.
     troubles: Vec<String>,
     /// What an earlier runner left behind and was ended, to be recorded before anything else.
@@ -310,11 +311,11 @@ impl LoopRunner {
                 .next_deadline(&self.policy)
                 .map(|deadline| self.clock.instant_of(deadline));
             let asleep = clock::monotonic();
+            let save_due = self.save_due();
             let Self {
                 ends,
                 guard,
                 launch,
-                unsaved,
                 control,
                 upkeep,
                 ..
@@ -325,7 +326,7 @@ impl LoopRunner {
                 reason = broken(control.as_mut(), upkeep) => Arrived::Input(Input::Broken { reason }),
                 Some(request) = ends.requests.recv() => Arrived::Request(request),
                 () = until(deadline) => Arrived::Input(Input::Wake),
-                () = until(*unsaved) => Arrived::SaveDue,
+                () = until(save_due) => Arrived::SaveDue,
                 news = guard_news(guard.as_mut()) => Arrived::Guard(news),
                 news = launch_news(launch.as_mut()) => Arrived::Launch(news),
             };
@@ -336,7 +337,7 @@ impl LoopRunner {
             let input = match arrived {
                 Arrived::Input(input) => Some(input),
                 Arrived::SaveDue => {
-                    self.save(Durability::Synced)?;
+                    self.look_after_snapshot()?;
                     None
                 }
                 Arrived::Request(request) => self.request(request),
@@ -356,14 +357,16 @@ impl LoopRunner {
     fn request(&mut self, request: Request) -> Option<Input> {
         match request {
             // Whoever asked does not wait any more.
-            Request::Command { reply, .. } if reply.is_closed() => None,
+            Request::Command { reply, .. } | Request::Set { reply, .. } if reply.is_closed() => {
+                None
+            }
             Request::Command { command, reply } => {
-                self.last_ticket = self.last_ticket.next();
-                self.tickets.insert(self.last_ticket, reply);
-                Some(Input::Command {
-                    ticket: self.last_ticket,
-                    command,
-                })
+                let ticket = self.ticket(reply);
+                Some(Input::Command { ticket, command })
+            }
+            Request::Set { key, value, reply } => {
+                let ticket = self.ticket(reply);
+                Some(Input::Set { ticket, key, value })
             }
             Request::Suspend { done } => {
                 if let Some(guard) = &mut self.guard {
@@ -404,6 +407,12 @@ impl LoopRunner {
         };
         // Whoever takes longer than that is not on the way out.
         let _ = tokio::time::timeout(LET_GO_TIMEOUT, gone).await;
+    }
+
+    fn ticket(&mut self, reply: oneshot::Sender<Answer>) -> Ticket {
+        self.last_ticket = self.last_ticket.next();
+        self.tickets.insert(self.last_ticket, reply);
+        self.last_ticket
     }
 
     /// Ends whatever is left of the run. The journal stays open for the next one.

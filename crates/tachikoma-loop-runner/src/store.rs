@@ -1,15 +1,19 @@
 //! What is kept on disk: the journal of each loop and the lock of the working directory.
 
+pub mod archive;
 pub mod compressed;
 pub mod journal;
 pub mod lock;
 pub mod loops;
 mod migrate;
-mod quarantine;
+pub mod purge;
+pub(crate) mod quarantine;
 pub mod recover;
 pub mod retention;
 pub mod snapshot;
 pub mod temporary;
+pub mod verify;
+pub(crate) mod whole;
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind};

@@ -20,11 +20,18 @@ pub fn tell(place: &Place, command: LoopCommand) -> Result<ExitCode, Failure> {
     };
     let working_dir = place.working_dir().ok_or_else(nobody)?;
     let socket = live_socket(&working_dir).ok_or_else(nobody)?;
-    let response = runtime()?.block_on(async {
-        let mut client = Client::connect(&socket).await?;
-        client.ask(&Request::Command { command }).await
-    });
-    match response.map_err(|error| unreachable_runner(&error))? {
+    let response = ask(&socket, &Request::Command { command })?;
+    answered(response.map_err(|error| unreachable_runner(&error))?)
+}
+
+/// Makes a request of the runner that listens at `socket`.
+pub fn ask(socket: &Path, request: &Request) -> Result<Result<Response, ClientError>, Failure> {
+    Ok(runtime()?.block_on(async { Client::connect(socket).await?.ask(request).await }))
+}
+
+/// Prints the answer to a request that something be done.
+pub fn answered(response: Response) -> Result<ExitCode, Failure> {
+    match response {
         Response::Answer {
             answer: Answer::Accepted { note },
         } => {

@@ -142,7 +142,8 @@ fn text(status: &Status) -> String {
     text
 }
 
-fn state_text(status: &Status) -> String {
+/// Says in a word how the loop is, and in a few if its runner is gone.
+pub fn state_text(status: &Status) -> String {
     match (&status.runner, &status.outcome) {
         (None, None) if status.iteration > 0 => {
             "interrupted: its runner is gone; `tachikoma run` goes on with it".to_owned()

@@ -148,7 +148,9 @@ fn shells_can_complete() {
     for shell in ["bash", "zsh", "fish"] {
         let ran = tachikoma(&scratch).run(["completions", shell]);
         assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-        assert!(ran.stdout.contains("max-iterations"), "{shell}");
+        for word in ["max-iterations", "purge", "verify"] {
+            assert!(ran.stdout.contains(word), "{shell}: {word}");
+        }
     }
 }
 
@@ -193,6 +195,7 @@ fn help_of_the_program() {
       reboot       Replace the agent's session by a fresh one
       events       Print what has happened
       logs         Print what the agent wrote
+      state        Look at the state that is kept, and change it
       config       Look at the configuration
       agents       Look at what agents write
       completions  Print a completion script for a shell
@@ -223,7 +226,7 @@ fn help_of_run() {
           --delay <DURATION>    How long to wait after an iteration, such as 5s
           --json                Print the journal's records, one JSON object per line
       -q, --quiet               Print nothing but errors and the outcome
-          --new                 Begin a new loop, even if the last one could go on
+          --new                 Begin a new loop, even if the last one could go on; that one is archived
           --accept-loss         Go on although records of the loop are lost; what is left of them is
                                 kept in quarantine
           --detach              Leave the loop running in the background
@@ -346,6 +349,44 @@ fn help_of_the_other_commands() {
                          it
           --json         Print one JSON object
       -h, --help         Print help
+    ");
+    assert_snapshot!(help(&["state"]), @"
+    Look at the state that is kept, and change it
+
+    Usage: tachikoma state <COMMAND>
+
+    Commands:
+      show    Show all that the loop knows, and whether it is saved
+      verify  Check every journal, snapshot and transcript, line by line
+      set     Write down a value for later
+      export  Print everything as one text: the state and all records, one JSON object per line
+      clear   Archive the loop, so that the next run begins a new one
+      help    Print this message or the help of the given subcommand(s)
+
+    Options:
+      -h, --help  Print help
+    ");
+    assert_snapshot!(help(&["state", "set"]), @"
+    Write down a value for later
+
+    Usage: tachikoma state set <KEY> <JSON>
+
+    Arguments:
+      <KEY>   Its name
+      <JSON>  The value, as JSON; null removes it
+
+    Options:
+      -h, --help  Print help
+    ");
+    assert_snapshot!(help(&["state", "clear"]), @"
+    Archive the loop, so that the next run begins a new one
+
+    Usage: tachikoma state clear [OPTIONS]
+
+    Options:
+          --purge  Delete all loops instead, with everything that is kept of them
+      -y, --yes    Do not ask
+      -h, --help   Print help
     ");
     assert_snapshot!(help(&["completions"]), @"
     Print a completion script for a shell

@@ -32,6 +32,13 @@ pub enum Request {
         /// What.
         command: LoopCommand,
     },
+    /// To have something written down for later.
+    Set {
+        /// The key.
+        key: String,
+        /// The value; null takes it away.
+        value: serde_json::Value,
+    },
     /// To read the records that follow this one, as they come.
     Follow {
         /// The last one it has.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-use tachikoma_core::{LoopId, Seq};
+use tachikoma_core::{Answer, LoopId, Seq};
 use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
 
 use super::protocol::{Hello, PROTOCOL, Request, Response};
-use crate::handle::{LoopHandle, Notice};
+use crate::handle::{Gone, LoopHandle, Notice};
 use crate::process::is_descendant;
 use crate::store::make_dir;
 use crate::task::Task;
@@ -291,18 +291,14 @@ impl Desk {
                 let status = Box::new(self.handle.status());
                 say(&mut writer, &Response::Status { status }).await
             }
-            Request::Command { command } => match self.handle.command(command).await {
-                Ok(answer) => say(&mut writer, &Response::Answer { answer }).await,
-                Err(gone) => {
-                    say(
-                        &mut writer,
-                        &Response::Refused {
-                            reason: gone.to_string(),
-                        },
-                    )
-                    .await
-                }
-            },
+            Request::Command { command } => {
+                let answered = self.handle.command(command).await;
+                say(&mut writer, &answer_of(answered)).await
+            }
+            Request::Set { key, value } => {
+                let answered = self.handle.set(key, value).await;
+                say(&mut writer, &answer_of(answered)).await
+            }
             Request::Follow { after } => self.follow(&mut reader, &mut writer, after).await,
         }
     }
@@ -352,6 +348,15 @@ impl Desk {
                 Err(RecvError::Closed) => return Ok(()),
             }
         }
+    }
+}
+
+fn answer_of(answered: Result<Answer, Gone>) -> Response {
+    match answered {
+        Ok(answer) => Response::Answer { answer },
+        Err(gone) => Response::Refused {
+            reason: gone.to_string(),
+        },
     }
 }
 

@@ -1,4 +1,5 @@
-//! Making whole what the agent, or anyone, destroyed of the loop's own while it runs: lock, journal, control socket.
+//! Making whole what the agent, or anyone, destroyed of the loop's own while it runs: lock, journal, control socket,
+//! snapshot.
 
 use tachikoma_core::{Input, News, Repair, Timestamp, step};
 
@@ -48,10 +49,12 @@ impl LoopRunner {
         let lock = self.lock_whole().await?;
         let journal = self.journal_whole(now).await?;
         let socket = self.socket_whole().await;
+        let snapshot = self.snapshot_whole()?;
         let repairs = [
             (Repair::Lock, lock),
             (Repair::Journal, journal),
             (Repair::Socket, socket),
+            (Repair::Snapshot, snapshot),
         ];
         for (what, how) in repairs {
             if let Some(how) = how {
@@ -131,6 +134,7 @@ impl LoopRunner {
         debug_assert!(decided.effects.is_empty(), "a repair is only recorded");
         self.with_room(|runner| runner.journal.append(&decided.records))
             .await?;
+        self.note_unsaved(&decided.records);
         for record in decided.records {
             self.publish(record);
         }

@@ -9,6 +9,7 @@ use tachikoma_core::{LoopId, Outcome, State, Status, Ticket, Timestamp};
 
 use super::LoopRunner;
 use super::effects::{find_program, search_path};
+use super::save::Saved;
 use super::upkeep::Upkeep;
 use crate::clock::Clock;
 use crate::config::{AgentError, LoopConfig};
@@ -20,7 +21,7 @@ use crate::store::journal::Journal;
 use crate::store::lock::{Holder, LockError, WorkLock};
 use crate::store::recover::{self, Loss, Source};
 use crate::store::temporary::{self, TemporaryStore};
-use crate::store::{StoreError, check_dir, loops};
+use crate::store::{StoreError, archive, check_dir, loops, snapshot, whole};
 
 /// What was found in the working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +108,7 @@ impl LoopRunner {
             mut clock,
             found,
             basis,
+            before,
             temporary,
         } = if config.settings.state.enabled {
             let current = loops::current(&config.working_dir)?;
@@ -132,6 +134,11 @@ impl LoopRunner {
         };
         lock.sign(&holder)
             .map_err(StoreError::io("write", Path::new(".ralph/lock")))?;
+        let made_way = make_way(&config, &found, before);
+        if made_way.is_err() {
+            Journal::discard(&loops::dir(&config.working_dir, state.loop_id));
+        }
+        let saved = made_way?;
         let policy = config.policy(&agent);
         let patterns = &config.settings.reboot.triggers.on_patterns;
         // Each was checked with the settings.
@@ -161,6 +168,7 @@ impl LoopRunner {
             leftovers,
             save_failed: false,
             unsaved: None,
+            saved,
             deaf: false,
             suspended: None,
             upkeep: Upkeep::default(),
@@ -219,7 +227,27 @@ struct Opened {
     clock: Clock,
     found: Found,
     basis: Basis,
+    /// The loop that was the current one.
+    before: Option<LoopId>,
     temporary: Option<TemporaryStore>,
+}
+
+/// Makes way for the snapshot of a new loop, and returns what is there of the one that goes on.
+fn make_way(
+    config: &LoopConfig,
+    found: &Found,
+    before: Option<LoopId>,
+) -> Result<Option<Saved>, StoreError> {
+    // One that is not kept touches nothing that is.
+    if !config.settings.state.enabled {
+        return Ok(None);
+    }
+    let path = config.snapshot_path();
+    if *found == Found::Nothing {
+        archive::make_way(&config.working_dir, before, &path)?;
+    }
+    whole::remove_remains(&path);
+    Ok(Saved::found(&path))
 }
 
 /// Begins a loop that is not kept: whatever else is in the working directory stays as it is.
@@ -235,6 +263,7 @@ fn begin_temporary(config: &LoopConfig) -> Result<Opened, OpenError> {
         clock,
         found: Found::Nothing,
         basis: Basis::default(),
+        before: None,
         temporary: Some(temporary),
     })
 }
@@ -256,6 +285,11 @@ fn open_journal(
             };
             Some(found.open(&dir, &config.working_dir)?)
         }
+        // A file of a newer version is not written over, whoever it belongs to.
+        None if !config.new_loop => match snapshot::read(&config.snapshot_path()) {
+            Err(error @ StoreError::NewerSnapshot { .. }) => return Err(error.into()),
+            Err(_) | Ok(_) => None,
+        },
         Some(_) | None => None,
     };
     if let Some((journal, state)) = before {
@@ -277,6 +311,7 @@ fn open_journal(
                 clock,
                 found,
                 basis,
+                before: current,
                 temporary: None,
             });
         }
@@ -296,6 +331,7 @@ fn open_journal(
         clock,
         found: Found::Nothing,
         basis,
+        before: current,
         temporary: None,
     })
 }

@@ -102,7 +102,8 @@ impl LoopRunner {
     /// Only a stop can be granted: all else would have to be written down first.
     fn request_without_room(&mut self, request: Request) -> Result<Option<Input>, Cut> {
         let (command, reply) = match request {
-            Request::Command { command, reply } => (command, reply),
+            Request::Command { command, reply } => (Some(command), reply),
+            Request::Set { reply, .. } => (None, reply),
             Request::Suspend { .. } | Request::Continue => return Ok(self.request(request)),
         };
         // Whoever asked may have gone.
@@ -110,15 +111,18 @@ impl LoopRunner {
             return Ok(None);
         }
         match command {
-            LoopCommand::Stop(_) => {
+            Some(LoopCommand::Stop(_)) => {
                 let note = "stopped; the disk is full, so that this is not written down".to_owned();
                 let _ = reply.send(Answer::Accepted { note });
                 Err(Cut::Left(Outcome::Operator))
             }
-            LoopCommand::Pause(_)
-            | LoopCommand::Resume
-            | LoopCommand::ForceReboot
-            | LoopCommand::SkipIteration => {
+            Some(
+                LoopCommand::Pause(_)
+                | LoopCommand::Resume
+                | LoopCommand::ForceReboot
+                | LoopCommand::SkipIteration,
+            )
+            | None => {
                 let _ = reply.send(Answer::Refused {
                     current: self.ends.status.borrow().state,
                     reason: "the disk is full: nothing can be written down, and so nothing but `stop` can be done; \

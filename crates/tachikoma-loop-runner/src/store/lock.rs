@@ -217,7 +217,6 @@ const IGNORED: &str = "\
 # Written by tachikoma for what it keeps here.
 /.gitignore
 /.state-*.tmp
-/archive/
 /backups/
 /lock
 /log/
@@ -227,6 +226,12 @@ const IGNORED: &str = "\
 /state.json
 /state.json.v*
 ";
+
+/// Returns whether the ignore file of a `.ralph` has nothing in it but what we wrote.
+pub(super) fn is_our_ignore(text: &str) -> bool {
+    let ours = |line: &str| IGNORED.lines().any(|known| known == line);
+    !text.is_empty() && text.lines().all(ours)
+}
 
 fn ignore(dir: &Path) {
     if let Ok(mut file) = private()

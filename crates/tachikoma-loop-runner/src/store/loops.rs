@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_core::LoopId;
 
-use super::{RALPH_DIR, StoreError, journal, lock};
+use super::journal::segment;
+use super::{RALPH_DIR, StoreError, archive, journal, lock, whole};
 
 /// Returns the directory of a loop.
 #[must_use]
@@ -18,7 +19,18 @@ pub(crate) fn all(working_dir: &Path) -> PathBuf {
     working_dir.join(RALPH_DIR).join("loops")
 }
 
-/// Finds the current loop of a working directory: the one that was begun last. A loop's clock goes on after that of
+/// Returns whether a file of that name in the directory of a loop is ours.
+pub(super) fn is_ours_in_loop(name: &str) -> bool {
+    segment::is_ours(name) || name == archive::ARCHIVED || whole::is_temporary(name)
+}
+
+/// Reads a loop's name, in the one way that we write it.
+pub(super) fn exact_id(name: &str) -> Option<LoopId> {
+    let loop_id: LoopId = name.parse().ok()?;
+    (loop_id.to_string() == name).then_some(loop_id)
+}
+
+/// Finds the current loop of a working directory: the one that was begun last and is not archived. A loop's clock goes on after that of
 /// the loop before it, so "last" does not depend on the wall clock.
 ///
 /// A loop whose journal is damaged or newer than this version is found as well: passing over it would begin another
@@ -40,6 +52,9 @@ pub fn current(working_dir: &Path) -> Result<Option<LoopId>, StoreError> {
         let Some(loop_id) = name.to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
+        if archive::is_archived(&entry.path()) {
+            continue;
+        }
         if let Some(begun) = journal::begun(&entry.path())? {
             latest = latest.max(Some((begun, loop_id)));
         }

@@ -11,7 +11,7 @@ const SAME_NAME_MAX: u32 = 10_000;
 
 /// Moves whatever is at `path` to the quarantine of the working directory, under a name that is free there. Returns
 /// where it lies; none if there was nothing at `path`.
-pub(super) fn quarantine(working_dir: &Path, path: &Path) -> Result<Option<PathBuf>, StoreError> {
+pub(crate) fn quarantine(working_dir: &Path, path: &Path) -> Result<Option<PathBuf>, StoreError> {
     if std::fs::symlink_metadata(path).is_err() {
         return Ok(None);
     }

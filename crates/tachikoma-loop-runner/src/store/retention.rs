@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use tachikoma_core::{LoopId, Timestamp};
 
 use super::compressed::open_dir;
-use super::journal::{self, segment};
+use super::journal;
 use super::{RALPH_DIR, StoreError, loops};
 use crate::session::transcripts;
 
@@ -53,14 +53,14 @@ pub fn prune(
     Ok(())
 }
 
-/// Lists the loops with the time of their first record. One without any record is older than all others.
-fn list(loops: &Path) -> Result<Vec<(Option<Timestamp>, LoopId)>, StoreError> {
+/// Lists the loops with the time of their first record, in no order. One without any record is older than all others.
+pub(super) fn list(loops: &Path) -> Result<Vec<(Option<Timestamp>, LoopId)>, StoreError> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(loops).map_err(StoreError::io("list", loops))? {
         let entry = entry.map_err(StoreError::io("list", loops))?;
         let name = entry.file_name();
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        let Some(loop_id) = name.to_str().and_then(exact_id).filter(|_| is_dir) else {
+        let Some(loop_id) = name.to_str().and_then(loops::exact_id).filter(|_| is_dir) else {
             continue;
         };
         // One that cannot be read has an age that nobody knows.
@@ -71,16 +71,10 @@ fn list(loops: &Path) -> Result<Vec<(Option<Timestamp>, LoopId)>, StoreError> {
     Ok(found)
 }
 
-/// Reads a loop's name, in the one way that we write it.
-fn exact_id(name: &str) -> Option<LoopId> {
-    let loop_id: LoopId = name.parse().ok()?;
-    (loop_id.to_string() == name).then_some(loop_id)
-}
-
 /// Removes a loop: transcripts first, since without the journal nobody would know that they are left.
 fn remove(loops: &OwnedFd, state_dir: &Path, loop_id: LoopId) -> io::Result<()> {
     let name = loop_id.to_string();
-    let journal = Ours::open(loops, &name, |name| segment::form(name).is_some())?;
+    let journal = Ours::open(loops, &name, loops::is_ours_in_loop)?;
     let sessions = match open_dir(state_dir) {
         Ok(sessions) => Some(sessions),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -129,7 +123,7 @@ impl Ours {
     }
 }
 
-fn own_file(directory: &OwnedFd, name: &CStr) -> Option<String> {
+pub(super) fn own_file(directory: &OwnedFd, name: &CStr) -> Option<String> {
     let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     let name = name.to_str().ok()?;

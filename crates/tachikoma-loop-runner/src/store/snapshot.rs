@@ -2,14 +2,15 @@
 //! the truth; a snapshot says at which record of it it stands, so that the two cannot disagree.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tachikoma_core::{LoopId, LoopState, PastSession, PromptSource, Seq, State, Timestamp};
 
 use super::migrate::{self, Chain};
-use super::{StoreError, make_dir, private, sync_dir};
+pub use super::whole::Durability;
+use super::whole::{FileMark, write_whole};
+use super::{StoreError, is_missing};
 
 /// The version that this program writes, and the newest it reads.
 pub const VERSION: u32 = migrate::SNAPSHOT.latest();
@@ -141,15 +142,6 @@ pub struct Metrics {
     pub execution_ms: u64,
 }
 
-/// Whether a snapshot must be on disk when its writing returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Durability {
-    /// It need not: the journal is the truth.
-    Lazy,
-    /// It must: a person may look next, or the machine may be switched off.
-    Synced,
-}
-
 impl Snapshot {
     /// Takes a snapshot of a state.
     #[must_use]
@@ -209,35 +201,16 @@ impl Snapshot {
     /// # Errors
     /// It cannot be written; the file that was there stays.
     pub fn write(&self, path: &Path, durability: Durability) -> Result<(), StoreError> {
-        let dir = path.parent().unwrap_or(Path::new("."));
-        make_dir(dir)?;
-        let temporary = dir.join(format!(".state-{}.tmp", uuid::Uuid::new_v4().simple()));
-        let written = self.write_to(&temporary, durability).and_then(|()| {
-            std::fs::rename(&temporary, path).map_err(StoreError::io("replace", path))
-        });
-        if written.is_err() {
-            // Whatever it is, it is no use to anyone.
-            let _ = std::fs::remove_file(&temporary);
-            return written;
-        }
-        match durability {
-            Durability::Synced => sync_dir(dir),
-            Durability::Lazy => Ok(()),
-        }
+        self.write_marked(path, durability).map(drop)
     }
 
-    fn write_to(&self, path: &Path, durability: Durability) -> Result<(), StoreError> {
-        let mut file = private()
-            .write(true)
-            .create_new(true)
-            .open(path)
-            .map_err(StoreError::io("create", path))?;
-        file.write_all(self.encode().as_bytes())
-            .map_err(StoreError::io("write", path))?;
-        match durability {
-            Durability::Synced => file.sync_all().map_err(StoreError::io("sync", path)),
-            Durability::Lazy => Ok(()),
-        }
+    /// Writes the file, and returns by what it is known again.
+    pub(crate) fn write_marked(
+        &self,
+        path: &Path,
+        durability: Durability,
+    ) -> Result<FileMark, StoreError> {
+        write_whole(path, self.encode().as_bytes(), durability)
     }
 
     /// Writes the snapshot as text, with its checksum.
@@ -266,7 +239,7 @@ pub fn read(path: &Path) -> Result<Option<Snapshot>, StoreError> {
 pub(super) fn read_as(formats: Chain, path: &Path) -> Result<Option<Snapshot>, StoreError> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if is_missing(&error) => return Ok(None),
         Err(error) => return Err(StoreError::io("read", path)(error)),
     };
     decode(formats, &text)
@@ -382,6 +355,28 @@ mod tests {
             );
         }
         assert_eq!(std::fs::read_dir(dir.path().join("a")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn writers_at_the_same_time_do_not_meet_and_readers_see_one_of_them_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.json");
+        let snapshot = Snapshot::of(&state(), Path::new("/w"), Timestamp::default());
+        snapshot.write(&path, Durability::Lazy).unwrap();
+        std::thread::scope(|scope| {
+            for number in 0..4_u32 {
+                let (snapshot, path) = (&snapshot, &path);
+                scope.spawn(move || {
+                    let mut own = snapshot.clone();
+                    own.core.iteration = number;
+                    for _ in 0..100 {
+                        own.write(path, Durability::Lazy).unwrap();
+                        assert!(read(path).unwrap().unwrap().core.iteration < 4);
+                    }
+                });
+            }
+        });
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

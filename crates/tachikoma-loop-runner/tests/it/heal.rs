@@ -4,12 +4,12 @@ use std::fs;
 use std::path::PathBuf;
 
 use rustix::fs::{FlockOperation, flock};
-use tachikoma_core::{LoopEvent, Outcome, Repair};
-use tachikoma_loop_runner::store::lock;
+use tachikoma_core::{Answer, LoopCommand, LoopEvent, Outcome, Repair, Seq, Urgency};
+use tachikoma_loop_runner::store::{lock, snapshot};
 use tachikoma_loop_runner::{LoopRunner, RunError};
 
-use crate::loop_support::{Place, UNTIL_GO, Watch, open};
-use crate::support::run;
+use crate::loop_support::{Place, UNTIL_GO, Watch, lasting, open};
+use crate::support::{PATIENCE, run};
 
 fn repairs(place: &Place) -> Vec<(Repair, String)> {
     let history = place.history();
@@ -28,7 +28,10 @@ fn repairs(place: &Place) -> Vec<(Repair, String)> {
 #[track_caller]
 fn check(destroy: &str) -> (Place, Vec<(Repair, String)>) {
     let place = Place::new();
-    let script = format!("[ $TACHIKOMA_ITERATION != 2 ] || {{ {destroy}\n}}");
+    // Once its launch is on record, nothing is written before it ends.
+    let launched =
+        "until [ $(cat .ralph/loops/*/* | grep -c agent_launched) = 2 ]; do sleep 0.01; done";
+    let script = format!("[ $TACHIKOMA_ITERATION != 2 ] || {{ {launched}\n{destroy}\n}}");
     let mut config = place.config(&script);
     config.settings.max_iterations = 3;
     let state = run(async {
@@ -60,7 +63,10 @@ fn what(repairs: &[(Repair, String)]) -> Vec<Repair> {
 #[test]
 fn the_whole_directory_is_deleted() {
     let (place, repairs) = check("rm -rf .ralph");
-    assert_eq!(what(&repairs), [Repair::Lock, Repair::Journal]);
+    assert_eq!(
+        what(&repairs),
+        [Repair::Lock, Repair::Journal, Repair::Snapshot]
+    );
     assert_eq!(
         repairs[1].1,
         "its file was gone; it was restored from the open file"
@@ -71,7 +77,10 @@ fn the_whole_directory_is_deleted() {
 #[test]
 fn the_directory_is_moved_away() {
     let (_, repairs) = check("mv .ralph elsewhere");
-    assert_eq!(what(&repairs), [Repair::Lock, Repair::Journal]);
+    assert_eq!(
+        what(&repairs),
+        [Repair::Lock, Repair::Journal, Repair::Snapshot]
+    );
 }
 
 #[test]
@@ -128,6 +137,98 @@ fn the_lock_is_deleted_replaced_or_emptied() {
         let (_, repairs) = check(destroy);
         assert_eq!(what(&repairs), [Repair::Lock], "{destroy}");
     }
+}
+
+#[test]
+fn the_snapshot_is_deleted_or_written_over() {
+    let (_, repairs) = check("rm .ralph/state.json");
+    assert_eq!(what(&repairs), [Repair::Snapshot]);
+    assert_eq!(repairs[0].1, "its file was gone; it was written anew");
+    for destroy in [
+        "echo mine >.ralph/state.json",
+        "rm .ralph/state.json; mkdir .ralph/state.json",
+    ] {
+        let (place, repairs) = check(destroy);
+        assert_eq!(what(&repairs), [Repair::Snapshot], "{destroy}");
+        let kept = ".ralph/quarantine/state.json.1";
+        assert!(repairs[0].1.ends_with(kept), "{repairs:?}");
+        assert!(place.working_dir().join(kept).exists(), "{destroy}");
+        let found = snapshot::read(&place.working_dir().join(".ralph/state.json"));
+        assert_eq!(found.unwrap().unwrap().core.iteration, 4, "{destroy}");
+    }
+}
+
+/// The agent waits for it itself: it does not end before the snapshot is back.
+#[test]
+fn a_snapshot_that_the_agent_destroys_is_back_while_the_agent_still_runs() {
+    let place = Place::new();
+    let script = "s=.ralph/state.json
+        until [ -e $s ]; do sleep 0.01; done
+        rm $s
+        until [ -e $s ]; do sleep 0.01; done
+        echo mine >$s
+        until grep -q loop_id $s; do sleep 0.01; done";
+    let mut config = place.config(script);
+    config.settings.max_iterations = 1;
+    config.settings.state.auto_save_interval = lasting("100ms");
+    run(async {
+        let mut runner = open(config).await;
+        let ran = tokio::time::timeout(PATIENCE, runner.run()).await;
+        assert_eq!(
+            ran.expect("the agent ends").unwrap(),
+            Outcome::LimitReached { iterations: 1 }
+        );
+        runner.close().await;
+    });
+    assert_eq!(what(&repairs(&place)), [Repair::Snapshot; 2]);
+}
+
+/// What was repaired is in the snapshot after a while, as everything else is.
+#[test]
+fn a_repair_is_saved_by_the_clock() {
+    let place = Place::new();
+    let mut config = place.config(UNTIL_GO);
+    config.settings.state.auto_save_interval = lasting("100ms");
+    let path = place.working_dir().join(".ralph/state.json");
+    let saved = async |seq: Seq| {
+        let at = || snapshot::read(&path).ok().flatten().map(|found| found.seq);
+        let saving = async {
+            while at() < Some(seq) {
+                tokio::task::yield_now().await;
+            }
+        };
+        let waited = tokio::time::timeout(PATIENCE, saving).await;
+        waited.expect("it is saved");
+    };
+    run(async {
+        let mut runner = open(config).await;
+        let mut watch = Watch::on(&runner);
+        let handle = runner.handle();
+        let operator = async {
+            watch.launched(1).await;
+            saved(watch.records.last().unwrap().seq).await;
+            fs::remove_file(place.working_dir().join(".ralph/lock")).unwrap();
+            // A turning point at which nothing else is recorded: it is refused.
+            let answer = handle.command(LoopCommand::Resume).await.unwrap();
+            assert!(matches!(answer, Answer::Refused { .. }), "{answer:?}");
+            let repaired = |event: &LoopEvent| matches!(event, LoopEvent::Repaired { .. });
+            let seq = watch.until("the repair", repaired).await.seq;
+            saved(seq).await;
+            handle.shut_down(15, Urgency::Kill);
+        };
+        let (ended, ()) = tokio::join!(runner.run(), operator);
+        ended.unwrap();
+        runner.close().await;
+    });
+}
+
+/// Whoever only copies it about or sets its time has not harmed it.
+#[test]
+fn a_snapshot_that_was_touched_or_copied_is_left_as_it_is() {
+    let (place, repairs) =
+        check("touch .ralph/state.json; cp .ralph/state.json s; mv s .ralph/state.json");
+    assert_eq!(what(&repairs), []);
+    assert!(!place.working_dir().join(".ralph/quarantine").exists());
 }
 
 #[test]

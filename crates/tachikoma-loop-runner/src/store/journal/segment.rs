@@ -57,6 +57,17 @@ pub(crate) fn form(name: &str) -> Option<Form> {
     number_of(plain).map(|_| form)
 }
 
+/// Returns whether a file of that name in the directory of a loop is one of a journal, in whatever form: also one that a
+/// runner left which died while it restored a segment.
+pub(crate) fn is_ours(name: &str) -> bool {
+    let restored = || {
+        let (plain, pid) = name.strip_suffix(".tmp")?.rsplit_once('.')?;
+        pid.parse::<u32>().ok()?;
+        number_of(plain)
+    };
+    form(name).is_some() || restored().is_some()
+}
+
 fn number_of(plain: &str) -> Option<u32> {
     let digits = plain.strip_prefix("journal-")?.strip_suffix(".jsonl")?;
     let ours = digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,0 +1,23 @@
+//! `tachikoma state`: what is kept of the loops here.
+
+mod change;
+mod export;
+mod show;
+mod verify;
+
+use std::process::ExitCode;
+
+use crate::args::StateCommand;
+use crate::failure::Failure;
+use crate::place::Place;
+
+/// Does what was asked with the state.
+pub fn state(place: &Place, command: StateCommand) -> Result<ExitCode, Failure> {
+    match command {
+        StateCommand::Show { json } => show::show(place, json),
+        StateCommand::Verify { json } => verify::verify(place, json),
+        StateCommand::Set { key, value } => change::set(place, key, &value),
+        StateCommand::Export { output, force } => export::export(place, output.as_deref(), force),
+        StateCommand::Clear { purge, yes } => change::clear(place, purge, yes),
+    }
+}

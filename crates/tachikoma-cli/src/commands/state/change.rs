@@ -1,0 +1,119 @@
+//! `tachikoma state set` and `clear`: through the live runner, or, where nobody runs, on the files themselves.
+
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::Value;
+use tachikoma_core::policy::custom;
+use tachikoma_loop_runner::control::{ClientError, Request, Response};
+use tachikoma_loop_runner::offline::{self, OfflineError};
+use tachikoma_loop_runner::store::lock::{self, LockError};
+
+use crate::commands::control::{answered, ask, live_socket, unreachable_runner};
+use crate::commands::runtime;
+use crate::failure::Failure;
+use crate::out;
+use crate::place::Place;
+
+/// Writes down a value for later.
+pub fn set(place: &Place, key: String, value: &str) -> Result<ExitCode, Failure> {
+    let value: Value = serde_json::from_str(value).map_err(|error| {
+        Failure::usage(format!("the value of `{key}` is no JSON: {error}"))
+            .hint("words need quotes of their own: '\"some words\"'")
+    })?;
+    custom::check(&key, &value).map_err(|refusal| Failure::usage(refusal.to_string()))?;
+    let working_dir = place.current_loop()?.working_dir;
+    let premises = place.premises(&working_dir)?;
+    if let Some(socket) = live_socket(&working_dir) {
+        let request = Request::Set {
+            key: key.clone(),
+            value: value.clone(),
+        };
+        match ask(&socket, &request)? {
+            Ok(response) => return answered(response),
+            // The runner has just died: it is not in the way any more, or its guard will soon be gone.
+            Err(ClientError::Nobody { .. }) => {}
+            Err(error) => return Err(unreachable_runner(&error)),
+        }
+    }
+    let done = runtime()?.block_on(offline::set(&premises, key, value))?;
+    if let Some(why) = done.unsaved {
+        out::note(&format!("note: the snapshot is not up to date: {why}"));
+    }
+    answered(Response::Answer {
+        answer: done.answer,
+    })
+}
+
+/// Archives the current loop, or deletes everything.
+pub fn clear(place: &Place, purge: bool, yes: bool) -> Result<ExitCode, Failure> {
+    let Some(working_dir) = place.working_dir() else {
+        return Err(place.no_loop());
+    };
+    let premises = place.premises(&working_dir)?;
+    refuse_live(&working_dir)?;
+    if !purge {
+        // Before anyone is asked.
+        place.current_loop()?;
+    }
+    let shown = working_dir.display();
+    let question = if purge {
+        format!("delete all loops of {shown}, with their journals and transcripts, for good?")
+    } else {
+        format!("archive the loop of {shown}, so that the next run begins a new one?")
+    };
+    agree(&question, purge, yes)?;
+    if purge {
+        let purged = runtime()?.block_on(offline::purge(&premises))?;
+        for path in &purged.left {
+            out::note(&format!(
+                "note: left alone, since it is not ours: {}",
+                path.display()
+            ));
+        }
+        out::line(&format!("deleted {} files", purged.files));
+    } else {
+        let loop_id = runtime()?.block_on(offline::clear(&premises))?;
+        out::line(&format!(
+            "{loop_id} is archived; `tachikoma run` begins a new loop"
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A runner that answers would only be waited for in vain.
+fn refuse_live(working_dir: &Path) -> Result<(), Failure> {
+    let answers = |socket| std::os::unix::net::UnixStream::connect(socket).is_ok();
+    if live_socket(working_dir).is_some_and(answers) {
+        let held = LockError::Held {
+            working_dir: working_dir.to_owned(),
+            holder: lock::holder(working_dir),
+        };
+        return Err(OfflineError::Lock(held).into());
+    }
+    Ok(())
+}
+
+fn agree(question: &str, purge: bool, yes: bool) -> Result<(), Failure> {
+    let stdin = std::io::stdin();
+    let at_terminal = stdin.is_terminal() && std::io::stderr().is_terminal();
+    if yes || (!purge && !at_terminal) {
+        return Ok(());
+    }
+    if !at_terminal {
+        return Err(
+            Failure::usage("nobody can be asked whether to delete everything")
+                .hint("nothing was changed; say `--yes`"),
+        );
+    }
+    let mut stderr = std::io::stderr().lock();
+    let _ = write!(stderr, "{question} [y/N] ").and_then(|()| stderr.flush());
+    let mut answer = String::new();
+    // Without an answer it is no.
+    let _ = stdin.lock().read_line(&mut answer);
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::new("nothing was changed")),
+    }
+}

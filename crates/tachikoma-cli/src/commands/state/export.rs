@@ -1,0 +1,126 @@
+//! `tachikoma state export`: everything about a loop as one text, streamed: as large as its journal, in constant memory.
+//!
+//! One JSON object per line, not one object in all: it can be written and read without holding it, `grep` and `jq` work on
+//! it, and of one that was cut off all but the end is there, and the missing last line tells.
+
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::json;
+use tachikoma_core::LoopId;
+use tachikoma_loop_runner::offline::Premises;
+use tachikoma_loop_runner::store::{journal, loops};
+
+use super::show;
+use crate::failure::Failure;
+use crate::out;
+use crate::place::Place;
+
+/// The version of the first and last line. The records have their own, in the first of them.
+const FORMAT: u32 = 1;
+
+/// Writes everything about the current loop.
+pub fn export(place: &Place, output: Option<&Path>, force: bool) -> Result<ExitCode, Failure> {
+    let current = place.current_loop()?;
+    let loop_id = current.loop_id;
+    let premises = place.premises_to_look_at(&current.working_dir, &current.root);
+    match output {
+        None => to_stdout(&premises, loop_id)?,
+        Some(path) => {
+            let records = to_file(&premises, loop_id, path, force)?;
+            out::line(&format!("{records} records are in {}", path.display()));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn to_stdout(premises: &Premises, loop_id: LoopId) -> Result<(), Failure> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    match write(premises, loop_id, &mut out) {
+        Ok(_) => Ok(()),
+        // A reader that has gone (`| head`) has what it wanted.
+        Err(Trouble::Write(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(trouble) => Err(trouble.told("standard output")),
+    }
+}
+
+/// A file is there whole or not at all.
+fn to_file(premises: &Premises, loop_id: LoopId, path: &Path, force: bool) -> Result<u64, Failure> {
+    let shown = path.display().to_string();
+    let failed = |error: io::Error| Trouble::Write(error).told(&shown);
+    if !force && path.symlink_metadata().is_ok() {
+        return Err(exists(path));
+    }
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let file = tempfile::NamedTempFile::new_in(dir.unwrap_or(Path::new("."))).map_err(failed)?;
+    let mut out = BufWriter::new(file);
+    let records = write(premises, loop_id, &mut out).map_err(|trouble| trouble.told(&shown))?;
+    let file = out
+        .into_inner()
+        .map_err(|error| failed(error.into_error()))?;
+    file.as_file().sync_all().map_err(failed)?;
+    let kept = if force {
+        file.persist(path)
+    } else {
+        file.persist_noclobber(path)
+    };
+    match kept {
+        Ok(_) => Ok(records),
+        Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Err(exists(path)),
+        Err(error) => Err(failed(error.error)),
+    }
+}
+
+fn exists(path: &Path) -> Failure {
+    Failure::new(format!("{} exists, and was left as it is", path.display()))
+        .hint("choose another name, or use `--force` to replace it")
+}
+
+enum Trouble {
+    Read(Failure),
+    Write(io::Error),
+}
+
+impl Trouble {
+    fn told(self, target: &str) -> Failure {
+        match self {
+            Self::Read(failure) => failure,
+            Self::Write(error) => Failure::new(format!("write {target}: {error}"))
+                .hint("what was exported so far is no use; the loop is as it was"),
+        }
+    }
+}
+
+/// Writes a first line with the state, the records up to it, and a last line. Returns how many records there were.
+fn write(premises: &Premises, loop_id: LoopId, out: &mut impl Write) -> Result<u64, Trouble> {
+    let snapshot = show::find(premises, loop_id)
+        .map_err(Trouble::Read)?
+        .snapshot;
+    let until = snapshot.seq;
+    let first = json!({
+        "export": FORMAT,
+        "tachikoma": env!("CARGO_PKG_VERSION"),
+        "loop_id": loop_id,
+        "snapshot": snapshot,
+    });
+    writeln!(out, "{first}").map_err(Trouble::Write)?;
+    let mut records = 0_u64;
+    let mut written = Ok(());
+    let dir = loops::dir(&premises.working_dir, loop_id);
+    let read = journal::read_records(&dir, tachikoma_core::Seq(0), |record| {
+        // A live runner writes on; the export stands where its state does.
+        if record.seq <= until && written.is_ok() {
+            records += 1;
+            written = serde_json::to_writer(&mut *out, &record)
+                .map_err(io::Error::from)
+                .and_then(|()| out.write_all(b"\n"));
+        }
+    });
+    written.map_err(Trouble::Write)?;
+    read.map_err(|error| Trouble::Read(error.into()))?;
+    let last = json!({"end": true, "records": records});
+    writeln!(out, "{last}").map_err(Trouble::Write)?;
+    out.flush().map_err(Trouble::Write)?;
+    Ok(records)
+}

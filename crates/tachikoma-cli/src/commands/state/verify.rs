@@ -1,0 +1,79 @@
+//! `tachikoma state verify`: a look at everything that is kept. Only reads.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use tachikoma_loop_runner::offline::Premises;
+use tachikoma_loop_runner::store::recover::{self, Loss};
+use tachikoma_loop_runner::store::verify::{Checked, Kind, Verdict, verify as look};
+use tachikoma_loop_runner::store::{lock, loops};
+
+use crate::failure::Failure;
+use crate::out;
+use crate::place::Place;
+use crate::sanitise::sanitise;
+
+/// Prints what was found of each object; fails if something is wrong.
+pub fn verify(place: &Place, json: bool) -> Result<ExitCode, Failure> {
+    let Some(working_dir) = place.working_dir() else {
+        return Err(place.no_loop());
+    };
+    let current = place.loop_in(working_dir.clone())?;
+    let root = current.map_or_else(|| working_dir.clone(), |current| current.root);
+    let premises = place.premises_to_look_at(&working_dir, &root);
+    let mut objects = Vec::new();
+    let (mut all, mut wrong) = (0_usize, 0_usize);
+    let is_live = || lock::is_held(&working_dir);
+    look(&premises, is_live, |checked| {
+        all += 1;
+        wrong += usize::from(checked.verdict == Verdict::Wrong);
+        if json {
+            objects.push(checked);
+        } else {
+            out::line(&line(&working_dir, &checked));
+        }
+    })?;
+    if json {
+        let object = serde_json::json!({"good": wrong == 0, "objects": objects});
+        out::line(&format!("{object:#}"));
+    }
+    if wrong == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let what = format!("{wrong} of {all} objects are damaged");
+    Err(Failure::new(what).hint(next_step(&premises)))
+}
+
+fn line(working_dir: &Path, checked: &Checked) -> String {
+    let verdict = match checked.verdict {
+        Verdict::Good => "good",
+        Verdict::Note => "note",
+        Verdict::Wrong => "wrong",
+    };
+    let kind = match checked.kind {
+        Kind::Journal => "journal",
+        Kind::Snapshot => "snapshot",
+        Kind::Transcripts => "transcripts",
+        Kind::Quarantine => "quarantine",
+    };
+    let path = checked.path.strip_prefix(working_dir);
+    let path = path.unwrap_or(&checked.path).display();
+    let text = format!("{verdict:<6}{kind:<12}{path}: {}", checked.what);
+    sanitise(&text).into_owned()
+}
+
+/// What the damage means for the current loop.
+fn next_step(premises: &Premises) -> String {
+    let spared = "nothing was changed, and the current loop does not need what is damaged: `tachikoma run` goes on with it";
+    let Ok(Some(loop_id)) = loops::current(&premises.working_dir) else {
+        return "nothing was changed; no loop waits to go on, and `tachikoma run` begins a new one"
+            .to_owned();
+    };
+    let dir = loops::dir(&premises.working_dir, loop_id);
+    match recover::read(&dir, &premises.snapshot, loop_id, Loss::Refuse) {
+        Ok(_) => spared.to_owned(),
+        Err(error) => Failure::from(error)
+            .hint
+            .unwrap_or_else(|| "look at what is there".to_owned()),
+    }
+}

@@ -1,0 +1,169 @@
+//! What may be written down in the free map of a loop: bounded, because all of it is part of every snapshot and of
+//! every segment's first record.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::Value;
+
+/// A key is a name, not a text.
+pub const KEY_BYTES_MAX: usize = 128;
+
+/// A value is a fact to remember, not a file; and a request on the control socket has at most 64 KiB.
+pub const VALUE_BYTES_MAX: usize = 16 << 10;
+
+/// As many of the largest values make a snapshot of a megabyte, which is written at the end of every iteration.
+pub const KEYS_MAX: usize = 64;
+
+/// Values are read back inside of records and states, and readers of JSON give up at a depth of 128.
+pub const DEPTH_MAX: usize = 32;
+
+/// Why something may not be written down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The key is empty, or has characters that cannot be shown.
+    BadKey,
+    /// The key is too long.
+    LongKey,
+    /// The value is too large.
+    LargeValue {
+        /// How large it is.
+        bytes: usize,
+    },
+    /// The value has too many levels.
+    DeepValue,
+    /// There are too many keys already.
+    TooManyKeys,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadKey => f.write_str("a key must not be empty or hold control characters"),
+            Self::LongKey => write!(
+                f,
+                "a key may have {KEY_BYTES_MAX} bytes: it is a name, and the value is the place for more"
+            ),
+            Self::LargeValue { bytes } => write!(
+                f,
+                "a value may have {VALUE_BYTES_MAX} bytes, and this one has {bytes}: all of it is written at every save; \
+                 write a file, and set its name"
+            ),
+            Self::DeepValue => write!(
+                f,
+                "a value may have {DEPTH_MAX} levels: deeper ones could not be read back"
+            ),
+            Self::TooManyKeys => write!(
+                f,
+                "there are {KEYS_MAX} keys already: all of them are written at every save; set one of them to null, or \
+                 put several values into one object"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Checks a key and its value by themselves.
+///
+/// # Errors
+/// They are beyond one of the bounds.
+pub fn check(key: &str, value: &Value) -> Result<(), Refusal> {
+    if key.is_empty() || key.chars().any(char::is_control) {
+        return Err(Refusal::BadKey);
+    }
+    if key.len() > KEY_BYTES_MAX {
+        return Err(Refusal::LongKey);
+    }
+    if depth(value) > DEPTH_MAX {
+        return Err(Refusal::DeepValue);
+    }
+    let bytes = value.to_string().len();
+    if bytes > VALUE_BYTES_MAX {
+        return Err(Refusal::LargeValue { bytes });
+    }
+    Ok(())
+}
+
+/// Returns what setting a key to a value would do, in words; null takes it away.
+///
+/// # Errors
+/// It may not be done.
+pub fn verdict(
+    custom: &BTreeMap<String, Value>,
+    key: &str,
+    value: &Value,
+) -> Result<String, Refusal> {
+    check(key, value)?;
+    match (custom.contains_key(key), value.is_null()) {
+        (true, true) => Ok(format!("{key} is removed")),
+        (false, true) => Ok(format!("{key} was not set")),
+        (false, false) if custom.len() >= KEYS_MAX => Err(Refusal::TooManyKeys),
+        (true | false, false) => Ok(format!("{key} is set")),
+    }
+}
+
+/// Counts the levels of arrays and objects, without recursion of our own: whoever embeds the core may hand in anything.
+fn depth(value: &Value) -> usize {
+    let mut deepest = 0;
+    let mut open = vec![(value, 1_usize)];
+    while let Some((value, level)) = open.pop() {
+        match value {
+            Value::Array(values) => open.extend(values.iter().map(|value| (value, level + 1))),
+            Value::Object(values) => open.extend(values.values().map(|value| (value, level + 1))),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => continue,
+        }
+        deepest = deepest.max(level);
+        if deepest > DEPTH_MAX {
+            break;
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn nested(levels: usize) -> Value {
+        (0..levels).fold(json!(1), |value, _| json!([value]))
+    }
+
+    #[test]
+    fn each_bound_holds_at_its_value_and_not_above_it() {
+        let long = |length: usize| "k".repeat(length);
+        assert_eq!(check(&long(KEY_BYTES_MAX), &json!(1)), Ok(()));
+        assert_eq!(
+            check(&long(KEY_BYTES_MAX + 1), &json!(1)),
+            Err(Refusal::LongKey)
+        );
+        for bad in ["", "a\nb", "\u{1b}[31m"] {
+            assert_eq!(check(bad, &json!(1)), Err(Refusal::BadKey), "{bad:?}");
+        }
+        // The quotes count.
+        assert_eq!(check("k", &json!(long(VALUE_BYTES_MAX - 2))), Ok(()));
+        let bytes = VALUE_BYTES_MAX + 1;
+        assert_eq!(
+            check("k", &json!(long(VALUE_BYTES_MAX - 1))),
+            Err(Refusal::LargeValue { bytes })
+        );
+        assert_eq!(check("k", &nested(DEPTH_MAX)), Ok(()));
+        for deep in [DEPTH_MAX + 1, 100] {
+            assert_eq!(check("k", &nested(deep)), Err(Refusal::DeepValue), "{deep}");
+        }
+    }
+
+    #[test]
+    fn a_full_map_takes_no_new_key_but_changes_and_removals() {
+        let full: BTreeMap<_, _> = (0..KEYS_MAX)
+            .map(|number| (format!("k{number}"), json!(1)))
+            .collect();
+        assert_eq!(verdict(&full, "new", &json!(1)), Err(Refusal::TooManyKeys));
+        let said = |key, value| verdict(&full, key, &value).expect("it may");
+        assert_eq!(said("k1", json!(2)), "k1 is set");
+        assert_eq!(said("k1", Value::Null), "k1 is removed");
+        assert_eq!(said("new", Value::Null), "new was not set");
+    }
+}

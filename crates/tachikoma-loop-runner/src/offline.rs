@@ -1,0 +1,148 @@
+//! What can be done to a loop that nobody runs. Each of these holds the lock of the working directory while it lasts.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use tachikoma_core::{Answer, Effect, Input, LoopId, Policy, State, Ticket, step};
+
+use crate::clock::Clock;
+use crate::error::chain;
+use crate::process::orphans;
+use crate::store::journal::Journal;
+use crate::store::lock::{LockError, WorkLock};
+use crate::store::purge::{self, Purged};
+use crate::store::recover::{self, Loss};
+use crate::store::snapshot::{Durability, Snapshot};
+use crate::store::{StoreError, archive, loops, temporary};
+
+/// The places of a working directory's loops.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Premises {
+    /// The working directory.
+    pub working_dir: PathBuf,
+    /// The snapshot of the current loop.
+    pub snapshot: PathBuf,
+    /// The transcripts of all loops.
+    pub state_dir: PathBuf,
+    /// The control sockets.
+    pub runtime_dir: PathBuf,
+    /// The stores of loops that are not kept.
+    pub temporary_dir: PathBuf,
+}
+
+/// Why something could not be done to a loop.
+#[derive(Debug, thiserror::Error)]
+pub enum OfflineError {
+    /// Somebody runs it, or the lock cannot be used.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// It cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// There is none.
+    #[error("no loop in {}", .0.display())]
+    NoLoop(PathBuf),
+}
+
+/// What came of [`set`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Set {
+    /// The core's answer.
+    pub answer: Answer,
+    /// Why the snapshot is not up to date, if it is not: the journal has all of it.
+    pub unsaved: Option<String>,
+}
+
+/// Writes something down for later, in the free map of the current loop; null takes it away.
+///
+/// # Errors
+/// Somebody runs the loop, there is none, or it cannot be read or written.
+pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, OfflineError> {
+    let (_lock, loop_id) = hold(premises).await?;
+    let dir = loops::dir(&premises.working_dir, loop_id);
+    let found = recover::read(&dir, &premises.snapshot, loop_id, Loss::Refuse)?;
+    let troubles = found.troubles.clone();
+    let (mut journal, mut state) = found.open(&dir, &premises.working_dir)?;
+    let mut clock = Clock::starting_after(state.time);
+    for warning in troubles {
+        record(
+            &mut journal,
+            &mut state,
+            &mut clock,
+            Input::Trouble { warning },
+        )?;
+    }
+    let ticket = Ticket(1);
+    let input = Input::Set { ticket, key, value };
+    let effects = record(&mut journal, &mut state, &mut clock, input)?;
+    journal.sync()?;
+    let answer = effects.into_iter().find_map(|effect| match effect {
+        Effect::Reply { answer, .. } => Some(answer),
+        Effect::Launch { .. }
+        | Effect::Prompt { .. }
+        | Effect::Advise { .. }
+        | Effect::AskHandOff { .. }
+        | Effect::Close { .. }
+        | Effect::Open { .. }
+        | Effect::RunHooks { .. }
+        | Effect::Signal { .. }
+        | Effect::Finish => None,
+    });
+    let snapshot = Snapshot::of(&state, &premises.working_dir, clock.now());
+    let saved = snapshot.write(&premises.snapshot, Durability::Synced);
+    Ok(Set {
+        answer: answer.unwrap_or(Answer::Refused {
+            current: state.public(),
+            reason: "it was not understood".to_owned(),
+        }),
+        unsaved: saved.err().map(|error| chain(&error)),
+    })
+}
+
+/// Archives the current loop, so that the next run begins another one. Returns which it was.
+///
+/// # Errors
+/// Somebody runs the loop, there is none, or it cannot be archived.
+pub async fn clear(premises: &Premises) -> Result<LoopId, OfflineError> {
+    let (_lock, loop_id) = hold(premises).await?;
+    archive::archive(&premises.working_dir, loop_id, &premises.snapshot)?;
+    Ok(loop_id)
+}
+
+/// Deletes everything that is ours in a working directory, after ending what a dead runner left.
+///
+/// # Errors
+/// Somebody runs the loop, or something cannot be deleted.
+pub async fn purge(premises: &Premises) -> Result<Purged, OfflineError> {
+    let lock = WorkLock::acquire(&premises.working_dir).await?;
+    if let Some(dead) = lock.crashed() {
+        // Without the lock's file nobody would know whose they are.
+        let _ = orphans::end_leftovers(&dead.loop_id.to_string());
+        temporary::clear(&premises.temporary_dir, dead.loop_id);
+    }
+    Ok(purge::purge(premises)?)
+}
+
+/// Takes the lock. It is not signed, and dropped as it was found: the next run still learns that a runner crashed.
+async fn hold(premises: &Premises) -> Result<(WorkLock, LoopId), OfflineError> {
+    let working_dir = &premises.working_dir;
+    let lock = WorkLock::acquire(working_dir).await?;
+    let current = loops::current(working_dir)?;
+    let loop_id = current.ok_or_else(|| OfflineError::NoLoop(working_dir.clone()))?;
+    Ok((lock, loop_id))
+}
+
+fn record(
+    journal: &mut Journal,
+    state: &mut State,
+    clock: &mut Clock,
+    input: Input,
+) -> Result<Vec<Effect>, StoreError> {
+    let now = clock.now();
+    let decided = step(&Policy::default(), state, now, input);
+    journal.append(&decided.records)?;
+    if journal.is_full() {
+        journal.next_segment(state, now)?;
+    }
+    Ok(decided.effects)
+}

@@ -1,0 +1,95 @@
+//! Setting a loop aside. Its journal and its transcripts stay where they are; its snapshot moves into its directory, and
+//! by that it is archived: it is not the current loop any more, and the next run begins another one.
+
+use std::path::Path;
+
+use tachikoma_core::LoopId;
+
+use super::quarantine::quarantine;
+use super::recover::{self, Loss};
+use super::snapshot::{self, Durability, Snapshot};
+use super::whole::write_whole;
+use super::{StoreError, is_missing, loops, sync_dir};
+
+/// The snapshot of a loop that is archived, in the loop's own directory. Empty if nobody could say any more what was in it.
+/// Whoever moves it back to where snapshots are kept makes the loop the current one again.
+pub const ARCHIVED: &str = "archived.json";
+
+/// Returns whether the loop in `dir` is archived.
+#[must_use]
+pub fn is_archived(dir: &Path) -> bool {
+    std::fs::symlink_metadata(dir.join(ARCHIVED)).is_ok()
+}
+
+/// Archives a loop. The lock of the working directory must be held.
+///
+/// # Errors
+/// Its snapshot cannot be moved; the loop is then as it was.
+pub fn archive(working_dir: &Path, loop_id: LoopId, snapshot: &Path) -> Result<(), StoreError> {
+    let dir = loops::dir(working_dir, loop_id);
+    let bytes = match snapshot::read(snapshot) {
+        Ok(Some(found)) if found.loop_id == loop_id => {
+            std::fs::read(snapshot).map_err(StoreError::io("read", snapshot))?
+        }
+        Ok(Some(_) | None) => of_journal(working_dir, &dir, snapshot, loop_id),
+        Err(error) => {
+            put_away(working_dir, snapshot, error)?;
+            of_journal(working_dir, &dir, snapshot, loop_id)
+        }
+    };
+    // The one step that archives it.
+    write_whole(&dir.join(ARCHIVED), &bytes, Durability::Synced)?;
+    remove(snapshot)
+}
+
+/// Makes room for the snapshot of a new loop: the loop before it is archived, and what nobody can read is kept.
+///
+/// # Errors
+/// Something cannot be moved.
+pub(crate) fn make_way(
+    working_dir: &Path,
+    before: Option<LoopId>,
+    snapshot: &Path,
+) -> Result<(), StoreError> {
+    if let Some(loop_id) = before {
+        return archive(working_dir, loop_id, snapshot);
+    }
+    match snapshot::read(snapshot) {
+        Err(error) => put_away(working_dir, snapshot, error),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// What is no snapshot that we can read is kept as it is, whatever it is.
+fn put_away(working_dir: &Path, snapshot: &Path, error: StoreError) -> Result<(), StoreError> {
+    let is_none = match &error {
+        StoreError::DamagedSnapshot { .. } | StoreError::NewerSnapshot { .. } => true,
+        StoreError::Io { .. }
+        | StoreError::Sync { .. }
+        | StoreError::Damaged { .. }
+        | StoreError::Newer { .. } => snapshot.is_dir(),
+    };
+    if !is_none {
+        return Err(error);
+    }
+    quarantine(working_dir, snapshot).map(drop)
+}
+
+/// What the snapshot of a loop would be; nothing if its journal does not tell any more.
+fn of_journal(working_dir: &Path, dir: &Path, snapshot: &Path, loop_id: LoopId) -> Vec<u8> {
+    recover::read(dir, snapshot, loop_id, Loss::Accept)
+        .map(|found| {
+            Snapshot::of(&found.state, working_dir, found.state.time)
+                .encode()
+                .into_bytes()
+        })
+        .unwrap_or_default()
+}
+
+fn remove(snapshot: &Path) -> Result<(), StoreError> {
+    match std::fs::remove_file(snapshot) {
+        Ok(()) => sync_dir(snapshot.parent().unwrap_or(Path::new("."))),
+        Err(error) if is_missing(&error) => Ok(()),
+        Err(error) => Err(StoreError::io("remove", snapshot)(error)),
+    }
+}

@@ -1,0 +1,178 @@
+//! Deleting everything that is ours in a working directory, and nothing else: other tools may use `.ralph/` too. No link is
+//! followed.
+
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir};
+use tachikoma_core::LoopId;
+
+use super::compressed::open_dir;
+use super::lock::{self, is_our_ignore};
+use super::{RALPH_DIR, StoreError, is_missing, loops, retention, whole};
+use crate::offline::Premises;
+use crate::session::transcripts;
+
+/// What came of a purge.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// How many files of ours were deleted.
+    pub files: u64,
+    /// What was found among them and is not ours.
+    pub left: Vec<PathBuf>,
+}
+
+/// Deletes everything that is ours. The lock of the working directory must be held; its file goes last.
+///
+/// # Errors
+/// Something cannot be deleted; what is left can be purged again.
+pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
+    let ralph = premises.working_dir.join(RALPH_DIR);
+    // A link in its place leads to what is not of this directory.
+    open_dir(&ralph).map_err(StoreError::io("open", &ralph))?;
+    let mut purged = Purged::default();
+    let all = loops::all(&premises.working_dir);
+    let mut ids = ids_in(&all);
+    if premises.state_dir.starts_with(&ralph) {
+        // Transcripts of loops whose journals are gone. Elsewhere they may be of other working directories.
+        ids.extend(ids_in(&premises.state_dir));
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    for loop_id in &ids {
+        let name = loop_id.to_string();
+        let sessions = premises.state_dir.join(&name);
+        purged
+            .clear(&sessions, transcripts::is_ours)
+            .map_err(StoreError::io("delete", &sessions))?;
+        let journal = all.join(&name);
+        purged
+            .clear(&journal, loops::is_ours_in_loop)
+            .map_err(StoreError::io("delete", &journal))?;
+        purged.socket(&premises.runtime_dir.join(format!("{name}.sock")));
+    }
+    if let Some(holder) = lock::holder(&premises.working_dir) {
+        let ours = holder.socket.file_stem().and_then(|stem| stem.to_str());
+        if ours == Some(&holder.loop_id.to_string()) {
+            purged.socket(&holder.socket);
+        }
+    }
+    purged
+        .quarantine(&ralph)
+        .map_err(StoreError::io("delete", &ralph))?;
+    whole::remove_remains(&premises.snapshot);
+    for path in older_versions(&premises.snapshot)
+        .iter()
+        .chain([&premises.snapshot])
+    {
+        purged.file(path).map_err(StoreError::io("delete", path))?;
+    }
+    let ignore = ralph.join(".gitignore");
+    if std::fs::read_to_string(&ignore).is_ok_and(|text| is_our_ignore(&text)) {
+        purged
+            .file(&ignore)
+            .map_err(StoreError::io("delete", &ignore))?;
+    }
+    for dir in [&premises.state_dir, &all] {
+        remove_dir(dir);
+    }
+    let lock = ralph.join("lock");
+    purged
+        .file(&lock)
+        .map_err(StoreError::io("delete", &lock))?;
+    remove_dir(&ralph);
+    Ok(purged)
+}
+
+impl Purged {
+    /// Deletes the files of ours in a directory, and the directory if nothing else is in it.
+    fn clear(&mut self, dir: &Path, is_ours: impl Fn(&str) -> bool) -> io::Result<()> {
+        let opened = match open_dir(dir) {
+            Ok(opened) => opened,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(_) => {
+                self.left.push(dir.to_owned());
+                return Ok(());
+            }
+        };
+        for entry in Dir::read_from(&opened)? {
+            let entry = entry?;
+            if matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let ours = retention::own_file(&opened, entry.file_name()).filter(|name| is_ours(name));
+            match ours {
+                Some(name) => {
+                    rustix::fs::unlinkat(&opened, name, AtFlags::empty())?;
+                    self.files += 1;
+                }
+                None => {
+                    let name = entry.file_name().to_string_lossy().into_owned();
+                    self.left.push(dir.join(name));
+                }
+            }
+        }
+        remove_dir(dir);
+        Ok(())
+    }
+
+    fn file(&mut self, path: &Path) -> io::Result<()> {
+        match std::fs::remove_file(path) {
+            Ok(()) => self.files += 1,
+            Err(error) if is_missing(&error) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// A dead runner's socket misleads nobody: one that cannot be deleted stays.
+    fn socket(&mut self, path: &Path) {
+        let there = std::fs::symlink_metadata(path);
+        if there.is_ok_and(|there| there.file_type().is_socket())
+            && std::fs::remove_file(path).is_ok()
+        {
+            self.files += 1;
+        }
+    }
+
+    /// All that is in quarantine was put there by us.
+    fn quarantine(&mut self, ralph: &Path) -> io::Result<()> {
+        let dir = ralph.join("quarantine");
+        let is_dir = std::fs::symlink_metadata(&dir).is_ok_and(|there| there.is_dir());
+        if is_dir {
+            self.files += std::fs::read_dir(&dir)?.count() as u64;
+            std::fs::remove_dir_all(&dir)?;
+        }
+        Ok(())
+    }
+}
+
+/// A directory with something in it stays.
+fn remove_dir(dir: &Path) {
+    let _ = std::fs::remove_dir(dir);
+}
+
+/// Snapshots of earlier versions, kept beside today's: `state.json.v1`.
+fn older_versions(snapshot: &Path) -> Vec<PathBuf> {
+    let (Some(dir), Some(name)) = (snapshot.parent(), snapshot.file_name()) else {
+        return Vec::new();
+    };
+    let prefix = format!("{}.v", name.to_string_lossy());
+    let is_older = |name: &str| {
+        name.strip_prefix(&prefix)
+            .is_some_and(|version| version.parse::<u32>().is_ok())
+    };
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_older))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+fn ids_in(dir: &Path) -> Vec<LoopId> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| loops::exact_id(entry.file_name().to_str()?))
+        .collect()
+}

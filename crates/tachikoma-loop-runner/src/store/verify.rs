@@ -1,0 +1,237 @@
+//! Looking at everything that is kept: every line of every journal, every snapshot, every transcript. Only reads.
+
+mod fold;
+
+use std::io::{self, BufRead as _, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use tachikoma_core::LoopId;
+
+use super::archive::{ARCHIVED, is_archived};
+use super::snapshot::{self, Snapshot};
+use super::{RALPH_DIR, StoreError, compressed, journal, loops, retention};
+use crate::error::chain;
+use crate::offline::Premises;
+use crate::session::transcripts;
+
+use fold::Fold;
+
+/// How often a loop is looked at while its runner changes it: files that are renamed or compressed while they are listed
+/// look damaged for a moment, and real damage does not go away.
+const LOOKS_MAX: u32 = 3;
+
+/// What was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A segment of a journal.
+    Journal,
+    /// A snapshot.
+    Snapshot,
+    /// The transcripts of a loop, or one of them.
+    Transcripts,
+    /// Something in quarantine.
+    Quarantine,
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It is as it ought to be.
+    Good,
+    /// It is not wrong, and a person may want to know.
+    Note,
+    /// It is damaged.
+    Wrong,
+}
+
+/// One object that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Checked {
+    /// What was found.
+    pub verdict: Verdict,
+    /// What was looked at.
+    pub kind: Kind,
+    /// Where it is.
+    pub path: PathBuf,
+    /// What is in it, or what is wrong with it.
+    pub what: String,
+}
+
+impl Checked {
+    fn new(verdict: Verdict, kind: Kind, path: &Path, what: impl Into<String>) -> Self {
+        Self {
+            verdict,
+            kind,
+            path: path.to_owned(),
+            what: what.into(),
+        }
+    }
+}
+
+/// Looks at everything, and says of each object what was found. `is_live` tells whether a runner is at work.
+///
+/// # Errors
+/// The loops cannot be listed.
+pub fn verify(
+    premises: &Premises,
+    is_live: impl Fn() -> bool,
+    mut each: impl FnMut(Checked),
+) -> Result<(), StoreError> {
+    let all = loops::all(&premises.working_dir);
+    let current = loops::current(&premises.working_dir)?;
+    let mut found = retention::list(&all)?;
+    found.sort();
+    for (_, loop_id) in found {
+        let mut checked = check_loop(premises, loop_id, current);
+        for _ in 1..LOOKS_MAX {
+            let wrong = checked.iter().any(|one| one.verdict == Verdict::Wrong);
+            if !wrong || !is_live() {
+                break;
+            }
+            checked = check_loop(premises, loop_id, current);
+        }
+        checked.into_iter().for_each(&mut each);
+    }
+    if current.is_none()
+        && let Err(error) = snapshot::read(&premises.snapshot)
+    {
+        each(unread_snapshot(&premises.snapshot, &error));
+    }
+    quarantined(premises, &mut each);
+    Ok(())
+}
+
+fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> Vec<Checked> {
+    let dir = loops::dir(&premises.working_dir, loop_id);
+    let mut checked = Vec::new();
+    // Snapshots first: the journal grows, and holds all that a snapshot holds.
+    let mut fold = Fold::new(loop_id);
+    let is_current = current == Some(loop_id);
+    match snapshot::read(&premises.snapshot) {
+        Ok(Some(found)) if found.loop_id == loop_id => fold.compare(&premises.snapshot, found),
+        Ok(found) if is_current => checked.push(no_snapshot(&premises.snapshot, found.as_ref())),
+        Err(error) if is_current => checked.push(unread_snapshot(&premises.snapshot, &error)),
+        Ok(_) | Err(_) => {}
+    }
+    if is_archived(&dir) {
+        let path = dir.join(ARCHIVED);
+        match snapshot::read(&path) {
+            Ok(Some(found)) => fold.compare(&path, found),
+            // Moved back in between.
+            Ok(None) => {}
+            Err(_) if std::fs::metadata(&path).is_ok_and(|file| file.len() == 0) => {
+                let what = "archived without a state: its journal was not readable any more";
+                checked.push(Checked::new(Verdict::Note, Kind::Snapshot, &path, what));
+            }
+            Err(error) => checked.push(unread_snapshot(&path, &error)),
+        }
+    }
+    match journal::segments(&dir) {
+        Ok(segments) => {
+            let last = segments.len().saturating_sub(1);
+            for (place, (number, path)) in segments.iter().enumerate() {
+                checked.push(fold.segment(*number, path, place == last));
+            }
+        }
+        // Pruned in between.
+        Err(_) if !dir.exists() => return Vec::new(),
+        Err(error) => {
+            let what = chain(&error);
+            checked.push(Checked::new(Verdict::Wrong, Kind::Journal, &dir, what));
+        }
+    }
+    checked.extend(fold.finish());
+    checked.extend(check_transcripts(
+        &premises.state_dir.join(loop_id.to_string()),
+    ));
+    checked
+}
+
+fn no_snapshot(path: &Path, found: Option<&Snapshot>) -> Checked {
+    let what = match found {
+        Some(other) => format!(
+            "it is of another loop ({}); the next save replaces it",
+            other.loop_id
+        ),
+        None => "there is none; the journal has all that it would hold".to_owned(),
+    };
+    Checked::new(Verdict::Note, Kind::Snapshot, path, what)
+}
+
+fn unread_snapshot(path: &Path, error: &StoreError) -> Checked {
+    let what = match error {
+        StoreError::DamagedSnapshot { what, .. } => {
+            format!("{what}; the journal has all that it held")
+        }
+        StoreError::Io { .. }
+        | StoreError::Sync { .. }
+        | StoreError::Damaged { .. }
+        | StoreError::NewerSnapshot { .. }
+        | StoreError::Newer { .. } => chain(error),
+    };
+    Checked::new(Verdict::Wrong, Kind::Snapshot, path, what)
+}
+
+/// One line for all that are good, and one for each that is not.
+fn check_transcripts(dir: &Path) -> Vec<Checked> {
+    let listed = match transcripts::list(dir) {
+        Ok(listed) => listed,
+        Err(error) => {
+            let what = error.to_string();
+            return vec![Checked::new(Verdict::Wrong, Kind::Transcripts, dir, what)];
+        }
+    };
+    let mut checked = Vec::new();
+    let mut good = 0_u32;
+    for file in &listed {
+        match read_through(&file.path) {
+            Ok(()) => good += 1,
+            // Pruned in between.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => {
+                let what = format!("it cannot be read ({error}); nothing but this text is lost");
+                checked.push(Checked::new(
+                    Verdict::Wrong,
+                    Kind::Transcripts,
+                    &file.path,
+                    what,
+                ));
+            }
+        }
+    }
+    if good > 0 {
+        let files = if good == 1 { "file" } else { "files" };
+        let what = format!("{good} {files}");
+        checked.insert(0, Checked::new(Verdict::Good, Kind::Transcripts, dir, what));
+    }
+    checked
+}
+
+fn read_through(path: &Path) -> io::Result<()> {
+    let mut content = compressed::open(path)?.content;
+    loop {
+        let read = content.fill_buf()?.len();
+        if read == 0 {
+            return Ok(());
+        }
+        content.consume(read);
+    }
+}
+
+fn quarantined(premises: &Premises, each: &mut impl FnMut(Checked)) {
+    let dir = premises.working_dir.join(RALPH_DIR).join("quarantine");
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    for path in paths {
+        let bytes = std::fs::symlink_metadata(&path).map_or(0, |there| there.len());
+        let what = format!("{bytes} bytes, kept because nobody can vouch for them");
+        each(Checked::new(Verdict::Note, Kind::Quarantine, &path, what));
+    }
+}
+
+#[cfg(test)]
+mod tests;

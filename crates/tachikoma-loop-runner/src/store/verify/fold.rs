@@ -1,0 +1,289 @@
+//! A journal, read line by line from its first segment to its last, with the state that its records add up to at hand: what
+//! a segment or a snapshot says of the state must be just that.
+
+use std::io::BufRead as _;
+use std::path::{Path, PathBuf};
+
+use tachikoma_core::{LoopEvent, LoopId, Record, Seq, State};
+
+use super::{Checked, Kind, Verdict};
+use crate::error::chain;
+use crate::store::snapshot::Snapshot;
+use crate::store::{compressed, journal, migrate};
+
+/// A journal as far as it was read.
+pub(super) struct Fold {
+    loop_id: LoopId,
+    /// What all records so far add up to; unknown behind damage, until the next segment says it anew.
+    state: Option<State>,
+    /// The last record that was read.
+    last: Option<Seq>,
+    /// Whether any segment was read.
+    begun: bool,
+    snapshots: Vec<Compared>,
+}
+
+/// A snapshot that the journal is compared with.
+struct Compared {
+    path: PathBuf,
+    snapshot: Snapshot,
+    verdict: Option<Checked>,
+}
+
+/// What is found in one segment.
+#[derive(Default)]
+struct Findings {
+    first: Option<Seq>,
+    last: Option<Seq>,
+    /// The first line that is wrong, and what with it.
+    wrong: Option<(usize, String)>,
+    /// How many more are.
+    more: usize,
+    remarks: Vec<String>,
+}
+
+impl Findings {
+    fn wrong(&mut self, line: usize, what: impl Into<String>) {
+        if self.wrong.is_some() {
+            self.more += 1;
+        } else {
+            self.wrong = Some((line, what.into()));
+        }
+    }
+}
+
+impl Fold {
+    pub(super) fn new(loop_id: LoopId) -> Self {
+        Self {
+            loop_id,
+            state: None,
+            last: None,
+            begun: false,
+            snapshots: Vec::new(),
+        }
+    }
+
+    /// Remembers a snapshot, to be compared when its record has come.
+    pub(super) fn compare(&mut self, path: &Path, snapshot: Snapshot) {
+        self.snapshots.push(Compared {
+            path: path.to_owned(),
+            snapshot,
+            verdict: None,
+        });
+    }
+
+    /// Reads the next segment.
+    pub(super) fn segment(&mut self, number: u32, path: &Path, is_last: bool) -> Checked {
+        let mut findings = Findings::default();
+        if is_last && compressed::is_compressed(path) {
+            findings.wrong(
+                1,
+                "it is closed, and the segment that followed it is missing",
+            );
+        }
+        if let Err(what) = self.read(number, path, is_last, &mut findings) {
+            return Checked::new(Verdict::Wrong, Kind::Journal, path, what);
+        }
+        self.begun = true;
+        let mut what = match (findings.first, findings.last) {
+            (Some(first), Some(last)) => format!("records {first} to {last}"),
+            (None | Some(_), None | Some(_)) => "no record".to_owned(),
+        };
+        for remark in findings.remarks {
+            what += &format!("; {remark}");
+        }
+        let Some((line, wrong)) = findings.wrong else {
+            return Checked::new(Verdict::Good, Kind::Journal, path, what);
+        };
+        let more = match findings.more {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        let what = format!("damaged at line {line}: {wrong}{more}");
+        Checked::new(Verdict::Wrong, Kind::Journal, path, what)
+    }
+
+    /// Says what came of the snapshots.
+    pub(super) fn finish(self) -> Vec<Checked> {
+        let last = self.last;
+        let verdict = |compared: Compared| {
+            let seq = compared.snapshot.seq;
+            compared.verdict.unwrap_or_else(|| {
+                if last.is_none_or(|last| seq > last) {
+                    let ends = last.unwrap_or_default();
+                    let what =
+                        format!("it stands at record {seq}, and the journal ends at record {ends}");
+                    return Checked::new(Verdict::Wrong, Kind::Snapshot, &compared.path, what);
+                }
+                let what = format!(
+                    "it stands at record {seq}; records before that are damaged, so that it is not compared"
+                );
+                Checked::new(Verdict::Note, Kind::Snapshot, &compared.path, what)
+            })
+        };
+        self.snapshots.into_iter().map(verdict).collect()
+    }
+
+    fn read(
+        &mut self,
+        number: u32,
+        path: &Path,
+        is_last: bool,
+        findings: &mut Findings,
+    ) -> Result<(), String> {
+        let opened =
+            compressed::open(path).map_err(|error| format!("it cannot be opened: {error}"))?;
+        let closed = compressed::is_compressed(&opened.path);
+        let mut reader = opened.content;
+        let mut text = Vec::new();
+        let mut format = journal::FORMAT;
+        for line in 1.. {
+            text.clear();
+            let read = reader.read_until(b'\n', &mut text).unwrap_or_else(|error| {
+                findings.wrong(line, format!("it cannot be read on ({error})"));
+                self.state = None;
+                0
+            });
+            if text.pop() != Some(b'\n') {
+                let torn = read > 0 || line == 1;
+                if torn && is_last && !closed {
+                    let what =
+                        "its last line is not whole: never published, and cut off by the next run";
+                    findings.remarks.extend((read > 0).then(|| what.to_owned()));
+                } else if torn {
+                    findings.wrong(line, "it is closed, and does not end with a whole record");
+                }
+                return Ok(());
+            }
+            if line == 1 {
+                if let Some(error) = journal::newer(migrate::JOURNAL, path, &text) {
+                    self.state = None;
+                    return Err(chain(&error));
+                }
+                // One that does not say is damaged, and that is found out next.
+                format = journal::format_of(&text).unwrap_or(format);
+            }
+            let decoded = std::str::from_utf8(&text)
+                .map_err(|_| "it is not UTF-8".to_owned())
+                .and_then(|text| journal::decode_as(migrate::JOURNAL, format, text));
+            let taken = decoded.and_then(|record| {
+                findings.first.get_or_insert(record.seq);
+                findings.last = Some(record.seq);
+                self.take(number, line, &record, &mut findings.remarks)
+            });
+            if let Err(what) = taken {
+                findings.wrong(line, what);
+                self.state = None;
+            }
+        }
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        number: u32,
+        line: usize,
+        record: &Record,
+        remarks: &mut Vec<String>,
+    ) -> Result<(), String> {
+        self.last = self.last.max(Some(record.seq));
+        if record.loop_id != self.loop_id {
+            return Err(format!("it is of another loop ({})", record.loop_id));
+        }
+        if let LoopEvent::SegmentOpened {
+            segment,
+            state: full,
+            after_loss,
+            ..
+        } = &record.event
+        {
+            let fits = self.opens(number, *segment, full, *after_loss, remarks);
+            // Whatever came before it, what follows is measured by what it says.
+            self.state = Some((**full).clone());
+            self.meet_snapshots();
+            fits?;
+        } else if line == 1 {
+            return Err("the segment does not begin with the full state".to_owned());
+        }
+        let Some(state) = &mut self.state else {
+            // Behind damage nobody knows what ought to come.
+            return Ok(());
+        };
+        if record.seq != state.seq.next() {
+            return Err(format!(
+                "record {} follows record {}",
+                record.seq, state.seq
+            ));
+        }
+        if record.time < state.time {
+            return Err(format!("its time lies before that of record {}", state.seq));
+        }
+        state.apply(record);
+        self.meet_snapshots();
+        Ok(())
+    }
+
+    /// Checks the first record of a segment against what came before it.
+    fn opens(
+        &self,
+        number: u32,
+        segment: u32,
+        full: &State,
+        after_loss: bool,
+        remarks: &mut Vec<String>,
+    ) -> Result<(), String> {
+        if segment != number {
+            return Err(format!("it says that it is segment {segment}"));
+        }
+        let known = match &self.state {
+            Some(known) => known.clone(),
+            None if !self.begun => State::new(self.loop_id),
+            // Damage before it was told already.
+            None => return Ok(()),
+        };
+        if *full == known {
+            return Ok(());
+        }
+        if after_loss && full.seq >= known.seq {
+            let (from, to) = (known.seq.next(), full.seq);
+            if from <= to {
+                remarks.push(format!(
+                    "records {from} to {to} are lost, as it says itself"
+                ));
+            }
+            return Ok(());
+        }
+        if full.seq > known.seq {
+            return Err(format!(
+                "records {} to {} are missing before it",
+                known.seq.next(),
+                full.seq
+            ));
+        }
+        Err("its state is not what the records before it add up to".to_owned())
+    }
+
+    fn meet_snapshots(&mut self) {
+        let Some(state) = &self.state else {
+            return;
+        };
+        for compared in &mut self.snapshots {
+            if compared.verdict.is_some() || compared.snapshot.seq != state.seq {
+                continue;
+            }
+            let seq = state.seq;
+            let (verdict, what) = if compared.snapshot.state == *state {
+                (
+                    Verdict::Good,
+                    format!("it is what the records up to {seq} add up to"),
+                )
+            } else {
+                (
+                    Verdict::Wrong,
+                    format!("it is not what the records up to {seq} add up to"),
+                )
+            };
+            compared.verdict = Some(Checked::new(verdict, Kind::Snapshot, &compared.path, what));
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! A working directory with loops in it, whole and damaged in every way that there is.
+
+use std::fs;
+use std::io::Read as _;
+use std::sync::atomic::AtomicBool;
+
+use tachikoma_core::{Input, Policy, State, Timestamp, step};
+
+use super::*;
+use crate::store::archive::archive;
+use crate::store::journal::Journal;
+use crate::store::snapshot::Durability;
+
+struct Place {
+    dir: tempfile::TempDir,
+    premises: Premises,
+    state: State,
+}
+
+fn write(journal: &mut Journal, state: &mut State, words: &str) {
+    let input = Input::Trouble {
+        warning: words.to_owned(),
+    };
+    let now = state.time;
+    let decided = step(&Policy::default(), state, now, input);
+    journal.append_synced(&decided.records).unwrap();
+}
+
+impl Place {
+    /// A loop with three segments, the first of them compressed, a snapshot taken in the second, and a transcript.
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let working_dir = dir.path().join("w");
+        let premises = Premises {
+            snapshot: working_dir.join(".ralph/state.json"),
+            state_dir: working_dir.join(".ralph/sessions"),
+            runtime_dir: dir.path().join("r"),
+            temporary_dir: dir.path().join("t"),
+            working_dir,
+        };
+        let loop_id = LoopId::from_u128(1);
+        let path = loops::dir(&premises.working_dir, loop_id);
+        let now = Timestamp::from_millis(1_000);
+        let (mut journal, mut state) = Journal::create(&path, loop_id, now).unwrap();
+        for segment in 1..=3 {
+            write(&mut journal, &mut state, "some words");
+            write(&mut journal, &mut state, "more words");
+            if segment == 2 {
+                Snapshot::of(&state, &premises.working_dir, now)
+                    .write(&premises.snapshot, Durability::Synced)
+                    .unwrap();
+            }
+            if segment < 3 {
+                journal.next_segment(&mut state, now).unwrap();
+            }
+        }
+        let called_off = AtomicBool::new(false);
+        compressed::replace(&path.join("journal-0001.jsonl"), &called_off).unwrap();
+        let transcripts = premises.state_dir.join(loop_id.to_string());
+        fs::create_dir_all(&transcripts).unwrap();
+        fs::write(transcripts.join("000001.1.log"), "words of the agent\n").unwrap();
+        compressed::replace(&transcripts.join("000001.1.log"), &called_off).unwrap();
+        fs::write(transcripts.join("000002.1.log"), "plain\n").unwrap();
+        Self {
+            dir,
+            premises,
+            state,
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        loops::dir(&self.premises.working_dir, self.state.loop_id).join(name)
+    }
+
+    fn verify(&self) -> Vec<Checked> {
+        let mut all = Vec::new();
+        verify(&self.premises, || false, |checked| all.push(checked)).unwrap();
+        all
+    }
+
+    /// What is said of each object, with short names.
+    fn told(&self) -> String {
+        let line = |checked: &Checked| {
+            let name = checked.path.file_name().unwrap().to_string_lossy();
+            format!("{:?} {name}: {}\n", checked.verdict, checked.what)
+        };
+        self.verify().iter().map(line).collect()
+    }
+
+    fn wrong(&self) -> Vec<(String, String)> {
+        let wrong = self.verify().into_iter();
+        wrong
+            .filter(|one| one.verdict == Verdict::Wrong)
+            .map(|one| {
+                let name = one.path.file_name().unwrap().to_string_lossy();
+                (name.into_owned(), one.what)
+            })
+            .collect()
+    }
+}
+
+#[test]
+fn what_is_whole_is_good_and_nothing_is_changed() {
+    let place = Place::new();
+    let expected = "Good journal-0001.jsonl.zst: records 1 to 3\n\
+                    Good journal-0002.jsonl: records 4 to 6\n\
+                    Good journal-0003.jsonl: records 7 to 9\n\
+                    Good state.json: it is what the records up to 6 add up to\n\
+                    Good loop_00000000-0000-0000-0000-000000000001: 2 files\n";
+    assert_eq!(place.told(), expected);
+    assert_eq!(place.told(), expected);
+}
+
+/// What a file holds, if it can be read.
+fn plain(path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut content = compressed::open(path).unwrap().content;
+    content.read_to_end(&mut bytes).ok().map(|_| bytes)
+}
+
+#[test]
+fn every_flipped_byte_of_everything_is_found() {
+    let place = Place::new();
+    let transcript = place
+        .premises
+        .state_dir
+        .join(place.state.loop_id.to_string())
+        .join("000001.1.log.zst");
+    for path in [
+        place.path("journal-0001.jsonl.zst"),
+        place.path("journal-0002.jsonl"),
+        place.path("journal-0003.jsonl"),
+        place.premises.snapshot.clone(),
+        transcript,
+    ] {
+        let good = fs::read(&path).unwrap();
+        let content = plain(&path);
+        // The last byte of a journal ends its last line: without it that line was never published.
+        let torn = path.ends_with("journal-0003.jsonl");
+        for at in 0..good.len() - usize::from(torn) {
+            let mut flipped = good.clone();
+            flipped[at] ^= 1 << (at % 8);
+            fs::write(&path, &flipped).unwrap();
+            // Some bits of a frame's head mean nothing: then all that it holds is still there.
+            let harmless = compressed::is_compressed(&path) && plain(&path) == content;
+            assert_eq!(
+                place.wrong().is_empty(),
+                harmless,
+                "{} at {at}",
+                path.display()
+            );
+        }
+        fs::write(&path, good).unwrap();
+        assert_eq!(place.wrong(), []);
+    }
+}
+
+#[test]
+fn a_snapshot_must_be_what_its_records_add_up_to() {
+    let place = Place::new();
+    let found = snapshot::read(&place.premises.snapshot).unwrap().unwrap();
+    let mut lie = found.clone();
+    lie.state.iteration = 7;
+    lie.write(&place.premises.snapshot, Durability::Lazy)
+        .unwrap();
+    let name = "state.json".to_owned();
+    let what = "it is not what the records up to 6 add up to".to_owned();
+    assert_eq!(place.wrong(), [(name.clone(), what)]);
+    let mut ahead = found;
+    ahead.seq.0 = 10;
+    ahead
+        .write(&place.premises.snapshot, Durability::Lazy)
+        .unwrap();
+    let what = "it stands at record 10, and the journal ends at record 9".to_owned();
+    assert_eq!(place.wrong(), [(name, what)]);
+}
+
+#[test]
+fn a_segment_must_begin_with_what_its_records_add_up_to() {
+    let place = Place::new();
+    let (mut journal, mut state) = Journal::open(&place.path("")).unwrap();
+    state.iteration = 7;
+    let now = state.time;
+    journal.next_segment(&mut state, now).unwrap();
+    let what = "damaged at line 1: its state is not what the records before it add up to";
+    assert_eq!(
+        place.wrong(),
+        [("journal-0004.jsonl".to_owned(), what.to_owned())]
+    );
+}
+
+#[test]
+fn missing_segments_are_found_and_losses_that_were_written_down_are_not_damage() {
+    let place = Place::new();
+    let first = fs::read(place.path("journal-0001.jsonl.zst")).unwrap();
+    fs::remove_file(place.path("journal-0001.jsonl.zst")).unwrap();
+    let missing = |name: &str, from: u32, to: u32| {
+        let what = format!("damaged at line 1: records {from} to {to} are missing before it");
+        (name.to_owned(), what)
+    };
+    assert_eq!(place.wrong(), [missing("journal-0002.jsonl", 1, 3)]);
+    fs::write(place.path("journal-0001.jsonl.zst"), first).unwrap();
+    fs::remove_file(place.path("journal-0002.jsonl")).unwrap();
+    assert_eq!(place.wrong(), [missing("journal-0003.jsonl", 4, 6)]);
+
+    let place = Place::new();
+    let (mut journal, mut state) = Journal::open(&place.path("")).unwrap();
+    fs::write(place.path("journal-0003.jsonl"), "").unwrap();
+    let wound = journal.wound().unwrap();
+    let now = state.time;
+    journal.heal(wound, &mut state, now).unwrap();
+    assert_eq!(place.wrong(), []);
+    let told = place.told();
+    assert!(
+        told.contains("records 10 to 10; records 7 to 9 are lost, as it says itself"),
+        "{told}"
+    );
+    assert!(
+        told.contains("Note journal-0003.jsonl.1: 0 bytes"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_last_line_that_is_not_whole_is_no_damage_and_a_closed_segment_has_none() {
+    let place = Place::new();
+    let torn = |name: &str| {
+        let path = place.path(name);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes.truncate(bytes.len() - 5);
+        fs::write(path, bytes).unwrap();
+    };
+    torn("journal-0003.jsonl");
+    assert_eq!(place.wrong(), []);
+    assert!(place.told().contains("its last line is not whole"));
+    torn("journal-0002.jsonl");
+    assert_eq!(place.wrong()[0].0, "journal-0002.jsonl");
+}
+
+#[test]
+fn other_loops_are_looked_at_too_and_archived_ones_with_their_snapshot() {
+    let place = Place::new();
+    let Premises {
+        working_dir,
+        snapshot,
+        ..
+    } = &place.premises;
+    archive(working_dir, place.state.loop_id, snapshot).unwrap();
+    assert!(!snapshot.exists());
+    assert_eq!(loops::current(working_dir).unwrap(), None);
+    let told = place.told();
+    let kept = "Good archived.json: it is what the records up to 6 add up to";
+    assert!(told.contains(kept), "{told}");
+    let path = place.path(ARCHIVED);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("more", "mode").replace("seq", "sex")).unwrap();
+    assert_eq!(place.wrong()[0].0, ARCHIVED);
+    drop(place.dir);
+}
+
+/// Damage is looked at again while a runner lives, and is damage all the same when it stays.
+#[test]
+fn what_looks_damaged_for_a_moment_is_not_reported_while_a_runner_lives() {
+    let place = Place::new();
+    let path = place.path("journal-0002.jsonl");
+    let good = fs::read(&path).unwrap();
+    fs::write(&path, &good[1..]).unwrap();
+    let mut wrong = 0;
+    let count = |wrong: &mut u32, checked: &Checked| {
+        *wrong += u32::from(checked.verdict == Verdict::Wrong);
+    };
+    verify(&place.premises, || true, |one| count(&mut wrong, &one)).unwrap();
+    assert_eq!(wrong, 1);
+    let mends = || {
+        fs::write(&path, &good).unwrap();
+        true
+    };
+    wrong = 0;
+    verify(&place.premises, mends, |one| count(&mut wrong, &one)).unwrap();
+    assert_eq!(wrong, 0);
+}

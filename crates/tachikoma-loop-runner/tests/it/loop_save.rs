@@ -1,0 +1,99 @@
+//! The snapshot by the clock: after a change, only then, and a failure is seen.
+
+use std::fs;
+
+use tachikoma_core::{LoopEvent, Outcome, Urgency};
+use tachikoma_loop_runner::store::snapshot;
+use tachikoma_loop_runner::{LoopConfig, LoopRunner};
+use tachikoma_testkit::await_until;
+
+use crate::loop_support::{Place, UNTIL_GO, Watch, lasting, open};
+use crate::support::{PATIENCE, run};
+
+fn config(place: &Place, script: &str, interval: &str) -> LoopConfig {
+    let mut config = place.config(script);
+    config.settings.max_iterations = 1;
+    config.settings.state.auto_save_interval = lasting(interval);
+    config
+}
+
+async fn to_limit(runner: &mut LoopRunner) {
+    let ran = tokio::time::timeout(PATIENCE, runner.run()).await;
+    let outcome = ran.expect("it ends").unwrap();
+    assert_eq!(outcome, Outcome::LimitReached { iterations: 1 });
+}
+
+/// The agent looks itself: its iteration does not end before the snapshot is there, and then stays what it is.
+#[test]
+fn a_change_is_saved_by_the_clock_and_without_one_nothing_is_written() {
+    let place = Place::new();
+    let script = "s=.ralph/state.json
+        until grep -q '\"pid\"' $s 2>/dev/null; do sleep 0.01; done
+        first=$(ls -i $s)
+        for _ in 1 2 3 4 5 6 7 8 9 10; do sleep 0.03; done
+        [ \"$first\" = \"$(ls -i $s)\" ]";
+    run(async {
+        let mut runner = open(config(&place, script, "50ms")).await;
+        to_limit(&mut runner).await;
+        assert_eq!(runner.state().stats.successful, 1, "{:?}", runner.state());
+        let found = snapshot::read(&place.working_dir().join(".ralph/state.json"));
+        let found = found.unwrap().unwrap();
+        assert_eq!(found.state, *runner.state(), "the end is flushed");
+        runner.close().await;
+    });
+}
+
+#[test]
+fn without_an_interval_there_is_no_clock_and_the_end_of_an_iteration_is_saved_all_the_same() {
+    let place = Place::new();
+    let script = "[ ! -e .ralph/state.json ]";
+    run(async {
+        let mut runner = open(config(&place, script, "0s")).await;
+        to_limit(&mut runner).await;
+        assert_eq!(
+            runner.state().stats.successful,
+            1,
+            "nothing was saved before"
+        );
+        let found = snapshot::read(&place.working_dir().join(".ralph/state.json"));
+        assert_eq!(found.unwrap().unwrap().state, *runner.state());
+        runner.close().await;
+    });
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_written_is_a_warning_once_and_the_loop_goes_on() {
+    let place = Place::new();
+    let mut config = config(&place, UNTIL_GO, "50ms");
+    // A file where the directory ought to be.
+    config.settings.state.state_path = "blocked/state.json".into();
+    let blocked = place.working_dir().join("blocked");
+    fs::write(&blocked, "").unwrap();
+    run(async {
+        let mut runner = open(config).await;
+        let mut watch = Watch::on(&runner);
+        let handle = runner.handle();
+        let operator = async {
+            let warned = |event: &LoopEvent| {
+                matches!(event, LoopEvent::Warned { warning }
+                if warning.starts_with("the snapshot is not up to date: ") && warning.contains("blocked"))
+            };
+            watch.until("the warning", warned).await;
+            fs::remove_file(&blocked).unwrap();
+            handle
+                .set("a".to_owned(), serde_json::json!(1))
+                .await
+                .unwrap();
+            await_until("the snapshot", PATIENCE, || {
+                blocked.join("state.json").exists()
+            });
+            handle.shut_down(15, Urgency::Kill);
+        };
+        let (ended, ()) = tokio::join!(runner.run(), operator);
+        ended.unwrap();
+        runner.close().await;
+    });
+    let warnings = place.history().into_iter();
+    let warnings = warnings.filter(|record| matches!(record.event, LoopEvent::Warned { .. }));
+    assert_eq!(warnings.count(), 1);
+}
