@@ -6,7 +6,7 @@ compile_error!(
     "Tachikoma does not run on Windows: it needs Unix signals and process groups. Use it inside WSL."
 );
 
-pub mod advice;
+mod advice;
 pub mod clock;
 pub mod config;
 pub mod control;
