@@ -190,7 +190,7 @@ impl LoopConfig {
             tool_call_threshold: context.tool_call_threshold,
             on_degradation: reboot.triggers.on_degradation,
             after_iterations: reboot.triggers.after_iterations,
-            after_duration: reboot.triggers.after_duration.map(|d| d.get()),
+            after_duration: reboot.triggers.after_duration.map(HumanDuration::get),
             max_reboots: reboot.max_restarts,
             immediate: reboot.mode == RebootMode::Immediate,
             min_interval: reboot.min_reboot_interval.get(),

@@ -92,7 +92,7 @@ impl Turn<'_> {
         self.record(LoopEvent::HooksRan { point, results });
         match (point, failed) {
             (HookPoint::BeforeReboot, None) => self.close_old(),
-            (HookPoint::BeforeReboot, Some(error)) => self.reboot_failed(error, true),
+            (HookPoint::BeforeReboot, Some(error)) => self.reboot_failed(&error, true),
             (HookPoint::AfterReboot, None) => self.reboot_completed(reboot),
             (HookPoint::AfterReboot, Some(error)) => {
                 let warning = format!("{error}; the reboot counts all the same");
@@ -150,17 +150,17 @@ impl Turn<'_> {
             }
             News::NotLaunched { reason } => {
                 self.agent_exited(Exit::Unknown, Vec::new());
-                self.process_gone(&reboot, reason);
+                self.process_gone(&reboot, &reason);
             }
             News::Exited {
                 exit, leftovers, ..
             } => {
                 self.agent_exited(exit, leftovers);
-                self.process_gone(&reboot, format!("it ended with {exit}"));
+                self.process_gone(&reboot, &format!("it ended with {exit}"));
             }
             News::GuardLost => {
                 self.agent_exited(Exit::Unknown, Vec::new());
-                self.process_gone(&reboot, "the guard process was lost".to_owned());
+                self.process_gone(&reboot, "the guard process was lost");
             }
             News::Resulted(end) => {
                 if !matches!(reboot.stage, RebootStage::HandOff { .. }) || end.more {
@@ -191,21 +191,21 @@ impl Turn<'_> {
     }
 
     /// The one process there is, old or new, is gone.
-    fn process_gone(&mut self, reboot: &Reboot, how: String) {
+    fn process_gone(&mut self, reboot: &Reboot, how: &str) {
         match &reboot.stage {
             // What follows finds no process to close.
             RebootStage::Begun | RebootStage::Hooks { .. } => {}
             RebootStage::HandOff { .. } => {
-                self.no_hand_off(&how);
+                self.no_hand_off(how);
                 self.hooks_before();
             }
             RebootStage::Closing { failed: None, .. } => self.open_new(),
             RebootStage::Closing {
                 failed: Some(error),
                 ..
-            } => self.reboot_failed(error.clone(), false),
+            } => self.reboot_failed(error, false),
             RebootStage::Opening { .. } => {
-                self.reboot_failed(format!("the fresh session cannot be opened: {how}"), false);
+                self.reboot_failed(&format!("the fresh session cannot be opened: {how}"), false);
             }
         }
     }
@@ -234,7 +234,7 @@ impl Turn<'_> {
             RebootStage::Hooks {
                 point: HookPoint::BeforeReboot,
                 ..
-            } => self.reboot_failed("the hooks did not end in time".to_owned(), true),
+            } => self.reboot_failed("the hooks did not end in time", true),
             RebootStage::Hooks {
                 point: HookPoint::AfterReboot,
                 ..
@@ -312,7 +312,7 @@ impl Turn<'_> {
     }
 
     /// The old session goes on: a reboot that fails costs nothing but the time it took.
-    fn reboot_failed(&mut self, error: String, aborted: bool) {
+    fn reboot_failed(&mut self, error: &str, aborted: bool) {
         let Some(Reboot { reason, then, .. }) = self.reboot() else {
             return;
         };
@@ -320,7 +320,7 @@ impl Turn<'_> {
         self.record(LoopEvent::RebootFailed {
             reason,
             iteration,
-            error: error.clone(),
+            error: error.to_owned(),
             aborted,
         });
         let failures = self.state.reboots.failures;
