@@ -25,6 +25,7 @@ pub(super) const NOT_SETTINGS: &[&str] = &[
     "TACHIKOMA_SESSION",
     "TACHIKOMA_ITERATION",
     "TACHIKOMA_ATTEMPT",
+    "TACHIKOMA_DIR",
     "TACHIKOMA_LOG",
     "TACHIKOMA_CONFIG",
 ];
