@@ -8,6 +8,7 @@ use std::time::Duration;
 use tachikoma_agents::{
     Agent, ClaudeAgent, CommandAgent, DemoAgent, Lifetime, Permission, PromptVia,
 };
+use tachikoma_core::policy::context::redline_percent;
 use tachikoma_core::policy::{RebootRules, Timeouts};
 use tachikoma_core::{Launch, LoopId, Policy};
 
@@ -203,6 +204,22 @@ impl LoopConfig {
             hooks_after: hooks(reboot.enable_post_hooks, Moment::AfterReboot),
             ..RebootRules::default()
         }
+    }
+
+    /// Says why the redline cannot work as it is configured, where that can be known before the agent has said anything.
+    #[must_use]
+    pub fn redline_problem(&self, agent: &Agent) -> Option<String> {
+        let window = agent.window_tokens()?;
+        let policy = self.policy(agent);
+        let configured = policy.reboot.redline_percent;
+        let possible = redline_percent(&policy, window);
+        (policy.reboot.manages_context() && configured > possible).then(|| {
+            format!(
+                "context_redline_percent = {configured} cannot be reached: with {window} tokens agent {} takes no prompt above \
+                 {possible:.1} %, and sessions are replaced there",
+                agent.name()
+            )
+        })
     }
 
     /// Returns where the snapshot is kept.

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
 mod agents;
+mod claude_launch;
 mod config;
 mod demo;
 mod errors_control;
