@@ -10,7 +10,7 @@ use crate::effect::Rung;
 use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, LoopId, Seq, SessionNo};
 use crate::launch::{Change, Launch, Resumption, Runner};
-use crate::outcome::{Failure, IterationReport, Outcome, RebootReason, Stop};
+use crate::outcome::{Failure, IterationReport, Outcome, Problem, RebootReason, Stop};
 use crate::phase::{Cause, HookPoint, HookResult, Wait};
 use crate::state::State;
 use crate::stats::LoopStats;
@@ -176,6 +176,9 @@ pub enum LoopEvent {
         /// What it says went wrong.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
+        /// What that means for the loop.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        problem: Option<Problem>,
         /// Whether its final text claims that the whole work is complete.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         claimed: bool,
@@ -237,6 +240,25 @@ pub enum LoopEvent {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         agent_lives: bool,
     },
+    /// The model's service is limited: the iteration is repeated when it is not. Neither success nor failure.
+    IterationLimited {
+        /// The iteration.
+        iteration: u32,
+        /// The attempt at it.
+        attempt: u32,
+        /// What the agent said.
+        reason: String,
+        /// When the limit is lifted, if that was told.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
+        /// Limits in a row, this one included.
+        streak: u32,
+        /// Whether the agent's process is up and waits for the next prompt.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        agent_lives: bool,
+    },
+    /// The agent closed its output, and lives on.
+    StreamEnded,
     /// The death of a runner cut an attempt; its iteration is repeated.
     AttemptCut {
         /// The iteration.

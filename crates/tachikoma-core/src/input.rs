@@ -9,6 +9,7 @@ use crate::event::Repair;
 use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, Ticket};
 use crate::launch::{Launch, Runner};
+use crate::outcome::Problem;
 use crate::phase::{HookPoint, HookResult};
 
 /// One piece of news.
@@ -137,6 +138,8 @@ pub struct TurnEnd {
     pub success: bool,
     /// What it says went wrong.
     pub reason: Option<String>,
+    /// What that means for the loop.
+    pub problem: Option<Problem>,
     /// Its final text.
     pub text: String,
     /// Whether that text claims that the whole work is complete.
@@ -216,7 +219,11 @@ pub enum News {
         leftovers: Vec<Leftover>,
         /// Its last line on standard error.
         last_words: Option<String>,
+        /// What that means for the loop.
+        problem: Option<Problem>,
     },
+    /// Its output ended, and it did not.
+    StreamEnded,
     /// The guard died, and every process of the agent was ended.
     GuardLost,
 }

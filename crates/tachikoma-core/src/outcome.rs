@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::exit::Exit;
 use crate::phase::LoopState;
+use crate::time::Timestamp;
 
 /// How a loop ended. The final public state is derived from it, once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -184,6 +185,9 @@ pub enum Failure {
         /// Its last line on standard error.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last_words: Option<String>,
+        /// What is wrong, as far as they tell.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        problem: Option<Problem>,
     },
     /// The agent itself reported that its turn went wrong.
     Reported {
@@ -192,6 +196,9 @@ pub enum Failure {
         /// What it says went wrong.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
+        /// What is wrong, as far as it tells.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        problem: Option<Problem>,
     },
     /// The agent could not be started: its prompt, its program or its directory is missing.
     NotLaunched {
@@ -202,6 +209,9 @@ pub enum Failure {
     TimedOut {
         /// Which one.
         timeout: Timeout,
+        /// What the agent was last seen doing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        last_seen: Option<String>,
     },
     /// The guard, which holds the agent's processes together, was lost.
     GuardLost,
@@ -216,7 +226,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exited { exit } => write!(f, "the agent ended with {exit}"),
-            Self::Reported { exit, reason } => {
+            Self::Reported { exit, reason, .. } => {
                 f.write_str("the agent reported that its turn failed")?;
                 if let Some(reason) = reason {
                     write!(f, ": {reason}")?;
@@ -226,7 +236,9 @@ impl fmt::Display for Failure {
                     None => Ok(()),
                 }
             }
-            Self::NoResult { exit, last_words } => {
+            Self::NoResult {
+                exit, last_words, ..
+            } => {
                 write!(f, "the agent ended with {exit} and without a final result")?;
                 match last_words {
                     Some(words) => write!(f, "; its last words: {words}"),
@@ -234,12 +246,84 @@ impl fmt::Display for Failure {
                 }
             }
             Self::NotLaunched { reason } => f.write_str(reason),
-            Self::TimedOut { timeout } => timeout.fmt(f),
+            Self::TimedOut { timeout, last_seen } => {
+                timeout.fmt(f)?;
+                match last_seen {
+                    Some(seen) => write!(f, " (last seen: {seen})"),
+                    None => Ok(()),
+                }
+            }
             Self::GuardLost => f.write_str("the guard process was lost, and the agent with it"),
             Self::Unkillable { pid: Some(pid) } => {
                 write!(f, "the agent (pid {pid}) cannot be killed")
             }
             Self::Unkillable { pid: None } => f.write_str("the agent cannot be killed"),
+        }
+    }
+}
+
+/// What is wrong with a turn that failed, as far as it decides what comes next. A failure without one is transient: it
+/// is tried again after a backoff.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Problem {
+    /// The model's service takes nothing more for a while: a usage limit, or too much to do. Waiting helps.
+    Limited {
+        /// When it does again, if that was told.
+        until: Option<Timestamp>,
+    },
+    /// This conversation cannot go on, another one can.
+    Poisoned,
+    /// Nothing that a loop can do helps.
+    Permanent {
+        /// What a person has to do.
+        advice: String,
+    },
+}
+
+/// What kind of end an iteration came to, and with it what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorClass {
+    /// A reboot ended it: the fresh session goes on at once.
+    Planned,
+    /// The model's service is limited: the same iteration again when it is not, and no failure.
+    Limited,
+    /// It may go well the next time: backoff, same conversation.
+    Transient,
+    /// It hung: ended, backoff, same conversation.
+    Stalled,
+    /// The conversation is broken: backoff, a fresh session.
+    Poisoned,
+    /// It will not go well without a person: the loop ends.
+    Permanent,
+    /// The operator ended it.
+    Operator,
+}
+
+impl Failure {
+    /// Returns the class of the failure.
+    #[must_use]
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Reported { problem, .. } | Self::NoResult { problem, .. } => match problem {
+                Some(Problem::Limited { .. }) => ErrorClass::Limited,
+                Some(Problem::Poisoned) => ErrorClass::Poisoned,
+                Some(Problem::Permanent { .. }) => ErrorClass::Permanent,
+                None => ErrorClass::Transient,
+            },
+            Self::TimedOut { timeout, .. } => match timeout {
+                Timeout::Launch => ErrorClass::Transient,
+                Timeout::Session
+                | Timeout::FirstOutput
+                | Timeout::Silence
+                | Timeout::Tool
+                | Timeout::StreamGone
+                | Timeout::ResultGrace => ErrorClass::Stalled,
+            },
+            Self::Exited { .. } | Self::NotLaunched { .. } | Self::GuardLost => {
+                ErrorClass::Transient
+            }
+            Self::Unkillable { .. } => ErrorClass::Permanent,
         }
     }
 }
@@ -258,6 +342,8 @@ pub enum Timeout {
     Silence,
     /// `tool_timeout`.
     Tool,
+    /// The agent closed its output and lives on: nothing can be heard of it any more.
+    StreamGone,
     /// `result_grace`: the agent lingers after its final result, which counts all the same.
     ResultGrace,
 }
@@ -270,6 +356,7 @@ impl fmt::Display for Timeout {
             Self::FirstOutput => "first_output_timeout ran out: the agent said nothing at all",
             Self::Silence => "silence_timeout ran out: the agent fell silent",
             Self::Tool => "tool_timeout ran out: a tool call did not end",
+            Self::StreamGone => "the agent closed its output and did not end",
             Self::ResultGrace => "result_grace ran out: the agent lingered after its final result",
         })
     }
@@ -309,6 +396,11 @@ pub enum RebootReason {
         /// How often.
         count: u32,
     },
+    /// The conversation is broken.
+    ErrorRecovery {
+        /// How.
+        error: String,
+    },
     /// The operator asked for it.
     Manual,
 }
@@ -327,6 +419,7 @@ impl fmt::Display for RebootReason {
                 f,
                 "{count} tool calls in a session whose context is not known"
             ),
+            Self::ErrorRecovery { error } => write!(f, "the conversation cannot go on: {error}"),
             Self::Manual => f.write_str("asked for by the operator"),
         }
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::effect::Rung;
 use crate::id::{Generation, SessionNo};
-use crate::outcome::{Outcome, RebootReason, Timeout};
+use crate::outcome::{Outcome, Problem, RebootReason, Timeout};
 use crate::time::Timestamp;
 
 /// The public state of a loop.
@@ -140,6 +140,8 @@ pub enum WaitReason {
     Delay,
     /// Failures.
     Backoff,
+    /// The model's service, which takes nothing more for a while.
+    UsageLimit,
     /// The moment from which a reboot may happen, with a context that is too full to be prompted before it.
     RebootWindow,
 }
@@ -149,6 +151,7 @@ impl fmt::Display for WaitReason {
         f.write_str(match self {
             Self::Delay => "delay",
             Self::Backoff => "backoff",
+            Self::UsageLimit => "usage_limit",
             Self::RebootWindow => "reboot_window",
         })
     }
@@ -172,6 +175,9 @@ pub struct Work {
     /// Whether the model is in the middle of an answer.
     #[serde(default)]
     pub answering: bool,
+    /// When its output ended while it lived on.
+    #[serde(default)]
+    pub stream_ended: Option<Timestamp>,
     /// Tool calls in flight, by the agent's own id.
     pub tools: BTreeMap<String, Tool>,
     /// Whether and how the agent reported the final result of its turn.
@@ -195,6 +201,9 @@ pub struct TurnResult {
     /// What the agent says went wrong.
     #[serde(default)]
     pub reason: Option<String>,
+    /// What that means for the loop.
+    #[serde(default)]
+    pub problem: Option<Problem>,
     /// Whether it came after the agent was interrupted.
     #[serde(default)]
     pub after_interrupt: bool,

@@ -31,6 +31,8 @@ pub struct Policy {
     pub ladder: Graces,
     /// The wait after failures.
     pub backoff: Backoff,
+    /// The wait for the model's service where it does not say how long.
+    pub limit_backoff: Backoff,
     /// When sessions are replaced.
     pub reboot: RebootRules,
     /// Whether a later runner goes on in the conversation of an earlier one.
@@ -50,6 +52,10 @@ impl Default for Policy {
             timeouts: Timeouts::default(),
             ladder: Graces::default(),
             backoff: Backoff::default(),
+            limit_backoff: Backoff {
+                base: Duration::from_secs(30),
+                cap: Duration::from_secs(1800),
+            },
             reboot: RebootRules::default(),
             persist_sessions: true,
             fresh_each_iteration: false,

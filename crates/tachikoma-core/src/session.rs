@@ -18,6 +18,9 @@ const SAMPLES_MAX: usize = 12;
 /// Different calls of one iteration that are told apart; more variety than this is no repetition.
 const CALLS_MAX: usize = 32;
 
+/// Whoever fails quicker than this has not worked on anything: the conversation itself may be what fails.
+const FAST_FAILURE_MS: u64 = 10_000;
+
 /// One agent conversation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -40,6 +43,8 @@ pub struct Session {
     pub context_before: Option<Context>,
     /// Whether it was told that its context fills up.
     pub advised: bool,
+    /// Iterations in a row that failed at once.
+    pub fast_failures: u32,
     /// Whether it was opened by a reboot that no reading has shown to be worth it yet.
     pub unproven: bool,
     /// Tool calls so far.
@@ -169,6 +174,14 @@ impl Session {
             times: times + 1,
             error: error.to_owned(),
         });
+    }
+
+    pub(crate) fn note_failure(&mut self, duration_ms: u64) {
+        self.fast_failures = if duration_ms < FAST_FAILURE_MS {
+            self.fast_failures.saturating_add(1)
+        } else {
+            0
+        };
     }
 
     /// Returns whether a file is news.

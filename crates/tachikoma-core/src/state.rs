@@ -58,6 +58,9 @@ pub struct State {
     pub claimed: bool,
     /// Failed iterations in a row.
     pub failure_streak: u32,
+    /// Limits of the model's service in a row.
+    #[serde(default)]
+    pub limit_streak: u32,
     /// The latest failure.
     pub last_failure: Option<Failure>,
     /// What the loop has done.
@@ -120,6 +123,7 @@ impl State {
             stop: None,
             claimed: false,
             failure_streak: 0,
+            limit_streak: 0,
             last_failure: None,
             stats: LoopStats::default(),
             history: Vec::new(),

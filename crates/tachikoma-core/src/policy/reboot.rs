@@ -40,7 +40,8 @@ pub fn verdict_on_reading(policy: &Policy, state: &State) -> Verdict {
     judge(&policy.reboot, state, redline(policy, state))
 }
 
-fn judge(rules: &RebootRules, state: &State, reason: Option<RebootReason>) -> Verdict {
+/// Decides what becomes of a reason for a reboot.
+pub(crate) fn judge(rules: &RebootRules, state: &State, reason: Option<RebootReason>) -> Verdict {
     if !rules.enabled || rules.max_reboots == Some(0) {
         return Verdict::GoOn;
     }

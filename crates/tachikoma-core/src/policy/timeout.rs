@@ -34,6 +34,12 @@ pub fn next(policy: &Policy, work: &Work) -> Option<(Timestamp, Timeout)> {
             after(result.time, limits.result_grace, Timeout::ResultGrace),
         );
     }
+    if let Some(ended) = work.stream_ended {
+        return earlier(
+            session,
+            after(ended, limits.result_grace, Timeout::StreamGone),
+        );
+    }
     let quiet = if let Some(oldest) = work.tools.values().map(|tool| tool.since).min() {
         after(oldest, limits.tool, Timeout::Tool)
     } else if work.spoke {

@@ -182,6 +182,7 @@ impl State {
             LoopEvent::TurnResulted {
                 success,
                 reason,
+                problem,
                 claimed,
                 pattern,
                 cost_microusd,
@@ -196,6 +197,7 @@ impl State {
                         success: *success,
                         claimed: *claimed,
                         reason: reason.clone(),
+                        problem: problem.clone(),
                         after_interrupt: work.ladder.is_some(),
                     });
                 });
@@ -241,8 +243,10 @@ impl State {
                 agent_lives,
             } => {
                 self.claimed = report.claimed;
+                self.limit_streak = 0;
                 if report.outcome == IterationOutcome::Succeeded {
                     self.session.oriented = true;
+                    self.session.fast_failures = 0;
                     self.failure_streak = 0;
                 }
                 self.finish_iteration(report.outcome, report.duration_ms, *agent_lives);
@@ -255,9 +259,24 @@ impl State {
                 ..
             } => {
                 self.failure_streak = *streak;
+                self.limit_streak = 0;
+                self.session.note_failure(*duration_ms);
                 self.last_failure = Some(failure.clone());
                 self.finish_iteration(IterationOutcome::Failed, *duration_ms, *agent_lives);
             }
+            LoopEvent::IterationLimited {
+                streak,
+                agent_lives,
+                ..
+            } => {
+                self.limit_streak = *streak;
+                self.cut = true;
+                if !agent_lives {
+                    self.agent = None;
+                }
+                self.phase = Phase::Idle;
+            }
+            LoopEvent::StreamEnded => self.work(|work| work.stream_ended = Some(time)),
             LoopEvent::AttemptCut { .. } => {
                 self.cut = true;
                 self.agent = None;

@@ -14,6 +14,7 @@ impl Work {
         let moments = [&mut self.started, &mut self.active]
             .into_iter()
             .chain(&mut self.launched)
+            .chain(&mut self.stream_ended)
             .chain(self.tools.values_mut().map(|tool| &mut tool.since))
             .chain(self.result.as_mut().map(|result| &mut result.time))
             .chain(
@@ -36,6 +37,7 @@ impl Work {
             active: started,
             spoke: false,
             answering: false,
+            stream_ended: None,
             tools: BTreeMap::new(),
             result: None,
             ending: None,

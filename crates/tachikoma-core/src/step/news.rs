@@ -4,7 +4,7 @@ use super::Turn;
 use crate::event::LoopEvent;
 use crate::exit::{Exit, Leftover};
 use crate::input::{News, TurnEnd};
-use crate::outcome::Failure;
+use crate::outcome::{Failure, Problem};
 use crate::phase::{Phase, Work};
 use crate::policy::timeout;
 
@@ -71,9 +71,16 @@ impl Turn<'_> {
                 claimed,
                 leftovers,
                 last_words,
+                problem,
             } => {
                 self.leftovers(leftovers);
-                self.exited(work, exit, claimed, last_words);
+                let failure = self.failure(work, exit, last_words, problem);
+                self.process_ended(work, exit, claimed, failure);
+            }
+            News::StreamEnded => {
+                if self.policy.agent.event_stream && work.stream_ended.is_none() {
+                    self.record(LoopEvent::StreamEnded);
+                }
             }
             News::GuardLost => {
                 let succeeded = work.result.as_ref().is_some_and(|result| result.success);
@@ -101,6 +108,7 @@ impl Turn<'_> {
             | News::ToolEnded { .. }
             | News::Denied { .. }
             | News::Touched { .. }
+            | News::StreamEnded
             | News::Resulted(_) => {}
         }
     }
@@ -134,6 +142,7 @@ impl Turn<'_> {
         self.record(LoopEvent::TurnResulted {
             success: end.success,
             reason: end.reason,
+            problem: end.problem,
             claimed: end.claimed,
             pattern: end.pattern,
             cost_microusd: end.cost_microusd,
@@ -143,17 +152,28 @@ impl Turn<'_> {
         }
     }
 
-    fn exited(&mut self, work: &Work, exit: Exit, claimed: bool, last_words: Option<String>) {
-        let failure = match &work.result {
+    /// Returns what went wrong with a turn whose process ended, if something did.
+    fn failure(
+        &self,
+        work: &Work,
+        exit: Exit,
+        last_words: Option<String>,
+        problem: Option<Problem>,
+    ) -> Option<Failure> {
+        match &work.result {
             Some(result) if result.success => None,
             Some(result) => Some(Failure::Reported {
                 exit: Some(exit),
                 reason: result.reason.clone(),
+                problem: result.problem.clone(),
             }),
-            None if self.policy.agent.event_stream => Some(Failure::NoResult { exit, last_words }),
+            None if self.policy.agent.event_stream => Some(Failure::NoResult {
+                exit,
+                last_words,
+                problem,
+            }),
             None if exit.is_success() => None,
             None => Some(Failure::Exited { exit }),
-        };
-        self.process_ended(work, exit, claimed, failure);
+        }
     }
 }

@@ -47,8 +47,12 @@ impl Turn<'_> {
             .context
             .is_none_or(|context| level(self.policy, &context) < Level::Hard);
         let knows_something = self.state.session.iterations > 0;
+        let broken = self
+            .reboot()
+            .is_some_and(|reboot| matches!(reboot.reason, RebootReason::ErrorRecovery { .. }));
+        let can_answer = room && knows_something && !broken && self.state.limit_streak == 0;
         match up {
-            Some(agent) if rules.ask_hand_off && !rules.immediate && room && knows_something => {
+            Some(agent) if rules.ask_hand_off && !rules.immediate && can_answer => {
                 let until = self.now.after(rules.hand_off_timeout);
                 self.record(LoopEvent::HandOffRequested { until });
                 self.wish(Effect::AskHandOff {
@@ -186,6 +190,7 @@ impl Turn<'_> {
             | News::ToolStarted { .. }
             | News::ToolEnded { .. }
             | News::Denied { .. }
+            | News::StreamEnded
             | News::Touched { .. } => {}
         }
     }

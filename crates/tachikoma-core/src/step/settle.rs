@@ -5,10 +5,16 @@ use super::reading::exhausted;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::exit::Exit;
-use crate::outcome::{Failure, IterationOutcome, IterationReport, Outcome};
+use crate::outcome::{
+    ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, RebootReason, Stop,
+};
 use crate::phase::{LoopState, Wait, WaitReason, Work};
 use crate::policy::context::{Level, level};
 use crate::policy::{reboot, restart, stop};
+use crate::time::Timestamp;
+
+/// So many iterations in a row that fail at once are not the model's fault, nor the prompt's: the conversation is broken.
+const FAST_FAILURES_MAX: u32 = 3;
 
 impl Turn<'_> {
     pub(super) fn iteration_completed(
@@ -50,11 +56,91 @@ impl Turn<'_> {
     }
 
     pub(super) fn iteration_failed(&mut self, work: &Work, failure: Failure, agent_lives: bool) {
+        let words = failure.to_string();
+        let class = failure.class();
+        let advice = match &failure {
+            Failure::Reported {
+                problem: Some(Problem::Permanent { advice }),
+                ..
+            }
+            | Failure::NoResult {
+                problem: Some(Problem::Permanent { advice }),
+                ..
+            } => format!("{words}; {advice}"),
+            Failure::Reported { .. }
+            | Failure::NoResult { .. }
+            | Failure::Exited { .. }
+            | Failure::NotLaunched { .. }
+            | Failure::TimedOut { .. }
+            | Failure::GuardLost
+            | Failure::Unkillable { .. } => words.clone(),
+        };
         self.record_failure(work, failure, agent_lives);
+        match class {
+            ErrorClass::Permanent => {
+                if self.state.stop.is_none() {
+                    let stop = Stop::Unable { reason: advice };
+                    self.record(LoopEvent::StopRequested { stop });
+                }
+            }
+            ErrorClass::Poisoned => self.recover(words),
+            ErrorClass::Transient | ErrorClass::Stalled => {
+                let fast = self.state.session.fast_failures;
+                if fast >= FAST_FAILURES_MAX && self.state.session.agent_id.is_some() {
+                    self.recover(format!("{fast} iterations failed at once: {words}"));
+                }
+            }
+            // None of them is a failure.
+            ErrorClass::Planned | ErrorClass::Limited | ErrorClass::Operator => {}
+        }
         let delay = restart::delay(self.policy.backoff, self.state.failure_streak);
         self.settle(Some(Wait {
             reason: WaitReason::Backoff,
             until: self.now.after(delay),
+        }));
+    }
+
+    /// Asks for a fresh session because the conversation itself is what fails. No rate limit: there is nothing to go on with.
+    fn recover(&mut self, error: String) {
+        if stop::verdict(self.policy, self.state).is_some() {
+            return;
+        }
+        let reason = RebootReason::ErrorRecovery { error };
+        match reboot::judge(&self.policy.reboot, self.state, Some(reason)) {
+            reboot::Verdict::GoOn => {}
+            reboot::Verdict::Reboot(reason) => self.record(LoopEvent::RebootRequested {
+                reason,
+                not_before: None,
+            }),
+            reboot::Verdict::Exhausted { reason, max } => {
+                let stop = exhausted(&reason, max);
+                self.record(LoopEvent::StopRequested { stop });
+            }
+        }
+    }
+
+    /// The model's service is limited: the iteration is owed, and waits until it is not.
+    pub(super) fn iteration_limited(
+        &mut self,
+        reason: String,
+        told: Option<Timestamp>,
+        agent_lives: bool,
+    ) {
+        let streak = self.state.limit_streak.saturating_add(1);
+        self.record(LoopEvent::IterationLimited {
+            iteration: self.state.iteration,
+            attempt: self.state.attempt,
+            reason,
+            until: told,
+            streak,
+            agent_lives,
+        });
+        // A moment that is over says nothing.
+        let backoff = restart::delay(self.policy.limit_backoff, streak);
+        let until = told.filter(|moment| *moment > self.now);
+        self.settle(Some(Wait {
+            reason: WaitReason::UsageLimit,
+            until: until.unwrap_or(self.now.after(backoff)),
         }));
     }
 

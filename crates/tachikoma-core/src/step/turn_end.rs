@@ -2,8 +2,9 @@
 
 use super::Turn;
 use crate::exit::Exit;
-use crate::outcome::{Failure, IterationOutcome};
+use crate::outcome::{Failure, IterationOutcome, Problem};
 use crate::phase::{Cause, Work};
+use crate::time::Timestamp;
 
 impl Turn<'_> {
     /// The agent reported the end of its turn, and its process waits for the next one.
@@ -15,6 +16,7 @@ impl Turn<'_> {
         let failure = (!result.success).then(|| Failure::Reported {
             exit: None,
             reason: result.reason.clone(),
+            problem: result.problem.clone(),
         });
         self.judge(&work, None, result.claimed, failure);
     }
@@ -44,14 +46,60 @@ impl Turn<'_> {
             Some(Cause::Skip) => IterationOutcome::Skipped,
             Some(Cause::Interrupt) => IterationOutcome::Interrupted,
             Some(Cause::Timeout { timeout }) => {
-                return self.iteration_failed(work, Failure::TimedOut { timeout }, exit.is_none());
+                let last_seen = Some(last_seen(work, self.now));
+                let failure = Failure::TimedOut { timeout, last_seen };
+                return self.iteration_failed(work, failure, exit.is_none());
             }
         };
         match failure {
-            Some(failure) if ours.is_none() => {
-                self.iteration_failed(work, failure, exit.is_none());
-            }
+            Some(failure) if ours.is_none() => match limited(&failure) {
+                Some((reason, until)) => self.iteration_limited(reason, until, exit.is_none()),
+                None => self.iteration_failed(work, failure, exit.is_none()),
+            },
             Some(_) | None => self.iteration_completed(work, outcome, exit, claimed),
         }
+    }
+}
+
+/// Returns what the agent said about a limit of the model's service, and until when it holds.
+fn limited(failure: &Failure) -> Option<(String, Option<Timestamp>)> {
+    match failure {
+        Failure::Reported {
+            reason,
+            problem: Some(Problem::Limited { until }),
+            ..
+        }
+        | Failure::NoResult {
+            last_words: reason,
+            problem: Some(Problem::Limited { until }),
+            ..
+        } => Some((reason.clone().unwrap_or_default(), *until)),
+        Failure::Reported { .. }
+        | Failure::NoResult { .. }
+        | Failure::Exited { .. }
+        | Failure::NotLaunched { .. }
+        | Failure::TimedOut { .. }
+        | Failure::GuardLost
+        | Failure::Unkillable { .. } => None,
+    }
+}
+
+/// Says what an agent was last seen doing.
+fn last_seen(work: &Work, now: Timestamp) -> String {
+    let ago = |time: Timestamp| now.since(time).as_secs();
+    let oldest = work.tools.values().min_by_key(|tool| tool.since);
+    match oldest {
+        Some(tool) if tool.summary.is_empty() => {
+            format!("tool {} for {} s", tool.name, ago(tool.since))
+        }
+        Some(tool) => format!(
+            "tool {}: {} for {} s",
+            tool.name,
+            tool.summary,
+            ago(tool.since)
+        ),
+        None if work.answering => format!("an answer, {} s ago", ago(work.active)),
+        None if work.spoke => format!("output, {} s ago", ago(work.active)),
+        None => "nothing at all".to_owned(),
     }
 }

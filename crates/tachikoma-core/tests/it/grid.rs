@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tachikoma_core::policy::{AgentTraits, RebootRules};
 use tachikoma_core::{
-    Context, Exit, Generation, HookPoint, HookResult, Input, LoopCommand, News, Policy, Repair,
-    State, Ticket, TurnEnd, Urgency, step,
+    Context, Exit, Generation, HookPoint, HookResult, Input, LoopCommand, News, Policy, Problem,
+    Repair, State, Ticket, TurnEnd, Urgency, step,
 };
 
 use crate::play::{Play, exited};
@@ -318,6 +318,11 @@ fn news() -> Vec<News> {
         },
         resulted(true),
         resulted(false),
+        News::Resulted(TurnEnd {
+            problem: Some(Problem::Limited { until: None }),
+            ..TurnEnd::default()
+        }),
+        News::StreamEnded,
         exited(Exit::Code(0), false),
         exited(Exit::Code(0), true),
         exited(Exit::Code(1), false),
@@ -373,6 +378,8 @@ fn news_name(news: &News) -> String {
         News::ToolEnded { .. } => "tool ended".to_owned(),
         News::Denied { .. } => "denied".to_owned(),
         News::Touched { .. } => "touched".to_owned(),
+        News::StreamEnded => "stream ended".to_owned(),
+        News::Resulted(end) if end.problem.is_some() => "limited".to_owned(),
         News::Resulted(end) if end.success => "resulted".to_owned(),
         News::Resulted(_) => "result: failure".to_owned(),
         News::Exited { exit, claimed, .. } => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tachikoma_core::{
     Context, Exit, Generation, HookPoint, HookResult, Input, Launch, LoopCommand, LoopId, News,
-    Policy, Record, Runner, State, Step, Ticket, Timestamp, TurnEnd, Urgency, step,
+    Policy, Problem, Record, Runner, State, Step, Ticket, Timestamp, TurnEnd, Urgency, step,
 };
 
 use crate::words;
@@ -226,6 +226,16 @@ impl Play {
         self.input(&name, Input::Shutdown { signal, urgency })
     }
 
+    /// The turn fails, and the agent tells why.
+    pub fn failed(&mut self, reason: &str, problem: Option<Problem>) -> &mut Self {
+        let end = TurnEnd {
+            reason: Some(reason.to_owned()),
+            problem,
+            ..TurnEnd::default()
+        };
+        self.news("failed", News::Resulted(end))
+    }
+
     /// The agent answers with words, to whatever it was asked.
     pub fn said(&mut self, text: &str) -> &mut Self {
         let end = TurnEnd {
@@ -268,6 +278,7 @@ pub fn exited(exit: Exit, claimed: bool) -> News {
         claimed,
         leftovers: Vec::new(),
         last_words: None,
+        problem: None,
     }
 }
 

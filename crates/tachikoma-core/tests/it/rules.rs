@@ -2,6 +2,7 @@
 
 mod failure;
 mod life;
+mod limits;
 mod pause;
 mod reboot;
 mod session;

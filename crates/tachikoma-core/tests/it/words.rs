@@ -12,6 +12,7 @@ pub fn phase(phase: &Phase) -> &'static str {
             WaitReason::Delay => "delay",
             WaitReason::Backoff => "backoff",
             WaitReason::RebootWindow => "window",
+            WaitReason::UsageLimit => "limit",
         },
         Phase::Working { work } => working(work),
         Phase::Rebooting { reboot } => match &reboot.stage {
@@ -99,6 +100,8 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::LeftoversEnded { .. } => "LeftoversEnded",
         LoopEvent::IterationCompleted { .. } => "IterationCompleted",
         LoopEvent::IterationFailed { .. } => "IterationFailed",
+        LoopEvent::IterationLimited { .. } => "IterationLimited",
+        LoopEvent::StreamEnded => "StreamEnded",
         LoopEvent::AttemptCut { .. } => "AttemptCut",
         LoopEvent::StopConditionTriggered { .. } => "StopConditionTriggered",
         LoopEvent::RebootRequested { .. } => "RebootRequested",
@@ -182,6 +185,7 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::PauseRequested
         | LoopEvent::PauseWithdrawn
         | LoopEvent::Resumed
+        | LoopEvent::StreamEnded
         | LoopEvent::OutputSeen => return name.to_owned(),
         LoopEvent::Paused { then } => then.as_ref().map_or("-".to_owned(), wait),
         LoopEvent::StopRequested { stop } => Outcome::from(stop.clone()).to_string(),
@@ -249,6 +253,13 @@ pub fn fact(record: &Record) -> String {
             streak,
             ..
         } => format!("{iteration}: {failure}; streak {streak}"),
+        LoopEvent::IterationLimited {
+            iteration,
+            attempt,
+            reason,
+            streak,
+            ..
+        } => format!("{iteration} attempt {attempt}: {reason}; streak {streak}"),
         LoopEvent::StopConditionTriggered { reason } => reason.clone(),
         LoopEvent::RebootRequested { reason, not_before } => match not_before {
             Some(moment) => format!("{reason}, not before {}", until(moment)),

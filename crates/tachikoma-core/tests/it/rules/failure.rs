@@ -174,6 +174,7 @@ fn what_an_agent_leaves_behind_is_named() {
             exit: Exit::Code(0),
             claimed: false,
             last_words: None,
+            problem: None,
             leftovers: vec![leftover],
         },
     );

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::{AgentTraits, Backoff, Graces, RebootRules, Timeouts};
-use tachikoma_core::{Context, Exit, Generation, Leftover, News, Policy, Rung, TurnEnd};
+use tachikoma_core::{
+    Context, Exit, Generation, Leftover, News, Policy, Problem, Rung, Timestamp, TurnEnd,
+};
 
 use super::dice::Dice;
 
@@ -220,6 +222,7 @@ fn chatter(dice: &mut Dice, lines: &mut Vec<(i64, News)>, most: u64, pace: i64, 
                 }
             }
             3 => tool(dice),
+            _ if dice.one_in(10) => News::StreamEnded,
             _ if dice.one_in(8) => News::Denied {
                 tool: "Bash".to_owned(),
             },
@@ -243,10 +246,28 @@ fn tool(dice: &mut Dice) -> News {
     }
 }
 
+/// What is wrong, in one of so many failures.
+fn problem(dice: &mut Dice, of: u64) -> Option<Problem> {
+    if !dice.one_in(of) {
+        return None;
+    }
+    Some(match dice.below(4) {
+        0 => Problem::Poisoned,
+        1 => Problem::Permanent {
+            advice: "log in".to_owned(),
+        },
+        2 => Problem::Limited { until: None },
+        _ => Problem::Limited {
+            until: Some(Timestamp::from_millis(1_700_000_100_000)),
+        },
+    })
+}
+
 fn resulted(dice: &mut Dice, success: bool) -> News {
     News::Resulted(TurnEnd {
         success,
         reason: (!success).then(|| "overloaded".to_owned()),
+        problem: if success { None } else { problem(dice, 3) },
         text: dice.pick(&["", "a", "b", "c", "d", "all of it"]).to_owned(),
         claimed: dice.one_in(12),
         pattern: dice.one_in(20).then(|| "start over".to_owned()),
@@ -285,6 +306,7 @@ fn exited(dice: &mut Dice, exit: Exit) -> News {
         claimed: dice.one_in(12),
         leftovers,
         last_words: dice.one_in(4).then(|| "no such option".to_owned()),
+        problem: problem(dice, 20),
     }
 }
 
@@ -310,6 +332,7 @@ pub fn policy(dice: &mut Dice) -> Policy {
             steerable: persistent,
             refuses_before: dice.pick(&[None, Some(23_000)]),
         },
+        limit_backoff: usual.limit_backoff,
         persist_sessions: !dice.one_in(6),
         fresh_each_iteration,
         timeouts: Timeouts {

@@ -104,6 +104,20 @@ impl Audit {
                 self.cut = true;
                 self.agent = None;
             }
+            LoopEvent::IterationLimited {
+                iteration,
+                attempt,
+                agent_lives,
+                ..
+            } => {
+                assert_eq!((*iteration, *attempt), (self.iteration, self.attempt));
+                assert!(
+                    self.open.take().is_some(),
+                    "only an open attempt is limited"
+                );
+                self.cut = true;
+                self.agent = self.agent.filter(|_| *agent_lives);
+            }
             LoopEvent::AgentExited { .. } => {
                 assert!(self.agent.take().is_some(), "only what lives ends");
                 assert!(self.open.is_none(), "the end of a turn says so itself");
@@ -159,10 +173,12 @@ impl Audit {
                     "max_restarts = N means N reboots"
                 );
                 assert!(self.open.is_none(), "a reboot waits for the turn's end");
+                let urgent = matches!(
+                    reason,
+                    RebootReason::Manual | RebootReason::ErrorRecovery { .. }
+                );
                 assert!(
-                    *reason == RebootReason::Manual
-                        || !self.may_not_reboot(policy)
-                        || self.rebooting,
+                    urgent || !self.may_not_reboot(policy) || self.rebooting,
                     "reboots keep their distance"
                 );
                 self.rebooting = true;
@@ -191,6 +207,7 @@ impl Audit {
             | LoopEvent::AgentLaunched { .. }
             | LoopEvent::OutputSeen
             | LoopEvent::SessionNamed { .. }
+            | LoopEvent::StreamEnded
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::FileTouched { .. }
             | LoopEvent::Noted { .. }

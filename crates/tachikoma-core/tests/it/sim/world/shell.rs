@@ -221,6 +221,7 @@ impl World {
                 claimed: false,
                 leftovers: Vec::new(),
                 last_words: None,
+                problem: None,
             },
         )];
         self.say(generation, lines);

@@ -1,0 +1,159 @@
+//! Error classes: what follows a limit of the model's service, a broken conversation, and what no loop can mend.
+
+use std::time::Duration;
+
+use tachikoma_core::policy::{AgentTraits, RebootRules};
+use tachikoma_core::{Policy, Problem, Timestamp};
+
+use crate::play::Play;
+
+fn session() -> Policy {
+    Policy {
+        agent: AgentTraits {
+            event_stream: true,
+            persistent: true,
+            steerable: true,
+            refuses_before: None,
+        },
+        iteration_delay: Duration::ZERO,
+        ..Policy::default()
+    }
+}
+
+fn limited(play: &Play, after_seconds: Option<u64>) -> Option<Problem> {
+    let until = after_seconds.map(|s| play.state.time.after(Duration::from_secs(s)));
+    Some(Problem::Limited { until })
+}
+
+#[test]
+fn a_limit_is_waited_for_to_its_end_and_the_iteration_is_owed() {
+    let mut play = Play::up(session());
+    play.named("one").hush();
+    let problem = limited(&play, Some(7200));
+    play.failed("you have hit your limit", problem);
+    play.crash().sleep().launched().resulted(true);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 failed: TurnResulted(false), IterationLimited(1 attempt 1: you have hit your limit; streak 1), WaitStarted(usage_limit 7200s)
+    0.0 start: Started(after crash), WaitStarted(usage_limit 7200s)
+    7200.0 wake: IterationStarted(1 attempt 2) ! launch in one
+    7200.0 launched: AgentLaunched(77)
+    7200.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), IterationStarted(2 attempt 1) ! prompt
+    ");
+    assert_eq!(play.state.stats.iterations, 1);
+    assert_eq!((play.state.failure_streak, play.state.limit_streak), (0, 0));
+}
+
+#[test]
+fn a_limit_without_an_end_is_waited_for_longer_each_time() {
+    let mut play = Play::up(session());
+    play.named("one").hush();
+    let problem = limited(&play, None);
+    for _ in 0..8 {
+        play.failed("overloaded", problem.clone()).sleep();
+    }
+    let over = Some(Problem::Limited {
+        until: Some(Timestamp::from_millis(5)),
+    });
+    play.failed("a moment that is over says nothing", over)
+        .skip();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 failed: TurnResulted(false), IterationLimited(1 attempt 1: overloaded; streak 1), WaitStarted(usage_limit 30s)
+    30.0 wake: IterationStarted(1 attempt 2) ! prompt
+    30.0 failed: TurnResulted(false), IterationLimited(1 attempt 2: overloaded; streak 2), WaitStarted(usage_limit 60s)
+    90.0 wake: IterationStarted(1 attempt 3) ! prompt
+    90.0 failed: TurnResulted(false), IterationLimited(1 attempt 3: overloaded; streak 3), WaitStarted(usage_limit 120s)
+    210.0 wake: IterationStarted(1 attempt 4) ! prompt
+    210.0 failed: TurnResulted(false), IterationLimited(1 attempt 4: overloaded; streak 4), WaitStarted(usage_limit 240s)
+    450.0 wake: IterationStarted(1 attempt 5) ! prompt
+    450.0 failed: TurnResulted(false), IterationLimited(1 attempt 5: overloaded; streak 5), WaitStarted(usage_limit 480s)
+    930.0 wake: IterationStarted(1 attempt 6) ! prompt
+    930.0 failed: TurnResulted(false), IterationLimited(1 attempt 6: overloaded; streak 6), WaitStarted(usage_limit 960s)
+    1890.0 wake: IterationStarted(1 attempt 7) ! prompt
+    1890.0 failed: TurnResulted(false), IterationLimited(1 attempt 7: overloaded; streak 7), WaitStarted(usage_limit 1800s)
+    3690.0 wake: IterationStarted(1 attempt 8) ! prompt
+    3690.0 failed: TurnResulted(false), IterationLimited(1 attempt 8: overloaded; streak 8), WaitStarted(usage_limit 1800s)
+    5490.0 wake: IterationStarted(1 attempt 9) ! prompt
+    5490.0 failed: TurnResulted(false), IterationLimited(1 attempt 9: a moment that is over says nothing; streak 9), WaitStarted(usage_limit 1800s)
+    5490.0 skip: IterationStarted(1 attempt 10) ! prompt ! ok: skips the wait
+    ");
+    assert_eq!(play.state.failure_streak, 0, "a limit is no failure");
+}
+
+#[test]
+fn a_conversation_that_cannot_go_on_is_replaced_at_once_and_asked_for_nothing() {
+    let mut play = Play::up(session());
+    play.named("one").resulted(true).hush();
+    play.failed("Prompt is too long", Some(Problem::Poisoned));
+    play.exited(0).opened().sleep();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 failed: TurnResulted(false), IterationFailed(2: the agent reported that its turn failed: Prompt is too long; streak 1), RebootRequested(the conversation cannot go on: the agent reported that its turn failed: Prompt is too long), RebootStarted(the conversation cannot go on: the agent reported that its turn failed: Prompt is too long), ClosingStarted(within 10s) ! close
+    0.0 exited 0: AgentExited(exit 0), SessionOpening(2) ! open 2
+    0.0 launched: AgentLaunched(77)
+    0.0 opened: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), WaitStarted(backoff 1s)
+    1.0 wake: IterationStarted(3 attempt 1) ! prompt
+    ");
+}
+
+#[test]
+fn three_failures_at_once_are_the_conversations_fault() {
+    let mut play = Play::up(session());
+    play.named("one").hush();
+    for _ in 0..3 {
+        play.seconds(2).failed("hm", None).sleep();
+    }
+    insta::assert_snapshot!(play.told(), @"
+    2.0 failed: TurnResulted(false), IterationFailed(1: the agent reported that its turn failed: hm; streak 1), WaitStarted(backoff 1s)
+    3.0 wake: IterationStarted(2 attempt 1) ! prompt
+    5.0 failed: TurnResulted(false), IterationFailed(2: the agent reported that its turn failed: hm; streak 2), WaitStarted(backoff 2s)
+    7.0 wake: IterationStarted(3 attempt 1) ! prompt
+    9.0 failed: TurnResulted(false), IterationFailed(3: the agent reported that its turn failed: hm; streak 3), RebootRequested(the conversation cannot go on: 3 iterations failed at once: the agent reported that its turn failed: hm), RebootStarted(the conversation cannot go on: 3 iterations failed at once: the agent reported that its turn failed: hm), ClosingStarted(within 10s) ! close
+    19.0 wake: RungClimbed(terminate 5s) ! signal terminate
+    ");
+    let mut slow = Play::up(session());
+    slow.named("one");
+    for _ in 0..4 {
+        slow.seconds(20).failed("hm", None).sleep();
+    }
+    assert_eq!(
+        slow.state.stats.reboots, 0,
+        "who worked before it failed is no such case"
+    );
+    assert_eq!(slow.state.reboots.attempts, 0);
+}
+
+#[test]
+fn without_reboots_a_broken_conversation_stays_a_failure() {
+    let mut play = Play::up(Policy {
+        reboot: RebootRules {
+            enabled: false,
+            ..RebootRules::default()
+        },
+        ..session()
+    });
+    play.named("one").hush();
+    play.failed("Prompt is too long", Some(Problem::Poisoned));
+    insta::assert_snapshot!(play.told(), @"0.0 failed: TurnResulted(false), IterationFailed(1: the agent reported that its turn failed: Prompt is too long; streak 1), WaitStarted(backoff 1s)");
+}
+
+#[test]
+fn what_no_loop_can_mend_ends_it_with_advice() {
+    let mut play = Play::up(session());
+    play.named("one").hush();
+    let advice = "log in with `claude /login`".to_owned();
+    play.failed("Not logged in", Some(Problem::Permanent { advice }));
+    insta::assert_snapshot!(play.told(), @"0.0 failed: TurnResulted(false), IterationFailed(1: the agent reported that its turn failed: Not logged in; streak 1), StopRequested(the agent reported that its turn failed: Not logged in; log in with `claude /login`), Error(the agent reported that its turn failed: Not logged in; log in with `claude /login`) ! finish");
+}
+
+#[test]
+fn an_agent_that_closes_its_output_and_lives_on_is_ended() {
+    let mut play = Play::up(session());
+    play.named("one").hush();
+    play.news("stream ended", tachikoma_core::News::StreamEnded);
+    play.sleep().sleep().killed(15);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 stream ended: StreamEnded
+    30.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    40.0 wake: RungClimbed(terminate 5s) ! signal terminate
+    40.0 killed 15: IterationFailed(1: the agent closed its output and did not end (last seen: nothing at all); streak 1), WaitStarted(backoff 1s)
+    ");
+}
