@@ -20,6 +20,7 @@ pub use observation::{
 use std::ffi::OsString;
 
 use tachikoma_core::policy::AgentTraits;
+use tachikoma_core::{Problem, Timestamp};
 
 /// An agent, configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,9 @@ pub struct Turn<'a> {
     /// The conversation to go on in, by the agent's own name for it.
     pub resume: Option<&'a str>,
 }
+
+/// Answers how far a time zone is east of UTC, in seconds; asked for none, the zone of this machine.
+pub type ZoneOffset = fn(Option<&str>) -> Option<i32>;
 
 /// How to start an agent on a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +109,29 @@ impl Agent {
         match self {
             Self::Command(_) | Self::Demo(_) => None,
             Self::Claude(_) => Some(claude::line(message)),
+        }
+    }
+
+    /// Returns what a failed turn means for the loop, if it is more than a failure that may go well the next time.
+    #[must_use]
+    pub fn problem(
+        &self,
+        result: &TurnResult,
+        now: Timestamp,
+        seconds_east: ZoneOffset,
+    ) -> Option<Problem> {
+        match self {
+            Self::Command(_) | Self::Demo(_) => None,
+            Self::Claude(_) => claude::of_result(result, now, seconds_east),
+        }
+    }
+
+    /// Returns what the last words of a process that ended without a result mean for the loop.
+    #[must_use]
+    pub fn problem_of_words(&self, words: &str) -> Option<Problem> {
+        match self {
+            Self::Command(_) | Self::Demo(_) => None,
+            Self::Claude(_) => claude::of_words(words),
         }
     }
 

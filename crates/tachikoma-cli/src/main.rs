@@ -9,6 +9,7 @@ mod place;
 mod report;
 mod sanitise;
 mod signals;
+mod zone;
 
 use std::process::ExitCode;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tachikoma_agents::{
-    Agent, ClaudeAgent, CommandAgent, DemoAgent, Lifetime, Permission, PromptVia,
+    Agent, ClaudeAgent, CommandAgent, DemoAgent, Lifetime, Permission, PromptVia, ZoneOffset,
 };
 use tachikoma_core::policy::context::redline_percent;
 use tachikoma_core::policy::{RebootRules, Timeouts};
@@ -47,6 +47,8 @@ pub struct LoopConfig {
     pub temporary_dir: PathBuf,
     /// The `PATH` in which agents are looked for.
     pub search_path: Option<OsString>,
+    /// The time zones that agents may name, and the one that they mean where they name none.
+    pub zone_offset: ZoneOffset,
     /// Which children of this process are the loop's if the guard is killed.
     pub adoption: Adoption,
     /// What to do when records are lost.

@@ -67,6 +67,7 @@ impl Driven {
             claimed: false,
             leftovers: Vec::new(),
             last_words: None,
+            problem: None,
         };
         for news in [News::Launched { pid: PID }, exited] {
             self.take(Input::Agent { generation, news }, write)?;

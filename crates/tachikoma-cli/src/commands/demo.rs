@@ -20,6 +20,7 @@ use crate::out;
 use crate::place::Place;
 use crate::report::Style;
 use crate::signals::Terminal;
+use crate::zone;
 
 /// The agent's task.
 const PROMPT: &str = "Work through plan.md: do the next open item, tick it, and say so.\n\
@@ -109,6 +110,7 @@ fn config(place: &Place, dir: &Path) -> Result<LoopConfig, Failure> {
         runtime_dir: place.runtime_dir(),
         temporary_dir: place.temporary_dir(),
         search_path: place.search_path(),
+        zone_offset: zone::seconds_east,
         adoption: Adoption::All,
         loss: Loss::Refuse,
         cgroup: true,

@@ -16,6 +16,7 @@ use super::{DEMO_AGENT, GUARD};
 use crate::args::RunArgs;
 use crate::failure::Failure;
 use crate::place::Place;
+use crate::zone;
 
 /// A run, worked out.
 #[derive(Debug)]
@@ -107,6 +108,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         runtime_dir: place.runtime_dir(),
         temporary_dir: place.temporary_dir(),
         search_path: place.search_path(),
+        zone_offset: zone::seconds_east,
         adoption: Adoption::All,
         loss,
         cgroup: true,

@@ -16,6 +16,7 @@ use crate::failure::{Failure, chain};
 use crate::out;
 use crate::place::Place;
 use crate::report::line::{iterations, totals};
+use crate::zone::local;
 
 /// A runner answers within milliseconds, also on a busy machine. One that is stopped or blocked has written down what
 /// it was doing, and a person who asks should not have to wait for that.
@@ -85,7 +86,10 @@ fn text(status: &Status) -> String {
     if let Some(waiting) = &status.waiting {
         let until = waiting
             .until
-            .map(|until| format!(" until {until}"))
+            .map(|until| match waiting.reason.as_str() {
+                "usage_limit" => format!(" until {until} ({} here)", local(until)),
+                _ => format!(" until {until}"),
+            })
             .unwrap_or_default();
         line("waiting", format!("{}{until}", waiting.reason));
     }

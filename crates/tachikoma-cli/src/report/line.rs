@@ -8,6 +8,7 @@ use tachikoma_core::{
 };
 
 use crate::sanitise::sanitise;
+use crate::zone::local;
 
 /// Changed settings that are named; who edits more of them knows it.
 const CHANGES_MAX: usize = 8;
@@ -43,6 +44,10 @@ pub fn lines(record: &Record) -> Vec<String> {
             match wait.reason {
                 WaitReason::Delay => format!("waits {left} before the next iteration"),
                 WaitReason::Backoff => format!("waits {left} because of the failure"),
+                WaitReason::UsageLimit => format!(
+                    "waits {left} for the model's service, until {} here",
+                    local(wait.until)
+                ),
                 WaitReason::RebootWindow => {
                     format!("waits {left} until the session may be rebooted: its context is full")
                 }
@@ -132,6 +137,12 @@ pub fn lines(record: &Record) -> Vec<String> {
                 sanitise(&failure.to_string())
             )
         }
+        LoopEvent::IterationLimited {
+            iteration, reason, ..
+        } => format!(
+            "iteration {iteration} is limited and will be repeated: {}",
+            sanitise(reason)
+        ),
         LoopEvent::AttemptCut { iteration, attempt } => {
             format!(
                 "iteration {iteration}, attempt {attempt}, was cut by the death of its runner and is repeated"
@@ -180,6 +191,7 @@ pub fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::SessionNamed { .. }
         | LoopEvent::ContextMeasured { .. }
         | LoopEvent::FileTouched { .. }
+        | LoopEvent::StreamEnded
         | LoopEvent::HooksStarted { .. }
         | LoopEvent::ClosingStarted { .. }
         | LoopEvent::SessionOpening { .. }

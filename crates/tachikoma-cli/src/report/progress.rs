@@ -90,6 +90,8 @@ impl Screen {
             | LoopEvent::SessionNamed { .. }
             | LoopEvent::WrapUpAdvised { .. }
             | LoopEvent::ToolDenied { .. }
+            | LoopEvent::IterationLimited { .. }
+            | LoopEvent::StreamEnded
             | LoopEvent::FileTouched { .. }
             | LoopEvent::Noted { .. }
             | LoopEvent::HandOffRequested { .. }

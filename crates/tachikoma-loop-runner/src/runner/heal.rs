@@ -31,6 +31,7 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
             | News::ToolStarted { .. }
             | News::ToolEnded { .. }
             | News::Denied { .. }
+            | News::StreamEnded
             | News::Touched { .. } => false,
         },
         Input::StoodStill { .. }

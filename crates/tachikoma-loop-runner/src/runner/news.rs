@@ -89,6 +89,8 @@ impl LoopRunner {
     }
 
     fn turn_ended(&mut self, result: TurnResult, more: bool) -> TurnEnd {
+        let now = self.clock.now();
+        let problem = self.agent.problem(&result, now, self.config.zone_offset);
         let text = result.text;
         let claimed = result.success && self.claims(&text);
         let persistent = self.policy.agent.persistent;
@@ -101,6 +103,7 @@ impl LoopRunner {
         TurnEnd {
             success: result.success,
             reason: (!result.success).then(|| reason(&text)),
+            problem,
             claimed,
             pattern: self.pattern(&text),
             text,
@@ -154,6 +157,7 @@ impl LoopRunner {
                 exit,
                 claimed: self.claims(&final_text),
                 leftovers,
+                problem: self.agent.problem_of_words(&output.last_words),
                 last_words: Some(output.last_words).filter(|words| !words.is_empty()),
             },
         });

@@ -23,6 +23,7 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::Error { .. } => Some(Durability::Synced),
         LoopEvent::IterationCompleted { .. }
         | LoopEvent::IterationFailed { .. }
+        | LoopEvent::IterationLimited { .. }
         | LoopEvent::Noted { .. }
         | LoopEvent::CustomSet { .. } => Some(Durability::Lazy),
         LoopEvent::SegmentOpened { .. }
@@ -57,6 +58,7 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::RungClimbed { .. }
         | LoopEvent::StoodStill { .. }
         | LoopEvent::LeftoversEnded { .. }
+        | LoopEvent::StreamEnded
         | LoopEvent::AttemptCut { .. }
         | LoopEvent::StopConditionTriggered { .. }
         | LoopEvent::RebootRequested { .. }

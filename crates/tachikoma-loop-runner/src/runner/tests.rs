@@ -33,6 +33,7 @@ fn config(dir: &Path) -> LoopConfig {
         runtime_dir: dir.join("r"),
         temporary_dir: dir.join("t"),
         search_path: std::env::var_os("PATH"),
+        zone_offset: |_| Some(0),
         adoption: Adoption::Marked,
         loss: Loss::Refuse,
         cgroup: false,

@@ -1,17 +1,23 @@
 //! The task that reads one launch: lines become what is shown and what is news.
 
+use std::time::Duration;
+
 use tachikoma_agents::{ARE_YOU_THERE, Decoder, Observation, line::Line};
 use tachikoma_core::News;
 use tokio::sync::mpsc;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use super::process::LaunchNews;
 use super::pump::{Flow, Pump, Stream};
 use super::screen::{BEAT, Screen};
 use super::transcript::Transcript;
+use crate::clock;
 
 /// What is kept of the last words on standard error: a sentence that says why there was no result.
 const LAST_WORDS_BYTES_MAX: usize = 512;
+
+/// An agent that ends closes its output too, a moment before that is known. One that is still there after this lives on.
+const EXIT_FOLLOWS: Duration = Duration::from_secs(1);
 
 /// What the reader is told.
 pub(super) enum Order {
@@ -45,6 +51,9 @@ impl Reader {
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut mentioned = false;
         let mut ended = false;
+        // When an agent that closed its output should have ended.
+        let mut deaf_at = None;
+        let mut told = false;
         loop {
             let Self { decoder, ears, .. } = &mut self;
             let throttled = mentioned || ears.screen.is_throttled();
@@ -57,6 +66,7 @@ impl Reader {
                     Some(Order::Drain) | None => break,
                 },
                 _ = beat.tick(), if throttled => Brought::Beat,
+                () = until(deaf_at), if !told => Brought::Deaf,
                 flow = pump.read(&mut sink), if !ended => Brought::Flow(flow),
             };
             match brought {
@@ -64,12 +74,19 @@ impl Reader {
                     let closed = pump.switch(transcript);
                     self.send(LaunchNews::TurnWritten(closed)).await;
                 }
+                Brought::Deaf => {
+                    told = true;
+                    self.send(LaunchNews::Agent(News::StreamEnded)).await;
+                }
                 Brought::Beat => {
                     mentioned = false;
                     self.ears.screen.refill();
                 }
                 Brought::Flow(flow) => {
                     ended = flow == Flow::Ended;
+                    if deaf_at.is_none() && (ended || flow == Flow::StreamEnded(Stream::Stdout)) {
+                        deaf_at = Some(Instant::from_std(clock::monotonic() + EXIT_FOLLOWS));
+                    }
                     // A stream that ends says nothing: the agent has closed it, and may be as silent as before.
                     if !mentioned && flow == Flow::Output {
                         mentioned = true;
@@ -104,8 +121,16 @@ impl Reader {
     }
 }
 
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
 enum Brought {
     Turn(Transcript),
+    Deaf,
     Beat,
     Flow(Flow),
 }
@@ -208,7 +233,7 @@ fn shown(observation: &Observation) -> Option<String> {
             retry.error,
             retry.attempt,
             retry.attempts_max,
-            std::time::Duration::from_millis(retry.delay_ms).as_secs_f64()
+            Duration::from_millis(retry.delay_ms).as_secs_f64()
         ),
         Observation::RequestFailed { text, .. } if !text.is_empty() => format!("[{text}]"),
         Observation::ModelFellBack { from, to } => format!("[{to} answers instead of {from}]"),

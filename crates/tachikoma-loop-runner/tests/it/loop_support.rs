@@ -65,6 +65,7 @@ impl Place {
             runtime_dir: self.dir.path().join("r"),
             temporary_dir: self.dir.path().join("t"),
             search_path: std::env::var_os("PATH"),
+            zone_offset: |_| Some(0),
             adoption: Adoption::Marked,
             loss: Loss::Refuse,
             cgroup: true,

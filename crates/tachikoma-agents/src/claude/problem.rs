@@ -1,0 +1,118 @@
+//! What a failed turn of Claude Code means for the loop: wait, begin anew, or call for a person.
+
+use tachikoma_core::{Problem, Timestamp};
+
+use super::limit::resets_at;
+use crate::{FailureClass, TurnResult, ZoneOffset};
+
+/// What the agent says of a conversation that it does not have.
+const UNKNOWN_CONVERSATION: &str = "No conversation found";
+
+/// What it says of a conversation that another process has.
+const CONVERSATION_IN_USE: &str = "already in use";
+
+/// Returns what a result means for the loop, if it is more than a failure that may go well the next time.
+pub(crate) fn of_result(
+    result: &TurnResult,
+    now: Timestamp,
+    seconds_east: ZoneOffset,
+) -> Option<Problem> {
+    let permanent = |advice: &str| {
+        Some(Problem::Permanent {
+            advice: advice.to_owned(),
+        })
+    };
+    match result.failure? {
+        FailureClass::UsageLimit => Some(Problem::Limited {
+            until: result
+                .limit_resets_at
+                .or_else(|| resets_at(&result.text, now, seconds_east)),
+        }),
+        FailureClass::Overloaded => Some(Problem::Limited { until: None }),
+        FailureClass::PromptTooLong => Some(Problem::Poisoned),
+        FailureClass::Authentication => permanent(
+            "log in with `claude` and `/login`, or give it a key (ANTHROPIC_API_KEY, or [agents.claude] env)",
+        ),
+        FailureClass::Billing => permanent("the account needs credit"),
+        FailureClass::Model => {
+            permanent("name another model in [agents.claude] model, or leave it to the agent")
+        }
+        FailureClass::Other => of_words(&result.text),
+        FailureClass::Unreachable
+        | FailureClass::Refused
+        | FailureClass::Interrupted
+        | FailureClass::OwnLimit => None,
+    }
+}
+
+/// Returns what the last words of a process that ended without a result mean for the loop.
+pub(crate) fn of_words(words: &str) -> Option<Problem> {
+    let broken = words.contains(UNKNOWN_CONVERSATION) || words.contains(CONVERSATION_IN_USE);
+    broken.then_some(Problem::Poisoned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(failure: FailureClass, text: &str) -> TurnResult {
+        TurnResult {
+            failure: Some(failure),
+            ..TurnResult::plain(false, text.to_owned())
+        }
+    }
+
+    #[test]
+    fn each_failure_means_one_thing() {
+        let now = Timestamp::from_millis(1_794_700_000_000);
+        let of = |failure, text| of_result(&result(failure, text), now, |_| Some(3600));
+        let east =
+            |hours: i64| now.as_millis() / 86_400_000 * 86_400_000 + (24 + hours) * 3_600_000;
+        assert_eq!(
+            of(FailureClass::UsageLimit, "Spending cap reached resets 2am"),
+            Some(Problem::Limited {
+                until: Some(Timestamp::from_millis(east(1)))
+            }),
+            "a time without a zone is local time"
+        );
+        for (failure, text, expected) in [
+            (
+                FailureClass::UsageLimit,
+                "You've hit your limit",
+                Some(Problem::Limited { until: None }),
+            ),
+            (
+                FailureClass::Overloaded,
+                "API Error: 529 · resets 4am",
+                Some(Problem::Limited { until: None }),
+            ),
+            (
+                FailureClass::PromptTooLong,
+                "Prompt is too long",
+                Some(Problem::Poisoned),
+            ),
+            (
+                FailureClass::Other,
+                "No conversation found with session ID: x",
+                Some(Problem::Poisoned),
+            ),
+            (FailureClass::Other, "hm", None),
+            (FailureClass::Unreachable, "Connection refused", None),
+            (FailureClass::Refused, "flagged", None),
+        ] {
+            assert_eq!(of(failure, text), expected, "{failure:?} {text}");
+        }
+        for failure in [
+            FailureClass::Authentication,
+            FailureClass::Billing,
+            FailureClass::Model,
+        ] {
+            assert!(matches!(of(failure, ""), Some(Problem::Permanent { .. })));
+        }
+        assert_eq!(
+            of_words("Error: Session ID x is already in use."),
+            Some(Problem::Poisoned)
+        );
+        assert_eq!(of_words("error: unknown option '--frobnicate'"), None);
+    }
+}
