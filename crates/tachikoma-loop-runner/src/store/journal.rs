@@ -16,7 +16,7 @@ mod heal;
 pub use heal::{Healed, Wound};
 use read::replay;
 pub(super) use read::{
-    begun, decode, decode_as, first_record, format_of, newer, segments, take_in,
+    begun, decode, decode_as, first_record, format_of, newer, segments, seq_of, take_in,
 };
 pub use read::{read_records, read_state};
 

@@ -308,6 +308,7 @@ impl Tail {
             // By its place and not by what it says of itself: a number that was damaged must not hide its record.
             if let Some(seq) = offset.map(|offset| offset + i128::from(line))
                 && covered(seq)
+                && journal::seq_of(&text).map(i128::from) == Some(seq)
             {
                 // Part of the snapshot already: `state verify` looks at it closely, a resumption need not.
                 last = u64::try_from(seq).ok();

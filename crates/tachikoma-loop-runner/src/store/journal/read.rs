@@ -86,7 +86,7 @@ pub fn read_records(
 }
 
 /// Returns the number of a record without reading the rest of it.
-fn seq_of(line: &[u8]) -> Option<u64> {
+pub(in crate::store) fn seq_of(line: &[u8]) -> Option<u64> {
     let digits = line.strip_prefix(b"{\"seq\":")?;
     let end = digits.iter().position(|byte| !byte.is_ascii_digit())?;
     std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
