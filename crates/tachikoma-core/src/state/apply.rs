@@ -164,7 +164,9 @@ impl State {
             LoopEvent::ToolEnded { id, error } => {
                 let mut tool = None;
                 self.work(|work| {
-                    tool = work.tools.remove(id);
+                    // One that an interrupt of ours ended has not failed.
+                    let cut = work.ladder.is_some();
+                    tool = work.tools.remove(id).filter(|_| !cut);
                     work.active = time;
                 });
                 if let (Some(tool), Some(error)) = (tool, error) {

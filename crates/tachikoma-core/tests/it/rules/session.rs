@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::{AgentTraits, RebootRules};
-use tachikoma_core::{HookPoint, Policy, RebootResult, SessionNo, Urgency};
+use tachikoma_core::{HookPoint, News, Policy, RebootResult, SessionNo, Urgency};
 
 use crate::play::Play;
 
@@ -387,4 +387,26 @@ fn a_redline_above_the_agents_own_refusal_is_said_and_lowered() {
     });
     play.named("one").hush().reading(10, 200_000);
     insta::assert_snapshot!(play.told(), @"0.0 measured 10: ContextMeasured(0.005%), Warned(context_redline_percent = 92 lies above the point at which the agent takes no prompt any more (87.0 % of 200000 tokens): sessions are replaced there; choose a smaller value)");
+}
+
+#[test]
+fn a_call_that_our_own_interrupt_ended_has_not_failed() {
+    let failed = |play: &mut Play, id: &str| {
+        let error = Some("no".to_owned());
+        let id = id.to_owned();
+        play.news("tool ended", News::ToolEnded { id, error });
+    };
+    let mut play = Play::up(session());
+    play.tool("a");
+    failed(&mut play, "a");
+    play.tool("b").stop(Urgency::Now);
+    failed(&mut play, "b");
+    let calls: Vec<u32> = play
+        .state
+        .session
+        .failed_calls
+        .iter()
+        .map(|call| call.times)
+        .collect();
+    assert_eq!(calls, [1], "{:?}", play.state.session.failed_calls);
 }
