@@ -35,6 +35,7 @@ impl Agent {
         let cwd = std::env::current_dir().unwrap_or_default();
         self.session.prompts += 1;
         self.state.save(&self.session)?;
+        self.state.note_prompt(&self.session.id, &prompt)?;
         self.print(events::init(&self.model, &cwd.to_string_lossy()))?;
         let mut progress = Progress {
             user_text: prompt,
