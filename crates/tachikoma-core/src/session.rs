@@ -18,6 +18,9 @@ const SAMPLES_MAX: usize = 12;
 /// Different calls of one iteration that are told apart; more variety than this is no repetition.
 const CALLS_MAX: usize = 32;
 
+/// A note is a line or a paragraph; longer texts belong into files, which outlive every session.
+pub const NOTE_BYTES_MAX: usize = 4 << 10;
+
 /// One agent conversation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

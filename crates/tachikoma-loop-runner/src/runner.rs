@@ -3,10 +3,12 @@
 
 mod effects;
 mod failure;
+mod handoff;
 mod heal;
 mod hooks;
 mod news;
 mod open;
+mod requests;
 mod room;
 mod save;
 #[cfg(test)]
@@ -35,6 +37,7 @@ use crate::session::process::{LaunchNews, LiveLaunch};
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
 use crate::store::temporary::TemporaryStore;
+use crate::worktree;
 
 use news::left_behind;
 use upkeep::{Task, Upkeep};
@@ -93,6 +96,8 @@ pub struct LoopRunner {
     suspended: Option<std::time::Instant>,
     /// What is done beside the loop.
     upkeep: Upkeep,
+    /// The hand-off of the session, once it was given.
+    given: Option<handoff::Given>,
 }
 
 impl LoopRunner {
@@ -190,6 +195,11 @@ impl LoopRunner {
     }
 
     async fn start(&mut self) -> Result<(), Cut> {
+        // Asked while the guard starts; of a loop that goes on it is known.
+        let start_commit = self.state.started_at.is_none().then(|| {
+            let dir = self.config.working_dir.clone();
+            tokio::task::spawn_blocking(move || worktree::head(&dir))
+        });
         self.start_guard().map_err(RunError::Guard)?;
         let since = self.clock.now();
         let containment = self
@@ -207,7 +217,10 @@ impl LoopRunner {
         if let Some(warning) = left_behind(&std::mem::take(&mut self.leftovers)) {
             self.take(Input::Trouble { warning }).await?;
         }
-        let launch = self.config.launch.clone();
+        let mut launch = self.config.launch.clone();
+        if let Some(asked) = start_commit {
+            launch.start_commit = asked.await.unwrap_or_default();
+        }
         self.take(Input::Start { launch, runner }).await
     }
 
@@ -354,40 +367,6 @@ impl LoopRunner {
         }
     }
 
-    fn request(&mut self, request: Request) -> Option<Input> {
-        match request {
-            // Whoever asked does not wait any more.
-            Request::Command { reply, .. } | Request::Set { reply, .. } if reply.is_closed() => {
-                None
-            }
-            Request::Command { command, reply } => {
-                let ticket = self.ticket(reply);
-                Some(Input::Command { ticket, command })
-            }
-            Request::Set { key, value, reply } => {
-                let ticket = self.ticket(reply);
-                Some(Input::Set { ticket, key, value })
-            }
-            Request::Suspend { done } => {
-                if let Some(guard) = &mut self.guard {
-                    guard.suspend();
-                }
-                self.suspended = Some(clock::monotonic());
-                // Whoever asked may have gone.
-                let _ = done.send(());
-                None
-            }
-            Request::Continue => {
-                if let Some(guard) = &mut self.guard {
-                    guard.resume();
-                }
-                let stopped = self.suspended.take()?;
-                let duration = clock::monotonic().saturating_duration_since(stopped);
-                Some(Input::StoodStill { duration })
-            }
-        }
-    }
-
     /// Lets an agent go that ends by itself when nothing more is asked of it: it saves its conversation on the way out.
     async fn let_go(&mut self) {
         let (Some(guard), Some(launch)) = (&mut self.guard, &mut self.launch) else {
@@ -407,12 +386,6 @@ impl LoopRunner {
         };
         // Whoever takes longer than that is not on the way out.
         let _ = tokio::time::timeout(LET_GO_TIMEOUT, gone).await;
-    }
-
-    fn ticket(&mut self, reply: oneshot::Sender<Answer>) -> Ticket {
-        self.last_ticket = self.last_ticket.next();
-        self.tickets.insert(self.last_ticket, reply);
-        self.last_ticket
     }
 
     /// Ends whatever is left of the run. The journal stays open for the next one.
