@@ -81,7 +81,10 @@ fn a_crashed_loop_has_its_curve_and_its_history() {
     let turns = [says("a", 30_000), bash("sleep 600", 60_000)];
     let scratch = stage(&scenario(turns), "");
     let live = claude(&scratch).spawn(["run"]);
-    await_events(&scratch, "tool_started", 1);
+    await_events(&scratch, "iteration_started", 2);
+    await_until("the reading of the call", SOON, || {
+        status(&scratch)["context"]["tokens"] == 60_010
+    });
     kill(&scratch, live);
     let json = tachikoma(&scratch).run(["context", "--json"]).json();
     let tokens: Vec<_> = json["readings"]
