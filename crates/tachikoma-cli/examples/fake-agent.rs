@@ -1,4 +1,4 @@
-//! The fake agent, for the tests of this crate: `docs/testing-agents.md`.
+//! The fake agent, for this crate's tests.
 
 use std::process::ExitCode;
 

@@ -13,6 +13,7 @@ mod errors_control;
 mod errors_disk;
 mod errors_input;
 mod errors_store;
+mod hooks;
 mod live_control;
 mod live_kill;
 mod live_pty;

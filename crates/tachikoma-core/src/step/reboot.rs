@@ -85,18 +85,32 @@ impl Turn<'_> {
         if !awaited {
             return;
         }
-        let failed = results.iter().find_map(|result| {
+        let failed = results.iter().filter_map(|result| {
             let error = result.error.as_ref()?;
             Some(format!("the hook `{}` failed: {error}", result.name))
         });
+        let failed: Vec<String> = failed.collect();
+        let stops = results.iter().find(|result| result.stop).map(|result| {
+            let words = result.error.as_deref().unwrap_or("without words");
+            format!("the hook `{}` stopped the loop: {words}", result.name)
+        });
         self.record(LoopEvent::HooksRan { point, results });
-        match (point, failed) {
-            (HookPoint::BeforeReboot, None) => self.close_old(),
-            (HookPoint::BeforeReboot, Some(error)) => self.reboot_failed(&error, true),
-            (HookPoint::AfterReboot, None) => self.reboot_completed(reboot),
-            (HookPoint::AfterReboot, Some(error)) => {
-                let warning = format!("{error}; the reboot counts all the same");
-                self.record(LoopEvent::Warned { warning });
+        if let Some(reason) = stops
+            && self.state.stop.is_none()
+        {
+            let stop = Stop::Hook { reason };
+            self.record(LoopEvent::StopRequested { stop });
+        }
+        match point {
+            HookPoint::BeforeReboot => match failed.into_iter().next() {
+                None => self.close_old(),
+                Some(error) => self.reboot_failed(&error, true),
+            },
+            HookPoint::AfterReboot => {
+                for error in failed {
+                    let warning = format!("{error}; the reboot counts all the same");
+                    self.record(LoopEvent::Warned { warning });
+                }
                 self.reboot_completed(reboot);
             }
         }

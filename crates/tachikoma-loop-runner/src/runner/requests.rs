@@ -1,4 +1,4 @@
-//! What others ask of a live runner, as inputs of the core.
+//! What others ask of the runner, as inputs of the core where it decides.
 
 use tachikoma_core::{Answer, Input, Ticket};
 use tokio::sync::oneshot;
@@ -30,18 +30,29 @@ impl LoopRunner {
                 let ticket = self.ticket(reply);
                 Some(Input::Note { ticket, text })
             }
+            Request::Register { point, hook, reply } => {
+                // Whoever asked may have gone: then the hook stays all the same.
+                let _ = reply.send(self.register(point, hook));
+                None
+            }
             Request::Suspend { done } => {
                 if let Some(guard) = &mut self.guard {
                     guard.suspend();
                 }
                 self.suspended = Some(clock::monotonic());
-                // Whoever asked may have gone.
-                let _ = done.send(());
+                match &self.hooks {
+                    Some(hooks) => hooks.suspend(done),
+                    // Whoever asked may have gone.
+                    None => drop(done.send(())),
+                }
                 None
             }
             Request::Continue => {
                 if let Some(guard) = &mut self.guard {
                     guard.resume();
+                }
+                if let Some(hooks) = &self.hooks {
+                    hooks.resume();
                 }
                 let stopped = self.suspended.take()?;
                 let duration = clock::monotonic().saturating_duration_since(stopped);
