@@ -6,12 +6,15 @@
 
 mod answers;
 mod failures;
+mod fill;
 mod ground;
 mod install;
 mod isolation;
+mod looping;
 mod runner;
 mod sessions;
 mod steering;
+mod turns;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -53,6 +56,8 @@ const CHECKS: &[Row] = &[
     Row("silent-model", failures::silent_model, USUAL),
     Row("runner-command", runner::as_command, USUAL),
     Row("runner-killed", runner::killed_mid_tool, USUAL),
+    Row("one-conversation", turns::one_conversation, USUAL),
+    Row("fill-again", fill::again_and_again, USUAL),
 ];
 
 /// Said to ourselves, in the namespace.
