@@ -5,14 +5,18 @@
 //! a compiler happens in [`run`] before the namespace is entered, and its result is handed in as a word.
 
 mod answers;
+mod deaths;
 mod failures;
 mod fill;
+mod full;
 mod ground;
 mod install;
 mod isolation;
 mod looping;
+mod orders;
 mod runner;
 mod sessions;
+mod setup;
 mod steering;
 mod turns;
 
@@ -57,7 +61,27 @@ const CHECKS: &[Row] = &[
     Row("runner-command", runner::as_command, USUAL),
     Row("runner-killed", runner::killed_mid_tool, USUAL),
     Row("one-conversation", turns::one_conversation, USUAL),
+    Row("fresh-each", turns::fresh_each_iteration, USUAL),
+    Row("safe-permission", turns::safe_permission, USUAL),
+    Row("advice", full::advice, USUAL),
+    Row("redline", full::redline, USUAL),
+    Row("redline-immediate", full::immediate, USUAL),
+    Row("reboot-by-hand", full::by_hand, USUAL),
+    Row("too-long", full::too_long, USUAL),
     Row("fill-again", fill::again_and_again, USUAL),
+    Row("stop", orders::stop, USUAL),
+    Row("stop-now", orders::stop_now, USUAL),
+    Row("pause", orders::pause, USUAL),
+    Row("pause-now", orders::pause_now, USUAL),
+    Row("skip", orders::skip, USUAL),
+    Row("not-logged-in", setup::not_logged_in, USUAL),
+    Row("wrong-model", setup::wrong_model, USUAL),
+    Row("unknown-flag", setup::unknown_flag, USUAL),
+    Row("broken-settings", setup::broken_settings, USUAL),
+    Row("no-settings", setup::no_settings, USUAL),
+    Row("runner-dies", deaths::runner, USUAL),
+    Row("runner-dies-unkept", deaths::runner_unkept, USUAL),
+    Row("agent-dies", deaths::agent, USUAL),
 ];
 
 /// Said to ourselves, in the namespace.

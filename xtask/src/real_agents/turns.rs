@@ -42,3 +42,46 @@ pub fn one_conversation(ground: &Ground) -> String {
     assert_eq!(others, 0, "the model is asked for nothing else");
     "3 prompts, 1 process".into()
 }
+
+/// Every iteration has a conversation of its own, and a process.
+pub fn fresh_each_iteration(ground: &Ground) -> String {
+    let scenario = Scenario::of([
+        Turn::text("one").using(Usage::cached(9_100)),
+        Turn::text("two").using(Usage::cached(9_200)),
+        Turn::text("three").using(Usage::cached(9_300)),
+    ]);
+    let model = ScriptedModel::start(scenario);
+    let settings = [("SESSION__FRESH_EACH_ITERATION", "true")];
+    let events = Looping::start(ground, &model, &settings, 3).end(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"; 3], "{}", told(&events));
+    let mut names = names(&events);
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!((names.len(), pids(&events).len()), (3, 3));
+    for asked in model.asked_for(Kind::Main) {
+        assert_eq!((asked.prompts, asked.last_user.as_str()), (1, PROMPT));
+    }
+    assert_eq!(of_type(&events, "reboot_completed").len(), 0);
+    "3 conversations, no reboot".into()
+}
+
+/// Without leave, files of the work tree may be changed, commands are denied, and the loop shows it.
+pub fn safe_permission(ground: &Ground) -> String {
+    let file = ground.scratch.path().join("made.txt");
+    let write = json!({"file_path": file, "content": "made\n"});
+    let scenario = Scenario::of([
+        Turn::tool("Write", write).using(Usage::cached(9_100)),
+        Turn::bash("curl http://127.0.0.1:1/ -o fetched").using(Usage::cached(9_200)),
+        Turn::text("Not permitted, I see.").using(Usage::cached(9_300)),
+    ]);
+    let model = ScriptedModel::start(scenario);
+    let settings = [("AGENTS__CLAUDE__PERMISSION", "safe")];
+    let events = Looping::start(ground, &model, &settings, 1).end(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(ground.scratch.read("made.txt"), "made\n");
+    assert_eq!(only(&events, "tool_denied")["name"], "Bash");
+    let ended = of_type(&events, "tool_ended");
+    let denied = ended[1]["error"].as_str().unwrap_or_default();
+    assert!(denied.contains("requires approval"), "{denied}");
+    "Write is done, Bash denied".into()
+}
