@@ -87,19 +87,43 @@ const CHECKS: &[Row] = &[
 /// Said to ourselves, in the namespace.
 const INSIDE: &str = "--inside";
 
+/// Behind that: one long check instead of the usual ones.
+const FILL: &str = "--fill";
+
 /// Installs the agent, then makes the named checks, or all of them, in a network of their own.
 pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     if let [INSIDE, claude, tachikoma, names @ ..] = words {
         isolation::expect_only_loopback()?;
         let (claude, tachikoma) = (PathBuf::from(claude), PathBuf::from(tachikoma));
-        return make(&Programs { claude, tachikoma }, names);
+        let programs = Programs { claude, tachikoma };
+        return match names {
+            [FILL, reboots] => fill_many_times(&programs, reboots),
+            names => make(&programs, names),
+        };
     }
     known(words)?;
+    enter(root, words)
+}
+
+/// Fills a window so many times, in a network of its own. For the soak.
+pub fn fill(root: &Path, reboots: u32) -> Result<String, String> {
+    enter(root, &[FILL, &reboots.to_string()])?;
+    Ok(format!("{reboots} reboots of the real agent lost no work"))
+}
+
+fn enter(root: &Path, words: &[&str]) -> Result<(), String> {
     let claude = install::claude()?;
     let tachikoma = product::build(root)?;
     let (claude, tachikoma) = (claude.to_string_lossy(), tachikoma.to_string_lossy());
     let ours = [&["real-agents", INSIDE, &claude, &tachikoma][..], words].concat();
     isolation::run_inside(&ours)
+}
+
+fn fill_many_times(programs: &Programs, reboots: &str) -> Result<(), String> {
+    let reboots: u32 = reboots.parse().map_err(|_| "so many reboots are no number")?;
+    let saw = fill::soak(programs, reboots);
+    println!("    {saw}");
+    Ok(())
 }
 
 /// Refuses names that no check has.
