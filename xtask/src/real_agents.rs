@@ -120,7 +120,9 @@ fn enter(root: &Path, words: &[&str]) -> Result<(), String> {
 }
 
 fn fill_many_times(programs: &Programs, reboots: &str) -> Result<(), String> {
-    let reboots: u32 = reboots.parse().map_err(|_| "so many reboots are no number")?;
+    let reboots: u32 = reboots
+        .parse()
+        .map_err(|_| "so many reboots are no number")?;
     let saw = fill::soak(programs, reboots);
     println!("    {saw}");
     Ok(())

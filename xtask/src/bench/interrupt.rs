@@ -45,7 +45,13 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
 /// Builds the fake agent as the product is built.
 fn fake_agent(bench: &Bench) -> Result<PathBuf, String> {
     let mut build = cargo(&bench.root);
-    build.args(["build", "--quiet", "--release", "--package", "tachikoma-testkit"]);
+    build.args([
+        "build",
+        "--quiet",
+        "--release",
+        "--package",
+        "tachikoma-testkit",
+    ]);
     succeeds(build.args(["--bin", "fake-agent"]))?;
     let beside = bench.product.parent().ok_or("the binary lies nowhere")?;
     Ok(beside.join("fake-agent"))
@@ -73,7 +79,8 @@ fn one(bench: &Bench, agent: &Path) -> Result<f64, String> {
         other => return Err(format!("the loop ended with {other:?}")),
     }
     let stamps = fs::read_to_string(at("stamps")).map_err(text)?;
-    between(&stamps).ok_or_else(|| format!("the agent's stamps are not as they should be: {stamps}"))
+    between(&stamps)
+        .ok_or_else(|| format!("the agent's stamps are not as they should be: {stamps}"))
 }
 
 /// Milliseconds from the tool result to the interrupt.
@@ -92,7 +99,10 @@ mod tests {
 
     #[test]
     fn stamps_are_subtracted() {
-        assert_eq!(between("tool_result 1000000\ninterrupt 3500000\n"), Some(2.5));
+        assert_eq!(
+            between("tool_result 1000000\ninterrupt 3500000\n"),
+            Some(2.5)
+        );
         assert_eq!(between("interrupt 3500000\n"), None);
     }
 }

@@ -5,7 +5,9 @@ use serde_json::Value;
 use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn, Usage, await_until};
 
 use super::ground::Ground;
-use super::looping::{LIMIT_REACHED, Looping, Settings, all_events, names, of_type, outcomes, pids, told};
+use super::looping::{
+    LIMIT_REACHED, Looping, Settings, all_events, names, of_type, outcomes, pids, told,
+};
 
 /// The agent writes its conversation down a moment after it happened; what is killed in that moment is forgotten.
 const HELD: &str = "sleep 1; echo x > started; until [ -e go ]; do sleep 0.1; done";
@@ -24,11 +26,18 @@ fn kill_runner(ground: &Ground, model: &ScriptedModel, settings: Settings<'_>) -
     ground.await_file("started");
     let agent = *pids(&looping.events()).last().expect("an agent");
     looping.talk().signal(Signal::KILL);
-    await_until("the runner's end", ground.patience, || !looping.talk().is_running());
+    await_until("the runner's end", ground.patience, || {
+        !looping.talk().is_running()
+    });
     await_until("the agent's end", ground.patience, || is_gone(agent));
     let events = looping.take_up().end(LIMIT_REACHED);
     assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
-    assert_eq!(of_type(&events, "attempt_cut").len(), 1, "{}", told(&events));
+    assert_eq!(
+        of_type(&events, "attempt_cut").len(),
+        1,
+        "{}",
+        told(&events)
+    );
     all_events(ground, model)
 }
 
@@ -55,9 +64,15 @@ pub fn runner_unkept(ground: &Ground) -> String {
     let events = kill_runner(ground, &model, &settings);
     assert_eq!((names(&events).len(), pids(&events).len()), (2, 2));
     let last = model.asked_for(Kind::Main).pop().expect("a request");
-    assert_eq!((last.messages, last.session.as_deref()), (1, Some(names(&events)[1])));
+    assert_eq!(
+        (last.messages, last.session.as_deref()),
+        (1, Some(names(&events)[1]))
+    );
     let words = &last.last_user;
-    assert!(words.contains("Hand-off from the session before this one"), "{words}");
+    assert!(
+        words.contains("Hand-off from the session before this one"),
+        "{words}"
+    );
     "a fresh one with the checkpoint".into()
 }
 
@@ -81,7 +96,10 @@ pub fn agent(ground: &Ground) -> String {
     assert_eq!((names(&events).len(), pids(&events).len()), (1, 2));
     let wait = of_type(&events, "wait_started")[0];
     assert_eq!(wait["wait"]["reason"], "backoff", "{wait}");
-    assert!(!of_type(&events, "leftovers_ended").is_empty(), "its tool was ended");
+    assert!(
+        !of_type(&events, "leftovers_ended").is_empty(),
+        "its tool was ended"
+    );
     let last = model.asked_for(Kind::Main).pop().expect("a request");
     assert_eq!((last.prompts, last.tool_results), (3, 1), "{last:?}");
     "failed, waited, same conversation".into()

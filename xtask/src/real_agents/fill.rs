@@ -82,14 +82,21 @@ pub fn again_and_again(ground: &Ground) -> String {
 
 /// The same with more reboots, for the soak.
 pub fn soak(programs: &Programs, reboots: u32) -> String {
-    fill(&Ground::new(programs, Duration::from_secs(60 + 10 * u64::from(reboots))), reboots)
+    fill(
+        &Ground::new(programs, Duration::from_secs(60 + 10 * u64::from(reboots))),
+        reboots,
+    )
 }
 
 fn fill(ground: &Ground, reboots: u32) -> String {
     let steps = u64::from(reboots) * STEPS_PER_SESSION + 3;
     let model = worker(steps, KINDS);
     let events = Looping::start(ground, &model, &[], 0).end(0);
-    assert_eq!(ground.scratch.read("work"), unlimited(ground, steps), "the work");
+    assert_eq!(
+        ground.scratch.read("work"),
+        unlimited(ground, steps),
+        "the work"
+    );
     let seen = outcomes(&events);
     let failed = seen.iter().any(|outcome| outcome == "failed");
     assert!(!failed, "{}", told(&events));

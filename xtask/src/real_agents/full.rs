@@ -72,11 +72,24 @@ pub fn redline(ground: &Ground) -> String {
     assert_eq!(last.session.as_deref(), Some(names[1]));
     assert_eq!(last.messages, 1, "a conversation that begins");
     for words in ["Mind the beans.", "context at 85%", PROMPT] {
-        assert!(last.last_user.contains(words), "{words}: {}", last.last_user);
+        assert!(
+            last.last_user.contains(words),
+            "{words}: {}",
+            last.last_user
+        );
     }
-    let order = ["tool_ended", "rung_climbed", "hand_off_written", "agent_exited"];
+    let order = [
+        "tool_ended",
+        "rung_climbed",
+        "hand_off_written",
+        "agent_exited",
+    ];
     let place = |kind: &str| events.iter().position(|event| event["type"] == kind);
-    assert!(order.is_sorted_by_key(|kind| place(kind)), "{}", told(&events));
+    assert!(
+        order.is_sorted_by_key(|kind| place(kind)),
+        "{}",
+        told(&events)
+    );
     "85% -> 10%, hand-off in the prompt".into()
 }
 
@@ -128,8 +141,14 @@ pub fn by_hand(ground: &Ground) -> String {
         Turn::bash(HELD).using(Usage::cached(9_000)),
         Turn::text("Not this.").using(Usage::cached(9_100)),
     ])
-    .when("Write its hand-off", Turn::text("Half done.").using(Usage::cached(9_200)))
-    .when("Half done.", Turn::text("On we go.").using(Usage::cached(9_300)));
+    .when(
+        "Write its hand-off",
+        Turn::text("Half done.").using(Usage::cached(9_200)),
+    )
+    .when(
+        "Half done.",
+        Turn::text("On we go.").using(Usage::cached(9_300)),
+    );
     let model = ScriptedModel::start(scenario);
     let looping = Looping::start(ground, &model, &[], 2);
     ground.await_file("started");
@@ -144,9 +163,14 @@ pub fn by_hand(ground: &Ground) -> String {
         told(&events)
     );
     assert_eq!(names(&events).len(), 2);
-    assert_eq!(of_type(&events, "tool_ended")[0]["error"], serde_json::Value::Null);
+    assert_eq!(
+        of_type(&events, "tool_ended")[0]["error"],
+        serde_json::Value::Null
+    );
     let last = model.asked_for(Kind::Main).pop().expect("a request");
     assert!(last.last_user.contains("Half done."), "{}", last.last_user);
-    await_until("the work tree", ground.patience, || !ground.scratch.path().join("late").exists());
+    await_until("the work tree", ground.patience, || {
+        !ground.scratch.path().join("late").exists()
+    });
     "with its hand-off".into()
 }

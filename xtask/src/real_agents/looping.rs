@@ -161,7 +161,10 @@ fn events(records: &[Value]) -> Vec<Value> {
 
 /// The events of one type.
 pub fn of_type<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
-    events.iter().filter(|event| event["type"] == kind).collect()
+    events
+        .iter()
+        .filter(|event| event["type"] == kind)
+        .collect()
 }
 
 /// The one event of a type.
@@ -195,7 +198,9 @@ pub fn outcomes(events: &[Value]) -> Vec<String> {
 /// The agent's own names of its conversations, in order.
 pub fn names(events: &[Value]) -> Vec<&str> {
     let named = of_type(events, "session_named").into_iter();
-    named.filter_map(|event| event["agent_id"].as_str()).collect()
+    named
+        .filter_map(|event| event["agent_id"].as_str())
+        .collect()
 }
 
 /// The process ids of the agents, in order.
@@ -209,13 +214,17 @@ pub fn pids(events: &[Value]) -> Vec<u64> {
 #[track_caller]
 pub fn expect_readings(events: &[Value], model: &ScriptedModel) {
     let sent = model.asked_for(Kind::Main);
-    let sent: Vec<Usage> = sent.iter().filter_map(|asked: &Asked| asked.usage).collect();
+    let sent: Vec<Usage> = sent
+        .iter()
+        .filter_map(|asked: &Asked| asked.usage)
+        .collect();
     let mut at = 0;
     let mut whole = 0;
     for event in of_type(events, "context_measured") {
         let tokens = event["context"]["tokens"].as_u64().unwrap_or_default();
         let known = sent.iter().skip(at).position(|usage| {
-            tokens == usage.context() || tokens == usage.context() - usage.output + usage.output.min(1)
+            tokens == usage.context()
+                || tokens == usage.context() - usage.output + usage.output.min(1)
         });
         let Some(skipped) = known else {
             panic!("{tokens} tokens were read, and not sent after answer {at} of {sent:?}");
@@ -225,7 +234,10 @@ pub fn expect_readings(events: &[Value], model: &ScriptedModel) {
     }
     let is_cut = |event: &&Value| {
         let kind = event["type"].as_str();
-        matches!(kind, Some("rung_climbed" | "iteration_failed" | "attempt_cut"))
+        matches!(
+            kind,
+            Some("rung_climbed" | "iteration_failed" | "attempt_cut")
+        )
     };
     let cuts = events.iter().filter(is_cut).count();
     assert!(

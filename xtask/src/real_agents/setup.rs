@@ -49,7 +49,10 @@ pub fn unknown_flag(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::default());
     let settings = [("AGENTS__CLAUDE__ARGS", "[\"--flag-of-the-future\"]")];
     let reason = why(ground, &model, &settings);
-    expect(&reason, &["exit 1", "unknown option '--flag-of-the-future'"]);
+    expect(
+        &reason,
+        &["exit 1", "unknown option '--flag-of-the-future'"],
+    );
     "its last words".into()
 }
 

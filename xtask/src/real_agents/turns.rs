@@ -38,7 +38,11 @@ pub fn one_conversation(ground: &Ground) -> String {
     let first = of_type(&events, "context_measured")[0];
     assert_eq!(first["context"]["window"], WINDOW);
     assert_eq!(first["redline_tokens"], WINDOW * 85 / 100);
-    let others = model.asked().iter().filter(|asked| asked.kind != Kind::Main).count();
+    let others = model
+        .asked()
+        .iter()
+        .filter(|asked| asked.kind != Kind::Main)
+        .count();
     assert_eq!(others, 0, "the model is asked for nothing else");
     "3 prompts, 1 process".into()
 }

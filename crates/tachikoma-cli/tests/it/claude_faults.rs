@@ -12,16 +12,22 @@ fn texts() -> Scenario {
 }
 
 /// Runs a loop of so many iterations whose first process misbehaves.
-fn first_one(wrong: Misbehaviour, iterations: &str, settings: &[(&str, &str)]) -> (Scratch, String) {
+fn first_one(
+    wrong: Misbehaviour,
+    iterations: &str,
+    settings: &[(&str, &str)],
+) -> (Scratch, String) {
     let scratch = with_scenario(&misbehaving(texts(), [wrong]));
     let shown = run_with(&scratch, iterations, settings);
     (scratch, shown)
 }
 
 fn run_with(scratch: &Scratch, iterations: &str, settings: &[(&str, &str)]) -> String {
-    let tool = settings.iter().fold(claude(scratch), |tool, (name, value)| {
-        tool.env(format!("TACHIKOMA_{name}"), value)
-    });
+    let tool = settings
+        .iter()
+        .fold(claude(scratch), |tool, (name, value)| {
+            tool.env(format!("TACHIKOMA_{name}"), value)
+        });
     shown(&tool.run(run(iterations)))
 }
 
@@ -29,7 +35,9 @@ fn run_with(scratch: &Scratch, iterations: &str, settings: &[(&str, &str)]) -> S
 fn outline(scratch: &Scratch) -> (Vec<String>, usize) {
     let completed = events(scratch, "iteration_completed").len();
     let failed = events(scratch, "iteration_failed");
-    let failures = failed.iter().map(|event| event["failure"]["kind"].to_string());
+    let failures = failed
+        .iter()
+        .map(|event| event["failure"]["kind"].to_string());
     let mut outcomes: Vec<String> = failures.collect();
     outcomes.extend((0..completed).map(|_| "completed".to_owned()));
     (outcomes, events(scratch, "agent_launched").len())
@@ -170,7 +178,11 @@ fn it_dies_in_the_middle_of_a_turn() {
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
-    assert_eq!(events(&scratch, "session_named").len(), 1, "the same conversation");
+    assert_eq!(
+        events(&scratch, "session_named").len(),
+        1,
+        "the same conversation"
+    );
 }
 
 #[test]
@@ -184,7 +196,11 @@ fn it_lingers_after_its_result() {
         ("SESSION__RESULT_GRACE", "1s"),
     ];
     let (scratch, shown) = first_one(wrong, "2", &settings);
-    assert_eq!(outline(&scratch), (vec!["completed".to_owned(); 2], 2), "{shown}");
+    assert_eq!(
+        outline(&scratch),
+        (vec!["completed".to_owned(); 2], 2),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -194,7 +210,11 @@ fn it_tells_each_result_twice() {
         ..Misbehaviour::default()
     };
     let (scratch, shown) = first_one(wrong, "3", &[]);
-    assert_eq!(outline(&scratch), (vec!["completed".to_owned(); 3], 1), "{shown}");
+    assert_eq!(
+        outline(&scratch),
+        (vec!["completed".to_owned(); 3], 1),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -204,8 +224,16 @@ fn it_dies_when_its_next_prompt_is_on_its_way() {
         ..Misbehaviour::default()
     };
     let (scratch, shown) = first_one(wrong, "2", &[]);
-    assert_eq!(outline(&scratch), (vec!["completed".to_owned(); 2], 2), "{shown}");
-    assert_eq!(events(&scratch, "session_named").len(), 1, "the same conversation");
+    assert_eq!(
+        outline(&scratch),
+        (vec!["completed".to_owned(); 2], 2),
+        "{shown}"
+    );
+    assert_eq!(
+        events(&scratch, "session_named").len(),
+        1,
+        "the same conversation"
+    );
 }
 
 #[test]
@@ -235,7 +263,11 @@ fn it_dies_between_two_prompts() {
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
     assert_eq!(outline(&scratch), (vec!["completed".to_owned(); 2], 2));
-    assert_eq!(events(&scratch, "session_named").len(), 1, "the same conversation");
+    assert_eq!(
+        events(&scratch, "session_named").len(),
+        1,
+        "the same conversation"
+    );
 }
 
 /// The words by which a session is asked for its hand-off.
@@ -261,7 +293,10 @@ fn full() -> Scenario {
         afterwards: Afterwards::Again,
         ..scenario
     };
-    scenario.when(HAND_OFF, Turn::text("Half done.").using(Usage::cached(171_100)))
+    scenario.when(
+        HAND_OFF,
+        Turn::text("Half done.").using(Usage::cached(171_100)),
+    )
 }
 
 #[test]
@@ -290,8 +325,10 @@ fn a_fresh_session_that_cannot_be_opened_leaves_the_old_one() {
         ..Misbehaviour::default()
     };
     let good = Misbehaviour::default();
-    let scenario = Scenario::of([fill(), interrupted(), Turn::text("on we go")])
-        .when(HAND_OFF, Turn::text("Half done.").using(Usage::cached(171_100)));
+    let scenario = Scenario::of([fill(), interrupted(), Turn::text("on we go")]).when(
+        HAND_OFF,
+        Turn::text("Half done.").using(Usage::cached(171_100)),
+    );
     let scratch = with_scenario(&misbehaving(scenario, [good, dead]));
     let settings = [
         ("SESSION__FIRST_OUTPUT_TIMEOUT", "1s"),
@@ -323,7 +360,11 @@ fn a_fresh_session_that_cannot_be_opened_leaves_the_old_one() {
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
-    assert_eq!(events(&scratch, "session_named").len(), 1, "the old conversation");
+    assert_eq!(
+        events(&scratch, "session_named").len(),
+        1,
+        "the old conversation"
+    );
 }
 
 #[test]

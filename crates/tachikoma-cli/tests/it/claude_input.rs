@@ -85,7 +85,10 @@ fn its_arguments_are_not_known() {
     let scratch = quiet();
     let ran = claude(&scratch)
         .env(ONCE.0, ONCE.1)
-        .env("TACHIKOMA_AGENTS__CLAUDE__ARGS", r#"["--flag-of-the-future"]"#)
+        .env(
+            "TACHIKOMA_AGENTS__CLAUDE__ARGS",
+            r#"["--flag-of-the-future"]"#,
+        )
         .run(run("2"));
     assert_snapshot!(trouble(&ran), @"
     exit: 1

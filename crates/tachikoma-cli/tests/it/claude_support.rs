@@ -46,7 +46,10 @@ pub(crate) fn claude(scratch: &Scratch) -> Tool<'_> {
         .fold(tachikoma(scratch), |tool, (name, value)| {
             tool.env(format!("TACHIKOMA_{name}"), value)
         })
-        .env("TACHIKOMA_SESSION__CLAUDE_COMMAND", scratch.home().join("claude"))
+        .env(
+            "TACHIKOMA_SESSION__CLAUDE_COMMAND",
+            scratch.home().join("claude"),
+        )
         .env(SCENARIO_VAR, scratch.home().join("scenario.json"))
         .env(STATE_VAR, scratch.home().join("agent"))
 }

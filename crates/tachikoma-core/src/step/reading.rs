@@ -182,9 +182,7 @@ impl Turn<'_> {
                 Some(_) | None => String::new(),
             };
             self.stop_unable(Stop::Unable {
-                reason: format!(
-                    "{futile} reboots in a row changed nothing{last}: {advice}"
-                ),
+                reason: format!("{futile} reboots in a row changed nothing{last}: {advice}"),
             });
         }
     }

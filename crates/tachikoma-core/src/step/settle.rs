@@ -25,7 +25,8 @@ impl Turn<'_> {
             exit,
             claimed: claimed && outcome == IterationOutcome::Succeeded,
             progress: None,
-            needs_reboot: self.state.reboot_pending.is_some() || outcome == IterationOutcome::HandedOver,
+            needs_reboot: self.state.reboot_pending.is_some()
+                || outcome == IterationOutcome::HandedOver,
             tests_passed: None,
             files_changed: None,
         };
