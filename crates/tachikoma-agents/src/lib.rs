@@ -126,6 +126,17 @@ impl Agent {
         }
     }
 
+    /// Returns how much fits into its context, as far as its configuration tells.
+    #[must_use]
+    pub fn window_tokens(&self) -> Option<u64> {
+        match self {
+            Self::Command(_) | Self::Demo(_) => None,
+            Self::Claude(agent) => agent
+                .window_tokens
+                .or_else(|| claude::window_of(agent.model.as_deref()?)),
+        }
+    }
+
     /// Returns how many bytes of one line of output are looked at. A plain program's lines are only shown; an
     /// event is one line, and events of several megabytes are real.
     #[must_use]

@@ -100,6 +100,11 @@ pub enum Stop {
         /// The signal's number.
         signal: i32,
     },
+    /// A hook, by its exit code.
+    Hook {
+        /// Which one, and what it said.
+        reason: String,
+    },
     /// The loop itself, because it cannot go on.
     Unable {
         /// Why, and what to do next.
@@ -112,6 +117,7 @@ impl From<Stop> for Outcome {
         match stop {
             Stop::Operator => Self::Operator,
             Stop::Signal { signal } => Self::Signal { signal },
+            Stop::Hook { reason } => Self::Condition { reason },
             Stop::Unable { reason } => Self::Error { reason },
         }
     }

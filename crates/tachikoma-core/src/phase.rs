@@ -341,7 +341,7 @@ impl fmt::Display for HookPoint {
 }
 
 /// How one hook went.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookResult {
     /// Which one.
     pub name: String,
@@ -353,4 +353,7 @@ pub struct HookResult {
     /// What went wrong; none where it went well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Whether the loop is to end because of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stop: bool,
 }

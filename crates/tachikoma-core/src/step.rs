@@ -50,7 +50,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
             }
         }
         Input::HooksRan { point, results } => turn.hooks_ran(point, results),
-        Input::Note { ticket, text } => turn.note(ticket, text),
+        Input::Note { ticket, text } => turn.note(ticket, &text),
         Input::Set { ticket, key, value } => turn.set(ticket, key, value),
         Input::Trouble { warning } => turn.record(LoopEvent::Warned { warning }),
         Input::DiskWasFull { duration } => turn.record(LoopEvent::DiskWasFull {

@@ -8,21 +8,18 @@ use std::time::Duration;
 use tachikoma_agents::{
     Agent, ClaudeAgent, CommandAgent, DemoAgent, Lifetime, Permission, PromptVia,
 };
+use tachikoma_core::policy::context::redline_percent;
 use tachikoma_core::policy::{RebootRules, Timeouts};
-use tachikoma_core::{Launch, LoopId, Policy};
+use tachikoma_core::{HookPoint, Launch, LoopId, Policy};
 
+use crate::hooks::Registry;
 use crate::process::Adoption;
-use crate::settings::{
-    self, AgentName, Hook, HumanDuration, Moment, PromptChannel, RebootMode, Settings,
-};
+use crate::settings::{self, AgentName, HumanDuration, PromptChannel, RebootMode, Settings};
 use crate::store::recover::Loss;
 use crate::store::{RALPH_DIR, temporary};
 
 /// Room is made by a person or a clean-up job; who has not come by then will not come soon.
 pub const DISK_FULL_TIMEOUT: Duration = Duration::from_secs(600);
-
-/// What hooks may take beyond their own limits before they are given up together: to be ended, and to say so.
-const HOOKS_SLACK: Duration = Duration::from_secs(10);
 
 /// Everything a [`LoopRunner`](crate::LoopRunner) needs to know.
 #[derive(Clone, Debug)]
@@ -174,13 +171,7 @@ impl LoopConfig {
         let settings = &self.settings;
         let reboot = &settings.reboot;
         let context = &settings.context;
-        let hooks = |enabled: bool, point: Moment| {
-            let wanted = |hook: &&Hook| enabled && hook.on == point;
-            let limits = settings.hook.iter().filter(wanted).map(|h| h.timeout.get());
-            let together: Duration = limits.sum();
-            // A little more than all of them together: each has its own limit, and tells of it.
-            (!together.is_zero()).then(|| together + HOOKS_SLACK)
-        };
+        let hooks = |point: HookPoint| Registry::default().limit(point, settings);
         RebootRules {
             enabled: reboot.enabled,
             on_redline: reboot.triggers.on_redline,
@@ -190,7 +181,7 @@ impl LoopConfig {
             tool_call_threshold: context.tool_call_threshold,
             on_degradation: reboot.triggers.on_degradation,
             after_iterations: reboot.triggers.after_iterations,
-            after_duration: reboot.triggers.after_duration.map(|d| d.get()),
+            after_duration: reboot.triggers.after_duration.map(HumanDuration::get),
             max_reboots: reboot.max_restarts,
             immediate: reboot.mode == RebootMode::Immediate,
             min_interval: reboot.min_reboot_interval.get(),
@@ -199,10 +190,26 @@ impl LoopConfig {
             max_failures: reboot.max_consecutive_failures,
             graceful_delay: reboot.graceful_delay.get(),
             ask_hand_off: reboot.preserve_summary,
-            hooks_before: hooks(reboot.enable_pre_hooks, Moment::BeforeReboot),
-            hooks_after: hooks(reboot.enable_post_hooks, Moment::AfterReboot),
+            hooks_before: hooks(HookPoint::BeforeReboot),
+            hooks_after: hooks(HookPoint::AfterReboot),
             ..RebootRules::default()
         }
+    }
+
+    /// Says why the redline cannot work as it is configured, where that can be known before the agent has said anything.
+    #[must_use]
+    pub fn redline_problem(&self, agent: &Agent) -> Option<String> {
+        let window = agent.window_tokens()?;
+        let policy = self.policy(agent);
+        let configured = policy.reboot.redline_percent;
+        let possible = redline_percent(&policy, window);
+        (policy.reboot.manages_context() && configured > possible).then(|| {
+            format!(
+                "context_redline_percent = {configured} cannot be reached: with {window} tokens agent {} takes no prompt above \
+                 {possible:.1} %, and sessions are replaced there",
+                agent.name()
+            )
+        })
     }
 
     /// Returns where the snapshot is kept.

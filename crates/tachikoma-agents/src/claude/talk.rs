@@ -12,11 +12,11 @@ pub fn line(message: &Message<'_>) -> String {
             "type": "user",
             "message": { "role": "user", "content": prompt },
         }),
-        Message::Interrupt => request("interrupt", json!({ "subtype": "interrupt" })),
+        Message::Interrupt => request("interrupt", &json!({ "subtype": "interrupt" })),
         // Answered without a request to the model, and with the size of the window.
         Message::AreYouThere => request(
             ARE_YOU_THERE,
-            json!({ "subtype": "get_context_usage", "detail": "summary" }),
+            &json!({ "subtype": "get_context_usage", "detail": "summary" }),
         ),
     };
     let mut line = value.to_string();
@@ -24,7 +24,7 @@ pub fn line(message: &Message<'_>) -> String {
     line
 }
 
-fn request(id: &str, request: serde_json::Value) -> serde_json::Value {
+fn request(id: &str, request: &serde_json::Value) -> serde_json::Value {
     json!({ "type": "control_request", "request_id": id, "request": request })
 }
 

@@ -170,6 +170,9 @@ fn introduce(config: &LoopConfig) {
         env!("CARGO_PKG_VERSION"),
         agent_text(config)
     ));
+    if let Some(problem) = config.agent().ok().and_then(|a| config.redline_problem(&a)) {
+        out::note(&format!("note: {problem}"));
+    }
     if config.settings.gate.is_empty() {
         let promise = &config.settings.stop_conditions.completion_promise;
         out::tell(&format!(

@@ -19,11 +19,10 @@ const SETTINGS: [(&str, &str); 6] = [
     ("REBOOT__GRACEFUL_DELAY", "1s"),
 ];
 
-/// The fake agent, which `cargo test` builds beside the tests.
-fn fake_agent() -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    let target = tests.parent().and_then(Path::parent).unwrap();
-    let path = target.join("examples/fake_agent");
+/// The fake agent, which `cargo test` builds beside the binary.
+pub(crate) fn fake_agent() -> PathBuf {
+    let binary = Path::new(env!("CARGO_BIN_EXE_tachikoma"));
+    let path = binary.with_file_name("examples").join("fake-agent");
     assert!(path.exists(), "{} is built by `cargo test`", path.display());
     path
 }

@@ -4,6 +4,7 @@
 mod agents;
 mod claude_faults;
 mod claude_input;
+mod claude_launch;
 mod claude_support;
 mod config;
 mod demo;
@@ -11,6 +12,7 @@ mod errors_control;
 mod errors_disk;
 mod errors_input;
 mod errors_store;
+mod hooks;
 mod live_control;
 mod live_kill;
 mod live_pty;

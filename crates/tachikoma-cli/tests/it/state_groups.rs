@@ -40,7 +40,7 @@ fn a_session_starts_from_nothing_and_leaves_its_end_and_reason() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
-        "[reboot.triggers]\nafter_iterations = 2\n",
+        "[reboot]\nmin_reboot_interval = \"0s\"\ntriggers.after_iterations = 2\n",
     );
     let words = run(&["--quiet", "--max-iterations", "5"], "true");
     let ran = tachikoma(&scratch).run(words);

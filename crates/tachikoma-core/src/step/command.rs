@@ -177,7 +177,7 @@ impl Turn<'_> {
         }
     }
 
-    pub(super) fn note(&mut self, ticket: Ticket, text: String) {
+    pub(super) fn note(&mut self, ticket: Ticket, text: &str) {
         let answer = match &self.state.phase {
             Phase::Idle | Phase::Ended { .. } => {
                 self.refused("no loop runs that could take a note")

@@ -80,18 +80,32 @@ impl Turn<'_> {
         if !awaited {
             return;
         }
-        let failed = results.iter().find_map(|result| {
+        let failed = results.iter().filter_map(|result| {
             let error = result.error.as_ref()?;
             Some(format!("the hook `{}` failed: {error}", result.name))
         });
+        let failed: Vec<String> = failed.collect();
+        let stops = results.iter().find(|result| result.stop).map(|result| {
+            let words = result.error.as_deref().unwrap_or("without words");
+            format!("the hook `{}` stopped the loop: {words}", result.name)
+        });
         self.record(LoopEvent::HooksRan { point, results });
-        match (point, failed) {
-            (HookPoint::BeforeReboot, None) => self.close_old(),
-            (HookPoint::BeforeReboot, Some(error)) => self.reboot_failed(error, true),
-            (HookPoint::AfterReboot, None) => self.reboot_completed(reboot),
-            (HookPoint::AfterReboot, Some(error)) => {
-                let warning = format!("{error}; the reboot counts all the same");
-                self.record(LoopEvent::Warned { warning });
+        if let Some(reason) = stops
+            && self.state.stop.is_none()
+        {
+            let stop = Stop::Hook { reason };
+            self.record(LoopEvent::StopRequested { stop });
+        }
+        match point {
+            HookPoint::BeforeReboot => match failed.into_iter().next() {
+                None => self.close_old(),
+                Some(error) => self.reboot_failed(&error, true),
+            },
+            HookPoint::AfterReboot => {
+                for error in failed {
+                    let warning = format!("{error}; the reboot counts all the same");
+                    self.record(LoopEvent::Warned { warning });
+                }
                 self.reboot_completed(reboot);
             }
         }
@@ -145,17 +159,17 @@ impl Turn<'_> {
             }
             News::NotLaunched { reason } => {
                 self.agent_exited(Exit::Unknown, Vec::new());
-                self.process_gone(&reboot, reason);
+                self.process_gone(&reboot, &reason);
             }
             News::Exited {
                 exit, leftovers, ..
             } => {
                 self.agent_exited(exit, leftovers);
-                self.process_gone(&reboot, format!("it ended with {exit}"));
+                self.process_gone(&reboot, &format!("it ended with {exit}"));
             }
             News::GuardLost => {
                 self.agent_exited(Exit::Unknown, Vec::new());
-                self.process_gone(&reboot, "the guard process was lost".to_owned());
+                self.process_gone(&reboot, "the guard process was lost");
             }
             News::Resulted(end) => {
                 if !matches!(reboot.stage, RebootStage::HandOff { .. }) || end.more {
@@ -186,21 +200,21 @@ impl Turn<'_> {
     }
 
     /// The one process there is, old or new, is gone.
-    fn process_gone(&mut self, reboot: &Reboot, how: String) {
+    fn process_gone(&mut self, reboot: &Reboot, how: &str) {
         match &reboot.stage {
             // What follows finds no process to close.
             RebootStage::Begun | RebootStage::Hooks { .. } => {}
             RebootStage::HandOff { .. } => {
-                self.no_hand_off(&how);
+                self.no_hand_off(how);
                 self.hooks_before();
             }
             RebootStage::Closing { failed: None, .. } => self.open_new(),
             RebootStage::Closing {
                 failed: Some(error),
                 ..
-            } => self.reboot_failed(error.clone(), false),
+            } => self.reboot_failed(error, false),
             RebootStage::Opening { .. } => {
-                self.reboot_failed(format!("the fresh session cannot be opened: {how}"), false);
+                self.reboot_failed(&format!("the fresh session cannot be opened: {how}"), false);
             }
         }
     }
@@ -229,7 +243,7 @@ impl Turn<'_> {
             RebootStage::Hooks {
                 point: HookPoint::BeforeReboot,
                 ..
-            } => self.reboot_failed("the hooks did not end in time".to_owned(), true),
+            } => self.reboot_failed("the hooks did not end in time", true),
             RebootStage::Hooks {
                 point: HookPoint::AfterReboot,
                 ..
@@ -307,7 +321,7 @@ impl Turn<'_> {
     }
 
     /// The old session goes on: a reboot that fails costs nothing but the time it took.
-    fn reboot_failed(&mut self, error: String, aborted: bool) {
+    fn reboot_failed(&mut self, error: &str, aborted: bool) {
         let Some(Reboot { reason, then, .. }) = self.reboot() else {
             return;
         };
@@ -315,7 +329,7 @@ impl Turn<'_> {
         self.record(LoopEvent::RebootFailed {
             reason,
             iteration,
-            error: error.clone(),
+            error: error.to_owned(),
             aborted,
         });
         let failures = self.state.reboots.failures;

@@ -249,8 +249,9 @@ impl Play {
         let results = vec![HookResult {
             name: "hook.sh".to_owned(),
             duration_ms: 5,
-            output: None,
             error: error.map(str::to_owned),
+            stop: error == Some("exit 125"),
+            ..HookResult::default()
         }];
         self.input("hooks", Input::HooksRan { point, results })
     }

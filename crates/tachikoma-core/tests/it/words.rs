@@ -201,10 +201,10 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::ToolDenied { name } => name.clone(),
         LoopEvent::FileTouched { path } => path.clone(),
         LoopEvent::Noted { text } | LoopEvent::HandOffWritten { text } => text.clone(),
-        LoopEvent::HandOffRequested { until: limit } => format!("within {}", until(limit)),
+        LoopEvent::HandOffRequested { until: limit }
+        | LoopEvent::ClosingStarted { until: limit, .. } => format!("within {}", until(limit)),
         LoopEvent::HooksStarted { point, .. } => point.to_string(),
         LoopEvent::HooksRan { point, results } => format!("{point}, {}", results.len()),
-        LoopEvent::ClosingStarted { until: limit, .. } => format!("within {}", until(limit)),
         LoopEvent::SessionOpening { session, .. } => session.to_string(),
         LoopEvent::RebootVerified { percent, futile } => {
             futile.clone().unwrap_or(format!("{percent}%"))

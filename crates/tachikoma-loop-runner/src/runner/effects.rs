@@ -71,7 +71,7 @@ impl LoopRunner {
                 }
             }
             Effect::Signal { generation, rung } => self.signal(generation, rung),
-            Effect::RunHooks { point, reason } => self.run_hooks(point, &reason),
+            Effect::RunHooks { point, reason } => self.run_hooks(point, reason),
             Effect::Reply { ticket, answer } => {
                 if let Some(reply) = self.tickets.remove(&ticket) {
                     // Whoever asked may have gone.

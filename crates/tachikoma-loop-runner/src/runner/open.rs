@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::config::{AgentError, LoopConfig};
 use crate::control::{Server, ServerError};
 use crate::handle;
+use crate::hooks::Registry;
 use crate::process::orphans;
 use crate::prompt::{self, PromptError};
 use crate::store::journal::Journal;
@@ -159,6 +160,8 @@ impl LoopRunner {
             control: Some(control),
             guard: None,
             launch: None,
+            hooks: None,
+            registry: Registry::default(),
             queue: std::collections::VecDeque::new(),
             tickets: std::collections::HashMap::new(),
             last_ticket: Ticket(0),

@@ -304,12 +304,14 @@ impl Tail {
                 format = journal::format_of(&text).unwrap_or(format);
             }
             let known = self.state.as_ref().map_or(0, |state| state.seq.0);
-            if let Some(seq) =
-                journal::seq_of(&text).filter(|seq| *seq <= known && self.state.is_some())
+            let covered = |seq: i128| self.state.is_some() && seq <= i128::from(known);
+            // By its place and not by what it says of itself: a number that was damaged must not hide its record.
+            if let Some(seq) = offset.map(|offset| offset + i128::from(line))
+                && covered(seq)
+                && journal::seq_of(&text).map(i128::from) == Some(seq)
             {
                 // Part of the snapshot already: `state verify` looks at it closely, a resumption need not.
-                offset.get_or_insert(i128::from(seq) - i128::from(line));
-                last = Some(seq);
+                last = u64::try_from(seq).ok();
                 continue;
             }
             match std::str::from_utf8(&text)
@@ -317,9 +319,13 @@ impl Tail {
                 .and_then(|text| journal::decode_as(self.formats, format, text))
             {
                 Ok(record) => {
-                    self.records += 1;
-                    offset.get_or_insert(i128::from(record.seq.0) - i128::from(line));
+                    let seq = i128::from(record.seq.0);
+                    offset.get_or_insert(seq - i128::from(line));
                     last = Some(record.seq.0);
+                    if covered(seq) {
+                        continue;
+                    }
+                    self.records += 1;
                     // A gap is what a damaged line leaves; the line says more.
                     journal::take_in(&mut self.state, path, place(line), &record)
                         .map_err(|gap| damaged.first().map_or(gap, |first| damage(path, first)))?;

@@ -326,6 +326,26 @@ fn hooks_run_before_the_old_session_is_given_up_and_after_the_fresh_one_answers(
 }
 
 #[test]
+fn a_hook_that_says_so_stops_the_loop() {
+    let hooked = rules(RebootRules {
+        hooks_before: Some(Duration::from_secs(30)),
+        hooks_after: Some(Duration::from_secs(30)),
+        ask_hand_off: false,
+        ..RebootRules::default()
+    });
+    let mut play = Play::up(hooked.clone());
+    play.named("one").measured(860).resulted(false).hush();
+    play.hooks(HookPoint::BeforeReboot, Some("exit 125"));
+    insta::assert_snapshot!(play.told(), @"0.0 hooks: HooksRan(before_reboot, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125), RebootFailed(the hook `hook.sh` failed: exit 125), Stopped(the hook `hook.sh` stopped the loop: exit 125) ! finish");
+    let mut play = Play::up(hooked);
+    play.named("one").measured(860).resulted(false);
+    play.hooks(HookPoint::BeforeReboot, None).exited(0).opened();
+    play.hush();
+    play.hooks(HookPoint::AfterReboot, Some("exit 125"));
+    insta::assert_snapshot!(play.told(), @"0.0 hooks: HooksRan(after_reboot, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125), Warned(the hook `hook.sh` failed: exit 125; the reboot counts all the same), RebootCompleted(1 to 2), Stopped(the hook `hook.sh` stopped the loop: exit 125) ! finish");
+}
+
+#[test]
 fn a_stop_is_obeyed_at_once_in_every_stage_of_a_reboot() {
     let mut play = up_to_the_opening(session());
     play.hush().stop(Urgency::Graceful);

@@ -217,8 +217,11 @@ pub(in crate::store) fn take_in(
     Ok(())
 }
 
-/// Reads whole records behind `after`, without a look at those up to it. A last line without its end was never
-/// acknowledged: the runner died while it wrote.
+/// Reads whole records behind `after`, without a look at those up to it but the first. A last line without its end was
+/// never acknowledged: the runner died while it wrote.
+///
+/// Which lines are passed over is told by their place behind the first record, never by what they say of themselves: a
+/// number that was damaged must not hide its record.
 pub(in crate::store) fn read_segment(
     path: &Path,
     after: Seq,
@@ -231,6 +234,7 @@ pub(in crate::store) fn read_segment(
         len: 0,
         format: FORMAT,
     };
+    let mut first = None;
     for line in 1.. {
         text.clear();
         let read = reader
@@ -248,18 +252,31 @@ pub(in crate::store) fn read_segment(
             whole.format = format_of(&text).unwrap_or(FORMAT);
         }
         whole.len += read as u64;
-        if seq_of(&text).is_some_and(|seq| seq <= after.0) {
+        let place = first.map(|first| first + line as u64 - 1);
+        if place.is_some_and(|place| place <= after.0) {
             continue;
         }
-        let record = std::str::from_utf8(&text)
+        let decoded = std::str::from_utf8(&text)
             .map_err(|_| "it is not UTF-8".to_owned())
-            .and_then(|text| decode_as(migrate::JOURNAL, whole.format, text))
-            .map_err(|what| StoreError::Damaged {
-                path: path.to_owned(),
-                line,
-                what,
-            })?;
-        each(line, record)?;
+            .and_then(|text| decode_as(migrate::JOURNAL, whole.format, text));
+        let record = match decoded {
+            Ok(record) => record,
+            // Not looked at, as far as it can be told; what follows it is.
+            Err(_) if line == 1 && seq_of(&text).is_some_and(|seq| seq <= after.0) => continue,
+            Err(what) => {
+                return Err(StoreError::Damaged {
+                    path: path.to_owned(),
+                    line,
+                    what,
+                });
+            }
+        };
+        if line == 1 {
+            first = Some(record.seq.0);
+        }
+        if record.seq > after {
+            each(line, record)?;
+        }
     }
     Ok(whole)
 }

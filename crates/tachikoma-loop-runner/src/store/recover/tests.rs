@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tachikoma_core::{Exit, Input, Launch, News, Policy, Runner, Timestamp, step};
+use tachikoma_core::{Exit, Input, Launch, News, Policy, Runner, Seq, Timestamp, step};
 
 use super::*;
 use crate::store::snapshot::{Durability, Snapshot};
@@ -182,6 +182,33 @@ fn damage_before_the_snapshot_costs_nothing_and_damage_behind_it_is_refused() {
                 1
             );
         }
+    }
+}
+
+#[test]
+fn a_number_that_was_damaged_does_not_hide_its_record() {
+    let place = Place::new();
+    let text = std::fs::read_to_string(place.journal()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let (last, before) = lines.split_last().unwrap();
+    let number = format!("{{\"seq\":{}", place.state.seq);
+    for covered in 0..=place.lines {
+        let hidden = last.replace(&number, &format!("{{\"seq\":{covered}"));
+        assert_ne!(hidden, *last);
+        std::fs::write(
+            place.journal(),
+            format!("{}\n{hidden}\n", before.join("\n")),
+        )
+        .unwrap();
+        let found = place.read(Loss::Refuse);
+        assert!(
+            matches!(found, Err(StoreError::Damaged { line, .. }) if line == lines.len()),
+            "{covered}: {found:?}"
+        );
+        let dir = place.dir.path().join("l");
+        assert!(journal::read_state(&dir).is_err(), "{covered}");
+        let seen = journal::read_records(&dir, Seq(place.lines as u64), |_| ());
+        assert!(seen.is_err(), "{covered}");
     }
 }
 
