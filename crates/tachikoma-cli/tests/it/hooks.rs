@@ -1,6 +1,5 @@
 //! Commands before and after a reboot: what they are told, what their end means, and that nothing of them is left.
 
-
 use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::{Value, json};
