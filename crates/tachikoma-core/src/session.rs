@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::id::{Generation, SessionNo};
+use crate::outcome::Spent;
 use crate::time::Timestamp;
 
 /// Failed calls that are remembered; a person, and the next session, want the pattern and not the log.
@@ -45,6 +46,8 @@ pub struct Session {
     pub advised: bool,
     /// Whether it was opened by a reboot that no reading has shown to be worth it yet.
     pub unproven: bool,
+    /// Why it cannot go on, in the agent's own judgement.
+    pub spent: Option<Spent>,
     /// Tool calls so far.
     pub tool_calls: u32,
     /// The pattern of the reboot rules that its words matched.
@@ -101,6 +104,8 @@ pub struct FailedCall {
 pub struct Checkpoint {
     /// Its own words, where it was asked and answered.
     pub words: Option<String>,
+    /// The session whose words they are.
+    pub words_of: SessionNo,
     /// Why it was given up.
     pub reason: String,
     /// Calls that failed, with how often.
@@ -198,6 +203,9 @@ impl Checkpoint {
     /// Takes over what a session leaves, on top of what it was left itself.
     pub(crate) fn take(&mut self, session: &Session, reason: &str) {
         reason.clone_into(&mut self.reason);
+        if self.words_of != session.number {
+            self.words = None;
+        }
         self.failed_calls.clone_from(&session.failed_calls);
         self.files_unnamed = self.files_unnamed.saturating_add(session.files_unnamed);
         for file in &session.files {

@@ -39,15 +39,32 @@ impl Ground {
         }
     }
 
-    /// Tachikoma in the agent's environment, with the agent for one prompt as its last words.
+    /// Another one, with the same programs.
+    pub fn another(&self) -> Self {
+        Self::new(&self.programs, self.patience)
+    }
+
+    /// Tachikoma in the agent's environment.
     pub fn tachikoma(&self, model: &ScriptedModel, words: &[&str]) -> Command {
         let mut command = self.surrounded(&self.programs.tachikoma, model);
         command
             .args(words)
-            .arg(&self.programs.claude)
-            .args([&OUT[..], &USUAL].concat())
             .env("XDG_RUNTIME_DIR", self.scratch.runtime_dir());
         command
+    }
+
+    /// The same, with the agent for one prompt as its last words.
+    pub fn tachikoma_around(&self, model: &ScriptedModel, words: &[&str]) -> Command {
+        let mut command = self.tachikoma(model, words);
+        command
+            .arg(&self.programs.claude)
+            .args([&OUT[..], &USUAL].concat());
+        command
+    }
+
+    /// The agent's program.
+    pub fn claude_path(&self) -> &Path {
+        &self.programs.claude
     }
 
     /// The agent with these words.

@@ -318,8 +318,8 @@ fn context_line(context: &Context, redline_tokens: Option<u64>) -> String {
     };
     let left = redline_tokens.map(|redline| left_to_redline(context.tokens, redline));
     format!(
-        "context {:.0}% ({} of {} tokens{guess}{})",
-        context.percent(),
+        "context {}% ({} of {} tokens{guess}{})",
+        context.percent_rounded_down(),
         context.tokens,
         context.window,
         left.unwrap_or_default()

@@ -2,7 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
 mod agents;
+mod claude_fault_support;
+mod claude_faults;
 mod claude_handoff;
+mod claude_input;
 mod claude_launch;
 mod claude_limits;
 mod claude_looking;
