@@ -264,7 +264,7 @@ fn the_lines_of_a_run_say_how_far_the_redline_is() {
     let ran = run_claude(&scratch, &["--max-iterations", "9"]);
     for line in [
         "context 50% (100010 of 200000 tokens; 69990 left to the redline at 170000)\n",
-        "context 86% (171010 of 200000 tokens; over the redline at 170000)\n",
+        "context 85% (171010 of 200000 tokens; over the redline at 170000)\n",
         "context 10% (20010 of 200000 tokens; 149990 left to the redline at 170000)\n",
     ] {
         assert_eq!(
