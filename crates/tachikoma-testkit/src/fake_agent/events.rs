@@ -17,12 +17,12 @@ pub(super) fn signed(mut line: Value, session: &str) -> Value {
     line
 }
 
-pub(super) fn init(model: &str, cwd: &str) -> Value {
+pub(super) fn init(model: &str, cwd: &str, version: &str) -> Value {
     json!({
         "type": "system", "subtype": "init", "cwd": cwd, "model": model,
         "tools": ["Task", "Bash", "Edit", "Read", "Write"], "mcp_servers": [],
         "permissionMode": "bypassPermissions", "slash_commands": ["clear", "compact", "context"],
-        "apiKeySource": "ANTHROPIC_API_KEY", "claude_code_version": VERSION,
+        "apiKeySource": "ANTHROPIC_API_KEY", "claude_code_version": version,
         "output_style": "default", "agents": ["general-purpose"], "skills": [], "plugins": [],
         "capabilities": ["interrupt_receipt_v1"],
     })
