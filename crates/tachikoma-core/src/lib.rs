@@ -57,7 +57,7 @@ pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use input::{Input, LoopCommand, News, TurnEnd, Urgency};
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
 pub use outcome::{
-    Failure, IterationOutcome, IterationReport, Outcome, RebootReason, Stop, Timeout,
+    Failure, IterationOutcome, IterationReport, Outcome, RebootReason, Spent, Stop, Timeout,
 };
 pub use phase::{
     Cause, Ending, HookPoint, HookResult, Ladder, LoopState, Phase, Reboot, RebootStage, Tool,

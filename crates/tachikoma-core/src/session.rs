@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::id::{Generation, SessionNo};
+use crate::outcome::Spent;
 use crate::time::Timestamp;
 
 /// Failed calls that are remembered; a person, and the next session, want the pattern and not the log.
@@ -42,6 +43,8 @@ pub struct Session {
     pub advised: bool,
     /// Whether it was opened by a reboot that no reading has shown to be worth it yet.
     pub unproven: bool,
+    /// Why it cannot go on, in the agent's own judgement.
+    pub spent: Option<Spent>,
     /// Tool calls so far.
     pub tool_calls: u32,
     /// The pattern of the reboot rules that its words matched.

@@ -59,6 +59,8 @@ pub struct LoopRunner {
     policy: Policy,
     /// Words of the agent that call for a reboot.
     patterns: Vec<Regex>,
+    /// The version that the agent told last.
+    agent_version: Option<String>,
     state: State,
     clock: Clock,
     journal: Journal,

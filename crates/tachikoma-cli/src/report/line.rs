@@ -239,8 +239,8 @@ fn context_line(context: &Context, redline_tokens: Option<u64>) -> String {
     };
     let redline = redline_tokens.map(|tokens| format!("; redline at {tokens}"));
     format!(
-        "context {:.0}% ({} of {} tokens{guess}{})",
-        context.percent(),
+        "context {}% ({} of {} tokens{guess}{})",
+        context.percent_rounded_down(),
         context.tokens,
         context.window,
         redline.unwrap_or_default()

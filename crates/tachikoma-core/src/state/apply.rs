@@ -113,6 +113,7 @@ impl State {
                     Some(agent) => {
                         work.pid = agent.pid;
                         work.launched = Some(time);
+                        work.reused = true;
                     }
                     None => self.launching(*generation),
                 }
@@ -185,7 +186,9 @@ impl State {
                 claimed,
                 pattern,
                 cost_microusd,
+                spent,
             } => {
+                self.session.spent = *spent;
                 self.stats.cost_microusd = self.stats.cost_microusd.saturating_add(*cost_microusd);
                 if pattern.is_some() {
                     self.session.pattern.clone_from(pattern);

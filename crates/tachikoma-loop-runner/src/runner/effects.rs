@@ -16,7 +16,7 @@ use crate::process::{Spawn, SpawnSubject, input, lines, output};
 use crate::prompt;
 use crate::session::process::LiveLaunch;
 use crate::session::pump::Pump;
-use crate::session::talk::Talk;
+use crate::session::talk::{Talk, Unheard};
 use crate::session::transcript::Transcript;
 use crate::store::{StoreError, check_dir, make_dir};
 
@@ -100,7 +100,7 @@ impl LoopRunner {
             return;
         };
         if let Some(launch) = self.launch_of(generation)
-            && launch.say(line).is_err()
+            && launch.say(line) == Err(Unheard::Busy)
         {
             let warning = "the agent does not read what is said to it".to_owned();
             self.queue.push_back(Input::Trouble { warning });

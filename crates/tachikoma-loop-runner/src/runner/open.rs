@@ -149,6 +149,7 @@ impl LoopRunner {
             agent,
             policy,
             patterns,
+            agent_version: None,
             state,
             clock,
             journal,

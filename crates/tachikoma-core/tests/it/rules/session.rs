@@ -408,3 +408,22 @@ fn a_redline_above_the_agents_own_refusal_is_said_and_lowered() {
     play.named("one").hush().reading(10, 200_000);
     insta::assert_snapshot!(play.told(), @"0.0 measured 10: ContextMeasured(0.005%), Warned(context_redline_percent = 92 lies above the point at which the agent takes no prompt any more (87.0 % of 200000 tokens): sessions are replaced there; choose a smaller value)");
 }
+
+#[test]
+fn a_process_that_is_gone_before_it_hears_its_prompt_is_replaced_and_no_failure() {
+    let mut play = Play::up(session());
+    play.named("one").resulted(true).hush().exited(0).launched();
+    // Once it has said something, or is a fresh one, its end is a failure.
+    play.exited(1).sleep().launched().resulted(true);
+    play.output().exited(2);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: AgentExited(exit 0), IterationStarted(2 attempt 2) ! launch in one
+    0.0 launched: AgentLaunched(77)
+    0.0 exited 1: IterationFailed(2: the agent ended with exit 1 and without a final result; streak 1), WaitStarted(backoff 1s)
+    1.0 wake: IterationStarted(3 attempt 1) ! launch in one
+    1.0 launched: AgentLaunched(77)
+    1.0 resulted true: TurnResulted(true), IterationCompleted(3 succeeded), IterationStarted(4 attempt 1) ! prompt
+    1.0 output: OutputSeen
+    1.0 exited 2: IterationFailed(4: the agent ended with exit 2 and without a final result; streak 1), WaitStarted(backoff 1s)
+    ");
+}
