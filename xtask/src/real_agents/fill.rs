@@ -114,7 +114,8 @@ fn fill(ground: &Ground, reboots: u32) -> String {
     assert_eq!(of_type(&events, "reboot_verified").len(), completed);
     assert_eq!(only(&events, "completed")["outcome"]["kind"], "done");
     let asked = model.asked_for(Kind::Main);
-    expect_no_prompt_beyond(&asked);
+    expect_no_prompt_beyond(&events);
+    expect_full(&asked);
     let skipped = completed - of_type(&events, "hand_off_requested").len();
     assert!(
         0 < skipped && skipped < completed,
@@ -126,22 +127,37 @@ fn fill(ground: &Ground, reboots: u32) -> String {
     format!("{completed} reboots, {skipped} of them beyond the hard limit, {steps} steps")
 }
 
-/// No prompt goes into a conversation whose last answer was at the hard limit. Those that go on after a tool are the
-/// agent's own.
-fn expect_no_prompt_beyond(asked: &[Asked]) {
-    let mut last: BTreeMap<&Option<String>, (u64, usize)> = BTreeMap::new();
-    for asked in asked {
-        let tokens = asked.usage.map_or(0, |usage| usage.context());
-        let before = last.insert(&asked.session, (tokens, asked.prompts));
-        if let Some((before, prompts)) = before
-            && asked.prompts > prompts
-        {
-            assert!(before < HARD_LIMIT, "prompted at {before}: {asked:?}");
+/// Nothing is prompted, neither an iteration nor a hand-off, in a session whose last reading was at the hard limit. The
+/// model would not see it: the agent refuses first.
+#[track_caller]
+fn expect_no_prompt_beyond(events: &[Value]) {
+    let mut last = 0;
+    for event in events {
+        match event["type"].as_str().unwrap_or_default() {
+            "session_started" => last = 0,
+            "context_measured" => last = event["context"]["tokens"].as_u64().unwrap_or_default(),
+            kind @ ("iteration_started" | "hand_off_requested") => {
+                assert!(last < HARD_LIMIT, "{kind} at {last} tokens");
+            }
+            _ => {}
         }
     }
-    let fullest = last.values().map(|(tokens, _)| *tokens);
-    let full = fullest.filter(|tokens| *tokens >= REDLINE).count();
-    assert_eq!(full + 1, last.len(), "all but the last were full");
+}
+
+/// Every session but the last was replaced because it was full.
+#[track_caller]
+fn expect_full(asked: &[Asked]) {
+    let mut fullest: BTreeMap<&Option<String>, u64> = BTreeMap::new();
+    for asked in asked {
+        let tokens = asked.usage.map_or(0, |usage| usage.context());
+        let most = fullest.entry(&asked.session).or_default();
+        *most = tokens.max(*most);
+    }
+    let full = fullest
+        .values()
+        .filter(|tokens| **tokens >= REDLINE)
+        .count();
+    assert_eq!(full + 1, fullest.len(), "all but the last were full");
 }
 
 /// The same work in one session without a limit.

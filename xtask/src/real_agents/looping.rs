@@ -3,9 +3,9 @@
 use std::process::Command;
 
 use serde_json::Value;
-use tachikoma_testkit::{Asked, Ended, Kind, ScriptedModel, Talk, Usage, await_until};
+use tachikoma_testkit::{Ended, ScriptedModel, Talk, await_until};
 
-use super::ground::{Ground, MODEL};
+use super::ground::{Ground, MODEL, expect_sent, usages};
 
 /// The exit code of a loop that met its limit.
 pub const LIMIT_REACHED: i32 = 3;
@@ -213,25 +213,12 @@ pub fn pids(events: &[Value]) -> Vec<u64> {
 /// each, but for those that were cut.
 #[track_caller]
 pub fn expect_readings(events: &[Value], model: &ScriptedModel) {
-    let sent = model.asked_for(Kind::Main);
-    let sent: Vec<Usage> = sent
+    let readings: Vec<u64> = of_type(events, "context_measured")
         .iter()
-        .filter_map(|asked: &Asked| asked.usage)
+        .filter_map(|event| event["context"]["tokens"].as_u64())
         .collect();
-    let mut at = 0;
-    let mut whole = 0;
-    for event in of_type(events, "context_measured") {
-        let tokens = event["context"]["tokens"].as_u64().unwrap_or_default();
-        let known = sent.iter().skip(at).position(|usage| {
-            tokens == usage.context()
-                || tokens == usage.context() - usage.output + usage.output.min(1)
-        });
-        let Some(skipped) = known else {
-            panic!("{tokens} tokens were read, and not sent after answer {at} of {sent:?}");
-        };
-        at += skipped;
-        whole += usize::from(tokens == sent[at].context());
-    }
+    let sent = usages(model);
+    let whole = expect_sent(&readings, &sent);
     let is_cut = |event: &&Value| {
         let kind = event["type"].as_str();
         matches!(

@@ -62,10 +62,9 @@ fn it_says_nothing_at_all() {
     iteration 1 failed after [DURATION]: first_output_timeout ran out: the agent said nothing at all
     waits [DURATION] because of the failure
     iteration 2 (session 1)
-    | one
-    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
+      | one
     iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
+    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
@@ -87,14 +86,12 @@ fn it_falls_silent() {
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
     ending the agent: interrupt
-    context 4% (9004 of 200000 tokens; 160996 left to the redline at 170000)
     iteration 1 failed after [DURATION]: silence_timeout ran out: the agent fell silent
     waits [DURATION] because of the failure
     iteration 2 (session 1)
-    | two
-    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
+      | two
     iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
+    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
@@ -114,12 +111,11 @@ fn it_writes_garbage() {
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
-    | warning: this is not JSON {
-    | ��� nor is this text
-    | one
-    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
+      | warning: this is not JSON {
+      | ��� nor is this text
+      | one
     iteration 1 succeeded after [DURATION]
-    completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION] of work, $0.0028)
+    completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION] of work)
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
@@ -172,15 +168,13 @@ fn it_dies_in_the_middle_of_a_turn() {
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
-    | panic: the beans are out
-    context 4% (9004 of 200000 tokens; 160996 left to the redline at 170000)
+      | panic: the beans are out
     iteration 1 failed after [DURATION]: the agent ended with exit 7 and without a final result; its last words: panic: the beans are out
     waits [DURATION] because of the failure
     iteration 2 (session 1)
-    | two
-    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
+      | two
     iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
+    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
@@ -257,16 +251,14 @@ fn it_dies_between_two_prompts() {
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
-    | one
-    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
+      | one
     iteration 1 succeeded after [DURATION]
     waits [DURATION] before the next iteration
     the agent's process ended between two turns with exit 0
     iteration 2 (session 1)
-    | two
-    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
+      | two
     iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work, $0.0056)
+    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
@@ -319,7 +311,7 @@ fn a_reboot_that_leads_into_the_same_conversation_is_for_nothing() {
     let ran = claude(&scratch).run(run("9"));
     assert_snapshot!(trouble(&ran), @"
     exit: 1
-    error: 2 reboots in a row changed nothing (the agent went on in the same conversation): look whether one of the agent's arguments names a conversation (3 iterations, 2 handed over, 1 interrupted, 2 reboots, [DURATION] of work, $0.1542)
+    error: 2 reboots in a row changed nothing (the agent went on in the same conversation): look whether one of the agent's arguments names a conversation (3 iterations, 2 handed over, 1 interrupted, 2 reboots, [DURATION] of work)
     hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
     ");
     let outcomes = outline(&scratch).0;
@@ -351,21 +343,20 @@ fn a_fresh_session_that_cannot_be_opened_leaves_the_old_one() {
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
     a reboot is due: context at 85%
-    context 85% (171010 of 200000 tokens; over the redline at 170000)
+    context 85% (171010 of 200000 tokens)
     ending the agent: interrupt
     iteration 1 handed over after [DURATION]
     the old session is asked for its hand-off
-    | Half done.
+      | Half done.
     hand-off written, 10 bytes
     the agent's process ended between two turns with exit 0
     the agent's process ended between two turns with signal 9
     the reboot failed, the old session goes on: the fresh session did not answer in time
     a reboot is pending: context at 85%; it may happen in [DURATION]
     iteration 2 (session 1)
-    | on we go
-    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
+      | on we go
     iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 handed over, [DURATION] of work, $0.0542)
+    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 handed over, [DURATION] of work)
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
