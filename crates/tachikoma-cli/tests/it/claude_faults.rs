@@ -63,8 +63,9 @@ fn it_says_nothing_at_all() {
     waits [DURATION] because of the failure
     iteration 2 (session 1)
       | one
+    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
     iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
+    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
@@ -86,12 +87,14 @@ fn it_falls_silent() {
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
     ending the agent: interrupt
+    context 4% (9004 of 200000 tokens; 160996 left to the redline at 170000)
     iteration 1 failed after [DURATION]: silence_timeout ran out: the agent fell silent
     waits [DURATION] because of the failure
     iteration 2 (session 1)
       | two
+    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
     iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
+    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
@@ -114,8 +117,9 @@ fn it_writes_garbage() {
       | warning: this is not JSON {
       | ��� nor is this text
       | one
+    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
     iteration 1 succeeded after [DURATION]
-    completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION] of work)
+    completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION] of work, $0.0028)
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
@@ -169,12 +173,14 @@ fn it_dies_in_the_middle_of_a_turn() {
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
       | panic: the beans are out
+    context 4% (9004 of 200000 tokens; 160996 left to the redline at 170000)
     iteration 1 failed after [DURATION]: the agent ended with exit 7 and without a final result; its last words: panic: the beans are out
     waits [DURATION] because of the failure
     iteration 2 (session 1)
       | two
+    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
     iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
+    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
@@ -252,13 +258,15 @@ fn it_dies_between_two_prompts() {
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
       | one
+    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
     iteration 1 succeeded after [DURATION]
     waits [DURATION] before the next iteration
     the agent's process ended between two turns with exit 0
     iteration 2 (session 1)
       | two
+    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
     iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
+    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work, $0.0056)
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
@@ -311,7 +319,7 @@ fn a_reboot_that_leads_into_the_same_conversation_is_for_nothing() {
     let ran = claude(&scratch).run(run("9"));
     assert_snapshot!(trouble(&ran), @"
     exit: 1
-    error: 2 reboots in a row changed nothing (the agent went on in the same conversation): look whether one of the agent's arguments names a conversation (3 iterations, 2 handed over, 1 interrupted, 2 reboots, [DURATION] of work)
+    error: 2 reboots in a row changed nothing (the agent went on in the same conversation): look whether one of the agent's arguments names a conversation (3 iterations, 2 handed over, 1 interrupted, 2 reboots, [DURATION] of work, $0.1542)
     hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
     ");
     let outcomes = outline(&scratch).0;
@@ -343,7 +351,7 @@ fn a_fresh_session_that_cannot_be_opened_leaves_the_old_one() {
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
     a reboot is due: context at 85%
-    context 85% (171010 of 200000 tokens)
+    context 85% (171010 of 200000 tokens; over the redline at 170000)
     ending the agent: interrupt
     iteration 1 handed over after [DURATION]
     the old session is asked for its hand-off
@@ -355,8 +363,9 @@ fn a_fresh_session_that_cannot_be_opened_leaves_the_old_one() {
     a reboot is pending: context at 85%; it may happen in [DURATION]
     iteration 2 (session 1)
       | on we go
+    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
     iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 handed over, [DURATION] of work)
+    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 handed over, [DURATION] of work, $0.0542)
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");

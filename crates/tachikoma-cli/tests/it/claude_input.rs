@@ -150,7 +150,7 @@ fn its_conversation_is_gone() {
     assert_snapshot!(trouble(&ran), @"
     exit: 3
     iteration 2 failed after [DURATION]: the agent reported that its turn failed: No conversation found with session ID: [ID]
-    completed: the limit of 3 iterations is reached (3 iterations, 2 succeeded, 1 failed, [DURATION] of work)
+    completed: the limit of 3 iterations is reached (3 iterations, 2 succeeded, 1 failed, [DURATION] of work, $0.0056)
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
     let named = events(&scratch, "session_named");

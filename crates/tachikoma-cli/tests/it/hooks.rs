@@ -1,11 +1,12 @@
 //! Commands before and after a reboot: what they are told, what their end means, and that nothing of them is left.
 
+use std::path::PathBuf;
+
 use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tachikoma_testkit::{Live, Scenario, Scratch, Turn, Usage, await_until, mask, processes_with};
 
-use crate::claude_support::fake_agent;
 use crate::live_support::{await_nobody, children, seconds};
 use crate::support::{BUSY, CLAIMS, SOON, await_events, events, run, status, tachikoma};
 
@@ -340,6 +341,14 @@ fn hooks_of_other_moments_say_that_they_are_not_built() {
         "{notes:?}"
     );
     assert!(!scratch.path().join("ended").exists());
+}
+
+/// The fake agent, which `cargo test` builds beside the tests.
+fn fake_agent() -> PathBuf {
+    let binary = PathBuf::from(env!("CARGO_BIN_EXE_tachikoma"));
+    let path = binary.with_file_name("examples").join("fake-agent");
+    assert!(path.exists(), "{} is built by `cargo test`", path.display());
+    path
 }
 
 /// Runs the fake agent as `claude`, over the redline in its first turn, until it claims completion.
