@@ -368,6 +368,16 @@ impl fmt::Display for Timeout {
     }
 }
 
+/// Why a conversation cannot go on, in the agent's own judgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spent {
+    /// Nothing more goes into its context.
+    Full,
+    /// It is not there any more.
+    Lost,
+}
+
 /// Why a session is replaced by a fresh one, as planned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -377,6 +387,8 @@ pub enum RebootReason {
         /// The measured fill, rounded down.
         percent: u8,
     },
+    /// The agent refused a request because nothing more goes into its context, whatever its last reading was.
+    Refused,
     /// The agent got worse.
     Degradation {
         /// What was seen.
@@ -415,6 +427,7 @@ impl fmt::Display for RebootReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Redline { percent } => write!(f, "context at {percent}%"),
+            Self::Refused => f.write_str("the agent takes no more into its context"),
             Self::Degradation { details } => write!(f, "the agent got worse: {details}"),
             Self::IterationLimit { count } => write!(f, "{count} iterations in this session"),
             Self::DurationLimit { seconds } => write!(f, "the session is {seconds} s old"),

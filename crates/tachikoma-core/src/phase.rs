@@ -168,6 +168,9 @@ pub struct Work {
     pub pid: Option<u32>,
     /// When it was up.
     pub launched: Option<Timestamp>,
+    /// Whether that process was up before, and only got another prompt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reused: bool,
     /// When the agent was last known to do something.
     pub active: Timestamp,
     /// Whether it has written anything yet.

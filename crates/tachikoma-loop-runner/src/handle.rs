@@ -56,6 +56,10 @@ pub(crate) enum Request {
         value: serde_json::Value,
         reply: oneshot::Sender<Answer>,
     },
+    Note {
+        text: String,
+        reply: oneshot::Sender<Answer>,
+    },
     /// A hook that is to run from the next reboot on.
     Register {
         point: HookPoint,
@@ -101,6 +105,14 @@ impl LoopHandle {
     /// The runner is gone.
     pub async fn set(&self, key: String, value: serde_json::Value) -> Result<Answer, Gone> {
         self.ask(|reply| Request::Set { key, value, reply }).await
+    }
+
+    /// Leaves a note for the sessions to come. Otherwise like [`LoopHandle::command`].
+    ///
+    /// # Errors
+    /// The runner is gone.
+    pub async fn note(&self, text: String) -> Result<Answer, Gone> {
+        self.ask(|reply| Request::Note { text, reply }).await
     }
 
     async fn ask(

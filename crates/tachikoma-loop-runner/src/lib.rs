@@ -21,6 +21,7 @@ pub mod session;
 pub mod settings;
 pub mod store;
 mod task;
+pub mod worktree;
 
 pub use config::LoopConfig;
 pub use error::chain;

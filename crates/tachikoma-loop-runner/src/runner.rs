@@ -3,6 +3,7 @@
 
 mod effects;
 mod failure;
+mod handoff;
 mod heal;
 mod hooks;
 mod news;
@@ -36,6 +37,7 @@ use crate::session::process::{LaunchNews, LiveLaunch};
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
 use crate::store::temporary::TemporaryStore;
+use crate::worktree;
 
 use news::left_behind;
 use upkeep::{Task, Upkeep};
@@ -59,6 +61,8 @@ pub struct LoopRunner {
     policy: Policy,
     /// Words of the agent that call for a reboot.
     patterns: Vec<Regex>,
+    /// The version that the agent told last.
+    agent_version: Option<String>,
     state: State,
     clock: Clock,
     journal: Journal,
@@ -97,6 +101,8 @@ pub struct LoopRunner {
     suspended: Option<std::time::Instant>,
     /// What is done beside the loop.
     upkeep: Upkeep,
+    /// The hand-off of the session, once it was given.
+    given: Option<handoff::Given>,
 }
 
 impl LoopRunner {
@@ -194,6 +200,11 @@ impl LoopRunner {
     }
 
     async fn start(&mut self) -> Result<(), Cut> {
+        // Asked while the guard starts; of a loop that goes on it is known.
+        let start_commit = self.state.started_at.is_none().then(|| {
+            let dir = self.config.working_dir.clone();
+            tokio::task::spawn_blocking(move || worktree::head(&dir))
+        });
         self.start_guard().map_err(RunError::Guard)?;
         let since = self.clock.now();
         let containment = self
@@ -211,7 +222,10 @@ impl LoopRunner {
         if let Some(warning) = left_behind(&std::mem::take(&mut self.leftovers)) {
             self.take(Input::Trouble { warning }).await?;
         }
-        let launch = self.config.launch.clone();
+        let mut launch = self.config.launch.clone();
+        if let Some(asked) = start_commit {
+            launch.start_commit = asked.await.unwrap_or_default();
+        }
         self.take(Input::Start { launch, runner }).await
     }
 

@@ -2,11 +2,9 @@
 
 use tachikoma_core::{Problem, Timestamp};
 
+use super::hint;
 use super::limit::resets_at;
 use crate::{FailureClass, TurnResult, ZoneOffset};
-
-/// What the agent says of a conversation that it does not have.
-const UNKNOWN_CONVERSATION: &str = "No conversation found";
 
 /// What it says of a conversation that another process has.
 const CONVERSATION_IN_USE: &str = "already in use";
@@ -17,26 +15,20 @@ pub(crate) fn of_result(
     now: Timestamp,
     seconds_east: ZoneOffset,
 ) -> Option<Problem> {
-    let permanent = |advice: &str| {
-        Some(Problem::Permanent {
-            advice: advice.to_owned(),
-        })
-    };
-    match result.failure? {
+    let failure = result.failure?;
+    match failure {
         FailureClass::UsageLimit => Some(Problem::Limited {
             until: result
                 .limit_resets_at
                 .or_else(|| resets_at(&result.text, now, seconds_east)),
         }),
         FailureClass::Overloaded => Some(Problem::Limited { until: None }),
-        FailureClass::PromptTooLong => Some(Problem::Poisoned),
-        FailureClass::Authentication => permanent(
-            "log in with `claude` and `/login`, or give it a key (ANTHROPIC_API_KEY, or [agents.claude] env)",
-        ),
-        FailureClass::Billing => permanent("the account needs credit"),
-        FailureClass::Model => {
-            permanent("name another model in [agents.claude] model, or leave it to the agent")
+        FailureClass::Authentication | FailureClass::Billing | FailureClass::Model => {
+            let advice = hint(failure).unwrap_or_default().to_owned();
+            Some(Problem::Permanent { advice })
         }
+        // What is spent is told apart from what is broken.
+        FailureClass::PromptTooLong | FailureClass::Lost => None,
         FailureClass::Other => of_words(&result.text),
         FailureClass::Unreachable
         | FailureClass::Refused
@@ -47,8 +39,9 @@ pub(crate) fn of_result(
 
 /// Returns what the last words of a process that ended without a result mean for the loop.
 pub(crate) fn of_words(words: &str) -> Option<Problem> {
-    let broken = words.contains(UNKNOWN_CONVERSATION) || words.contains(CONVERSATION_IN_USE);
-    broken.then_some(Problem::Poisoned)
+    words
+        .contains(CONVERSATION_IN_USE)
+        .then_some(Problem::Poisoned)
 }
 
 #[cfg(test)]
@@ -86,16 +79,8 @@ mod tests {
                 "API Error: 529 · resets 4am",
                 Some(Problem::Limited { until: None }),
             ),
-            (
-                FailureClass::PromptTooLong,
-                "Prompt is too long",
-                Some(Problem::Poisoned),
-            ),
-            (
-                FailureClass::Other,
-                "No conversation found with session ID: x",
-                Some(Problem::Poisoned),
-            ),
+            (FailureClass::PromptTooLong, "Prompt is too long", None),
+            (FailureClass::Lost, "No conversation found", None),
             (FailureClass::Other, "hm", None),
             (FailureClass::Unreachable, "Connection refused", None),
             (FailureClass::Refused, "flagged", None),

@@ -2,7 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
 mod agents;
+mod claude_fault_support;
+mod claude_faults;
+mod claude_handoff;
+mod claude_input;
 mod claude_launch;
+mod claude_limits;
+mod claude_looking;
+mod claude_support;
 mod config;
 mod demo;
 mod errors_control;

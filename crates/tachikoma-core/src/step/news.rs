@@ -1,10 +1,11 @@
 //! News about the agent, in whatever phase it comes.
 
 use super::Turn;
+use super::reading::TOO_LONG;
 use crate::event::LoopEvent;
 use crate::exit::{Exit, Leftover};
 use crate::input::{News, TurnEnd};
-use crate::outcome::{Failure, Problem};
+use crate::outcome::{Failure, Problem, Spent};
 use crate::phase::{Phase, Work};
 use crate::policy::timeout;
 
@@ -73,6 +74,11 @@ impl Turn<'_> {
                 last_words,
                 problem,
             } => {
+                if work.reused && !work.spoke && work.result.is_none() && work.ending.is_none() {
+                    // It was gone before it heard the prompt.
+                    self.agent_exited(exit, leftovers);
+                    return self.launch_again();
+                }
                 self.leftovers(leftovers);
                 let failure = self.failure(work, exit, last_words, problem);
                 self.process_ended(work, exit, claimed, failure);
@@ -146,7 +152,12 @@ impl Turn<'_> {
             claimed: end.claimed,
             pattern: end.pattern,
             cost_microusd: end.cost_microusd,
+            spent: end.spent,
         });
+        if end.spent == Some(Spent::Full) && self.state.session.unproven {
+            let futile = "the agent takes not even its first prompt, which is too long";
+            self.verified(100, Some(futile.to_owned()), TOO_LONG);
+        }
         if self.policy.agent.persistent {
             self.turn_ended();
         }

@@ -11,7 +11,6 @@ use crate::id::SessionNo;
 use crate::input::News;
 use crate::outcome::{RebootReason, Stop};
 use crate::phase::{HookPoint, HookResult, Phase, Reboot, RebootStage, Wait};
-use crate::policy::context::{Level, level};
 
 /// What is kept of a session's own words; with notes, files and failures they have to fit into the hand-off.
 const WORDS_BYTES_MAX: usize = 16 << 10;
@@ -41,11 +40,7 @@ impl Turn<'_> {
     fn ask_hand_off(&mut self) {
         let rules = &self.policy.reboot;
         let up = self.state.agent.filter(|agent| agent.pid.is_some());
-        let room = self
-            .state
-            .session
-            .context
-            .is_none_or(|context| level(self.policy, &context) < Level::Hard);
+        let room = !self.takes_no_prompt();
         let knows_something = self.state.session.iterations > 0;
         let broken = self
             .reboot()

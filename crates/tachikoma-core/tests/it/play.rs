@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tachikoma_core::{
     Context, Exit, Generation, HookPoint, HookResult, Input, Launch, LoopCommand, LoopId, News,
-    Policy, Problem, Record, Runner, State, Step, Ticket, Timestamp, TurnEnd, Urgency, step,
+    Policy, Problem, Record, Runner, Spent, State, Step, Ticket, Timestamp, TurnEnd, Urgency, step,
 };
 
 use crate::words;
@@ -181,6 +181,15 @@ impl Play {
             ..TurnEnd::default()
         };
         self.news(&format!("resulted {success}"), News::Resulted(end))
+    }
+
+    /// The turn fails because the conversation cannot go on.
+    pub fn spent(&mut self, spent: Spent) -> &mut Self {
+        let end = TurnEnd {
+            spent: Some(spent),
+            ..TurnEnd::default()
+        };
+        self.news("spent", News::Resulted(end))
     }
 
     pub fn exited(&mut self, code: i32) -> &mut Self {

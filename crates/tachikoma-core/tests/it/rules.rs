@@ -6,6 +6,7 @@ mod limits;
 mod pause;
 mod reboot;
 mod session;
+mod spent;
 mod stop;
 mod timeout;
 

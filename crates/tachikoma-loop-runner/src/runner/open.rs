@@ -22,7 +22,7 @@ use crate::store::journal::Journal;
 use crate::store::lock::{Holder, LockError, WorkLock};
 use crate::store::recover::{self, Loss, Source};
 use crate::store::temporary::{self, TemporaryStore};
-use crate::store::{StoreError, archive, check_dir, loops, snapshot, whole};
+use crate::store::{StoreError, archive, check_dir, checkpoints, loops, snapshot, whole};
 
 /// What was found in the working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,6 +149,7 @@ impl LoopRunner {
             agent,
             policy,
             patterns,
+            agent_version: None,
             state,
             clock,
             journal,
@@ -175,6 +176,7 @@ impl LoopRunner {
             deaf: false,
             suspended: None,
             upkeep: Upkeep::default(),
+            given: None,
         })
     }
 }
@@ -307,6 +309,10 @@ fn open_journal(
             }),
         };
         if let Some(found) = found {
+            checkpoints::forget_after(
+                &loops::dir(&config.working_dir, state.loop_id),
+                state.session.number,
+            );
             let clock = Clock::starting_after(state.time);
             return Ok(Opened {
                 journal,

@@ -11,7 +11,11 @@ impl LoopRunner {
     pub(super) fn request(&mut self, request: Request) -> Option<Input> {
         match request {
             // Whoever asked does not wait any more.
-            Request::Command { reply, .. } | Request::Set { reply, .. } if reply.is_closed() => {
+            Request::Command { reply, .. }
+            | Request::Set { reply, .. }
+            | Request::Note { reply, .. }
+                if reply.is_closed() =>
+            {
                 None
             }
             Request::Command { command, reply } => {
@@ -21,6 +25,10 @@ impl LoopRunner {
             Request::Set { key, value, reply } => {
                 let ticket = self.ticket(reply);
                 Some(Input::Set { ticket, key, value })
+            }
+            Request::Note { text, reply } => {
+                let ticket = self.ticket(reply);
+                Some(Input::Note { ticket, text })
             }
             Request::Register { point, hook, reply } => {
                 // Whoever asked may have gone: then the hook stays all the same.

@@ -108,7 +108,7 @@ impl LoopRunner {
     fn request_without_room(&mut self, request: Request) -> Result<Option<Input>, Cut> {
         let (command, reply) = match request {
             Request::Command { command, reply } => (Some(command), reply),
-            Request::Set { reply, .. } => (None, reply),
+            Request::Set { reply, .. } | Request::Note { reply, .. } => (None, reply),
             Request::Register { .. } | Request::Suspend { .. } | Request::Continue => {
                 return Ok(self.request(request));
             }

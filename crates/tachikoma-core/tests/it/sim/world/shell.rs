@@ -109,7 +109,9 @@ impl World {
                 let limited = match reboot.stage {
                     // Between two records of one step.
                     RebootStage::Begun => false,
-                    RebootStage::Opening { .. } => limits.renew > Duration::ZERO,
+                    RebootStage::Opening { .. } => {
+                        limits.renew > Duration::ZERO || limits.first_output > Duration::ZERO
+                    }
                     RebootStage::HandOff { .. }
                     | RebootStage::Hooks { .. }
                     | RebootStage::Closing { .. } => true,
