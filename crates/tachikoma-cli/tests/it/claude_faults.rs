@@ -59,7 +59,7 @@ fn it_says_nothing_at_all() {
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
     ending the agent: interrupt
-    iteration 1 failed after [DURATION]: first_output_timeout ran out: the agent said nothing at all
+    iteration 1 failed after [DURATION]: first_output_timeout ran out: the agent said nothing at all (last seen: nothing at all)
     waits [DURATION] because of the failure
     iteration 2 (session 1)
       | one
@@ -88,7 +88,7 @@ fn it_falls_silent() {
     iteration 1 (session 1)
     ending the agent: interrupt
     context 4% (9004 of 200000 tokens; 160996 left to the redline at 170000)
-    iteration 1 failed after [DURATION]: silence_timeout ran out: the agent fell silent
+    iteration 1 failed after [DURATION]: silence_timeout ran out: the agent fell silent (last seen: an answer, [DURATION] ago)
     waits [DURATION] because of the failure
     iteration 2 (session 1)
       | two

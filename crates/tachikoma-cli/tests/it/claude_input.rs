@@ -61,8 +61,9 @@ fn it_is_not_logged_in() {
     let (scratch, ran) = replayed("66-not-logged-in.jsonl");
     assert_snapshot!(trouble(&ran), @"
     exit: 1
-    iteration 1 failed after [DURATION]: the agent reported that its turn failed: Not logged in · Please run /login; log in by `claude` and `/login`, or set ANTHROPIC_API_KEY
-    error: 1 iterations failed in a row (max_consecutive_failures = 1); the last one: the agent reported that its turn failed: Not logged in · Please run /login; log in by `claude` and `/login`, or set ANTHROPIC_API_KEY (1 iteration, 1 failed, [DURATION] of work)
+    iteration 1 failed after [DURATION]: the agent reported that its turn failed: Not logged in · Please run /login
+    stopping: the agent reported that its turn failed: Not logged in · Please run /login; log in by `claude` and `/login`, or set ANTHROPIC_API_KEY
+    error: the agent reported that its turn failed: Not logged in · Please run /login; log in by `claude` and `/login`, or set ANTHROPIC_API_KEY (1 iteration, 1 failed, [DURATION] of work)
     hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
     ");
     expect_intact(&scratch);
@@ -73,8 +74,9 @@ fn its_model_does_not_exist() {
     let (scratch, ran) = replayed("26-404-model.jsonl");
     assert_snapshot!(trouble(&ran), @"
     exit: 1
-    iteration 1 failed after [DURATION]: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.; name another one by `model` in `[agents.claude]`
-    error: 1 iterations failed in a row (max_consecutive_failures = 1); the last one: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.; name another one by `model` in `[agents.claude]` (1 iteration, 1 failed, [DURATION] of work)
+    iteration 1 failed after [DURATION]: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.
+    stopping: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.; name another one by `model` in `[agents.claude]`
+    error: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.; name another one by `model` in `[agents.claude]` (1 iteration, 1 failed, [DURATION] of work)
     hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
     ");
     expect_intact(&scratch);

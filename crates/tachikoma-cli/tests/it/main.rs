@@ -10,6 +10,7 @@ mod claude_launch;
 mod claude_limits;
 mod claude_looking;
 mod claude_support;
+mod claude_usage;
 mod config;
 mod demo;
 mod errors_control;

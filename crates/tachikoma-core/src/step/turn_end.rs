@@ -51,7 +51,7 @@ impl Turn<'_> {
             Some(Cause::Skip) => IterationOutcome::Skipped,
             Some(Cause::Interrupt) => IterationOutcome::Interrupted,
             Some(Cause::Timeout { timeout }) => {
-                let last_seen = Some(last_seen(work, self.now));
+                let last_seen = last_seen(work, self.now);
                 let failure = Failure::TimedOut { timeout, last_seen };
                 return self.iteration_failed(work, failure, exit.is_none());
             }
@@ -89,11 +89,11 @@ fn limited(failure: &Failure) -> Option<(String, Option<Timestamp>)> {
     }
 }
 
-/// Says what an agent was last seen doing.
-fn last_seen(work: &Work, now: Timestamp) -> String {
+/// Says what an agent was last seen doing, if it was seen at all.
+fn last_seen(work: &Work, now: Timestamp) -> Option<String> {
     let ago = |time: Timestamp| now.since(time).as_secs();
     let oldest = work.tools.values().min_by_key(|tool| tool.since);
-    match oldest {
+    Some(match oldest {
         Some(tool) if tool.summary.is_empty() => {
             format!("tool {} for {} s", tool.name, ago(tool.since))
         }
@@ -105,6 +105,6 @@ fn last_seen(work: &Work, now: Timestamp) -> String {
         ),
         None if work.answering => format!("an answer, {} s ago", ago(work.active)),
         None if work.spoke => format!("output, {} s ago", ago(work.active)),
-        None => "nothing at all".to_owned(),
-    }
+        None => return None,
+    })
 }

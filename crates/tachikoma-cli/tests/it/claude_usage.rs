@@ -1,0 +1,94 @@
+//! Usage limits of Claude Code: waited for to their end, over the death of a runner too, and no failure.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tachikoma_testkit::fake_agent::REPLAY_VAR;
+use tachikoma_testkit::{Scenario, Scratch, Turn, await_until};
+
+use crate::claude_fault_support::{claude, run, with_scenario};
+use crate::support::{SOON, await_events, events, status};
+
+/// When the limit is lifted, in seconds since the epoch, in the recording.
+const RECORDED: &str = "1794715833";
+
+fn now_seconds() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.expect("after 1970").as_secs()
+}
+
+/// What the real one printed: a limit that is lifted so many seconds from now, then a turn that goes well.
+fn limited(seconds: u64) -> (Scratch, PathBuf, u64) {
+    let scratch = with_scenario(&Scenario::of([Turn::text("one")]));
+    let corpus =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../tachikoma-agents/tests/corpus/claude");
+    let read = |name: &str| fs::read_to_string(corpus.join(name)).expect("it is recorded");
+    let lifted = now_seconds() + seconds;
+    let limit = read("82-usage-limit-rejected.jsonl").replace(RECORDED, &lifted.to_string());
+    let replay = scratch.path().join("../replay.jsonl");
+    fs::write(&replay, limit + &read("01-simple-text.jsonl")).expect("it can be written");
+    (scratch, replay, lifted)
+}
+
+fn millis(record: &Value) -> u64 {
+    let time: jiff::Timestamp = record["time"]
+        .as_str()
+        .expect("a time")
+        .parse()
+        .expect("RFC 3339");
+    u64::try_from(time.as_millisecond()).expect("after 1970")
+}
+
+/// One call before the limit is lifted, one within two seconds after it, and neither success nor failure in between.
+#[test]
+fn one_call_before_the_limit_is_lifted_and_one_after_it() {
+    let (scratch, replay, lifted) = limited(3);
+    let ran = claude(&scratch).env(REPLAY_VAR, &replay).run(run("1"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let printed = claude(&scratch).run(["events", "--json"]).stdout;
+    let begun: Vec<Value> = printed
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a record"))
+        .filter(|record: &Value| record["event"]["type"] == "iteration_started")
+        .collect();
+    let attempts: Vec<_> = begun
+        .iter()
+        .map(|r| r["event"]["attempt"].clone())
+        .collect();
+    assert_eq!(attempts, [1, 2], "{}", ran.snapshot());
+    let late = millis(&begun[1]) - lifted * 1000;
+    assert!(late < 2000, "{late} ms after the limit was lifted");
+    let waits = events(&scratch, "wait_started");
+    assert_eq!(waits[0]["wait"]["reason"], "usage_limit");
+    assert_eq!(events(&scratch, "iteration_failed"), Vec::<Value>::new());
+    assert_eq!(events(&scratch, "iteration_limited").len(), 1);
+    assert_eq!(status(&scratch)["stats"]["iterations"], 1);
+}
+
+#[test]
+fn the_wait_goes_on_over_the_death_of_the_runner_and_can_be_cut_short() {
+    let (scratch, replay, _) = limited(3600);
+    let mut live = claude(&scratch).env(REPLAY_VAR, &replay).spawn(run("1"));
+    await_events(&scratch, "wait_started", 1);
+    let waiting = status(&scratch)["waiting"].clone();
+    assert_eq!(waiting["reason"], "usage_limit");
+    live.signal(Signal::KILL);
+    live.wait(SOON);
+    let again = claude(&scratch).spawn(run("1"));
+    await_until("the wait to go on", SOON, || {
+        status(&scratch)["waiting"] == waiting
+    });
+    let text = claude(&scratch).run(["status"]).snapshot();
+    assert!(text.contains(" here)"), "local time: {text}");
+    let skipped = claude(&scratch).run(["skip"]);
+    assert!(
+        skipped.stdout.contains("skips the wait"),
+        "{}",
+        skipped.snapshot()
+    );
+    assert_eq!(again.wait(Duration::from_secs(60)).code(), Some(3));
+    assert_eq!(events(&scratch, "iteration_limited").len(), 1);
+}
