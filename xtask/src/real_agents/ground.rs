@@ -1,5 +1,6 @@
 //! Where one check happens: scratch directories, the agent with an environment of its own, and readers of what it says.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -136,6 +137,25 @@ impl Ground {
     /// Waits for so many lines of a type.
     pub fn await_lines(&self, talk: &Talk, kind: &str, count: usize) {
         talk.await_lines(kind, count, self.patience);
+    }
+
+    /// Waits until the agent has written a tool call down: it keeps its conversation with a delay, and what is not kept
+    /// when it is killed is not there to be taken up.
+    pub fn await_kept_call(&self) {
+        let projects = self.scratch.home().join("claude/projects");
+        let kept = || {
+            let Ok(projects) = fs::read_dir(&projects) else {
+                return false;
+            };
+            let files = projects
+                .flatten()
+                .flat_map(|project| fs::read_dir(project.path()));
+            let mut texts = files.flatten().flatten().map(|file| fs::read(file.path()));
+            texts.any(|text| {
+                text.is_ok_and(|text| String::from_utf8_lossy(&text).contains("\"tool_use\""))
+            })
+        };
+        await_until("the call to be kept", self.patience, kept);
     }
 
     /// Waits for a file of the work tree.

@@ -41,6 +41,7 @@ pub fn resume_after_kill(ground: &Ground) -> String {
     let mut talk = ground.talk(&model, &[]);
     talk.prompt("work");
     ground.await_file("started");
+    ground.await_kept_call();
     talk.signal(rustix::process::Signal::KILL);
     let killed = talk.end(ground.patience);
     assert_eq!((killed.code, killed.results().len()), (None, 0));
