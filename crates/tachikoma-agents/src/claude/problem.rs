@@ -27,10 +27,11 @@ pub(crate) fn of_result(
             let advice = hint(failure).unwrap_or_default().to_owned();
             Some(Problem::Permanent { advice })
         }
-        // What is spent is told apart from what is broken.
-        FailureClass::PromptTooLong | FailureClass::Lost => None,
         FailureClass::Other => of_words(&result.text),
-        FailureClass::Unreachable
+        // A conversation that is full or lost is told by itself.
+        FailureClass::PromptTooLong
+        | FailureClass::Lost
+        | FailureClass::Unreachable
         | FailureClass::Refused
         | FailureClass::Interrupted
         | FailureClass::OwnLimit => None,
