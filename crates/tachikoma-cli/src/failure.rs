@@ -83,6 +83,9 @@ impl From<StoreError> for Failure {
                     "make room; `tachikoma run` goes on when there is some".to_owned()
                 }
                 ErrorKind::ReadOnlyFilesystem => "that file system is mounted read-only".to_owned(),
+                ErrorKind::NotFound => {
+                    "it is gone; `tachikoma run` goes on with what is left of the loop".to_owned()
+                }
                 // A journal, a snapshot: `.ralph` itself is in order.
                 _ if path.extension().is_some() => {
                     format!("look at {}: it must be a file of your own, on a disk that can be read", path.display())

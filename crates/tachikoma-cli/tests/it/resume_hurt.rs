@@ -44,6 +44,8 @@ fn check_goes_on_from_snapshot(hurt: impl Fn(&Scratch)) -> String {
     hurt(&scratch);
     let ran = tachikoma(&scratch).run(["state", "verify"]);
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    let wrong = "there is no record left";
+    assert!(ran.stdout.contains(wrong), "{}", ran.snapshot());
     assert_eq!(status(&scratch)["loop_id"], before["loop_id"]);
     let told = told(&scratch, &ONE_MORE);
     let after = status(&scratch);
@@ -68,6 +70,9 @@ fn an_empty_journal_is_made_up_for_by_the_snapshot() {
 fn deleted_loops_are_made_up_for_by_the_snapshot() {
     let told = check_goes_on_from_snapshot(|scratch| {
         fs::remove_dir_all(scratch.path().join(".ralph/loops")).expect("it is ours");
+        let ran = tachikoma(scratch).run(["events"]);
+        let hint = "hint: it is gone; `tachikoma run` goes on with what is left of the loop";
+        assert!(ran.stderr.contains(hint), "{}", ran.snapshot());
     });
     assert_snapshot!(told, @"
     exit: 3

@@ -23,7 +23,12 @@ fn every_flipped_bit_is_noticed_with_a_snapshot_and_without() {
             std::fs::remove_file(place.snapshot()).unwrap();
         }
         let whole = std::fs::read(place.journal()).unwrap();
-        for at in 0..whole.len() {
+        // All of the last line, and a sample of the others: the soak goes through all of them.
+        let last_line = whole[..whole.len() - 1]
+            .iter()
+            .rposition(|byte| *byte == b'\n');
+        let last_line = last_line.unwrap();
+        for at in (0..last_line).step_by(5).chain(last_line..whole.len()) {
             let mut damaged = whole.clone();
             damaged[at] ^= 1 << (at % 8);
             std::fs::write(place.journal(), &damaged).unwrap();
