@@ -75,13 +75,23 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let what = chain(&error);
         match error {
-            StoreError::Io { source, .. } => Self::new(what).hint(match source.kind() {
-                ErrorKind::PermissionDenied => "look at owner and mode there: it must be your own",
-                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                    "make room; `tachikoma run` goes on when there is some"
+            StoreError::Io { source, path, .. } => Self::new(what).hint(match source.kind() {
+                ErrorKind::PermissionDenied => {
+                    "look at owner and mode there: it must be your own".to_owned()
                 }
-                ErrorKind::ReadOnlyFilesystem => "that file system is mounted read-only",
-                _ => "`.ralph` must be a directory of your own: move away what is in its place",
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                    "make room; `tachikoma run` goes on when there is some".to_owned()
+                }
+                ErrorKind::ReadOnlyFilesystem => "that file system is mounted read-only".to_owned(),
+                ErrorKind::NotFound => {
+                    "it is gone; `tachikoma run` goes on with what is left of the loop".to_owned()
+                }
+                // A journal, a snapshot: `.ralph` itself is in order.
+                _ if path.extension().is_some() => {
+                    format!("look at {}: it must be a file of your own, on a disk that can be read", path.display())
+                }
+                _ => "`.ralph` must be a directory of your own: move away what is in its place"
+                    .to_owned(),
             }),
             StoreError::Sync { .. } => Self::new(what)
                 .hint("look at the disk: after a failed sync nobody knows what is on it"),

@@ -171,7 +171,10 @@ impl Place {
             .filter(|root| root.is_dir());
         let is_kept = unkept.is_none();
         let root = unkept.unwrap_or_else(|| working_dir.clone());
-        let found = loops::current(&root)?;
+        let found = loops::current(
+            &root,
+            &self.premises_to_look_at(&working_dir, &root).snapshot,
+        )?;
         Ok(found.map(|loop_id| Current {
             loop_id,
             dir: loops::dir(&root, loop_id),

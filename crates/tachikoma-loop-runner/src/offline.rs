@@ -61,17 +61,9 @@ pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, 
     let (_lock, loop_id) = hold(premises).await?;
     let dir = loops::dir(&premises.working_dir, loop_id);
     let found = recover::read(&dir, &premises.snapshot, loop_id, Loss::Refuse)?;
-    let troubles = found.troubles.clone();
-    let (mut journal, mut state) = found.open(&dir, &premises.working_dir)?;
+    let taken = found.open(&dir, &premises.working_dir)?;
+    let (mut journal, mut state) = (taken.journal, taken.state);
     let mut clock = Clock::starting_after(state.time);
-    for warning in troubles {
-        record(
-            &mut journal,
-            &mut state,
-            &mut clock,
-            Input::Trouble { warning },
-        )?;
-    }
     let ticket = Ticket(1);
     let input = Input::Set { ticket, key, value };
     let effects = record(&mut journal, &mut state, &mut clock, input)?;
@@ -127,7 +119,7 @@ pub async fn purge(premises: &Premises) -> Result<Purged, OfflineError> {
 async fn hold(premises: &Premises) -> Result<(WorkLock, LoopId), OfflineError> {
     let working_dir = &premises.working_dir;
     let lock = WorkLock::acquire(working_dir).await?;
-    let current = loops::current(working_dir)?;
+    let current = loops::current(working_dir, &premises.snapshot)?;
     let loop_id = current.ok_or_else(|| OfflineError::NoLoop(working_dir.clone()))?;
     Ok((lock, loop_id))
 }

@@ -91,8 +91,8 @@ pub struct LoopRunner {
     unsaved: Option<tokio::time::Instant>,
     /// The snapshot as this runner last wrote it.
     saved: Option<save::Saved>,
-    /// What was wrong with what was found, to be recorded before anything else.
-    troubles: Vec<String>,
+    /// What was recorded of what was wrong with what was found, to be published before anything else.
+    warned: Vec<Record>,
     /// What an earlier runner left behind and was ended, to be recorded before anything else.
     leftovers: Vec<Leftover>,
     /// Whether it was said that the control socket cannot be made anew.
@@ -216,8 +216,8 @@ impl LoopRunner {
             since,
             containment,
         };
-        for warning in std::mem::take(&mut self.troubles) {
-            self.take(Input::Trouble { warning }).await?;
+        for record in std::mem::take(&mut self.warned) {
+            self.publish(record);
         }
         if let Some(warning) = left_behind(&std::mem::take(&mut self.leftovers)) {
             self.take(Input::Trouble { warning }).await?;

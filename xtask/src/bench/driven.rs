@@ -9,6 +9,8 @@ use tachikoma_loop_runner::chain;
 use tachikoma_loop_runner::store::journal::Journal;
 use tachikoma_loop_runner::store::{StoreError, loops};
 
+const SNAPSHOT: &str = ".ralph/state.json";
+
 /// What the agent of a quiet loop takes to start, and then to end.
 const MOMENT: Duration = Duration::from_millis(3);
 
@@ -30,7 +32,8 @@ pub type Write<'a> = &'a mut dyn FnMut(&mut Journal, &Step) -> Result<(), StoreE
 impl Driven {
     /// Takes up the loop of a working directory, which nobody runs, and starts its next iteration.
     pub fn take_up(working_dir: &Path) -> Result<Self, String> {
-        let loop_id = loops::current(working_dir).map_err(|error| chain(&error))?;
+        let snapshot = working_dir.join(SNAPSHOT);
+        let loop_id = loops::current(working_dir, &snapshot).map_err(|error| chain(&error))?;
         let loop_id = loop_id.ok_or("there is no loop to take up")?;
         let dir = loops::dir(working_dir, loop_id);
         let (journal, state) = Journal::open(&dir).map_err(|error| chain(&error))?;

@@ -27,14 +27,14 @@ impl Books {
     /// Reads the books of the current loop, if there is one, and checks them against themselves.
     pub fn read(working_dir: &Path) -> Result<Option<Self>, String> {
         let text = |error| tachikoma_loop_runner::chain(&error);
-        let Some(loop_id) = loops::current(working_dir).map_err(text)? else {
+        let snapshot = working_dir.join(SNAPSHOT);
+        let Some(loop_id) = loops::current(working_dir, &snapshot).map_err(text)? else {
             return Ok(None);
         };
         let dir = loops::dir(working_dir, loop_id);
         let mut records = Vec::new();
         journal::read_records(&dir, Seq::default(), |record| records.push(record)).map_err(text)?;
         let state = journal::read_state(&dir).map_err(text)?;
-        let snapshot = working_dir.join(SNAPSHOT);
         let found = recover::read(&dir, &snapshot, loop_id, Loss::Refuse).map_err(text)?;
         if found.state != state {
             return Err(format!(

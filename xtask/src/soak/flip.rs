@@ -2,10 +2,14 @@
 
 use std::fmt;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use tachikoma_core::State;
-use tachikoma_loop_runner::store::{journal, snapshot};
+use tachikoma_loop_runner::chain;
+use tachikoma_loop_runner::store::recover::{self, Loss};
+use tachikoma_loop_runner::store::snapshot::{self, Durability, Snapshot};
+use tachikoma_loop_runner::store::{compressed, journal};
 use tempfile::TempDir;
 
 use super::audit::SNAPSHOT;
@@ -25,42 +29,122 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     }
     let journal = fs::read(victim.journal()?).map_err(text)?;
     let records = journal.iter().filter(|byte| **byte == b'\n').count();
-    let torn = damage_journal(&journal, rounds)?;
+    let found = damage_journals(&journal, rounds)?;
     let snapshot = damage_snapshot(&victim.ground().path().join(SNAPSHOT))?;
     Ok(format!(
-        "{rounds} damages to a journal of {records} records in {} KiB, all found but {torn} that only tear its last line; \
-         each of the {snapshot} bytes of a snapshot changed, taken away and preceded by another, all found",
+        "{rounds} damages to a journal of {records} records in {} KiB, plain and closed, with a snapshot and without: {found} \
+         refused, and the state whole in all others; each of the {snapshot} bytes of a snapshot changed, taken away and \
+         preceded by another, all found",
         journal.len() / 1024
     ))
 }
 
-/// Damages a journal in random places, and returns how often only its last line was torn: that is what a runner
-/// leaves that dies while it writes, and the record was never acknowledged.
-fn damage_journal(whole: &[u8], rounds: u32) -> Result<u32, String> {
-    let scratch = TempDir::new().map_err(text)?;
-    let read = |bytes: &[u8]| -> Result<State, String> {
-        fs::write(scratch.path().join("journal-0001.jsonl"), bytes).map_err(text)?;
-        journal::read_state(scratch.path()).map_err(|error| tachikoma_loop_runner::chain(&error))
-    };
-    let untouched = read(whole).map_err(|error| format!("without damage: {error}"))?;
-    let mut dice = Dice::shaken();
-    let mut torn = 0;
-    for _ in 0..rounds {
-        let damage = Damage::random(whole, &mut dice);
-        let Ok(state) = read(&damage.done_to(whole)) else {
-            continue;
+/// A journal to be damaged, and what a resumption finds in it without damage.
+struct Case {
+    name: &'static str,
+    scratch: TempDir,
+    /// The segment that is damaged.
+    segment: PathBuf,
+    whole: Vec<u8>,
+    state: State,
+}
+
+impl Case {
+    /// Makes a loop of that journal: with a snapshot from the middle of it or without, and closed or not.
+    fn new(
+        name: &'static str,
+        journal: &[u8],
+        has_snapshot: bool,
+        is_closed: bool,
+    ) -> Result<Self, String> {
+        let scratch = TempDir::new().map_err(text)?;
+        let mut segment = scratch.path().join("journal-0001.jsonl");
+        if has_snapshot {
+            let lines: Vec<&[u8]> = journal.split_inclusive(|byte| *byte == b'\n').collect();
+            fs::write(&segment, lines[..lines.len() / 2].concat()).map_err(text)?;
+            let half = read_state(scratch.path())?;
+            Snapshot::of(&half, scratch.path(), half.time)
+                .write(&scratch.path().join("state.json"), Durability::Lazy)
+                .map_err(|error| chain(&error))?;
+        }
+        fs::write(&segment, journal).map_err(text)?;
+        let state = read_state(scratch.path())?;
+        if is_closed {
+            compressed::replace(&segment, &AtomicBool::new(false)).map_err(text)?;
+            segment.set_extension("jsonl.zst");
+            // Its maker died before it could write the first record: all of the closed one is read.
+            fs::write(scratch.path().join("journal-0002.jsonl"), "").map_err(text)?;
+        }
+        let whole = fs::read(&segment).map_err(text)?;
+        let case = Self {
+            name,
+            scratch,
+            segment,
+            whole,
+            state,
         };
-        let tears_last_line = damage.at + 1 >= whole.len();
-        if !tears_last_line {
-            return Err(format!("not found: {damage}"));
+        match case.resume() {
+            Ok(found) if found == case.state => Ok(case),
+            Ok(_) => Err(format!("{name}: another state is found without damage")),
+            Err(error) => Err(format!("{name}: without damage: {error}")),
         }
-        // Something behind the end is cut off; without its end, the last record is.
-        if state.seq > untouched.seq || state.seq.next() < untouched.seq {
-            return Err(format!("more than the last record is lost: {damage}"));
-        }
-        torn += 1;
     }
-    Ok(torn)
+
+    /// What a run, `status` and `state` find.
+    fn resume(&self) -> Result<State, String> {
+        let dir = self.scratch.path();
+        let snapshot = dir.join("state.json");
+        recover::read(dir, &snapshot, self.state.loop_id, Loss::Refuse)
+            .map(|found| found.state)
+            .map_err(|error| chain(&error))
+    }
+
+    /// Returns whether a damage is refused. If not, nothing may be lost by it.
+    fn refuses(&self, damage: &Damage) -> Result<bool, String> {
+        fs::write(&self.segment, damage.done_to(&self.whole)).map_err(text)?;
+        match self.resume() {
+            Err(_) => Ok(true),
+            Ok(found) if found == self.state => Ok(false),
+            Ok(_) => Err(format!("{}: not found: {damage}", self.name)),
+        }
+    }
+}
+
+fn read_state(dir: &Path) -> Result<State, String> {
+    journal::read_state(dir).map_err(|error| chain(&error))
+}
+
+/// Damages journals in random places, and returns how often that was refused.
+fn damage_journals(journal: &[u8], rounds: u32) -> Result<u32, String> {
+    let cases = [
+        Case::new("alone", journal, false, false)?,
+        Case::new("with a snapshot", journal, true, false)?,
+        Case::new("closed", journal, false, true)?,
+        Case::new("closed, with a snapshot", journal, true, true)?,
+    ];
+    let mut dice = Dice::shaken();
+    let mut refused = 0;
+    for round in 0..rounds as usize {
+        let case = &cases[round % cases.len()];
+        let damage = Damage::random(&case.whole, &mut dice);
+        refused += u32::from(case.refuses(&damage)?);
+    }
+    // The last bytes are what a runner leaves that dies while it writes: all that can be done to them.
+    for case in &cases {
+        let last = case.whole.len() - 1;
+        for byte in 0..=u8::MAX {
+            let other = case.whole[last].wrapping_add(byte.max(1));
+            for (at, kind) in [
+                (last, Kind::Changed(other)),
+                (last, Kind::Added(byte)),
+                (last + 1, Kind::Added(byte)),
+                (last, Kind::Missing),
+            ] {
+                case.refuses(&Damage { at, kind })?;
+            }
+        }
+    }
+    Ok(refused)
 }
 
 /// Damages each byte of a snapshot in turn, and returns how many there are.

@@ -217,11 +217,11 @@ fn working_dir(place: &Place, configured: &Path) -> Result<PathBuf, Failure> {
 
 /// Returns the launch of the loop that would go on.
 fn recorded(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Launch>, Failure> {
-    let Some(loop_id) = loops::current(working_dir)? else {
+    let snapshot = place.snapshot_path(working_dir);
+    let Some(loop_id) = loops::current(working_dir, &snapshot)? else {
         return Ok(None);
     };
     let dir = loops::dir(working_dir, loop_id);
-    let snapshot = place.snapshot_path(working_dir);
     let read = |loss| recover::read(&dir, &snapshot, loop_id, loss).map(|found| found.state);
     let state = read(loss).map_err(|error| refused(error, || read(Loss::Accept).ok()))?;
     let goes_on = state.started_at.is_some() && state.outcome() != Some(&Outcome::Done);

@@ -28,6 +28,7 @@ mod outcomes;
 mod outcomes_status;
 mod resume;
 mod resume_answers;
+mod resume_hurt;
 mod retention;
 mod state;
 mod state_change;

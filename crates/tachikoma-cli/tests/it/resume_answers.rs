@@ -92,7 +92,7 @@ fn a_snapshot_that_is_damaged_is_fallen_back_from() {
     resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
     note: `iteration_delay` is "0s" now; it was the default
     note: `max_iterations` is 2 now; it was 1
-    warning: falling back to the journal: snapshot [DIR]/.ralph/state.json is damaged: its checksum does not match; nothing is lost, and the file is kept in .ralph/quarantine/
+    warning: falling back to the journal: snapshot [DIR]/.ralph/state.json is damaged: its checksum does not match; the journal is whole up to record 7, and what is there is kept in .ralph/quarantine/
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     "#);
     let after = status(&scratch);
@@ -139,7 +139,7 @@ fn a_journal_that_ends_before_the_snapshot_is_fallen_back_from() {
     resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
     note: `iteration_delay` is "0s" now; it was the default
     note: `max_iterations` is 2 now; it was 1
-    warning: falling back to the snapshot: the journal ends before record 7, at which the snapshot stands; the state is whole
+    warning: falling back to the snapshot: the journal ends at record 6, and the snapshot stands at record 7; what came behind that, if anything did, is lost
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     "#);
     assert_eq!(status(&scratch)["iteration"], 2);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use regex::Regex;
 use tachikoma_agents::Turn;
-use tachikoma_core::{LoopId, Outcome, State, Status, Ticket, Timestamp};
+use tachikoma_core::{LoopId, Outcome, Record, State, Status, Ticket, Timestamp};
 
 use super::LoopRunner;
 use super::effects::{find_program, search_path};
@@ -20,7 +20,7 @@ use crate::process::orphans;
 use crate::prompt::{self, PromptError};
 use crate::store::journal::Journal;
 use crate::store::lock::{Holder, LockError, WorkLock};
-use crate::store::recover::{self, Loss, Source};
+use crate::store::recover::{self, Loss, Source, Taken};
 use crate::store::temporary::{self, TemporaryStore};
 use crate::store::{StoreError, archive, check_dir, checkpoints, loops, snapshot, whole};
 
@@ -50,7 +50,7 @@ pub struct Basis {
     pub source: Option<Source>,
     /// How many records of the journal were read for it.
     pub records: u64,
-    /// What could not be used, and what that costs. It is recorded as warnings when the loop runs.
+    /// What could not be used, and what that costs. It is recorded as warnings already.
     pub troubles: Vec<String>,
 }
 
@@ -109,10 +109,11 @@ impl LoopRunner {
             mut clock,
             found,
             basis,
+            warned,
             before,
             temporary,
         } = if config.settings.state.enabled {
-            let current = loops::current(&config.working_dir)?;
+            let current = loops::current(&config.working_dir, &config.snapshot_path())?;
             check_dirs(&config, current)?;
             open_journal(&config, current, leftovers.len())?
         } else {
@@ -120,13 +121,14 @@ impl LoopRunner {
         };
         let (handle, ends) = handle::channel(Status::of(&state, true));
         let bound = Server::bind(&config.runtime_dir, state.loop_id, handle.clone());
-        if bound.is_err() && found == Found::Nothing {
-            Journal::discard(&loops::dir(
-                &config.store_root(state.loop_id),
-                state.loop_id,
-            ));
-        }
-        let control = bound?;
+        // What never ran must not stand in the way of the loop before it.
+        let discard = || {
+            if found == Found::Nothing {
+                let root = config.store_root(state.loop_id);
+                Journal::discard(&loops::dir(&root, state.loop_id));
+            }
+        };
+        let control = bound.inspect_err(|_| discard())?;
         let holder = Holder {
             pid: std::process::id(),
             since: clock.now(),
@@ -134,12 +136,9 @@ impl LoopRunner {
             socket: control.path().to_owned(),
         };
         lock.sign(&holder)
+            .inspect_err(|_| discard())
             .map_err(StoreError::io("write", Path::new(".ralph/lock")))?;
-        let made_way = make_way(&config, &found, before);
-        if made_way.is_err() {
-            Journal::discard(&loops::dir(&config.working_dir, state.loop_id));
-        }
-        let saved = made_way?;
+        let saved = make_way(&config, &found, before, state.loop_id).inspect_err(|_| discard())?;
         let policy = config.policy(&agent);
         let patterns = &config.settings.reboot.triggers.on_patterns;
         // Each was checked with the settings.
@@ -166,7 +165,7 @@ impl LoopRunner {
             tickets: std::collections::HashMap::new(),
             last_ticket: Ticket(0),
             unwritten: false,
-            troubles: basis.troubles.clone(),
+            warned,
             basis,
             temporary: temporary.map(Arc::new),
             leftovers,
@@ -232,6 +231,8 @@ struct Opened {
     clock: Clock,
     found: Found,
     basis: Basis,
+    /// What was recorded of the troubles on the way.
+    warned: Vec<Record>,
     /// The loop that was the current one.
     before: Option<LoopId>,
     temporary: Option<TemporaryStore>,
@@ -242,6 +243,7 @@ fn make_way(
     config: &LoopConfig,
     found: &Found,
     before: Option<LoopId>,
+    loop_id: LoopId,
 ) -> Result<Option<Saved>, StoreError> {
     // One that is not kept touches nothing that is.
     if !config.settings.state.enabled {
@@ -251,8 +253,9 @@ fn make_way(
     if *found == Found::Nothing {
         archive::make_way(&config.working_dir, before, &path)?;
     }
+    archive::archive_others(&config.working_dir, loop_id, &path)?;
     whole::remove_remains(&path);
-    Ok(Saved::found(&path))
+    Ok(Saved::found(&path, loop_id))
 }
 
 /// Begins a loop that is not kept: whatever else is in the working directory stays as it is.
@@ -268,6 +271,7 @@ fn begin_temporary(config: &LoopConfig) -> Result<Opened, OpenError> {
         clock,
         found: Found::Nothing,
         basis: Basis::default(),
+        warned: Vec::new(),
         before: None,
         temporary: Some(temporary),
     })
@@ -297,7 +301,12 @@ fn open_journal(
         },
         Some(_) | None => None,
     };
-    if let Some((journal, state)) = before {
+    if let Some(taken) = before {
+        let Taken {
+            journal,
+            state,
+            warned,
+        } = taken;
         let found = match state.outcome() {
             Some(Outcome::Done) => None,
             Some(outcome) => Some(Found::Ended {
@@ -320,6 +329,7 @@ fn open_journal(
                 clock,
                 found,
                 basis,
+                warned,
                 before: current,
                 temporary: None,
             });
@@ -339,7 +349,9 @@ fn open_journal(
         state,
         clock,
         found: Found::Nothing,
-        basis,
+        // What was wrong with the old loop is recorded there, and no concern of this one.
+        basis: Basis::default(),
+        warned: Vec::new(),
         before: current,
         temporary: None,
     })

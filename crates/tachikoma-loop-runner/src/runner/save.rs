@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tachikoma_core::{Input, LoopEvent, Phase, Record, Repair, Seq};
+use tachikoma_core::{Input, LoopEvent, LoopId, Phase, Record, Repair, Seq};
 
 use super::{LoopRunner, RunError};
 use crate::clock;
@@ -89,10 +89,10 @@ impl Saved {
     }
 
     /// What a runner finds.
-    pub(super) fn found(path: &Path) -> Option<Self> {
+    pub(super) fn found(path: &Path, loop_id: LoopId) -> Option<Self> {
         let mark = FileMark::of(path)?;
         let found = snapshot::read(path).ok().flatten()?;
-        Some(Self::new(mark, found.seq))
+        (found.loop_id == loop_id).then(|| Self::new(mark, found.seq))
     }
 }
 
@@ -160,7 +160,7 @@ impl LoopRunner {
             return true;
         }
         // It may have been touched, or copied there and back.
-        let same = Saved::found(&path).filter(|found| found.seq == saved.seq);
+        let same = Saved::found(&path, self.state.loop_id).filter(|found| found.seq == saved.seq);
         same.map(|found| *saved = found).is_some()
     }
 

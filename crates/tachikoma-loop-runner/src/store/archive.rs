@@ -9,7 +9,7 @@ use super::quarantine::quarantine;
 use super::recover::{self, Loss};
 use super::snapshot::{self, Durability, Snapshot};
 use super::whole::write_whole;
-use super::{StoreError, is_missing, loops, sync_dir};
+use super::{StoreError, is_missing, loops, make_dir, sync_dir};
 
 /// The snapshot of a loop that is archived, in the loop's own directory. Empty if nobody could say any more what was in it.
 /// Whoever moves it back to where snapshots are kept makes the loop the current one again.
@@ -31,15 +31,60 @@ pub fn archive(working_dir: &Path, loop_id: LoopId, snapshot: &Path) -> Result<(
         Ok(Some(found)) if found.loop_id == loop_id => {
             std::fs::read(snapshot).map_err(StoreError::io("read", snapshot))?
         }
-        Ok(Some(_) | None) => of_journal(working_dir, &dir, snapshot, loop_id),
+        Ok(None) => of_journal(working_dir, &dir, snapshot, loop_id),
+        Ok(Some(other)) => {
+            set_aside(working_dir, snapshot, other.loop_id)?;
+            of_journal(working_dir, &dir, snapshot, loop_id)
+        }
         Err(error) => {
             put_away(working_dir, snapshot, error)?;
             of_journal(working_dir, &dir, snapshot, loop_id)
         }
     };
     // The one step that archives it.
+    make_dir(&dir)?;
     write_whole(&dir.join(ARCHIVED), &bytes, Durability::Synced)?;
     remove(snapshot)
+}
+
+/// Keeps the snapshot of a loop that is not the one at hand: it archives its loop, unless that is gone or archived already.
+///
+/// # Errors
+/// It cannot be moved; it is then where it was.
+pub(super) fn set_aside(
+    working_dir: &Path,
+    snapshot: &Path,
+    loop_id: LoopId,
+) -> Result<(), StoreError> {
+    let dir = loops::dir(working_dir, loop_id);
+    let bytes = std::fs::read(snapshot).map_err(StoreError::io("read", snapshot))?;
+    let archived = dir.join(ARCHIVED);
+    if dir.is_dir() && !is_archived(&dir) {
+        write_whole(&archived, &bytes, Durability::Synced)?;
+    } else if std::fs::read(&archived).ok() != Some(bytes) {
+        return quarantine(working_dir, snapshot).map(drop);
+    }
+    remove(snapshot)
+}
+
+/// Archives every loop but `current`: a runner may have died between beginning that one and archiving the one before it,
+/// which would come back one day.
+///
+/// # Errors
+/// The loops cannot be listed, or one cannot be archived.
+pub(crate) fn archive_others(
+    working_dir: &Path,
+    current: LoopId,
+    snapshot: &Path,
+) -> Result<(), StoreError> {
+    for (_, loop_id) in loops::unarchived(working_dir)? {
+        if loop_id != current {
+            let dir = loops::dir(working_dir, loop_id);
+            let bytes = of_journal(working_dir, &dir, snapshot, loop_id);
+            write_whole(&dir.join(ARCHIVED), &bytes, Durability::Synced)?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes room for the snapshot of a new loop: the loop before it is archived, and what nobody can read is kept.
@@ -56,7 +101,8 @@ pub(crate) fn make_way(
     }
     match snapshot::read(snapshot) {
         Err(error) => put_away(working_dir, snapshot, error),
-        Ok(_) => Ok(()),
+        Ok(Some(found)) => set_aside(working_dir, snapshot, found.loop_id),
+        Ok(None) => Ok(()),
     }
 }
 

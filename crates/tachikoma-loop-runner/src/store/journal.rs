@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopEvent, LoopId, Record, State, Timestamp};
 
-use super::{StoreError, make_dir, migrate, private, sync_dir};
+use super::recover::{self, Loss};
+use super::{StoreError, compressed, make_dir, migrate, private, sync_dir};
 
 mod read;
 pub(crate) mod segment;
@@ -14,9 +15,9 @@ pub(crate) mod segment;
 mod heal;
 
 pub use heal::{Healed, Wound};
-use read::replay;
 pub(super) use read::{
-    begun, decode, decode_as, first_record, format_of, newer, segments, seq_of, take_in,
+    Remainder, SPOILT, begun, decode, decode_as, first_record, format_of, is_whole, newer, none_in,
+    remainder, segments, seq_of, take_in,
 };
 pub use read::{read_records, read_state};
 
@@ -90,21 +91,17 @@ impl Journal {
         let _ = std::fs::remove_dir(dir);
     }
 
-    /// Opens the journal in `dir` and replays it.
+    /// Opens the journal in `dir` as a runner does that finds no snapshot.
     ///
     /// # Errors
     /// It cannot be read, is damaged, or is newer than this version.
     pub fn open(dir: &Path) -> Result<(Self, State), StoreError> {
-        let replayed = replay(dir)?;
-        let mut journal = Self::at(dir, replayed.path, replayed.segment, replayed.len)?;
-        let mut state = replayed.state;
-        let now = state.time;
-        if journal.len == 0 {
-            journal.begin_segment(&mut state, now, false)?;
-        } else if replayed.format < FORMAT {
-            journal.next_segment(&mut state, now)?;
-        }
-        Ok((journal, state))
+        let mut newest_first = segments(dir)?.into_iter().rev();
+        let first = newest_first.find_map(|(_, path)| first_record(migrate::JOURNAL, &path));
+        let loop_id = first.ok_or_else(|| none_in(dir))?.loop_id;
+        let found = recover::read(dir, &dir.join("no snapshot"), loop_id, Loss::Refuse)?;
+        let taken = found.open(dir, working_dir_of(dir))?;
+        Ok((taken.journal, taken.state))
     }
 
     /// Opens a segment of which `len` bytes are whole records, and cuts off what follows them.
@@ -114,6 +111,10 @@ impl Journal {
         segment: u32,
         len: u64,
     ) -> Result<Self, StoreError> {
+        if compressed::is_compressed(&path) {
+            let source = std::io::Error::other("it is closed, and never written again");
+            return Err(StoreError::io("append to", &path)(source));
+        }
         let file = private()
             .read(true)
             .append(true)
@@ -133,6 +134,15 @@ impl Journal {
         };
         journal.cut_tail()?;
         Ok(journal)
+    }
+
+    /// Ends the last line, whose record is whole.
+    pub(super) fn end_line(&mut self) -> Result<(), StoreError> {
+        self.file
+            .write_all(b"\n")
+            .map_err(StoreError::io("write", &self.path))?;
+        self.len += 1;
+        Ok(())
     }
 
     /// Begins a segment whose maker died between making it and its first record.
@@ -299,6 +309,11 @@ fn way_to(dir: &Path) -> Vec<PathBuf> {
         .take(ABOVE_JOURNAL)
         .map(Path::to_owned)
         .collect()
+}
+
+/// Returns the working directory above a loop's own.
+fn working_dir_of(dir: &Path) -> &Path {
+    dir.ancestors().nth(ABOVE_JOURNAL - 1).unwrap_or(dir)
 }
 
 /// Returns the file name of a segment.

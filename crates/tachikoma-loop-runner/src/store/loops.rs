@@ -3,10 +3,10 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use tachikoma_core::LoopId;
+use tachikoma_core::{LoopId, Timestamp};
 
 use super::journal::segment;
-use super::{RALPH_DIR, StoreError, archive, journal, lock, whole};
+use super::{RALPH_DIR, StoreError, archive, journal, lock, snapshot, whole};
 
 /// Returns the directory of a loop.
 #[must_use]
@@ -33,19 +33,33 @@ pub(super) fn exact_id(name: &str) -> Option<LoopId> {
 /// Finds the current loop of a working directory: the one that was begun last and is not archived. A loop's clock goes on after that of
 /// the loop before it, so "last" does not depend on the wall clock.
 ///
-/// A loop whose journal is damaged or newer than this version is found as well: passing over it would begin another
-/// one in its place.
+/// A loop whose journal is damaged or newer than this version is found as well, and so is one of which only the snapshot
+/// is left: passing over it would begin another one in its place.
 ///
 /// # Errors
 /// The loops cannot be listed.
-pub fn current(working_dir: &Path) -> Result<Option<LoopId>, StoreError> {
+pub fn current(working_dir: &Path, snapshot: &Path) -> Result<Option<LoopId>, StoreError> {
+    let mut found = unarchived(working_dir)?;
+    // One that cannot be read names nobody; whoever needs it says so.
+    if let Ok(Some(saved)) = snapshot::read(snapshot)
+        && !found.iter().any(|(_, loop_id)| *loop_id == saved.loop_id)
+        && !archive::is_archived(&dir(working_dir, saved.loop_id))
+    {
+        let begun = saved.state.started_at.unwrap_or(saved.state.time);
+        found.push((begun, saved.loop_id));
+    }
+    Ok(found.into_iter().max().map(|(_, loop_id)| loop_id))
+}
+
+/// Lists the loops that have a journal and are not archived, with the time of their first record.
+pub(super) fn unarchived(working_dir: &Path) -> Result<Vec<(Timestamp, LoopId)>, StoreError> {
     let loops = all(working_dir);
     let entries = match std::fs::read_dir(&loops) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(StoreError::io("list", &loops)(error)),
     };
-    let mut latest = None;
+    let mut found = Vec::new();
     for entry in entries {
         let entry = entry.map_err(StoreError::io("list", &loops))?;
         let name = entry.file_name();
@@ -56,18 +70,23 @@ pub fn current(working_dir: &Path) -> Result<Option<LoopId>, StoreError> {
             continue;
         }
         if let Some(begun) = journal::begun(&entry.path())? {
-            latest = latest.max(Some((begun, loop_id)));
+            found.push((begun, loop_id));
         }
     }
-    Ok(latest.map(|(_, loop_id)| loop_id))
+    Ok(found)
 }
 
-/// Finds the working directory for a path: the nearest one upward that has a `.ralph/` with loops, or a runner whose loop is
-/// not kept.
+/// Finds the working directory for a path: the nearest one upward that has a `.ralph/` with loops or at least a snapshot, or a
+/// runner whose loop is not kept.
 #[must_use]
 pub fn working_dir_of(path: &Path) -> Option<PathBuf> {
     path.ancestors()
-        .find(|dir| is_ours(&dir.join(RALPH_DIR).join("loops")) || lock::is_held(dir))
+        .find(|dir| {
+            let ralph = dir.join(RALPH_DIR);
+            is_ours(&ralph.join("loops"))
+                || matches!(snapshot::read(&ralph.join("state.json")), Ok(Some(_)))
+                || lock::is_held(dir)
+        })
         .map(Path::to_owned)
 }
 

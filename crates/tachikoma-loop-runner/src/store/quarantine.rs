@@ -1,10 +1,10 @@
 //! Where things go that stand in the way and that nobody can vouch for: nothing is overwritten because it could not
 //! be read.
 
-use std::io;
+use std::io::{self, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use super::{RALPH_DIR, StoreError, make_dir, sync_dir};
+use super::{RALPH_DIR, StoreError, make_dir, private, sync_dir};
 
 /// More things of one name than this are no accident any more.
 const SAME_NAME_MAX: u32 = 10_000;
@@ -29,6 +29,28 @@ pub(super) fn keep_copy(working_dir: &Path, path: &Path) -> Result<(), StoreErro
     std::fs::File::open(&place)
         .and_then(|file| file.sync_all())
         .map_err(StoreError::sync(&place))?;
+    sync_dir(&dir)
+}
+
+/// Copies what stands behind the first `len` bytes of a file into the quarantine of the working directory.
+pub(super) fn keep_tail(working_dir: &Path, path: &Path, len: u64) -> Result<(), StoreError> {
+    let mut source = private()
+        .read(true)
+        .open(path)
+        .map_err(StoreError::io("open", path))?;
+    source
+        .seek(SeekFrom::Start(len))
+        .map_err(StoreError::io("read", path))?;
+    let dir = working_dir.join(RALPH_DIR).join("quarantine");
+    make_dir(&dir)?;
+    let place = free_name(path, &dir)?;
+    let mut kept = private()
+        .create_new(true)
+        .write(true)
+        .open(&place)
+        .map_err(StoreError::io("create", &place))?;
+    io::copy(&mut source, &mut kept).map_err(StoreError::io("copy into quarantine", path))?;
+    kept.sync_all().map_err(StoreError::sync(&place))?;
     sync_dir(&dir)
 }
 

@@ -1,14 +1,20 @@
 //! Finding the state of a loop again: the snapshot and the tail of the journal, or the journal alone.
 
+mod open;
+mod tail;
+
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use tachikoma_core::{LoopEvent, LoopId, Record, State};
+use tachikoma_core::{LoopEvent, LoopId, State};
 
-use super::journal::{self, Journal};
+use super::journal::{self, segment};
 use super::migrate::{self, Chain};
-use super::quarantine::{keep_copy, quarantine};
 use super::{RALPH_DIR, StoreError, compressed, snapshot};
+use crate::error::chain;
+
+pub use open::Taken;
+use tail::{End, Tail};
 
 /// Where a state was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,24 +38,24 @@ pub struct Recovered {
     pub troubles: Vec<String>,
     /// The version of the snapshot, if it is an older one.
     older: Option<(PathBuf, u32)>,
-    /// A snapshot that cannot be read.
-    unreadable: Option<PathBuf>,
+    /// What is in the place of the snapshot, and is none of this loop.
+    in_the_way: Option<InTheWay>,
     /// Segments that are given up, the first of them from some line on.
     cut: Vec<PathBuf>,
-    /// The last segment and how many of its bytes are whole records.
-    end: End,
+    /// The last segment, if there is any.
+    end: Option<End>,
+    /// Whether the state is ahead of what the journal holds, so that a new segment has to say it.
+    behind: bool,
+    /// Whether the journal has damage that costs nothing: only as long as the snapshot is there, unless a new segment
+    /// says it all again.
+    tolerated: bool,
 }
 
-/// The end of a journal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct End {
-    path: PathBuf,
-    segment: u32,
-    len: u64,
-    /// Whether the segment is of an older format, so that a new one has to follow.
-    older: bool,
-    /// Whether the state is ahead of what the segment holds, so that a new one has to follow.
-    behind: bool,
+/// What is in the place of the snapshot, and is none of this loop.
+#[derive(Debug)]
+enum InTheWay {
+    Unreadable(PathBuf),
+    OfAnother(PathBuf, LoopId),
 }
 
 /// What to do about a record that is lost.
@@ -113,60 +119,110 @@ fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
     }
 }
 
-fn find(place: &Place<'_>, stop_at: Option<(&Path, usize)>) -> Result<Recovered, StoreError> {
-    let Place { dir, snapshot, .. } = *place;
-    let mut troubles = Vec::new();
-    let (mut unreadable, mut older) = (None, None);
-    let base = match snapshot::read_as(place.snapshots, snapshot) {
-        Ok(found) => {
-            let found = found.filter(|found| found.state.loop_id == place.loop_id);
-            older = found
-                .as_ref()
-                .filter(|found| found.version < place.snapshots.latest())
-                .map(|found| (snapshot.to_owned(), found.version));
-            found.map(|found| found.state)
-        }
-        Err(error @ StoreError::DamagedSnapshot { .. }) => {
-            troubles.push(format!(
-                "falling back to the journal: {error}; nothing is lost, and the file is kept in {RALPH_DIR}/quarantine/"
-            ));
-            unreadable = Some(snapshot.to_owned());
-            None
-        }
-        Err(error) => return Err(error),
-    };
-    let source = if base.is_some() {
-        Source::Snapshot
-    } else {
-        Source::Journal
-    };
-    let segments = journal::segments(dir)?;
-    let first = first_to_read(place.journals, &segments, base.as_ref());
-    let mut tail = Tail {
-        formats: place.journals,
-        state: base,
-        records: 0,
-        troubles,
-        end: None,
-    };
-    let mut cut = Vec::new();
-    for (segment, path) in &segments[first..] {
-        match stop_at {
-            Some((damaged, line)) if damaged == path => {
-                tail.read(*segment, path, Some(line))?;
-                cut.push(path.clone());
-            }
-            Some(_) if !cut.is_empty() => cut.push(path.clone()),
-            Some(_) | None => tail.read(*segment, path, None)?,
+/// The snapshot, as far as it is of use.
+#[derive(Default)]
+struct Base {
+    state: Option<State>,
+    older: Option<(PathBuf, u32)>,
+    in_the_way: Option<InTheWay>,
+    /// Why it cannot be read.
+    trouble: Option<String>,
+}
+
+impl Base {
+    fn read(place: &Place<'_>) -> Result<Self, StoreError> {
+        let path = place.snapshot.to_owned();
+        match snapshot::read_as(place.snapshots, place.snapshot) {
+            Ok(None) => Ok(Self::default()),
+            Ok(Some(found)) if found.state.loop_id != place.loop_id => Ok(Self {
+                in_the_way: Some(InTheWay::OfAnother(path, found.state.loop_id)),
+                ..Self::default()
+            }),
+            Ok(Some(found)) => Ok(Self {
+                older: (found.version < place.snapshots.latest()).then_some((path, found.version)),
+                state: Some(found.state),
+                ..Self::default()
+            }),
+            Err(error @ (StoreError::DamagedSnapshot { .. } | StoreError::Io { .. })) => Ok(Self {
+                trouble: Some(chain(&error)),
+                in_the_way: Some(InTheWay::Unreadable(path)),
+                ..Self::default()
+            }),
+            Err(
+                error @ (StoreError::NewerSnapshot { .. }
+                | StoreError::Newer { .. }
+                | StoreError::Damaged { .. }
+                | StoreError::Sync { .. }),
+            ) => Err(error),
         }
     }
-    let nothing = || StoreError::io("find a journal in", dir)(ErrorKind::NotFound.into());
-    let (Some(state), Some(end)) = (tail.state, tail.end) else {
-        return Err(nothing());
+}
+
+fn find(place: &Place<'_>, stop_at: Option<(&Path, usize)>) -> Result<Recovered, StoreError> {
+    let Base {
+        state: base,
+        older,
+        in_the_way,
+        trouble,
+    } = Base::read(place)?;
+    let segments = match journal::segments(place.dir) {
+        Err(StoreError::Io { source, .. })
+            if source.kind() == ErrorKind::NotFound && base.is_some() =>
+        {
+            Vec::new()
+        }
+        segments => segments?,
     };
-    if end.behind {
-        tail.troubles.push(format!(
-            "falling back to the snapshot: the journal ends before record {}, at which the snapshot stands; the state is whole",
+    let (first, base) = begin_at(place, &segments, base);
+    let source = match base {
+        Some(_) => Source::Snapshot,
+        None => Source::Journal,
+    };
+    let mut tail = Tail::new(place.journals, place.loop_id, base);
+    let mut cut = Vec::new();
+    for (number, path) in &segments[first..] {
+        match stop_at {
+            Some((damaged, line)) if damaged == path => {
+                if tail.read(*number, path, Some(line))? {
+                    cut.push(path.clone());
+                }
+            }
+            Some(_) if !cut.is_empty() => cut.push(path.clone()),
+            Some(_) | None => {
+                tail.read(*number, path, None)?;
+            }
+        }
+    }
+    let behind = tail.is_behind();
+    if let Some(end) = &tail.end
+        && compressed::is_compressed(&end.path)
+        && !behind
+        && stop_at.is_none()
+    {
+        return Err(segment::unfollowed(&end.path, end.lines + 1));
+    }
+    let Some(state) = tail.state else {
+        return Err(journal::none_in(place.dir));
+    };
+    let mut troubles = tail.troubles;
+    if let Some(trouble) = trouble {
+        let whole = match stop_at {
+            None => format!("the journal is whole up to record {}, and ", state.seq),
+            Some(_) => String::new(),
+        };
+        let text = format!(
+            "falling back to the journal: {trouble}; {whole}what is there is kept in {RALPH_DIR}/quarantine/"
+        );
+        troubles.insert(0, text);
+    }
+    if behind {
+        let ends = match tail.last {
+            Some(last) => format!("the journal ends at record {last}"),
+            None => "there is no record left in the journal".to_owned(),
+        };
+        troubles.push(format!(
+            "falling back to the snapshot: {ends}, and the snapshot stands at record {}; what came behind that, if anything \
+             did, is lost",
             state.seq
         ));
     }
@@ -174,212 +230,39 @@ fn find(place: &Place<'_>, stop_at: Option<(&Path, usize)>) -> Result<Recovered,
         state,
         source,
         records: tail.records,
-        troubles: tail.troubles,
+        troubles,
         older,
-        unreadable,
+        in_the_way,
         cut,
-        end,
+        end: tail.end,
+        behind,
+        tolerated: tail.tolerated,
     })
 }
 
-impl Recovered {
-    /// Opens the journal where it ends, for the runner that holds the lock of the working directory. What cannot be
-    /// read goes to the quarantine first: nothing is overwritten.
-    ///
-    /// # Errors
-    /// It cannot be opened or written.
-    pub fn open(self, dir: &Path, working_dir: &Path) -> Result<(Journal, State), StoreError> {
-        let Self {
-            mut state,
-            source,
-            end,
-            older,
-            unreadable,
-            cut,
-            ..
-        } = self;
-        if let Some((path, version)) = older {
-            keep_older(&path, version)?;
-        }
-        if let Some(first) = cut.first() {
-            // Its beginning is good.
-            keep_copy(working_dir, first)?;
-        }
-        for path in unreadable.iter().chain(cut.iter().skip(1)) {
-            quarantine(working_dir, path)?;
-        }
-        let mut journal = Journal::at(dir, end.path, end.segment, end.len)?;
-        let now = state.time;
-        if end.len == 0 {
-            // The snapshot may be ahead of whatever lay before.
-            let after_loss = source == Source::Snapshot;
-            journal.begin_segment(&mut state, now, after_loss)?;
-        } else if end.behind {
-            journal.begin_anew(working_dir, &mut state, now)?;
-        } else if end.older || !cut.is_empty() {
-            journal.next_segment(&mut state, now)?;
-        }
-        Ok((journal, state))
-    }
-}
-
-/// Keeps a snapshot of an older version under a name of its own: the next one is written in today's.
-fn keep_older(path: &Path, version: u32) -> Result<(), StoreError> {
-    let mut kept = path.as_os_str().to_owned();
-    kept.push(format!(".v{version}"));
-    std::fs::copy(path, &kept)
-        .map(drop)
-        .map_err(StoreError::io("keep", Path::new(&kept)))
-}
-
-/// Returns the place of the segment at which to begin: the last that cannot have a record behind `base` before it.
-fn first_to_read(formats: Chain, segments: &[(u32, PathBuf)], base: Option<&State>) -> usize {
-    let holds_base = |path: &Path| {
-        let first = journal::first_record(formats, path);
-        match (first, base) {
-            (Some(first), Some(base)) => first.seq <= base.seq.next() || is_after_loss(&first),
-            // Every segment begins with the full state: the last one suffices.
-            (Some(first), None) => matches!(first.event, LoopEvent::SegmentOpened { .. }),
-            (None, _) => false,
-        }
-    };
-    segments
+/// Returns the place of the segment at which to begin, and the snapshot if it is of use there. Each segment begins with the
+/// full state: the last one that says it suffices, and a snapshot from before it does not matter.
+fn begin_at(
+    place: &Place<'_>,
+    segments: &[(u32, PathBuf)],
+    base: Option<State>,
+) -> (usize, Option<State>) {
+    let stated = segments
         .iter()
-        .rposition(|(_, path)| holds_base(path))
-        .unwrap_or(0)
-}
-
-/// Returns whether a segment was begun because records before it were lost: its own full state is all there is.
-fn is_after_loss(first: &Record) -> bool {
-    matches!(
-        first.event,
-        LoopEvent::SegmentOpened {
-            after_loss: true,
-            ..
-        }
-    )
-}
-
-/// The end of a journal as it is read.
-struct Tail {
-    formats: Chain,
-    state: Option<State>,
-    /// How many records were read.
-    records: u64,
-    troubles: Vec<String>,
-    end: Option<End>,
-}
-
-impl Tail {
-    /// Reads a segment, up to a line if one is given.
-    fn read(
-        &mut self,
-        segment: u32,
-        path: &Path,
-        stop_at: Option<usize>,
-    ) -> Result<(), StoreError> {
-        let mut reader = compressed::open(path)
-            .map_err(StoreError::io("open", path))?
-            .content;
-        let (mut text, mut len, mut damaged) = (Vec::new(), 0, Vec::new());
-        // The number of a record is that of its line, but for a constant.
-        let mut offset = None;
-        let mut last = None;
-        let mut format = self.formats.latest();
-        for line in 1_u64.. {
-            text.clear();
-            let read = reader
-                .read_until(b'\n', &mut text)
-                .map_err(StoreError::io("read", path))?;
-            let stop =
-                stop_at.is_some_and(|stop| u64::try_from(stop).is_ok_and(|stop| line >= stop));
-            if text.pop() != Some(b'\n') || stop {
-                break;
-            }
-            len += read as u64;
-            if line == 1 {
-                if let Some(error) = journal::newer(self.formats, path, &text) {
-                    return Err(error);
-                }
-                format = journal::format_of(&text).unwrap_or(format);
-            }
-            let known = self.state.as_ref().map_or(0, |state| state.seq.0);
-            let covered = |seq: i128| self.state.is_some() && seq <= i128::from(known);
-            // By its place and not by what it says of itself: a number that was damaged must not hide its record.
-            if let Some(seq) = offset.map(|offset| offset + i128::from(line))
-                && covered(seq)
-                && journal::seq_of(&text).map(i128::from) == Some(seq)
+        .enumerate()
+        .rev()
+        .find_map(|(at, (_, path))| {
+            let first = journal::first_record(place.journals, path)?;
+            if let LoopEvent::SegmentOpened { state, .. } = first.event
+                && first.loop_id == place.loop_id
             {
-                // Part of the snapshot already: `state verify` looks at it closely, a resumption need not.
-                last = u64::try_from(seq).ok();
-                continue;
+                return Some((at, state.seq));
             }
-            match std::str::from_utf8(&text)
-                .map_err(|_| "it is not UTF-8".to_owned())
-                .and_then(|text| journal::decode_as(self.formats, format, text))
-            {
-                Ok(record) => {
-                    let seq = i128::from(record.seq.0);
-                    offset.get_or_insert(seq - i128::from(line));
-                    last = Some(record.seq.0);
-                    if covered(seq) {
-                        continue;
-                    }
-                    self.records += 1;
-                    // A gap is what a damaged line leaves; the line says more.
-                    journal::take_in(&mut self.state, path, place(line), &record)
-                        .map_err(|gap| damaged.first().map_or(gap, |first| damage(path, first)))?;
-                }
-                Err(what) => damaged.push((line, what)),
-            }
-        }
-        self.judge(path, offset, damaged)?;
-        let seq = self.state.as_ref().map(|state| state.seq.0);
-        let behind = last.is_some() && last < seq;
-        self.end = Some(End {
-            path: path.to_owned(),
-            segment,
-            len,
-            older: format < self.formats.latest(),
-            behind,
+            None
         });
-        Ok(())
-    }
-
-    /// Damage before the snapshot costs nothing; behind it, a fact is lost, and nobody may go on as if it were not.
-    fn judge(
-        &mut self,
-        path: &Path,
-        offset: Option<i128>,
-        damaged: Vec<(u64, String)>,
-    ) -> Result<(), StoreError> {
-        let known = self
-            .state
-            .as_ref()
-            .map_or(0, |state| i128::from(state.seq.0));
-        for (line, what) in damaged {
-            let seq = offset.map(|offset| i128::from(line) + offset);
-            if seq.is_none_or(|seq| seq > known) {
-                return Err(damage(path, &(line, what)));
-            }
-            self.troubles.push(format!(
-                "falling back to the snapshot: journal {} is damaged at line {line} ({what}); the snapshot has what it held",
-                path.display()
-            ));
-        }
-        Ok(())
-    }
-}
-
-fn place(line: u64) -> usize {
-    usize::try_from(line).unwrap_or(usize::MAX)
-}
-
-fn damage(path: &Path, (line, what): &(u64, String)) -> StoreError {
-    StoreError::Damaged {
-        path: path.to_owned(),
-        line: place(*line),
-        what: what.clone(),
+    match stated {
+        Some((at, seq)) => (at, base.filter(|base| base.seq >= seq)),
+        None => (0, base),
     }
 }
 

@@ -21,6 +21,10 @@ use fold::Fold;
 /// look damaged for a moment, and real damage does not go away.
 const LOOKS_MAX: u32 = 3;
 
+/// What is wrong with a journal of which nothing is left.
+const NO_RECORD: &str =
+    "there is no record left; the snapshot, if it is good, is what a run goes on from";
+
 /// What was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -83,8 +87,18 @@ pub fn verify(
     mut each: impl FnMut(Checked),
 ) -> Result<(), StoreError> {
     let all = loops::all(&premises.working_dir);
-    let current = loops::current(&premises.working_dir)?;
-    let mut found = retention::list(&all)?;
+    let current = loops::current(&premises.working_dir, &premises.snapshot)?;
+    let mut found = match retention::list(&all) {
+        Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Vec::new(),
+        found => found?,
+    };
+    if let Some(current) = current
+        && !found.iter().any(|(_, loop_id)| *loop_id == current)
+    {
+        // Only its snapshot is left.
+        let dir = loops::dir(&premises.working_dir, current);
+        each(Checked::new(Verdict::Wrong, Kind::Journal, &dir, NO_RECORD));
+    }
     found.sort();
     for (_, loop_id) in found {
         let mut checked = check_loop(premises, loop_id, current);
@@ -133,6 +147,9 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
     }
     match journal::segments(&dir) {
         Ok(segments) => {
+            if segments.is_empty() && is_current {
+                checked.push(Checked::new(Verdict::Wrong, Kind::Journal, &dir, NO_RECORD));
+            }
             let last = segments.len().saturating_sub(1);
             for (place, (number, path)) in segments.iter().enumerate() {
                 checked.push(fold.segment(*number, path, place == last));
@@ -156,7 +173,7 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
 fn no_snapshot(path: &Path, found: Option<&Snapshot>) -> Checked {
     let what = match found {
         Some(other) => format!(
-            "it is of another loop ({}); the next save replaces it",
+            "it is of another loop ({}); the next run archives that one with it",
             other.loop_id
         ),
         None => "there is none; the journal has all that it would hold".to_owned(),

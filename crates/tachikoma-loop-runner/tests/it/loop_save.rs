@@ -3,7 +3,8 @@
 use std::fs;
 
 use tachikoma_core::{LoopEvent, Outcome, Urgency};
-use tachikoma_loop_runner::store::snapshot;
+use tachikoma_loop_runner::store::recover::Loss;
+use tachikoma_loop_runner::store::{loops, snapshot};
 use tachikoma_loop_runner::{LoopConfig, LoopRunner};
 use tachikoma_testkit::await_until;
 
@@ -96,4 +97,29 @@ fn a_snapshot_that_cannot_be_written_is_a_warning_once_and_the_loop_goes_on() {
     let warnings = place.history().into_iter();
     let warnings = warnings.filter(|record| matches!(record.event, LoopEvent::Warned { .. }));
     assert_eq!(warnings.count(), 1);
+}
+
+#[tokio::test]
+async fn an_accepted_loss_is_recorded_before_the_loop_runs() {
+    let place = Place::new();
+    let mut config = place.config("true");
+    config.settings.max_iterations = 1;
+    open(config.clone()).await.run().await.unwrap();
+    let loop_id = place.history()[0].loop_id;
+    let path = loops::dir(&place.working_dir(), loop_id).join("journal-0001.jsonl");
+    fs::remove_file(place.working_dir().join(".ralph/state.json")).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(
+        &path,
+        text.replacen("iteration_started", "iteration_star7ed", 1),
+    )
+    .unwrap();
+    config.loss = Loss::Accept;
+    // A runner that dies right here.
+    drop(open(config).await);
+    let last = place.history().pop().unwrap().event;
+    assert!(
+        matches!(&last, LoopEvent::Warned { warning } if warning.starts_with("falling back to record")),
+        "{last:?}"
+    );
 }

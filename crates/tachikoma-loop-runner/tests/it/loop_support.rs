@@ -80,7 +80,9 @@ impl Place {
 
     /// Reads the history of the current loop from its journal.
     pub(crate) fn history(&self) -> Vec<Record> {
-        let loop_id = loops::current(&self.working_dir()).unwrap().unwrap();
+        let snapshot = self.working_dir().join(".ralph/state.json");
+        let loop_id = loops::current(&self.working_dir(), &snapshot);
+        let loop_id = loop_id.unwrap().unwrap();
         let mut records = Vec::new();
         let dir = loops::dir(&self.working_dir(), loop_id);
         journal::read_records(&dir, Seq(0), |record| records.push(record)).unwrap();

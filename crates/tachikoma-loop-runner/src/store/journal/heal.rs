@@ -8,7 +8,7 @@ use std::path::Path;
 
 use tachikoma_core::{Record, State, Timestamp};
 
-use super::{ABOVE_JOURNAL, Journal, StoreError, decode, segment_name, segments, way_to};
+use super::{Journal, StoreError, decode, segment_name, segments, way_to, working_dir_of};
 use crate::store::private;
 use crate::store::quarantine::{quarantine, remake_dirs};
 
@@ -62,7 +62,7 @@ impl Journal {
         state: &mut State,
         now: Timestamp,
     ) -> Result<Healed, StoreError> {
-        let working_dir = self.working_dir().to_owned();
+        let working_dir = working_dir_of(&self.dir).to_owned();
         remake_dirs(&working_dir, &self.dir)?;
         let moved = quarantine(&working_dir, &self.path)?;
         let bytes = match wound {
@@ -98,11 +98,6 @@ impl Journal {
             how += &format!("; the segments before number {oldest} are lost");
         }
         Ok(Healed { how, opened })
-    }
-
-    fn working_dir(&self) -> &Path {
-        let above = self.dir.ancestors().nth(ABOVE_JOURNAL - 1);
-        above.unwrap_or(&self.dir)
     }
 
     fn ends_as_written(&self, ours: &std::fs::Metadata) -> bool {
@@ -156,23 +151,34 @@ impl Journal {
         self.sync()
     }
 
-    /// Begins a segment with the full state, because what came before cannot be trusted.
+    /// Begins the next segment with the full state, because what came before cannot be trusted.
     pub(in crate::store) fn begin_anew(
         &mut self,
         working_dir: &Path,
         state: &mut State,
         now: Timestamp,
     ) -> Result<Record, StoreError> {
-        let number = self.segment + 1;
-        quarantine(working_dir, &self.dir.join(segment_name(number)))?;
-        let mut next = Self::new_segment(&self.dir, number)?;
+        let (next, opened) = Self::anew(&self.dir, working_dir, self.segment + 1, state, now)?;
+        *self = next;
+        Ok(opened)
+    }
+
+    /// Begins a segment of that number with the full state: what came before is lost, or cannot be trusted.
+    pub(in crate::store) fn anew(
+        dir: &Path,
+        working_dir: &Path,
+        segment: u32,
+        state: &mut State,
+        now: Timestamp,
+    ) -> Result<(Self, Record), StoreError> {
+        quarantine(working_dir, &dir.join(segment_name(segment)))?;
+        let mut next = Self::new_segment(dir, segment)?;
         let opened = next.open_segment(state, now, true).inspect_err(|_| {
             let _ = std::fs::remove_file(&next.path);
         })?;
         next.unsynced_dirs = way_to(&next.dir);
         next.sync()?;
-        *self = next;
-        Ok(opened)
+        Ok((next, opened))
     }
 }
 

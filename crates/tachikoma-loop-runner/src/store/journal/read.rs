@@ -20,12 +20,7 @@ pub(in crate::store) fn decode_as(
     format: u32,
     line: &str,
 ) -> Result<Record, String> {
-    let (body, tail) = line.rsplit_once(CRC_MARK).ok_or("it has no checksum")?;
-    // As text: a number could be written in other ways, and one flipped bit makes a capital of a letter.
-    let expected = format!("{:08x}\"}}", crc32c::crc32c(body.as_bytes()));
-    if tail != expected {
-        return Err("its checksum does not match".to_owned());
-    }
+    check_sum(line)?;
     let no_record = |error: serde_json::Error| format!("it is no record ({error})");
     let record = if format == formats.latest() {
         serde_json::from_str(line)
@@ -36,25 +31,84 @@ pub(in crate::store) fn decode_as(
     record.map_err(no_record)
 }
 
-/// A journal as it was read.
-#[derive(Debug)]
-pub(super) struct Replayed {
-    pub state: State,
-    /// The last segment.
-    pub path: PathBuf,
-    pub segment: u32,
-    /// The format of the last segment.
-    pub format: u32,
-    /// The bytes of it that are whole records.
-    pub len: u64,
+/// Returns whether a line has the checksum that it states.
+pub(in crate::store) fn is_whole(line: &[u8]) -> bool {
+    std::str::from_utf8(line).is_ok_and(|line| check_sum(line).is_ok())
 }
 
-/// Reads the state of the loop in `dir` without changing anything.
+fn check_sum(line: &str) -> Result<(), String> {
+    let (body, tail) = line.rsplit_once(CRC_MARK).ok_or("it has no checksum")?;
+    // As text: a number could be written in other ways, and one flipped bit makes a capital of a letter.
+    let expected = format!("{:08x}\"}}", crc32c::crc32c(body.as_bytes()));
+    if tail != expected {
+        return Err("its checksum does not match".to_owned());
+    }
+    Ok(())
+}
+
+/// Adds up every record of the loop in `dir`, from its oldest segment on: what a resumption, which reads less, must agree
+/// with.
 ///
 /// # Errors
-/// The journal cannot be read, is damaged, or is newer than this version.
+/// The journal cannot be read, is damaged anywhere, or is newer than this version.
 pub fn read_state(dir: &Path) -> Result<State, StoreError> {
-    Ok(replay(dir)?.state)
+    let segments = segments(dir)?;
+    let Some((_, last)) = segments.last() else {
+        return Err(none_in(dir));
+    };
+    if compressed::is_compressed(last) {
+        return Err(segment::unfollowed(last, 1));
+    }
+    let mut state: Option<State> = None;
+    for (_, path) in &segments {
+        read_segment(path, Seq::default(), |line, record| {
+            take_in(&mut state, path, line, &record)
+        })?;
+    }
+    state.ok_or_else(|| StoreError::Damaged {
+        path: last.clone(),
+        line: 1,
+        what: "it holds no whole record".to_owned(),
+    })
+}
+
+/// There is no journal to read.
+pub(in crate::store) fn none_in(dir: &Path) -> StoreError {
+    StoreError::io("find a journal in", dir)(std::io::ErrorKind::NotFound.into())
+}
+
+/// What stands behind the last line end of a segment that is not closed.
+pub(in crate::store) enum Remainder {
+    /// A whole record: only its line end is missing.
+    Record,
+    /// A whole record, and behind it something that we never write there.
+    Spoilt,
+    /// Part of a line: its writer died, and it was never acknowledged.
+    Torn,
+}
+
+/// What is wrong with a line that is [`Remainder::Spoilt`].
+pub(in crate::store) const SPOILT: &str = "something stands behind its record";
+
+/// Tells what the last bytes of a segment are. A changed line end must not make a torn line of a record.
+pub(in crate::store) fn remainder(text: &[u8]) -> Remainder {
+    let mark = CRC_MARK.as_bytes();
+    // Eight digits, a quotation mark and a brace.
+    let behind_mark = mark.len() + 10;
+    // Values of the user's may look like a checksum: only the record's own matches.
+    let ends = (0..text.len())
+        .filter(|at| text[*at..].starts_with(mark))
+        .map(|at| at + behind_mark);
+    for end in ends {
+        if text.get(..end).is_some_and(is_whole) {
+            return if end == text.len() {
+                Remainder::Record
+            } else {
+                Remainder::Spoilt
+            };
+        }
+    }
+    Remainder::Torn
 }
 
 /// Reads the records of the loop in `dir` that come after `after`, oldest first. What comes before is not looked at.
@@ -100,7 +154,7 @@ pub(in crate::store) fn first_record(formats: Chain, path: &Path) -> Option<Reco
         .content
         .read_line(&mut line)
         .ok()?;
-    let line = line.strip_suffix('\n')?;
+    let line = line.strip_suffix('\n').unwrap_or(&line);
     decode_as(formats, format_of(line.as_bytes())?, line).ok()
 }
 
@@ -130,8 +184,11 @@ pub(in crate::store) fn begun(dir: &Path) -> Result<Option<Timestamp>, StoreErro
     match opened.content.read_until(b'\n', &mut line) {
         Err(error) if compressed::is_damage(&error) => line.clear(),
         Err(error) => return Err(StoreError::io("read", &opened.path)(error)),
-        Ok(_) if line.pop() != Some(b'\n') => return Ok(None),
-        Ok(_) => (),
+        Ok(_) if line.ends_with(b"\n") => (),
+        Ok(_) => match remainder(&line) {
+            Remainder::Torn => return Ok(None),
+            Remainder::Record | Remainder::Spoilt => (),
+        },
     }
     if let Ok(begun) = serde_json::from_slice::<Begun>(&line) {
         return Ok(Some(begun.time));
@@ -140,45 +197,6 @@ pub(in crate::store) fn begun(dir: &Path) -> Result<Option<Timestamp>, StoreErro
         .and_then(|metadata| metadata.modified())
         .map_err(StoreError::io("look at", &opened.path))?;
     Ok(Some(crate::clock::timestamp_of(modified)))
-}
-
-pub(in crate::store) fn replay(dir: &Path) -> Result<Replayed, StoreError> {
-    let segments = segments(dir)?;
-    let Some((segment, last)) = segments.last().cloned() else {
-        let source = std::io::Error::from(std::io::ErrorKind::NotFound);
-        return Err(StoreError::io("find a journal in", dir)(source));
-    };
-    if compressed::is_compressed(&last) {
-        return Err(segment::unfollowed(last));
-    }
-    let mut state: Option<State> = None;
-    let (mut len, mut format) = (0, FORMAT);
-    for (_, path) in &segments {
-        let read = read_segment(path, Seq::default(), |line, record| {
-            take_in(&mut state, path, line, &record)
-        })?;
-        (len, format) = (read.len, read.format);
-    }
-    let state = state.ok_or_else(|| StoreError::Damaged {
-        path: last.clone(),
-        line: 1,
-        what: "it holds no whole record".to_owned(),
-    })?;
-    Ok(Replayed {
-        state,
-        path: last,
-        segment,
-        format,
-        len,
-    })
-}
-
-/// A segment as it was read.
-pub(in crate::store) struct ReadSegment {
-    /// The bytes of its whole records.
-    pub len: u64,
-    /// The format they are in.
-    pub format: u32,
 }
 
 pub(in crate::store) fn take_in(
@@ -217,7 +235,7 @@ pub(in crate::store) fn take_in(
     Ok(())
 }
 
-/// Reads whole records behind `after`, without a look at those up to it but the first. A last line without its end was
+/// Reads whole records behind `after`, without a look at those up to it but the first. Part of a last line was
 /// never acknowledged: the runner died while it wrote.
 ///
 /// Which lines are passed over is told by their place behind the first record, never by what they say of themselves: a
@@ -226,50 +244,51 @@ pub(in crate::store) fn read_segment(
     path: &Path,
     after: Seq,
     mut each: impl FnMut(usize, Record) -> Result<(), StoreError>,
-) -> Result<ReadSegment, StoreError> {
+) -> Result<(), StoreError> {
     let opened = compressed::open(path).map_err(StoreError::io("open", path))?;
     let (path, mut reader) = (opened.path.as_path(), opened.content);
-    let mut text = Vec::new();
-    let mut whole = ReadSegment {
-        len: 0,
-        format: FORMAT,
+    let damaged = |line, what| StoreError::Damaged {
+        path: path.to_owned(),
+        line,
+        what,
     };
+    let mut text = Vec::new();
+    let mut format = FORMAT;
     let mut first = None;
     for line in 1.. {
         text.clear();
         let read = reader
             .read_until(b'\n', &mut text)
             .map_err(|error| segment::unread(path, line, error))?;
-        if text.pop() != Some(b'\n') {
-            segment::check_end(path, line, read)?;
-            break;
+        if text.ends_with(b"\n") {
+            text.pop();
+        } else {
+            segment::check_end(path, line, read).map_err(|what| damaged(line, what))?;
+            match remainder(&text) {
+                Remainder::Torn => break,
+                Remainder::Record => {}
+                Remainder::Spoilt => return Err(damaged(line, SPOILT.to_owned())),
+            }
         }
         if line == 1 {
             if let Some(error) = newer(migrate::JOURNAL, path, &text) {
                 return Err(error);
             }
             // One that does not say is damaged, and that is found out next.
-            whole.format = format_of(&text).unwrap_or(FORMAT);
+            format = format_of(&text).unwrap_or(FORMAT);
         }
-        whole.len += read as u64;
         let place = first.map(|first| first + line as u64 - 1);
         if place.is_some_and(|place| place <= after.0) {
             continue;
         }
         let decoded = std::str::from_utf8(&text)
             .map_err(|_| "it is not UTF-8".to_owned())
-            .and_then(|text| decode_as(migrate::JOURNAL, whole.format, text));
+            .and_then(|text| decode_as(migrate::JOURNAL, format, text));
         let record = match decoded {
             Ok(record) => record,
             // Not looked at, as far as it can be told; what follows it is.
             Err(_) if line == 1 && seq_of(&text).is_some_and(|seq| seq <= after.0) => continue,
-            Err(what) => {
-                return Err(StoreError::Damaged {
-                    path: path.to_owned(),
-                    line,
-                    what,
-                });
-            }
+            Err(what) => return Err(damaged(line, what)),
         };
         if line == 1 {
             first = Some(record.seq.0);
@@ -278,7 +297,7 @@ pub(in crate::store) fn read_segment(
             each(line, record)?;
         }
     }
-    Ok(whole)
+    Ok(())
 }
 
 /// Returns the format that the first record of a segment names, whatever else a newer version may have put there.

@@ -1,11 +1,13 @@
 //! The segments of a journal as files: their names, and their compression once they are closed.
 
-use std::io;
+use std::io::{self, BufRead as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use super::{StoreError, segments};
 use crate::store::compressed::{self, Form, form_of};
+use crate::store::sync_dir;
+use crate::store::whole::{Durability, write_whole};
 
 /// The segments of a journal that are never written to again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,16 +77,16 @@ fn number_of(plain: &str) -> Option<u32> {
 }
 
 /// A segment is compressed when the next one has begun. If that one is not there, what it held is lost.
-pub(super) fn unfollowed(path: PathBuf) -> StoreError {
+pub(in crate::store) fn unfollowed(path: &Path, line: usize) -> StoreError {
     StoreError::Damaged {
-        path,
-        line: 1,
+        path: path.to_owned(),
+        line,
         what: "it is closed, and the segment that followed it is missing".to_owned(),
     }
 }
 
 /// What it means that a segment could not be read on from a line.
-pub(super) fn unread(path: &Path, line: usize, error: io::Error) -> StoreError {
+pub(in crate::store) fn unread(path: &Path, line: usize, error: io::Error) -> StoreError {
     if compressed::is_damage(&error) {
         return StoreError::Damaged {
             path: path.to_owned(),
@@ -95,14 +97,39 @@ pub(super) fn unread(path: &Path, line: usize, error: io::Error) -> StoreError {
     StoreError::io("read", path)(error)
 }
 
+/// Puts the first `len` bytes of a compressed segment, whole records all of them, in its place: the rest is damaged. A copy
+/// of it must be kept already. Of none nothing is left.
+pub(in crate::store) fn keep_beginning(path: &Path, len: u64) -> Result<(), StoreError> {
+    let mut content = compressed::open(path)
+        .map_err(StoreError::io("open", path))?
+        .content;
+    let mut bytes = Vec::new();
+    // Line by line, as it was read before: a larger piece might reach into what cannot be unpacked.
+    while (bytes.len() as u64) < len {
+        let read = content.read_until(b'\n', &mut bytes);
+        if read.map_err(StoreError::io("read", path))? == 0 {
+            let source = io::Error::from(io::ErrorKind::UnexpectedEof);
+            return Err(StoreError::io("read", path)(source));
+        }
+    }
+    if !bytes.is_empty() {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let plain = path.with_file_name(form_of(&name).0);
+        // From here on the plain one counts.
+        write_whole(&plain, &bytes, Durability::Synced)?;
+    }
+    std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
+    path.parent().map_or(Ok(()), sync_dir)
+}
+
 /// Checks the end of a segment. A closed one has no torn line, and is not empty.
-pub(super) fn check_end(path: &Path, line: usize, torn_bytes: usize) -> Result<(), StoreError> {
+pub(in crate::store) fn check_end(
+    path: &Path,
+    line: usize,
+    torn_bytes: usize,
+) -> Result<(), String> {
     if compressed::is_compressed(path) && (torn_bytes > 0 || line == 1) {
-        return Err(StoreError::Damaged {
-            path: path.to_owned(),
-            line,
-            what: "it is closed, and does not end with a whole record".to_owned(),
-        });
+        return Err("it is closed, and does not end with a whole record".to_owned());
     }
     Ok(())
 }

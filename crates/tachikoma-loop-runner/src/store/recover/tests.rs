@@ -1,10 +1,14 @@
 //! Recovery on a real disk: whatever is damaged, either nothing is lost or nobody goes on.
 
+mod closed;
+mod hurt;
+
 use std::time::Duration;
 
 use tachikoma_core::{Exit, Input, Launch, News, Policy, Runner, Seq, Timestamp, step};
 
 use super::*;
+use crate::store::journal::Journal;
 use crate::store::snapshot::{Durability, Snapshot};
 
 /// A loop with some iterations behind it, its snapshot taken in the middle.
@@ -92,13 +96,41 @@ impl Place {
         )
     }
 
+    fn dir(&self) -> PathBuf {
+        self.dir.path().join("l")
+    }
+
+    /// Writes the snapshot of a state.
+    fn save(&self, state: &State) {
+        Snapshot::of(state, Path::new("/w"), Timestamp::default())
+            .write(&self.snapshot(), Durability::Lazy)
+            .unwrap();
+    }
+
+    /// What lies in quarantine, by name.
+    fn quarantined(&self) -> Vec<(String, Vec<u8>)> {
+        let entries = std::fs::read_dir(self.dir.path().join(".ralph/quarantine"));
+        let mut kept: Vec<_> = entries
+            .into_iter()
+            .flatten()
+            .map(|entry| {
+                let entry = entry.unwrap();
+                let bytes = std::fs::read(entry.path()).unwrap_or_default();
+                (entry.file_name().into_string().unwrap(), bytes)
+            })
+            .collect();
+        kept.sort();
+        kept
+    }
+
     /// Opens the journal as a runner does, and checks that the next one finds the same.
     fn open(&self, loss: Loss) -> State {
         let found = self.read(loss).unwrap();
-        let (journal, state) = found
+        let taken = found
             .open(&self.dir.path().join("l"), self.dir.path())
             .unwrap();
-        drop(journal);
+        let state = taken.state;
+        drop(taken.journal);
         assert_eq!(
             self.read(Loss::Refuse).unwrap().state,
             state,
@@ -144,7 +176,13 @@ fn a_damaged_snapshot_costs_nothing_and_is_kept() {
         (&place.state, Source::Journal)
     );
     assert_eq!(found.troubles.len(), 1, "{:?}", found.troubles);
-    assert_eq!(place.open(Loss::Refuse), place.state);
+    let opened = place.open(Loss::Refuse);
+    assert_eq!(opened.stats, place.state.stats);
+    assert_eq!(
+        opened.seq,
+        place.state.seq.next(),
+        "the trouble is recorded"
+    );
     assert_eq!(
         std::fs::read_dir(place.dir.path().join(".ralph/quarantine"))
             .unwrap()
@@ -173,8 +211,9 @@ fn damage_before_the_snapshot_costs_nothing_and_damage_behind_it_is_refused() {
             );
             let state = place.open(Loss::Accept);
             assert!(
-                state.seq < place.state.seq.next(),
-                "line {line}: what follows the damage is given up"
+                state.stats.iterations <= place.state.stats.iterations
+                    && state.seq.0 <= line as u64 + 1,
+                "line {line}: what follows the damage is given up, a segment begun and the loss recorded"
             );
             assert_eq!(
                 std::fs::read_dir(place.dir.path().join(".ralph/quarantine"))
@@ -275,7 +314,7 @@ fn an_older_journal_is_led_on_and_stays_as_it_is() {
     assert_eq!(found.state.seq, there.state.seq);
 
     // Nothing of today's is written behind records of yesterday's.
-    let (_journal, state) = found.open(&dir, there.dir.path()).unwrap();
+    let state = found.open(&dir, there.dir.path()).unwrap().state;
     assert_eq!(std::fs::read(there.journal()).unwrap(), before);
     assert_eq!(journal::segments(&dir).unwrap().len(), 2);
     assert_eq!(state.seq, there.state.seq.next());

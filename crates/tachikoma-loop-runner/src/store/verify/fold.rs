@@ -6,10 +6,18 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopEvent, LoopId, Record, Seq, State};
 
-use super::{Checked, Kind, Verdict};
+use super::{Checked, Kind, NO_RECORD, Verdict};
 use crate::error::chain;
+use crate::store::journal::Remainder;
 use crate::store::snapshot::Snapshot;
 use crate::store::{compressed, journal, migrate};
+
+/// What is said of a last line that is not whole.
+const TORN: &str =
+    "its last line is not whole: never published, and cut off and kept by the next run";
+
+/// What is said of a last line without its end.
+const UNENDED: &str = "its last line lacks its end, and gets it from the next run";
 
 /// A journal as far as it was read.
 pub(super) struct Fold {
@@ -84,6 +92,9 @@ impl Fold {
         if let Err(what) = self.read(number, path, is_last, &mut findings) {
             return Checked::new(Verdict::Wrong, Kind::Journal, path, what);
         }
+        if is_last && !self.begun && findings.first.is_none() && findings.wrong.is_none() {
+            return Checked::new(Verdict::Wrong, Kind::Journal, path, NO_RECORD);
+        }
         self.begun = true;
         let mut what = match (findings.first, findings.last) {
             (Some(first), Some(last)) => format!("records {first} to {last}"),
@@ -144,16 +155,26 @@ impl Fold {
                 self.state = None;
                 0
             });
-            if text.pop() != Some(b'\n') {
-                let torn = read > 0 || line == 1;
-                if torn && is_last && !closed {
-                    let what =
-                        "its last line is not whole: never published, and cut off by the next run";
-                    findings.remarks.extend((read > 0).then(|| what.to_owned()));
-                } else if torn {
+            if text.ends_with(b"\n") {
+                text.pop();
+            } else if !is_last || closed {
+                if read > 0 || line == 1 {
                     findings.wrong(line, "it is closed, and does not end with a whole record");
                 }
                 return Ok(());
+            } else {
+                match journal::remainder(&text) {
+                    Remainder::Record => findings.remarks.push(UNENDED.to_owned()),
+                    Remainder::Spoilt => {
+                        findings.wrong(line, journal::SPOILT);
+                        self.state = None;
+                        return Ok(());
+                    }
+                    Remainder::Torn => {
+                        findings.remarks.extend((read > 0).then(|| TORN.to_owned()));
+                        return Ok(());
+                    }
+                }
             }
             if line == 1 {
                 if let Some(error) = journal::newer(migrate::JOURNAL, path, &text) {

@@ -247,7 +247,7 @@ fn other_loops_are_looked_at_too_and_archived_ones_with_their_snapshot() {
     } = &place.premises;
     archive(working_dir, place.state.loop_id, snapshot).unwrap();
     assert!(!snapshot.exists());
-    assert_eq!(loops::current(working_dir).unwrap(), None);
+    assert_eq!(loops::current(working_dir, snapshot).unwrap(), None);
     let told = place.told();
     let kept = "Good archived.json: it is what the records up to 6 add up to";
     assert!(told.contains(kept), "{told}");

@@ -12,7 +12,7 @@ static GO_ON: AtomicBool = AtomicBool::new(false);
 /// A journal of three segments, the first two of them closed.
 fn three(place: &Path) -> (Journal, State) {
     let now = Timestamp::from_millis(5);
-    let made = Journal::create(&place.join("a"), LoopId::from_u128(1), now);
+    let made = Journal::create(&place.join(".ralph/loops/a"), LoopId::from_u128(1), now);
     let (mut journal, mut state) = made.unwrap();
     for _ in 0..2 {
         journal.next_segment(&mut state, now).unwrap();
@@ -49,7 +49,7 @@ fn check_whole(dir: &Path, state: &State) {
 fn records_are_read_from_the_segment_on_that_they_begin_in() {
     let place = tempfile::tempdir().unwrap();
     let (journal, _) = three(place.path());
-    let dir = place.path().join("a");
+    let dir = place.path().join(".ralph/loops/a");
     journal.closed().compress(&GO_ON).unwrap();
     fs::write(dir.join(COMPRESSED[0]), "torn").unwrap();
     for (after, expected) in [(1, &[2, 3][..]), (2, &[3]), (3, &[]), (7, &[])] {
@@ -64,7 +64,7 @@ fn records_are_read_from_the_segment_on_that_they_begin_in() {
 fn closed_segments_are_compressed_and_the_journal_goes_on() {
     let place = tempfile::tempdir().unwrap();
     let (journal, mut state) = three(place.path());
-    let dir = place.path().join("a");
+    let dir = place.path().join(".ralph/loops/a");
     let closed = journal.closed();
     closed.compress(&GO_ON).unwrap();
     assert_eq!(names(&dir), COMPRESSED);
@@ -91,7 +91,7 @@ fn wherever_a_crash_ends_the_compression_the_journal_is_whole_and_the_next_one_e
     for crash in crashes {
         let place = tempfile::tempdir().unwrap();
         let (journal, state) = three(place.path());
-        let dir = place.path().join("a");
+        let dir = place.path().join(".ralph/loops/a");
         let first = dir.join("journal-0001.jsonl");
         let plain = fs::read(&first).unwrap();
         journal.closed().compress(&GO_ON).unwrap();
@@ -112,7 +112,7 @@ fn wherever_a_crash_ends_the_compression_the_journal_is_whole_and_the_next_one_e
 fn the_segment_that_is_written_is_never_compressed() {
     let place = tempfile::tempdir().unwrap();
     let (journal, _) = three(place.path());
-    let dir = place.path().join("a");
+    let dir = place.path().join(".ralph/loops/a");
     // Made by a runner that could not write its first record.
     fs::write(dir.join("journal-0004.jsonl"), "").unwrap();
     journal.closed().compress(&GO_ON).unwrap();
@@ -125,7 +125,7 @@ fn the_segment_that_is_written_is_never_compressed() {
 fn damage_is_named() {
     let place = tempfile::tempdir().unwrap();
     let (journal, _) = three(place.path());
-    let dir = place.path().join("a");
+    let dir = place.path().join(".ralph/loops/a");
     journal.closed().compress(&GO_ON).unwrap();
     let path = dir.join(COMPRESSED[0]);
     let whole = fs::read(&path).unwrap();

@@ -1,0 +1,215 @@
+//! A loop of which someone has deleted, cut, changed or exchanged a part: what is left is gone on from, and never lost.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use insta::assert_snapshot;
+use tachikoma_core::{LoopId, Timestamp};
+use tachikoma_loop_runner::store::compressed;
+use tachikoma_loop_runner::store::journal::Journal;
+use tachikoma_testkit::Scratch;
+
+use crate::support::{CLAIMS, files, journal, loops, run, shown, status, tachikoma, with_history};
+
+/// The words of a run that goes on for one more iteration.
+const ONE_MORE: [&str; 6] = ["run", "--quiet", "--delay", "0s", "--max-iterations", "2"];
+
+fn snapshot(scratch: &Scratch) -> PathBuf {
+    scratch.path().join(".ralph/state.json")
+}
+
+/// What is on standard error, but for what a run says anyway.
+fn told(scratch: &Scratch, words: &[&str]) -> String {
+    let ran = tachikoma(scratch).run(words);
+    let text = shown(&ran);
+    let lines = text.lines().filter(|line| {
+        ["exit:", "error:", "warning:"]
+            .iter()
+            .any(|told| line.starts_with(told))
+    });
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+fn set(scratch: &Scratch) {
+    let ran = tachikoma(scratch).run(["state", "set", "plan", "7"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+}
+
+#[track_caller]
+fn check_goes_on_from_snapshot(hurt: impl Fn(&Scratch)) -> String {
+    let scratch = with_history();
+    set(&scratch);
+    let before = status(&scratch);
+    hurt(&scratch);
+    let ran = tachikoma(&scratch).run(["state", "verify"]);
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    let wrong = "there is no record left";
+    assert!(ran.stdout.contains(wrong), "{}", ran.snapshot());
+    assert_eq!(status(&scratch)["loop_id"], before["loop_id"]);
+    let told = told(&scratch, &ONE_MORE);
+    let after = status(&scratch);
+    assert_eq!(after["loop_id"], before["loop_id"]);
+    assert_eq!(after["iteration"], 2, "{told}");
+    let ran = tachikoma(&scratch).run(["state", "show", "--json"]);
+    assert_eq!(ran.json()["custom"]["plan"], 7, "{}", ran.snapshot());
+    told
+}
+
+#[test]
+fn an_empty_journal_is_made_up_for_by_the_snapshot() {
+    let told =
+        check_goes_on_from_snapshot(|scratch| fs::write(journal(scratch), "").expect("it is ours"));
+    assert_snapshot!(told, @"
+    exit: 3
+    warning: falling back to the snapshot: there is no record left in the journal, and the snapshot stands at record 8; what came behind that, if anything did, is lost
+    ");
+}
+
+#[test]
+fn deleted_loops_are_made_up_for_by_the_snapshot() {
+    let told = check_goes_on_from_snapshot(|scratch| {
+        fs::remove_dir_all(scratch.path().join(".ralph/loops")).expect("it is ours");
+        let ran = tachikoma(scratch).run(["events"]);
+        let hint = "hint: it is gone; `tachikoma run` goes on with what is left of the loop";
+        assert!(ran.stderr.contains(hint), "{}", ran.snapshot());
+    });
+    assert_snapshot!(told, @"
+    exit: 3
+    warning: falling back to the snapshot: there is no record left in the journal, and the snapshot stands at record 8; what came behind that, if anything did, is lost
+    ");
+}
+
+/// A loop whose first segment is closed, and whose second one is gone.
+fn closed_and_unfollowed() -> (Scratch, PathBuf, Vec<u8>) {
+    let scratch = with_history();
+    let first = journal(&scratch);
+    let dir = first.parent().expect("it has one").to_owned();
+    let (mut journal, mut state) = Journal::open(&dir).expect("nobody else writes");
+    let now = state.time;
+    journal
+        .next_segment(&mut state, now)
+        .expect("there is room");
+    drop(journal);
+    compressed::replace(&first, &AtomicBool::new(false)).expect("there is room");
+    fs::remove_file(dir.join("journal-0002.jsonl")).expect("it is ours");
+    let closed = dir.join("journal-0001.jsonl.zst");
+    let bytes = fs::read(&closed).expect("it is ours");
+    (scratch, closed, bytes)
+}
+
+#[test]
+fn a_closed_segment_is_never_written_again() {
+    let (scratch, closed, bytes) = closed_and_unfollowed();
+    let ran = tachikoma(&scratch).run(ONE_MORE);
+    assert_snapshot!(shown(&ran), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl.zst is damaged at line 8: it is closed, and the segment that followed it is missing
+    hint: nothing was changed; `tachikoma run --accept-loss` goes on from record 7 (iteration 1) and keeps what follows in `.ralph/quarantine/`, `--new` begins a new loop beside it
+    ");
+    assert_eq!(fs::read(&closed).expect("it is there"), bytes);
+    let mut words = ONE_MORE.to_vec();
+    words.push("--accept-loss");
+    let ran = tachikoma(&scratch).run(words);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(status(&scratch)["iteration"], 2);
+    assert_eq!(fs::read(&closed).expect("it is there"), bytes);
+    let ran = tachikoma(&scratch).run(["events"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+}
+
+#[test]
+fn damage_in_a_closed_segment_can_be_accepted() {
+    let (scratch, closed, bytes) = closed_and_unfollowed();
+    fs::write(&closed, &bytes[..bytes.len() - 1]).expect("it is ours");
+    let mut words = ONE_MORE.to_vec();
+    let refused = told(&scratch, &words);
+    assert!(refused.contains("it cannot be unpacked"), "{refused}");
+    words.push("--accept-loss");
+    let ran = tachikoma(&scratch).run(words);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let kept = files(&scratch.path().join(".ralph/quarantine"));
+    assert!(kept.values().any(|kept| *kept == bytes[..bytes.len() - 1]));
+}
+
+#[test]
+fn a_changed_end_of_the_last_line_drops_no_record() {
+    let scratch = with_history();
+    fs::remove_file(snapshot(&scratch)).expect("it is ours");
+    let mut bytes = fs::read(journal(&scratch)).expect("it is ours");
+    *bytes.last_mut().expect("it has lines") = b'!';
+    fs::write(journal(&scratch), &bytes).expect("it is ours");
+    let ran = tachikoma(&scratch).run(["state", "verify"]);
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    assert_snapshot!(told(&scratch, &ONE_MORE), @"
+    exit: 1
+    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 7: something stands behind its record
+    ");
+    assert_eq!(fs::read(journal(&scratch)).expect("it is there"), bytes);
+}
+
+#[test]
+fn a_directory_in_the_place_of_the_snapshot_stops_nobody() {
+    let scratch = with_history();
+    fs::remove_file(snapshot(&scratch)).expect("it is ours");
+    scratch.write(".ralph/state.json/mine", "mine\n");
+    assert_eq!(status(&scratch)["iteration"], 1);
+    assert_snapshot!(told(&scratch, &ONE_MORE), @"
+    exit: 3
+    warning: falling back to the journal: read [DIR]/.ralph/state.json: Is a directory (os error 21); the journal is whole up to record 7, and what is there is kept in .ralph/quarantine/
+    ");
+    assert!(snapshot(&scratch).is_file());
+    assert_eq!(
+        scratch.read(".ralph/quarantine/state.json.1/mine"),
+        "mine\n"
+    );
+}
+
+#[test]
+fn a_death_between_a_new_loop_and_the_archive_of_the_old_one_brings_nothing_back() {
+    for has_snapshot in [true, false] {
+        let scratch = with_history();
+        let old = loops(&scratch).remove(0);
+        let bytes = fs::read(snapshot(&scratch)).expect("it is ours");
+        if !has_snapshot {
+            fs::remove_file(snapshot(&scratch)).expect("it is ours");
+        }
+        // What `run --new` does first.
+        let new = LoopId::from_u128(7);
+        let dir = scratch.path().join(".ralph/loops").join(new.to_string());
+        let later = Timestamp::from_millis(32_503_680_000_000);
+        drop(Journal::create(&dir, new, later).expect("nobody else writes"));
+        let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], "true"));
+        assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+        assert_eq!(status(&scratch)["loop_id"], new.to_string());
+        let archived = fs::read(old.join("archived.json")).expect("it is archived");
+        if has_snapshot {
+            assert_eq!(archived, bytes);
+        }
+        let ran = tachikoma(&scratch).run(["state", "clear"]);
+        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+        let ran = tachikoma(&scratch).run(["status"]);
+        assert!(!ran.stdout.contains("loop_"), "{}", ran.snapshot());
+    }
+}
+
+#[test]
+fn what_was_wrong_with_a_loop_that_is_done_is_no_concern_of_the_next() {
+    let scratch = Scratch::new();
+    let ran = tachikoma(&scratch).run(run(&["--quiet"], CLAIMS));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let old = loops(&scratch).remove(0);
+    fs::write(snapshot(&scratch), "oops").expect("it is ours");
+    let ran = tachikoma(&scratch).run(run(&["--quiet"], CLAIMS));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert!(!ran.stderr.contains("warning"), "{}", ran.stderr);
+    let warned = |dir: &Path| {
+        let text = fs::read_to_string(dir.join("journal-0001.jsonl")).expect("it is ours");
+        text.matches("\"type\":\"warned\"").count()
+    };
+    for dir in loops(&scratch) {
+        assert_eq!(warned(&dir), usize::from(dir == old), "{}", dir.display());
+    }
+}

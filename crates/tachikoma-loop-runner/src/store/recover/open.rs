@@ -1,0 +1,116 @@
+//! Taking a journal up again where it ends. What cannot be read goes to the quarantine first: nothing is overwritten.
+
+use std::path::Path;
+
+use tachikoma_core::{Input, Policy, Record, State, step};
+
+use super::{InTheWay, Recovered};
+use crate::store::journal::{Journal, segment};
+use crate::store::quarantine::{keep_copy, keep_tail, quarantine};
+use crate::store::{StoreError, archive, compressed, make_dir};
+
+/// A journal that was taken up.
+#[derive(Debug)]
+pub struct Taken {
+    /// The journal.
+    pub journal: Journal,
+    /// What it stands at.
+    pub state: State,
+    /// What was recorded of the troubles on the way, and is on disk.
+    pub warned: Vec<Record>,
+}
+
+impl Recovered {
+    /// Opens the journal where it ends, for the runner that holds the lock of the working directory, and records what was
+    /// wrong with it.
+    ///
+    /// # Errors
+    /// It cannot be opened or written.
+    pub fn open(mut self, dir: &Path, working_dir: &Path) -> Result<Taken, StoreError> {
+        self.put_away(working_dir)?;
+        let mut journal = self.take_up(dir, working_dir)?;
+        let Self {
+            mut state,
+            troubles,
+            ..
+        } = self;
+        let mut warned = Vec::new();
+        for warning in troubles {
+            let now = state.time;
+            let input = Input::Trouble { warning };
+            warned.extend(step(&Policy::default(), &mut state, now, input).records);
+        }
+        if !warned.is_empty() {
+            journal.append_synced(&warned)?;
+        }
+        Ok(Taken {
+            journal,
+            state,
+            warned,
+        })
+    }
+
+    /// Keeps what is in the way or given up.
+    fn put_away(&self, working_dir: &Path) -> Result<(), StoreError> {
+        if let Some((path, version)) = &self.older {
+            keep_older(path, *version)?;
+        }
+        if let Some(first) = self.cut.first() {
+            // Its beginning is good.
+            keep_copy(working_dir, first)?;
+        }
+        for path in self.cut.iter().skip(1) {
+            quarantine(working_dir, path)?;
+        }
+        match &self.in_the_way {
+            None => Ok(()),
+            Some(InTheWay::Unreadable(path)) => quarantine(working_dir, path).map(drop),
+            Some(InTheWay::OfAnother(path, loop_id)) => {
+                archive::set_aside(working_dir, path, *loop_id)
+            }
+        }
+    }
+
+    fn take_up(&mut self, dir: &Path, working_dir: &Path) -> Result<Journal, StoreError> {
+        let state = &mut self.state;
+        let now = state.time;
+        let Some(end) = self.end.take() else {
+            make_dir(dir)?;
+            return Journal::anew(dir, working_dir, 1, state, now).map(|(journal, _)| journal);
+        };
+        if compressed::is_compressed(&end.path) {
+            // Never written again: the next one begins, or this one anew if nothing of it is left.
+            let mut number = end.segment + 1;
+            if self.cut.first() == Some(&end.path) {
+                segment::keep_beginning(&end.path, end.len)?;
+                number -= u32::from(end.len == 0);
+            }
+            return Journal::anew(dir, working_dir, number, state, now).map(|(journal, _)| journal);
+        }
+        let there = std::fs::metadata(&end.path).map_err(StoreError::io("look at", &end.path))?;
+        if there.len() > end.len && self.cut.is_empty() {
+            keep_tail(working_dir, &end.path, end.len)?;
+        }
+        let mut journal = Journal::at(dir, end.path, end.segment, end.len)?;
+        if end.unended {
+            journal.end_line()?;
+        }
+        if end.len == 0 {
+            journal.begin_segment(state, now, self.behind)?;
+        } else if self.behind {
+            journal.begin_anew(working_dir, state, now)?;
+        } else if end.older || self.tolerated || !self.cut.is_empty() {
+            journal.next_segment(state, now)?;
+        }
+        Ok(journal)
+    }
+}
+
+/// Keeps a snapshot of an older version under a name of its own: the next one is written in today's.
+fn keep_older(path: &Path, version: u32) -> Result<(), StoreError> {
+    let mut kept = path.as_os_str().to_owned();
+    kept.push(format!(".v{version}"));
+    std::fs::copy(path, &kept)
+        .map(drop)
+        .map_err(StoreError::io("keep", Path::new(&kept)))
+}
