@@ -28,10 +28,10 @@ pub fn is_archived(dir: &Path) -> bool {
 pub fn archive(working_dir: &Path, loop_id: LoopId, snapshot: &Path) -> Result<(), StoreError> {
     let dir = loops::dir(working_dir, loop_id);
     let bytes = match snapshot::read(snapshot) {
-        Ok(Some(found)) if found.loop_id == loop_id => {
-            std::fs::read(snapshot).map_err(StoreError::io("read", snapshot))?
-        }
+        Ok(Some(found)) if found.loop_id == loop_id => snapshot::bytes(snapshot)?,
         Ok(Some(_) | None) => of_journal(working_dir, &dir, snapshot, loop_id),
+        // For the version that wrote it, as it is.
+        Err(StoreError::NewerSnapshot { .. }) => snapshot::bytes(snapshot)?,
         Err(error) => {
             put_away(working_dir, snapshot, error)?;
             of_journal(working_dir, &dir, snapshot, loop_id)

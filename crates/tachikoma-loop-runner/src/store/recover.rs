@@ -8,7 +8,7 @@ use tachikoma_core::{LoopEvent, LoopId, Record, State};
 use super::journal::{self, Journal};
 use super::migrate::{self, Chain};
 use super::quarantine::{keep_copy, quarantine};
-use super::{RALPH_DIR, StoreError, compressed, snapshot};
+use super::{RALPH_DIR, StoreError, compressed, snapshot, whole};
 
 /// Where a state was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,7 +199,8 @@ impl Recovered {
             ..
         } = self;
         if let Some((path, version)) = older {
-            keep_older(&path, version)?;
+            // The next one is written in today's version.
+            whole::keep_beside(&path, &format!(".v{version}"))?;
         }
         if let Some(first) = cut.first() {
             // Its beginning is good.
@@ -221,15 +222,6 @@ impl Recovered {
         }
         Ok((journal, state))
     }
-}
-
-/// Keeps a snapshot of an older version under a name of its own: the next one is written in today's.
-fn keep_older(path: &Path, version: u32) -> Result<(), StoreError> {
-    let mut kept = path.as_os_str().to_owned();
-    kept.push(format!(".v{version}"));
-    std::fs::copy(path, &kept)
-        .map(drop)
-        .map_err(StoreError::io("keep", Path::new(&kept)))
 }
 
 /// Returns the place of the segment at which to begin: the last that cannot have a record behind `base` before it.
