@@ -9,7 +9,7 @@ use tachikoma_core::{LoopId, Outcome, State, Status, Ticket, Timestamp};
 
 use super::LoopRunner;
 use super::effects::{find_program, search_path};
-use super::save::Saved;
+use super::save::{Saved, Saving};
 use super::upkeep::Upkeep;
 use crate::clock::Clock;
 use crate::config::{AgentError, LoopConfig};
@@ -134,7 +134,7 @@ impl LoopRunner {
         };
         lock.sign(&holder)
             .map_err(StoreError::io("write", Path::new(".ralph/lock")))?;
-        let made_way = make_way(&config, &found, before);
+        let made_way = make_way(&config, &found, before, state.loop_id);
         if made_way.is_err() {
             Journal::discard(&loops::dir(&config.working_dir, state.loop_id));
         }
@@ -166,9 +166,7 @@ impl LoopRunner {
             basis,
             temporary: temporary.map(Arc::new),
             leftovers,
-            save_failed: false,
-            unsaved: None,
-            saved,
+            saving: Saving::new(saved),
             deaf: false,
             suspended: None,
             upkeep: Upkeep::default(),
@@ -237,6 +235,7 @@ fn make_way(
     config: &LoopConfig,
     found: &Found,
     before: Option<LoopId>,
+    loop_id: LoopId,
 ) -> Result<Option<Saved>, StoreError> {
     // One that is not kept touches nothing that is.
     if !config.settings.state.enabled {
@@ -247,7 +246,7 @@ fn make_way(
         archive::make_way(&config.working_dir, before, &path)?;
     }
     whole::remove_remains(&path);
-    Ok(Saved::found(&path))
+    Ok(Saved::found(&path, loop_id))
 }
 
 /// Begins a loop that is not kept: whatever else is in the working directory stays as it is.
