@@ -3,6 +3,7 @@
 
 mod decode;
 mod driven;
+mod interrupt;
 mod iterations;
 pub mod memory;
 mod record;
@@ -21,6 +22,8 @@ use report::Row;
 
 /// What a measurement needs to know.
 pub struct Bench {
+    /// The workspace.
+    pub root: PathBuf,
     /// The release binary.
     pub product: PathBuf,
     /// A directory on a real disk.
@@ -32,13 +35,18 @@ impl Bench {
     pub fn build(root: &Path) -> Result<Self, String> {
         let product = product::build(root)?;
         let disk = product.parent().unwrap_or(root).to_owned();
-        Ok(Self { product, disk })
+        let root = root.to_owned();
+        Ok(Self {
+            root,
+            product,
+            disk,
+        })
     }
 }
 
 /// The measurements by name, in the order in which they are made.
 type Measure = fn(&Bench) -> Result<Vec<Row>, String>;
-const MEASURES: [(&str, Measure); 9] = [
+const MEASURES: [(&str, Measure); 10] = [
     ("iteration", iterations::many),
     ("first", iterations::first),
     ("record", record::durable),
@@ -47,6 +55,7 @@ const MEASURES: [(&str, Measure); 9] = [
     ("memory", memory::measure),
     ("startup", startup::measure),
     ("stop", stop::measure),
+    ("interrupt", interrupt::measure),
     ("decode", decode::measure),
 ];
 
@@ -135,7 +144,7 @@ mod tests {
         );
         assert_eq!(
             Wish::parse(&["spot"]),
-            Err("nothing called spot can be measured; there are iteration, first, record, growth, resume, memory, startup, stop, decode".to_owned())
+            Err("nothing called spot can be measured; there are iteration, first, record, growth, resume, memory, startup, stop, interrupt, decode".to_owned())
         );
     }
 }

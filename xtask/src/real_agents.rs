@@ -5,13 +5,20 @@
 //! a compiler happens in [`run`] before the namespace is entered, and its result is handed in as a word.
 
 mod answers;
+mod deaths;
 mod failures;
+mod fill;
+mod full;
 mod ground;
 mod install;
 mod isolation;
+mod looping;
+mod orders;
 mod runner;
 mod sessions;
+mod setup;
 mod steering;
+mod turns;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -53,24 +60,72 @@ const CHECKS: &[Row] = &[
     Row("silent-model", failures::silent_model, USUAL),
     Row("runner-command", runner::as_command, USUAL),
     Row("runner-killed", runner::killed_mid_tool, USUAL),
+    Row("one-conversation", turns::one_conversation, USUAL),
+    Row("fresh-each", turns::fresh_each_iteration, USUAL),
+    Row("safe-permission", turns::safe_permission, USUAL),
+    Row("advice", full::advice, USUAL),
+    Row("redline", full::redline, USUAL),
+    Row("redline-immediate", full::immediate, USUAL),
+    Row("reboot-by-hand", full::by_hand, USUAL),
+    Row("too-long", full::too_long, USUAL),
+    Row("fill-again", fill::again_and_again, USUAL),
+    Row("stop", orders::stop, USUAL),
+    Row("stop-now", orders::stop_now, USUAL),
+    Row("pause", orders::pause, USUAL),
+    Row("pause-now", orders::pause_now, USUAL),
+    Row("skip", orders::skip, USUAL),
+    Row("not-logged-in", setup::not_logged_in, USUAL),
+    Row("wrong-model", setup::wrong_model, USUAL),
+    Row("unknown-flag", setup::unknown_flag, USUAL),
+    Row("broken-settings", setup::broken_settings, USUAL),
+    Row("no-settings", setup::no_settings, USUAL),
+    Row("runner-dies", deaths::runner, USUAL),
+    Row("runner-dies-unkept", deaths::runner_unkept, USUAL),
+    Row("agent-dies", deaths::agent, USUAL),
 ];
 
 /// Said to ourselves, in the namespace.
 const INSIDE: &str = "--inside";
+
+/// Behind that: one long check instead of the usual ones.
+const FILL: &str = "--fill";
 
 /// Installs the agent, then makes the named checks, or all of them, in a network of their own.
 pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     if let [INSIDE, claude, tachikoma, names @ ..] = words {
         isolation::expect_only_loopback()?;
         let (claude, tachikoma) = (PathBuf::from(claude), PathBuf::from(tachikoma));
-        return make(&Programs { claude, tachikoma }, names);
+        let programs = Programs { claude, tachikoma };
+        return match names {
+            [FILL, reboots] => fill_many_times(&programs, reboots),
+            names => make(&programs, names),
+        };
     }
     known(words)?;
+    enter(root, words)
+}
+
+/// Fills a window so many times, in a network of its own. For the soak.
+pub fn fill(root: &Path, reboots: u32) -> Result<String, String> {
+    enter(root, &[FILL, &reboots.to_string()])?;
+    Ok(format!("{reboots} reboots of the real agent lost no work"))
+}
+
+fn enter(root: &Path, words: &[&str]) -> Result<(), String> {
     let claude = install::claude()?;
     let tachikoma = product::build(root)?;
     let (claude, tachikoma) = (claude.to_string_lossy(), tachikoma.to_string_lossy());
     let ours = [&["real-agents", INSIDE, &claude, &tachikoma][..], words].concat();
     isolation::run_inside(&ours)
+}
+
+fn fill_many_times(programs: &Programs, reboots: &str) -> Result<(), String> {
+    let reboots: u32 = reboots
+        .parse()
+        .map_err(|_| "so many reboots are no number")?;
+    let saw = fill::soak(programs, reboots);
+    println!("    {saw}");
+    Ok(())
 }
 
 /// Refuses names that no check has.

@@ -23,6 +23,7 @@ use std::time::Instant;
 use crate::bench::{Bench, memory};
 use crate::cargo;
 use crate::check::succeeds;
+use crate::real_agents;
 
 /// Loops that the simulation lives through for each round.
 const LOOPS_PER_ROUND: u32 = 20_000;
@@ -45,7 +46,7 @@ struct Row {
 }
 
 /// In the order in which they are made.
-const SOAKS: [Row; 15] = [
+const SOAKS: [Row; 16] = [
     row("kill-cgroup", kill::with_cgroup, 50, None),
     row("kill-guard", kill::without_cgroup, 50, None),
     row("simulation", simulation, 50, None),
@@ -61,6 +62,7 @@ const SOAKS: [Row; 15] = [
     row("flip", flip::run, 10_000, Some(500)),
     row("two-runners", two_runners::run, 100, Some(10)),
     row("decoder", decoder, 60, Some(5)),
+    row("claude-fill", real_agents::fill, 50, None),
 ];
 
 const fn row(name: &'static str, soak: Soak, rounds: u32, sample: Option<u32>) -> Row {

@@ -14,6 +14,7 @@ mod result;
 mod scan;
 mod system;
 mod talk;
+mod trust;
 mod window;
 
 pub use decoder::Decoder;
@@ -21,6 +22,7 @@ pub use launch::{ClaudeAgent, Lifetime, Permission};
 pub use limit::resets_at;
 pub use report::{Counts, Exit, Report, Summing};
 pub use talk::line;
+pub use trust::{hint, is_tried};
 pub use window::{compaction_point, refusal_point, window_of};
 
 /// How much of one line is looked at. Lines above a megabyte are usual (a file that is written, a file as it was before

@@ -108,6 +108,24 @@ impl Agent {
         }
     }
 
+    /// Returns whether a version of the agent is one that was tried.
+    #[must_use]
+    pub fn is_tried(&self, version: &str) -> bool {
+        match self {
+            Self::Command(_) | Self::Demo(_) => true,
+            Self::Claude(_) => claude::is_tried(version),
+        }
+    }
+
+    /// Returns what a person can do about a failure that will come again until they do.
+    #[must_use]
+    pub fn hint(&self, failure: FailureClass) -> Option<&'static str> {
+        match self {
+            Self::Command(_) | Self::Demo(_) => None,
+            Self::Claude(_) => claude::hint(failure),
+        }
+    }
+
     /// Returns how much fits into its context, as far as its configuration tells.
     #[must_use]
     pub fn window_tokens(&self) -> Option<u64> {

@@ -252,6 +252,8 @@ pub enum FailureClass {
     Model,
     /// The context is full: a new session is needed.
     PromptTooLong,
+    /// There is no such conversation: a new session is needed.
+    Lost,
     /// The service refuses this conversation.
     Refused,
     /// The agent was interrupted.
@@ -274,6 +276,7 @@ impl FailureClass {
             Self::Billing => "billing",
             Self::Model => "model",
             Self::PromptTooLong => "prompt_too_long",
+            Self::Lost => "lost",
             Self::Refused => "refused",
             Self::Interrupted => "interrupted",
             Self::OwnLimit => "own_limit",

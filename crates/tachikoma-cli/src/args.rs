@@ -58,6 +58,40 @@ pub enum Command {
         /// The iteration; the latest that wrote something, if not given
         iteration: Option<u32>,
     },
+    /// Show how full the context of a session became, reading by reading
+    Context {
+        /// The session; the latest with a reading, if not given
+        #[arg(long, value_name = "N")]
+        session: Option<u32>,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what became of each iteration
+    History {
+        /// Show the reboots instead: each attempt, and the sums
+        #[arg(long)]
+        reboots: bool,
+        /// Print one JSON object per iteration; with --reboots, one for all of them
+        #[arg(long)]
+        json: bool,
+    },
+    /// Look at what a session is told that takes over from another
+    Checkpoint {
+        /// What to do with it
+        #[command(subcommand)]
+        command: CheckpointCommand,
+    },
+    /// Leave a note for the sessions to come: what was found out, decided, or is left to do
+    #[command(
+        after_help = "For the agent as well as for you. The notes are in the hand-off of every session that takes over.\n\n\
+        Example:\n  tachikoma note \"the parser is done; the tests of the printer need a terminal\""
+    )]
+    Note {
+        /// The note
+        #[arg(required = true, value_name = "TEXT")]
+        words: Vec<String>,
+    },
     /// Look at the state that is kept, and change it
     State {
         /// What to do with it
@@ -111,6 +145,19 @@ pub struct DecodeArgs {
 pub enum DecodedAgent {
     /// Claude Code
     Claude,
+}
+
+/// What can be done with hand-offs.
+#[derive(Debug, Subcommand)]
+pub enum CheckpointCommand {
+    /// Print what a session was told when it took over
+    Show {
+        /// The session; the latest, if not given
+        session: Option<u32>,
+        /// Print what a session would be told that takes over now
+        #[arg(long, conflicts_with = "session")]
+        now: bool,
+    },
 }
 
 /// What can be done with the configuration.
@@ -167,8 +214,20 @@ pub enum StateCommand {
     },
 }
 
+/// How a loop is run, by example.
+const RUN_EXAMPLES: &str = "\
+Examples:
+  tachikoma run prompt.md --agent claude     # Claude Code
+  tachikoma run --context-threshold 72.5     # a fresh session from 72.5 % on
+  tachikoma run --context-threshold 100      # never one
+  tachikoma run --max-restarts 3             # at most 4 sessions, then an error
+  tachikoma run --fresh-session              # each iteration begins anew
+  tachikoma run prompt.md -- my-agent        # any program
+  tachikoma run                              # go on, with what was given before";
+
 /// How to run a loop.
 #[derive(Clone, Debug, Default, ClapArgs)]
+#[command(after_help = RUN_EXAMPLES)]
 pub struct RunArgs {
     /// The file with the prompt, read again at every iteration
     #[arg(conflicts_with = "prompt_text")]
@@ -176,12 +235,21 @@ pub struct RunArgs {
     /// The prompt itself
     #[arg(long, value_name = "TEXT")]
     pub prompt_text: Option<String>,
-    /// The agent: command, demo
+    /// The agent: claude (Claude Code), command (any program), demo
     #[arg(long, value_name = "NAME")]
     pub agent: Option<String>,
     /// How many iterations the loop may run over its whole life; 0 = no limit
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
     pub max_iterations: Option<u32>,
+    /// Replace the session by a fresh one when its context is this full, in percent, such as 85 or 72.5; 100 = never
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = percent)]
+    pub context_threshold: Option<f64>,
+    /// How often the session may be replaced; 0 = never
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
+    pub max_restarts: Option<u32>,
+    /// Give every iteration a session of its own
+    #[arg(long)]
+    pub fresh_session: bool,
     /// How long to wait after an iteration, such as 5s
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub delay: Option<String>,
@@ -232,4 +300,12 @@ pub struct DemoArgs {
 fn count(text: &str) -> Result<u32, String> {
     text.parse()
         .map_err(|_| format!("it must be a whole number from 0 to {}", u32::MAX))
+}
+
+/// Reads a share of a context window.
+fn percent(text: &str) -> Result<f64, String> {
+    let percent: Option<f64> = text.parse().ok();
+    percent
+        .filter(|percent| (0.0..=100.0).contains(percent))
+        .ok_or_else(|| "it must be a number from 0 to 100, such as 85 or 72.5".to_owned())
 }

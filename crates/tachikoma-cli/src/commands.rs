@@ -1,14 +1,18 @@
 //! One file per command.
 
 mod agents;
+mod checkpoint;
 mod completions;
 mod config;
+mod context;
 mod control;
 mod demo;
 mod detach;
 mod events;
+mod history;
 mod launch;
 mod logs;
+mod note;
 mod run;
 mod state;
 mod status;
@@ -41,6 +45,10 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Reboot => control::tell(&place, LoopCommand::ForceReboot),
         Command::Events { follow, json } => events::events(&place, follow, json),
         Command::Logs { iteration } => logs::logs(&place, iteration),
+        Command::Context { session, json } => context::context(&place, session, json),
+        Command::History { reboots, json } => history::history(&place, reboots, json),
+        Command::Checkpoint { command } => checkpoint::checkpoint(&place, &command),
+        Command::Note { words } => note::note(&place, &words),
         Command::State { command } => state::state(&place, command),
         Command::Config { command } => config::config(&place, &command),
         Command::Agents { command } => agents::agents(&command),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::offline::Premises;
+use tachikoma_loop_runner::process::MARKER;
 use tachikoma_loop_runner::settings::{Layers, Settings};
 use tachikoma_loop_runner::store::{lock, loops, temporary};
 
@@ -15,6 +16,15 @@ use crate::failure::Failure;
 pub struct Place {
     /// The current directory.
     pub directory: PathBuf,
+}
+
+/// The loop that started this process, as it was told.
+#[derive(Debug)]
+pub struct AgentsLoop {
+    /// Where it works.
+    pub working_dir: PathBuf,
+    /// The loop.
+    pub loop_id: Option<LoopId>,
 }
 
 /// A loop, and where it is.
@@ -133,6 +143,16 @@ impl Place {
             .into_iter()
             .chain([self.directory.clone()])
             .find_map(|dir| find(&dir))
+    }
+
+    /// Returns the loop whose agent, or whose agent's child, this process is; none if no loop started it.
+    pub fn agents_loop(&self) -> Option<AgentsLoop> {
+        let dir = std::env::var_os("TACHIKOMA_DIR").filter(|dir| !dir.is_empty())?;
+        let loop_id = std::env::var(MARKER).ok();
+        Some(AgentsLoop {
+            working_dir: self.directory.join(dir),
+            loop_id: loop_id.and_then(|name| name.parse().ok()),
+        })
     }
 
     /// Finds the loop around here that was begun last.

@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::out;
 use crate::sanitise::sanitise;
+use line::Lines;
 use progress::Screen;
 
 /// How long the end of the program, or Ctrl-Z, waits for a report that is held up.
@@ -68,6 +69,7 @@ impl Reporter {
             dir,
             seen,
             screen,
+            lines: Lines::default(),
         };
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -107,6 +109,7 @@ struct Desk {
     dir: PathBuf,
     seen: Seq,
     screen: Screen,
+    lines: Lines,
 }
 
 impl Desk {
@@ -196,7 +199,7 @@ impl Desk {
         match self.style {
             Style::Lines => {
                 self.screen.note(record);
-                for line in line::lines(record) {
+                for line in self.lines.of(record) {
                     self.screen.print(&line);
                 }
             }

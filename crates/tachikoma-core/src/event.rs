@@ -10,7 +10,7 @@ use crate::effect::Rung;
 use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, LoopId, Seq, SessionNo};
 use crate::launch::{Change, Launch, Resumption, Runner};
-use crate::outcome::{Failure, IterationReport, Outcome, RebootReason, Stop};
+use crate::outcome::{Failure, IterationReport, Outcome, RebootReason, Spent, Stop};
 use crate::phase::{Cause, HookPoint, HookResult, Wait};
 use crate::state::State;
 use crate::stats::LoopStats;
@@ -185,6 +185,9 @@ pub enum LoopEvent {
         /// What the turn cost, in millionths of a dollar.
         #[serde(default, skip_serializing_if = "is_zero")]
         cost_microusd: u64,
+        /// Why its conversation cannot go on, if it cannot.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        spent: Option<Spent>,
     },
     /// The agent, or the operator, wrote a note for the sessions to come.
     Noted {

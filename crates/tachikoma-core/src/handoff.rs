@@ -20,14 +20,23 @@ pub struct WorkTree {
     pub commits: Vec<String>,
 }
 
-/// Writes the hand-off for a session that replaced another one; nothing for the first session of a loop, and
-/// nothing once an iteration of the session has gone well.
+/// Returns whether the next prompt needs the hand-off in front of it: in a session that replaced another one, until an
+/// iteration of it has gone well.
 #[must_use]
-pub fn handoff(state: &State, tree: &WorkTree, max_bytes: usize) -> Option<String> {
-    if state.session.number.0 <= 1 || state.session.oriented {
-        return None;
-    }
-    Some(checkpoint(state, tree, max_bytes))
+pub fn handoff_due(state: &State) -> bool {
+    state.session.number.0 > 1 && !state.session.oriented
+}
+
+/// Writes what a session would have to know that took over at this moment, without the old one's own words.
+#[must_use]
+pub fn checkpoint_now(state: &State, tree: &WorkTree, max_bytes: usize) -> String {
+    let mut next = state.clone();
+    next.checkpoint.take(&state.session, "");
+    next.checkpoint.words = None;
+    next.session.number = state.session.number.next();
+    next.iteration = state.next_iteration();
+    next.attempt = 1;
+    checkpoint(&next, tree, max_bytes)
 }
 
 /// Writes what a session that takes over here has to know. The most important things come first: what is too long is
@@ -162,26 +171,53 @@ mod tests {
 
     #[test]
     fn a_later_session_gets_one_until_an_iteration_went_well() {
-        let tree = WorkTree::default();
         let mut state = second_session();
         state.session.number = SessionNo(1);
-        assert_eq!(handoff(&state, &tree, 1000), None);
+        assert!(!handoff_due(&state));
         state.session.number = SessionNo(2);
         state.last_failure = Some(Failure::Exited {
             exit: Exit::Code(3),
         });
-        let text = handoff(&state, &tree, 50_000).unwrap();
+        assert!(handoff_due(&state));
+        let text = checkpoint(&state, &WorkTree::default(), 50_000);
         assert!(
             text.contains("Session 2") && text.contains("exit 3"),
             "{text}"
         );
         state.session.iterations = 1;
         assert!(
-            handoff(&state, &tree, 1000).is_some(),
+            handoff_due(&state),
             "an iteration that failed has oriented nobody"
         );
         state.session.oriented = true;
-        assert_eq!(handoff(&state, &tree, 1000), None);
+        assert!(!handoff_due(&state));
+    }
+
+    #[test]
+    fn one_that_takes_over_now_gets_what_the_session_under_way_leaves() {
+        let mut state = second_session();
+        state.iteration = 4;
+        state.attempt = 3;
+        state.checkpoint.words = Some("of the first session".to_owned());
+        state.checkpoint.reason = "context at 86%".to_owned();
+        state.checkpoint.files = vec!["first.rs".to_owned()];
+        state.session.files = vec!["second.rs".to_owned()];
+        state.session.failed_calls = vec![FailedCall {
+            call: "Bash: make".to_owned(),
+            times: 1,
+            error: "exit 2".to_owned(),
+        }];
+        let text = checkpoint_now(&state, &WorkTree::default(), 50_000);
+        for part in [
+            "Session 3, iteration 5, attempt 1.",
+            "- first.rs\n- second.rs\n",
+            "Bash: make",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        for part in ["first session", "86%"] {
+            assert!(!text.contains(part), "{part}: {text}");
+        }
     }
 
     #[test]

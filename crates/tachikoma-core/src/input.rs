@@ -9,6 +9,7 @@ use crate::event::Repair;
 use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, Ticket};
 use crate::launch::{Launch, Runner};
+use crate::outcome::Spent;
 use crate::phase::{HookPoint, HookResult};
 
 /// One piece of news.
@@ -147,6 +148,8 @@ pub struct TurnEnd {
     pub more: bool,
     /// What the turn cost, in millionths of a dollar.
     pub cost_microusd: u64,
+    /// Why its conversation cannot go on, if it cannot.
+    pub spent: Option<Spent>,
 }
 
 /// News about one launch, in order; [`News::Exited`] or [`News::NotLaunched`] is the last.

@@ -22,6 +22,10 @@ pub struct Launch {
     /// were written before this was recorded.
     #[serde(default)]
     pub settings: Option<BTreeMap<String, String>>,
+    /// The commit that the work tree stood on when the loop was first started; none without a repository, and in journals
+    /// that were written before this was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_commit: Option<String>,
 }
 
 impl Launch {

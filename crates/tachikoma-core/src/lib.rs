@@ -52,12 +52,12 @@ pub use context::Context;
 pub use effect::{Answer, Effect, Rung, Step};
 pub use event::{LoopEvent, Record, Repair};
 pub use exit::{Exit, Leftover};
-pub use handoff::{WorkTree, checkpoint, handoff};
+pub use handoff::{WorkTree, checkpoint, checkpoint_now, handoff_due};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use input::{Input, LoopCommand, News, TurnEnd, Urgency};
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
 pub use outcome::{
-    Failure, IterationOutcome, IterationReport, Outcome, RebootReason, Stop, Timeout,
+    Failure, IterationOutcome, IterationReport, Outcome, RebootReason, Spent, Stop, Timeout,
 };
 pub use phase::{
     Cause, Ending, HookPoint, HookResult, Ladder, LoopState, Phase, Reboot, RebootStage, Tool,
@@ -65,7 +65,9 @@ pub use phase::{
 };
 pub use policy::Policy;
 pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootResult};
-pub use session::{Checkpoint, FailedCall, LiveAgent, Note, PastSession, Sample, Session, Tally};
+pub use session::{
+    Checkpoint, FailedCall, LiveAgent, NOTE_BYTES_MAX, Note, PastSession, Sample, Session, Tally,
+};
 pub use state::{InvalidState, State};
 pub use stats::LoopStats;
 pub use step::step;

@@ -100,6 +100,11 @@ pub enum Stop {
         /// The signal's number.
         signal: i32,
     },
+    /// A hook, by its exit code.
+    Hook {
+        /// Which one, and what it said.
+        reason: String,
+    },
     /// The loop itself, because it cannot go on.
     Unable {
         /// Why, and what to do next.
@@ -112,6 +117,7 @@ impl From<Stop> for Outcome {
         match stop {
             Stop::Operator => Self::Operator,
             Stop::Signal { signal } => Self::Signal { signal },
+            Stop::Hook { reason } => Self::Condition { reason },
             Stop::Unable { reason } => Self::Error { reason },
         }
     }
@@ -275,6 +281,16 @@ impl fmt::Display for Timeout {
     }
 }
 
+/// Why a conversation cannot go on, in the agent's own judgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spent {
+    /// Nothing more goes into its context.
+    Full,
+    /// It is not there any more.
+    Lost,
+}
+
 /// Why a session is replaced by a fresh one, as planned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -284,6 +300,8 @@ pub enum RebootReason {
         /// The measured fill, rounded down.
         percent: u8,
     },
+    /// The agent refused a request because nothing more goes into its context, whatever its last reading was.
+    Refused,
     /// The agent got worse.
     Degradation {
         /// What was seen.
@@ -317,6 +335,7 @@ impl fmt::Display for RebootReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Redline { percent } => write!(f, "context at {percent}%"),
+            Self::Refused => f.write_str("the agent takes no more into its context"),
             Self::Degradation { details } => write!(f, "the agent got worse: {details}"),
             Self::IterationLimit { count } => write!(f, "{count} iterations in this session"),
             Self::DurationLimit { seconds } => write!(f, "the session is {seconds} s old"),

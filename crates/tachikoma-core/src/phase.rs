@@ -165,6 +165,9 @@ pub struct Work {
     pub pid: Option<u32>,
     /// When it was up.
     pub launched: Option<Timestamp>,
+    /// Whether that process was up before, and only got another prompt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reused: bool,
     /// When the agent was last known to do something.
     pub active: Timestamp,
     /// Whether it has written anything yet.
@@ -338,7 +341,7 @@ impl fmt::Display for HookPoint {
 }
 
 /// How one hook went.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookResult {
     /// Which one.
     pub name: String,
@@ -350,4 +353,7 @@ pub struct HookResult {
     /// What went wrong; none where it went well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Whether the loop is to end because of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stop: bool,
 }

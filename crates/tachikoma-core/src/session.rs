@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::id::{Generation, SessionNo};
+use crate::outcome::Spent;
 use crate::time::Timestamp;
 
 /// Failed calls that are remembered; a person, and the next session, want the pattern and not the log.
@@ -17,6 +18,9 @@ const SAMPLES_MAX: usize = 12;
 
 /// Different calls of one iteration that are told apart; more variety than this is no repetition.
 const CALLS_MAX: usize = 32;
+
+/// A note is a line or a paragraph; longer texts belong into files, which outlive every session.
+pub const NOTE_BYTES_MAX: usize = 4 << 10;
 
 /// One agent conversation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -42,6 +46,8 @@ pub struct Session {
     pub advised: bool,
     /// Whether it was opened by a reboot that no reading has shown to be worth it yet.
     pub unproven: bool,
+    /// Why it cannot go on, in the agent's own judgement.
+    pub spent: Option<Spent>,
     /// Tool calls so far.
     pub tool_calls: u32,
     /// The pattern of the reboot rules that its words matched.
@@ -98,6 +104,8 @@ pub struct FailedCall {
 pub struct Checkpoint {
     /// Its own words, where it was asked and answered.
     pub words: Option<String>,
+    /// The session whose words they are.
+    pub words_of: SessionNo,
     /// Why it was given up.
     pub reason: String,
     /// Calls that failed, with how often.
@@ -195,6 +203,9 @@ impl Checkpoint {
     /// Takes over what a session leaves, on top of what it was left itself.
     pub(crate) fn take(&mut self, session: &Session, reason: &str) {
         reason.clone_into(&mut self.reason);
+        if self.words_of != session.number {
+            self.words = None;
+        }
         self.failed_calls.clone_from(&session.failed_calls);
         self.files_unnamed = self.files_unnamed.saturating_add(session.files_unnamed);
         for file in &session.files {

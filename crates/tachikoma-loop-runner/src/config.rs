@@ -10,20 +10,16 @@ use tachikoma_agents::{
 };
 use tachikoma_core::policy::context::redline_percent;
 use tachikoma_core::policy::{RebootRules, Timeouts};
-use tachikoma_core::{Launch, LoopId, Policy};
+use tachikoma_core::{HookPoint, Launch, LoopId, Policy};
 
+use crate::hooks::Registry;
 use crate::process::Adoption;
-use crate::settings::{
-    self, AgentName, Hook, HumanDuration, Moment, PromptChannel, RebootMode, Settings,
-};
+use crate::settings::{self, AgentName, HumanDuration, PromptChannel, RebootMode, Settings};
 use crate::store::recover::Loss;
 use crate::store::{RALPH_DIR, temporary};
 
 /// Room is made by a person or a clean-up job; who has not come by then will not come soon.
 pub const DISK_FULL_TIMEOUT: Duration = Duration::from_secs(600);
-
-/// What hooks may take beyond their own limits before they are given up together: to be ended, and to say so.
-const HOOKS_SLACK: Duration = Duration::from_secs(10);
 
 /// Everything a [`LoopRunner`](crate::LoopRunner) needs to know.
 #[derive(Clone, Debug)]
@@ -175,13 +171,7 @@ impl LoopConfig {
         let settings = &self.settings;
         let reboot = &settings.reboot;
         let context = &settings.context;
-        let hooks = |enabled: bool, point: Moment| {
-            let wanted = |hook: &&Hook| enabled && hook.on == point;
-            let limits = settings.hook.iter().filter(wanted).map(|h| h.timeout.get());
-            let together: Duration = limits.sum();
-            // A little more than all of them together: each has its own limit, and tells of it.
-            (!together.is_zero()).then(|| together + HOOKS_SLACK)
-        };
+        let hooks = |point: HookPoint| Registry::default().limit(point, settings);
         RebootRules {
             enabled: reboot.enabled,
             on_redline: reboot.triggers.on_redline,
@@ -200,8 +190,8 @@ impl LoopConfig {
             max_failures: reboot.max_consecutive_failures,
             graceful_delay: reboot.graceful_delay.get(),
             ask_hand_off: reboot.preserve_summary,
-            hooks_before: hooks(reboot.enable_pre_hooks, Moment::BeforeReboot),
-            hooks_after: hooks(reboot.enable_post_hooks, Moment::AfterReboot),
+            hooks_before: hooks(HookPoint::BeforeReboot),
+            hooks_after: hooks(HookPoint::AfterReboot),
             ..RebootRules::default()
         }
     }

@@ -3,10 +3,12 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tachikoma_core::{Answer, LoopCommand, Record, Status, Timestamp, Urgency};
+use tachikoma_core::{Answer, HookPoint, LoopCommand, Record, Status, Timestamp, Urgency};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
+use crate::hooks::{Planned, RebootHook, RegisterError};
 use crate::session::pump::Stream;
 
 /// Commands that may wait for the runner; a caller beyond that waits itself.
@@ -54,6 +56,16 @@ pub(crate) enum Request {
         value: serde_json::Value,
         reply: oneshot::Sender<Answer>,
     },
+    Note {
+        text: String,
+        reply: oneshot::Sender<Answer>,
+    },
+    /// A hook that is to run from the next reboot on.
+    Register {
+        point: HookPoint,
+        hook: Planned,
+        reply: oneshot::Sender<Result<(), RegisterError>>,
+    },
     /// The whole process is about to be stopped (Ctrl-Z).
     Suspend { done: oneshot::Sender<()> },
     /// It goes on.
@@ -95,6 +107,14 @@ impl LoopHandle {
         self.ask(|reply| Request::Set { key, value, reply }).await
     }
 
+    /// Leaves a note for the sessions to come. Otherwise like [`LoopHandle::command`].
+    ///
+    /// # Errors
+    /// The runner is gone.
+    pub async fn note(&self, text: String) -> Result<Answer, Gone> {
+        self.ask(|reply| Request::Note { text, reply }).await
+    }
+
     async fn ask(
         &self,
         request: impl FnOnce(oneshot::Sender<Answer>) -> Request,
@@ -130,6 +150,30 @@ impl LoopHandle {
     pub fn shut_down(&self, signal: i32, urgency: Urgency) {
         // When the queue is full, the runner has been told often enough.
         let _ = self.shutdowns.try_send((signal, urgency));
+    }
+
+    /// Registers a hook in the middle of a run, also from inside of another: it runs from the next reboot on. Before the run
+    /// [`LoopRunner::register_hook`](crate::LoopRunner::register_hook) does it at once; this would wait for it.
+    ///
+    /// # Errors
+    /// The run is over, or there are too many.
+    pub async fn register_hook(
+        &self,
+        point: HookPoint,
+        hook: Arc<dyn RebootHook>,
+        timeout: Duration,
+    ) -> Result<(), RegisterError> {
+        let (reply, answer) = oneshot::channel();
+        let hook = Planned::registered(hook, timeout);
+        let asked = async {
+            let request = Request::Register { point, hook, reply };
+            let sent = self.requests.send(request).await;
+            sent.map_err(|_| RegisterError::Gone)?;
+            answer.await.unwrap_or(Err(RegisterError::Gone))
+        };
+        self.unless_over(asked)
+            .await
+            .unwrap_or(Err(RegisterError::Gone))
     }
 
     /// Stops the agent because the whole process is about to be stopped, and returns when that is done.

@@ -3,10 +3,12 @@
 
 mod effects;
 mod failure;
+mod handoff;
 mod heal;
 mod hooks;
 mod news;
 mod open;
+mod requests;
 mod room;
 mod save;
 #[cfg(test)]
@@ -18,7 +20,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use regex::Regex;
-use rustix::process::WaitOptions;
 use tachikoma_agents::Agent;
 use tachikoma_core::{
     Answer, Input, Leftover, LoopEvent, Outcome, Policy, Record, Runner, State, Status, Ticket,
@@ -30,12 +31,14 @@ use crate::clock::{self, Clock};
 use crate::config::LoopConfig;
 use crate::control::Server;
 use crate::handle::{Ends, LoopHandle, Notice, Request};
+use crate::hooks::{HookRun, Ran, Registry};
 use crate::process::{Guard, GuardError, GuardNews, GuardOptions};
 use crate::session::process::{LaunchNews, LiveLaunch};
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
 use crate::store::quarantine;
 use crate::store::temporary::TemporaryStore;
+use crate::worktree;
 
 use news::left_behind;
 use upkeep::Upkeep;
@@ -59,6 +62,8 @@ pub struct LoopRunner {
     policy: Policy,
     /// Words of the agent that call for a reboot.
     patterns: Vec<Regex>,
+    /// The version that the agent told last.
+    agent_version: Option<String>,
     state: State,
     clock: Clock,
     journal: Journal,
@@ -72,6 +77,9 @@ pub struct LoopRunner {
     control: Option<Server>,
     guard: Option<Guard>,
     launch: Option<LiveLaunch>,
+    /// Hooks that run, or are on their way out.
+    hooks: Option<HookRun>,
+    registry: Registry,
     /// News that the shell itself made, before any other.
     queue: VecDeque<Input>,
     tickets: HashMap<Ticket, oneshot::Sender<Answer>>,
@@ -90,6 +98,8 @@ pub struct LoopRunner {
     suspended: Option<std::time::Instant>,
     /// What is done beside the loop.
     upkeep: Upkeep,
+    /// The hand-off of the session, once it was given.
+    given: Option<handoff::Given>,
 }
 
 impl LoopRunner {
@@ -187,6 +197,11 @@ impl LoopRunner {
     }
 
     async fn start(&mut self) -> Result<(), Cut> {
+        // Asked while the guard starts; of a loop that goes on it is known.
+        let start_commit = self.state.started_at.is_none().then(|| {
+            let dir = self.config.working_dir.clone();
+            tokio::task::spawn_blocking(move || worktree::head(&dir))
+        });
         self.start_guard().map_err(RunError::Guard)?;
         let since = self.clock.now();
         let containment = self
@@ -207,21 +222,28 @@ impl LoopRunner {
         if let Some(warning) = left_behind(&std::mem::take(&mut self.leftovers)) {
             self.take(Input::Trouble { warning }).await?;
         }
-        let launch = self.config.launch.clone();
+        let mut launch = self.config.launch.clone();
+        if let Some(asked) = start_commit {
+            launch.start_commit = asked.await.unwrap_or_default();
+        }
         self.take(Input::Start { launch, runner }).await
     }
 
-    fn start_guard(&mut self) -> Result<(), GuardError> {
+    fn guard_options(&self) -> GuardOptions {
         let mut words = self.config.guard.iter().cloned();
         let program = words.next().unwrap_or_default().into();
-        let guard = Guard::start(GuardOptions {
+        GuardOptions {
             program,
             args: words.collect(),
             marker: self.state.loop_id.to_string(),
             lock: self.lock.share().ok(),
             cgroup: self.config.cgroup,
             adoption: self.config.adoption,
-        })?;
+        }
+    }
+
+    fn start_guard(&mut self) -> Result<(), GuardError> {
+        let guard = Guard::start(self.guard_options())?;
         if let Some(control) = &self.control {
             control.guard_is(guard.pid());
         }
@@ -270,6 +292,7 @@ impl LoopRunner {
         for effect in decided.effects {
             self.perform(effect).await;
         }
+        self.call_off_hooks();
         // Behind the effects: a snapshot is a convenience, and nobody waits for it.
         if let Some(durability) = wanted {
             self.save(durability)?;
@@ -309,6 +332,7 @@ impl LoopRunner {
                 launch,
                 control,
                 upkeep,
+                hooks,
                 ..
             } = self;
             let arrived = tokio::select! {
@@ -319,6 +343,7 @@ impl LoopRunner {
                 () = until(deadline) => Arrived::Input(Input::Wake),
                 () = until(save_due) => Arrived::SaveDue,
                 news = guard_news(guard.as_mut()) => Arrived::Guard(news),
+                ran = hooks_ended(hooks.as_mut()) => Arrived::Hooks(ran),
                 news = launch_news(launch.as_mut()) => Arrived::Launch(news),
             };
             // Whoever was about to be stopped measures that better.
@@ -333,6 +358,7 @@ impl LoopRunner {
                 }
                 Arrived::Request(request) => self.request(request),
                 Arrived::Guard(news) => self.guard_news(news),
+                Arrived::Hooks(ran) => self.hooks_ended(ran),
                 Arrived::Launch(news) => self.launch_news(news).await,
             };
             if let Some(duration) = overslept {
@@ -341,40 +367,6 @@ impl LoopRunner {
             }
             if let Some(input) = input {
                 return Ok(input);
-            }
-        }
-    }
-
-    fn request(&mut self, request: Request) -> Option<Input> {
-        match request {
-            // Whoever asked does not wait any more.
-            Request::Command { reply, .. } | Request::Set { reply, .. } if reply.is_closed() => {
-                None
-            }
-            Request::Command { command, reply } => {
-                let ticket = self.ticket(reply);
-                Some(Input::Command { ticket, command })
-            }
-            Request::Set { key, value, reply } => {
-                let ticket = self.ticket(reply);
-                Some(Input::Set { ticket, key, value })
-            }
-            Request::Suspend { done } => {
-                if let Some(guard) = &mut self.guard {
-                    guard.suspend();
-                }
-                self.suspended = Some(clock::monotonic());
-                // Whoever asked may have gone.
-                let _ = done.send(());
-                None
-            }
-            Request::Continue => {
-                if let Some(guard) = &mut self.guard {
-                    guard.resume();
-                }
-                let stopped = self.suspended.take()?;
-                let duration = clock::monotonic().saturating_duration_since(stopped);
-                Some(Input::StoodStill { duration })
             }
         }
     }
@@ -400,14 +392,11 @@ impl LoopRunner {
         let _ = tokio::time::timeout(LET_GO_TIMEOUT, gone).await;
     }
 
-    fn ticket(&mut self, reply: oneshot::Sender<Answer>) -> Ticket {
-        self.last_ticket = self.last_ticket.next();
-        self.tickets.insert(self.last_ticket, reply);
-        self.last_ticket
-    }
-
     /// Ends whatever is left of the run. The journal stays open for the next one.
     async fn put_away(&mut self) {
+        if let Some(hooks) = &self.hooks {
+            hooks.call_off();
+        }
         self.let_go().await;
         if let Some(guard) = self.guard.take() {
             guard.finish().await;
@@ -416,6 +405,9 @@ impl LoopRunner {
             // The run is over: what its reader missed, nobody needs.
             let _ = launch.join().await;
         }
+        if let Some(hooks) = self.hooks.take() {
+            hooks.end().await;
+        }
         // Whoever waits for an answer is told that there is nobody to give it.
         self.tickets.clear();
         self.queue.clear();
@@ -423,17 +415,12 @@ impl LoopRunner {
     }
 }
 
-/// A runner that is dropped in the middle leaves its guard to itself, which ends everything and exits. What is left is to
-/// take note of that exit: a program that embeds the runner must not collect dead guards.
+/// A runner that is dropped in the middle leaves its guard to itself.
 impl Drop for LoopRunner {
     fn drop(&mut self) {
-        let Some(guard) = self.guard.take() else {
-            return;
-        };
-        let pid = rustix::process::Pid::from_raw(guard.pid());
-        drop(guard);
-        // Ends with the guard, which has a limit of its own.
-        std::thread::spawn(move || rustix::process::waitpid(pid, WaitOptions::empty()));
+        if let Some(guard) = self.guard.take() {
+            guard.abandon();
+        }
     }
 }
 
@@ -442,6 +429,7 @@ enum Arrived {
     SaveDue,
     Request(Request),
     Guard(GuardNews),
+    Hooks(Ran),
     Launch(LaunchNews),
 }
 
@@ -469,6 +457,13 @@ async fn broken(control: Option<&mut Server>, upkeep: &mut Upkeep) -> String {
 async fn guard_news(guard: Option<&mut Guard>) -> GuardNews {
     match guard {
         Some(guard) => guard.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn hooks_ended(hooks: Option<&mut HookRun>) -> Ran {
+    match hooks {
+        Some(hooks) => hooks.ended().await,
         None => std::future::pending().await,
     }
 }

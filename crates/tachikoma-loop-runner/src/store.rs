@@ -1,6 +1,7 @@
 //! What is kept on disk: the journal of each loop and the lock of the working directory.
 
 pub mod archive;
+pub mod checkpoints;
 pub mod compressed;
 pub mod journal;
 pub mod lock;

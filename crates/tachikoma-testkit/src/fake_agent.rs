@@ -27,6 +27,9 @@ pub const SPEED_VAR: &str = "FAKE_AGENT_SPEED";
 /// Where sessions and the place in the scenario are kept from one process to the next.
 pub const STATE_VAR: &str = "FAKE_AGENT_STATE";
 
+/// A file that gets the moments, in nanoseconds since 1970, at which a tool's result was out and an interrupt was heard.
+pub const STAMPS_VAR: &str = "FAKE_AGENT_STAMPS";
+
 /// The window of the models that the tests mostly use.
 const WINDOW_TOKENS: u64 = 200_000;
 
@@ -84,6 +87,10 @@ pub struct Misbehaviour {
     pub second_result: bool,
     /// Names this session, whatever was asked for.
     pub session_id: Option<String>,
+    /// Says that it is of this version.
+    pub version: Option<String>,
+    /// Says this on standard error when it exits before its time.
+    pub last_words: Option<String>,
 }
 
 /// What an agent may not hear.

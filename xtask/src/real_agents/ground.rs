@@ -5,6 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
+use tachikoma_agents::Observation;
+use tachikoma_agents::claude::Decoder;
 use tachikoma_testkit::{Ended, Kind, Scratch, ScriptedModel, Talk, Usage, await_until};
 
 /// 200,000 tokens, which a scenario can fill.
@@ -39,15 +41,32 @@ impl Ground {
         }
     }
 
-    /// Tachikoma in the agent's environment, with the agent for one prompt as its last words.
+    /// Another one, with the same programs.
+    pub fn another(&self) -> Self {
+        Self::new(&self.programs, self.patience)
+    }
+
+    /// Tachikoma in the agent's environment.
     pub fn tachikoma(&self, model: &ScriptedModel, words: &[&str]) -> Command {
         let mut command = self.surrounded(&self.programs.tachikoma, model);
         command
             .args(words)
-            .arg(&self.programs.claude)
-            .args([&OUT[..], &USUAL].concat())
             .env("XDG_RUNTIME_DIR", self.scratch.runtime_dir());
         command
+    }
+
+    /// The same, with the agent for one prompt as its last words.
+    pub fn tachikoma_around(&self, model: &ScriptedModel, words: &[&str]) -> Command {
+        let mut command = self.tachikoma(model, words);
+        command
+            .arg(&self.programs.claude)
+            .args([&OUT[..], &USUAL].concat());
+        command
+    }
+
+    /// The agent's program.
+    pub fn claude_path(&self) -> &Path {
+        &self.programs.claude
     }
 
     /// The agent with these words.
@@ -173,18 +192,50 @@ pub fn readings(ended: &Ended) -> Vec<u64> {
     readings.into_iter().map(|(_, sum)| sum).collect()
 }
 
-/// The same as the model sent it.
-pub fn sent(model: &ScriptedModel) -> Vec<u64> {
+/// What the model sent in the main conversation, answer by answer.
+pub fn usages(model: &ScriptedModel) -> Vec<Usage> {
     let main = model.asked_for(Kind::Main).into_iter();
-    let input_side = |usage: Usage| usage.context() - usage.output;
-    main.filter_map(|asked| asked.usage.map(input_side))
-        .collect()
+    main.filter_map(|asked| asked.usage).collect()
 }
 
-/// What the agent says is what the model sent, message by message.
+/// What the agent says is what the model sent, message by message; and what tachikoma reads from it is that too.
 #[track_caller]
 pub fn expect_readings(ended: &Ended, model: &ScriptedModel) -> usize {
-    let readings = readings(ended);
-    assert_eq!(readings, sent(model), "tokens read, and tokens sent");
+    let (readings, sent) = (readings(ended), usages(model));
+    let input_side = |usage: &Usage| usage.context() - usage.output;
+    let expected: Vec<u64> = sent.iter().map(input_side).collect();
+    assert_eq!(readings, expected, "tokens read, and tokens sent");
+    let mut decoder = Decoder::default();
+    let mut seen = Vec::new();
+    for line in ended.raw.split(|byte| *byte == b'\n') {
+        decoder.observe(line, &mut seen);
+    }
+    let decoded: Vec<u64> = seen
+        .iter()
+        .filter_map(|seen| match seen {
+            // One that the agent only estimates nobody sent.
+            Observation::Measured(reading) if !reading.estimated => Some(reading.tokens),
+            _ => None,
+        })
+        .collect();
+    expect_sent(&decoded, &sent);
     readings.len()
+}
+
+/// Every reading is the beginning or the end of an answer, in their order. Returns how many were read to their end.
+#[track_caller]
+pub fn expect_sent(readings: &[u64], sent: &[Usage]) -> usize {
+    let (mut at, mut whole) = (0, 0);
+    for tokens in readings {
+        let is_its = |usage: &Usage| {
+            let begun = usage.context() - usage.output + usage.output.min(1);
+            *tokens == usage.context() || *tokens == begun
+        };
+        let Some(skipped) = sent.iter().skip(at).position(is_its) else {
+            panic!("{tokens} tokens were read, and not sent from answer {at} of {sent:?} on");
+        };
+        at += skipped;
+        whole += usize::from(*tokens == sent[at].context());
+    }
+    whole
 }

@@ -1,12 +1,10 @@
-//! Tachikoma around the real agent.
+//! Tachikoma around the real agent as any program.
 
 use rustix::process::Signal;
 use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Talk, Turn};
 
 use super::ground::Ground;
-
-/// The exit code of a loop that met its limit.
-const LIMIT_REACHED: i32 = 3;
+use super::looping::LIMIT_REACHED;
 
 fn run(ground: &Ground, model: &ScriptedModel, limit: &str) -> Talk {
     ground.scratch.write("prompt.md", "do the next thing\n");
@@ -20,7 +18,7 @@ fn run(ground: &Ground, model: &ScriptedModel, limit: &str) -> Talk {
         limit,
         "--",
     ];
-    Talk::start(&mut ground.tachikoma(model, &words), &ground.scratch)
+    Talk::start(&mut ground.tachikoma_around(model, &words), &ground.scratch)
 }
 
 /// The real agent as any program: one prompt for each iteration, each in a conversation of its own.

@@ -166,6 +166,9 @@ impl<'a> Fields<'a> {
         };
         let by_words = || match error {
             _ if text.starts_with("Prompt is too long") => Some(FailureClass::PromptTooLong),
+            _ if text.starts_with("No conversation found with session ID") => {
+                Some(FailureClass::Lost)
+            }
             _ if self.stop_reason.bare() == Some(b"refusal") => Some(FailureClass::Refused),
             "authentication_failed" => Some(FailureClass::Authentication),
             "billing_error" => Some(FailureClass::Billing),

@@ -35,10 +35,9 @@ pub fn config(place: &Place, command: &ConfigCommand) -> Result<ExitCode, Failur
 
 /// Names settings that were given and do nothing yet.
 pub fn warn_not_built(loaded: &settings::Loaded) {
-    for key in loaded.not_built() {
+    for (key, origin) in loaded.not_built() {
         out::note(&format!(
-            "note: `{key}` ({}) is known, but its feature is not built yet",
-            loaded.origin_of(key)
+            "note: `{key}` ({origin}) is known, but its feature is not built yet"
         ));
     }
 }

@@ -12,14 +12,19 @@ use super::runtime;
 use crate::failure::Failure;
 use crate::out;
 use crate::place::{Current, Place};
-use crate::report::{json, line};
+use crate::report::json;
+use crate::report::line::Lines;
 
 /// Prints the records of the current loop.
 pub fn events(place: &Place, follow: bool, json: bool) -> Result<ExitCode, Failure> {
     let Current {
         dir, working_dir, ..
     } = place.current_loop()?;
-    let mut printer = Printer { json, seen: Seq(0) };
+    let mut printer = Printer {
+        json,
+        seen: Seq(0),
+        lines: Lines::default(),
+    };
     printer.catch_up(&dir)?;
     if follow {
         runtime()?.block_on(printer.follow(&working_dir, &dir))?;
@@ -30,6 +35,7 @@ pub fn events(place: &Place, follow: bool, json: bool) -> Result<ExitCode, Failu
 struct Printer {
     json: bool,
     seen: Seq,
+    lines: Lines,
 }
 
 impl Printer {
@@ -88,7 +94,7 @@ impl Printer {
         if self.json {
             return out::line(&json(record));
         }
-        for line in line::lines(record) {
+        for line in self.lines.of(record) {
             out::line(&format!("{} {line}", record.time));
         }
     }

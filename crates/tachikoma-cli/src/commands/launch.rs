@@ -96,6 +96,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         overrides,
         config_hash: format!("{:08x}", loaded.hash()),
         settings: Some(loaded.not_defaults()),
+        ..Launch::default()
     };
     let config = LoopConfig {
         settings: loaded.settings.clone(),
@@ -133,6 +134,24 @@ fn flags(args: &RunArgs) -> Result<BTreeMap<&'static str, (&'static str, Value)>
     }
     if let Some(limit) = args.max_iterations {
         flags.insert("max_iterations", ("--max-iterations", Value::from(limit)));
+    }
+    if let Some(percent) = args.context_threshold {
+        flags.insert(
+            "context_redline_percent",
+            ("--context-threshold", Value::from(percent)),
+        );
+    }
+    if let Some(limit) = args.max_restarts {
+        flags.insert(
+            "reboot.max_restarts",
+            ("--max-restarts", Value::from(limit)),
+        );
+    }
+    if args.fresh_session {
+        flags.insert(
+            "session.fresh_each_iteration",
+            ("--fresh-session", Value::from(true)),
+        );
     }
     if let Some(delay) = &args.delay {
         flags.insert("iteration_delay", ("--delay", Value::from(delay.as_str())));

@@ -15,7 +15,7 @@ use super::runtime;
 use crate::failure::{Failure, chain};
 use crate::out;
 use crate::place::Place;
-use crate::report::line::{iterations, totals};
+use crate::report::line::{iterations, left_to_redline, totals};
 
 /// A runner answers within milliseconds, also on a busy machine. One that is stopped or blocked has written down what
 /// it was doing, and a person who asks should not have to wait for that.
@@ -103,10 +103,8 @@ fn text(status: &Status) -> String {
     );
     let context = status.context.map(|context| {
         let guess = if context.estimated { ", estimated" } else { "" };
-        let redline = context.redline_tokens.map(|redline| {
-            let left = redline.saturating_sub(context.tokens);
-            format!("; {left} left to the redline at {redline}")
-        });
+        let redline = context.redline_tokens;
+        let redline = redline.map(|redline| left_to_redline(context.tokens, redline));
         format!(
             "{}% ({} of {} tokens{guess}; {:+} in this iteration{})",
             context.percent,

@@ -15,8 +15,93 @@ const CHANGES_MAX: usize = 8;
 /// What is shown of a setting's value: a program may have a script as an argument.
 const CHANGE_CHARS_MAX: usize = 60;
 
-/// Returns the lines that a record is worth to a person who watches.
-pub fn lines(record: &Record) -> Vec<String> {
+/// Turns records into lines for a person who watches, in their order.
+#[derive(Debug, Default)]
+pub struct Lines {
+    /// The reading of an answer that was not over when it was made.
+    open: Option<Context>,
+    redline_tokens: Option<u64>,
+}
+
+impl Lines {
+    /// Returns the lines that the next record is worth.
+    pub fn of(&mut self, record: &Record) -> Vec<String> {
+        let mut said = Vec::new();
+        match &record.event {
+            // The reading at the end of an answer is the one that counts.
+            LoopEvent::ContextMeasured {
+                context,
+                answering,
+                redline_tokens,
+            } => {
+                self.redline_tokens = redline_tokens.or(self.redline_tokens);
+                self.open = Some(*context);
+                if !answering {
+                    said.extend(self.reading());
+                }
+            }
+            LoopEvent::SessionStarted { .. } => *self = Self::default(),
+            LoopEvent::IterationCompleted { .. } | LoopEvent::IterationFailed { .. } => {
+                said.extend(self.reading());
+            }
+            LoopEvent::SegmentOpened { .. }
+            | LoopEvent::Started { .. }
+            | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::PauseRequested
+            | LoopEvent::PauseWithdrawn
+            | LoopEvent::Paused { .. }
+            | LoopEvent::Resumed
+            | LoopEvent::StopRequested { .. }
+            | LoopEvent::WaitStarted { .. }
+            | LoopEvent::SessionEnded { .. }
+            | LoopEvent::IterationStarted { .. }
+            | LoopEvent::AgentLaunched { .. }
+            | LoopEvent::AgentExited { .. }
+            | LoopEvent::SessionNamed { .. }
+            | LoopEvent::OutputSeen
+            | LoopEvent::WrapUpAdvised { .. }
+            | LoopEvent::ToolStarted { .. }
+            | LoopEvent::ToolEnded { .. }
+            | LoopEvent::ToolDenied { .. }
+            | LoopEvent::FileTouched { .. }
+            | LoopEvent::TurnResulted { .. }
+            | LoopEvent::Noted { .. }
+            | LoopEvent::EndingRequested { .. }
+            | LoopEvent::RungClimbed { .. }
+            | LoopEvent::StoodStill { .. }
+            | LoopEvent::LeftoversEnded { .. }
+            | LoopEvent::AttemptCut { .. }
+            | LoopEvent::StopConditionTriggered { .. }
+            | LoopEvent::RebootRequested { .. }
+            | LoopEvent::RebootStarted { .. }
+            | LoopEvent::HandOffRequested { .. }
+            | LoopEvent::HandOffWritten { .. }
+            | LoopEvent::HooksStarted { .. }
+            | LoopEvent::HooksRan { .. }
+            | LoopEvent::ClosingStarted { .. }
+            | LoopEvent::SessionOpening { .. }
+            | LoopEvent::RebootCompleted { .. }
+            | LoopEvent::RebootFailed { .. }
+            | LoopEvent::RebootVerified { .. }
+            | LoopEvent::CustomSet { .. }
+            | LoopEvent::Warned { .. }
+            | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Repaired { .. }
+            | LoopEvent::Completed { .. }
+            | LoopEvent::Stopped { .. }
+            | LoopEvent::Error { .. } => {}
+        }
+        said.extend(lines(record));
+        said
+    }
+
+    fn reading(&mut self) -> Option<String> {
+        let context = self.open.take()?;
+        Some(context_line(&context, self.redline_tokens))
+    }
+}
+
+fn lines(record: &Record) -> Vec<String> {
     let line = match &record.event {
         LoopEvent::Started {
             resumption,
@@ -57,12 +142,6 @@ pub fn lines(record: &Record) -> Vec<String> {
             0 | 1 => format!("iteration {iteration} (session {session})"),
             2.. => format!("iteration {iteration} (session {session}), attempt {attempt}"),
         },
-        // The reading at the end of an answer is the one that counts.
-        LoopEvent::ContextMeasured {
-            context,
-            answering: false,
-            redline_tokens,
-        } => context_line(context, *redline_tokens),
         LoopEvent::WrapUpAdvised { percent } => {
             format!("context at {percent}%: the agent is told to come to an end")
         }
@@ -237,14 +316,22 @@ fn context_line(context: &Context, redline_tokens: Option<u64>) -> String {
     } else {
         ""
     };
-    let redline = redline_tokens.map(|tokens| format!("; redline at {tokens}"));
+    let left = redline_tokens.map(|redline| left_to_redline(context.tokens, redline));
     format!(
-        "context {:.0}% ({} of {} tokens{guess}{})",
-        context.percent(),
+        "context {}% ({} of {} tokens{guess}{})",
+        context.percent_rounded_down(),
         context.tokens,
         context.window,
-        redline.unwrap_or_default()
+        left.unwrap_or_default()
     )
+}
+
+/// Says how far it is to the redline, behind other words.
+pub fn left_to_redline(tokens: u64, redline: u64) -> String {
+    match redline.checked_sub(tokens) {
+        Some(left @ 1..) => format!("; {left} left to the redline at {redline}"),
+        Some(0) | None => format!("; over the redline at {redline}"),
+    }
 }
 
 /// Writes a span of time as people say it.
@@ -282,7 +369,21 @@ pub fn totals(stats: &LoopStats) -> String {
     }
     let work = span(Duration::from_millis(stats.execution_ms));
     parts.push(format!("{work} of work"));
+    if stats.cost_microusd > 0 {
+        parts.push(dollars(
+            Duration::from_micros(stats.cost_microusd).as_secs_f64(),
+        ));
+    }
     parts.join(", ")
+}
+
+/// Writes an amount of money: cents where they say something, and more than them where they do not.
+pub fn dollars(usd: f64) -> String {
+    if usd < 1.0 {
+        format!("${usd:.4}")
+    } else {
+        format!("${usd:.2}")
+    }
 }
 
 /// Counts iterations in words.

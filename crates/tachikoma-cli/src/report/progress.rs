@@ -3,7 +3,7 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
-use tachikoma_core::{LoopEvent, Record, Timestamp};
+use tachikoma_core::{Context, LoopEvent, Record, Timestamp};
 
 use super::line::span;
 
@@ -21,6 +21,9 @@ pub struct Screen {
     iteration: u32,
     session: u32,
     context: Option<f64>,
+    /// Where the session is replaced, in percent.
+    redline: Option<f64>,
+    reboot_pending: bool,
 }
 
 #[derive(Debug)]
@@ -48,6 +51,8 @@ impl Screen {
             iteration: 0,
             session: 0,
             context: None,
+            redline: None,
+            reboot_pending: false,
         }
     }
 
@@ -68,8 +73,21 @@ impl Screen {
                     since: Instant::now(),
                 });
             }
-            LoopEvent::SessionStarted { .. } => self.context = None,
-            LoopEvent::ContextMeasured { context, .. } => self.context = Some(context.percent()),
+            LoopEvent::SessionStarted { .. } => {
+                self.context = None;
+                self.redline = None;
+            }
+            LoopEvent::ContextMeasured {
+                context,
+                redline_tokens,
+                ..
+            } => {
+                self.context = Some(context.percent());
+                let redline = redline_tokens.map(|tokens| Context { tokens, ..*context });
+                self.redline = redline.map(|at| at.percent()).or(self.redline);
+            }
+            LoopEvent::RebootRequested { .. } => self.reboot_pending = true,
+            LoopEvent::RebootStarted { .. } => self.reboot_pending = false,
             LoopEvent::WaitStarted { wait } => {
                 self.doing = Some(waiting(record.time, wait.until, &wait.reason.to_string()));
             }
@@ -112,8 +130,6 @@ impl Screen {
             | LoopEvent::IterationFailed { .. }
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::StopConditionTriggered { .. }
-            | LoopEvent::RebootRequested { .. }
-            | LoopEvent::RebootStarted { .. }
             | LoopEvent::RebootCompleted { .. }
             | LoopEvent::RebootFailed { .. }
             | LoopEvent::Warned { .. }
@@ -179,12 +195,21 @@ impl Screen {
             }
             Doing::Paused => "paused".to_owned(),
         };
+        let redline = self
+            .redline
+            .map(|redline| format!(" (redline {redline:.0}%)"));
+        let redline = redline.unwrap_or_default();
         let context = self
             .context
-            .map(|percent| format!(" | context {percent:.0}%"))
+            .map(|percent| format!(" | context {percent:.0}%{redline}"))
             .unwrap_or_default();
+        let reboot = if self.reboot_pending {
+            " | reboot pending"
+        } else {
+            ""
+        };
         Some(format!(
-            "iteration {} | session {}{context} | {doing}",
+            "iteration {} | session {}{context}{reboot} | {doing}",
             self.iteration, self.session
         ))
     }
@@ -219,5 +244,76 @@ fn waiting(now: Timestamp, until: Timestamp, reason: &str) -> Doing {
         what,
         from: Instant::now(),
         lasts: until.since(now),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tachikoma_core::{Generation, LoopId, RebootReason, Seq, SessionNo};
+
+    #[test]
+    fn it_shows_how_full_the_context_is_where_that_ends_and_what_is_pending() {
+        let mut screen = Screen::new(true);
+        let mut note = |event: LoopEvent| {
+            screen.note(&Record {
+                seq: Seq(1),
+                time: Timestamp::default(),
+                loop_id: LoopId::from_u128(1),
+                event,
+            });
+            let shown = screen.progress().unwrap_or_default();
+            shown.rsplit_once(" | ").map(|(shown, _)| shown.to_owned())
+        };
+        let measured = |tokens, redline_tokens| LoopEvent::ContextMeasured {
+            context: Context {
+                tokens,
+                window: 200_000,
+                estimated: false,
+            },
+            answering: true,
+            redline_tokens,
+        };
+        let began = LoopEvent::IterationStarted {
+            iteration: 7,
+            attempt: 1,
+            session: SessionNo(2),
+            generation: Generation(1),
+        };
+        let reason = RebootReason::Manual;
+        let shown = [
+            note(began),
+            note(measured(20_000, Some(170_000))),
+            note(measured(171_000, None)),
+            note(LoopEvent::RebootRequested {
+                reason: reason.clone(),
+                not_before: None,
+            }),
+            note(LoopEvent::RebootStarted {
+                reason,
+                iteration: 7,
+                from: SessionNo(2),
+                then: None,
+            }),
+            note(LoopEvent::SessionStarted {
+                session: SessionNo(3),
+                agent_id: None,
+            }),
+        ];
+        let shown: Vec<&str> = shown
+            .iter()
+            .map(|line| line.as_deref().unwrap_or_default())
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "iteration 7 | session 2",
+                "iteration 7 | session 2 | context 10% (redline 85%)",
+                "iteration 7 | session 2 | context 86% (redline 85%)",
+                "iteration 7 | session 2 | context 86% (redline 85%) | reboot pending",
+                "iteration 7 | session 2 | context 86% (redline 85%)",
+                "iteration 7 | session 2",
+            ]
+        );
     }
 }

@@ -195,6 +195,10 @@ fn help_of_the_program() {
       reboot       Replace the agent's session by a fresh one
       events       Print what has happened
       logs         Print what the agent wrote
+      context      Show how full the context of a session became, reading by reading
+      history      Show what became of each iteration
+      checkpoint   Look at what a session is told that takes over from another
+      note         Leave a note for the sessions to come: what was found out, decided, or is left to do
       state        Look at the state that is kept, and change it
       config       Look at the configuration
       agents       Look at what agents write
@@ -220,20 +224,35 @@ fn help_of_run() {
                     code 0 means success
 
     Options:
-          --prompt-text <TEXT>  The prompt itself
-          --agent <NAME>        The agent: command, demo
-          --max-iterations <N>  How many iterations the loop may run over its whole life; 0 = no limit
-          --delay <DURATION>    How long to wait after an iteration, such as 5s
-          --json                Print the journal's records, one JSON object per line
-      -q, --quiet               Print nothing but errors and the outcome
-          --new                 Begin a new loop, even if the last one could go on; that one is archived
-          --accept-loss         Go on although records of the loop are lost; what is left of them is
-                                kept in quarantine
-          --detach              Leave the loop running in the background
-          --dry-run             Say what would be run, and do not
-          --no-auto-commit      Do not commit after iterations
-          --allow-dirty         Start even if tracked files have changes that are not committed
-      -h, --help                Print help
+          --prompt-text <TEXT>           The prompt itself
+          --agent <NAME>                 The agent: claude (Claude Code), command (any program), demo
+          --max-iterations <N>           How many iterations the loop may run over its whole life; 0 =
+                                         no limit
+          --context-threshold <PERCENT>  Replace the session by a fresh one when its context is this
+                                         full, in percent, such as 85 or 72.5; 100 = never
+          --max-restarts <N>             How often the session may be replaced; 0 = never
+          --fresh-session                Give every iteration a session of its own
+          --delay <DURATION>             How long to wait after an iteration, such as 5s
+          --json                         Print the journal's records, one JSON object per line
+      -q, --quiet                        Print nothing but errors and the outcome
+          --new                          Begin a new loop, even if the last one could go on; that one is
+                                         archived
+          --accept-loss                  Go on although records of the loop are lost; what is left of
+                                         them is kept in quarantine
+          --detach                       Leave the loop running in the background
+          --dry-run                      Say what would be run, and do not
+          --no-auto-commit               Do not commit after iterations
+          --allow-dirty                  Start even if tracked files have changes that are not committed
+      -h, --help                         Print help
+
+    Examples:
+      tachikoma run prompt.md --agent claude     # Claude Code
+      tachikoma run --context-threshold 72.5     # a fresh session from 72.5 % on
+      tachikoma run --context-threshold 100      # never one
+      tachikoma run --max-restarts 3             # at most 4 sessions, then an error
+      tachikoma run --fresh-session              # each iteration begins anew
+      tachikoma run prompt.md -- my-agent        # any program
+      tachikoma run                              # go on, with what was given before
     ");
 }
 

@@ -2,13 +2,21 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
 mod agents;
+mod claude_fault_support;
+mod claude_faults;
+mod claude_handoff;
+mod claude_input;
 mod claude_launch;
+mod claude_limits;
+mod claude_looking;
+mod claude_support;
 mod config;
 mod demo;
 mod errors_control;
 mod errors_disk;
 mod errors_input;
 mod errors_store;
+mod hooks;
 mod live_control;
 mod live_kill;
 mod live_pty;

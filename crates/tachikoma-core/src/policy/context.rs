@@ -51,14 +51,17 @@ pub fn redline_percent(policy: &Policy, window: u64) -> f64 {
 pub fn level(policy: &Policy, context: &Context) -> Level {
     let percent = context.percent();
     let window = context.window;
-    if !policy.reboot.manages_context() || percent < policy.reboot.warning_percent {
+    // From the top: a redline below the warning is a redline all the same.
+    if !policy.reboot.manages_context() {
         Level::Fine
     } else if percent >= hard_limit_percent(policy, window) {
         Level::Hard
     } else if percent >= redline_percent(policy, window) {
         Level::Redline
-    } else {
+    } else if percent >= policy.reboot.warning_percent {
         Level::Warning
+    } else {
+        Level::Fine
     }
 }
 
@@ -104,6 +107,9 @@ mod tests {
         ] {
             assert_eq!(level(&usual, &at(tokens)), expected, "{tokens}");
         }
+        let below_warning = policy(40.5);
+        assert_eq!(level(&below_warning, &at(80_999)), Level::Fine);
+        assert_eq!(level(&below_warning, &at(81_000)), Level::Redline);
         let above_refusal = policy(92.0);
         assert_eq!(level(&above_refusal, &at(173_999)), Level::Warning);
         assert_eq!(

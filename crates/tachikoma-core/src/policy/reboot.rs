@@ -2,7 +2,7 @@
 
 use super::context::{self, Level};
 use super::{Policy, RebootRules, degradation};
-use crate::outcome::RebootReason;
+use crate::outcome::{RebootReason, Spent};
 use crate::state::State;
 
 /// What the rules say about the session.
@@ -26,6 +26,7 @@ pub enum Verdict {
 pub fn verdict(policy: &Policy, state: &State) -> Verdict {
     let rules = &policy.reboot;
     let reason = redline(policy, state)
+        .or_else(|| refused(rules, state))
         .or_else(|| tool_calls(rules, state))
         .or_else(|| degradation(rules, state))
         .or_else(|| iteration_limit(rules, state))
@@ -58,6 +59,12 @@ fn redline(policy: &Policy, state: &State) -> Option<RebootReason> {
     (context::level(policy, &context) >= Level::Redline).then(|| RebootReason::Redline {
         percent: context.percent_rounded_down(),
     })
+}
+
+/// The agent knows better than its last reading, after which a tool may have said a lot.
+fn refused(rules: &RebootRules, state: &State) -> Option<RebootReason> {
+    let full = state.session.spent == Some(Spent::Full);
+    (full && rules.manages_context()).then_some(RebootReason::Refused)
 }
 
 /// A stand-in for the redline while the agent tells nothing about its context; off where the redline is.

@@ -54,8 +54,9 @@ pub fn reboot(policy: &Policy, reboot: &Reboot) -> Option<Timestamp> {
         RebootStage::HandOff { until } | RebootStage::Hooks { until, .. } => Some(*until),
         RebootStage::Closing { ladder, .. } => Some(ladder.until),
         RebootStage::Opening { since, .. } => {
-            let limit = policy.timeouts.renew;
-            (limit > Duration::ZERO).then(|| since.after(limit))
+            let limits = [policy.timeouts.renew, policy.timeouts.first_output];
+            let limit = limits.into_iter().filter(|limit| *limit > Duration::ZERO);
+            limit.min().map(|limit| since.after(limit))
         }
     }
 }

@@ -113,6 +113,7 @@ impl State {
                     Some(agent) => {
                         work.pid = agent.pid;
                         work.launched = Some(time);
+                        work.reused = true;
                     }
                     None => self.launching(*generation),
                 }
@@ -164,7 +165,9 @@ impl State {
             LoopEvent::ToolEnded { id, error } => {
                 let mut tool = None;
                 self.work(|work| {
-                    tool = work.tools.remove(id);
+                    // One that an interrupt of ours ended has not failed.
+                    let cut = work.ladder.is_some();
+                    tool = work.tools.remove(id).filter(|_| !cut);
                     work.active = time;
                 });
                 if let (Some(tool), Some(error)) = (tool, error) {
@@ -185,7 +188,9 @@ impl State {
                 claimed,
                 pattern,
                 cost_microusd,
+                spent,
             } => {
+                self.session.spent = *spent;
                 self.stats.cost_microusd = self.stats.cost_microusd.saturating_add(*cost_microusd);
                 if pattern.is_some() {
                     self.session.pattern.clone_from(pattern);
@@ -289,6 +294,7 @@ impl State {
             }
             LoopEvent::HandOffWritten { text } => {
                 self.checkpoint.words = Some(text.clone());
+                self.checkpoint.words_of = self.session.number;
                 self.reboot(|reboot| reboot.stage = RebootStage::Begun);
             }
             LoopEvent::HooksStarted { point, until } => {

@@ -33,6 +33,7 @@ impl Work {
             started,
             pid: None,
             launched: None,
+            reused: false,
             active: started,
             spoke: false,
             answering: false,

@@ -7,12 +7,10 @@ use crate::id::Ticket;
 use crate::input::{LoopCommand, Urgency};
 use crate::outcome::{Outcome, RebootReason, Stop};
 use crate::phase::{Cause, Phase, WaitReason};
+use crate::session::NOTE_BYTES_MAX;
 
 /// To promise a pause or a reboot that never comes would be worse than to refuse it.
 const STOPPING: &str = "the loop is stopping";
-
-/// A note is a line or a paragraph; longer texts belong into files, which outlive every session.
-const NOTE_BYTES_MAX: usize = 4 << 10;
 
 impl Turn<'_> {
     pub(super) fn command(&mut self, ticket: Ticket, command: LoopCommand) {

@@ -54,7 +54,8 @@ impl Turn<'_> {
         };
         let Some(ending) = work.ending else { return };
         // A launch in flight is waited for: there is nothing to interrupt yet, and the wish is kept.
-        let up = work.launched.is_some() && work.ladder.is_none();
+        let over = self.policy.agent.persistent && work.result.is_some();
+        let up = work.launched.is_some() && work.ladder.is_none() && !over;
         if up && (!work.is_busy() || ending.boundary_until <= self.now) {
             self.climb(&work, Rung::Interrupt);
         }

@@ -1,10 +1,11 @@
 //! News about the agent, in whatever phase it comes.
 
 use super::Turn;
+use super::reading::TOO_LONG;
 use crate::event::LoopEvent;
 use crate::exit::{Exit, Leftover};
 use crate::input::{News, TurnEnd};
-use crate::outcome::Failure;
+use crate::outcome::{Failure, Spent};
 use crate::phase::{Phase, Work};
 use crate::policy::timeout;
 
@@ -72,6 +73,11 @@ impl Turn<'_> {
                 leftovers,
                 last_words,
             } => {
+                if work.reused && !work.spoke && work.result.is_none() && work.ending.is_none() {
+                    // It was gone before it heard the prompt.
+                    self.agent_exited(exit, leftovers);
+                    return self.launch_again();
+                }
                 self.leftovers(leftovers);
                 self.exited(work, exit, claimed, last_words);
             }
@@ -137,7 +143,12 @@ impl Turn<'_> {
             claimed: end.claimed,
             pattern: end.pattern,
             cost_microusd: end.cost_microusd,
+            spent: end.spent,
         });
+        if end.spent == Some(Spent::Full) && self.state.session.unproven {
+            let futile = "the agent takes not even its first prompt, which is too long";
+            self.verified(100, Some(futile.to_owned()), TOO_LONG);
+        }
         if self.policy.agent.persistent {
             self.turn_ended();
         }

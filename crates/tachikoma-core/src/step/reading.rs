@@ -13,6 +13,9 @@ use crate::policy::{rate, reboot};
 /// So many reboots in a row that were for nothing end the loop: a third would be for nothing too.
 const FUTILE_MAX: u32 = 2;
 
+/// What to do about a context that is full from the start.
+pub(super) const TOO_LONG: &str = "the prompt and its hand-off alone fill the context; shorten the prompt, or lower handoff_max_bytes";
+
 impl Turn<'_> {
     pub(super) fn measured(&mut self, context: Context, answering: bool) {
         self.note_reading(context, answering);
@@ -149,9 +152,11 @@ impl Turn<'_> {
         let same = self.state.session.unproven && before.as_ref() == Some(&agent_id);
         self.record(LoopEvent::SessionNamed { agent_id });
         if same {
+            let advice = "look whether one of the agent's arguments names a conversation";
             self.verified(
                 0,
                 Some("the agent went on in the same conversation".to_owned()),
+                advice,
             );
         }
     }
@@ -164,10 +169,11 @@ impl Turn<'_> {
                 context.percent()
             )
         });
-        self.verified(context.percent_rounded_down(), futile);
+        self.verified(context.percent_rounded_down(), futile, TOO_LONG);
     }
 
-    fn verified(&mut self, percent: u8, futile: Option<String>) {
+    /// Records what a reboot was worth. With too many that were for nothing the loop ends, with the advice.
+    pub(super) fn verified(&mut self, percent: u8, futile: Option<String>, advice: &str) {
         self.record(LoopEvent::RebootVerified { percent, futile });
         let futile = self.state.reboots.futile;
         if futile >= FUTILE_MAX && self.state.stop.is_none() {
@@ -176,10 +182,7 @@ impl Turn<'_> {
                 Some(_) | None => String::new(),
             };
             self.stop_unable(Stop::Unable {
-                reason: format!(
-                    "{futile} reboots in a row changed nothing{last}: the prompt and its hand-off alone fill the context; \
-                     shorten the prompt, or lower handoff_max_bytes"
-                ),
+                reason: format!("{futile} reboots in a row changed nothing{last}: {advice}"),
             });
         }
     }

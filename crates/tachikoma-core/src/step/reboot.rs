@@ -11,7 +11,6 @@ use crate::id::SessionNo;
 use crate::input::News;
 use crate::outcome::{RebootReason, Stop};
 use crate::phase::{HookPoint, HookResult, Phase, Reboot, RebootStage, Wait};
-use crate::policy::context::{Level, level};
 
 /// What is kept of a session's own words; with notes, files and failures they have to fit into the hand-off.
 const WORDS_BYTES_MAX: usize = 16 << 10;
@@ -41,11 +40,7 @@ impl Turn<'_> {
     fn ask_hand_off(&mut self) {
         let rules = &self.policy.reboot;
         let up = self.state.agent.filter(|agent| agent.pid.is_some());
-        let room = self
-            .state
-            .session
-            .context
-            .is_none_or(|context| level(self.policy, &context) < Level::Hard);
+        let room = !self.takes_no_prompt();
         let knows_something = self.state.session.iterations > 0;
         match up {
             Some(agent) if rules.ask_hand_off && !rules.immediate && room && knows_something => {
@@ -85,18 +80,32 @@ impl Turn<'_> {
         if !awaited {
             return;
         }
-        let failed = results.iter().find_map(|result| {
+        let failed = results.iter().filter_map(|result| {
             let error = result.error.as_ref()?;
             Some(format!("the hook `{}` failed: {error}", result.name))
         });
+        let failed: Vec<String> = failed.collect();
+        let stops = results.iter().find(|result| result.stop).map(|result| {
+            let words = result.error.as_deref().unwrap_or("without words");
+            format!("the hook `{}` stopped the loop: {words}", result.name)
+        });
         self.record(LoopEvent::HooksRan { point, results });
-        match (point, failed) {
-            (HookPoint::BeforeReboot, None) => self.close_old(),
-            (HookPoint::BeforeReboot, Some(error)) => self.reboot_failed(&error, true),
-            (HookPoint::AfterReboot, None) => self.reboot_completed(reboot),
-            (HookPoint::AfterReboot, Some(error)) => {
-                let warning = format!("{error}; the reboot counts all the same");
-                self.record(LoopEvent::Warned { warning });
+        if let Some(reason) = stops
+            && self.state.stop.is_none()
+        {
+            let stop = Stop::Hook { reason };
+            self.record(LoopEvent::StopRequested { stop });
+        }
+        match point {
+            HookPoint::BeforeReboot => match failed.into_iter().next() {
+                None => self.close_old(),
+                Some(error) => self.reboot_failed(&error, true),
+            },
+            HookPoint::AfterReboot => {
+                for error in failed {
+                    let warning = format!("{error}; the reboot counts all the same");
+                    self.record(LoopEvent::Warned { warning });
+                }
                 self.reboot_completed(reboot);
             }
         }

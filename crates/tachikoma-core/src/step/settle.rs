@@ -5,7 +5,7 @@ use super::reading::exhausted;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::exit::Exit;
-use crate::outcome::{Failure, IterationOutcome, IterationReport, Outcome};
+use crate::outcome::{Failure, IterationOutcome, IterationReport, Outcome, Spent};
 use crate::phase::{LoopState, Wait, WaitReason, Work};
 use crate::policy::context::{Level, level};
 use crate::policy::{reboot, restart, stop};
@@ -25,7 +25,8 @@ impl Turn<'_> {
             exit,
             claimed: claimed && outcome == IterationOutcome::Succeeded,
             progress: None,
-            needs_reboot: self.state.reboot_pending.is_some(),
+            needs_reboot: self.state.reboot_pending.is_some()
+                || outcome == IterationOutcome::HandedOver,
             tests_passed: None,
             files_changed: None,
         };
@@ -108,13 +109,16 @@ impl Turn<'_> {
     /// Returns the wait for a reboot that may not happen yet, where the context leaves no room for another prompt.
     fn until_reboot_window(&self) -> Option<Wait> {
         let until = self.state.reboot_not_before?;
-        let full = self
-            .state
-            .session
-            .context
-            .is_some_and(|context| level(self.policy, &context) == Level::Hard);
         let reason = WaitReason::RebootWindow;
-        full.then_some(Wait { reason, until })
+        self.takes_no_prompt().then_some(Wait { reason, until })
+    }
+
+    /// Returns whether the context is at the hard limit, or the agent says so.
+    pub(super) fn takes_no_prompt(&self) -> bool {
+        let session = &self.state.session;
+        let context = session.context;
+        session.spent == Some(Spent::Full)
+            || context.is_some_and(|context| level(self.policy, &context) == Level::Hard)
     }
 
     /// Begins a session that nothing has to be closed for.
@@ -138,13 +142,24 @@ impl Turn<'_> {
         let begun = self.state.session.iterations > 0;
         if self.state.session.number.0 == 0 || (fresh && begun) {
             self.begin_session("every iteration has a session of its own");
+        } else if self.state.session.spent == Some(Spent::Lost) {
+            self.begin_session("the agent does not know the conversation any more");
         }
         let attempt = if self.state.cut {
             self.state.attempt.saturating_add(1)
         } else {
             1
         };
-        let iteration = self.state.next_iteration();
+        self.launch_or_prompt(self.state.next_iteration(), attempt);
+    }
+
+    /// Gives the prompt of the iteration under way to a process that hears it.
+    pub(super) fn launch_again(&mut self) {
+        self.launch_or_prompt(self.state.iteration, self.state.attempt.saturating_add(1));
+    }
+
+    fn launch_or_prompt(&mut self, iteration: u32, attempt: u32) {
+        let fresh = self.policy.fresh_each_iteration;
         let session = self.state.session.number;
         let up = self.state.agent.map(|agent| agent.generation);
         let generation = up.unwrap_or(self.state.generation.next());

@@ -30,9 +30,15 @@ impl Turn<'_> {
         });
     }
 
-    pub(super) fn start(&mut self, launch: Launch, runner: Runner) {
+    pub(super) fn start(&mut self, mut launch: Launch, runner: Runner) {
         if self.state.startable().is_err() {
             return self.wish(Effect::Finish);
+        }
+        // Where the loop began stays where it is, whoever takes it up.
+        if self.state.started_at.is_some() {
+            launch
+                .start_commit
+                .clone_from(&self.state.launch.start_commit);
         }
         let resumption = match (self.state.outcome(), self.state.started_at) {
             (Some(outcome), _) => Resumption::AfterEnd {

@@ -2,7 +2,7 @@
 
 use super::Turn;
 use crate::exit::Exit;
-use crate::outcome::{Failure, IterationOutcome};
+use crate::outcome::{Failure, IterationOutcome, Spent};
 use crate::phase::{Cause, Work};
 
 impl Turn<'_> {
@@ -38,6 +38,11 @@ impl Turn<'_> {
             .as_ref()
             .is_some_and(|result| result.success || !result.after_interrupt);
         let ours = work.ending.filter(|_| work.ladder.is_some() && !by_itself);
+        // What was done so far is good, and a fresh session goes on with it.
+        let refused = self.state.session.spent == Some(Spent::Full);
+        if refused && ours.is_none() && self.policy.reboot.manages_context() {
+            return self.iteration_completed(work, IterationOutcome::HandedOver, exit, false);
+        }
         let outcome = match ours.map(|ending| ending.cause) {
             None => IterationOutcome::Succeeded,
             Some(Cause::HandOver) => IterationOutcome::HandedOver,

@@ -234,8 +234,8 @@ fn inputs(play: &Play) -> Vec<Column> {
             let results = vec![HookResult {
                 name: "hook.sh".to_owned(),
                 duration_ms: 1,
-                output: None,
                 error,
+                ..HookResult::default()
             }];
             inputs.push(Input::HooksRan { point, results });
         }

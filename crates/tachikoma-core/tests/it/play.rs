@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tachikoma_core::{
     Context, Exit, Generation, HookPoint, HookResult, Input, Launch, LoopCommand, LoopId, News,
-    Policy, Record, Runner, State, Step, Ticket, Timestamp, TurnEnd, Urgency, step,
+    Policy, Record, Runner, Spent, State, Step, Ticket, Timestamp, TurnEnd, Urgency, step,
 };
 
 use crate::words;
@@ -183,6 +183,15 @@ impl Play {
         self.news(&format!("resulted {success}"), News::Resulted(end))
     }
 
+    /// The turn fails because the conversation cannot go on.
+    pub fn spent(&mut self, spent: Spent) -> &mut Self {
+        let end = TurnEnd {
+            spent: Some(spent),
+            ..TurnEnd::default()
+        };
+        self.news("spent", News::Resulted(end))
+    }
+
     pub fn exited(&mut self, code: i32) -> &mut Self {
         self.news(&format!("exited {code}"), exited(Exit::Code(code), false))
     }
@@ -240,8 +249,9 @@ impl Play {
         let results = vec![HookResult {
             name: "hook.sh".to_owned(),
             duration_ms: 5,
-            output: None,
             error: error.map(str::to_owned),
+            stop: error == Some("exit 125"),
+            ..HookResult::default()
         }];
         self.input("hooks", Input::HooksRan { point, results })
     }

@@ -5,6 +5,7 @@ mod life;
 mod pause;
 mod reboot;
 mod session;
+mod spent;
 mod stop;
 mod timeout;
 

@@ -214,6 +214,9 @@ pub fn fact(record: &Record) -> String {
             Some(error) => format!("{id}: {error}"),
             None => id.clone(),
         },
+        LoopEvent::TurnResulted {
+            spent: Some(spent), ..
+        } => format!("{spent:?}").to_lowercase(),
         LoopEvent::TurnResulted { success, .. } => success.to_string(),
         LoopEvent::EndingRequested {
             cause,

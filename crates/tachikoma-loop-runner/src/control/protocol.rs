@@ -32,6 +32,11 @@ pub enum Request {
         /// What.
         command: LoopCommand,
     },
+    /// To leave a note for the sessions to come.
+    Note {
+        /// The note.
+        text: String,
+    },
     /// To have something written down for later.
     Set {
         /// The key.

@@ -275,9 +275,8 @@ impl Desk {
             }
         };
         let stranger = caller.uid() != own && caller.uid() != 0;
-        if stranger || (self.is_agents(caller.pid()) && request != Request::Status) {
-            let reason =
-                "only the operator may ask this; from inside the agent only `status` may be asked";
+        if stranger || (self.is_agents(caller.pid()) && !is_open_to_the_agent(&request)) {
+            let reason = "only the operator may ask this; from inside the agent only `status` and `note` may be asked";
             return say(
                 &mut writer,
                 &Response::Refused {
@@ -293,6 +292,10 @@ impl Desk {
             }
             Request::Command { command } => {
                 let answered = self.handle.command(command).await;
+                say(&mut writer, &answer_of(answered)).await
+            }
+            Request::Note { text } => {
+                let answered = self.handle.note(text).await;
                 say(&mut writer, &answer_of(answered)).await
             }
             Request::Set { key, value } => {
@@ -348,6 +351,14 @@ impl Desk {
                 Err(RecvError::Closed) => return Ok(()),
             }
         }
+    }
+}
+
+/// What an agent may ask of the loop that it works for.
+fn is_open_to_the_agent(request: &Request) -> bool {
+    match request {
+        Request::Status | Request::Note { .. } => true,
+        Request::Command { .. } | Request::Set { .. } | Request::Follow { .. } => false,
     }
 }
 

@@ -225,6 +225,15 @@ impl Guard {
         }
     }
 
+    /// Leaves the guard to itself: it ends everything and exits. What is left is to take note of that exit, since a program that
+    /// embeds the runner must not collect dead guards.
+    pub fn abandon(self) {
+        let pid = self.pid;
+        drop(self);
+        // Ends with the guard, which has a limit of its own.
+        std::thread::spawn(move || rustix::process::waitpid(Some(pid), WaitOptions::empty()));
+    }
+
     fn arrived(&mut self) -> Option<GuardNews> {
         let report = match self.inbox.next::<Report>() {
             Ok(report) => report?,

@@ -5,9 +5,7 @@ use std::io;
 use std::path::Path;
 
 use tachikoma_agents::{self as agents, LaunchPlan, Message, Turn};
-use tachikoma_core::{
-    Effect, Generation, Input, News, Rung, SessionNo, TurnEnd, WorkTree, handoff,
-};
+use tachikoma_core::{Effect, Generation, Input, News, Rung, SessionNo, TurnEnd};
 
 use super::LoopRunner;
 use crate::advice;
@@ -16,7 +14,7 @@ use crate::process::{Spawn, SpawnSubject, input, lines, output};
 use crate::prompt;
 use crate::session::process::LiveLaunch;
 use crate::session::pump::Pump;
-use crate::session::talk::Talk;
+use crate::session::talk::{Talk, Unheard};
 use crate::session::transcript::Transcript;
 use crate::store::{StoreError, check_dir, make_dir};
 
@@ -53,7 +51,7 @@ impl LoopRunner {
                     attempt,
                     session,
                 };
-                self.prompt(generation, turn);
+                self.prompt(generation, turn).await;
             }
             Effect::Advise {
                 generation,
@@ -71,7 +69,7 @@ impl LoopRunner {
                 }
             }
             Effect::Signal { generation, rung } => self.signal(generation, rung),
-            Effect::RunHooks { point, reason } => self.run_hooks(point, &reason),
+            Effect::RunHooks { point, reason } => self.run_hooks(point, reason),
             Effect::Reply { ticket, answer } => {
                 if let Some(reply) = self.tickets.remove(&ticket) {
                     // Whoever asked may have gone.
@@ -100,7 +98,7 @@ impl LoopRunner {
             return;
         };
         if let Some(launch) = self.launch_of(generation)
-            && launch.say(line).is_err()
+            && launch.say(line) == Err(Unheard::Busy)
         {
             let warning = "the agent does not read what is said to it".to_owned();
             self.queue.push_back(Input::Trouble { warning });
@@ -122,8 +120,8 @@ impl LoopRunner {
     }
 
     /// Gives the next prompt to the agent that is up.
-    fn prompt(&mut self, generation: Generation, turn: Ordered) {
-        match self.words() {
+    async fn prompt(&mut self, generation: Generation, turn: Ordered) {
+        match self.words().await {
             Ok(words) => {
                 let transcript = self.transcript(turn);
                 if let Some(launch) = self.launch_of(generation) {
@@ -142,16 +140,10 @@ impl LoopRunner {
     }
 
     /// Returns the prompt of the next turn: the words of the user, behind the hand-off where one is due.
-    fn words(&self) -> Result<String, String> {
+    async fn words(&mut self) -> Result<String, String> {
         let words = prompt::read(&self.state.launch.prompt, &self.config.working_dir)
             .map_err(|error| chain(&error))?;
-        if self.policy.fresh_each_iteration {
-            return Ok(words);
-        }
-        let max_bytes =
-            usize::try_from(self.config.settings.reboot.handoff_max_bytes).unwrap_or(usize::MAX);
-        let tree = WorkTree::default();
-        Ok(handoff(&self.state, &tree, max_bytes).unwrap_or_default() + &words)
+        Ok(self.handoff().await + &words)
     }
 
     fn transcript(&self, turn: Ordered) -> Transcript {
@@ -173,7 +165,13 @@ impl LoopRunner {
         {
             return self.queue.push_back(Input::Broken { reason });
         }
-        if let Err(reason) = self.start_agent(generation, turn, resume.as_deref()) {
+        let words = match turn {
+            Some(_) => self.words().await,
+            None => Ok(String::new()),
+        };
+        let started =
+            words.and_then(|words| self.start_agent(generation, turn, resume.as_deref(), &words));
+        if let Err(reason) = started {
             self.queue.push_back(Input::Agent {
                 generation,
                 news: News::NotLaunched { reason },
@@ -186,15 +184,13 @@ impl LoopRunner {
         generation: Generation,
         turn: Option<Ordered>,
         resume: Option<&str>,
+        prompt: &str,
     ) -> Result<(), String> {
-        let words = match turn {
-            Some(_) => self.words()?,
-            None => String::new(),
-        };
-        let plan = self.agent.plan(&Turn {
-            prompt: &words,
-            resume,
-        });
+        let plan = self.agent.plan(&Turn { prompt, resume });
+        let path = with_ourselves(
+            search_path(&plan, self.config.search_path.as_ref()),
+            self.config.guard.first(),
+        );
         if self.guard.is_none() {
             self.start_guard().map_err(|error| chain(&error))?;
         }
@@ -212,6 +208,7 @@ impl LoopRunner {
         let (stdout_out, stdout) = pipe(output())?;
         let (stderr_out, stderr) = pipe(output())?;
         let mut env = plan.env;
+        env.extend(path.map(|path| ("PATH".into(), path)));
         // The session that is opened without a turn serves the iteration that comes next.
         let turn = turn.unwrap_or(Ordered {
             iteration: self.state.next_iteration(),
@@ -328,6 +325,22 @@ fn turn_variables(turn: Ordered, working_dir: &Path) -> [(OsString, OsString); 4
         pair("TACHIKOMA_SESSION", turn.session.to_string()),
         ("TACHIKOMA_DIR".into(), working_dir.into()),
     ]
+}
+
+/// Returns the `PATH` in which an agent finds `tachikoma` too, behind everything that is the user's; none where it is
+/// found already. Without a `PATH` the system has its own, and that is not replaced.
+fn with_ourselves(path: Option<&OsString>, program: Option<&OsString>) -> Option<OsString> {
+    let path = path.filter(|path| !path.is_empty())?;
+    let program = Path::new(program?);
+    let dir = program.parent().filter(|dir| dir.is_absolute())?;
+    if program.file_name()? != "tachikoma"
+        || std::env::split_paths(path).any(|known| known.as_path() == dir)
+    {
+        return None;
+    }
+    let all = std::env::split_paths(path).chain([dir.to_owned()]);
+    // A directory with a colon in its name cannot be said.
+    std::env::join_paths(all).ok()
 }
 
 /// Returns where the program of a plan is looked for: in the `PATH` that the agent gets.

@@ -1,7 +1,7 @@
 //! What the guard and the launch under way have to say, as inputs of the core.
 
-use tachikoma_agents::TurnResult;
-use tachikoma_core::{Generation, Input, Leftover, News, TurnEnd};
+use tachikoma_agents::{FailureClass, TurnResult};
+use tachikoma_core::{Generation, Input, Leftover, News, Spent, TurnEnd};
 
 use super::LoopRunner;
 use super::upkeep::Task;
@@ -75,6 +75,12 @@ impl LoopRunner {
         let generation = self.launch.as_ref()?.generation;
         match news {
             LaunchNews::Agent(news) => Some(Input::Agent { generation, news }),
+            LaunchNews::Known(session) => {
+                self.check_version(session.version);
+                let agent_id = session.session_id;
+                let news = News::Named { agent_id };
+                Some(Input::Agent { generation, news })
+            }
             LaunchNews::Resulted { result, more } => {
                 let news = News::Resulted(self.turn_ended(*result, more));
                 Some(Input::Agent { generation, news })
@@ -88,7 +94,41 @@ impl LoopRunner {
         }
     }
 
+    /// Warns of a version that nobody has tried, once.
+    fn check_version(&mut self, version: Option<String>) {
+        let Some(version) = version else { return };
+        if self.agent_version.as_ref() == Some(&version) {
+            return;
+        }
+        if !self.agent.is_tried(&version) {
+            let name = self.agent.name();
+            let warning = format!(
+                "{name} {version} has not been tried with this version of tachikoma; going on"
+            );
+            self.queue.push_back(Input::Trouble { warning });
+        }
+        self.agent_version = Some(version);
+    }
+
     fn turn_ended(&mut self, result: TurnResult, more: bool) -> TurnEnd {
+        let spent = match result.failure {
+            Some(FailureClass::PromptTooLong) => Some(Spent::Full),
+            Some(FailureClass::Lost) => Some(Spent::Lost),
+            Some(
+                FailureClass::UsageLimit
+                | FailureClass::Overloaded
+                | FailureClass::Unreachable
+                | FailureClass::Authentication
+                | FailureClass::Billing
+                | FailureClass::Model
+                | FailureClass::Refused
+                | FailureClass::Interrupted
+                | FailureClass::OwnLimit
+                | FailureClass::Other,
+            )
+            | None => None,
+        };
+        let hint = result.failure.and_then(|class| self.agent.hint(class));
         let text = result.text;
         let claimed = result.success && self.claims(&text);
         let persistent = self.policy.agent.persistent;
@@ -100,12 +140,16 @@ impl LoopRunner {
         }
         TurnEnd {
             success: result.success,
-            reason: (!result.success).then(|| reason(&text)),
+            reason: (!result.success).then(|| match hint {
+                Some(hint) => format!("{}; {hint}", reason(&text)),
+                None => reason(&text),
+            }),
             claimed,
             pattern: self.pattern(&text),
             text,
             more,
             cost_microusd: microusd(result.cost_usd),
+            spent,
         }
     }
 

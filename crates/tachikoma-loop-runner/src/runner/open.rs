@@ -15,13 +15,14 @@ use crate::clock::Clock;
 use crate::config::{AgentError, LoopConfig};
 use crate::control::{Server, ServerError};
 use crate::handle;
+use crate::hooks::Registry;
 use crate::process::orphans;
 use crate::prompt::{self, PromptError};
 use crate::store::journal::Journal;
 use crate::store::lock::{Holder, LockError, WorkLock};
 use crate::store::recover::{self, Loss, Source};
 use crate::store::temporary::{self, TemporaryStore};
-use crate::store::{StoreError, archive, check_dir, loops, snapshot, whole};
+use crate::store::{StoreError, archive, check_dir, checkpoints, loops, snapshot, whole};
 
 /// What was found in the working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,6 +149,7 @@ impl LoopRunner {
             agent,
             policy,
             patterns,
+            agent_version: None,
             state,
             clock,
             journal,
@@ -158,6 +160,8 @@ impl LoopRunner {
             control: Some(control),
             guard: None,
             launch: None,
+            hooks: None,
+            registry: Registry::default(),
             queue: std::collections::VecDeque::new(),
             tickets: std::collections::HashMap::new(),
             last_ticket: Ticket(0),
@@ -170,6 +174,7 @@ impl LoopRunner {
             deaf: false,
             suspended: None,
             upkeep: Upkeep::default(),
+            given: None,
         })
     }
 }
@@ -303,6 +308,10 @@ fn open_journal(
             }),
         };
         if let Some(found) = found {
+            checkpoints::forget_after(
+                &loops::dir(&config.working_dir, state.loop_id),
+                state.session.number,
+            );
             let clock = Clock::starting_after(state.time);
             return Ok(Opened {
                 journal,

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tachikoma_core::{Answer, Input, LoopCommand, Outcome, Timestamp, WaitSummary};
 
-use super::{Arrived, Cut, LoopRunner, RunError, broken, guard_news, launch_news, until};
+use super::{
+    Arrived, Cut, LoopRunner, RunError, broken, guard_news, hooks_ended, launch_news, until,
+};
 use crate::handle::{Notice, Request};
 use crate::store::StoreError;
 
@@ -76,6 +78,7 @@ impl LoopRunner {
                 launch,
                 control,
                 upkeep,
+                hooks,
                 ..
             } = self;
             let arrived = tokio::select! {
@@ -85,6 +88,7 @@ impl LoopRunner {
                 reason = broken(control.as_mut(), upkeep) => Arrived::Input(Input::Broken { reason }),
                 () = until(moment) => return Ok(()),
                 news = guard_news(guard.as_mut()), if has_place => Arrived::Guard(news),
+                ran = hooks_ended(hooks.as_mut()), if has_place => Arrived::Hooks(ran),
                 news = launch_news(launch.as_mut()), if has_place => Arrived::Launch(news),
             };
             let input = match arrived {
@@ -93,6 +97,7 @@ impl LoopRunner {
                 Arrived::SaveDue => None,
                 Arrived::Request(request) => self.request_without_room(request)?,
                 Arrived::Guard(news) => self.guard_news(news),
+                Arrived::Hooks(ran) => self.hooks_ended(ran),
                 Arrived::Launch(news) => self.launch_news(news).await,
             };
             self.queue.extend(input);
@@ -103,8 +108,10 @@ impl LoopRunner {
     fn request_without_room(&mut self, request: Request) -> Result<Option<Input>, Cut> {
         let (command, reply) = match request {
             Request::Command { command, reply } => (Some(command), reply),
-            Request::Set { reply, .. } => (None, reply),
-            Request::Suspend { .. } | Request::Continue => return Ok(self.request(request)),
+            Request::Set { reply, .. } | Request::Note { reply, .. } => (None, reply),
+            Request::Register { .. } | Request::Suspend { .. } | Request::Continue => {
+                return Ok(self.request(request));
+            }
         };
         // Whoever asked may have gone.
         if reply.is_closed() {

@@ -1,6 +1,6 @@
 //! One launch of an agent that is a process: its output becomes news, in order, and the end of it is the last.
 
-use tachikoma_agents::{Decoder, TurnResult};
+use tachikoma_agents::{Decoder, SessionInfo, TurnResult};
 use tachikoma_core::{Exit, Generation, Leftover, News};
 use tokio::sync::{broadcast, mpsc};
 
@@ -25,6 +25,8 @@ const READER: &str = "reader of the agent's output";
 #[derive(Debug)]
 pub(crate) enum LaunchNews {
     Agent(News),
+    /// The agent tells which conversation it is in, and who it is.
+    Known(SessionInfo),
     /// A turn is over; with `more`, another follows without a prompt.
     Resulted {
         result: Box<TurnResult>,
@@ -87,7 +89,7 @@ impl LiveLaunch {
 
     /// Says one line to the agent.
     pub fn say(&self, line: String) -> Result<(), Unheard> {
-        self.talk.as_ref().ok_or(Unheard)?.say(line)
+        self.talk.as_ref().ok_or(Unheard::Gone)?.say(line)
     }
 
     /// Ends the agent's input: whoever waits for the next prompt ends by that.

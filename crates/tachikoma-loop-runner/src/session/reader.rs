@@ -165,9 +165,7 @@ impl Ears {
                 error: failed.then_some(tail),
             },
             Observation::FileTouched(path) => News::Touched { path },
-            Observation::SessionKnown(session) => News::Named {
-                agent_id: session.session_id,
-            },
+            Observation::SessionKnown(session) => return Some(LaunchNews::Known(session)),
             Observation::SessionReset { session_id } => News::Named {
                 agent_id: session_id?,
             },

@@ -2,7 +2,7 @@
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe::Sender;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 
 use crate::task::Task;
 
@@ -10,9 +10,14 @@ use crate::task::Task;
 /// unread is stuck, and has a time-out of its own.
 const LINES_MAX: usize = 16;
 
-/// The agent reads nothing any more.
+/// Why the agent does not hear something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unheard;
+pub(crate) enum Unheard {
+    /// It is there, and leaves too much unread.
+    Busy,
+    /// Its input is closed: it is gone, or will be missed soon.
+    Gone,
+}
 
 /// The way to one agent's ear. Dropping it ends the agent's input.
 #[derive(Debug)]
@@ -44,6 +49,9 @@ impl Talk {
 
     /// Says one line. Does not wait for the agent to read it.
     pub fn say(&self, line: String) -> Result<(), Unheard> {
-        self.lines.try_send(line).map_err(|_| Unheard)
+        self.lines.try_send(line).map_err(|error| match error {
+            TrySendError::Full(_) => Unheard::Busy,
+            TrySendError::Closed(_) => Unheard::Gone,
+        })
     }
 }

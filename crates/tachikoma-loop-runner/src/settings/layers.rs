@@ -26,6 +26,8 @@ pub(super) const NOT_SETTINGS: &[&str] = &[
     "TACHIKOMA_ITERATION",
     "TACHIKOMA_ATTEMPT",
     "TACHIKOMA_DIR",
+    "TACHIKOMA_HOOK",
+    "TACHIKOMA_REASON",
     "TACHIKOMA_LOG",
     "TACHIKOMA_CONFIG",
 ];

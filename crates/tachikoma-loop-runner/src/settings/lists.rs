@@ -41,11 +41,11 @@ pub enum GateMoment {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Hook {
-    /// The moment.
+    /// The moment. Hooks of all others than `before_reboot` and `after_reboot` are *not built yet*.
     pub on: Moment,
     /// The command line, run by the shell.
     pub command: String,
-    /// A hook that runs longer is ended. 0 = no limit.
+    /// A hook that runs longer is ended, and has failed. 0 = no limit.
     #[serde(default = "hook_timeout")]
     pub timeout: HumanDuration,
 }

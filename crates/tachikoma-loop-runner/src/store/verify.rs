@@ -10,7 +10,7 @@ use tachikoma_core::LoopId;
 
 use super::archive::{ARCHIVED, is_archived};
 use super::snapshot::{self, Snapshot};
-use super::{StoreError, compressed, journal, loops, quarantine, retention};
+use super::{StoreError, checkpoints, compressed, journal, loops, quarantine, retention};
 use crate::error::chain;
 use crate::offline::Premises;
 use crate::session::transcripts;
@@ -31,6 +31,8 @@ pub enum Kind {
     Snapshot,
     /// The transcripts of a loop, or one of them.
     Transcripts,
+    /// The hand-offs of a loop, or one of them.
+    Checkpoints,
     /// Something in quarantine.
     Quarantine,
 }
@@ -147,6 +149,7 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
     checked.extend(check_transcripts(
         &premises.state_dir.join(loop_id.to_string()),
     ));
+    checked.extend(check_checkpoints(&dir));
     checked
 }
 
@@ -184,28 +187,51 @@ fn check_transcripts(dir: &Path) -> Vec<Checked> {
             return vec![Checked::new(Verdict::Wrong, Kind::Transcripts, dir, what)];
         }
     };
+    let read = listed
+        .iter()
+        .map(|file| (file.path.clone(), read_through(&file.path)));
+    check_texts(Kind::Transcripts, dir, read)
+}
+
+fn check_checkpoints(loop_dir: &Path) -> Vec<Checked> {
+    let dir = checkpoints::dir(loop_dir);
+    match checkpoints::list(loop_dir) {
+        Ok(listed) => {
+            let read = listed.iter().map(|session| {
+                let read = checkpoints::read(loop_dir, *session).map(drop);
+                (checkpoints::path_of(&dir, *session), read)
+            });
+            check_texts(Kind::Checkpoints, &dir, read)
+        }
+        Err(error) => {
+            let what = error.to_string();
+            vec![Checked::new(Verdict::Wrong, Kind::Checkpoints, &dir, what)]
+        }
+    }
+}
+
+fn check_texts(
+    kind: Kind,
+    dir: &Path,
+    read: impl Iterator<Item = (PathBuf, io::Result<()>)>,
+) -> Vec<Checked> {
     let mut checked = Vec::new();
     let mut good = 0_u32;
-    for file in &listed {
-        match read_through(&file.path) {
+    for (path, read) in read {
+        match read {
             Ok(()) => good += 1,
             // Pruned in between.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => {
                 let what = format!("it cannot be read ({error}); nothing but this text is lost");
-                checked.push(Checked::new(
-                    Verdict::Wrong,
-                    Kind::Transcripts,
-                    &file.path,
-                    what,
-                ));
+                checked.push(Checked::new(Verdict::Wrong, kind, &path, what));
             }
         }
     }
     if good > 0 {
         let files = if good == 1 { "file" } else { "files" };
         let what = format!("{good} {files}");
-        checked.insert(0, Checked::new(Verdict::Good, Kind::Transcripts, dir, what));
+        checked.insert(0, Checked::new(Verdict::Good, kind, dir, what));
     }
     checked
 }

@@ -7,6 +7,7 @@ mod heal_long;
 mod heal_room;
 mod loop_child;
 mod loop_command;
+mod loop_hooks;
 mod loop_life;
 mod loop_save;
 mod loop_support;

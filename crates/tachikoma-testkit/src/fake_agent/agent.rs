@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use signal_hook::consts::SIGINT;
@@ -58,7 +58,10 @@ pub(super) fn run(words: &[String], surroundings: &Surroundings) -> Result<u8, S
     match lived {
         Ok(()) => Ok(u8::from(agent.last_failed)),
         Err(Break::Interrupted | Break::Signalled) => Ok(0),
-        Err(Break::Exit(code)) => Ok(code),
+        Err(Break::Exit(code)) => {
+            agent.complain();
+            Ok(code)
+        }
         Err(Break::Failed(error)) => Err(error),
     }
 }
@@ -139,9 +142,23 @@ impl Agent {
         })
     }
 
+    /// Its last words on standard error, where it has some.
+    #[expect(clippy::print_stderr, reason = "it is asked to")]
+    fn complain(&self) {
+        if let Some(words) = &self.wrong.last_words {
+            eprintln!("{words}");
+        }
+    }
+
+    /// The version that it says it is.
+    pub(super) fn version(&self) -> &str {
+        self.wrong.version.as_deref().unwrap_or(events::VERSION)
+    }
+
     /// Takes prompts until there are no more.
     fn live(&mut self) -> Result<(), Break> {
         if self.wrong.hang_at_start {
+            self.printing = false;
             return self.hang();
         }
         if self.resumed_unknown {
@@ -258,6 +275,9 @@ impl Agent {
     fn control(&mut self, request: &Value) -> Result<(), Break> {
         let id = &request["request_id"];
         let word = request["request"]["subtype"].as_str().unwrap_or_default();
+        if word == "interrupt" {
+            stamp(word)?;
+        }
         let answer = match word {
             "interrupt" if self.wrong.ignore.contains(&Ignored::Interrupt) => return Ok(()),
             "interrupt" => json!({"still_queued": []}),
@@ -354,6 +374,18 @@ impl Agent {
             Err(error) => Err(Break::Failed(format!("print: {error}"))),
         }
     }
+}
+
+/// Writes down the moment of something, where that is wanted.
+pub(super) fn stamp(what: &str) -> Result<(), String> {
+    let Some(file) = std::env::var_os(super::STAMPS_VAR) else {
+        return Ok(());
+    };
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let nanos = since.unwrap_or_default().as_nanos();
+    let file = File::options().create(true).append(true).open(file);
+    file.and_then(|mut file| writeln!(file, "{what} {nanos}"))
+        .map_err(|error| format!("write the stamps: {error}"))
 }
 
 /// Whoever reads gets its end; what is printed from now on goes nowhere.

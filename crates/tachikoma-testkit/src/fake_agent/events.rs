@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::sessions::{Session, new_uuid};
+use super::sessions::{Session, cost as cost_of, new_uuid};
 use super::tools::Outcome;
 use crate::model::message::usage as tokens;
 use crate::scenario::{Turn, Usage};
@@ -17,12 +17,12 @@ pub(super) fn signed(mut line: Value, session: &str) -> Value {
     line
 }
 
-pub(super) fn init(model: &str, cwd: &str) -> Value {
+pub(super) fn init(model: &str, cwd: &str, version: &str) -> Value {
     json!({
         "type": "system", "subtype": "init", "cwd": cwd, "model": model,
         "tools": ["Task", "Bash", "Edit", "Read", "Write"], "mcp_servers": [],
         "permissionMode": "bypassPermissions", "slash_commands": ["clear", "compact", "context"],
-        "apiKeySource": "ANTHROPIC_API_KEY", "claude_code_version": VERSION,
+        "apiKeySource": "ANTHROPIC_API_KEY", "claude_code_version": version,
         "output_style": "default", "agents": ["general-purpose"], "skills": [], "plugins": [],
         "capabilities": ["interrupt_receipt_v1"],
     })
@@ -185,7 +185,7 @@ impl Sums<'_> {
             "duration_api_ms": 1, "total_cost_usd": cost,
             "usage": tokens(self.usage, self.usage.output),
             "modelUsage": {self.model: self.model_usage(&self.session.total, cost)},
-            "model_usage_since_last_result": {self.model: self.model_usage(self.usage, 0.0)},
+            "model_usage_since_last_result": {self.model: self.model_usage(self.usage, cost_of(*self.usage))},
             "permission_denials": [], "terminal_reason": reason, "is_error": is_error,
             "num_turns": self.num_turns, "subtype": subtype, "api_error_status": null,
             "type": "result", "duration_ms": 1, "queued_turn_count": 0,

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::scenario::Usage;
 
+/// What was asked, one object per line.
+const PROMPTS_FILE: &str = "prompts.jsonl";
+
 /// Dollars for a million tokens, about those of a middling model.
 const INPUT_PRICE: f64 = 3.0;
 const CACHE_WRITE_PRICE: f64 = 3.75;
@@ -51,7 +54,7 @@ pub(super) const fn sum(one: Usage, other: Usage) -> Usage {
     clippy::cast_precision_loss,
     reason = "no test has 2^52 tokens, and it is an estimate"
 )]
-fn cost(usage: Usage) -> f64 {
+pub(super) fn cost(usage: Usage) -> f64 {
     let priced = [
         (usage.input, INPUT_PRICE),
         (usage.cache_creation, CACHE_WRITE_PRICE),
@@ -115,6 +118,18 @@ impl State {
         let new = path.with_extension("new");
         fs::write(&new, text).map_err(failed)?;
         fs::rename(&new, &path).map_err(failed)
+    }
+
+    /// Writes a prompt down, for the test to look at.
+    pub(super) fn note_prompt(&self, session: &str, prompt: &str) -> Result<(), String> {
+        let Some(dir) = &self.0 else { return Ok(()) };
+        let line = serde_json::json!({"session": session, "prompt": prompt});
+        File::options()
+            .append(true)
+            .create(true)
+            .open(dir.join(PROMPTS_FILE))
+            .and_then(|mut file| writeln!(file, "{line}"))
+            .map_err(|error| format!("write {PROMPTS_FILE}: {error}"))
     }
 
     /// A name with a slash in it is no session's.

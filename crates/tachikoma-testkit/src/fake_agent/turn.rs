@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::agent::{Agent, Break};
+use super::agent::{self, Agent, Break};
 use super::events::{self, ApiFailure, Sums};
 use super::sessions::{new_uuid, sum};
 use super::tools::{self, Outcome};
@@ -35,7 +35,9 @@ impl Agent {
         let cwd = std::env::current_dir().unwrap_or_default();
         self.session.prompts += 1;
         self.state.save(&self.session)?;
-        self.print(events::init(&self.model, &cwd.to_string_lossy()))?;
+        self.state.note_prompt(&self.session.id, &prompt)?;
+        let init = events::init(&self.model, &cwd.to_string_lossy(), self.version());
+        self.print(init)?;
         let mut progress = Progress {
             user_text: prompt,
             ..Progress::default()
@@ -77,6 +79,7 @@ impl Agent {
                 progress.tool = None;
                 self.session.tool_results += 1;
                 self.print(events::tool_result(&id, &outcome))?;
+                agent::stamp("tool_result")?;
             }
             self.state.save(&self.session)?;
             // What was said while tools ran is part of this turn, as with the real one.

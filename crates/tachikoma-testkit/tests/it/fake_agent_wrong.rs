@@ -68,10 +68,6 @@ fn what_it_ignores_does_not_end_it() {
 
 #[test]
 fn it_hangs_where_asked() {
-    let at_start = Misbehaviour {
-        hang_at_start: true,
-        ..Misbehaviour::default()
-    };
     let after_two = Misbehaviour {
         silent_after_line: Some(2),
         ..Misbehaviour::default()
@@ -80,7 +76,7 @@ fn it_hangs_where_asked() {
         hang_after_result: true,
         ..Misbehaviour::default()
     };
-    for (wrong, lines) in [(at_start, 0), (after_two, 2), (after_result, 3)] {
+    for (wrong, lines) in [(after_two, 2), (after_result, 3)] {
         let stage = stage([Turn::text("hello")], wrong.clone());
         let mut talk = stage.start(&[]);
         talk.prompt("go");
@@ -94,6 +90,22 @@ fn it_hangs_where_asked() {
         talk.signal(Signal::TERM);
         assert_eq!(talk.end(SOON).code, Some(143), "{wrong:?}");
     }
+}
+
+#[test]
+fn one_that_hangs_from_the_start_prints_nothing_whatever_it_is_asked() {
+    let at_start = Misbehaviour {
+        hang_at_start: true,
+        ..Misbehaviour::default()
+    };
+    let stage = stage([Turn::text("hello")], at_start);
+    let mut talk = stage.start(&[]);
+    talk.control("get_context_usage");
+    talk.prompt("go");
+    // Heard after both, and obeyed.
+    talk.control("interrupt");
+    let ended = talk.end(SOON);
+    assert_eq!((ended.code, ended.raw.len()), (Some(0), 0));
 }
 
 #[test]

@@ -54,6 +54,7 @@ fn line(working_dir: &Path, checked: &Checked) -> String {
         Kind::Journal => "journal",
         Kind::Snapshot => "snapshot",
         Kind::Transcripts => "transcripts",
+        Kind::Checkpoints => "hand-offs",
         Kind::Quarantine => "quarantine",
     };
     let path = checked.path.strip_prefix(working_dir);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::{AgentTraits, RebootRules};
-use tachikoma_core::{HookPoint, Policy, RebootResult, SessionNo, Urgency};
+use tachikoma_core::{HookPoint, News, Policy, RebootResult, SessionNo, Urgency};
 
 use crate::play::Play;
 
@@ -326,6 +326,26 @@ fn hooks_run_before_the_old_session_is_given_up_and_after_the_fresh_one_answers(
 }
 
 #[test]
+fn a_hook_that_says_so_stops_the_loop() {
+    let hooked = rules(RebootRules {
+        hooks_before: Some(Duration::from_secs(30)),
+        hooks_after: Some(Duration::from_secs(30)),
+        ask_hand_off: false,
+        ..RebootRules::default()
+    });
+    let mut play = Play::up(hooked.clone());
+    play.named("one").measured(860).resulted(false).hush();
+    play.hooks(HookPoint::BeforeReboot, Some("exit 125"));
+    insta::assert_snapshot!(play.told(), @"0.0 hooks: HooksRan(before_reboot, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125), RebootFailed(the hook `hook.sh` failed: exit 125), Stopped(the hook `hook.sh` stopped the loop: exit 125) ! finish");
+    let mut play = Play::up(hooked);
+    play.named("one").measured(860).resulted(false);
+    play.hooks(HookPoint::BeforeReboot, None).exited(0).opened();
+    play.hush();
+    play.hooks(HookPoint::AfterReboot, Some("exit 125"));
+    insta::assert_snapshot!(play.told(), @"0.0 hooks: HooksRan(after_reboot, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125), Warned(the hook `hook.sh` failed: exit 125; the reboot counts all the same), RebootCompleted(1 to 2), Stopped(the hook `hook.sh` stopped the loop: exit 125) ! finish");
+}
+
+#[test]
 fn a_stop_is_obeyed_at_once_in_every_stage_of_a_reboot() {
     let mut play = up_to_the_opening(session());
     play.hush().stop(Urgency::Graceful);
@@ -387,4 +407,56 @@ fn a_redline_above_the_agents_own_refusal_is_said_and_lowered() {
     });
     play.named("one").hush().reading(10, 200_000);
     insta::assert_snapshot!(play.told(), @"0.0 measured 10: ContextMeasured(0.005%), Warned(context_redline_percent = 92 lies above the point at which the agent takes no prompt any more (87.0 % of 200000 tokens): sessions are replaced there; choose a smaller value)");
+}
+
+#[test]
+fn a_call_that_our_own_interrupt_ended_has_not_failed() {
+    let failed = |play: &mut Play, id: &str| {
+        let error = Some("no".to_owned());
+        let id = id.to_owned();
+        play.news("tool ended", News::ToolEnded { id, error });
+    };
+    let mut play = Play::up(session());
+    play.tool("a");
+    failed(&mut play, "a");
+    play.tool("b").stop(Urgency::Now);
+    failed(&mut play, "b");
+    let calls: Vec<u32> = play
+        .state
+        .session
+        .failed_calls
+        .iter()
+        .map(|call| call.times)
+        .collect();
+    assert_eq!(calls, [1], "{:?}", play.state.session.failed_calls);
+}
+
+#[test]
+fn a_process_that_is_gone_before_it_hears_its_prompt_is_replaced_and_no_failure() {
+    let mut play = Play::up(session());
+    play.named("one").resulted(true).hush().exited(0).launched();
+    // Once it has said something, or is a fresh one, its end is a failure.
+    play.exited(1).sleep().launched().resulted(true);
+    play.output().exited(2);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: AgentExited(exit 0), IterationStarted(2 attempt 2) ! launch in one
+    0.0 launched: AgentLaunched(77)
+    0.0 exited 1: IterationFailed(2: the agent ended with exit 1 and without a final result; streak 1), WaitStarted(backoff 1s)
+    1.0 wake: IterationStarted(3 attempt 1) ! launch in one
+    1.0 launched: AgentLaunched(77)
+    1.0 resulted true: TurnResulted(true), IterationCompleted(3 succeeded), IterationStarted(4 attempt 1) ! prompt
+    1.0 output: OutputSeen
+    1.0 exited 2: IterationFailed(4: the agent ended with exit 2 and without a final result; streak 1), WaitStarted(backoff 1s)
+    ");
+}
+
+#[test]
+fn words_of_an_earlier_session_are_not_handed_over_as_those_of_the_last() {
+    let mut play = up_to_the_opening(session());
+    play.opened().named("two").resulted(true);
+    assert_eq!(play.state.checkpoint.words.as_deref(), Some("b is left"));
+    play.policy.reboot.ask_hand_off = false;
+    play.reboot().resulted(false).exited(0).opened();
+    assert_eq!(play.state.session.number, SessionNo(3));
+    assert_eq!(play.state.checkpoint.words, None);
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::{AgentTraits, Backoff, Graces, RebootRules, Timeouts};
-use tachikoma_core::{Context, Exit, Generation, Leftover, News, Policy, Rung, TurnEnd};
+use tachikoma_core::{Context, Exit, Generation, Leftover, News, Policy, Rung, Spent, TurnEnd};
 
 use super::dice::Dice;
 
@@ -252,6 +252,7 @@ fn resulted(dice: &mut Dice, success: bool) -> News {
         pattern: dice.one_in(20).then(|| "start over".to_owned()),
         more: dice.one_in(40),
         cost_microusd: dice.below(1000),
+        spent: (!success && dice.one_in(6)).then(|| dice.pick(&[Spent::Full, Spent::Lost])),
     })
 }
 

@@ -106,7 +106,8 @@ impl Audit {
             }
             LoopEvent::AgentExited { .. } => {
                 assert!(self.agent.take().is_some(), "only what lives ends");
-                assert!(self.open.is_none(), "the end of a turn says so itself");
+                // A process that was gone before it heard its prompt: the iteration is repeated.
+                self.cut |= self.open.take().is_some();
             }
             LoopEvent::SessionOpening { generation, .. } => {
                 assert_eq!(self.agent, None, "two agents never share a work tree");

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use super::*;
 use crate::store::journal::Journal;
 use crate::store::loops;
+use tachikoma_core::SessionNo;
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
 const REMAINS: &str = "journal-0001.jsonl.zst.018f2f6e-0000-7000-8000-000000000000.tmp";
@@ -203,4 +204,23 @@ fn nothing_goes_when_it_is_called_off() {
     let called_off = AtomicBool::new(true);
     prune(place.dir.path(), &place.sessions(), id(12), &called_off).unwrap();
     assert_eq!(place.whole(12).len(), 12);
+}
+
+#[test]
+fn hand_offs_go_with_their_loop_unless_something_else_is_among_them() {
+    let place = Place::new(13);
+    for number in [1, 2, 3] {
+        checkpoints::keep(&place.journal(number), SessionNo(2), "x").unwrap();
+    }
+    let theirs = checkpoints::dir(&place.journal(2)).join("notes.txt");
+    fs::write(&theirs, "x").unwrap();
+    // A link in the place of the directory.
+    let linked = checkpoints::dir(&place.journal(3));
+    fs::rename(&linked, place.dir.path().join("elsewhere")).unwrap();
+    symlink(place.dir.path().join("elsewhere"), &linked).unwrap();
+    place.prune(13);
+    assert_eq!(place.left(3), [2, 3]);
+    assert_eq!(place.whole(3), [2, 3]);
+    assert!(theirs.exists());
+    assert!(place.dir.path().join("elsewhere/2.md").exists());
 }

@@ -109,7 +109,9 @@ impl World {
                 let limited = match reboot.stage {
                     // Between two records of one step.
                     RebootStage::Begun => false,
-                    RebootStage::Opening { .. } => limits.renew > Duration::ZERO,
+                    RebootStage::Opening { .. } => {
+                        limits.renew > Duration::ZERO || limits.first_output > Duration::ZERO
+                    }
                     RebootStage::HandOff { .. }
                     | RebootStage::Hooks { .. }
                     | RebootStage::Closing { .. } => true,
@@ -232,8 +234,8 @@ impl World {
         let results = vec![HookResult {
             name: "hook.sh".to_owned(),
             duration_ms: 3,
-            output: None,
             error: failed.then(|| "exit 1".to_owned()),
+            ..HookResult::default()
         }];
         if !self.dice.one_in(8) {
             self.schedule(self.now + after, Input::HooksRan { point, results });

@@ -1,0 +1,66 @@
+//! `tachikoma checkpoint`: what sessions were handed, and what the next one would be. Only reads.
+
+use std::process::ExitCode;
+
+use tachikoma_core::{SessionNo, checkpoint_now};
+use tachikoma_loop_runner::store::checkpoints;
+use tachikoma_loop_runner::store::recover::{self, Loss};
+use tachikoma_loop_runner::worktree;
+
+use crate::args::CheckpointCommand;
+use crate::failure::Failure;
+use crate::out;
+use crate::place::{Current, Place};
+use crate::sanitise::sanitise;
+
+/// Does what was asked.
+pub fn checkpoint(place: &Place, command: &CheckpointCommand) -> Result<ExitCode, Failure> {
+    let current = place.current_loop()?;
+    let text = match command {
+        CheckpointCommand::Show { now: true, .. } => now(place, &current)?,
+        CheckpointCommand::Show { session, .. } => kept(&current, session.map(SessionNo))?,
+    };
+    for line in text.trim_end().lines() {
+        out::line(&sanitise(line));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn kept(current: &Current, wanted: Option<SessionNo>) -> Result<String, Failure> {
+    let path = checkpoints::dir(&current.dir);
+    let unread = |error| Failure::new(format!("read {}: {error}", path.display()));
+    let listed = checkpoints::list(&current.dir).map_err(unread)?;
+    let Some(session) = wanted.or_else(|| listed.last().copied()) else {
+        return Err(
+            Failure::new("no session of this loop has taken over from another yet")
+                .hint("`tachikoma checkpoint show --now` shows what one would get"),
+        );
+    };
+    let text = checkpoints::read(&current.dir, session).map_err(unread)?;
+    text.ok_or_else(|| {
+        let failure = Failure::new(format!("no hand-off to session {session} is kept"));
+        let numbers: Vec<String> = listed.iter().map(ToString::to_string).collect();
+        match numbers.len() {
+            0 => failure.hint("none is: no session has taken over from another yet"),
+            1.. => failure.hint(format!(
+                "those of these sessions are: {}",
+                numbers.join(", ")
+            )),
+        }
+    })
+}
+
+fn now(place: &Place, current: &Current) -> Result<String, Failure> {
+    let premises = place.premises_to_look_at(&current.working_dir, &current.root);
+    let found = recover::read(
+        &current.dir,
+        &premises.snapshot,
+        current.loop_id,
+        Loss::Refuse,
+    )?;
+    let settings = place.layers_of(&current.working_dir)?.load()?.settings;
+    let max_bytes = usize::try_from(settings.reboot.handoff_max_bytes).unwrap_or(usize::MAX);
+    let start = found.state.launch.start_commit.as_deref();
+    let tree = worktree::since(&current.working_dir, start);
+    Ok(checkpoint_now(&found.state, &tree, max_bytes))
+}

@@ -1,0 +1,62 @@
+//! A curve as a picture of characters, which fits a terminal of 80 columns.
+
+use super::curve::Curve;
+
+/// Columns of the picture itself; with its scale it stays below 80.
+const COLUMNS: usize = 70;
+
+/// Rows, each of which stands for ten percent.
+const ROWS: usize = 10;
+
+/// Draws a curve: time from left to right by readings, the fill from 0 to 100 % from bottom to top.
+pub fn chart(curve: &Curve) -> Vec<String> {
+    let fills = columns(curve);
+    let redline = curve.redline_tokens.filter(|_| curve.window > 0);
+    let redline = redline.map(|tokens| row_of(percent_of(tokens, curve.window)));
+    let mut lines = Vec::new();
+    for row in (0..ROWS).rev() {
+        let blank = if redline == Some(row) { '-' } else { ' ' };
+        let bars: String = fills
+            .iter()
+            .map(|fill| if row_of(*fill) >= row { '#' } else { blank })
+            .collect();
+        let rest = COLUMNS - fills.len();
+        let line = format!(
+            "{:>4}% |{bars}{}",
+            (row + 1) * 10,
+            blank.to_string().repeat(rest)
+        );
+        lines.push(line.trim_end().to_owned());
+    }
+    lines.push(format!("      +{}", "-".repeat(COLUMNS)));
+    lines
+}
+
+/// One fill per column, in percent: of the readings that share one, the highest.
+fn columns(curve: &Curve) -> Vec<f64> {
+    let readings = &curve.readings;
+    let count = readings.len().min(COLUMNS);
+    let mut fills = vec![0.0_f64; count];
+    for (place, reading) in readings.iter().enumerate() {
+        let column = place * count / readings.len();
+        if let Some(fill) = fills.get_mut(column) {
+            *fill = fill.max(reading.percent);
+        }
+    }
+    fills
+}
+
+/// The row that a fill reaches into. An empty context has the lowest: it is a reading all the same.
+fn row_of(percent: f64) -> usize {
+    let mut rows = (0..ROWS).rev();
+    rows.find(|row| percent > (*row as f64) * 10.0).unwrap_or(0)
+}
+
+fn percent_of(tokens: u64, window: u64) -> f64 {
+    tachikoma_core::Context {
+        tokens,
+        window,
+        estimated: false,
+    }
+    .percent()
+}

@@ -1,0 +1,372 @@
+//! The readings of one session, from the records of its loop.
+
+use serde::Serialize;
+use tachikoma_core::{Context, LoopEvent, Record, SessionNo, Timestamp};
+use tachikoma_loop_runner::settings::Settings;
+
+/// Readings that are kept; more than anyone reads, and little memory. Of a longer session every other one is left out.
+const READINGS_MAX: usize = 4096;
+
+/// What happened at a reading, or between it and the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mark {
+    /// The first reading at or above `context.warning_percent`.
+    Warning,
+    /// The agent was told to come to an end.
+    Advice,
+    /// The first reading at or above the redline.
+    Redline,
+    /// A reboot is wanted.
+    RebootDue,
+    /// A reboot failed; the session went on.
+    RebootFailed,
+    /// The session was replaced.
+    Rebooted,
+}
+
+impl Mark {
+    /// Returns it in words.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Warning => "warning",
+            Self::Advice => "told to wrap up",
+            Self::Redline => "redline",
+            Self::RebootDue => "reboot due",
+            Self::RebootFailed => "reboot failed",
+            Self::Rebooted => "rebooted",
+        }
+    }
+}
+
+/// One final reading.
+#[derive(Clone, Debug, Serialize)]
+pub struct Reading {
+    /// When.
+    pub time: Timestamp,
+    /// The iteration.
+    pub iteration: u32,
+    /// Tokens in the context.
+    pub tokens: u64,
+    /// The fill, in percent, to one decimal.
+    pub percent: f64,
+    /// Whether it is a guess.
+    pub estimated: bool,
+    /// What happened.
+    pub marks: Vec<Mark>,
+}
+
+/// How the context of a session filled.
+#[derive(Clone, Debug, Serialize)]
+pub struct Curve {
+    /// The session.
+    pub session: SessionNo,
+    /// Tokens that fit into its context, by the last reading.
+    pub window: u64,
+    /// Where the warning lies, in percent.
+    pub warning_percent: f64,
+    /// Where it is replaced.
+    pub redline_tokens: Option<u64>,
+    /// Readings, oldest first.
+    pub readings: Vec<Reading>,
+    /// Readings in between that are not among them.
+    pub left_out: u64,
+    #[serde(skip)]
+    warned: bool,
+    #[serde(skip)]
+    crossed: bool,
+    /// One in so many readings is kept.
+    #[serde(skip)]
+    every: u64,
+    #[serde(skip)]
+    seen: u64,
+    /// The reading of an answer that was not over when it was made, with what happened since.
+    #[serde(skip)]
+    open: Option<(Timestamp, u32, Context)>,
+    #[serde(skip)]
+    open_marks: Vec<Mark>,
+}
+
+impl Curve {
+    fn new(session: SessionNo, warning_percent: f64) -> Self {
+        Self {
+            session,
+            window: 0,
+            warning_percent,
+            redline_tokens: None,
+            readings: Vec::new(),
+            left_out: 0,
+            warned: false,
+            crossed: false,
+            every: 1,
+            seen: 0,
+            open: None,
+            open_marks: Vec::new(),
+        }
+    }
+
+    /// Takes the reading of an answer that is not over: if it is the last, it counts.
+    fn answering(&mut self, time: Timestamp, iteration: u32, context: Context) {
+        self.open = Some((time, iteration, context));
+    }
+
+    /// Nothing more comes of the answer under way.
+    fn close(&mut self) {
+        if let Some((time, iteration, context)) = self.open.take() {
+            self.measured(time, iteration, &context);
+        }
+    }
+
+    fn measured(&mut self, time: Timestamp, iteration: u32, context: &Context) {
+        self.open = None;
+        self.window = context.window;
+        let mut marks = Vec::new();
+        if !self.warned && context.percent() >= self.warning_percent {
+            self.warned = true;
+            marks.push(Mark::Warning);
+        }
+        let redline = self.redline_tokens;
+        if !self.crossed && redline.is_some_and(|redline| context.tokens >= redline) {
+            self.crossed = true;
+            marks.push(Mark::Redline);
+        }
+        marks.append(&mut self.open_marks);
+        self.seen += 1;
+        let reading = Reading {
+            time,
+            iteration,
+            tokens: context.tokens,
+            percent: (context.percent() * 10.0).round() / 10.0,
+            estimated: context.estimated,
+            marks,
+        };
+        if !self.seen.is_multiple_of(self.every) && reading.marks.is_empty() {
+            self.left_out += 1;
+            return;
+        }
+        self.readings.push(reading);
+        if self.readings.len() >= READINGS_MAX {
+            self.thin();
+        }
+    }
+
+    /// Leaves every other reading out, but none at which something happened.
+    fn thin(&mut self) {
+        let before = self.readings.len();
+        let mut place = 0_usize;
+        self.readings.retain(|reading| {
+            place += 1;
+            place.is_multiple_of(2) || !reading.marks.is_empty()
+        });
+        self.left_out += (before - self.readings.len()) as u64;
+        self.every *= 2;
+    }
+
+    /// Marks the reading under way, or the latest.
+    fn mark(&mut self, mark: Mark) {
+        let marks = match self.readings.last_mut() {
+            Some(latest) if self.open.is_none() => &mut latest.marks,
+            Some(_) | None => &mut self.open_marks,
+        };
+        if !marks.contains(&mark) {
+            marks.push(mark);
+        }
+    }
+}
+
+/// Looks for the curve of one session in the records of a loop.
+pub struct Curves {
+    wanted: Option<SessionNo>,
+    warning_percent: f64,
+    iteration: u32,
+    current: Curve,
+    /// The latest that is over and is what is wanted.
+    found: Option<Curve>,
+}
+
+impl Curves {
+    /// Looks for a session; for the latest with a reading, if none is named.
+    pub fn new(wanted: Option<SessionNo>) -> Self {
+        let warning_percent = Settings::default().context.warning_percent.get();
+        Self {
+            wanted,
+            warning_percent,
+            iteration: 0,
+            current: Curve::new(SessionNo(0), warning_percent),
+            found: None,
+        }
+    }
+
+    /// Takes one record in.
+    pub fn take(&mut self, record: &Record) {
+        match &record.event {
+            LoopEvent::SegmentOpened { state, .. } => {
+                self.iteration = state.iteration;
+                if state.session.number != self.current.session {
+                    self.begin(state.session.number);
+                    self.current.redline_tokens = state.session.redline_tokens;
+                }
+            }
+            LoopEvent::Started { launch, .. } => {
+                let set = launch.settings.as_ref();
+                let set = set.and_then(|set| set.get("context.warning_percent")?.parse().ok());
+                let default = || Settings::default().context.warning_percent.get();
+                self.warning_percent = set.unwrap_or_else(default);
+                self.current.warning_percent = self.warning_percent;
+            }
+            LoopEvent::SessionStarted { session, .. } => self.begin(*session),
+            LoopEvent::IterationStarted { iteration, .. } => self.iteration = *iteration,
+            LoopEvent::ContextMeasured {
+                context,
+                answering,
+                redline_tokens,
+            } => {
+                let curve = &mut self.current;
+                curve.redline_tokens = redline_tokens.or(curve.redline_tokens);
+                if *answering {
+                    curve.answering(record.time, self.iteration, *context);
+                } else {
+                    curve.measured(record.time, self.iteration, context);
+                }
+            }
+            LoopEvent::IterationCompleted { .. } | LoopEvent::IterationFailed { .. } => {
+                self.current.close();
+            }
+            LoopEvent::WrapUpAdvised { .. } => self.current.mark(Mark::Advice),
+            LoopEvent::RebootRequested { .. } => self.current.mark(Mark::RebootDue),
+            LoopEvent::RebootFailed { .. } => self.current.mark(Mark::RebootFailed),
+            // Recorded behind the start of the session that took over.
+            LoopEvent::RebootCompleted { from, .. } => {
+                let over = self.found.as_mut().filter(|found| found.session == *from);
+                if let Some(over) = over {
+                    over.mark(Mark::Rebooted);
+                }
+            }
+            LoopEvent::ConfigChanged { .. }
+            | LoopEvent::PauseRequested
+            | LoopEvent::PauseWithdrawn
+            | LoopEvent::Paused { .. }
+            | LoopEvent::Resumed
+            | LoopEvent::StopRequested { .. }
+            | LoopEvent::WaitStarted { .. }
+            | LoopEvent::SessionEnded { .. }
+            | LoopEvent::AgentLaunched { .. }
+            | LoopEvent::AgentExited { .. }
+            | LoopEvent::SessionNamed { .. }
+            | LoopEvent::OutputSeen
+            | LoopEvent::ToolStarted { .. }
+            | LoopEvent::ToolEnded { .. }
+            | LoopEvent::ToolDenied { .. }
+            | LoopEvent::FileTouched { .. }
+            | LoopEvent::TurnResulted { .. }
+            | LoopEvent::Noted { .. }
+            | LoopEvent::EndingRequested { .. }
+            | LoopEvent::RungClimbed { .. }
+            | LoopEvent::StoodStill { .. }
+            | LoopEvent::LeftoversEnded { .. }
+            | LoopEvent::AttemptCut { .. }
+            | LoopEvent::StopConditionTriggered { .. }
+            | LoopEvent::RebootStarted { .. }
+            | LoopEvent::HandOffRequested { .. }
+            | LoopEvent::HandOffWritten { .. }
+            | LoopEvent::HooksStarted { .. }
+            | LoopEvent::HooksRan { .. }
+            | LoopEvent::ClosingStarted { .. }
+            | LoopEvent::SessionOpening { .. }
+            | LoopEvent::RebootVerified { .. }
+            | LoopEvent::CustomSet { .. }
+            | LoopEvent::Warned { .. }
+            | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Repaired { .. }
+            | LoopEvent::Completed { .. }
+            | LoopEvent::Stopped { .. }
+            | LoopEvent::Error { .. } => {}
+        }
+    }
+
+    fn begin(&mut self, session: SessionNo) {
+        let next = Curve::new(session, self.warning_percent);
+        let over = std::mem::replace(&mut self.current, next);
+        self.keep(over);
+    }
+
+    fn keep(&mut self, mut curve: Curve) {
+        curve.close();
+        let is_wanted = self.wanted.is_none_or(|wanted| wanted == curve.session);
+        if is_wanted && !curve.readings.is_empty() {
+            self.found = Some(curve);
+        }
+    }
+
+    /// Returns the curve that was looked for.
+    pub fn finish(mut self) -> Option<Curve> {
+        let last = Curve::new(SessionNo(0), 0.0);
+        let current = std::mem::replace(&mut self.current, last);
+        self.keep(current);
+        self.found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_session_takes_little_memory_and_keeps_its_ends_and_marks() {
+        let mut curve = Curve::new(SessionNo(1), 70.0);
+        curve.redline_tokens = Some(85_000);
+        for tokens in 0..=90_000 {
+            let time = Timestamp::from_millis(i64::try_from(tokens).unwrap());
+            let context = Context {
+                tokens,
+                window: 100_000,
+                estimated: false,
+            };
+            curve.measured(time, 1, &context);
+            if tokens == 50_001 {
+                curve.mark(Mark::RebootFailed);
+            }
+        }
+        assert!(curve.readings.len() <= READINGS_MAX);
+        assert!(curve.readings.len() >= READINGS_MAX / 2 - 1);
+        assert_eq!(curve.readings.len() as u64 + curve.left_out, 90_001);
+        let at = |mark: Mark| {
+            let found = curve.readings.iter().find(|r| r.marks.contains(&mark));
+            found.map(|reading| reading.tokens)
+        };
+        assert_eq!(at(Mark::Warning), Some(70_000));
+        assert_eq!(at(Mark::Redline), Some(85_000));
+        assert!(at(Mark::RebootFailed).is_some());
+        let times: Vec<_> = curve.readings.iter().map(|reading| reading.time).collect();
+        assert!(times.is_sorted());
+        assert!(
+            curve
+                .readings
+                .last()
+                .is_some_and(|last| last.tokens > 89_900)
+        );
+    }
+
+    #[test]
+    fn a_reading_in_an_answer_counts_if_it_was_the_last_of_it() {
+        let mut curve = Curve::new(SessionNo(1), 70.0);
+        let context = |tokens| Context {
+            tokens,
+            window: 100,
+            estimated: false,
+        };
+        let time = Timestamp::default();
+        curve.answering(time, 1, context(10));
+        curve.mark(Mark::RebootDue);
+        curve.measured(time, 1, &context(11));
+        curve.answering(time, 1, context(20));
+        curve.close();
+        curve.close();
+        let read: Vec<_> = curve
+            .readings
+            .iter()
+            .map(|r| (r.tokens, r.marks.len()))
+            .collect();
+        assert_eq!(read, [(11, 1), (20, 0)]);
+    }
+}

@@ -1,0 +1,220 @@
+//! `tachikoma history`: what became of each iteration, and of each reboot. Only reads.
+
+mod reboots;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Serialize;
+use tachikoma_core::{Context, IterationOutcome, LoopEvent, Record, Seq, SessionNo, Timestamp};
+use tachikoma_loop_runner::store::journal;
+
+use crate::failure::Failure;
+use crate::out;
+use crate::place::Place;
+use crate::report::line::{dollars, span};
+
+/// Prints the iterations of the loop, or its reboots.
+pub fn history(place: &Place, of_reboots: bool, json: bool) -> Result<ExitCode, Failure> {
+    let current = place.current_loop()?;
+    if of_reboots {
+        return reboots::print(place, &current, json);
+    }
+    let mut under_way = UnderWay::default();
+    let mut printed = 0_u64;
+    journal::read_records(&current.dir, Seq(0), |record| {
+        if let Some(iteration) = under_way.take(&record) {
+            if printed == 0 && !json {
+                out::line(&heading());
+            }
+            printed += 1;
+            print(&iteration, json);
+        }
+    })?;
+    if printed == 0 && !json {
+        out::line("no iteration has ended yet");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An iteration that is over.
+#[derive(Clone, Debug, Serialize)]
+struct Iteration {
+    #[serde(flatten)]
+    begun: Begun,
+    ended: Timestamp,
+    outcome: IterationOutcome,
+    reason: Option<String>,
+    duration_ms: u64,
+    /// At its end.
+    context_percent: Option<f64>,
+    context_tokens: Option<u64>,
+    cost_usd: Option<f64>,
+}
+
+/// An iteration that began.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Begun {
+    iteration: u32,
+    attempts: u32,
+    session: SessionNo,
+    started: Timestamp,
+}
+
+fn heading() -> String {
+    format!(
+        "{:>9} {:>7} {:<24} {:<11} {:>7} {:>7} {:>8}",
+        "iteration", "session", "ended", "outcome", "took", "context", "cost"
+    )
+}
+
+fn print(iteration: &Iteration, json: bool) {
+    if json {
+        // Plain data, which can always be written.
+        return out::line(&serde_json::to_string(iteration).unwrap_or_default());
+    }
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let context = iteration
+        .context_percent
+        .map(|percent| format!("{percent}%"));
+    out::line(&format!(
+        "{:>9} {:>7} {:<24} {:<11} {:>7} {:>7} {:>8}",
+        iteration.begun.iteration,
+        iteration.begun.session.to_string(),
+        iteration.ended.to_string(),
+        iteration.outcome.to_string(),
+        span(Duration::from_millis(iteration.duration_ms)),
+        or_dash(context),
+        or_dash(iteration.cost_usd.map(dollars)),
+    ));
+}
+
+/// The iteration that the records are at.
+#[derive(Debug, Default)]
+struct UnderWay {
+    begun: Begun,
+    context: Option<Context>,
+    cost_microusd: u64,
+}
+
+impl UnderWay {
+    /// Takes one record in, and returns the iteration that ended with it.
+    fn take(&mut self, record: &Record) -> Option<Iteration> {
+        match &record.event {
+            LoopEvent::SegmentOpened { state, .. } => {
+                self.context = state.session.context;
+                None
+            }
+            LoopEvent::IterationStarted {
+                iteration,
+                attempt,
+                session,
+                ..
+            } => {
+                let again = *attempt > 1 && self.begun.iteration == *iteration;
+                if !again {
+                    self.cost_microusd = 0;
+                }
+                self.begun = Begun {
+                    iteration: *iteration,
+                    attempts: *attempt,
+                    session: *session,
+                    started: if again {
+                        self.begun.started
+                    } else {
+                        record.time
+                    },
+                };
+                None
+            }
+            LoopEvent::SessionStarted { .. } => {
+                self.context = None;
+                None
+            }
+            LoopEvent::ContextMeasured { context, .. } => {
+                self.context = Some(*context);
+                None
+            }
+            LoopEvent::TurnResulted { cost_microusd, .. } => {
+                self.cost_microusd = self.cost_microusd.saturating_add(*cost_microusd);
+                None
+            }
+            LoopEvent::IterationCompleted { report, .. } => {
+                Some(self.end(record.time, report.outcome, report.duration_ms, None))
+            }
+            LoopEvent::IterationFailed {
+                failure,
+                duration_ms,
+                ..
+            } => {
+                let reason = Some(failure.to_string());
+                Some(self.end(record.time, IterationOutcome::Failed, *duration_ms, reason))
+            }
+            LoopEvent::Started { .. }
+            | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::PauseRequested
+            | LoopEvent::PauseWithdrawn
+            | LoopEvent::Paused { .. }
+            | LoopEvent::Resumed
+            | LoopEvent::StopRequested { .. }
+            | LoopEvent::WaitStarted { .. }
+            | LoopEvent::SessionEnded { .. }
+            | LoopEvent::AgentLaunched { .. }
+            | LoopEvent::AgentExited { .. }
+            | LoopEvent::SessionNamed { .. }
+            | LoopEvent::OutputSeen
+            | LoopEvent::WrapUpAdvised { .. }
+            | LoopEvent::ToolStarted { .. }
+            | LoopEvent::ToolEnded { .. }
+            | LoopEvent::ToolDenied { .. }
+            | LoopEvent::FileTouched { .. }
+            | LoopEvent::Noted { .. }
+            | LoopEvent::EndingRequested { .. }
+            | LoopEvent::RungClimbed { .. }
+            | LoopEvent::StoodStill { .. }
+            | LoopEvent::LeftoversEnded { .. }
+            | LoopEvent::AttemptCut { .. }
+            | LoopEvent::StopConditionTriggered { .. }
+            | LoopEvent::RebootRequested { .. }
+            | LoopEvent::RebootStarted { .. }
+            | LoopEvent::HandOffRequested { .. }
+            | LoopEvent::HandOffWritten { .. }
+            | LoopEvent::HooksStarted { .. }
+            | LoopEvent::HooksRan { .. }
+            | LoopEvent::ClosingStarted { .. }
+            | LoopEvent::SessionOpening { .. }
+            | LoopEvent::RebootCompleted { .. }
+            | LoopEvent::RebootFailed { .. }
+            | LoopEvent::RebootVerified { .. }
+            | LoopEvent::CustomSet { .. }
+            | LoopEvent::Warned { .. }
+            | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Repaired { .. }
+            | LoopEvent::Completed { .. }
+            | LoopEvent::Stopped { .. }
+            | LoopEvent::Error { .. } => None,
+        }
+    }
+
+    fn end(
+        &mut self,
+        ended: Timestamp,
+        outcome: IterationOutcome,
+        duration_ms: u64,
+        reason: Option<String>,
+    ) -> Iteration {
+        let cost = std::mem::take(&mut self.cost_microusd);
+        Iteration {
+            begun: self.begun,
+            ended,
+            outcome,
+            reason,
+            duration_ms,
+            context_percent: self
+                .context
+                .map(|context| (context.percent() * 10.0).round() / 10.0),
+            context_tokens: self.context.map(|context| context.tokens),
+            cost_usd: (cost > 0).then(|| Duration::from_micros(cost).as_secs_f64()),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! `tachikoma note`: words for the sessions to come, from the agent or the operator.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use tachikoma_core::NOTE_BYTES_MAX;
+use tachikoma_loop_runner::control::Request;
+use tachikoma_loop_runner::store::lock;
+
+use super::control::{answered, ask, live_socket, unreachable_runner};
+use crate::failure::Failure;
+use crate::place::Place;
+
+/// Leaves a note with the live runner.
+pub fn note(place: &Place, words: &[String]) -> Result<ExitCode, Failure> {
+    let text = words.join(" ").trim().to_owned();
+    if text.is_empty() {
+        return Err(Failure::usage("the note is empty")
+            .hint("say what the next session has to know: `tachikoma note \"...\"`"));
+    }
+    if text.len() > NOTE_BYTES_MAX {
+        let what = format!(
+            "the note has {} bytes; at most {NOTE_BYTES_MAX} are kept",
+            text.len()
+        );
+        return Err(Failure::usage(what)
+            .hint("write the rest to a file in the work tree, and name that in the note"));
+    }
+    let working_dir = working_dir(place)?;
+    let socket = live_socket(&working_dir).ok_or_else(|| nobody(&working_dir))?;
+    let response = ask(&socket, &Request::Note { text })?;
+    answered(response.map_err(|error| unreachable_runner(&error))?)
+}
+
+/// Finds the loop that the caller works for, wherever it has gone to; without one, the loop around here.
+fn working_dir(place: &Place) -> Result<PathBuf, Failure> {
+    let Some(of_agent) = place.agents_loop() else {
+        return place.working_dir().ok_or_else(|| nobody(&place.directory));
+    };
+    let dir = of_agent.working_dir;
+    let live = lock::holder(&dir).filter(|_| lock::is_held(&dir));
+    match live {
+        Some(holder) if of_agent.loop_id.is_some_and(|own| own != holder.loop_id) => {
+            Err(Failure::new(format!(
+                "{} has another loop by now than the one that this was started for",
+                dir.display()
+            ))
+            .hint("the note is for nobody: the loop it belongs to has ended"))
+        }
+        Some(_) | None => Ok(dir),
+    }
+}
+
+fn nobody(dir: &std::path::Path) -> Failure {
+    Failure::new(format!("no loop runs in {}", dir.display()))
+        .hint("a note is kept by the loop that runs; `tachikoma run` starts one, or goes on with the last")
+}

@@ -1,0 +1,389 @@
+//! Claude Code that misbehaves: what the loop does, and what a person reads about it.
+
+use insta::assert_snapshot;
+use tachikoma_testkit::fake_agent::{Ignored, Misbehaviour};
+use tachikoma_testkit::{Afterwards, Scenario, Scratch, Turn, Usage, processes_with, unique};
+
+use crate::claude_fault_support::{claude, misbehaving, run, trouble, with_scenario};
+use crate::support::{SOON, await_events, events, shown};
+
+fn texts() -> Scenario {
+    Scenario::of([Turn::text("one"), Turn::text("two"), Turn::text("three")])
+}
+
+/// Runs a loop of so many iterations whose first process misbehaves.
+fn first_one(
+    wrong: Misbehaviour,
+    iterations: &str,
+    settings: &[(&str, &str)],
+) -> (Scratch, String) {
+    let scratch = with_scenario(&misbehaving(texts(), [wrong]));
+    let shown = run_with(&scratch, iterations, settings);
+    (scratch, shown)
+}
+
+fn run_with(scratch: &Scratch, iterations: &str, settings: &[(&str, &str)]) -> String {
+    let tool = settings
+        .iter()
+        .fold(claude(scratch), |tool, (name, value)| {
+            tool.env(format!("TACHIKOMA_{name}"), value)
+        });
+    shown(&tool.run(run(iterations)))
+}
+
+/// How the iterations went, and how often the agent was started.
+fn outline(scratch: &Scratch) -> (Vec<String>, usize) {
+    let completed = events(scratch, "iteration_completed").len();
+    let failed = events(scratch, "iteration_failed");
+    let failures = failed
+        .iter()
+        .map(|event| event["failure"]["kind"].to_string());
+    let mut outcomes: Vec<String> = failures.collect();
+    outcomes.extend((0..completed).map(|_| "completed".to_owned()));
+    (outcomes, events(scratch, "agent_launched").len())
+}
+
+#[test]
+fn it_says_nothing_at_all() {
+    let wrong = Misbehaviour {
+        hang_at_start: true,
+        ..Misbehaviour::default()
+    };
+    let settings = [("SESSION__FIRST_OUTPUT_TIMEOUT", "1s")];
+    let (_scratch, shown) = first_one(wrong, "2", &settings);
+    assert_snapshot!(shown, @"
+    exit: 3
+    --- stdout
+    tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] starts: agent claude, containment [HELD]
+    iteration 1 (session 1)
+    ending the agent: interrupt
+    iteration 1 failed after [DURATION]: first_output_timeout ran out: the agent said nothing at all
+    waits [DURATION] because of the failure
+    iteration 2 (session 1)
+      | one
+    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
+    iteration 2 succeeded after [DURATION]
+    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
+    --- stderr
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    ");
+}
+
+#[test]
+fn it_falls_silent() {
+    let wrong = Misbehaviour {
+        silent_after_line: Some(4),
+        ..Misbehaviour::default()
+    };
+    let settings = [("SESSION__SILENCE_TIMEOUT", "1s")];
+    let (_scratch, shown) = first_one(wrong, "2", &settings);
+    assert_snapshot!(shown, @"
+    exit: 3
+    --- stdout
+    tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] starts: agent claude, containment [HELD]
+    iteration 1 (session 1)
+    ending the agent: interrupt
+    context 4% (9004 of 200000 tokens; 160996 left to the redline at 170000)
+    iteration 1 failed after [DURATION]: silence_timeout ran out: the agent fell silent
+    waits [DURATION] because of the failure
+    iteration 2 (session 1)
+      | two
+    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
+    iteration 2 succeeded after [DURATION]
+    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
+    --- stderr
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    ");
+}
+
+#[test]
+fn it_writes_garbage() {
+    let wrong = Misbehaviour {
+        garbage_before_line: Some(3),
+        ..Misbehaviour::default()
+    };
+    let (scratch, shown) = first_one(wrong, "1", &[]);
+    assert_snapshot!(shown, @"
+    exit: 3
+    --- stdout
+    tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] starts: agent claude, containment [HELD]
+    iteration 1 (session 1)
+      | warning: this is not JSON {
+      | ��� nor is this text
+      | one
+    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
+    iteration 1 succeeded after [DURATION]
+    completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION] of work, $0.0028)
+    --- stderr
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    ");
+    assert_eq!(outline(&scratch).0, ["completed"]);
+}
+
+#[test]
+fn it_writes_an_endless_line() {
+    let wrong = Misbehaviour {
+        huge_line_bytes: Some(20 << 20),
+        ..Misbehaviour::default()
+    };
+    let (scratch, shown) = first_one(wrong, "1", &[]);
+    assert_eq!(outline(&scratch).0, ["completed"], "{shown:.2000}");
+}
+
+#[test]
+fn it_does_not_hear_an_interrupt() {
+    let wrong = Misbehaviour {
+        ignore: vec![Ignored::Interrupt, Ignored::Sigint],
+        ..Misbehaviour::default()
+    };
+    let work = Turn::bash("echo x > started; sleep 600");
+    let scratch = with_scenario(&misbehaving(Scenario::of([work]), [wrong]));
+    let tool = claude(&scratch);
+    let live = tool.spawn(run("1"));
+    await_events(&scratch, "tool_started", 1);
+    let ran = tool.run(["stop", "--now"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let ended = live.wait(SOON);
+    assert_eq!(ended.code(), Some(5), "{}", ended.snapshot());
+    let rungs = events(&scratch, "rung_climbed");
+    let rungs: Vec<_> = rungs.iter().map(|event| event["rung"].as_str()).collect();
+    assert_eq!(rungs, [Some("interrupt"), Some("terminate")]);
+}
+
+#[test]
+fn it_dies_in_the_middle_of_a_turn() {
+    let wrong = Misbehaviour {
+        exit_at_line: Some(5),
+        exit_code: 7,
+        last_words: Some("panic: the beans are out".to_owned()),
+        ..Misbehaviour::default()
+    };
+    let (scratch, shown) = first_one(wrong, "2", &[]);
+    assert_snapshot!(shown, @"
+    exit: 3
+    --- stdout
+    tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] starts: agent claude, containment [HELD]
+    iteration 1 (session 1)
+      | panic: the beans are out
+    context 4% (9004 of 200000 tokens; 160996 left to the redline at 170000)
+    iteration 1 failed after [DURATION]: the agent ended with exit 7 and without a final result; its last words: panic: the beans are out
+    waits [DURATION] because of the failure
+    iteration 2 (session 1)
+      | two
+    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
+    iteration 2 succeeded after [DURATION]
+    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
+    --- stderr
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    ");
+    assert_eq!(
+        events(&scratch, "session_named").len(),
+        1,
+        "the same conversation"
+    );
+}
+
+#[test]
+fn it_lingers_after_its_result() {
+    let wrong = Misbehaviour {
+        hang_after_result: true,
+        ..Misbehaviour::default()
+    };
+    let settings = [
+        ("SESSION__FRESH_EACH_ITERATION", "true"),
+        ("SESSION__RESULT_GRACE", "1s"),
+    ];
+    let (scratch, shown) = first_one(wrong, "2", &settings);
+    assert_eq!(
+        outline(&scratch),
+        (vec!["completed".to_owned(); 2], 2),
+        "{shown}"
+    );
+}
+
+#[test]
+fn it_tells_each_result_twice() {
+    let wrong = Misbehaviour {
+        second_result: true,
+        ..Misbehaviour::default()
+    };
+    let (scratch, shown) = first_one(wrong, "3", &[]);
+    assert_eq!(
+        outline(&scratch),
+        (vec!["completed".to_owned(); 3], 1),
+        "{shown}"
+    );
+}
+
+#[test]
+fn it_dies_when_its_next_prompt_is_on_its_way() {
+    let wrong = Misbehaviour {
+        die_after_results: Some(1),
+        ..Misbehaviour::default()
+    };
+    let (scratch, shown) = first_one(wrong, "2", &[]);
+    assert_eq!(
+        outline(&scratch),
+        (vec!["completed".to_owned(); 2], 2),
+        "{shown}"
+    );
+    assert_eq!(
+        events(&scratch, "session_named").len(),
+        1,
+        "the same conversation"
+    );
+}
+
+#[test]
+fn it_dies_between_two_prompts() {
+    let wrong = Misbehaviour {
+        die_after_results: Some(1),
+        ..Misbehaviour::default()
+    };
+    let settings = [("ITERATION_DELAY", "500ms")];
+    let (scratch, shown) = first_one(wrong, "2", &settings);
+    assert_snapshot!(shown, @"
+    exit: 3
+    --- stdout
+    tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] starts: agent claude, containment [HELD]
+    iteration 1 (session 1)
+      | one
+    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
+    iteration 1 succeeded after [DURATION]
+    waits [DURATION] before the next iteration
+    the agent's process ended between two turns with exit 0
+    iteration 2 (session 1)
+      | two
+    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
+    iteration 2 succeeded after [DURATION]
+    completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work, $0.0056)
+    --- stderr
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    ");
+    assert_eq!(outline(&scratch), (vec!["completed".to_owned(); 2], 2));
+    assert_eq!(
+        events(&scratch, "session_named").len(),
+        1,
+        "the same conversation"
+    );
+}
+
+/// The words by which a session is asked for its hand-off.
+const HAND_OFF: &str = "Write its hand-off";
+
+/// A tool call in a context that is too full.
+fn fill() -> Turn {
+    Turn::bash("true").using(Usage::cached(171_000))
+}
+
+/// What nobody waits for to its end.
+fn interrupted() -> Turn {
+    Turn {
+        delay_ms: 60_000,
+        ..fill()
+    }
+}
+
+/// A model whose every session is full at once.
+fn full() -> Scenario {
+    let scenario = Scenario::of([fill(), interrupted()]);
+    let scenario = Scenario {
+        afterwards: Afterwards::Again,
+        ..scenario
+    };
+    scenario.when(
+        HAND_OFF,
+        Turn::text("Half done.").using(Usage::cached(171_100)),
+    )
+}
+
+#[test]
+fn a_reboot_that_leads_into_the_same_conversation_is_for_nothing() {
+    let wrong = Misbehaviour {
+        session_id: Some("3f0b8c1e-7c3d-4a53-9d0c-2d7a1a6c7f10".to_owned()),
+        ..Misbehaviour::default()
+    };
+    let mut scenario = full();
+    scenario.agent.always = wrong;
+    let scratch = with_scenario(&scenario);
+    let ran = claude(&scratch).run(run("9"));
+    assert_snapshot!(trouble(&ran), @"
+    exit: 1
+    error: 2 reboots in a row changed nothing (the agent went on in the same conversation): look whether one of the agent's arguments names a conversation (3 iterations, 2 handed over, 1 interrupted, 2 reboots, [DURATION] of work, $0.1542)
+    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
+    ");
+    let outcomes = outline(&scratch).0;
+    assert_eq!(outcomes.len(), 3, "{outcomes:?}");
+}
+
+#[test]
+fn a_fresh_session_that_cannot_be_opened_leaves_the_old_one() {
+    let dead = Misbehaviour {
+        hang_at_start: true,
+        ..Misbehaviour::default()
+    };
+    let good = Misbehaviour::default();
+    let scenario = Scenario::of([fill(), interrupted(), Turn::text("on we go")]).when(
+        HAND_OFF,
+        Turn::text("Half done.").using(Usage::cached(171_100)),
+    );
+    let scratch = with_scenario(&misbehaving(scenario, [good, dead]));
+    let settings = [
+        ("SESSION__FIRST_OUTPUT_TIMEOUT", "1s"),
+        ("REBOOT__FAILURE_COOLDOWN", "10m"),
+    ];
+    let shown = run_with(&scratch, "2", &settings);
+    assert_snapshot!(shown, @"
+    exit: 3
+    --- stdout
+    tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    [LOOP] starts: agent claude, containment [HELD]
+    iteration 1 (session 1)
+    a reboot is due: context at 85%
+    context 85% (171010 of 200000 tokens; over the redline at 170000)
+    ending the agent: interrupt
+    iteration 1 handed over after [DURATION]
+    the old session is asked for its hand-off
+      | Half done.
+    hand-off written, 10 bytes
+    the agent's process ended between two turns with exit 0
+    the agent's process ended between two turns with signal 9
+    the reboot failed, the old session goes on: the fresh session did not answer in time
+    a reboot is pending: context at 85%; it may happen in [DURATION]
+    iteration 2 (session 1)
+      | on we go
+    context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
+    iteration 2 succeeded after [DURATION]
+    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 handed over, [DURATION] of work, $0.0542)
+    --- stderr
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    ");
+    assert_eq!(
+        events(&scratch, "session_named").len(),
+        1,
+        "the old conversation"
+    );
+}
+
+#[test]
+fn its_children_that_hide_are_ended() {
+    let marker = unique();
+    let wrong = Misbehaviour {
+        escaping_child: Some(marker.clone()),
+        ..Misbehaviour::default()
+    };
+    let (scratch, shown) = first_one(wrong, "1", &[]);
+    assert_eq!(outline(&scratch).0, ["completed"], "{shown}");
+    assert!(processes_with(&marker).is_empty());
+}

@@ -1,0 +1,268 @@
+//! What a session is told that takes over from another: built once, kept, given word for word, and shown.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use insta::assert_snapshot;
+use tachikoma_testkit::{Scratch, Turn};
+
+use crate::claude_support::{
+    WORDS, bash, claims, claude, place, prompts, run_claude, says, scenario, stage,
+};
+use crate::support::{SOON, await_events, events, kill, loops, shown, status, tachikoma};
+
+/// Works, notes, fails, and crosses the redline; then the next session finishes.
+fn two_sessions() -> Scratch {
+    let work = "echo 1 >> prompt.md; echo 1 > new.rs; mkdir sub; echo 1 > 'sub/a b.rs'; echo 1 > x.log; \
+                tachikoma note 'the lexer has no tests'; git commit --quiet --all -m 'the lexer'";
+    let turns = [
+        bash(work, 40_000),
+        bash("echo no rule for tests; exit 2", 120_000),
+        says("on it", 171_000),
+        claims(21_000),
+    ];
+    let scratch = stage(&scenario(turns), "");
+    scratch.write(".gitignore", "*.log\n");
+    scratch.git(&["add", "-A"]);
+    scratch.git(&["commit", "--quiet", "-m", "ignored"]);
+    let ran = run_claude(&scratch, &["--max-iterations", "9"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    scratch
+}
+
+fn checkpoint_file(scratch: &Scratch, session: u32) -> std::path::PathBuf {
+    loops(scratch)[0].join(format!("checkpoints/{session}.md"))
+}
+
+#[test]
+fn the_full_cycle_hands_the_work_over() {
+    let scratch = two_sessions();
+    let asked = prompts(&scratch);
+    let [first, hand_off, second] = &asked[..] else {
+        panic!("{asked:#?}");
+    };
+    assert_eq!(first.1, "the task\n");
+    assert!(hand_off.1.contains("Write its hand-off"), "{}", hand_off.1);
+    assert_eq!(first.0, hand_off.0, "the old session is asked");
+    assert_ne!(first.0, second.0, "and a fresh one takes over");
+
+    let kept = fs::read_to_string(checkpoint_file(&scratch, 2)).unwrap();
+    assert_eq!(
+        second.1,
+        kept.clone() + "the task\n1\n",
+        "the hand-off as it is kept, and then the prompt as it is by now"
+    );
+    let commit = scratch.git(&["log", "-1", "--format=%h"]);
+    assert_snapshot!(kept.replace(commit.trim(), "[COMMIT]"), @"
+    # Hand-off from the session before this one
+
+    You continue work that an earlier session began; its conversation is gone, its changes to the files are not. Look at the work tree first and do not redo what is done.
+
+    - Session 2, iteration 2, attempt 1.
+    - So far: 1 iterations finished, 1 of them well, 0 failed, 0 handed over.
+    - The session before this one was replaced: context at 85%.
+
+    ## In its own words
+
+    The parser is done, the printer is next.
+
+    ## Notes, latest first
+
+    - Iteration 1: the lexer has no tests
+
+    ## What was tried and failed, latest first
+
+    - Tried `Bash: echo no rule for tests; exit 2` once; it failed with: Exit code 2
+    no rule for tests
+
+    ## Files changed so far
+
+    - new.rs
+    - prompt.md
+    - sub/a b.rs
+
+    ## Commits made so far, latest first
+
+    - [COMMIT] the lexer
+
+    ---
+    ");
+    let shown = tachikoma(&scratch).run(["checkpoint", "show"]);
+    assert_eq!(shown.stdout.trim_end(), kept.trim_end());
+    let stats = &status(&scratch)["stats"];
+    assert_eq!(
+        (&stats["reboots"], &stats["handed_over"]),
+        (&1.into(), &0.into())
+    );
+}
+
+#[test]
+fn a_repeated_attempt_gets_the_same_words() {
+    let turns = [
+        says("on it", 171_000),
+        bash("sleep 600", 20_000),
+        claims(21_000),
+    ];
+    let scratch = stage(&scenario(turns), "");
+    let live = claude(&scratch).spawn(["run"]);
+    await_events(&scratch, "tool_started", 1);
+    scratch.write("later.rs", "1");
+    let noted = tachikoma(&scratch).run(["note", "too", "late"]);
+    assert_eq!(noted.stdout, "noted\n", "{}", noted.snapshot());
+    kill(&scratch, live);
+    let ran = run_claude(&scratch, &[]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let started = events(&scratch, "iteration_started");
+    let last = started.last().expect("there are some");
+    assert_eq!(
+        (&last["iteration"], &last["attempt"]),
+        (&2.into(), &2.into())
+    );
+    let asked = prompts(&scratch);
+    let given: Vec<&String> = asked
+        .iter()
+        .map(|(_, prompt)| prompt)
+        .filter(|prompt| prompt.contains("# Hand-off"))
+        .collect();
+    assert_eq!(given.len(), 2, "{asked:#?}");
+    assert_eq!(given[0], given[1]);
+    assert!(given[0].contains(WORDS), "{}", given[0]);
+    assert!(!given[0].contains("later.rs"), "{}", given[0]);
+}
+
+#[test]
+fn without_a_repository_the_files_that_the_agent_touched_are_named() {
+    let write = Turn::tool(
+        "Write",
+        serde_json::json!({"file_path": "made.rs", "content": "1"}),
+    );
+    let turns = [write, says("on it", 171_000), claims(21_000)];
+    let scratch = Scratch::new();
+    place(&scratch, &scenario(turns), "");
+    let ran = run_claude(&scratch, &["--max-iterations", "9"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let kept = fs::read_to_string(checkpoint_file(&scratch, 2)).unwrap();
+    assert!(kept.contains("made.rs"), "{kept}");
+    assert!(!kept.contains("Commits"), "{kept}");
+    let started = events(&scratch, "started");
+    assert_eq!(started[0]["launch"].get("start_commit"), None);
+}
+
+#[test]
+fn the_start_commit_stays_where_the_loop_began() {
+    let scratch = stage(&scenario([says("a", 1_000), says("b", 1_000)]), "");
+    let begun = scratch.git(&["rev-parse", "HEAD"]);
+    assert_eq!(
+        run_claude(&scratch, &["--max-iterations", "1"]).code(),
+        Some(3)
+    );
+    scratch.git(&["commit", "--quiet", "--allow-empty", "-m", "meanwhile"]);
+    assert_eq!(
+        run_claude(&scratch, &["--max-iterations", "2"]).code(),
+        Some(3)
+    );
+    let started = events(&scratch, "started");
+    assert_eq!(started.len(), 2);
+    for start in started {
+        assert_eq!(start["launch"]["start_commit"], begun.trim());
+    }
+    let now = tachikoma(&scratch).run(["checkpoint", "show", "--now"]);
+    assert!(now.stdout.contains(" meanwhile\n"), "{}", now.snapshot());
+}
+
+#[test]
+fn hand_offs_are_shown_by_session_and_before_they_are_due() {
+    let scratch = two_sessions();
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["checkpoint", "show", "7"])), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: no hand-off to session 7 is kept
+    hint: those of these sessions are: 2
+    ");
+    let now = tachikoma(&scratch).run(["checkpoint", "show", "--now"]);
+    assert_eq!(now.code(), Some(0), "{}", now.snapshot());
+    assert!(
+        now.stdout.contains("- Session 3, iteration 3"),
+        "{}",
+        now.snapshot()
+    );
+    assert!(
+        !now.stdout.contains(WORDS),
+        "the words of a session before: {}",
+        now.snapshot()
+    );
+
+    let fresh = stage(&scenario([claims(1_000)]), "");
+    assert_eq!(run_claude(&fresh, &[]).code(), Some(0));
+    assert_snapshot!(shown(&tachikoma(&fresh).run(["checkpoint", "show"])), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: no session of this loop has taken over from another yet
+    hint: `tachikoma checkpoint show --now` shows what one would get
+    ");
+}
+
+#[test]
+fn hand_offs_belong_to_the_state() {
+    let scratch = two_sessions();
+    let file = checkpoint_file(&scratch, 2);
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&file), 0o600);
+    assert_eq!(mode(file.parent().unwrap()), 0o700);
+    let verified = tachikoma(&scratch).run(["state", "verify"]);
+    let good = verified.stdout.contains("good  hand-offs   ");
+    assert!(
+        good && verified.code() == Some(0),
+        "{}",
+        verified.snapshot()
+    );
+    fs::write(&file, b"\xff").unwrap();
+    let verified = tachikoma(&scratch).run(["state", "verify"]);
+    let wrong = verified.stdout.contains("wrong hand-offs   ");
+    assert!(
+        wrong && verified.code() == Some(1),
+        "{}",
+        verified.snapshot()
+    );
+    let purged = tachikoma(&scratch).run(["state", "clear", "--purge", "--yes"]);
+    assert_eq!(purged.code(), Some(0), "{}", purged.snapshot());
+    assert!(!scratch.path().join(".ralph").exists());
+}
+
+#[test]
+fn a_loop_that_is_not_kept_hands_over_too() {
+    let turns = [says("on it", 171_000), claims(21_000)];
+    let scratch = stage(&scenario(turns), "\n[state]\nenabled = false\n");
+    let ran = run_claude(&scratch, &["--max-iterations", "9"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let asked = prompts(&scratch);
+    assert!(asked[2].1.contains(WORDS), "{asked:#?}");
+    assert!(loops(&scratch).is_empty());
+}
+
+#[test]
+fn a_hand_off_that_cannot_be_kept_is_given_all_the_same() {
+    let turns = [
+        says("on it", 171_000),
+        says("what?", 20_000),
+        claims(21_000),
+    ];
+    let scratch = stage(&scenario(turns), "");
+    let live = claude(&scratch).spawn(["run", "--delay", "1h"]);
+    await_events(&scratch, "wait_started", 1);
+    // In the place of the directory.
+    fs::write(loops(&scratch)[0].join("checkpoints"), "mine").unwrap();
+    assert_eq!(tachikoma(&scratch).run(["skip"]).code(), Some(0));
+    await_events(&scratch, "warned", 1);
+    assert_eq!(tachikoma(&scratch).run(["stop"]).code(), Some(0));
+    let ran = live.wait(SOON);
+    assert!(
+        ran.stdout
+            .contains("warning: the hand-off to session 2 is given, but not kept: "),
+        "{}",
+        ran.snapshot()
+    );
+    assert!(prompts(&scratch)[2].1.contains(WORDS));
+}

@@ -1,0 +1,159 @@
+//! Claude Code that cannot work as it is set up: each a clear message, and a loop that goes on when the cause is gone.
+
+use std::fs;
+use std::path::Path;
+
+use insta::assert_snapshot;
+use tachikoma_testkit::fake_agent::{Misbehaviour, REPLAY_VAR};
+use tachikoma_testkit::{Ran, Scenario, Scratch, Turn};
+
+use crate::claude_fault_support::{claude, misbehaving, run, trouble, with_scenario};
+use crate::support::{events, shown, status};
+
+/// The first failure ends it.
+const ONCE: (&str, &str) = ("TACHIKOMA_STOP_CONDITIONS__MAX_CONSECUTIVE_FAILURES", "1");
+
+/// The loop goes on with an agent that works.
+#[track_caller]
+fn expect_intact(scratch: &Scratch) {
+    let before = status(scratch)["loop_id"].clone();
+    let ran = claude(scratch).run(run("2"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(status(scratch)["loop_id"], before);
+    assert_eq!(status(scratch)["iteration"], 2);
+}
+
+fn quiet() -> Scratch {
+    with_scenario(&Scenario::of([Turn::text("one")]))
+}
+
+/// What the real one printed in such a case.
+fn replayed(name: &str) -> (Scratch, Ran) {
+    let scratch = quiet();
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tachikoma-agents/tests/corpus");
+    let file = corpus.join("claude").join(name);
+    assert!(file.exists(), "{}", file.display());
+    let ran = claude(&scratch)
+        .env(ONCE.0, ONCE.1)
+        .env(REPLAY_VAR, file)
+        .run(run("2"));
+    (scratch, ran)
+}
+
+#[test]
+fn it_is_missing() {
+    let scratch = quiet();
+    let ran = claude(&scratch)
+        .env("TACHIKOMA_SESSION__CLAUDE_COMMAND", "claude-of-nowhere")
+        .env("PATH", "/usr/bin:/bin")
+        .run(run("2"));
+    assert_snapshot!(shown(&ran), @"
+    exit: 2
+    --- stdout
+    --- stderr
+    error: program `claude-of-nowhere` is not found; looked in PATH: /usr/bin:/bin
+    hint: `--dry-run` shows what would be run
+    ");
+}
+
+#[test]
+fn it_is_not_logged_in() {
+    let (scratch, ran) = replayed("66-not-logged-in.jsonl");
+    assert_snapshot!(trouble(&ran), @"
+    exit: 1
+    iteration 1 failed after [DURATION]: the agent reported that its turn failed: Not logged in · Please run /login; log in by `claude` and `/login`, or set ANTHROPIC_API_KEY
+    error: 1 iterations failed in a row (max_consecutive_failures = 1); the last one: the agent reported that its turn failed: Not logged in · Please run /login; log in by `claude` and `/login`, or set ANTHROPIC_API_KEY (1 iteration, 1 failed, [DURATION] of work)
+    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
+    ");
+    expect_intact(&scratch);
+}
+
+#[test]
+fn its_model_does_not_exist() {
+    let (scratch, ran) = replayed("26-404-model.jsonl");
+    assert_snapshot!(trouble(&ran), @"
+    exit: 1
+    iteration 1 failed after [DURATION]: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.; name another one by `model` in `[agents.claude]`
+    error: 1 iterations failed in a row (max_consecutive_failures = 1); the last one: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.; name another one by `model` in `[agents.claude]` (1 iteration, 1 failed, [DURATION] of work)
+    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
+    ");
+    expect_intact(&scratch);
+}
+
+#[test]
+fn its_arguments_are_not_known() {
+    let scratch = quiet();
+    let ran = claude(&scratch)
+        .env(ONCE.0, ONCE.1)
+        .env(
+            "TACHIKOMA_AGENTS__CLAUDE__ARGS",
+            r#"["--flag-of-the-future"]"#,
+        )
+        .run(run("2"));
+    assert_snapshot!(trouble(&ran), @"
+    exit: 1
+      | error: unknown option '--flag-of-the-future'
+    iteration 1 failed after [DURATION]: the agent ended with exit 1 and without a final result; its last words: error: unknown option '--flag-of-the-future'
+    error: 1 iterations failed in a row (max_consecutive_failures = 1); the last one: the agent ended with exit 1 and without a final result; its last words: error: unknown option '--flag-of-the-future' (1 iteration, 1 failed, [DURATION] of work)
+    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
+    ");
+    expect_intact(&scratch);
+}
+
+#[test]
+fn it_ends_without_a_word() {
+    let wrong = Misbehaviour {
+        exit_at_line: Some(1),
+        exit_code: 1,
+        ..Misbehaviour::default()
+    };
+    let scratch = with_scenario(&misbehaving(Scenario::of([Turn::text("one")]), [wrong]));
+    let ran = claude(&scratch).env(ONCE.0, ONCE.1).run(run("2"));
+    assert_snapshot!(trouble(&ran), @"
+    exit: 1
+    iteration 1 failed after [DURATION]: the agent ended with exit 1 and without a final result
+    error: 1 iterations failed in a row (max_consecutive_failures = 1); the last one: the agent ended with exit 1 and without a final result (1 iteration, 1 failed, [DURATION] of work)
+    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
+    ");
+    expect_intact(&scratch);
+}
+
+#[test]
+fn it_is_of_a_version_that_nobody_has_tried() {
+    let wrong = Misbehaviour {
+        version: Some("3.0.0".to_owned()),
+        die_after_results: Some(1),
+        ..Misbehaviour::default()
+    };
+    let scenario = Scenario::of([Turn::text("one"), Turn::text("two"), Turn::text("three")]);
+    let scratch = with_scenario(&misbehaving(scenario, [wrong.clone(), wrong]));
+    let ran = claude(&scratch).run(run("2"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_snapshot!(trouble(&ran), @"
+    exit: 3
+    warning: claude 3.0.0 has not been tried with this version of tachikoma; going on
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    ");
+    let warned = events(&scratch, "warned");
+    assert_eq!(warned.len(), 1, "once, for all its processes: {warned:?}");
+}
+
+#[test]
+fn its_conversation_is_gone() {
+    let scenario = Scenario::of([Turn::text("one"), Turn::text("two"), Turn::text("three")]);
+    let scratch = with_scenario(&scenario);
+    let ran = claude(&scratch).run(run("1"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    fs::remove_dir_all(scratch.home().join("agent")).unwrap();
+    let ran = claude(&scratch).run(run("3"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_snapshot!(trouble(&ran), @"
+    exit: 3
+    iteration 2 failed after [DURATION]: the agent reported that its turn failed: No conversation found with session ID: [ID]
+    completed: the limit of 3 iterations is reached (3 iterations, 2 succeeded, 1 failed, [DURATION] of work, $0.0056)
+    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    ");
+    let named = events(&scratch, "session_named");
+    assert_eq!(named.len(), 2, "a conversation of its own: {named:?}");
+    assert_eq!(events(&scratch, "iteration_completed").len(), 2);
+}

@@ -1,0 +1,94 @@
+//! A loop around the fake agent, in the place of Claude Code.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tachikoma_testkit::{Ran, Rule, Scenario, Scratch, Tool, Turn, Usage, fake_agent};
+
+use crate::support::tachikoma;
+
+/// Settings under which nothing waits for anything.
+const NO_WAITS: &str = "iteration_delay = \"0s\"\n\n\
+    [agent]\nname = \"claude\"\n\n\
+    [reboot]\nmin_reboot_interval = \"0s\"\nfailure_cooldown = \"0s\"\nmax_reboots_per_hour = 0\n";
+
+/// What an old session answers when it is asked for its hand-off.
+pub const WORDS: &str = "The parser is done, the printer is next.";
+
+/// A git repository with one commit, a prompt and a scenario.
+pub fn stage(scenario: &Scenario, more: &str) -> Scratch {
+    let scratch = Scratch::with_git();
+    place(&scratch, scenario, more);
+    scratch.git(&["add", "-A"]);
+    scratch.git(&["commit", "--quiet", "-m", "before the loop"]);
+    scratch
+}
+
+/// The prompt, the settings and the scenario, in a directory that may be anything.
+pub fn place(scratch: &Scratch, scenario: &Scenario, more: &str) {
+    scratch.write("prompt.md", "the task\n");
+    let program = example("fake-agent");
+    let session = format!("\n[session]\nclaude_command = \"{}\"\n", program.display());
+    scratch.write("tachikoma.toml", format!("{NO_WAITS}{session}{more}"));
+    let text = serde_json::to_string(scenario).expect("it is data");
+    std::fs::write(scratch.home().join("scenario.json"), text).expect("it is ours");
+}
+
+/// The binary, with what the fake agent has to know.
+pub fn claude(scratch: &Scratch) -> Tool<'_> {
+    tachikoma(scratch)
+        .env(
+            fake_agent::SCENARIO_VAR,
+            scratch.home().join("scenario.json"),
+        )
+        .env(fake_agent::STATE_VAR, scratch.home().join("agent"))
+}
+
+/// Runs the loop to its end.
+pub fn run_claude(scratch: &Scratch, flags: &[&str]) -> Ran {
+    claude(scratch).run(["run"].iter().chain(flags))
+}
+
+/// A scenario in which the old session is asked for its hand-off and answers.
+pub fn scenario(turns: impl IntoIterator<Item = Turn>) -> Scenario {
+    let mut scenario = Scenario::of(turns);
+    scenario.rules.push(Rule {
+        when: "Write its hand-off".to_owned(),
+        turn: Turn::text(WORDS).using(Usage::cached(172_000)),
+    });
+    scenario
+}
+
+/// A command of the shell, at so many tokens of 200 000.
+pub fn bash(command: &str, tokens: u64) -> Turn {
+    Turn::bash(command).using(Usage::cached(tokens))
+}
+
+/// Says that it is done with its turn.
+pub fn says(text: &str, tokens: u64) -> Turn {
+    Turn::text(text).using(Usage::cached(tokens))
+}
+
+/// Claims that all work is done.
+pub fn claims(tokens: u64) -> Turn {
+    says("All is done.\n<promise>COMPLETE</promise>", tokens)
+}
+
+/// What the agent was asked, in order, with the session that it was asked in.
+pub fn prompts(scratch: &Scratch) -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(scratch.home().join("agent/prompts.jsonl"));
+    let parse = |line: &str| {
+        let asked: Value = serde_json::from_str(line).expect("an object");
+        let part = |name: &str| asked[name].as_str().expect("a text").to_owned();
+        (part("session"), part("prompt"))
+    };
+    text.unwrap_or_default().lines().map(parse).collect()
+}
+
+fn example(name: &str) -> PathBuf {
+    let tests = std::env::current_exe().expect("we run");
+    let target = tests.parent().and_then(Path::parent).expect("in deps");
+    let path = target.join("examples").join(name);
+    assert!(path.exists(), "{} is built by `cargo test`", path.display());
+    path
+}

@@ -1,0 +1,97 @@
+//! What a hook said, as much of it as a record may have.
+
+/// Of a hook's output its end is recorded, which says how it went. The journal is no place for more.
+pub(super) const OUTPUT_BYTES_MAX: usize = 4096;
+
+/// The last line becomes part of a sentence.
+const LINE_BYTES_MAX: usize = 200;
+
+/// The end of what was said so far.
+#[derive(Debug, Default)]
+pub(super) struct Tail {
+    bytes: Vec<u8>,
+    left_out: usize,
+}
+
+impl Tail {
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        // Seldom, so that not every byte moves all others.
+        if self.bytes.len() > 2 * OUTPUT_BYTES_MAX {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        let too_many = self.bytes.len().saturating_sub(OUTPUT_BYTES_MAX);
+        self.bytes.drain(..too_many);
+        self.left_out += too_many;
+    }
+
+    /// Returns the last line that says anything, shortened.
+    pub fn last_line(&self) -> Option<String> {
+        let text = String::from_utf8_lossy(&self.bytes);
+        let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
+        let end = line.floor_char_boundary(LINE_BYTES_MAX);
+        line.get(..end).map(str::to_owned)
+    }
+
+    /// Returns the text, if there is one.
+    pub fn text(mut self) -> Option<String> {
+        self.cut();
+        // What is left of a character that was cut is none.
+        let continues = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
+        let torn = match self.left_out {
+            0 => 0,
+            _ => self.bytes.iter().take(3).take_while(continues).count(),
+        };
+        self.bytes.drain(..torn);
+        self.left_out += torn;
+        let text = String::from_utf8_lossy(&self.bytes);
+        let text = text.trim_end();
+        match self.left_out {
+            0 => (!text.is_empty()).then(|| text.to_owned()),
+            left_out => Some(format!("[{left_out} bytes before]\n{text}")),
+        }
+    }
+}
+
+impl From<&str> for Tail {
+    fn from(text: &str) -> Self {
+        let mut tail = Self::default();
+        tail.push(text.as_bytes());
+        tail
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_is_the_last_that_says_anything() {
+        let last = |text: &str| Tail::from(text).last_line();
+        assert_eq!(last("a\n b \n\n").as_deref(), Some("b"));
+        assert_eq!(last(" \n"), None);
+        assert_eq!(last(&"x".repeat(999)), Some("x".repeat(LINE_BYTES_MAX)));
+    }
+
+    #[test]
+    fn the_end_is_kept_and_the_rest_counted() {
+        assert_eq!(Tail::default().text(), None);
+        assert_eq!(Tail::from(" said\n\n").text().as_deref(), Some(" said"));
+        let mut tail = Tail::default();
+        for _ in 0..5000 {
+            tail.push("é".as_bytes());
+        }
+        tail.push(b".");
+        let text = tail.text().unwrap();
+        let (before, kept) = text.split_once('\n').unwrap();
+        assert_eq!(
+            before, "[5906 bytes before]",
+            "one of them half a character"
+        );
+        assert_eq!(kept, "é".repeat(2047) + ".");
+        assert_eq!(kept.len() + 5906, 10_001);
+    }
+}

@@ -1,0 +1,305 @@
+//! A hook that is a command: a shell under a guard of its own, which ends whatever the command leaves behind.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::net::unix::pipe::Receiver;
+use tokio::sync::mpsc;
+
+use super::HookEvent;
+use super::limit::Limit;
+use super::output::Tail;
+use super::run::{Ended, Failure, Order};
+use crate::error::chain;
+use crate::process::{
+    Exit, Guard, GuardError, GuardNews, GuardOptions, Leftover, Rung, Spawn, input, output,
+};
+
+/// After SIGTERM a hook may put down what it has in hand.
+pub(super) const GRACE: Duration = Duration::from_secs(2);
+
+/// After SIGKILL the guard needs five seconds at most to write off what is stuck in the kernel.
+const REAP_TIMEOUT: Duration = Duration::from_secs(6);
+
+/// What was written before everything ended is in the pipe already; only a stranger can hold it open longer.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// The exit by which a hook stops the loop.
+const STOP: Exit = Exit::Code(125);
+
+/// What one read takes.
+const CHUNK_BYTES: usize = 8 * 1024;
+
+/// Runs commands one at a time, under a guard that starts with the first.
+#[derive(Debug)]
+pub(crate) struct Shell {
+    options: GuardOptions,
+    guard: Option<Guard>,
+    /// How many commands there were: the number by which the guard knows them.
+    number: u64,
+}
+
+impl Shell {
+    pub fn new(options: GuardOptions) -> Self {
+        Self {
+            options,
+            guard: None,
+            number: 0,
+        }
+    }
+
+    /// Runs a command to its end, which is that of everything it started.
+    pub(super) async fn run(
+        &mut self,
+        command: &str,
+        event: &HookEvent,
+        limit: Limit,
+        orders: &mut mpsc::Receiver<Order>,
+    ) -> Ended {
+        match self.start(command, event) {
+            Ok(said) => Child::new(said, limit).live(self, orders).await,
+            Err(reason) => Ended::failed(format!("it cannot be started: {reason}")),
+        }
+    }
+
+    fn start(&mut self, command: &str, event: &HookEvent) -> Result<Receiver, String> {
+        let text = |error: io::Error| error.to_string();
+        let told = serde_json::to_vec(event).map_err(|error| error.to_string())?;
+        let stdin = input(&told).map_err(text)?;
+        let (said, stdout) = output().map_err(text)?;
+        let stderr = stdout.try_clone().map_err(text)?;
+        self.number += 1;
+        let spawn = Spawn {
+            generation: self.number,
+            program: "sh".into(),
+            args: vec!["-c".into(), command.into()],
+            env: variables(event),
+            env_remove: Vec::new(),
+            cwd: event.working_dir.clone(),
+            stdin,
+            stdout,
+            stderr,
+        };
+        let guard = match &mut self.guard {
+            Some(guard) => guard,
+            none => none.insert(start_guard(&self.options).map_err(|error| chain(&error))?),
+        };
+        guard.spawn(spawn).map_err(text)?;
+        Ok(said)
+    }
+
+    /// Ends the guard, and with it what may be left.
+    pub async fn close(mut self) {
+        if let Some(guard) = self.guard.take() {
+            guard.finish().await;
+        }
+    }
+}
+
+/// Whoever drops it in the middle leaves the guard to itself, which ends everything.
+impl Drop for Shell {
+    fn drop(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            guard.abandon();
+        }
+    }
+}
+
+fn start_guard(options: &GuardOptions) -> Result<Guard, GuardError> {
+    let lock = options.lock.as_ref();
+    Guard::start(GuardOptions {
+        program: options.program.clone(),
+        args: options.args.clone(),
+        marker: options.marker.clone(),
+        lock: lock.and_then(|lock: &OwnedFd| lock.try_clone().ok()),
+        cgroup: options.cgroup,
+        adoption: options.adoption,
+    })
+}
+
+fn variables(event: &HookEvent) -> Vec<(OsString, OsString)> {
+    let dir: PathBuf = event.working_dir.clone();
+    let pair = |name: &str, value: String| (OsString::from(name), OsString::from(value));
+    vec![
+        pair("TACHIKOMA_HOOK", event.point.to_string()),
+        // A NUL byte, which a pattern may have, ends a variable.
+        pair("TACHIKOMA_REASON", event.reason_text.replace('\0', " ")),
+        pair("TACHIKOMA_ITERATION", event.iteration.to_string()),
+        pair("TACHIKOMA_SESSION", event.session.number.to_string()),
+        ("TACHIKOMA_DIR".into(), dir.into()),
+    ]
+}
+
+/// A command that runs.
+struct Child {
+    /// None when its output has ended.
+    said: Option<Receiver>,
+    output: Tail,
+    /// Its last line, once it has ended: what a person wants to know of one that failed.
+    last_words: Option<String>,
+    limit: Limit,
+    failure: Option<Failure>,
+    /// How far up the ladder it is, and for how long.
+    rung: Option<(Rung, Limit)>,
+}
+
+impl Child {
+    fn new(said: Receiver, limit: Limit) -> Self {
+        Self {
+            said: Some(said),
+            output: Tail::default(),
+            last_words: None,
+            limit,
+            failure: None,
+            rung: None,
+        }
+    }
+
+    async fn live(mut self, shell: &mut Shell, orders: &mut mpsc::Receiver<Order>) -> Ended {
+        let number = shell.number;
+        let mut called_off = false;
+        loop {
+            let Some(guard) = &mut shell.guard else {
+                return self.ended("the guard of the hooks is gone".to_owned(), called_off);
+            };
+            tokio::select! {
+                biased;
+                order = orders.recv(), if !called_off => match order {
+                    Some(Order::Suspend(done)) => {
+                        self.limit.stop();
+                        guard.suspend();
+                        // Whoever asked may have gone.
+                        let _ = done.send(());
+                    }
+                    Some(Order::Continue) => {
+                        self.limit.go_on();
+                        guard.resume();
+                    }
+                    Some(Order::End) | None => {
+                        called_off = true;
+                        self.failure.get_or_insert(Failure::CalledOff);
+                        if self.rung.is_none() {
+                            self.climb(guard, number);
+                        }
+                    }
+                },
+                news = guard.next() => match news {
+                    GuardNews::Exited { generation, exit, leftovers, leftovers_unnamed } if generation == number => {
+                        self.drain().await;
+                        self.last_words = self.output.last_line();
+                        self.note(&leftovers, leftovers_unnamed);
+                        return self.exited(exit, called_off);
+                    }
+                    GuardNews::SpawnFailed { generation, message, .. } if generation == number => {
+                        return self.ended(format!("it cannot be started: {message}"), called_off);
+                    }
+                    GuardNews::Lost { .. } => {
+                        shell.guard = None;
+                        return self.ended("the guard of the hooks was killed, and the hook with it".to_owned(), called_off);
+                    }
+                    GuardNews::Spawned { .. } | GuardNews::Exited { .. } | GuardNews::SpawnFailed { .. } => {}
+                },
+                () = hear(&mut self.said, &mut self.output) => {}
+                () = self.limit.over(), if self.rung.is_none() => {
+                    self.failure.get_or_insert(Failure::TimedOut);
+                    self.climb(guard, number);
+                }
+                () = rung_over(&mut self.rung) => match self.rung {
+                    Some((Rung::Kill, _)) => {
+                        // Left to itself, the guard goes on trying.
+                        if let Some(guard) = shell.guard.take() {
+                            guard.abandon();
+                        }
+                        return self.ended("it cannot be killed".to_owned(), called_off);
+                    }
+                    Some((Rung::Interrupt | Rung::Terminate, _)) | None => self.climb(guard, number),
+                },
+            }
+        }
+    }
+
+    /// Takes the next step of the ladder, which begins with SIGTERM: a hook has no other way to be interrupted.
+    fn climb(&mut self, guard: &mut Guard, number: u64) {
+        let (rung, limit) = match self.rung {
+            None => (Rung::Terminate, GRACE),
+            Some(_) => (Rung::Kill, REAP_TIMEOUT),
+        };
+        guard.signal(number, rung);
+        self.rung = Some((rung, Limit::new(limit)));
+    }
+
+    async fn drain(&mut self) {
+        let drained = async {
+            while self.said.is_some() {
+                hear(&mut self.said, &mut self.output).await;
+            }
+        };
+        // What a stranger holds open is not waited for.
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, drained).await;
+    }
+
+    fn note(&mut self, leftovers: &[Leftover], unnamed: usize) {
+        if leftovers.is_empty() {
+            return;
+        }
+        let name = |left: &Leftover| format!("{} (pid {})", left.name, left.pid);
+        let mut names: Vec<String> = leftovers.iter().map(name).collect();
+        if unnamed > 0 {
+            names.push(format!("{unnamed} more"));
+        }
+        let names = names.join(", ");
+        let note = format!("[what it left running was ended: {names}]\n");
+        self.output.push(note.as_bytes());
+    }
+
+    fn exited(self, exit: Exit, called_off: bool) -> Ended {
+        let failed = exit != Exit::Code(0);
+        let why = || match &self.last_words {
+            Some(words) => format!("{exit}: {words}"),
+            None => exit.to_string(),
+        };
+        let failure = self
+            .failure
+            .or_else(|| failed.then(|| Failure::Failed(why())));
+        Ended {
+            output: self.output,
+            stop: exit == STOP && matches!(failure, Some(Failure::Failed(_))),
+            failure,
+            called_off,
+        }
+    }
+
+    fn ended(self, error: String, called_off: bool) -> Ended {
+        Ended {
+            output: self.output,
+            failure: Some(Failure::Failed(error)),
+            stop: false,
+            called_off,
+        }
+    }
+}
+
+/// Reads a little more. Cancel-safe.
+async fn hear(said: &mut Option<Receiver>, output: &mut Tail) {
+    let Some(pipe) = said else {
+        return std::future::pending().await;
+    };
+    let ready = pipe.readable().await;
+    let mut chunk = [0; CHUNK_BYTES];
+    match ready.and_then(|()| pipe.try_read(&mut chunk)) {
+        Ok(0) => *said = None,
+        Ok(read) => output.push(chunk.get(..read).unwrap_or_default()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+        Err(_) => *said = None,
+    }
+}
+
+async fn rung_over(rung: &mut Option<(Rung, Limit)>) {
+    match rung {
+        Some((_, limit)) => limit.over().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,69 @@
+//! What others ask of the runner, as inputs of the core where it decides.
+
+use tachikoma_core::{Answer, Input, Ticket};
+use tokio::sync::oneshot;
+
+use super::LoopRunner;
+use crate::clock;
+use crate::handle::Request;
+
+impl LoopRunner {
+    pub(super) fn request(&mut self, request: Request) -> Option<Input> {
+        match request {
+            // Whoever asked does not wait any more.
+            Request::Command { reply, .. }
+            | Request::Set { reply, .. }
+            | Request::Note { reply, .. }
+                if reply.is_closed() =>
+            {
+                None
+            }
+            Request::Command { command, reply } => {
+                let ticket = self.ticket(reply);
+                Some(Input::Command { ticket, command })
+            }
+            Request::Set { key, value, reply } => {
+                let ticket = self.ticket(reply);
+                Some(Input::Set { ticket, key, value })
+            }
+            Request::Note { text, reply } => {
+                let ticket = self.ticket(reply);
+                Some(Input::Note { ticket, text })
+            }
+            Request::Register { point, hook, reply } => {
+                // Whoever asked may have gone: then the hook stays all the same.
+                let _ = reply.send(self.register(point, hook));
+                None
+            }
+            Request::Suspend { done } => {
+                if let Some(guard) = &mut self.guard {
+                    guard.suspend();
+                }
+                self.suspended = Some(clock::monotonic());
+                match &self.hooks {
+                    Some(hooks) => hooks.suspend(done),
+                    // Whoever asked may have gone.
+                    None => drop(done.send(())),
+                }
+                None
+            }
+            Request::Continue => {
+                if let Some(guard) = &mut self.guard {
+                    guard.resume();
+                }
+                if let Some(hooks) = &self.hooks {
+                    hooks.resume();
+                }
+                let stopped = self.suspended.take()?;
+                let duration = clock::monotonic().saturating_duration_since(stopped);
+                Some(Input::StoodStill { duration })
+            }
+        }
+    }
+
+    fn ticket(&mut self, reply: oneshot::Sender<Answer>) -> Ticket {
+        self.last_ticket = self.last_ticket.next();
+        self.tickets.insert(self.last_ticket, reply);
+        self.last_ticket
+    }
+}

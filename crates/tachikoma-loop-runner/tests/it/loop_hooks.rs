@@ -1,0 +1,472 @@
+//! Hooks of a reboot that a program registers: in order, with a limit, panicking, registering others, and none in the way of
+//! the loop.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tachikoma_core::{HookPoint, HookResult, RebootReason, RebootResult, Urgency};
+use tachikoma_loop_runner::hooks::{HOOK_TIMEOUT, HookError, HookFuture, RegisterError};
+use tachikoma_loop_runner::settings::{Hook, Moment};
+use tachikoma_loop_runner::{
+    HookEvent, LoopCommand, LoopEvent, LoopHandle, LoopRunner, LoopState, RebootHook,
+};
+
+use crate::loop_support::{BY_OPERATOR, Place, Watch, accepted, lasting, open};
+use crate::support::{NOBODY, run, running, unique};
+
+const STOP: LoopCommand = LoopCommand::Stop(Urgency::Now);
+
+const POINTS: [HookPoint; 2] = [HookPoint::BeforeReboot, HookPoint::AfterReboot];
+
+/// What hooks did, in order.
+type Diary = Arc<Mutex<Vec<String>>>;
+
+type Work = dyn Fn(HookEvent) -> HookFuture<'static> + Send + Sync;
+
+/// A hook that writes down that it runs, and then works.
+struct Noted {
+    name: &'static str,
+    diary: Diary,
+    work: Box<Work>,
+}
+
+impl RebootHook for Noted {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn run(&self, event: HookEvent) -> HookFuture<'_> {
+        let entry = format!("{} {}: {}", event.point, self.name, event.reason_text);
+        self.diary.lock().unwrap().push(entry);
+        (self.work)(event)
+    }
+}
+
+fn hook(
+    name: &'static str,
+    diary: &Diary,
+    work: impl Fn(HookEvent) -> HookFuture<'static> + Send + Sync + 'static,
+) -> Arc<dyn RebootHook> {
+    Arc::new(Noted {
+        name,
+        diary: Arc::clone(diary),
+        work: Box::new(work),
+    })
+}
+
+fn well(_: HookEvent) -> HookFuture<'static> {
+    Box::pin(async { Ok(None) })
+}
+
+fn badly(_: HookEvent) -> HookFuture<'static> {
+    Box::pin(async { Err(HookError::from("no room")) })
+}
+
+/// A loop whose agent is busy, and hears of nothing but the end.
+fn busy(place: &Place) -> tachikoma_loop_runner::LoopConfig {
+    place.config("exec sleep 600")
+}
+
+/// Runs a loop, has it rebooted `times` over, one after the other, and stops it.
+async fn rebooted(runner: &mut LoopRunner, times: u32) {
+    let mut watch = Watch::on(runner);
+    let handle = runner.handle();
+    let operator = async {
+        for _ in 0..times {
+            let up = |event: &LoopEvent| matches!(event, LoopEvent::AgentLaunched { .. });
+            watch.until("the agent is up", up).await;
+            accepted(handle.command(LoopCommand::ForceReboot).await.unwrap());
+            watch.until("the reboot is over", is_over).await;
+        }
+        accepted(handle.command(STOP).await.unwrap());
+    };
+    let (ended, ()) = tokio::join!(runner.run(), operator);
+    assert_eq!(ended.unwrap(), BY_OPERATOR);
+}
+
+/// Waits until so many processes run a command. The test as a whole has a limit.
+async fn until_processes(command: &str, wanted: usize) {
+    while running(command).len() != wanted {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn is_over(event: &LoopEvent) -> bool {
+    matches!(
+        event,
+        LoopEvent::RebootCompleted { .. } | LoopEvent::RebootFailed { .. }
+    )
+}
+
+fn results(place: &Place, wanted: HookPoint) -> Vec<HookResult> {
+    let mut found = Vec::new();
+    for record in place.history() {
+        if let LoopEvent::HooksRan { point, results } = record.event
+            && point == wanted
+        {
+            found.extend(results);
+        }
+    }
+    found
+}
+
+#[test]
+fn registered_hooks_follow_those_of_the_configuration_in_order_and_know_the_reason() {
+    run(async {
+        let place = Place::new();
+        let mut config = busy(&place);
+        config.settings.hook = vec![Hook {
+            on: Moment::BeforeReboot,
+            command: "echo configured".to_owned(),
+            timeout: lasting("30s"),
+        }];
+        let mut runner = open(config).await;
+        let diary = Diary::default();
+        for (name, point) in [
+            ("b", HookPoint::BeforeReboot),
+            ("z", HookPoint::AfterReboot),
+            ("a", HookPoint::BeforeReboot),
+        ] {
+            let saying = move |event: HookEvent| -> HookFuture<'static> {
+                assert_eq!(event.reason, RebootReason::Manual);
+                Box::pin(async move { Ok(Some(format!("{name} in {}", event.session.number))) })
+            };
+            let hook = hook(name, &diary, saying);
+            runner.register_hook(point, hook, HOOK_TIMEOUT).unwrap();
+        }
+        rebooted(&mut runner, 1).await;
+        let words = "asked for by the operator";
+        let noted = diary.lock().unwrap().clone();
+        assert_eq!(
+            noted,
+            [
+                format!("before_reboot b: {words}"),
+                format!("before_reboot a: {words}"),
+                format!("after_reboot z: {words}"),
+            ]
+        );
+        let said = |point| -> Vec<_> {
+            let results = results(&place, point).into_iter();
+            results
+                .map(|result| (result.name, result.output.unwrap(), result.error))
+                .collect()
+        };
+        let told = |name: &str, output: &str| (name.to_owned(), output.to_owned(), None);
+        assert_eq!(
+            said(HookPoint::BeforeReboot),
+            [
+                told("echo configured", "configured"),
+                told("b", "b in 1"),
+                told("a", "a in 1"),
+            ]
+        );
+        assert_eq!(said(HookPoint::AfterReboot), [told("z", "z in 2")]);
+        let entry = &runner.state().reboots.history[0];
+        assert_eq!(entry.hooks.len(), 4, "the history has all of them");
+        runner.close().await;
+    });
+}
+
+#[test]
+fn the_first_hook_that_fails_calls_the_reboot_off_before_anything_changes() {
+    run(async {
+        let place = Place::new();
+        let mut runner = open(busy(&place)).await;
+        let diary = Diary::default();
+        for (name, work) in [
+            ("first", well as fn(HookEvent) -> _),
+            ("second", badly),
+            ("third", well),
+        ] {
+            let hook = hook(name, &diary, work);
+            let point = HookPoint::BeforeReboot;
+            runner.register_hook(point, hook, HOOK_TIMEOUT).unwrap();
+        }
+        let after = hook("after", &diary, well);
+        runner
+            .register_hook(HookPoint::AfterReboot, after, HOOK_TIMEOUT)
+            .unwrap();
+        rebooted(&mut runner, 1).await;
+        let ran: Vec<_> = results(&place, HookPoint::BeforeReboot)
+            .into_iter()
+            .map(|result| (result.name, result.error))
+            .collect();
+        assert_eq!(
+            ran,
+            [
+                ("first".to_owned(), None),
+                ("second".to_owned(), Some("no room".to_owned())),
+            ]
+        );
+        assert_eq!(diary.lock().unwrap().len(), 2, "none but these has run");
+        let state = runner.state();
+        assert_eq!(state.session.number.0, 1, "the old session goes on");
+        let entry = &state.reboots.history[0];
+        assert_eq!(
+            entry.result,
+            RebootResult::Aborted {
+                error: "the hook `second` failed: no room".to_owned()
+            }
+        );
+        assert_eq!(entry.iteration, 1, "the one it happened at");
+        assert_eq!(state.reboots.failures, 1);
+        assert_eq!(state.reboots.last_failure, Some(entry.time));
+        runner.close().await;
+    });
+}
+
+#[test]
+fn a_hook_that_panics_or_takes_too_long_has_failed_and_nothing_else() {
+    run(async {
+        let place = Place::new();
+        let mut runner = open(busy(&place)).await;
+        let diary = Diary::default();
+        let panicking = |_| -> HookFuture<'static> { panic!("at once") };
+        let later = |_| -> HookFuture<'static> { Box::pin(async { panic!("later") }) };
+        let slow = |_| -> HookFuture<'static> { Box::pin(std::future::pending()) };
+        let moment = Duration::from_millis(50);
+        let hooks = [
+            (hook("one", &diary, panicking), HOOK_TIMEOUT),
+            (hook("two", &diary, later), HOOK_TIMEOUT),
+            (hook("three", &diary, slow), moment),
+            (hook("four", &diary, well), Duration::ZERO),
+        ];
+        for (hook, timeout) in hooks {
+            let point = HookPoint::AfterReboot;
+            runner.register_hook(point, hook, timeout).unwrap();
+        }
+        rebooted(&mut runner, 1).await;
+        let errors: Vec<_> = results(&place, HookPoint::AfterReboot)
+            .into_iter()
+            .map(|result| result.error.unwrap_or_default())
+            .collect();
+        assert_eq!(
+            errors,
+            [
+                "it panicked: at once",
+                "it panicked: later",
+                "it did not end within 50ms",
+                "",
+            ]
+        );
+        let warned = |event: &LoopEvent| matches!(event, LoopEvent::Warned { .. });
+        let history = place.history();
+        let warnings = history.iter().filter(|record| warned(&record.event));
+        assert_eq!(warnings.count(), 3, "a warning for each");
+        let entry = &runner.state().reboots.history[0];
+        assert_eq!(entry.result, RebootResult::Done, "the reboot counts");
+        assert_eq!(runner.state().session.number.0, 2);
+        runner.close().await;
+    });
+}
+
+#[test]
+fn a_hook_may_register_a_hook_and_ask_the_loop() {
+    run(async {
+        let place = Place::new();
+        let mut config = busy(&place);
+        config.settings.reboot.min_reboot_interval = lasting("0s");
+        let mut runner = open(config).await;
+        let diary = Diary::default();
+        let handle: LoopHandle = runner.handle();
+        let book = Arc::clone(&diary);
+        let registering = move |_| -> HookFuture<'static> {
+            let handle = handle.clone();
+            let another = hook("another", &book, well);
+            Box::pin(async move {
+                assert_eq!(handle.status().state, LoopState::Rebooting);
+                let point = HookPoint::BeforeReboot;
+                handle.register_hook(point, another, HOOK_TIMEOUT).await?;
+                Ok(Some("registered".to_owned()))
+            })
+        };
+        let hook = hook("registering", &diary, registering);
+        runner
+            .register_hook(HookPoint::BeforeReboot, hook, HOOK_TIMEOUT)
+            .unwrap();
+        rebooted(&mut runner, 2).await;
+        let names: Vec<_> = results(&place, HookPoint::BeforeReboot)
+            .into_iter()
+            .map(|result| (result.name, result.error))
+            .collect();
+        let ran = |name: &str| (name.to_owned(), None);
+        assert_eq!(
+            names,
+            [ran("registering"), ran("registering"), ran("another")],
+            "it runs from the next reboot on"
+        );
+        let late = self::hook("late", &diary, well);
+        let handle = runner.handle();
+        let refused = handle.register_hook(HookPoint::BeforeReboot, late, HOOK_TIMEOUT);
+        assert_eq!(refused.await, Err(RegisterError::Gone), "nothing runs");
+        runner.close().await;
+    });
+}
+
+#[test]
+fn hooks_that_are_switched_off_do_not_run() {
+    run(async {
+        let place = Place::new();
+        let mut config = busy(&place);
+        config.settings.reboot.enable_pre_hooks = false;
+        config.settings.reboot.enable_post_hooks = false;
+        config.settings.hook = [Moment::BeforeReboot, Moment::AfterReboot]
+            .map(|on| Hook {
+                on,
+                command: "touch ran".to_owned(),
+                timeout: lasting("30s"),
+            })
+            .to_vec();
+        let mut runner = open(config).await;
+        let diary = Diary::default();
+        for point in POINTS {
+            let hook = hook("never", &diary, badly);
+            runner.register_hook(point, hook, HOOK_TIMEOUT).unwrap();
+        }
+        rebooted(&mut runner, 1).await;
+        assert_eq!(runner.state().session.number.0, 2);
+        assert!(!place.working_dir().join("ran").exists());
+        assert!(diary.lock().unwrap().is_empty());
+        let none = |event: &LoopEvent| !matches!(event, LoopEvent::HooksStarted { .. });
+        assert!(place.history().iter().all(|record| none(&record.event)));
+        runner.close().await;
+    });
+}
+
+#[test]
+fn a_stop_ends_a_hook_that_was_registered_and_one_that_is_a_command() {
+    run(async {
+        let place = Place::new();
+        let sleep = unique();
+        let endless = || {
+            let mut config = busy(&place);
+            // Neither hears SIGTERM: they are not gone by themselves.
+            config.settings.hook = vec![Hook {
+                on: Moment::AfterReboot,
+                command: format!("trap '' TERM; setsid {sleep} & exec {sleep}"),
+                timeout: lasting("0s"),
+            }];
+            config
+        };
+        let mut runner = open(endless()).await;
+        let diary = Diary::default();
+        let slow = |_| -> HookFuture<'static> { Box::pin(std::future::pending()) };
+        let hook = hook("slow", &diary, slow);
+        runner
+            .register_hook(HookPoint::BeforeReboot, hook, Duration::ZERO)
+            .unwrap();
+        for (point, processes) in [(HookPoint::BeforeReboot, 0), (HookPoint::AfterReboot, 2)] {
+            let mut watch = Watch::on(&runner);
+            let handle = runner.handle();
+            let operator = async {
+                let up = |event: &LoopEvent| matches!(event, LoopEvent::AgentLaunched { .. });
+                watch.until("the agent is up", up).await;
+                accepted(handle.command(LoopCommand::ForceReboot).await.unwrap());
+                let begun = |event: &LoopEvent| matches!(event, LoopEvent::HooksStarted { point: p, .. } if *p == point);
+                watch.until("the hook runs", begun).await;
+                until_processes(&sleep, processes).await;
+                assert_eq!(handle.status().state, LoopState::Rebooting);
+                let paused = handle.command(LoopCommand::Pause(Urgency::Graceful)).await;
+                assert_eq!(accepted(paused.unwrap()), "pauses after the reboot");
+                let resumed = handle.command(LoopCommand::Resume).await.unwrap();
+                assert!(accepted(resumed).starts_with("goes on"));
+                assert_eq!(accepted(handle.command(STOP).await.unwrap()), "stopped");
+            };
+            let (ended, ()) = tokio::join!(runner.run(), operator);
+            assert_eq!(ended.unwrap(), BY_OPERATOR);
+            assert_eq!(
+                running(&sleep),
+                NOBODY,
+                "nothing is left when the run is over"
+            );
+            // In the next round nothing is in the way of the second point.
+            runner.close().await;
+            runner = open(endless()).await;
+        }
+        runner.close().await;
+    });
+}
+
+/// Returns whether all processes that run a command are stopped.
+fn are_stopped(command: &str) -> bool {
+    let stopped = |pid: i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.contains(") T ")
+    };
+    running(command).into_iter().all(stopped)
+}
+
+#[test]
+fn a_hook_stands_still_with_the_loop_and_the_time_does_not_count() {
+    run(async {
+        let place = Place::new();
+        let sleep = unique();
+        let mut config = busy(&place);
+        config.settings.hook = vec![Hook {
+            on: Moment::BeforeReboot,
+            command: format!("exec {sleep}"),
+            timeout: lasting("1s"),
+        }];
+        let mut runner = open(config).await;
+        let mut watch = Watch::on(&runner);
+        let handle = runner.handle();
+        let operator = async {
+            let up = |event: &LoopEvent| matches!(event, LoopEvent::AgentLaunched { .. });
+            watch.until("the agent is up", up).await;
+            accepted(handle.command(LoopCommand::ForceReboot).await.unwrap());
+            until_processes(&sleep, 1).await;
+            handle.suspend().await;
+            while !are_stopped(&sleep) {
+                tokio::task::yield_now().await;
+            }
+            // For longer than it may take.
+            let stopped = Instant::now();
+            while stopped.elapsed() < Duration::from_millis(1500) {
+                assert!(running(&sleep).len() == 1 && are_stopped(&sleep));
+                tokio::task::yield_now().await;
+            }
+            handle.go_on().await;
+            while are_stopped(&sleep) && !running(&sleep).is_empty() {
+                tokio::task::yield_now().await;
+            }
+            watch.until("the reboot is over", is_over).await;
+            accepted(handle.command(STOP).await.unwrap());
+        };
+        let (ended, ()) = tokio::join!(runner.run(), operator);
+        assert_eq!(ended.unwrap(), BY_OPERATOR);
+        let result = &results(&place, HookPoint::BeforeReboot)[0];
+        assert_eq!(result.error.as_deref(), Some("it did not end within 1s"));
+        assert!(result.duration_ms >= 2400, "{result:?}");
+        runner.close().await;
+    });
+}
+
+#[test]
+fn a_runner_that_is_dropped_leaves_nothing_of_a_hook() {
+    let place = Place::new();
+    let sleep = unique();
+    let mut config = busy(&place);
+    config.settings.hook = vec![Hook {
+        on: Moment::BeforeReboot,
+        command: format!("setsid {sleep} & exec {sleep}"),
+        timeout: lasting("10m"),
+    }];
+    run(async {
+        let mut runner = open(config).await;
+        let mut watch = Watch::on(&runner);
+        let handle = runner.handle();
+        let operator = async {
+            let up = |event: &LoopEvent| matches!(event, LoopEvent::AgentLaunched { .. });
+            watch.until("the agent is up", up).await;
+            accepted(handle.command(LoopCommand::ForceReboot).await.unwrap());
+            until_processes(&sleep, 2).await;
+        };
+        tokio::select! {
+            ended = runner.run() => panic!("{ended:?}"),
+            () = operator => {}
+        }
+        drop(runner);
+        // Its task ends when the runtime gets to it, and the guard does the rest.
+        until_processes(&sleep, 0).await;
+    });
+}

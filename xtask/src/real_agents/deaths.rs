@@ -1,0 +1,106 @@
+//! `tachikoma run --agent claude` where someone is killed in the middle of a turn.
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn, Usage, await_until};
+
+use super::ground::Ground;
+use super::looping::{
+    LIMIT_REACHED, Looping, Settings, all_events, names, of_type, outcomes, pids, told,
+};
+
+/// The agent writes its conversation down a moment after it happened; what is killed in that moment is forgotten.
+const HELD: &str = "sleep 1; echo x > started; until [ -e go ]; do sleep 0.1; done";
+
+fn model() -> ScriptedModel {
+    ScriptedModel::start(Scenario::of([
+        Turn::text("one").using(Usage::cached(9_000)),
+        Turn::bash(HELD).using(Usage::cached(9_100)),
+        Turn::text("on we go").using(Usage::cached(9_200)),
+    ]))
+}
+
+/// Kills the runner in the middle of the second iteration, and takes the loop up again.
+fn kill_runner(ground: &Ground, model: &ScriptedModel, settings: Settings<'_>) -> Vec<Value> {
+    let mut looping = Looping::start(ground, model, settings, 2);
+    ground.await_file("started");
+    let agent = *pids(&looping.events()).last().expect("an agent");
+    looping.talk().signal(Signal::KILL);
+    await_until("the runner's end", ground.patience, || {
+        !looping.talk().is_running()
+    });
+    await_until("the agent's end", ground.patience, || is_gone(agent));
+    let events = looping.take_up().end(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(
+        of_type(&events, "attempt_cut").len(),
+        1,
+        "{}",
+        told(&events)
+    );
+    all_events(ground, model)
+}
+
+fn is_gone(pid: u64) -> bool {
+    !std::path::Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// The conversation goes on where the runner died.
+pub fn runner(ground: &Ground) -> String {
+    let model = model();
+    let events = kill_runner(ground, &model, &[]);
+    assert_eq!((names(&events).len(), pids(&events).len()), (1, 2));
+    let last = model.asked_for(Kind::Main).pop().expect("a request");
+    assert_eq!(last.session.as_deref(), Some(names(&events)[0]));
+    assert_eq!((last.prompts, last.tool_results), (3, 1), "{last:?}");
+    assert_eq!(of_type(&events, "reboot_completed").len(), 0);
+    "same conversation".into()
+}
+
+/// Unless it is not to: then a fresh one has the checkpoint in its prompt.
+pub fn runner_unkept(ground: &Ground) -> String {
+    let model = model();
+    let settings = [("SESSION__PERSIST_SESSIONS", "false")];
+    let events = kill_runner(ground, &model, &settings);
+    assert_eq!((names(&events).len(), pids(&events).len()), (2, 2));
+    let last = model.asked_for(Kind::Main).pop().expect("a request");
+    assert_eq!(
+        (last.messages, last.session.as_deref()),
+        (1, Some(names(&events)[1]))
+    );
+    let words = &last.last_user;
+    assert!(
+        words.contains("Hand-off from the session before this one"),
+        "{words}"
+    );
+    "a fresh one with the checkpoint".into()
+}
+
+/// The agent dies: a failure, a backoff, and the same conversation.
+pub fn agent(ground: &Ground) -> String {
+    let model = model();
+    let looping = Looping::start(ground, &model, &[], 3);
+    ground.await_file("started");
+    let agent = *pids(&looping.events()).last().expect("an agent");
+    let pid = i32::try_from(agent).ok().and_then(Pid::from_raw);
+    kill_process(pid.expect("a process id"), Signal::KILL).expect("it is ours");
+    let events = looping.end(LIMIT_REACHED);
+    assert_eq!(
+        outcomes(&events),
+        ["succeeded", "failed", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    let failure = &of_type(&events, "iteration_failed")[0]["failure"];
+    assert_eq!(failure["kind"], "no_result", "{failure}");
+    assert_eq!((names(&events).len(), pids(&events).len()), (1, 2));
+    let wait = of_type(&events, "wait_started")[0];
+    assert_eq!(wait["wait"]["reason"], "backoff", "{wait}");
+    assert!(
+        !of_type(&events, "leftovers_ended").is_empty(),
+        "its tool was ended"
+    );
+    let last = model.asked_for(Kind::Main).pop().expect("a request");
+    assert_eq!((last.prompts, last.tool_results), (3, 1), "{last:?}");
+    "failed, waited, same conversation".into()
+}

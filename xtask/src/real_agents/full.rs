@@ -1,0 +1,176 @@
+//! `tachikoma run --agent claude` where the context fills up: advice, hand-off, reboot.
+
+use tachikoma_testkit::{Kind, Request, Scenario, ScriptedModel, Turn, Usage, await_until};
+
+use super::ground::Ground;
+use super::looping::{LIMIT_REACHED, Looping, PROMPT, names, of_type, only, outcomes, pids, told};
+
+/// A tool that ends when it may.
+pub const HELD: &str = "echo x > started; until [ -e go ]; do sleep 0.1; done; echo whole";
+
+/// The advice at the warning line is heard in the turn that it is given in.
+pub fn advice(ground: &Ground) -> String {
+    let warned = Usage::cached(145_000);
+    let scenario = Scenario::of([
+        Turn::bash(HELD).using(warned),
+        Turn::text("Coming to an end.").using(Usage::cached(146_000)),
+    ]);
+    let model = ScriptedModel::start(scenario);
+    let looping = Looping::start(ground, &model, &[], 1);
+    looping.await_events("wrap_up_advised", 1);
+    ground.await_file("started");
+    ground.scratch.write("go", "");
+    let events = looping.end(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(only(&events, "wrap_up_advised")["percent"], 72);
+    let asked = model.asked_for(Kind::Main);
+    assert_eq!(asked.len(), 2, "one turn");
+    let (words, results) = (&asked[1].last_user, asked[1].tool_results);
+    assert!(words.contains("Your context is 72 % full"), "{words}");
+    assert_eq!(results, 1, "it came with the result of the tool");
+    assert_eq!(of_type(&events, "reboot_requested").len(), 0);
+    "in the result of the tool".into()
+}
+
+/// The redline: the tool ends, the turn is interrupted, the hand-off written, and a fresh session has it in its prompt.
+pub fn redline(ground: &Ground) -> String {
+    let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
+        let fresh = request.first_user.contains("Hand-off from the session");
+        Some(if fresh {
+            Turn::text("On we go.").using(Usage::cached(21_000))
+        } else if request.last_user.contains("Write its hand-off") {
+            Turn::text("Mind the beans.").using(Usage::cached(171_500))
+        } else if request.tool_results == 0 {
+            Turn::bash(HELD).using(Usage::cached(171_000))
+        } else {
+            // Asked for before the interrupt came.
+            Turn::bash("echo too late > late").using(Usage::cached(172_000))
+        })
+    });
+    let looping = Looping::start(ground, &model, &[], 2);
+    looping.await_events("ending_requested", 1);
+    ground.await_file("started");
+    ground.scratch.write("go", "");
+    let events = looping.end(LIMIT_REACHED);
+    assert_eq!(
+        outcomes(&events),
+        ["handed_over", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    let tool = of_type(&events, "tool_ended")[0];
+    assert!(tool["error"].is_null(), "the tool came to its end: {tool}");
+    assert_eq!(only(&events, "hand_off_written")["text"], "Mind the beans.");
+    let rungs = of_type(&events, "rung_climbed");
+    assert_eq!(rungs.len(), 1, "a word was enough: {}", told(&events));
+    let (names, pids) = (names(&events), pids(&events));
+    assert_eq!((names.len(), pids.len()), (2, 2));
+    let verified = only(&events, "reboot_verified");
+    assert_eq!(verified["percent"], 10);
+    assert!(verified["futile"].is_null(), "{verified}");
+    let last = model.asked_for(Kind::Main).pop().expect("a request");
+    assert_eq!(last.session.as_deref(), Some(names[1]));
+    assert_eq!(last.messages, 1, "a conversation that begins");
+    for words in ["Mind the beans.", "context at 85%", PROMPT] {
+        assert!(
+            last.last_user.contains(words),
+            "{words}: {}",
+            last.last_user
+        );
+    }
+    let order = [
+        "tool_ended",
+        "rung_climbed",
+        "hand_off_written",
+        "agent_exited",
+    ];
+    let place = |kind: &str| events.iter().position(|event| event["type"] == kind);
+    assert!(
+        order.is_sorted_by_key(|kind| place(kind)),
+        "{}",
+        told(&events)
+    );
+    "85% -> 10%, hand-off in the prompt".into()
+}
+
+/// Immediate: the tool is not waited for, and nobody is asked.
+pub fn immediate(ground: &Ground) -> String {
+    let scenario = Scenario::of([
+        Turn::bash(HELD).using(Usage::cached(171_000)),
+        Turn::text("On we go.").using(Usage::cached(21_000)),
+    ]);
+    let model = ScriptedModel::start(scenario);
+    let settings = [("REBOOT__MODE", "immediate")];
+    let events = Looping::start(ground, &model, &settings, 2).end(LIMIT_REACHED);
+    assert_eq!(
+        outcomes(&events),
+        ["handed_over", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    assert_eq!(of_type(&events, "hand_off_requested").len(), 0);
+    assert_eq!(only(&events, "reboot_verified")["percent"], 10);
+    assert_eq!(model.asked_for(Kind::Main).len(), 2);
+    "the tool was cut".into()
+}
+
+/// The service refuses a conversation that is too long: a fresh session takes over.
+pub fn too_long(ground: &Ground) -> String {
+    let refused = "prompt is too long: 210000 tokens > 200000 maximum";
+    let scenario = Scenario::of([
+        Turn::bash("true").using(Usage::cached(100_000)),
+        Turn::status(400, "invalid_request_error", refused),
+        Turn::text("On we go.").using(Usage::cached(21_000)),
+    ]);
+    let model = ScriptedModel::start(scenario);
+    let events = Looping::start(ground, &model, &[], 2).end(LIMIT_REACHED);
+    assert_eq!(
+        outcomes(&events),
+        ["handed_over", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    assert_eq!(names(&events).len(), 2);
+    assert_eq!(of_type(&events, "hand_off_requested").len(), 0);
+    "a fresh session".into()
+}
+
+/// A reboot that the operator asks for in the middle of a turn.
+pub fn by_hand(ground: &Ground) -> String {
+    let scenario = Scenario::of([
+        Turn::bash(HELD).using(Usage::cached(9_000)),
+        Turn::text("Not this.").using(Usage::cached(9_100)),
+    ])
+    .when(
+        "Write its hand-off",
+        Turn::text("Half done.").using(Usage::cached(9_200)),
+    )
+    .when(
+        "Half done.",
+        Turn::text("On we go.").using(Usage::cached(9_300)),
+    );
+    let model = ScriptedModel::start(scenario);
+    let looping = Looping::start(ground, &model, &[], 2);
+    ground.await_file("started");
+    looping.tell(&["reboot"]);
+    looping.await_events("ending_requested", 1);
+    ground.scratch.write("go", "");
+    let events = looping.end(LIMIT_REACHED);
+    assert_eq!(
+        outcomes(&events),
+        ["handed_over", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    assert_eq!(names(&events).len(), 2);
+    assert_eq!(
+        of_type(&events, "tool_ended")[0]["error"],
+        serde_json::Value::Null
+    );
+    let last = model.asked_for(Kind::Main).pop().expect("a request");
+    assert!(last.last_user.contains("Half done."), "{}", last.last_user);
+    await_until("the work tree", ground.patience, || {
+        !ground.scratch.path().join("late").exists()
+    });
+    "with its hand-off".into()
+}

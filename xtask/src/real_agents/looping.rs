@@ -1,0 +1,236 @@
+//! A loop of the real binary around the real agent: how it is started, and what its records have to agree with.
+
+use std::process::Command;
+
+use serde_json::Value;
+use tachikoma_testkit::{Ended, ScriptedModel, Talk, await_until};
+
+use super::ground::{Ground, MODEL, expect_sent, usages};
+
+/// The exit code of a loop that met its limit.
+pub const LIMIT_REACHED: i32 = 3;
+
+/// What the agent is told in each iteration.
+pub const PROMPT: &str = "do the next thing";
+
+/// What tachikoma sets by itself and must not find set.
+const OWN_VARIABLES: [&str; 3] = [
+    "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS",
+    "DISABLE_AUTOUPDATER",
+    "IS_SANDBOX",
+];
+
+/// Settings, in the form of variables: what is said last holds.
+pub type Settings<'a> = &'a [(&'a str, &'a str)];
+
+/// Reboots may follow one another at once, and so may iterations.
+const USUAL: [(&str, &str); 5] = [
+    ("ITERATION_DELAY", "0s"),
+    ("AGENTS__CLAUDE__MODEL", MODEL),
+    ("AGENTS__CLAUDE__PERMISSION", "bypass"),
+    ("REBOOT__MIN_REBOOT_INTERVAL", "0s"),
+    ("REBOOT__MAX_REBOOTS_PER_HOUR", "0"),
+];
+
+/// A loop that runs.
+pub struct Looping<'a> {
+    ground: &'a Ground,
+    model: &'a ScriptedModel,
+    talk: Talk,
+    settings: Settings<'a>,
+}
+
+impl<'a> Looping<'a> {
+    /// Starts a loop with so many iterations.
+    pub fn start(
+        ground: &'a Ground,
+        model: &'a ScriptedModel,
+        settings: Settings<'a>,
+        iterations: u32,
+    ) -> Self {
+        ground.scratch.write("prompt.md", format!("{PROMPT}\n"));
+        let iterations = iterations.to_string();
+        let words = ["run", "--json", "--agent", "claude", "--max-iterations"];
+        let words = [&words[..], &[&iterations]].concat();
+        let mut command = tachikoma(ground, model, settings, &words);
+        let talk = Talk::start(&mut command, &ground.scratch);
+        Self {
+            ground,
+            model,
+            talk,
+            settings,
+        }
+    }
+
+    /// Takes up the loop that another runner left.
+    pub fn take_up(&self) -> Self {
+        let mut command = tachikoma(self.ground, self.model, self.settings, &["run", "--json"]);
+        Self {
+            talk: Talk::start(&mut command, &self.ground.scratch),
+            ..*self
+        }
+    }
+
+    /// Says a command to it, which must be obeyed.
+    pub fn tell(&self, words: &[&str]) {
+        let said = tachikoma(self.ground, self.model, &[], words).output();
+        let said = said.expect("tachikoma starts");
+        let complaint = String::from_utf8_lossy(&said.stderr);
+        assert!(said.status.success(), "{words:?}: {complaint}");
+    }
+
+    pub fn talk(&mut self) -> &mut Talk {
+        &mut self.talk
+    }
+
+    /// Its records so far.
+    pub fn events(&self) -> Vec<Value> {
+        events(&self.talk.lines())
+    }
+
+    /// Waits for so many events of a type.
+    pub fn await_events(&self, kind: &str, count: usize) {
+        let what = format!("{count} x {kind}");
+        await_until(&what, self.ground.patience, || {
+            of_type(&self.events(), kind).len() >= count
+        });
+    }
+
+    /// Waits for its end, compares all it read with what the model sent, and returns its records.
+    #[track_caller]
+    pub fn end(self, code: i32) -> Vec<Value> {
+        let (ground, model) = (self.ground, self.model);
+        let events = self.ended(code);
+        expect_readings(&all_events(ground, model), model);
+        events
+    }
+
+    /// Waits for the end of one that has nothing to read, and returns its records.
+    #[track_caller]
+    pub fn ended(self, code: i32) -> Vec<Value> {
+        let Ended {
+            code: ended,
+            lines,
+            errors,
+            ..
+        } = self.talk.end(self.ground.patience);
+        let events = events(&lines);
+        assert_eq!(
+            ended,
+            Some(code),
+            "its exit code; {errors}\n{}",
+            told(&events)
+        );
+        events
+    }
+}
+
+/// The binary in the agent's environment, with settings.
+fn tachikoma(
+    ground: &Ground,
+    model: &ScriptedModel,
+    settings: Settings<'_>,
+    words: &[&str],
+) -> Command {
+    let mut command = ground.tachikoma(model, words);
+    for name in OWN_VARIABLES {
+        command.env_remove(name);
+    }
+    let (claude, set) = (ground.claude_path(), USUAL.iter().chain(settings));
+    command.env("TACHIKOMA_SESSION__CLAUDE_COMMAND", claude);
+    command.envs(set.map(|(name, value)| (format!("TACHIKOMA_{name}"), value)));
+    command
+}
+
+/// The events of the whole loop, those of earlier runners too.
+pub fn all_events(ground: &Ground, model: &ScriptedModel) -> Vec<Value> {
+    let said = tachikoma(ground, model, &[], &["events", "--json"]).output();
+    let said = said.expect("tachikoma starts").stdout;
+    let lines = String::from_utf8(said).expect("it writes text");
+    let lines: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a record"))
+        .collect();
+    events(&lines)
+}
+
+fn events(records: &[Value]) -> Vec<Value> {
+    let event = |record: &Value| record["event"].clone();
+    records.iter().map(event).collect()
+}
+
+/// The events of one type.
+pub fn of_type<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    events
+        .iter()
+        .filter(|event| event["type"] == kind)
+        .collect()
+}
+
+/// The one event of a type.
+#[track_caller]
+pub fn only<'a>(events: &'a [Value], kind: &str) -> &'a Value {
+    let found = of_type(events, kind);
+    assert_eq!(found.len(), 1, "{kind} in {}", told(events));
+    found[0]
+}
+
+/// The types of events, in order, for messages.
+pub fn told(events: &[Value]) -> String {
+    let word = |event: &Value| match event["type"].as_str().unwrap_or("?") {
+        "warned" => format!("warned({})", event["warning"]),
+        "iteration_failed" => format!("iteration_failed({})", event["failure"]),
+        kind => kind.to_owned(),
+    };
+    events.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// The outcomes of the iterations, in order.
+pub fn outcomes(events: &[Value]) -> Vec<String> {
+    let outcome = |event: &Value| match event["type"].as_str() {
+        Some("iteration_completed") => event["report"]["outcome"].as_str().map(str::to_owned),
+        Some("iteration_failed") => Some("failed".to_owned()),
+        _ => None,
+    };
+    events.iter().filter_map(outcome).collect()
+}
+
+/// The agent's own names of its conversations, in order.
+pub fn names(events: &[Value]) -> Vec<&str> {
+    let named = of_type(events, "session_named").into_iter();
+    named
+        .filter_map(|event| event["agent_id"].as_str())
+        .collect()
+}
+
+/// The process ids of the agents, in order.
+pub fn pids(events: &[Value]) -> Vec<u64> {
+    let launched = of_type(events, "agent_launched").into_iter();
+    launched.filter_map(|event| event["pid"].as_u64()).collect()
+}
+
+/// Every reading is what the model sent: the beginning or the end of one of its answers, in their order, and the end of
+/// each, but for those that were cut.
+#[track_caller]
+pub fn expect_readings(events: &[Value], model: &ScriptedModel) {
+    let readings: Vec<u64> = of_type(events, "context_measured")
+        .iter()
+        .filter_map(|event| event["context"]["tokens"].as_u64())
+        .collect();
+    let sent = usages(model);
+    let whole = expect_sent(&readings, &sent);
+    let is_cut = |event: &&Value| {
+        let kind = event["type"].as_str();
+        matches!(
+            kind,
+            Some("rung_climbed" | "iteration_failed" | "attempt_cut")
+        )
+    };
+    let cuts = events.iter().filter(is_cut).count();
+    assert!(
+        whole + cuts >= sent.len() && whole > 0,
+        "{whole} of {} answers were read to their end, and {cuts} were cut: {}",
+        sent.len(),
+        told(events)
+    );
+}

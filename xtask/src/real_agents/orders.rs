@@ -1,0 +1,112 @@
+//! `tachikoma run --agent claude` under orders: stop, pause and skip in the middle of a turn.
+
+use serde_json::Value;
+use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn, Usage};
+
+use super::full::HELD;
+use super::ground::Ground;
+use super::looping::{LIMIT_REACHED, Looping, names, of_type, only, outcomes, pids, told};
+
+/// The exit code of a loop that its operator stopped.
+const STOPPED: i32 = 5;
+
+/// A model that calls a tool which waits, and then says something.
+fn model() -> ScriptedModel {
+    ScriptedModel::start(Scenario::of([
+        Turn::bash(HELD).using(Usage::cached(9_000)),
+        Turn::text("after").using(Usage::cached(9_100)),
+        Turn::text("and after").using(Usage::cached(9_200)),
+    ]))
+}
+
+/// Only words were needed, and the process is still the same.
+#[track_caller]
+fn expect_words_only(events: &[Value]) {
+    for rung in of_type(events, "rung_climbed") {
+        assert_eq!(rung["rung"], "interrupt", "{}", told(events));
+    }
+    assert_eq!(pids(events).len(), 1, "one process: {}", told(events));
+    assert_eq!(names(events).len(), 1, "one conversation");
+}
+
+/// Stop: the tool ends first, and then everything.
+pub fn stop(ground: &Ground) -> String {
+    let model = model();
+    let looping = Looping::start(ground, &model, &[], 0);
+    ground.await_file("started");
+    looping.tell(&["stop"]);
+    looping.await_events("ending_requested", 1);
+    ground.scratch.write("go", "");
+    let events = looping.end(STOPPED);
+    assert_eq!(outcomes(&events), ["interrupted"], "{}", told(&events));
+    let tool = only(&events, "tool_ended");
+    assert!(tool["error"].is_null(), "the tool came to its end: {tool}");
+    expect_words_only(&events);
+    "after the tool".into()
+}
+
+/// Stop at once: the tool is cut.
+pub fn stop_now(ground: &Ground) -> String {
+    let model = model();
+    let looping = Looping::start(ground, &model, &[], 0);
+    ground.await_file("started");
+    looping.tell(&["stop", "--now"]);
+    let events = looping.end(STOPPED);
+    assert_eq!(outcomes(&events), ["interrupted"], "{}", told(&events));
+    expect_words_only(&events);
+    assert_eq!(model.asked_for(Kind::Main).len(), 1);
+    "by a word".into()
+}
+
+/// Pause at once: the turn is cut, the process stays, and the conversation goes on.
+pub fn pause_now(ground: &Ground) -> String {
+    let model = model();
+    let looping = Looping::start(ground, &model, &[], 2);
+    ground.await_file("started");
+    looping.tell(&["pause", "--now"]);
+    looping.await_events("paused", 1);
+    looping.tell(&["resume"]);
+    let events = looping.end(LIMIT_REACHED);
+    assert_eq!(
+        outcomes(&events),
+        ["interrupted", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    expect_words_only(&events);
+    let last = model.asked_for(Kind::Main).pop().expect("a request");
+    assert_eq!(last.messages, 3, "the conversation went on: {last:?}");
+    "same process, same conversation".into()
+}
+
+/// Pause: after the turn, whose tool nobody cuts.
+pub fn pause(ground: &Ground) -> String {
+    let model = model();
+    let looping = Looping::start(ground, &model, &[], 2);
+    ground.await_file("started");
+    looping.tell(&["pause"]);
+    ground.scratch.write("go", "");
+    looping.await_events("paused", 1);
+    looping.tell(&["resume"]);
+    let events = looping.end(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"; 2], "{}", told(&events));
+    expect_words_only(&events);
+    "after the turn".into()
+}
+
+/// Skip: the turn is cut, and the next prompt goes to the same process.
+pub fn skip(ground: &Ground) -> String {
+    let model = model();
+    let looping = Looping::start(ground, &model, &[], 2);
+    ground.await_file("started");
+    looping.tell(&["skip"]);
+    let events = looping.end(LIMIT_REACHED);
+    assert_eq!(
+        outcomes(&events),
+        ["skipped", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    expect_words_only(&events);
+    "same process".into()
+}

@@ -1,0 +1,77 @@
+//! `tachikoma run --agent claude` where Claude Code is not set up as it should be: its own sentence is what a person reads.
+
+use tachikoma_testkit::{Scenario, ScriptedModel, Turn};
+
+use super::ground::Ground;
+use super::looping::{Looping, Settings, only, told};
+
+/// The first failure ends the loop.
+const ONCE: (&str, &str) = ("STOP_CONDITIONS__MAX_CONSECUTIVE_FAILURES", "1");
+
+/// Runs a loop that fails at once, and returns why it says it does.
+fn why(ground: &Ground, model: &ScriptedModel, settings: Settings<'_>) -> String {
+    let settings = [&[ONCE][..], settings].concat();
+    let events = Looping::start(ground, model, &settings, 1).ended(1);
+    let error = only(&events, "error");
+    let reason = error["outcome"]["reason"].as_str().map(str::to_owned);
+    reason.unwrap_or_else(|| panic!("{}", told(&events)))
+}
+
+#[track_caller]
+fn expect(reason: &str, words: &[&str]) {
+    for word in words {
+        assert!(reason.contains(word), "no {word:?} in: {reason}");
+    }
+}
+
+/// No key, no login.
+pub fn not_logged_in(ground: &Ground) -> String {
+    let model = ScriptedModel::start(Scenario::default());
+    let settings = [("AGENTS__CLAUDE__ENV__ANTHROPIC_API_KEY", "")];
+    let reason = why(ground, &model, &settings);
+    expect(&reason, &["Not logged in", "set ANTHROPIC_API_KEY"]);
+    assert_eq!(model.asked().len(), 0);
+    "its sentence and a hint".into()
+}
+
+/// A model that the service does not have.
+pub fn wrong_model(ground: &Ground) -> String {
+    let turn = Turn::status(404, "not_found_error", "model: claude-nonesuch");
+    let model = ScriptedModel::start(Scenario::of([turn]).for_ever());
+    let settings = [("AGENTS__CLAUDE__MODEL", "claude-nonesuch")];
+    let reason = why(ground, &model, &settings);
+    expect(&reason, &["claude-nonesuch", "`[agents.claude]`"]);
+    "its sentence and a hint".into()
+}
+
+/// An argument of the user's that this version does not know.
+pub fn unknown_flag(ground: &Ground) -> String {
+    let model = ScriptedModel::start(Scenario::default());
+    let settings = [("AGENTS__CLAUDE__ARGS", "[\"--flag-of-the-future\"]")];
+    let reason = why(ground, &model, &settings);
+    expect(
+        &reason,
+        &["exit 1", "unknown option '--flag-of-the-future'"],
+    );
+    "its last words".into()
+}
+
+/// The agent's own file is no JSON.
+pub fn broken_settings(ground: &Ground) -> String {
+    let model = ScriptedModel::start(Scenario::default());
+    let own = ground.scratch.home().join("claude");
+    std::fs::create_dir_all(&own).expect("the home is ours");
+    std::fs::write(own.join(".claude.json"), "{ this is no JSON").expect("the home is ours");
+    let reason = why(ground, &model, &[]);
+    expect(&reason, &[".claude.json"]);
+    "its sentence".into()
+}
+
+/// A settings file that is named and not there.
+pub fn no_settings(ground: &Ground) -> String {
+    let model = ScriptedModel::start(Scenario::default());
+    let settings = [("AGENTS__CLAUDE__ARGS", "[\"--settings\", \"nowhere.json\"]")];
+    let reason = why(ground, &model, &settings);
+    expect(&reason, &["exit 1", "nowhere.json"]);
+    "its last words".into()
+}

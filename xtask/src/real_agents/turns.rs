@@ -1,0 +1,91 @@
+//! `tachikoma run --agent claude`: turns, conversations and permissions.
+
+use serde_json::json;
+use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn, Usage};
+
+use super::ground::{Ground, WINDOW};
+use super::looping::{LIMIT_REACHED, Looping, PROMPT, names, of_type, only, outcomes, pids, told};
+
+/// Three iterations: one process, one conversation, three prompts.
+pub fn one_conversation(ground: &Ground) -> String {
+    let usage = |tokens| Usage::cached(tokens);
+    let file = ground.scratch.path().join("made.txt");
+    let write = json!({"file_path": file, "content": "made\n"});
+    let scenario = Scenario::of([
+        Turn::tool("Write", write).using(usage(9_000)),
+        Turn::bash("cat made.txt; exit 3").using(usage(9_400)),
+        Turn::text("one").using(usage(9_900)),
+        Turn::text("two").using(usage(10_300)),
+        Turn::text("three").using(usage(10_800)),
+    ]);
+    let model = ScriptedModel::start(scenario);
+    let events = Looping::start(ground, &model, &[], 3).end(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"; 3], "{}", told(&events));
+    assert_eq!(pids(&events).len(), 1, "one process");
+    assert_eq!(names(&events).len(), 1, "one conversation");
+    let asked = model.asked_for(Kind::Main);
+    let words: Vec<&str> = asked.iter().map(|asked| asked.last_user.as_str()).collect();
+    assert_eq!(words, [PROMPT, "", "", PROMPT, PROMPT]);
+    assert_eq!(asked.iter().map(|asked| asked.prompts).max(), Some(3));
+    let named = Some(names(&events)[0]);
+    assert!(asked.iter().all(|asked| asked.session.as_deref() == named));
+    assert_eq!(of_type(&events, "tool_started").len(), 2);
+    let ended = of_type(&events, "tool_ended");
+    let error = ended[1]["error"].as_str().unwrap_or_default();
+    assert!(error.contains("Exit code 3"), "{error}");
+    let path = &only(&events, "file_touched")["path"];
+    assert_eq!(path.as_str(), file.to_str());
+    let first = of_type(&events, "context_measured")[0];
+    assert_eq!(first["context"]["window"], WINDOW);
+    assert_eq!(first["redline_tokens"], WINDOW * 85 / 100);
+    let others = model
+        .asked()
+        .iter()
+        .filter(|asked| asked.kind != Kind::Main)
+        .count();
+    assert_eq!(others, 0, "the model is asked for nothing else");
+    "3 prompts, 1 process".into()
+}
+
+/// Every iteration has a conversation of its own, and a process.
+pub fn fresh_each_iteration(ground: &Ground) -> String {
+    let scenario = Scenario::of([
+        Turn::text("one").using(Usage::cached(9_100)),
+        Turn::text("two").using(Usage::cached(9_200)),
+        Turn::text("three").using(Usage::cached(9_300)),
+    ]);
+    let model = ScriptedModel::start(scenario);
+    let settings = [("SESSION__FRESH_EACH_ITERATION", "true")];
+    let events = Looping::start(ground, &model, &settings, 3).end(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"; 3], "{}", told(&events));
+    let mut names = names(&events);
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!((names.len(), pids(&events).len()), (3, 3));
+    for asked in model.asked_for(Kind::Main) {
+        assert_eq!((asked.prompts, asked.last_user.as_str()), (1, PROMPT));
+    }
+    assert_eq!(of_type(&events, "reboot_completed").len(), 0);
+    "3 conversations, no reboot".into()
+}
+
+/// Without leave, files of the work tree may be changed, commands are denied, and the loop shows it.
+pub fn safe_permission(ground: &Ground) -> String {
+    let file = ground.scratch.path().join("made.txt");
+    let write = json!({"file_path": file, "content": "made\n"});
+    let scenario = Scenario::of([
+        Turn::tool("Write", write).using(Usage::cached(9_100)),
+        Turn::bash("curl http://127.0.0.1:1/ -o fetched").using(Usage::cached(9_200)),
+        Turn::text("Not permitted, I see.").using(Usage::cached(9_300)),
+    ]);
+    let model = ScriptedModel::start(scenario);
+    let settings = [("AGENTS__CLAUDE__PERMISSION", "safe")];
+    let events = Looping::start(ground, &model, &settings, 1).end(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(ground.scratch.read("made.txt"), "made\n");
+    assert_eq!(only(&events, "tool_denied")["name"], "Bash");
+    let ended = of_type(&events, "tool_ended");
+    let denied = ended[1]["error"].as_str().unwrap_or_default();
+    assert!(denied.contains("requires approval"), "{denied}");
+    "Write is done, Bash denied".into()
+}
