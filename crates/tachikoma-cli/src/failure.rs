@@ -144,7 +144,20 @@ impl From<OfflineError> for Failure {
 
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
-        Self::new(chain(&error))
-            .hint("when the cause is gone, `tachikoma run` goes on where this ended")
+        let what = chain(&error);
+        let hint = match error {
+            RunError::Lock(_) => {
+                "`tachikoma status` shows what the other one does; if it has begun another loop, `tachikoma stop` and \
+                 `tachikoma state clear` put that aside, and then `tachikoma run` goes on with this one"
+            }
+            RunError::InvalidState(_)
+            | RunError::Journal(_)
+            | RunError::NoRoom { .. }
+            | RunError::Unwritten
+            | RunError::Guard(_) => {
+                "when the cause is gone, `tachikoma run` goes on where this ended"
+            }
+        };
+        Self::new(what).hint(hint)
     }
 }

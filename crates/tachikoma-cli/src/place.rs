@@ -129,11 +129,20 @@ impl Place {
 
     /// Finds the working directory of the loop around here: this directory or one above it.
     pub fn working_dir(&self) -> Option<PathBuf> {
+        self.upward(loops::working_dir_of)
+    }
+
+    /// Finds the working directory around here in which something of ours may be left to delete.
+    pub fn purgeable_dir(&self) -> Option<PathBuf> {
+        self.upward(loops::purgeable_dir_of)
+    }
+
+    fn upward(&self, find: impl Fn(&Path) -> Option<PathBuf>) -> Option<PathBuf> {
         let configured = self.configured_dir();
         configured
             .into_iter()
             .chain([self.directory.clone()])
-            .find_map(|dir| loops::working_dir_of(&dir))
+            .find_map(|dir| find(&dir))
     }
 
     /// Returns the loop whose agent, or whose agent's child, this process is; none if no loop started it.

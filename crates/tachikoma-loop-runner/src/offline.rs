@@ -12,7 +12,7 @@ use crate::store::journal::Journal;
 use crate::store::lock::{LockError, WorkLock};
 use crate::store::purge::{self, Purged};
 use crate::store::recover::{self, Loss};
-use crate::store::snapshot::{Durability, Snapshot};
+use crate::store::snapshot::{self, Durability, Snapshot};
 use crate::store::{StoreError, archive, loops, temporary};
 
 /// The places of a working directory's loops.
@@ -94,9 +94,13 @@ pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, 
 /// Archives the current loop, so that the next run begins another one. Returns which it was.
 ///
 /// # Errors
-/// Somebody runs the loop, there is none, or it cannot be archived.
+/// Somebody runs the loop, there is none, its snapshot is newer than this version, or it cannot be archived.
 pub async fn clear(premises: &Premises) -> Result<LoopId, OfflineError> {
     let (_lock, loop_id) = hold(premises).await?;
+    if let Err(error @ StoreError::NewerSnapshot { .. }) = snapshot::read(&premises.snapshot) {
+        // Only the version that wrote it knows what it is.
+        return Err(error.into());
+    }
     archive::archive(&premises.working_dir, loop_id, &premises.snapshot)?;
     Ok(loop_id)
 }

@@ -36,11 +36,12 @@ use crate::process::{Guard, GuardError, GuardNews, GuardOptions};
 use crate::session::process::{LaunchNews, LiveLaunch};
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
+use crate::store::quarantine;
 use crate::store::temporary::TemporaryStore;
 use crate::worktree;
 
 use news::left_behind;
-use upkeep::{Task, Upkeep};
+use upkeep::Upkeep;
 
 pub use failure::RunError;
 pub use open::{Basis, Found, OpenError};
@@ -85,12 +86,8 @@ pub struct LoopRunner {
     last_ticket: Ticket,
     /// Whether the journal has failed: then the state is ahead of it, and must not be written from.
     unwritten: bool,
-    /// Whether the snapshot could not be written when it was last tried.
-    save_failed: bool,
-    /// When the next snapshot is due, if nothing else brings one.
-    unsaved: Option<tokio::time::Instant>,
-    /// The snapshot as this runner last wrote it.
-    saved: Option<save::Saved>,
+    /// What is known of the snapshot on disk.
+    saving: save::Saving,
     /// What was recorded of what was wrong with what was found, to be published before anything else.
     warned: Vec<Record>,
     /// What an earlier runner left behind and was ended, to be recorded before anything else.
@@ -219,6 +216,9 @@ impl LoopRunner {
         for record in std::mem::take(&mut self.warned) {
             self.publish(record);
         }
+        if let Some(warning) = quarantine::bound(&self.config.working_dir) {
+            self.take(Input::Trouble { warning }).await?;
+        }
         if let Some(warning) = left_behind(&std::mem::take(&mut self.leftovers)) {
             self.take(Input::Trouble { warning }).await?;
         }
@@ -287,16 +287,7 @@ impl LoopRunner {
             self.publish(record);
         }
         if self.journal.is_full() {
-            match self.journal.next_segment(&mut self.state, now) {
-                Ok(opened) => {
-                    self.publish(opened);
-                    self.upkeep
-                        .leave(Task::CompressSegments(self.journal.closed()));
-                }
-                // This one grows on until there is room for the next.
-                Err(error) if error.is_full_disk() => {}
-                Err(error) => return Err(RunError::Journal(error).into()),
-            }
+            self.turn_segment(now).await?;
         }
         for effect in decided.effects {
             self.perform(effect).await;
@@ -324,7 +315,7 @@ impl LoopRunner {
 
     /// Waits for the next input. What ends the program goes first, then what the operator wants, then time; the
     /// agent, which may talk without pause, comes last.
-    async fn next_input(&mut self) -> Result<Input, RunError> {
+    async fn next_input(&mut self) -> Result<Input, Cut> {
         loop {
             if let Some(input) = self.queue.pop_front() {
                 return Ok(input);
@@ -362,7 +353,7 @@ impl LoopRunner {
             let input = match arrived {
                 Arrived::Input(input) => Some(input),
                 Arrived::SaveDue => {
-                    self.look_after_snapshot()?;
+                    self.look_after().await?;
                     None
                 }
                 Arrived::Request(request) => self.request(request),

@@ -10,6 +10,7 @@ mod migrate;
 pub mod purge;
 pub(crate) mod quarantine;
 pub mod recover;
+pub(crate) mod regular;
 pub mod retention;
 pub mod snapshot;
 pub mod temporary;

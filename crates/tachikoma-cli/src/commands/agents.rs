@@ -50,7 +50,7 @@ fn read(path: &Path) -> io::Result<(Summing, bool)> {
     let mut content: Box<dyn BufRead> = if path == Path::new("-") {
         Box::new(io::stdin().lock())
     } else {
-        compressed::open(path)?.content
+        compressed::open_named(path)?.content
     };
     let mut lines = LineSplitter::new(LINE_BYTES_MAX);
     let mut summing = Summing::default();

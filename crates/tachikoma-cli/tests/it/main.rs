@@ -24,6 +24,7 @@ mod live_pty;
 mod live_signals;
 mod live_support;
 mod live_terminal;
+mod odd_files;
 mod outcomes;
 mod outcomes_status;
 mod resume;

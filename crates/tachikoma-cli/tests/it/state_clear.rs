@@ -76,10 +76,16 @@ fn new_and_done_archive_the_loop_before_in_the_same_way() {
 fn a_snapshot_that_cannot_be_read_is_kept() {
     for text in ["half of someth", "{\n  \"version\": 99,\n  \"new\": 1}\n"] {
         let scratch = with_history();
+        let first = status(&scratch)["loop_id"].as_str().unwrap().to_owned();
         scratch.write(".ralph/state.json", text);
         let ran = tachikoma(&scratch).run(run(&["--new", "--quiet"], CLAIMS));
         assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-        assert_eq!(scratch.read(".ralph/quarantine/state.json.1"), text);
+        let kept = match text.contains("version") {
+            // The version that wrote it can take the loop up again.
+            true => format!(".ralph/loops/{first}/archived.json"),
+            false => ".ralph/quarantine/state.json.1".to_owned(),
+        };
+        assert_eq!(scratch.read(kept.as_str()), text);
     }
     // Also where no loop is left that it could belong to.
     let scratch = with_history();
@@ -90,6 +96,19 @@ fn a_snapshot_that_cannot_be_read_is_kept() {
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
     assert!(ran.stderr.contains("has version 99"), "{}", ran.stderr);
     assert_eq!(scratch.read(".ralph/state.json"), newer);
+}
+
+/// Only the version that wrote it knows what it is.
+#[test]
+fn a_snapshot_of_a_newer_version_is_not_cleared() {
+    let scratch = with_history();
+    let newer = "{\n  \"version\": 99,\n  \"new\": 1}\n";
+    scratch.write(".ralph/state.json", newer);
+    let before = files(&scratch.path().join(".ralph"));
+    let ran = tachikoma(&scratch).run(CLEAR);
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    assert!(ran.stderr.contains("has version 99"), "{}", ran.stderr);
+    assert_eq!(files(&scratch.path().join(".ralph")), before);
 }
 
 #[test]
@@ -137,16 +156,19 @@ fn full() -> Scratch {
     let unique = "00000000-0000-4000-8000-000000000000";
     for name in [
         format!(".state-{}.tmp", unique.replace('-', "")),
-        "state.json.v1".to_owned(),
         format!("loops/{id}/.state-{}.tmp", unique.replace('-', "")),
         format!("loops/{id}/journal-0001.jsonl.zst.{unique}.tmp"),
         format!("loops/{id}/journal-0001.jsonl.4711.tmp"),
         format!("sessions/{id}/000001.1.log.zst.{unique}.tmp"),
         format!("sessions/{id}/000001.2.log.tail-a"),
         "quarantine/lock.1".to_owned(),
-        "quarantine/deep/er/still".to_owned(),
+        "quarantine/deep.1/er/still".to_owned(),
     ] {
         scratch.write(format!(".ralph/{name}").as_str(), "remains");
+    }
+    for name in ["state.json.v1", "state.json.v1.1"] {
+        let ralph = scratch.path().join(".ralph");
+        fs::copy(ralph.join("state.json"), ralph.join(name)).unwrap();
     }
     // As a killed runner leaves it.
     drop(UnixListener::bind(scratch.runtime_dir().join(format!("tachikoma/{id}.sock"))).unwrap());
@@ -186,6 +208,9 @@ fn a_purge_leaves_all_that_is_not_ours() {
         "loops/loop_of_mine/journal-0001.jsonl".to_owned(),
         format!("loops/{id}/notes.md"),
         "sessions/notes/000001.1.log".to_owned(),
+        "state.json".to_owned(),
+        "state.json.v1".to_owned(),
+        "quarantine/notes.md".to_owned(),
     ];
     for name in &foreign {
         scratch.write(format!(".ralph/{name}").as_str(), "not ours");
@@ -194,7 +219,9 @@ fn a_purge_leaves_all_that_is_not_ours() {
     symlink(&outside, scratch.path().join(".ralph/loops").join(&link)).unwrap();
     let ran = tachikoma(&scratch).run(PURGE);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-    assert!(ran.stderr.contains("notes.md"), "{}", ran.snapshot());
+    for left in ["notes.md", ".ralph/state.json\n", "quarantine/notes.md"] {
+        assert!(ran.stderr.contains(left), "{left}: {}", ran.snapshot());
+    }
     let mut expected: Vec<_> = foreign
         .iter()
         .map(|name| format!(".ralph/{name}"))
@@ -209,6 +236,22 @@ fn a_purge_leaves_all_that_is_not_ours() {
     assert_eq!(left, expected);
     let kept = fs::read_to_string(outside.join("journal-0001.jsonl"));
     assert_eq!(kept.unwrap(), "precious", "no link is followed");
+}
+
+/// A setting may point anywhere, also by mistake.
+#[test]
+fn a_purge_leaves_a_file_that_is_no_snapshot_wherever_it_is() {
+    let scratch = with_history();
+    scratch.write(
+        "tachikoma.toml",
+        "[state]\nstate_path = \"src/precious.json\"\n",
+    );
+    scratch.write("src/precious.json", "{\"version\": 1}\n");
+    let ran = tachikoma(&scratch).run(PURGE);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(scratch.read("src/precious.json"), "{\"version\": 1}\n");
+    let left = "note: left alone, since it is not ours: ";
+    assert!(ran.stderr.contains(left), "{}", ran.snapshot());
 }
 
 #[test]

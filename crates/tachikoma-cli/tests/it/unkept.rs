@@ -148,6 +148,22 @@ fn what_a_killed_runner_leaves_goes_at_the_next_start() {
 }
 
 #[test]
+fn what_a_killed_runner_leaves_can_be_purged() {
+    let scratch = Scratch::new();
+    let tool = unkept(&scratch);
+    let live = tool.spawn(run(&[], &format!("touch up; {BUSY}")));
+    await_until("the agent", SOON, || scratch.path().join("up").exists());
+    kill(&scratch, live);
+    let ran = tool.run(["state", "clear", "--purge", "--yes"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(stores(&scratch), Vec::<PathBuf>::new());
+    assert!(!scratch.path().join(".ralph").exists());
+    // Where nothing of ours is, there is nothing to purge.
+    let ran = tool.run(["state", "clear", "--purge", "--yes"]);
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+}
+
+#[test]
 fn a_loop_that_is_kept_is_neither_resumed_nor_touched() {
     let scratch = with_history();
     let kept = status(&scratch)["loop_id"].clone();

@@ -3,10 +3,12 @@
 
 use tachikoma_core::{Input, News, Repair, Timestamp, step};
 
+use super::upkeep::Task;
 use super::{Cut, LoopRunner, RunError};
 use crate::error::chain;
 use crate::store::StoreError;
 use crate::store::lock::LockError;
+use crate::store::quarantine;
 
 /// Returns whether an input may end an iteration or the loop, or launch the agent: before that, all must be whole.
 pub(super) fn is_turning_point(input: &Input) -> bool {
@@ -47,7 +49,14 @@ impl LoopRunner {
     /// Looks at everything once, and repairs and records what is not whole. The lock goes first: nothing is written where
     /// another runner works.
     pub(super) async fn heal(&mut self, now: Timestamp) -> Result<(), Cut> {
-        let lock = self.lock_whole().await?;
+        self.saving.looked();
+        let lock = match self.lock_whole().await {
+            Err(Cut::Failed(lost @ RunError::Lock(_))) => {
+                self.rescue_journal(now).await;
+                return Err(lost.into());
+            }
+            lock => lock?,
+        };
         let journal = self.journal_whole(now).await?;
         let socket = self.socket_whole().await;
         let snapshot = self.snapshot_whole()?;
@@ -60,9 +69,55 @@ impl LoopRunner {
         for (what, how) in repairs {
             if let Some(how) = how {
                 self.record(now, Input::Repaired { what, how }).await?;
+                if let Some(warning) = quarantine::bound(&self.config.working_dir) {
+                    self.queue.push_back(Input::Trouble { warning });
+                }
             }
         }
         Ok(())
+    }
+
+    /// Puts the journal back for whoever takes up this loop later, although another runner has the directory: as long as
+    /// that knows nothing of the loop, its own directory there is nobody else's.
+    async fn rescue_journal(&mut self, now: Timestamp) {
+        // That the lock is lost says more than whatever goes wrong here.
+        if let Ok(Some(how)) = self.journal.rescue() {
+            let what = Repair::Journal;
+            let _ = self.record(now, Input::Repaired { what, how }).await;
+            let _ = self.journal.sync();
+        }
+    }
+
+    /// Closes the segment and begins the next. Where that fails, what it needs is made whole, and it is tried once more.
+    pub(super) async fn turn_segment(&mut self, now: Timestamp) -> Result<(), Cut> {
+        let mut turned = self.journal.next_segment(&mut self.state, now);
+        if let Err(StoreError::Io { .. }) = &turned
+            && !turned.as_ref().is_err_and(StoreError::is_full_disk)
+            && self.config.working_dir.is_dir()
+        {
+            self.heal(now).await?;
+            let moved = self.journal.make_way_for_next();
+            if let Some(how) = moved.map_err(RunError::Journal)? {
+                let what = Repair::Journal;
+                self.record(now, Input::Repaired { what, how }).await?;
+            }
+            // It may have been made whole by beginning the next one.
+            if !self.journal.is_full() {
+                return Ok(());
+            }
+            turned = self.journal.next_segment(&mut self.state, now);
+        }
+        match turned {
+            Ok(opened) => {
+                self.publish(opened);
+                self.upkeep
+                    .leave(Task::CompressSegments(self.journal.closed()));
+                Ok(())
+            }
+            // This one grows on until there is room for the next.
+            Err(error) if error.is_full_disk() => Ok(()),
+            Err(error) => Err(RunError::Journal(error).into()),
+        }
     }
 
     async fn lock_whole(&mut self) -> Result<Option<String>, Cut> {

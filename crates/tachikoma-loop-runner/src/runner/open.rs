@@ -9,7 +9,7 @@ use tachikoma_core::{LoopId, Outcome, Record, State, Status, Ticket, Timestamp};
 
 use super::LoopRunner;
 use super::effects::{find_program, search_path};
-use super::save::Saved;
+use super::save::{Saved, Saving};
 use super::upkeep::Upkeep;
 use crate::clock::Clock;
 use crate::config::{AgentError, LoopConfig};
@@ -169,9 +169,7 @@ impl LoopRunner {
             basis,
             temporary: temporary.map(Arc::new),
             leftovers,
-            save_failed: false,
-            unsaved: None,
-            saved,
+            saving: Saving::new(saved),
             deaf: false,
             suspended: None,
             upkeep: Upkeep::default(),

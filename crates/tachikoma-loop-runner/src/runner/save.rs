@@ -1,15 +1,23 @@
-//! Keeping the snapshot up to date: at the end of an iteration, at changes of state, and after a while.
+//! Keeping the snapshot up to date: at the end of an iteration, at changes of state, and after a while. Nothing is written
+//! where another runner may work.
 
 use std::path::Path;
+use std::time::Duration;
 
 use tachikoma_core::{Input, LoopEvent, LoopId, Phase, Record, Repair, Seq};
+use tokio::time::Instant;
 
-use super::{LoopRunner, RunError};
+use super::{Cut, LoopRunner, RunError};
 use crate::clock;
 use crate::error::chain;
+use crate::store::StoreError;
 use crate::store::quarantine::quarantine;
 use crate::store::snapshot::{self, Durability, Snapshot};
 use crate::store::whole::FileMark;
+
+/// When a lock that is not in its place kept a snapshot from being written, it is looked at again after this: soon, and not
+/// all the time where a full disk keeps it from being made whole.
+const LOCK_RETRY: Duration = Duration::from_secs(1);
 
 /// Returns whether a fact is worth a snapshot, and how durable that must be.
 pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
@@ -18,16 +26,18 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::Resumed
         | LoopEvent::RebootStarted { .. }
         | LoopEvent::RebootCompleted { .. }
+        | LoopEvent::RebootFailed { .. }
         | LoopEvent::Completed { .. }
         | LoopEvent::Stopped { .. }
         | LoopEvent::Error { .. } => Some(Durability::Synced),
-        LoopEvent::IterationCompleted { .. }
+        // The agent is at work by then, and the first look by the clock syncs it: a short first iteration need not wait.
+        LoopEvent::Started { .. }
+        | LoopEvent::IterationCompleted { .. }
         | LoopEvent::IterationFailed { .. }
         | LoopEvent::IterationLimited { .. }
         | LoopEvent::Noted { .. }
         | LoopEvent::CustomSet { .. } => Some(Durability::Lazy),
         LoopEvent::SegmentOpened { .. }
-        | LoopEvent::Started { .. }
         | LoopEvent::ConfigChanged { .. }
         | LoopEvent::PauseRequested
         | LoopEvent::PauseWithdrawn
@@ -62,10 +72,38 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::AttemptCut { .. }
         | LoopEvent::StopConditionTriggered { .. }
         | LoopEvent::RebootRequested { .. }
-        | LoopEvent::RebootFailed { .. }
         | LoopEvent::DiskWasFull { .. }
         | LoopEvent::Repaired { .. }
         | LoopEvent::Warned { .. } => None,
+    }
+}
+
+/// What is known of the snapshot on disk, and when to look after it.
+#[derive(Debug)]
+pub(super) struct Saving {
+    /// As it was last written, or found.
+    last: Option<Saved>,
+    /// Whether it could not be written when that was last tried.
+    failed: bool,
+    /// When the next one is due, if nothing else brings one.
+    due: Option<Instant>,
+    /// When all that is the loop's own was last looked at.
+    looked: Instant,
+}
+
+impl Saving {
+    pub(super) fn new(found: Option<Saved>) -> Self {
+        Self {
+            last: found,
+            failed: false,
+            due: None,
+            looked: instant(),
+        }
+    }
+
+    /// All that is the loop's own is looked at.
+    pub(super) fn looked(&mut self) {
+        self.looked = instant();
     }
 }
 
@@ -75,24 +113,15 @@ pub(super) struct Saved {
     mark: FileMark,
     /// The record it stands at.
     seq: Seq,
-    /// When it was last seen to be so.
-    looked: tokio::time::Instant,
 }
 
 impl Saved {
-    fn new(mark: FileMark, seq: Seq) -> Self {
-        Self {
-            mark,
-            seq,
-            looked: tokio::time::Instant::from_std(clock::monotonic()),
-        }
-    }
-
-    /// What a runner finds.
+    /// What a runner finds of its loop.
     pub(super) fn found(path: &Path, loop_id: LoopId) -> Option<Self> {
         let mark = FileMark::of(path)?;
         let found = snapshot::read(path).ok().flatten()?;
-        (found.loop_id == loop_id).then(|| Self::new(mark, found.seq))
+        let seq = found.seq;
+        (found.loop_id == loop_id).then_some(Self { mark, seq })
     }
 }
 
@@ -101,37 +130,35 @@ impl LoopRunner {
     pub(super) fn note_unsaved(&mut self, records: &[Record]) {
         let interval = self.config.settings.state.auto_save_interval.get();
         let kept = self.config.settings.state.enabled;
-        if records.is_empty() || interval.is_zero() || self.unsaved.is_some() || !kept {
+        if records.is_empty() || interval.is_zero() || self.saving.due.is_some() || !kept {
             return;
         }
-        self.unsaved = Some(tokio::time::Instant::from_std(
-            clock::monotonic() + interval,
-        ));
+        self.saving.due = Some(instant() + interval);
     }
 
-    /// Returns when to look after the snapshot: when something is to be saved, and, while an agent runs that could lay hands
-    /// on the file, once in an interval.
-    pub(super) fn save_due(&self) -> Option<tokio::time::Instant> {
+    /// Returns when to look after everything: when something is to be saved, and, while the loop runs, once in an interval.
+    pub(super) fn save_due(&self) -> Option<Instant> {
         let interval = self.config.settings.state.auto_save_interval.get();
-        let agent_runs = match self.state.phase {
-            Phase::Working { .. } => true,
-            Phase::Idle
+        let runs = match self.state.phase {
+            Phase::Working { .. }
             | Phase::Waiting { .. }
             | Phase::Rebooting { .. }
-            | Phase::Paused { .. }
-            | Phase::Ended { .. } => false,
+            | Phase::Paused { .. } => true,
+            Phase::Idle | Phase::Ended { .. } => false,
         };
-        let watched = self.saved.as_ref().filter(|_| agent_runs);
-        let look = watched.map(|saved| saved.looked + interval);
-        self.unsaved.or(look.filter(|_| !interval.is_zero()))
+        let look = (runs && !interval.is_zero()).then(|| self.saving.looked + interval);
+        self.saving.due.into_iter().chain(look).min()
     }
 
-    /// Saves what is not saved, and writes the snapshot anew if it is not there any more as it was written.
-    ///
-    /// # Errors
-    /// The journal cannot be synced.
-    pub(super) fn look_after_snapshot(&mut self) -> Result<(), RunError> {
-        if self.unsaved.is_some() || !self.is_snapshot_whole() {
+    /// Makes whole what is not, and saves what is not saved. An iteration may take hours, and what was destroyed in it must
+    /// not wait for its end: this runner could be killed.
+    pub(super) async fn look_after(&mut self) -> Result<(), Cut> {
+        let now = self.clock.now();
+        if let Err(cut) = self.heal(now).await {
+            self.unwritten = true;
+            return Err(cut);
+        }
+        if self.saving.due.is_some() {
             self.save(Durability::Synced)?;
         }
         Ok(())
@@ -142,46 +169,46 @@ impl LoopRunner {
     /// # Errors
     /// The journal cannot be synced.
     pub(super) fn snapshot_whole(&mut self) -> Result<Option<String>, RunError> {
-        if self.is_snapshot_whole() {
+        if self.saving.last.is_none() || self.is_snapshot_whole() {
             return Ok(None);
         }
         self.write_snapshot(Durability::Synced)
     }
 
-    /// Returns whether the snapshot is there as it was last written; also if it was not written yet.
+    /// Returns whether the snapshot is there as it was last written; if it was not written yet, whether nothing is there.
     fn is_snapshot_whole(&mut self) -> bool {
         let path = self.config.snapshot_path();
-        let Some(saved) = &mut self.saved else {
-            return true;
+        let Some(saved) = &mut self.saving.last else {
+            return std::fs::symlink_metadata(&path).is_err();
         };
-        saved.looked = tokio::time::Instant::from_std(clock::monotonic());
-        let there = FileMark::of(&path);
-        if there.as_ref() == Some(&saved.mark) {
+        if FileMark::of(&path).as_ref() == Some(&saved.mark) {
             return true;
         }
         // It may have been touched, or copied there and back.
-        let same = Saved::found(&path, self.state.loop_id).filter(|found| found.seq == saved.seq);
+        let found = Saved::found(&path, self.state.loop_id);
+        let same = found.filter(|found| found.seq == saved.seq);
         same.map(|found| *saved = found).is_some()
     }
 
     /// Moves what someone has put in the place of the snapshot to the quarantine. Returns what was wrong.
-    fn make_way(&mut self, path: &Path) -> Option<String> {
+    ///
+    /// # Errors
+    /// It cannot be moved, and must not be written over.
+    fn make_way(&mut self, path: &Path) -> Result<Option<String>, StoreError> {
         if self.is_snapshot_whole() {
-            return None;
+            return Ok(None);
         }
         let working_dir = &self.config.working_dir;
-        match quarantine(working_dir, path) {
-            Ok(None) => Some("its file was gone; it was written anew".to_owned()),
-            Ok(Some(moved)) => {
+        Ok(Some(match quarantine(working_dir, path)? {
+            None => "its file was gone; it was written anew".to_owned(),
+            Some(moved) => {
                 let shown = moved.strip_prefix(working_dir).unwrap_or(&moved);
-                Some(format!(
+                format!(
                     "its file was changed; it was written anew; what was found is at {}",
                     shown.display()
-                ))
+                )
             }
-            // Whoever writes there says what is wrong.
-            Err(_) => None,
-        }
+        }))
     }
 
     /// Writes the snapshot. The journal is the truth: if it cannot be written, that is a warning, once until it can.
@@ -200,7 +227,7 @@ impl LoopRunner {
 
     /// Writes the snapshot, and returns what was wrong with the one that was there.
     fn write_snapshot(&mut self, durability: Durability) -> Result<Option<String>, RunError> {
-        self.unsaved = None;
+        self.saving.due = None;
         if let Err(error) = self.journal.sync() {
             self.unwritten = true;
             return Err(RunError::Journal(error));
@@ -209,23 +236,59 @@ impl LoopRunner {
         if !self.config.working_dir.is_dir() || !self.config.settings.state.enabled {
             return Ok(None);
         }
+        if !self.lock.is_in_place(&self.config.working_dir) {
+            // Another runner may have the directory, and the snapshot in it. Whoever heals finds out.
+            self.saving.due = Some(instant() + LOCK_RETRY);
+            return Ok(None);
+        }
         let saved_at = self.clock.now();
         let path = self.config.snapshot_path();
         let snapshot = Snapshot::of(&self.state, &self.config.working_dir, saved_at);
-        let wrong = self.make_way(&path);
-        match snapshot.write_marked(&path, durability) {
-            Ok(mark) => {
-                self.save_failed = false;
-                self.saved = Some(Saved::new(mark, snapshot.seq));
+        let seq = snapshot.seq;
+        let written = self
+            .make_way(&path)
+            .and_then(|wrong| Ok((wrong, snapshot.write_marked(&path, durability)?)));
+        match written {
+            Ok((wrong, mark)) => {
+                self.saving.failed = false;
+                self.saving.last = Some(Saved { mark, seq });
                 return Ok(wrong);
             }
-            Err(_) if self.save_failed || self.state.outcome().is_some() => {}
             Err(error) => {
-                self.save_failed = true;
-                let warning = format!("the snapshot is not up to date: {}", chain(&error));
-                self.queue.push_back(Input::Trouble { warning });
+                // It may be there all the same, only not surely on disk.
+                let found = Saved::found(&path, self.state.loop_id);
+                if let Some(found) = found.filter(|found| found.seq == seq) {
+                    self.saving.last = Some(found);
+                }
+                let is_said = std::mem::replace(&mut self.saving.failed, true);
+                if !is_said && self.state.outcome().is_none() {
+                    let warning = format!("the snapshot is not up to date: {}", chain(&error));
+                    self.queue.push_back(Input::Trouble { warning });
+                }
             }
         }
         Ok(None)
+    }
+}
+
+fn instant() -> Instant {
+    Instant::from_std(clock::monotonic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reboot_is_saved_however_it_ends() {
+        let failed = LoopEvent::RebootFailed {
+            reason: tachikoma_core::RebootReason::Manual,
+            iteration: 1,
+            error: "no answer".to_owned(),
+            aborted: false,
+        };
+        assert_eq!(wanted(&failed), Some(Durability::Synced));
+        assert_eq!(wanted(&LoopEvent::Resumed), Some(Durability::Synced));
+        assert_eq!(wanted(&LoopEvent::OutputSeen), None);
     }
 }

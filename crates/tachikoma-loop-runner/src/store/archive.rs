@@ -28,14 +28,14 @@ pub fn is_archived(dir: &Path) -> bool {
 pub fn archive(working_dir: &Path, loop_id: LoopId, snapshot: &Path) -> Result<(), StoreError> {
     let dir = loops::dir(working_dir, loop_id);
     let bytes = match snapshot::read(snapshot) {
-        Ok(Some(found)) if found.loop_id == loop_id => {
-            std::fs::read(snapshot).map_err(StoreError::io("read", snapshot))?
-        }
+        Ok(Some(found)) if found.loop_id == loop_id => snapshot::bytes(snapshot)?,
         Ok(None) => of_journal(working_dir, &dir, snapshot, loop_id),
         Ok(Some(other)) => {
             set_aside(working_dir, snapshot, other.loop_id)?;
             of_journal(working_dir, &dir, snapshot, loop_id)
         }
+        // For the version that wrote it, as it is.
+        Err(StoreError::NewerSnapshot { .. }) => snapshot::bytes(snapshot)?,
         Err(error) => {
             put_away(working_dir, snapshot, error)?;
             of_journal(working_dir, &dir, snapshot, loop_id)

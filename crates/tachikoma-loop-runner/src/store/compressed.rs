@@ -11,6 +11,8 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use ruzstd::encoding::{CompressionLevel, FrameCompressor};
 
+use super::regular;
+
 /// What a compressed file is called besides the name of the plain one.
 pub const SUFFIX: &str = ".zst";
 
@@ -31,16 +33,29 @@ pub struct Opened {
     pub content: Box<dyn BufRead>,
 }
 
-/// Opens a file by its plain or its compressed name. A plain file that has been compressed in between is found too.
+/// Opens a file of ours by its plain or its compressed name. A plain file that has been compressed in between is found too.
+/// What is no regular file is not opened.
 ///
 /// # Errors
 /// It cannot be opened. That a compressed file is damaged is found while it is read, see [`is_damage`].
 pub fn open(path: &Path) -> io::Result<Opened> {
-    let (path, file) = match File::open(path) {
+    open_with(path, regular::open)
+}
+
+/// Opens what a person has named, whatever it is: behind a link, or a pipe.
+///
+/// # Errors
+/// As those of [`open`].
+pub fn open_named(path: &Path) -> io::Result<Opened> {
+    open_with(path, |path| File::open(path))
+}
+
+fn open_with(path: &Path, open: impl Fn(&Path) -> io::Result<File>) -> io::Result<Opened> {
+    let (path, file) = match open(path) {
         Ok(file) => (path.to_owned(), file),
         Err(error) if error.kind() == ErrorKind::NotFound && !is_compressed(path) => {
             let compressed = compressed_path(path);
-            let file = File::open(&compressed).map_err(|_| error)?;
+            let file = open(&compressed).map_err(|_| error)?;
             (compressed, file)
         }
         Err(error) => return Err(error),

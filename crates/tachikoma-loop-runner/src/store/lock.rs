@@ -1,7 +1,7 @@
 //! The lock of a working directory: one runner at a time, told by the lock itself and never by a pid.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read as _, Seek as _, Write as _};
+use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tachikoma_core::{LoopId, Timestamp};
 
 use super::quarantine::{quarantine, remake_dirs};
-use super::{RALPH_DIR, StoreError, make_dir, private};
+use super::{RALPH_DIR, StoreError, is_missing, make_dir, private, regular};
 
 /// A new run waits this long: the guard of a runner that was just killed holds the lock until it has cleaned up.
 const WAIT: Duration = Duration::from_secs(5);
@@ -23,6 +23,9 @@ const RETRY: Duration = Duration::from_millis(20);
 /// How often a lock file that someone put in the place of ours is tried: whoever only asks holds it for a moment, another
 /// runner keeps it.
 const RETAKE_TRIES: u32 = 25;
+
+/// A signature is a few hundred bytes, most of them a path; what someone else put there must not take all memory.
+const BYTES_MAX: u64 = 64 << 10;
 
 /// Who holds the lock, as its file says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,7 +95,12 @@ impl WorkLock {
     }
 
     fn try_acquire(path: &Path) -> Result<Option<Self>, StoreError> {
-        let mut file = private()
+        if std::fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
+            // It could not be locked for others to see, and reading it might never end.
+            let source = std::io::Error::other("it is no regular file");
+            return Err(StoreError::io("lock", path)(source));
+        }
+        let file = private()
             .read(true)
             .write(true)
             .create(true)
@@ -110,7 +118,7 @@ impl WorkLock {
             return Ok(None);
         }
         let mut text = String::new();
-        let _ = file.read_to_string(&mut text);
+        let _ = (&file).take(BYTES_MAX).read_to_string(&mut text);
         let crashed = serde_json::from_str(&text).ok();
         Ok(Some(Self {
             file,
@@ -140,6 +148,17 @@ impl WorkLock {
         self.file.write_all(&self.signature)
     }
 
+    /// Returns whether the lock is the one that others find. Only looks; what may not be looked at is not known to be lost.
+    #[must_use]
+    pub fn is_in_place(&self, working_dir: &Path) -> bool {
+        let there = std::fs::symlink_metadata(working_dir.join(RALPH_DIR).join("lock"));
+        match (there, self.file.metadata()) {
+            (Ok(there), Ok(ours)) => is_same(&there, &ours),
+            (Err(error), _) => !is_missing(&error),
+            (Ok(_), Err(_)) => true,
+        }
+    }
+
     /// Makes sure that the lock is the one that others find. A file that was deleted, replaced or emptied is made anew,
     /// locked and signed. Returns what was wrong and what was done, if something was.
     ///
@@ -161,11 +180,7 @@ impl WorkLock {
                 return Ok(Some("its file was changed; it was signed again".to_owned()));
             }
             Ok(_) => "another file was in its place",
-            Err(error)
-                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
-            {
-                "its file was gone"
-            }
+            Err(error) if is_missing(&error) => "its file was gone",
             // What may not be looked at is not known to be lost.
             Err(_) => return Ok(None),
         };
@@ -228,7 +243,8 @@ const IGNORED: &str = "\
 ";
 
 /// Returns whether the ignore file of a `.ralph` has nothing in it but what we wrote.
-pub(super) fn is_our_ignore(text: &str) -> bool {
+pub(super) fn is_our_ignore(text: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(text);
     let ours = |line: &str| IGNORED.lines().any(|known| known == line);
     !text.is_empty() && text.lines().all(ours)
 }
@@ -251,15 +267,15 @@ fn is_same(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
 /// Reads who holds, or last held, the lock of a working directory.
 #[must_use]
 pub fn holder(working_dir: &Path) -> Option<Holder> {
-    let text = std::fs::read_to_string(working_dir.join(RALPH_DIR).join("lock")).ok()?;
-    serde_json::from_str(&text).ok()
+    let bytes = regular::read(&working_dir.join(RALPH_DIR).join("lock"), BYTES_MAX).ok()?;
+    serde_json::from_slice(&bytes).ok()
 }
 
 /// Returns whether somebody holds the lock of a working directory. Only looks.
 #[must_use]
 pub fn is_held(working_dir: &Path) -> bool {
     let path = working_dir.join(RALPH_DIR).join("lock");
-    File::open(path).is_ok_and(|file| {
+    regular::open(&path).is_ok_and(|file| {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)
             == Err(rustix::io::Errno::WOULDBLOCK)
     })

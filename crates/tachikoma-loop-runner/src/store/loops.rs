@@ -90,6 +90,14 @@ pub fn working_dir_of(path: &Path) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
+/// Finds the working directory for a path in which something of ours may be left to delete: the nearest one upward with a lock
+/// file, which a loop that is not kept leaves too.
+#[must_use]
+pub fn purgeable_dir_of(path: &Path) -> Option<PathBuf> {
+    let has_lock = |dir: &&Path| dir.join(RALPH_DIR).join("lock").is_file();
+    path.ancestors().find(has_lock).map(Path::to_owned)
+}
+
 /// What may not be looked at is there all the same, and the one who reads it says so.
 fn is_ours(loops: &Path) -> bool {
     match std::fs::metadata(loops) {

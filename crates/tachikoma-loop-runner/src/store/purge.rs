@@ -10,9 +10,15 @@ use tachikoma_core::LoopId;
 
 use super::compressed::open_dir;
 use super::lock::{self, is_our_ignore};
-use super::{RALPH_DIR, StoreError, checkpoints, is_missing, loops, retention, whole};
+use super::{
+    RALPH_DIR, StoreError, checkpoints, is_missing, loops, quarantine, regular, retention,
+    snapshot, whole,
+};
 use crate::offline::Premises;
 use crate::session::transcripts;
+
+/// Ours has some lines.
+const IGNORE_BYTES_MAX: u64 = 64 << 10;
 
 /// What came of a purge.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -63,17 +69,19 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
         }
     }
     purged
-        .quarantine(&ralph)
+        .quarantine(&quarantine::dir(&premises.working_dir))
         .map_err(StoreError::io("delete", &ralph))?;
     whole::remove_remains(&premises.snapshot);
     for path in older_versions(&premises.snapshot)
         .iter()
         .chain([&premises.snapshot])
     {
-        purged.file(path).map_err(StoreError::io("delete", path))?;
+        purged
+            .snapshot(path)
+            .map_err(StoreError::io("delete", path))?;
     }
     let ignore = ralph.join(".gitignore");
-    if std::fs::read_to_string(&ignore).is_ok_and(|text| is_our_ignore(&text)) {
+    if regular::read(&ignore, IGNORE_BYTES_MAX).is_ok_and(|text| is_our_ignore(&text)) {
         purged
             .file(&ignore)
             .map_err(StoreError::io("delete", &ignore))?;
@@ -130,6 +138,17 @@ impl Purged {
         Ok(())
     }
 
+    /// A snapshot that its checksum vouches for is ours; other tools have files of that name too.
+    fn snapshot(&mut self, path: &Path) -> io::Result<()> {
+        if snapshot::is_ours(path) {
+            return self.file(path);
+        }
+        if std::fs::symlink_metadata(path).is_ok() {
+            self.left.push(path.to_owned());
+        }
+        Ok(())
+    }
+
     /// A dead runner's socket misleads nobody: one that cannot be deleted stays.
     fn socket(&mut self, path: &Path) {
         let there = std::fs::symlink_metadata(path);
@@ -140,14 +159,26 @@ impl Purged {
         }
     }
 
-    /// All that is in quarantine was put there by us.
-    fn quarantine(&mut self, ralph: &Path) -> io::Result<()> {
-        let dir = ralph.join("quarantine");
-        let is_dir = std::fs::symlink_metadata(&dir).is_ok_and(|there| there.is_dir());
-        if is_dir {
-            self.files += std::fs::read_dir(&dir)?.count() as u64;
-            std::fs::remove_dir_all(&dir)?;
+    /// All that has a number at the end of its name was put there by us.
+    fn quarantine(&mut self, dir: &Path) -> io::Result<()> {
+        if !std::fs::symlink_metadata(dir).is_ok_and(|there| there.is_dir()) {
+            return Ok(());
         }
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name.to_str().and_then(quarantine::number_of).is_none() {
+                self.left.push(entry.path());
+                continue;
+            }
+            if entry.file_type()?.is_dir() {
+                std::fs::remove_dir_all(entry.path())?;
+            } else {
+                std::fs::remove_file(entry.path())?;
+            }
+            self.files += 1;
+        }
+        remove_dir(dir);
         Ok(())
     }
 }
@@ -157,7 +188,7 @@ fn remove_dir(dir: &Path) {
     let _ = std::fs::remove_dir(dir);
 }
 
-/// Snapshots of earlier versions, kept beside today's: `state.json.v1`.
+/// Snapshots of earlier versions, kept beside today's: `state.json.v1`, `state.json.v1.1`.
 fn older_versions(snapshot: &Path) -> Vec<PathBuf> {
     let (Some(dir), Some(name)) = (snapshot.parent(), snapshot.file_name()) else {
         return Vec::new();
@@ -165,7 +196,7 @@ fn older_versions(snapshot: &Path) -> Vec<PathBuf> {
     let prefix = format!("{}.v", name.to_string_lossy());
     let is_older = |name: &str| {
         name.strip_prefix(&prefix)
-            .is_some_and(|version| version.parse::<u32>().is_ok())
+            .is_some_and(|rest| rest.split('.').all(|number| number.parse::<u32>().is_ok()))
     };
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries

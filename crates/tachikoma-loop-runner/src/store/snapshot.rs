@@ -10,13 +10,16 @@ use tachikoma_core::{LoopId, LoopState, PastSession, PromptSource, Seq, State, T
 use super::migrate::{self, Chain};
 pub use super::whole::Durability;
 use super::whole::{FileMark, write_whole};
-use super::{StoreError, is_missing};
+use super::{StoreError, compressed, is_missing, regular};
 
 /// The version that this program writes, and the newest it reads.
 pub const VERSION: u32 = migrate::SNAPSHOT.latest();
 
 /// How the file begins: whatever a newer version may have changed behind it, the version can be read first.
 const BEGINNING: &str = "{\n  \"version\": ";
+
+/// No snapshot of ours comes near it (all that is in one has bounds), and what someone else put there must not take all memory.
+const BYTES_MAX: u64 = 64 << 20;
 
 /// What stands for the checksum while it is computed.
 const NO_CHECKSUM: &str = "00000000";
@@ -237,9 +240,15 @@ pub fn read(path: &Path) -> Result<Option<Snapshot>, StoreError> {
 
 /// Reads a snapshot of any version up to the newest; its version stays what it was.
 pub(super) fn read_as(formats: Chain, path: &Path) -> Result<Option<Snapshot>, StoreError> {
-    let text = match std::fs::read(path) {
+    let text = match regular::read(path, BYTES_MAX) {
         Ok(text) => text,
         Err(error) if is_missing(&error) => return Ok(None),
+        Err(error) if compressed::is_damage(&error) => {
+            return Err(StoreError::DamagedSnapshot {
+                path: path.to_owned(),
+                what: error.to_string(),
+            });
+        }
         Err(error) => return Err(StoreError::io("read", path)(error)),
     };
     decode(formats, &text)
@@ -257,26 +266,57 @@ pub(super) fn read_as(formats: Chain, path: &Path) -> Result<Option<Snapshot>, S
         })
 }
 
+/// Reads the file as it is.
+pub(super) fn bytes(path: &Path) -> Result<Vec<u8>, StoreError> {
+    regular::read(path, BYTES_MAX).map_err(StoreError::io("read", path))
+}
+
+/// Returns whether the file at `path` is a snapshot of ours, of whatever version: its checksum vouches for it.
+pub(super) fn is_ours(path: &Path) -> bool {
+    let bytes = bytes(path).unwrap_or_default();
+    let text = std::str::from_utf8(&bytes);
+    text.is_ok_and(|text| version_of(text).is_ok() && check(text).is_ok())
+}
+
 enum Problem {
     Newer(u32),
     Damaged(String),
 }
 
 fn decode(formats: Chain, bytes: &[u8]) -> Result<Snapshot, Problem> {
-    let damaged = |what: &str| Problem::Damaged(what.to_owned());
     let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is not UTF-8"))?;
+    let version = version_of(text)?;
+    if version > formats.latest() {
+        return Err(Problem::Newer(version));
+    }
+    check(text)?;
+    let shapeless = |error: serde_json::Error| Problem::Damaged(error.to_string());
+    if version == formats.latest() {
+        return serde_json::from_str(text).map_err(shapeless);
+    }
+    let value = serde_json::from_str(text).map_err(shapeless)?;
+    let value = formats.upgrade(version, value).map_err(Problem::Damaged)?;
+    serde_json::from_value(value).map_err(shapeless)
+}
+
+fn damaged(what: &str) -> Problem {
+    Problem::Damaged(what.to_owned())
+}
+
+fn version_of(text: &str) -> Result<u32, Problem> {
     let rest = text
         .strip_prefix(BEGINNING)
         .ok_or_else(|| damaged("it does not begin with its version"))?;
     let digits = rest
         .find(|c: char| !c.is_ascii_digit())
         .map_or(rest, |end| &rest[..end]);
-    let version: u32 = digits
+    digits
         .parse()
-        .map_err(|_| damaged("its version is no number"))?;
-    if version > formats.latest() {
-        return Err(Problem::Newer(version));
-    }
+        .map_err(|_| damaged("its version is no number"))
+}
+
+/// Checks the text against its checksum.
+fn check(text: &str) -> Result<(), Problem> {
     let mark = "\"checksum\": \"";
     let at = text
         .find(mark)
@@ -293,13 +333,7 @@ fn decode(formats: Chain, bytes: &[u8]) -> Result<Snapshot, Problem> {
     if found != format!("{:08x}", crc32c::crc32c(blank.as_bytes())) {
         return Err(damaged("its checksum does not match"));
     }
-    let shapeless = |error: serde_json::Error| Problem::Damaged(error.to_string());
-    if version == formats.latest() {
-        return serde_json::from_str(text).map_err(shapeless);
-    }
-    let value = serde_json::from_str(text).map_err(shapeless)?;
-    let value = formats.upgrade(version, value).map_err(Problem::Damaged)?;
-    serde_json::from_value(value).map_err(shapeless)
+    Ok(())
 }
 
 fn whole(percent: f64) -> u8 {

@@ -10,7 +10,7 @@ use tachikoma_core::LoopId;
 
 use super::archive::{ARCHIVED, is_archived};
 use super::snapshot::{self, Snapshot};
-use super::{RALPH_DIR, StoreError, checkpoints, compressed, journal, loops, retention};
+use super::{StoreError, checkpoints, compressed, journal, loops, quarantine, retention};
 use crate::error::chain;
 use crate::offline::Premises;
 use crate::session::transcripts;
@@ -265,12 +265,12 @@ fn read_through(path: &Path) -> io::Result<()> {
 }
 
 fn quarantined(premises: &Premises, each: &mut impl FnMut(Checked)) {
-    let dir = premises.working_dir.join(RALPH_DIR).join("quarantine");
+    let dir = quarantine::dir(&premises.working_dir);
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
     paths.sort();
     for path in paths {
-        let bytes = std::fs::symlink_metadata(&path).map_or(0, |there| there.len());
+        let bytes = quarantine::size(&path);
         let what = format!("{bytes} bytes, kept because nobody can vouch for them");
         each(Checked::new(Verdict::Note, Kind::Quarantine, &path, what));
     }

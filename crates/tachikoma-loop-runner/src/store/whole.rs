@@ -1,10 +1,10 @@
 //! Files that are seen whole or not at all: written under a name that nobody else has, and renamed.
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::{StoreError, make_dir, private, sync_dir};
+use super::{StoreError, make_dir, private, regular, sync_dir};
 
 /// What a file under way is called.
 const TEMP_PREFIX: &str = ".state-";
@@ -53,10 +53,69 @@ fn write_to(path: &Path, bytes: &[u8], durability: Durability) -> Result<FileMar
     file.write_all(bytes)
         .map_err(StoreError::io("write", path))?;
     if durability == Durability::Synced {
-        file.sync_all().map_err(StoreError::io("sync", path))?;
+        file.sync_all().map_err(StoreError::sync(path))?;
     }
     let there = file.metadata().map_err(StoreError::io("look at", path))?;
     Ok(FileMark::from(&there))
+}
+
+/// How many copies of one file are kept under one name; more are no accident.
+const COPIES_MAX: u32 = 100;
+
+/// Keeps a copy of a file beside it, with `suffix` behind its name. What is there already stays: then it has that content, or
+/// the copy gets a number besides.
+pub(super) fn keep_beside(path: &Path, suffix: &str) -> Result<(), StoreError> {
+    for number in 0..COPIES_MAX {
+        let mut kept = path.as_os_str().to_owned();
+        kept.push(suffix);
+        if number > 0 {
+            kept.push(format!(".{number}"));
+        }
+        let kept = PathBuf::from(kept);
+        match copy_new(path, &kept) {
+            Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::AlreadyExists => {
+                if is_equal(path, &kept) {
+                    return Ok(());
+                }
+            }
+            copied => {
+                copied?;
+                return sync_dir(path.parent().unwrap_or(Path::new(".")));
+            }
+        }
+    }
+    let source = std::io::Error::other("too many copies of it lie there");
+    Err(StoreError::io("keep", path)(source))
+}
+
+fn is_equal(one: &Path, other: &Path) -> bool {
+    let content = |path| {
+        let file = regular::open(path).ok()?;
+        let bytes = std::io::Read::bytes(std::io::BufReader::new(file));
+        Some(bytes.map(Result::ok))
+    };
+    match (content(one), content(other)) {
+        (Some(one), Some(other)) => one.eq(other),
+        (None, _) | (_, None) => false,
+    }
+}
+
+/// Copies a file to where nothing is yet. The copy is on disk afterwards; its directory entry may not be.
+pub(super) fn copy_new(from: &Path, to: &Path) -> Result<(), StoreError> {
+    let mut source = regular::open(from).map_err(StoreError::io("read", from))?;
+    let mut target = private()
+        .write(true)
+        .create_new(true)
+        .open(to)
+        .map_err(StoreError::io("create", to))?;
+    let copied = std::io::copy(&mut source, &mut target)
+        .map_err(StoreError::io("copy", from))
+        .and_then(|_| target.sync_all().map_err(StoreError::sync(to)));
+    if copied.is_err() {
+        // Half a copy is no use to anyone.
+        let _ = std::fs::remove_file(to);
+    }
+    copied
 }
 
 /// By what a file is known again without being read: device, number, size, time of the last change.
@@ -93,5 +152,27 @@ pub(crate) fn remove_remains(path: &Path) {
             // It takes a little room, and harms nobody.
             let _ = std::fs::remove_file(entry.path());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_beside_a_file_replaces_nothing_and_follows_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let read = |name: &str| std::fs::read_to_string(at(name)).unwrap();
+        std::fs::write(at("file"), "old").unwrap();
+        std::fs::write(at("precious"), "precious").unwrap();
+        std::os::unix::fs::symlink(at("precious"), at("file.v1")).unwrap();
+        std::fs::write(at("file.v1.1"), "kept before").unwrap();
+        keep_beside(&at("file"), ".v1").unwrap();
+        assert_eq!(read("precious"), "precious");
+        assert_eq!(read("file.v1.1"), "kept before");
+        assert_eq!(read("file.v1.2"), "old");
+        keep_beside(&at("file"), ".v1").unwrap();
+        assert!(!at("file.v1.3").exists(), "it is there already");
     }
 }

@@ -3,6 +3,7 @@
 
 mod formats;
 mod heal;
+mod heal_long;
 mod heal_room;
 mod loop_child;
 mod loop_command;

@@ -48,7 +48,8 @@ pub fn set(place: &Place, key: String, value: &str) -> Result<ExitCode, Failure>
 
 /// Archives the current loop, or deletes everything.
 pub fn clear(place: &Place, purge: bool, yes: bool) -> Result<ExitCode, Failure> {
-    let Some(working_dir) = place.working_dir() else {
+    let purgeable = || place.purgeable_dir().filter(|_| purge);
+    let Some(working_dir) = place.working_dir().or_else(purgeable) else {
         return Err(place.no_loop());
     };
     let premises = place.premises(&working_dir)?;

@@ -8,9 +8,11 @@ use std::path::Path;
 
 use tachikoma_core::{Record, State, Timestamp};
 
-use super::{Journal, StoreError, decode, segment_name, segments, way_to, working_dir_of};
-use crate::store::private;
+use super::{
+    ABOVE_JOURNAL, Journal, StoreError, decode, segment_name, segments, way_to, working_dir_of,
+};
 use crate::store::quarantine::{quarantine, remake_dirs};
+use crate::store::{make_dir, private};
 
 /// What is wrong with the file of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +100,51 @@ impl Journal {
             how += &format!("; the segments before number {oldest} are lost");
         }
         Ok(Healed { how, opened })
+    }
+
+    /// Puts the file back if nothing at all is left of the loop's directory, and touches nothing else. Returns what was
+    /// wrong and what was done, if something was.
+    ///
+    /// # Errors
+    /// It cannot be done.
+    pub fn rescue(&mut self) -> Result<Option<String>, StoreError> {
+        let is_gone = std::fs::symlink_metadata(&self.dir).is_err_and(|error| is_gone(&error));
+        let Some(bytes) = is_gone.then(|| self.whole_content()).flatten() else {
+            return Ok(None);
+        };
+        if let Some(loops) = self.dir.parent() {
+            make_dir(loops)?;
+        }
+        make_dir(&self.dir)?;
+        self.put_back(&bytes)?;
+        Ok(Some(
+            "its file was gone; it was restored from the open file, where another runner works"
+                .to_owned(),
+        ))
+    }
+
+    /// Makes the way free to the file of the next segment: what stands there moves to the quarantine. Returns what was wrong
+    /// and what was done, if something was.
+    ///
+    /// # Errors
+    /// It cannot be moved.
+    pub fn make_way_for_next(&self) -> Result<Option<String>, StoreError> {
+        let working_dir = self.working_dir();
+        remake_dirs(working_dir, &self.dir)?;
+        let next = self.segment + 1;
+        let moved = quarantine(working_dir, &self.dir.join(segment_name(next)))?;
+        Ok(moved.map(|moved| {
+            let shown = moved.strip_prefix(working_dir).unwrap_or(&moved);
+            format!(
+                "something was in the place of segment {next}; what was found is at {}",
+                shown.display()
+            )
+        }))
+    }
+
+    fn working_dir(&self) -> &Path {
+        let above = self.dir.ancestors().nth(ABOVE_JOURNAL - 1);
+        above.unwrap_or(&self.dir)
     }
 
     fn ends_as_written(&self, ours: &std::fs::Metadata) -> bool {

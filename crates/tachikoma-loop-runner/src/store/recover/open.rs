@@ -7,7 +7,7 @@ use tachikoma_core::{Input, Policy, Record, State, step};
 use super::{InTheWay, Recovered};
 use crate::store::journal::{Journal, segment};
 use crate::store::quarantine::{keep_copy, keep_tail, quarantine};
-use crate::store::{StoreError, archive, compressed, make_dir};
+use crate::store::{StoreError, archive, compressed, make_dir, whole};
 
 /// A journal that was taken up.
 #[derive(Debug)]
@@ -53,7 +53,8 @@ impl Recovered {
     /// Keeps what is in the way or given up.
     fn put_away(&self, working_dir: &Path) -> Result<(), StoreError> {
         if let Some((path, version)) = &self.older {
-            keep_older(path, *version)?;
+            // The next one is written in today's version.
+            whole::keep_beside(path, &format!(".v{version}"))?;
         }
         if let Some(first) = self.cut.first() {
             // Its beginning is good.
@@ -104,13 +105,4 @@ impl Recovered {
         }
         Ok(journal)
     }
-}
-
-/// Keeps a snapshot of an older version under a name of its own: the next one is written in today's.
-fn keep_older(path: &Path, version: u32) -> Result<(), StoreError> {
-    let mut kept = path.as_os_str().to_owned();
-    kept.push(format!(".v{version}"));
-    std::fs::copy(path, &kept)
-        .map(drop)
-        .map_err(StoreError::io("keep", Path::new(&kept)))
 }

@@ -1,0 +1,183 @@
+//! What a person or an agent may do to `.ralph` beyond deleting a file: pipes and links in the place of files, all of it
+//! deleted in the middle, a second runner that gets in.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt as _, symlink};
+use std::process::Command;
+
+use rustix::process::Signal;
+use tachikoma_testkit::{Scratch, await_until};
+
+use crate::support::{
+    BUSY, SOON, await_events, kill, loops, run, start_busy, status, tachikoma, unprivileged,
+    with_history,
+};
+
+fn make_pipe(scratch: &Scratch, path: &str) {
+    let made = Command::new("mkfifo")
+        .arg(scratch.path().join(path))
+        .status();
+    assert!(made.expect("mkfifo starts").success());
+}
+
+/// Runs everything that reads a loop; none of it hangs, and the loop goes on.
+fn check_goes_on(scratch: &Scratch, why: &str) {
+    for words in [&["status"][..], &["state", "show"], &["events"]] {
+        let ran = tachikoma(scratch).run(words);
+        assert_eq!(ran.code(), Some(0), "{words:?}: {}", ran.snapshot());
+    }
+    let ran = tachikoma(scratch).run(["state", "verify"]);
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    assert!(ran.stdout.contains(why), "{}", ran.snapshot());
+    let ran = tachikoma(scratch).run(["run", "--max-iterations", "2", "--delay", "0s"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert!(ran.stdout.contains(why), "{}", ran.snapshot());
+    assert_eq!(status(scratch)["iteration"], 2);
+}
+
+#[test]
+fn a_pipe_in_the_place_of_the_snapshot() {
+    let scratch = with_history();
+    fs::remove_file(scratch.path().join(".ralph/state.json")).expect("it is ours");
+    make_pipe(&scratch, ".ralph/state.json");
+    check_goes_on(&scratch, "it is no regular file");
+    let kept = scratch.path().join(".ralph/quarantine/state.json.1");
+    let kept = fs::symlink_metadata(kept).expect("it is kept");
+    assert!(kept.file_type().is_fifo());
+}
+
+#[test]
+fn a_link_in_the_place_of_the_snapshot() {
+    let scratch = with_history();
+    let snapshot = scratch.path().join(".ralph/state.json");
+    let elsewhere = scratch.home().join("elsewhere.json");
+    fs::rename(&snapshot, &elsewhere).expect("it is ours");
+    let before = fs::read(&elsewhere).expect("it is ours");
+    symlink(&elsewhere, &snapshot).expect("it is ours");
+    check_goes_on(&scratch, "it is a symbolic link");
+    assert_eq!(fs::read(&elsewhere).expect("it is ours"), before);
+    assert!(!snapshot.is_symlink());
+}
+
+#[test]
+fn a_pipe_in_the_place_of_the_lock() {
+    let scratch = with_history();
+    fs::remove_file(scratch.path().join(".ralph/lock")).expect("it is ours");
+    make_pipe(&scratch, ".ralph/lock");
+    let ran = tachikoma(&scratch).run(["status"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let ran = tachikoma(&scratch).run(["run"]);
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    assert!(
+        ran.stderr.contains(".ralph/lock: it is no regular file"),
+        "{}",
+        ran.snapshot()
+    );
+}
+
+#[test]
+fn a_pipe_in_the_place_of_the_journal() {
+    let scratch = with_history();
+    let journal = crate::support::journal(&scratch);
+    let kept = fs::read(&journal).expect("it is ours");
+    fs::remove_file(&journal).expect("it is ours");
+    let made = Command::new("mkfifo").arg(&journal).status();
+    assert!(made.expect("mkfifo starts").success());
+    // Whatever it says, it says it, and the pipe is still there.
+    for words in [&["status"][..], &["state", "verify"], &["run"]] {
+        let ran = tachikoma(&scratch).run(words);
+        assert_ne!(ran.code(), None, "{words:?}: {}", ran.snapshot());
+    }
+    fs::remove_file(&journal).expect("it is still there");
+    fs::write(&journal, kept).expect("it is ours");
+}
+
+/// What an agent deletes in a long iteration is back long before its end: its runner may be killed in between.
+#[test]
+fn a_kill_after_everything_was_deleted_in_a_long_iteration_costs_nothing() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[state]\nauto_save_interval = \"100ms\"\n",
+    );
+    let script = format!(
+        "[ $TACHIKOMA_ATTEMPT = 2 ] && exit 0
+         until grep -q agent_launched .ralph/loops/*/*; do sleep 0.01; done
+         cat .ralph/loops/*/* >before; rm -rf .ralph; {BUSY}"
+    );
+    let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "1"], &script));
+    await_events(&scratch, "repaired", 2);
+    kill(&scratch, live);
+    let before = scratch.read("before");
+    let loop_id = status(&scratch)["loop_id"].clone();
+    assert!(before.contains(loop_id.as_str().expect("a loop")));
+    let ran = tachikoma(&scratch).run(["run"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert!(
+        ran.stderr.contains("interrupted at iteration 1, attempt 1"),
+        "{}",
+        ran.snapshot()
+    );
+    assert_eq!(status(&scratch)["loop_id"], loop_id);
+}
+
+/// The first runner is held while someone deletes everything and starts a second one.
+#[test]
+fn two_runners_after_everything_was_deleted() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[state]\nauto_save_interval = \"100ms\"\n",
+    );
+    let mut first = start_busy(&scratch, &[]);
+    let kept = status(&scratch)["loop_id"].clone();
+    first.signal(Signal::STOP);
+    fs::remove_dir_all(scratch.path().join(".ralph")).expect("it is ours");
+    let second = start_busy(&scratch, &[]);
+    first.signal(Signal::CONT);
+    let ran = first.wait(SOON);
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    assert!(
+        ran.stderr
+            .contains("the lock of the working directory was lost")
+            && ran.stderr.contains("`tachikoma state clear`"),
+        "{}",
+        ran.snapshot()
+    );
+    let now = status(&scratch);
+    assert_eq!(now["state"], "running", "the second one is not disturbed");
+    let other = now["loop_id"].as_str().expect("a loop").to_owned();
+    assert_ne!(now["loop_id"], kept);
+    await_until("its snapshot", SOON, || {
+        fs::read_to_string(scratch.path().join(".ralph/state.json"))
+            .is_ok_and(|text| text.contains(&other))
+    });
+    assert!(!scratch.path().join(".ralph/quarantine").exists());
+    assert_eq!(loops(&scratch).len(), 2, "the first loop is kept");
+
+    // As the hint says.
+    for words in [&["stop", "--now"][..], &["state", "clear"]] {
+        let ran = tachikoma(&scratch).run(words);
+        assert_eq!(ran.code(), Some(0), "{words:?}: {}", ran.snapshot());
+        await_until("the second one to end", SOON, || {
+            !tachikoma_loop_runner::store::lock::is_held(&scratch.path())
+        });
+    }
+    assert_eq!(second.wait(SOON).code(), Some(5));
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1", "--quiet"], "true"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(status(&scratch)["loop_id"], kept);
+}
+
+/// Nothing is written over because it could not be moved.
+#[test]
+fn what_is_in_the_place_of_the_snapshot_and_cannot_be_moved_stays() {
+    let scratch = Scratch::new();
+    let script = "[ $TACHIKOMA_ITERATION != 2 ] && exit 0
+        echo mine >.ralph/state.json; mkdir .ralph/quarantine; chmod 500 .ralph/quarantine";
+    let ran = unprivileged(&scratch).run(run(&["--max-iterations", "3"], script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(scratch.read(".ralph/state.json"), "mine\n");
+    let warned = "the snapshot is not up to date: move away";
+    assert!(ran.stdout.contains(warned), "{}", ran.snapshot());
+}

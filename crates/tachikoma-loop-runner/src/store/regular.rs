@@ -1,0 +1,79 @@
+//! Reading files of ours at places where anyone may have put something else: links are not followed, nothing is waited for,
+//! and no more is read than such a file may hold.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+/// Opens a regular file for reading.
+///
+/// # Errors
+/// It cannot be opened. What is no regular file is [`ErrorKind::InvalidData`].
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    // Opening some things does something, or is refused without a reason that helps: a look goes first.
+    check(&std::fs::symlink_metadata(path)?)?;
+    // Should it have become a pipe in between, nobody waits for its other end.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file: File = rustix::fs::open(path, flags, Mode::empty())?.into();
+    check(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// Reads a regular file of at most `max` bytes.
+///
+/// # Errors
+/// It cannot be read. What is no regular file, or is larger, is [`ErrorKind::InvalidData`].
+pub(super) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = open(path)?.take(max + 1).read_to_end(&mut bytes)?;
+    if read as u64 > max {
+        return Err(odd(&format!("it has more than {max} bytes")));
+    }
+    Ok(bytes)
+}
+
+fn check(there: &std::fs::Metadata) -> io::Result<()> {
+    if there.is_symlink() {
+        return Err(odd("it is a symbolic link, and those are not followed"));
+    }
+    if !there.is_file() {
+        return Err(odd("it is no regular file"));
+    }
+    Ok(())
+}
+
+fn odd(what: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn only_a_regular_file_of_bounded_size_is_read_and_nothing_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("file"), "1234").unwrap();
+        assert_eq!(read(&at("file"), 4).unwrap(), b"1234");
+        let kind = |name: &str, max| read(&at(name), max).unwrap_err().kind();
+        assert_eq!(kind("file", 3), ErrorKind::InvalidData);
+        assert_eq!(kind("none", 4), ErrorKind::NotFound);
+        symlink(at("file"), at("link")).unwrap();
+        symlink(at("none"), at("dangling")).unwrap();
+        std::fs::create_dir(at("directory")).unwrap();
+        let made = std::process::Command::new("mkfifo")
+            .arg(at("pipe"))
+            .status();
+        assert!(made.unwrap().success());
+        let _listener = UnixListener::bind(at("socket")).unwrap();
+        for name in ["link", "dangling", "directory", "pipe", "socket"] {
+            assert_eq!(kind(name, 4), ErrorKind::InvalidData, "{name}");
+        }
+    }
+}

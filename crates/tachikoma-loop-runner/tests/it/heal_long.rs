@@ -1,0 +1,160 @@
+//! What is destroyed while an agent works for long is whole again before the agent ends; and another runner that got in
+//! meanwhile is not disturbed.
+
+use std::fs;
+
+use rustix::fs::{FlockOperation, flock};
+use serde_json::json;
+use tachikoma_core::{LoopEvent, Outcome, Repair, Seq, Urgency};
+use tachikoma_loop_runner::RunError;
+use tachikoma_loop_runner::store::{journal, loops};
+
+use crate::loop_support::{Place, UNTIL_GO, Watch, lasting, open};
+use crate::support::{PATIENCE, run};
+
+/// More of them than a segment of the journal holds, and each as large as a value may be.
+const VALUES: usize = 1100;
+const VALUE_BYTES: usize = 16_000;
+
+/// The agent waits for it itself: it does not end before all is back.
+#[test]
+fn all_that_the_agent_deletes_is_back_while_the_agent_still_runs() {
+    let place = Place::new();
+    let script = "until grep -q agent_launched .ralph/loops/*/*; do sleep 0.01; done
+        rm -rf .ralph
+        for f in lock state.json 'loops/*/journal-0001.jsonl'; do
+            until [ -e .ralph/$f ]; do sleep 0.01; done
+        done
+        until grep -q repaired .ralph/loops/*/*; do sleep 0.01; done";
+    let mut config = place.config(script);
+    config.settings.max_iterations = 1;
+    config.settings.state.auto_save_interval = lasting("100ms");
+    run(async {
+        let mut runner = open(config).await;
+        let ran = tokio::time::timeout(PATIENCE, runner.run()).await;
+        assert_eq!(
+            ran.expect("the agent ends").unwrap(),
+            Outcome::LimitReached { iterations: 1 }
+        );
+        runner.close().await;
+    });
+    let history = place.history();
+    assert_eq!(history[0].seq, Seq(1), "no record is lost");
+    let repaired = history.iter().filter_map(|record| match &record.event {
+        LoopEvent::Repaired { what, .. } => Some(*what),
+        _ => None,
+    });
+    let repaired: Vec<_> = repaired.collect();
+    assert!(repaired.starts_with(&[Repair::Lock, Repair::Journal]));
+}
+
+/// Someone deletes everything, and a second runner begins a loop of its own before the first one looks.
+#[test]
+fn a_runner_that_lost_its_lock_leaves_the_others_snapshot_alone_and_its_own_journal_behind() {
+    let place = Place::new();
+    let mut config = place.config(UNTIL_GO);
+    // No clock: a save is what would write.
+    config.settings.state.auto_save_interval = lasting("0s");
+    let ralph = place.working_dir().join(".ralph");
+    run(async {
+        let mut runner = open(config).await;
+        let loop_id = runner.state().loop_id;
+        let mut watch = Watch::on(&runner);
+        let handle = runner.handle();
+        let operator = async {
+            watch.launched(1).await;
+            fs::remove_dir_all(&ralph).unwrap();
+            fs::create_dir(&ralph).unwrap();
+            let theirs = fs::File::create_new(ralph.join("lock")).unwrap();
+            flock(&theirs, FlockOperation::NonBlockingLockExclusive).unwrap();
+            fs::write(ralph.join("state.json"), "theirs").unwrap();
+            // A change that is worth a snapshot.
+            handle.set("a".to_owned(), json!(1)).await.unwrap();
+            theirs
+        };
+        let both = async { tokio::join!(runner.run(), operator) };
+        let ended = tokio::time::timeout(PATIENCE, both).await;
+        let (result, _theirs) = ended.expect("it finds out by itself");
+        let error = result.unwrap_err();
+        assert!(matches!(error, RunError::Lock(_)), "{error}");
+        let there = fs::read_to_string(ralph.join("state.json"));
+        assert_eq!(there.unwrap(), "theirs", "not written, not moved");
+        let mut kept = Vec::new();
+        let dir = loops::dir(&place.working_dir(), loop_id);
+        journal::read_records(&dir, Seq(0), |record| kept.push(record)).unwrap();
+        assert_eq!(kept[0].seq, Seq(1), "no record is lost");
+        assert_eq!(kept.last().unwrap().seq, runner.state().seq);
+        runner.close().await;
+    });
+}
+
+/// What the agent has put there before the first save is nobody's to write over either.
+#[test]
+fn a_file_in_the_place_of_the_first_snapshot_is_kept() {
+    let place = Place::new();
+    let config = {
+        let mut config = place.config("true");
+        config.settings.max_iterations = 1;
+        config
+    };
+    run(async {
+        let mut runner = open(config).await;
+        fs::write(place.working_dir().join(".ralph/state.json"), "mine").unwrap();
+        runner.run().await.unwrap();
+        runner.close().await;
+    });
+    let kept = place.working_dir().join(".ralph/quarantine/state.json.1");
+    assert_eq!(fs::read_to_string(kept).unwrap(), "mine");
+}
+
+/// Fills a segment of the journal after someone has laid hands on what the next one needs.
+fn full_after(destroy: &str) -> Place {
+    let place = Place::new();
+    let script =
+        format!("[ -e done ] || {{ touch done\n{destroy}\ntouch destroyed; }}; {UNTIL_GO}");
+    let mut config = place.config(&script);
+    // Nothing else looks.
+    config.settings.state.auto_save_interval = lasting("0s");
+    run(async {
+        let mut runner = open(config).await;
+        let mut watch = Watch::on(&runner);
+        let handle = runner.handle();
+        let operator = async {
+            watch.launched(1).await;
+            let destroyed = place.working_dir().join("destroyed");
+            while !destroyed.exists() {
+                tokio::task::yield_now().await;
+            }
+            let value = json!("x".repeat(VALUE_BYTES));
+            for _ in 0..VALUES {
+                handle.set("a".to_owned(), value.clone()).await.unwrap();
+            }
+            handle.shut_down(15, Urgency::Kill);
+        };
+        let (ended, ()) = tokio::join!(runner.run(), operator);
+        assert_eq!(ended.unwrap(), Outcome::Signal { signal: 15 });
+        runner.close().await;
+    });
+    let history = place.history();
+    assert_eq!(history[0].seq, Seq(1), "no record is lost");
+    let last_opened = history.iter().rev().find_map(|record| match record.event {
+        LoopEvent::SegmentOpened { segment, .. } => Some(segment),
+        _ => None,
+    });
+    assert_eq!(last_opened, Some(2));
+    place
+}
+
+#[test]
+fn a_full_segment_is_closed_although_the_directory_is_gone() {
+    full_after("rm -rf .ralph/loops");
+}
+
+#[test]
+fn a_full_segment_is_closed_although_something_is_in_the_place_of_the_next() {
+    let place = full_after("for d in .ralph/loops/*; do echo mine >$d/journal-0002.jsonl; done");
+    let kept = place
+        .working_dir()
+        .join(".ralph/quarantine/journal-0002.jsonl.1");
+    assert_eq!(fs::read_to_string(kept).unwrap(), "mine\n");
+}
