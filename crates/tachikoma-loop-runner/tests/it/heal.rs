@@ -158,14 +158,15 @@ fn the_snapshot_is_deleted_or_written_over() {
     }
 }
 
-/// The agent waits for it itself: it does not end before the snapshot is back.
+/// The agent waits for it itself: it does not end before the snapshot is back. It waits until all is saved before it destroys
+/// something: a save that is under way would replace it without a word.
 #[test]
 fn a_snapshot_that_the_agent_destroys_is_back_while_the_agent_still_runs() {
     let place = Place::new();
     let script = "s=.ralph/state.json
-        until [ -e $s ]; do sleep 0.01; done
+        until grep -q '\"seq\": 5,' $s; do sleep 0.01; done
         rm $s
-        until [ -e $s ]; do sleep 0.01; done
+        until grep -q '\"seq\": 6,' $s; do sleep 0.01; done
         echo mine >$s
         until grep -q loop_id $s; do sleep 0.01; done";
     let mut config = place.config(script);
