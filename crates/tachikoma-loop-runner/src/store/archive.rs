@@ -57,7 +57,7 @@ pub(super) fn set_aside(
     loop_id: LoopId,
 ) -> Result<(), StoreError> {
     let dir = loops::dir(working_dir, loop_id);
-    let bytes = std::fs::read(snapshot).map_err(StoreError::io("read", snapshot))?;
+    let bytes = snapshot::bytes(snapshot)?;
     let archived = dir.join(ARCHIVED);
     if dir.is_dir() && !is_archived(&dir) {
         write_whole(&archived, &bytes, Durability::Synced)?;

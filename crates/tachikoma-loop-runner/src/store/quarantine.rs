@@ -64,8 +64,7 @@ pub(super) fn keep_tail(working_dir: &Path, path: &Path, len: u64) -> Result<(),
     source
         .seek(SeekFrom::Start(len))
         .map_err(StoreError::io("read", path))?;
-    let dir = working_dir.join(RALPH_DIR).join("quarantine");
-    make_dir(&dir)?;
+    let dir = make(working_dir)?;
     let place = free_name(path, &dir)?;
     let mut kept = private()
         .create_new(true)
