@@ -22,8 +22,8 @@ use std::time::Duration;
 use regex::Regex;
 use tachikoma_agents::Agent;
 use tachikoma_core::{
-    Answer, Input, Leftover, LoopEvent, Outcome, Policy, Record, Runner, State, Status, Ticket,
-    Timestamp, step,
+    Answer, Input, Leftover, LoopEvent, Outcome, Policy, Record, Runner, Seq, State, Status,
+    Ticket, Timestamp, step,
 };
 use tokio::sync::oneshot;
 
@@ -132,6 +132,13 @@ impl LoopRunner {
     #[must_use]
     pub fn state(&self) -> &State {
         &self.state
+    }
+
+    /// Returns the last record that was there before this runner. What follows it is published with the run.
+    #[must_use]
+    pub fn found_up_to(&self) -> Seq {
+        let first = self.warned.first();
+        first.map_or(self.state.seq, |first| Seq(first.seq.0.saturating_sub(1)))
     }
 
     /// Returns whether the loop knows more than its journal, because the journal could not be written. What was decided

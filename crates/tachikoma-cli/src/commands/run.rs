@@ -65,7 +65,7 @@ pub async fn run_here(
     // The journal of a new loop has a first record already.
     let seen = match runner.found() {
         Found::Nothing => Seq(0),
-        Found::Interrupted { .. } | Found::Ended { .. } => state.seq,
+        Found::Interrupted { .. } | Found::Ended { .. } => runner.found_up_to(),
     };
     let reporter = Reporter::start(style, handle.subscribe(), dir, seen);
     // Listened to before anything runs: no signal finds us unprepared.

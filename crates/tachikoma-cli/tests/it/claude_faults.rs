@@ -59,7 +59,7 @@ fn it_says_nothing_at_all() {
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
     ending the agent: interrupt
-    iteration 1 failed after [DURATION]: first_output_timeout ran out: the agent said nothing at all (last seen: nothing at all)
+    iteration 1 failed after [DURATION]: first_output_timeout ran out: the agent said nothing at all
     waits [DURATION] because of the failure
     iteration 2 (session 1)
       | one
