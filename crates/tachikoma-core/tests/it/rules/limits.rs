@@ -154,6 +154,6 @@ fn an_agent_that_closes_its_output_and_lives_on_is_ended() {
     0.0 stream ended: StreamEnded
     30.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
     40.0 wake: RungClimbed(terminate 5s) ! signal terminate
-    40.0 killed 15: IterationFailed(1: the agent closed its output and did not end (last seen: nothing at all); streak 1), WaitStarted(backoff 1s)
+    40.0 killed 15: IterationFailed(1: the agent closed its output and did not end; streak 1), WaitStarted(backoff 1s)
     ");
 }

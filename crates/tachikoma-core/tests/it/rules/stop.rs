@@ -130,7 +130,7 @@ fn a_stop_survives_a_launch_in_flight() {
     insta::assert_snapshot!(play.told(), @"
     0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s) ! ok: stops; iteration 1 is interrupted
     30.0 wake: EndingRequested(time-out within 0s), RungClimbed(kill 15s) ! signal kill
-    30.0 killed 9: IterationFailed(1: the launch was not answered in time (last seen: nothing at all); streak 1), Stopped(stopped by the operator) ! finish
+    30.0 killed 9: IterationFailed(1: the launch was not answered in time; streak 1), Stopped(stopped by the operator) ! finish
     ");
     let mut play = Play::new(Policy::default());
     play.start().hush().stop(Urgency::Kill).launched().killed(9);

@@ -20,7 +20,7 @@ fn a_launch_that_is_not_answered_is_killed() {
     play.start().hush().sleep().killed(9);
     insta::assert_snapshot!(play.told(), @"
     30.0 wake: EndingRequested(time-out within 0s), RungClimbed(kill 15s) ! signal kill
-    30.0 killed 9: IterationFailed(1: the launch was not answered in time (last seen: nothing at all); streak 1), WaitStarted(backoff 1s)
+    30.0 killed 9: IterationFailed(1: the launch was not answered in time; streak 1), WaitStarted(backoff 1s)
     ");
 }
 
@@ -30,7 +30,7 @@ fn a_stream_that_says_nothing_at_all_times_out_after_first_output_timeout() {
     play.hush().sleep().killed(2);
     insta::assert_snapshot!(play.told(), @"
     120.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
-    120.0 killed 2: IterationFailed(1: first_output_timeout ran out: the agent said nothing at all (last seen: nothing at all); streak 1), WaitStarted(backoff 1s)
+    120.0 killed 2: IterationFailed(1: first_output_timeout ran out: the agent said nothing at all; streak 1), WaitStarted(backoff 1s)
     ");
 }
 
@@ -103,7 +103,7 @@ fn a_command_agent_has_the_session_timeout_only() {
     insta::assert_snapshot!(play.told(), @"
     0.0 output: -
     3600.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
-    3600.0 killed 2: IterationFailed(1: session_timeout ran out (last seen: nothing at all); streak 1), WaitStarted(backoff 1s)
+    3600.0 killed 2: IterationFailed(1: session_timeout ran out; streak 1), WaitStarted(backoff 1s)
     ");
 }
 
