@@ -9,6 +9,7 @@ mod session;
 mod spent;
 mod stop;
 mod timeout;
+mod triggers;
 
 use tachikoma_core::Policy;
 use tachikoma_core::policy::AgentTraits;
