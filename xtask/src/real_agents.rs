@@ -62,6 +62,7 @@ const CHECKS: &[Row] = &[
     Row("runner-killed", runner::killed_mid_tool, USUAL),
     Row("one-conversation", turns::one_conversation, USUAL),
     Row("fresh-each", turns::fresh_each_iteration, USUAL),
+    Row("process-each", turns::process_each_iteration, USUAL),
     Row("safe-permission", turns::safe_permission, USUAL),
     Row("advice", full::advice, USUAL),
     Row("redline", full::redline, USUAL),

@@ -102,7 +102,7 @@ impl LoopConfig {
                 settings::Permission::Bypass => Permission::Bypass,
             },
             root: rustix::process::geteuid().is_root(),
-            lifetime: if session.fresh_each_iteration {
+            lifetime: if session.fresh_each_iteration || session.process_each_iteration {
                 Lifetime::Turn
             } else {
                 Lifetime::Session

@@ -69,6 +69,27 @@ pub fn fresh_each_iteration(ground: &Ground) -> String {
     "3 conversations, no reboot".into()
 }
 
+/// Every iteration has a process of its own, and all of them one conversation.
+pub fn process_each_iteration(ground: &Ground) -> String {
+    let scenario = Scenario::of([
+        Turn::text("one").using(Usage::cached(9_100)),
+        Turn::text("two").using(Usage::cached(9_200)),
+        Turn::text("three").using(Usage::cached(9_300)),
+    ]);
+    let model = ScriptedModel::start(scenario);
+    let settings = [("SESSION__PROCESS_EACH_ITERATION", "true")];
+    let events = Looping::start(ground, &model, &settings, 3).end(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"; 3], "{}", told(&events));
+    let mut names = names(&events);
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!((names.len(), pids(&events).len()), (1, 3));
+    let asked = model.asked_for(Kind::Main);
+    let prompts: Vec<_> = asked.iter().map(|asked| asked.prompts).collect();
+    assert_eq!(prompts, [1, 2, 3], "each knows those before it");
+    "1 conversation, 3 processes".into()
+}
+
 /// Without leave, files of the work tree may be changed, commands are denied, and the loop shows it.
 pub fn safe_permission(ground: &Ground) -> String {
     let file = ground.scratch.path().join("made.txt");

@@ -70,6 +70,8 @@ pub struct SessionSettings {
     pub state_dir: PathBuf,
     /// Every iteration gets a conversation of its own.
     pub fresh_each_iteration: bool,
+    /// Every iteration gets a process of its own, in the same conversation. Else one process serves the whole conversation.
+    pub process_each_iteration: bool,
     /// How long the agent may take to its first output. Not for `command`, which reports nothing. 0 = no limit.
     pub first_output_timeout: HumanDuration,
     /// How long the agent may be silent; not counted while a tool runs. Not for `command`. 0 = no limit.
@@ -94,6 +96,7 @@ impl Default for SessionSettings {
             persist_sessions: true,
             state_dir: ".ralph/sessions".into(),
             fresh_each_iteration: false,
+            process_each_iteration: false,
             first_output_timeout: HumanDuration::from_secs(2 * 60),
             silence_timeout: HumanDuration::from_secs(10 * 60),
             tool_timeout: HumanDuration::from_secs(60 * 60),

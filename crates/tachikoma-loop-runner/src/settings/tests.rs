@@ -329,6 +329,7 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "session.persist_sessions",
             "session.state_dir",
             "session.fresh_each_iteration",
+            "session.process_each_iteration",
             "session.first_output_timeout",
             "session.silence_timeout",
             "session.tool_timeout",
