@@ -57,6 +57,7 @@ impl Reporter {
         notices: broadcast::Receiver<Notice>,
         dir: PathBuf,
         seen: Seq,
+        lines: Lines,
     ) -> Self {
         let (orders, inbox) = mpsc::unbounded_channel();
         if style == Style::Quiet {
@@ -69,7 +70,7 @@ impl Reporter {
             dir,
             seen,
             screen,
-            lines: Lines::default(),
+            lines,
         };
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()

@@ -15,7 +15,7 @@ use crate::args::RunArgs;
 use crate::failure::Failure;
 use crate::out;
 use crate::place::Place;
-use crate::report::line::{changes_of, ending};
+use crate::report::line::{Lines, changes_of, ending};
 use crate::report::{Reporter, Style, found};
 use crate::sanitise::sanitise;
 use crate::signals::{Signals, Terminal};
@@ -67,7 +67,8 @@ pub async fn run_here(
         Found::Nothing => Seq(0),
         Found::Interrupted { .. } | Found::Ended { .. } => runner.found_up_to(),
     };
-    let reporter = Reporter::start(style, handle.subscribe(), dir, seen);
+    let lines = Lines::beginning_at(state.session.redline_tokens);
+    let reporter = Reporter::start(style, handle.subscribe(), dir, seen, lines);
     // Listened to before anything runs: no signal finds us unprepared.
     let signals = Signals::listen()
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;

@@ -22,9 +22,19 @@ pub struct Lines {
     /// The reading of an answer that was not over when it was made.
     open: Option<Context>,
     redline_tokens: Option<u64>,
+    /// Whether the agent's process was let go, so that its end is no news.
+    let_go: bool,
 }
 
 impl Lines {
+    /// Returns the lines of a loop whose session is replaced at so many tokens, as far as that is known.
+    pub fn beginning_at(redline_tokens: Option<u64>) -> Self {
+        Self {
+            redline_tokens,
+            ..Self::default()
+        }
+    }
+
     /// Returns the lines that the next record is worth.
     pub fn of(&mut self, record: &Record) -> Vec<String> {
         let mut said = Vec::new();
@@ -94,7 +104,11 @@ impl Lines {
             | LoopEvent::Stopped { .. }
             | LoopEvent::Error { .. } => {}
         }
-        said.extend(lines(record));
+        let ended = matches!(record.event, LoopEvent::AgentExited { .. });
+        if !(ended && std::mem::take(&mut self.let_go)) {
+            said.extend(lines(record));
+        }
+        self.let_go |= matches!(record.event, LoopEvent::ClosingStarted { .. });
         said
     }
 

@@ -319,7 +319,7 @@ fn a_reboot_that_leads_into_the_same_conversation_is_for_nothing() {
     let ran = claude(&scratch).run(run("9"));
     assert_snapshot!(trouble(&ran), @"
     exit: 1
-    error: 2 reboots in a row changed nothing (the agent went on in the same conversation): look whether one of the agent's arguments names a conversation (3 iterations, 2 handed over, 1 interrupted, 2 reboots, [DURATION] of work, $0.1542)
+    error: 2 reboots in a row changed nothing (the agent went on in the same conversation): look whether one of the agent's arguments names a conversation (3 iterations, 2 handed over, 1 interrupted, 2 reboots, [DURATION] of work, $0.2571)
     hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
     ");
     let outcomes = outline(&scratch).0;
@@ -357,15 +357,13 @@ fn a_fresh_session_that_cannot_be_opened_leaves_the_old_one() {
     the old session is asked for its hand-off
       | Half done.
     hand-off written, 10 bytes
-    the agent's process ended between two turns with exit 0
-    the agent's process ended between two turns with signal 9
     the reboot failed, the old session goes on: the fresh session did not answer in time
     a reboot is pending: context at 85%; it may happen in [DURATION]
     iteration 2 (session 1)
       | on we go
     context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
     iteration 2 succeeded after [DURATION]
-    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 handed over, [DURATION] of work, $0.0542)
+    completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 handed over, [DURATION] of work, $0.1057)
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");

@@ -6,7 +6,7 @@ use crate::event::LoopEvent;
 use crate::id::Ticket;
 use crate::input::{LoopCommand, Urgency};
 use crate::outcome::{Outcome, RebootReason, Stop};
-use crate::phase::{Cause, Phase, WaitReason};
+use crate::phase::{Cause, Phase, Wait, WaitReason};
 use crate::session::NOTE_BYTES_MAX;
 
 /// To promise a pause or a reboot that never comes would be worse than to refuse it.
@@ -120,7 +120,7 @@ impl Turn<'_> {
     fn force_reboot(&mut self) -> Answer {
         match &self.state.phase {
             Phase::Waiting { wait } => {
-                let then = Some(*wait);
+                let then = after_reboot(Some(*wait));
                 self.begin_reboot(RebootReason::Manual, then);
                 accepted("reboots")
             }
@@ -140,7 +140,7 @@ impl Turn<'_> {
                 ))
             }
             Phase::Paused { then } => {
-                let then = *then;
+                let then = after_reboot(*then);
                 // So that it is paused again afterwards.
                 self.record(LoopEvent::PauseRequested);
                 self.begin_reboot(RebootReason::Manual, then);
@@ -199,6 +199,11 @@ impl Turn<'_> {
             reason: reason.to_owned(),
         }
     }
+}
+
+/// Returns what is left of a wait when a reboot is over: who waited for the reboot waits for nothing.
+fn after_reboot(wait: Option<Wait>) -> Option<Wait> {
+    wait.filter(|wait| wait.reason != WaitReason::RebootWindow)
 }
 
 fn accepted(note: impl Into<String>) -> Answer {

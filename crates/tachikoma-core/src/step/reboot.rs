@@ -11,6 +11,7 @@ use crate::id::SessionNo;
 use crate::input::News;
 use crate::outcome::{RebootReason, Stop};
 use crate::phase::{HookPoint, HookResult, Phase, Reboot, RebootStage, Wait};
+use crate::policy::context::{Level, level};
 
 /// What is kept of a session's own words; with notes, files and failures they have to fit into the hand-off.
 const WORDS_BYTES_MAX: usize = 16 << 10;
@@ -179,6 +180,16 @@ impl Turn<'_> {
                 if !matches!(reboot.stage, RebootStage::HandOff { .. }) || end.more {
                     return;
                 }
+                // What it cost is cost, whatever it was worth.
+                self.record(LoopEvent::TurnResulted {
+                    success: end.success,
+                    reason: end.reason.clone(),
+                    problem: None,
+                    claimed: false,
+                    pattern: None,
+                    cost_microusd: end.cost_microusd,
+                    spent: None,
+                });
                 if end.success && !end.text.trim().is_empty() {
                     let text = &end.text;
                     let kept = text.floor_char_boundary(WORDS_BYTES_MAX);
@@ -192,6 +203,9 @@ impl Turn<'_> {
             News::Measured { context, answering } => {
                 if matches!(reboot.stage, RebootStage::HandOff { .. }) {
                     self.note_reading(context, answering);
+                    if level(self.policy, &context) == Level::Hard {
+                        self.give_up_hand_off("it worked on instead, up to the hard limit");
+                    }
                 }
             }
             News::Named { .. }
@@ -224,6 +238,18 @@ impl Turn<'_> {
         }
     }
 
+    /// Goes on without the hand-off that is being written.
+    fn give_up_hand_off(&mut self, why: &str) {
+        self.no_hand_off(why);
+        if let Some(agent) = self.state.agent {
+            self.wish(Effect::Signal {
+                generation: agent.generation,
+                rung: Rung::Interrupt,
+            });
+        }
+        self.hooks_before();
+    }
+
     fn no_hand_off(&mut self, why: &str) {
         let warning = format!(
             "the old session wrote no hand-off ({why}); the next one gets what the loop itself knows"
@@ -236,14 +262,7 @@ impl Turn<'_> {
         match reboot.stage {
             RebootStage::Begun => {}
             RebootStage::HandOff { .. } => {
-                self.no_hand_off("it did not answer in time");
-                if let Some(agent) = self.state.agent {
-                    self.wish(Effect::Signal {
-                        generation: agent.generation,
-                        rung: Rung::Interrupt,
-                    });
-                }
-                self.hooks_before();
+                self.give_up_hand_off("it did not answer in time");
             }
             RebootStage::Hooks {
                 point: HookPoint::BeforeReboot,

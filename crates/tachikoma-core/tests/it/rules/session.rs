@@ -91,7 +91,7 @@ fn the_agent_is_advised_once_and_the_redline_waits_for_the_tool_boundary() {
         .opened();
     insta::assert_snapshot!(play.told(), @"
     1.0 resulted false: TurnResulted(false), IterationCompleted(1 handed over, needs reboot), RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off
-    1.0 said: HandOffWritten(b is left), ClosingStarted(within 10s) ! close
+    1.0 said: TurnResulted(true), HandOffWritten(b is left), ClosingStarted(within 10s) ! close
     1.0 exited 0: AgentExited(exit 0), SessionOpening(2) ! open 2
     1.0 launched: AgentLaunched(77)
     1.0 opened: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! prompt
@@ -147,7 +147,7 @@ fn a_hand_off_that_does_not_come_is_done_without() {
         .resulted(false)
         .hush()
         .resulted(false);
-    insta::assert_snapshot!(play.told(), @"0.0 resulted false: Warned(the old session wrote no hand-off (it said nothing); the next one gets what the loop itself knows), ClosingStarted(within 10s) ! close");
+    insta::assert_snapshot!(play.told(), @"0.0 resulted false: TurnResulted(false), Warned(the old session wrote no hand-off (it said nothing); the next one gets what the loop itself knows), ClosingStarted(within 10s) ! close");
 }
 
 #[test]
@@ -459,4 +459,30 @@ fn words_of_an_earlier_session_are_not_handed_over_as_those_of_the_last() {
     play.reboot().resulted(false).exited(0).opened();
     assert_eq!(play.state.session.number, SessionNo(3));
     assert_eq!(play.state.checkpoint.words, None);
+}
+
+#[test]
+fn a_reboot_by_hand_ends_the_wait_for_one() {
+    let mut play = up_to_the_opening(session());
+    play.opened().named("two").measured(100).seconds(100);
+    play.measured(960).resulted(false).hush();
+    play.reboot().exited(0).opened();
+    insta::assert_snapshot!(play.told(), @"
+    100.0 reboot: RebootStarted(asked for by the operator), ClosingStarted(within 10s) ! close ! ok: reboots
+    100.0 exited 0: AgentExited(exit 0), SessionOpening(3) ! open 3
+    100.0 launched: AgentLaunched(77)
+    100.0 opened: SessionEnded(2), SessionStarted(3), RebootCompleted(2 to 3), IterationStarted(3 attempt 1) ! prompt
+    ");
+}
+
+#[test]
+fn a_hand_off_that_becomes_work_is_given_up_at_the_hard_limit() {
+    let mut play = Play::up(session());
+    play.named("one").measured(860).resulted(false).hush();
+    play.measured(900).measured(960).exited(0);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 measured 900: ContextMeasured(90%)
+    0.0 measured 960: ContextMeasured(96%), Warned(the old session wrote no hand-off (it worked on instead, up to the hard limit); the next one gets what the loop itself knows), ClosingStarted(within 10s) ! signal interrupt ! close
+    0.0 exited 0: AgentExited(exit 0), SessionOpening(2) ! open 2
+    ");
 }
