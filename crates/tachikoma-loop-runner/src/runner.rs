@@ -205,7 +205,9 @@ impl LoopRunner {
 
     async fn start(&mut self) -> Result<(), Cut> {
         // Asked while the guard starts; of a loop that goes on it is known.
-        let start_commit = self.state.started_at.is_none().then(|| {
+        let asks = self.state.started_at.is_none()
+            && worktree::may_be_in_a_repository(&self.config.working_dir);
+        let start_commit = asks.then(|| {
             let dir = self.config.working_dir.clone();
             tokio::task::spawn_blocking(move || worktree::head(&dir))
         });

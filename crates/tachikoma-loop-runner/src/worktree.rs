@@ -39,6 +39,13 @@ pub fn head(dir: &Path) -> Option<String> {
     Some(commit.trim_end().to_owned()).filter(|commit| is_hash(commit))
 }
 
+/// Returns whether asking `git` about a directory is worth a process: somewhere above it there is a `.git`, a directory or,
+/// in linked work trees, a file.
+#[must_use]
+pub fn may_be_in_a_repository(dir: &Path) -> bool {
+    dir.ancestors().any(|above| above.join(".git").exists())
+}
+
 /// Returns what was done in the work tree around a directory since `start`. What cannot be found out is not known. Blocks,
 /// for a while that is bounded.
 #[must_use]
