@@ -77,6 +77,8 @@ pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, 
         | Effect::Close { .. }
         | Effect::Open { .. }
         | Effect::RunHooks { .. }
+        | Effect::Keep { .. }
+        | Effect::CallOffKeep
         | Effect::Signal { .. }
         | Effect::Finish => None,
     });

@@ -70,6 +70,8 @@ impl LoopRunner {
             }
             Effect::Signal { generation, rung } => self.signal(generation, rung),
             Effect::RunHooks { point, reason } => self.run_hooks(point, reason),
+            // Nothing asks for it as long as the rules have no repository.
+            Effect::Keep { .. } | Effect::CallOffKeep => {}
             Effect::Reply { ticket, answer } => {
                 if let Some(reply) = self.tickets.remove(&ticket) {
                     // Whoever asked may have gone.
