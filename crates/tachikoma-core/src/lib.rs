@@ -29,6 +29,7 @@
     clippy::disallowed_types
 )]
 
+mod commit_message;
 mod context;
 mod effect;
 mod event;
@@ -50,6 +51,7 @@ mod step;
 mod summary;
 mod time;
 
+pub use commit_message::{CommitFacts, CommitMessage, CommitMessageError};
 pub use context::Context;
 pub use effect::{Answer, Effect, Rung, Step};
 pub use event::{LoopEvent, Record};

@@ -1,6 +1,6 @@
 //! What must hold between values that are each right by themselves.
 
-use tachikoma_core::PER_HOUR_MAX;
+use tachikoma_core::{CommitMessage, PER_HOUR_MAX};
 
 use super::Settings;
 use super::keys;
@@ -31,6 +31,7 @@ pub(super) fn broken(loaded: &Loaded, known: &[Problem]) -> Vec<Problem> {
         patterns(settings),
         reboots(settings),
         encryption(settings),
+        git(settings),
         notify(settings),
         masks(settings),
     ]
@@ -170,6 +171,17 @@ fn encryption(settings: &Settings) -> Vec<Broken> {
             .into(),
         hint: "name the file of the passphrase, or the public keys",
     }]
+}
+
+fn git(settings: &Settings) -> Vec<Broken> {
+    let git = &settings.git;
+    let message = git.commit_message.parse::<CommitMessage>().err();
+    let message = message.map(|problem| Broken {
+        keys: vec!["git.commit_message".into()],
+        what: format!("`git.commit_message` {:?}: {problem}", git.commit_message),
+        hint: CommitMessage::ALLOWED,
+    });
+    message.into_iter().collect()
 }
 
 fn notify(settings: &Settings) -> Vec<Broken> {
