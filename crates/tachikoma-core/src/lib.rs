@@ -39,6 +39,7 @@ mod id;
 mod input;
 mod keep;
 mod launch;
+mod objectives;
 mod outcome;
 mod phase;
 pub mod policy;
@@ -64,6 +65,7 @@ pub use keep::{
     short_commit,
 };
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
+pub use objectives::Objectives;
 pub use outcome::{
     ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, RebootReason, Spent,
     Stop, Timeout,
