@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::Record;
 use crate::id::{Generation, SessionNo, Ticket};
 use crate::keep::CommitOrder;
 use crate::outcome::RebootReason;
 use crate::phase::{HookPoint, LoopState};
+use crate::record::Record;
 
 /// What came of one input: facts to be journalled and published, then wishes to be carried out, in this order.
 #[must_use = "facts must be journalled before effects are carried out"]
@@ -80,6 +80,18 @@ pub enum Effect {
     },
     /// End that at once, and answer all the same.
     CallOffKeep,
+    /// Read the objectives, ask the stop scripts, and answer with [`Input::Answered`](crate::Input::Answered).
+    Ask {
+        /// The number that the answer must carry.
+        number: u64,
+    },
+    /// Run gates, one after the other, and answer with [`Input::GatesRan`](crate::Input::GatesRan).
+    RunGates {
+        /// The number that the answer must carry.
+        number: u64,
+        /// Which ones.
+        names: Vec<String>,
+    },
     /// Signal everything of this launch.
     Signal {
         /// Which launch.

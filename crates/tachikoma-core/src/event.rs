@@ -3,31 +3,19 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::completion::{Answers, Check, Claim, GateResult};
 use crate::context::Context;
 use crate::effect::Rung;
 use crate::exit::{Exit, Leftover};
-use crate::id::{Generation, LoopId, Seq, SessionNo};
+use crate::id::{Generation, SessionNo};
 use crate::keep::{CommitStatus, KeepPurpose, Kept};
 use crate::launch::{Change, Launch, Resumption, Runner};
 use crate::outcome::{Failure, IterationReport, Outcome, Problem, RebootReason, Spent, Stop};
 use crate::phase::{Cause, HookPoint, HookResult, Wait};
 use crate::repair::Repair;
 use crate::state::State;
-use crate::stats::LoopStats;
+use crate::stats::{LoopStats, is_zero};
 use crate::time::Timestamp;
-
-/// One fact with its place in the loop.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
-    /// Its place, from 1, without gaps.
-    pub seq: Seq,
-    /// When it was decided.
-    pub time: Timestamp,
-    /// The loop it belongs to.
-    pub loop_id: LoopId,
-    /// What happened.
-    pub event: LoopEvent,
-}
 
 /// A fact about a loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -321,6 +309,43 @@ pub enum LoopEvent {
         /// Why.
         reason: String,
     },
+    /// Somebody said, with `tachikoma done`, that the whole work is complete. That is judged when the iteration is over.
+    Claimed {
+        /// Why.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// Something has to be found out before the loop goes on.
+    CheckStarted {
+        /// What.
+        check: Check,
+    },
+    /// The objectives were read, and the stop scripts have answered.
+    ConditionsAnswered {
+        /// What they say.
+        answers: Answers,
+    },
+    /// Gates have run.
+    GatesRan {
+        /// The iteration behind which they ran.
+        iteration: u32,
+        /// How each went, in order.
+        results: Vec<GateResult>,
+    },
+    /// Nobody knows what would have been found out.
+    CheckGivenUp {
+        /// Why.
+        reason: String,
+    },
+    /// A claim of completion is not believed.
+    ClaimRefused {
+        /// Who made it.
+        claims: Vec<Claim>,
+        /// Everything that speaks against it.
+        reasons: Vec<String>,
+        /// Claims in a row against which nothing else spoke, this one included.
+        confirmed: u32,
+    },
     /// A stop condition ended the loop.
     StopConditionTriggered {
         /// Which one, and what it saw.
@@ -464,23 +489,4 @@ pub enum LoopEvent {
         /// What it did.
         stats: LoopStats,
     },
-}
-
-impl LoopEvent {
-    /// Returns whether this is how a run ends.
-    #[must_use]
-    pub fn is_terminal(&self) -> bool {
-        matches!(
-            self,
-            Self::Completed { .. } | Self::Stopped { .. } | Self::Error { .. }
-        )
-    }
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde asks with a reference"
-)]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::completion::{Answers, GateResult};
 use crate::context::Context;
 use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, Ticket};
@@ -84,6 +85,27 @@ pub enum Input {
         number: u64,
         /// What came of it, or why nobody knows.
         kept: Result<Kept, String>,
+    },
+    /// The answer to [`Effect::Ask`](crate::Effect::Ask).
+    Answered {
+        /// The number that the question carried. An answer that nobody waits for any more is dropped.
+        number: u64,
+        /// What objectives and scripts say.
+        answers: Answers,
+    },
+    /// The answer to [`Effect::RunGates`](crate::Effect::RunGates).
+    GatesRan {
+        /// The number that the order carried.
+        number: u64,
+        /// How each went, in order.
+        results: Vec<GateResult>,
+    },
+    /// The agent, or the operator, says that the whole work is complete.
+    Done {
+        /// Where the answer goes.
+        ticket: Ticket,
+        /// Why.
+        reason: Option<String>,
     },
     /// The agent, or the operator, wrote a note for the sessions to come.
     Note {

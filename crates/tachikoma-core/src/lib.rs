@@ -30,6 +30,7 @@
 )]
 
 mod commit_message;
+mod completion;
 mod context;
 mod effect;
 mod event;
@@ -44,6 +45,7 @@ mod outcome;
 mod phase;
 pub mod policy;
 mod reboots;
+mod record;
 mod repair;
 mod session;
 mod state;
@@ -53,9 +55,13 @@ mod summary;
 mod time;
 
 pub use commit_message::{CommitFacts, CommitMessage, CommitMessageError};
+pub use completion::{
+    Answers, AttemptEnd, Check, CheckStage, Claim, Completion, GateResult, ObjectivesSeen, Owed,
+    ScriptResult, ScriptVerdict, standing_in_the_way,
+};
 pub use context::Context;
 pub use effect::{Answer, Effect, Rung, Step};
-pub use event::{LoopEvent, Record};
+pub use event::LoopEvent;
 pub use exit::{Exit, Leftover};
 pub use handoff::{WorkTree, checkpoint, checkpoint_now, handoff_due};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
@@ -76,6 +82,7 @@ pub use phase::{
 };
 pub use policy::Policy;
 pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootResult};
+pub use record::Record;
 pub use repair::Repair;
 pub use session::{
     Checkpoint, FailedCall, LiveAgent, NOTE_BYTES_MAX, Note, PastSession, Sample, Session, Tally,

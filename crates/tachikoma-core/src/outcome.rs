@@ -106,6 +106,11 @@ pub enum Stop {
         /// Which one, and what it said.
         reason: String,
     },
+    /// A stop script, by its exit code.
+    Script {
+        /// Which one, and what it said.
+        reason: String,
+    },
     /// The loop itself, because it cannot go on.
     Unable {
         /// Why, and what to do next.
@@ -118,7 +123,7 @@ impl From<Stop> for Outcome {
         match stop {
             Stop::Operator => Self::Operator,
             Stop::Signal { signal } => Self::Signal { signal },
-            Stop::Hook { reason } => Self::Condition { reason },
+            Stop::Hook { reason } | Stop::Script { reason } => Self::Condition { reason },
             Stop::Unable { reason } => Self::Error { reason },
         }
     }

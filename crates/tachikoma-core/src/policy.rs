@@ -2,6 +2,7 @@
 //! verdict and its reason, because the reason is what a person reads.
 
 pub mod budget;
+pub mod completion;
 pub mod context;
 pub mod custom;
 pub mod degradation;
@@ -14,6 +15,8 @@ pub mod timeout;
 
 use std::time::Duration;
 
+use completion::CompletionRules;
+
 /// The rules of a loop. The default is what an empty configuration file means.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
@@ -23,8 +26,10 @@ pub struct Policy {
     pub iteration_delay: Duration,
     /// Failed iterations in a row that end the loop; 0 = no limit.
     pub max_consecutive_failures: u32,
-    /// Whether an agent's claim of completion ends the loop by itself, because no gate is configured.
-    pub claim_suffices: bool,
+    /// Failing runs of gates in a row that end the loop; 0 = no limit.
+    pub max_test_failure_streak: u32,
+    /// When a claim of completion is believed.
+    pub completion: CompletionRules,
     /// What the agent can do.
     pub agent: AgentTraits,
     /// How long things may take.
@@ -51,7 +56,8 @@ impl Default for Policy {
             max_iterations: 0,
             iteration_delay: Duration::from_secs(5),
             max_consecutive_failures: 10,
-            claim_suffices: true,
+            max_test_failure_streak: 3,
+            completion: CompletionRules::default(),
             agent: AgentTraits::default(),
             timeouts: Timeouts::default(),
             ladder: Graces::default(),

@@ -1,6 +1,7 @@
 //! The state of a loop: a fold over its records. [`State::apply`] is the only way it changes.
 
 mod apply;
+mod completion;
 mod keep;
 mod reboot;
 mod work;
@@ -10,6 +11,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::completion::Completion;
 use crate::id::{Generation, LoopId, Seq};
 use crate::keep::KeptWork;
 use crate::launch::{Launch, Runner};
@@ -60,8 +62,9 @@ pub struct State {
     /// Whether nothing is waited for before it does.
     #[serde(default)]
     pub stop_urgent: bool,
-    /// Whether the agent claims that the work is complete.
-    pub claimed: bool,
+    /// What is known of whether the work is complete.
+    #[serde(default)]
+    pub completion: Completion,
     /// Failed iterations in a row.
     pub failure_streak: u32,
     /// Limits of the model's service in a row.
@@ -131,7 +134,7 @@ impl State {
             reboot_not_before: None,
             stop: None,
             stop_urgent: false,
-            claimed: false,
+            completion: Completion::of_a_new_loop(),
             failure_streak: 0,
             limit_streak: 0,
             last_failure: None,
@@ -171,6 +174,7 @@ impl State {
             | Phase::Waiting { .. }
             | Phase::Working { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => None,
         }
@@ -197,6 +201,7 @@ impl State {
             Phase::Waiting { wait } => Some(wait.until),
             Phase::Working { work } => work.deadline(policy),
             Phase::Keeping { keep } => keep.until,
+            Phase::Checking { check } => check.until,
             Phase::Rebooting { reboot } => timeout::reboot(policy, reboot),
             // Only the operator or a new runner ends these.
             Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => None,

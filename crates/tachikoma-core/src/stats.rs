@@ -54,3 +54,12 @@ impl LoopStats {
             == self.successful + self.failed + self.handed_over + self.skipped + self.interrupted
     }
 }
+
+/// Whether a number need not be written.
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde asks with a reference"
+)]
+pub(crate) fn is_zero(number: &u64) -> bool {
+    *number == 0
+}

@@ -4,6 +4,7 @@
 //! [`Step::records`], publish them, then carry out [`Step::effects`] in order; sleep until
 //! [`State::next_deadline`] and send [`Input::Wake`].
 
+mod check;
 mod command;
 mod ending;
 mod keep;
@@ -17,12 +18,13 @@ mod turn_end;
 use std::time::Duration;
 
 use crate::effect::{Answer, Effect, Step};
-use crate::event::{LoopEvent, Record};
+use crate::event::LoopEvent;
 use crate::id::Ticket;
 use crate::input::Input;
 use crate::outcome::Outcome;
 use crate::phase::{Phase, Work};
 use crate::policy::{Policy, custom, timeout};
+use crate::record::Record;
 use crate::state::State;
 use crate::time::Timestamp;
 
@@ -57,6 +59,9 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
             uncommitted,
         } => turn.snapshot(iteration, commit, uncommitted),
         Input::Kept { number, kept } => turn.kept(number, kept),
+        Input::Answered { number, answers } => turn.answered(number, answers),
+        Input::GatesRan { number, results } => turn.gates_ran(number, results),
+        Input::Done { ticket, reason } => turn.done(ticket, reason),
         Input::Note { ticket, text } => turn.note(ticket, &text),
         Input::Set { ticket, key, value } => turn.set(ticket, key, value),
         Input::Trouble { warning } => turn.record(LoopEvent::Warned { warning }),
@@ -99,6 +104,7 @@ impl Turn<'_> {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
@@ -125,7 +131,10 @@ impl Turn<'_> {
     /// Takes the time in which nothing could happen out of every time-out that is running.
     fn stood_still(&mut self, duration: Duration) {
         match self.state.phase {
-            Phase::Working { .. } | Phase::Keeping { .. } | Phase::Rebooting { .. } => {
+            Phase::Working { .. }
+            | Phase::Keeping { .. }
+            | Phase::Checking { .. }
+            | Phase::Rebooting { .. } => {
                 self.record(LoopEvent::StoodStill {
                     duration_ms: millis(duration),
                 });
@@ -146,6 +155,10 @@ impl Turn<'_> {
                 let keep = keep.clone();
                 self.keep_overdue(keep);
             }
+            Phase::Checking { check } if check.until.is_some_and(|until| until <= self.now) => {
+                let check = check.clone();
+                self.check_overdue(&check);
+            }
             Phase::Rebooting { reboot }
                 if timeout::reboot(self.policy, reboot).is_some_and(|until| until <= self.now) =>
             {
@@ -154,6 +167,7 @@ impl Turn<'_> {
             }
             Phase::Waiting { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Idle
             | Phase::Paused { .. }

@@ -214,6 +214,7 @@ fn waiting(phase: &Phase) -> Option<WaitSummary> {
         Phase::Idle
         | Phase::Working { .. }
         | Phase::Keeping { .. }
+        | Phase::Checking { .. }
         | Phase::Rebooting { .. }
         | Phase::Ended { .. } => None,
     }

@@ -1,13 +1,14 @@
 //! Whether the loop has reached its end.
 
 use super::Policy;
+use super::completion::{Next, next};
 use crate::outcome::Outcome;
 use crate::state::State;
 
 /// Decides, between two iterations, whether the loop ends here and how.
 #[must_use]
 pub fn verdict(policy: &Policy, state: &State) -> Option<Outcome> {
-    if state.claimed && policy.claim_suffices {
+    if next(policy, state) == Next::Believe {
         return Some(Outcome::Done);
     }
     if let Some(stop) = &state.stop {
@@ -27,6 +28,18 @@ pub fn verdict(policy: &Policy, state: &State) -> Option<Outcome> {
             ),
         });
     }
+    let max_streak = policy.max_test_failure_streak;
+    let streak = state.stats.test_failure_streak;
+    if max_streak > 0 && streak >= max_streak {
+        let failed = state.completion.gates.iter().filter(|gate| !gate.passed());
+        let failed: Vec<String> = failed.map(|gate| format!("`{}`", gate.name)).collect();
+        return Some(Outcome::Condition {
+            reason: format!(
+                "gates failed {streak} times in a row (max_test_failure_streak = {max_streak}), the last time: {}",
+                failed.join(", ")
+            ),
+        });
+    }
     limit(policy, state)
 }
 
@@ -39,7 +52,10 @@ fn limit(policy: &Policy, state: &State) -> Option<Outcome> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Exit, Failure, LoopId, Stop};
+    use std::time::Duration;
+
+    use crate::policy::completion::GateRule;
+    use crate::{Claim, Exit, Failure, LoopId, Owed, Stop};
 
     #[test]
     fn the_limit_counts_iterations_and_a_cut_one_is_owed() {
@@ -91,13 +107,16 @@ mod tests {
     #[test]
     fn a_believed_claim_beats_a_stop_and_an_unbelieved_one_does_not_count() {
         let mut state = State::new(LoopId::from_u128(1));
-        state.claimed = true;
+        state.completion.claims = vec![Claim::Promise];
+        state.completion.owed = Owed::Judgement;
         state.stop = Some(Stop::Operator);
         assert_eq!(verdict(&Policy::default(), &state), Some(Outcome::Done));
-        let gated = Policy {
-            claim_suffices: false,
-            ..Policy::default()
-        };
+        let mut gated = Policy::default();
+        gated.completion.gates = vec![GateRule {
+            name: "tests".to_owned(),
+            timeout: Duration::ZERO,
+            each_iteration: false,
+        }];
         assert_eq!(verdict(&gated, &state), Some(Outcome::Operator));
     }
 }

@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use super::State;
+use crate::completion::{AttemptEnd, Claim};
 use crate::effect::Rung;
-use crate::event::{LoopEvent, Record};
+use crate::event::LoopEvent;
 use crate::id::Generation;
 use crate::keep::Keep;
 use crate::launch::{Launch, Runner};
 use crate::outcome::IterationOutcome;
 use crate::phase::{Ending, Ladder, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 use crate::reboots::{RebootEntry, RebootResult};
+use crate::record::Record;
 use crate::session::{LiveAgent, Note, PastSession, Session};
 use crate::time::Timestamp;
 
@@ -109,7 +111,7 @@ impl State {
                 self.iteration = *iteration;
                 self.attempt = *attempt;
                 self.cut = false;
-                self.claimed = false;
+                self.completion.attempt_started();
                 self.kept.unseen = true;
                 self.session.context_before = self.session.context;
                 let mut work = Work::new(*generation, time);
@@ -155,6 +157,7 @@ impl State {
             }
             LoopEvent::WrapUpAdvised { .. } => self.session.advised = true,
             LoopEvent::ToolStarted { id, name, summary } => {
+                self.completion.idle = false;
                 self.session.call(call(name, summary));
                 self.work(|work| {
                     let tool = Tool {
@@ -181,6 +184,7 @@ impl State {
                 }
             }
             LoopEvent::FileTouched { path } => {
+                self.completion.idle = false;
                 if self.session.knows_file(path) {
                     self.session.files_unnamed = self.session.files_unnamed.saturating_add(1);
                 } else {
@@ -252,7 +256,8 @@ impl State {
                 report,
                 agent_lives,
             } => {
-                self.claimed = report.claimed;
+                let end = report.outcome.into();
+                self.completion.attempt_ended(end, report.claimed);
                 self.limit_streak = 0;
                 if report.outcome == IterationOutcome::Succeeded {
                     self.session.oriented = true;
@@ -269,6 +274,7 @@ impl State {
                 ..
             } => {
                 self.failure_streak = *streak;
+                self.completion.attempt_ended(AttemptEnd::Failed, false);
                 self.limit_streak = 0;
                 self.session.note_failure(*duration_ms);
                 self.last_failure = Some(failure.clone());
@@ -281,6 +287,7 @@ impl State {
             } => {
                 self.limit_streak = *streak;
                 self.cut = true;
+                self.completion.attempt_ended(AttemptEnd::Cut, false);
                 if !agent_lives {
                     self.agent = None;
                 }
@@ -318,6 +325,16 @@ impl State {
                 kept,
             } => self.work_kept(*purpose, *iteration, kept, time),
             LoopEvent::KeepGivenUp { purpose, .. } => self.keep_given_up(*purpose),
+            LoopEvent::Claimed { reason } => self.completion.claim(Claim::Done {
+                reason: reason.clone(),
+            }),
+            LoopEvent::CheckStarted { check } => self.check_started(check),
+            LoopEvent::ConditionsAnswered { answers } => self.conditions_answered(answers),
+            LoopEvent::GatesRan { iteration, results } => self.gates_ran(*iteration, results),
+            LoopEvent::CheckGivenUp { reason } => self.check_given_up(reason),
+            LoopEvent::ClaimRefused {
+                reasons, confirmed, ..
+            } => self.claim_refused(reasons, *confirmed),
             LoopEvent::RebootRequested { reason, not_before } => {
                 self.reboot_pending = Some(reason.clone());
                 self.reboot_not_before = *not_before;
@@ -438,6 +455,7 @@ impl State {
         self.stop_urgent = false;
         if matches!(self.phase, Phase::Ended { .. }) {
             self.failure_streak = 0;
+            self.stats.test_failure_streak = 0;
             self.reboots.failures = 0;
             self.reboots.futile = 0;
             self.pause_requested = false;

@@ -46,6 +46,9 @@ impl State {
         if let Phase::Keeping { keep } = &mut self.phase {
             keep.postpone(duration);
         }
+        if let Phase::Checking { check } = &mut self.phase {
+            check.until = check.until.map(|until| until.after(duration));
+        }
         self.work(|work| work.postpone(duration));
     }
 
@@ -56,6 +59,7 @@ impl State {
             | Phase::Waiting { .. }
             | Phase::Working { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
         }

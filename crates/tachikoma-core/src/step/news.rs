@@ -26,6 +26,7 @@ impl Turn<'_> {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => {
                 self.news_between_turns(news);

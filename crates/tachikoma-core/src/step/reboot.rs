@@ -383,6 +383,7 @@ impl Turn<'_> {
             | Phase::Waiting { .. }
             | Phase::Working { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
         }

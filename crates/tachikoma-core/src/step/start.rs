@@ -19,6 +19,7 @@ impl Turn<'_> {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => self.end(outcome),
         }
@@ -71,7 +72,11 @@ impl Turn<'_> {
         }
         self.ask_rate_limits_again();
         match &self.state.phase {
-            Phase::Idle | Phase::Working { .. } | Phase::Ended { .. } => self.settle(None),
+            Phase::Idle | Phase::Working { .. } | Phase::Ended { .. } => self.check(None),
+            Phase::Checking { check } => {
+                let then = check.then;
+                self.check(then);
+            }
             Phase::Waiting { wait } => {
                 let wait = *wait;
                 self.proceed(Some(wait));

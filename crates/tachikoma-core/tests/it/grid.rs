@@ -6,13 +6,14 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use tachikoma_core::policy::completion::{CompletionRules, GateRule};
 use tachikoma_core::policy::{AgentTraits, KeepRules, RebootRules};
 use tachikoma_core::{
     Context, Exit, Generation, HookPoint, HookResult, Input, Kept, LoopCommand, News, Policy,
-    Problem, Repair, State, Ticket, TurnEnd, Urgency, step,
+    Problem, Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency, step,
 };
 
-use crate::play::{Play, exited};
+use crate::play::{Play, exited, gate, script};
 use crate::words;
 
 const URGENCIES: [Urgency; 3] = [Urgency::Graceful, Urgency::Now, Urgency::Kill];
@@ -113,7 +114,10 @@ fn phases() -> Vec<(&'static str, Play)> {
         ("delay", up(&|p| _ = p.resulted(true).exited(0))),
         ("backoff", up(&|p| _ = p.exited(1))),
         ("paused", up(&|p| _ = p.exited(1).pause(Urgency::Graceful))),
-        ("ended:done", up(&|p| _ = p.resulted(true).claimed())),
+        (
+            "ended:done",
+            up(&|p| _ = p.tool("t").resulted(true).claimed()),
+        ),
         ("ended:limit", limit),
         (
             "ended:operator",
@@ -131,6 +135,7 @@ fn phases() -> Vec<(&'static str, Play)> {
     let mut rows = rows;
     rows.extend(with_a_session());
     rows.extend(with_a_repository());
+    rows.extend(with_gates());
     rows
 }
 
@@ -240,6 +245,45 @@ fn with_a_repository() -> Vec<(&'static str, Play)> {
     rows
 }
 
+/// Phases in which something is found out behind an iteration.
+fn with_gates() -> Vec<(&'static str, Play)> {
+    let policy = Policy {
+        completion: CompletionRules {
+            gates: vec![GateRule {
+                name: "tests".to_owned(),
+                timeout: Duration::from_secs(60),
+                each_iteration: true,
+            }],
+            asking: Some(Duration::from_secs(30)),
+            ..CompletionRules::default()
+        },
+        ..Policy::default()
+    };
+    let up = |script: &dyn Fn(&mut Play)| {
+        let mut play = Play::up(policy.clone());
+        script(&mut play);
+        play
+    };
+    let claim = |p: &mut Play| {
+        p.claimed();
+        p.scripts(ScriptVerdict::GoOn);
+    };
+    let rows = vec![
+        ("asking", up(&|p| _ = p.exited(0))),
+        ("asking, claimed", up(&|p| _ = p.claimed())),
+        (
+            "gates",
+            up(&|p| _ = p.exited(0).scripts(ScriptVerdict::GoOn)),
+        ),
+        ("gates, claimed", up(&claim)),
+    ];
+    for (name, play) in &rows {
+        let phase = words::phase(&play.state.phase);
+        assert!(name.starts_with(phase), "{name} is named {phase}");
+    }
+    rows
+}
+
 fn inputs(play: &Play) -> Vec<Column> {
     let state: &State = &play.state;
     let mut inputs = vec![play.start_input(), Input::Wake];
@@ -295,6 +339,27 @@ fn inputs(play: &Play) -> Vec<Column> {
         iteration: 1,
         commit: "5".to_owned(),
         uncommitted: 0,
+    });
+    let number = state.completion.number;
+    for verdict in [
+        ScriptVerdict::GoOn,
+        ScriptVerdict::Claim,
+        ScriptVerdict::Stop,
+    ] {
+        let answers = script(verdict);
+        inputs.push(Input::Answered { number, answers });
+    }
+    for error in [None, Some("exit 1")] {
+        let results = vec![gate("tests", error)];
+        inputs.push(Input::GatesRan { number, results });
+    }
+    inputs.push(Input::GatesRan {
+        number: 99,
+        results: Vec::new(),
+    });
+    inputs.push(Input::Done {
+        ticket,
+        reason: None,
     });
     inputs.push(Input::Decline { signal: 15 });
     inputs.push(Input::Broken {
@@ -415,6 +480,19 @@ fn name(column: &Column) -> String {
         Input::Kept { kept: Ok(_), .. } => "kept".to_owned(),
         Input::Kept { kept: Err(_), .. } => "not kept".to_owned(),
         Input::Snapshot { .. } => "snapshot".to_owned(),
+        Input::Answered { answers, .. } => match answers.scripts.first().map(|it| &it.verdict) {
+            Some(ScriptVerdict::Claim) => "script claims".to_owned(),
+            Some(ScriptVerdict::Stop) => "script stops".to_owned(),
+            Some(ScriptVerdict::GoOn | ScriptVerdict::Unclear { .. }) | None => {
+                "answered".to_owned()
+            }
+        },
+        Input::GatesRan { number: 99, .. } => "other gates".to_owned(),
+        Input::GatesRan { results, .. } => {
+            let failed = results.iter().any(|gate| !gate.passed());
+            format!("gates {}", if failed { "failed" } else { "passed" })
+        }
+        Input::Done { .. } => "done".to_owned(),
         Input::Note { .. } => "note".to_owned(),
         Input::Decline { .. } => "decline".to_owned(),
         Input::Broken { .. } => "broken".to_owned(),

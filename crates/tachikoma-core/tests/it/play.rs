@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tachikoma_core::{
-    Committed, Context, Exit, Generation, HookPoint, HookResult, Input, Kept, Launch, LoopCommand,
-    LoopId, News, Policy, Problem, Record, Runner, Spent, State, Step, Ticket, Timestamp, TurnEnd,
-    Urgency, step,
+    Answers, Committed, Context, Exit, GateResult, Generation, HookPoint, HookResult, Input, Kept,
+    Launch, LoopCommand, LoopId, News, Objectives, ObjectivesSeen, Policy, Problem, Record, Runner,
+    ScriptResult, ScriptVerdict, Spent, State, Step, Ticket, Timestamp, TurnEnd, Urgency, step,
 };
 
 use crate::words;
@@ -299,6 +299,40 @@ impl Play {
         self.input("kept", Input::Kept { number, kept })
     }
 
+    /// The stop scripts answer; one of them with a verdict.
+    pub fn scripts(&mut self, verdict: ScriptVerdict) -> &mut Self {
+        let answers = script(verdict);
+        self.answers(answers)
+    }
+
+    /// The objectives were read.
+    pub fn objectives(&mut self, markdown: &str) -> &mut Self {
+        let objectives = Objectives::read(markdown);
+        self.answers(Answers {
+            objectives: Some(ObjectivesSeen::Read { objectives }),
+            scripts: Vec::new(),
+        })
+    }
+
+    pub fn answers(&mut self, answers: Answers) -> &mut Self {
+        let number = self.state.completion.number;
+        self.input("answered", Input::Answered { number, answers })
+    }
+
+    /// Gates have run, each with its error or none.
+    pub fn gates(&mut self, results: &[(&str, Option<&str>)]) -> &mut Self {
+        let number = self.state.completion.number;
+        let results = results.iter().map(|(name, error)| gate(name, *error));
+        let results = results.collect();
+        self.input("gates", Input::GatesRan { number, results })
+    }
+
+    pub fn done(&mut self, reason: Option<&str>) -> &mut Self {
+        let ticket = Ticket(1);
+        let reason = reason.map(str::to_owned);
+        self.input("done", Input::Done { ticket, reason })
+    }
+
     pub fn snapshot(&mut self, commit: &str, uncommitted: u32) -> &mut Self {
         let iteration = self.state.iteration;
         let commit = commit.to_owned();
@@ -323,6 +357,28 @@ impl Play {
     pub fn not_opened(&mut self) -> &mut Self {
         let reason = "no such program".to_owned();
         self.news("not opened", News::NotLaunched { reason })
+    }
+}
+
+pub fn gate(name: &str, error: Option<&str>) -> GateResult {
+    GateResult {
+        name: name.to_owned(),
+        duration_ms: 7,
+        error: error.map(str::to_owned),
+        output: error.map(|error| format!("what {name} said about {error}")),
+        file: None,
+    }
+}
+
+pub fn script(verdict: ScriptVerdict) -> Answers {
+    Answers {
+        objectives: None,
+        scripts: vec![ScriptResult {
+            name: "ask.sh".to_owned(),
+            duration_ms: 3,
+            verdict,
+            words: Some("words".to_owned()),
+        }],
     }
 }
 

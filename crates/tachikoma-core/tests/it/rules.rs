@@ -1,5 +1,6 @@
 //! The rules of a loop, one test each: what comes in, what is recorded and what is wished for.
 
+mod completion;
 mod failure;
 mod keep;
 mod life;

@@ -1,8 +1,8 @@
 //! Short words for phases, events and effects, as the snapshots and the coverage of the simulation print them.
 
 use tachikoma_core::{
-    Answer, Cause, Effect, HookPoint, KeepPurpose, LoopEvent, Outcome, Phase, RebootStage, Record,
-    Resumption, Rung, Timestamp, Wait, WaitReason, Work,
+    Answer, Cause, CheckStage, Effect, HookPoint, KeepPurpose, LoopEvent, ObjectivesSeen, Outcome,
+    Phase, RebootStage, Record, Resumption, Rung, Timestamp, Wait, WaitReason, Work,
 };
 
 pub fn phase(phase: &Phase) -> &'static str {
@@ -18,6 +18,10 @@ pub fn phase(phase: &Phase) -> &'static str {
         Phase::Keeping { keep } => match keep.purpose {
             KeepPurpose::End => "keeping the end",
             KeepPurpose::Iteration | KeepPurpose::Checkpoint => "keeping",
+        },
+        Phase::Checking { check } => match &check.stage {
+            CheckStage::Asking => "asking",
+            CheckStage::Gates { .. } => "gates",
         },
         Phase::Rebooting { reboot } => match &reboot.stage {
             RebootStage::Begun => "reboot:begun",
@@ -113,6 +117,12 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::KeepCalledOff { .. } => "KeepCalledOff",
         LoopEvent::WorkKept { .. } => "WorkKept",
         LoopEvent::KeepGivenUp { .. } => "KeepGivenUp",
+        LoopEvent::Claimed { .. } => "Claimed",
+        LoopEvent::CheckStarted { .. } => "CheckStarted",
+        LoopEvent::ConditionsAnswered { .. } => "ConditionsAnswered",
+        LoopEvent::GatesRan { .. } => "GatesRan",
+        LoopEvent::CheckGivenUp { .. } => "CheckGivenUp",
+        LoopEvent::ClaimRefused { .. } => "ClaimRefused",
         LoopEvent::StopConditionTriggered { .. } => "StopConditionTriggered",
         LoopEvent::RebootRequested { .. } => "RebootRequested",
         LoopEvent::RebootStarted { .. } => "RebootStarted",
@@ -138,12 +148,14 @@ pub fn effect(effect: &Effect) -> &'static str {
         },
         Effect::Prompt { .. } => "prompt",
         Effect::Advise { .. } => "advise",
-        Effect::AskHandOff { .. } => "ask",
+        Effect::AskHandOff { .. } => "hand-off",
         Effect::Close { .. } => "close",
         Effect::Open { .. } => "open",
         Effect::RunHooks { .. } => "hooks",
         Effect::Keep { .. } => "keep",
         Effect::CallOffKeep => "call off",
+        Effect::Ask { .. } => "ask",
+        Effect::RunGates { .. } => "gates",
         Effect::Reply { answer, .. } => match answer {
             Answer::Accepted { .. } => "ok",
             Answer::Refused { .. } => "refused",
@@ -180,6 +192,8 @@ pub fn wish(effect: &Effect) -> String {
             )
         }
         Effect::CallOffKeep => "call off".to_owned(),
+        Effect::Ask { .. } => "ask".to_owned(),
+        Effect::RunGates { names, .. } => format!("run {}", names.join(", ")),
         Effect::Reply { answer, .. } => match answer {
             Answer::Accepted { note } => format!("ok: {note}"),
             Answer::Refused { current, reason } => format!("refused in {current}: {reason}"),
@@ -308,7 +322,49 @@ pub fn fact(record: &Record) -> String {
             format!("{} changed{commit}, {left} left{error}", kept.changed)
         }
         LoopEvent::KeepGivenUp { purpose, reason } => format!("{purpose}: {reason}"),
-        LoopEvent::StopConditionTriggered { reason } => reason.clone(),
+        LoopEvent::Claimed { reason } => reason.clone().unwrap_or_default(),
+        LoopEvent::CheckStarted { check } => {
+            let limit = check.until.as_ref().map_or("no limit".to_owned(), &until);
+            match &check.stage {
+                CheckStage::Asking => format!("asking within {limit}"),
+                CheckStage::Gates { claimed, .. } => {
+                    let claim = if *claimed { "claimed, " } else { "" };
+                    format!("{claim}gates within {limit}")
+                }
+            }
+        }
+        LoopEvent::ConditionsAnswered { answers } => {
+            let objectives = answers.objectives.as_ref().map(|seen| match seen {
+                ObjectivesSeen::Read { objectives } => {
+                    format!("{} of {}", objectives.ticked, objectives.total)
+                }
+                ObjectivesSeen::Unknown { reason } => reason.clone(),
+            });
+            let scripts = answers.scripts.iter();
+            let scripts = scripts.map(|script| format!("{} {:?}", script.name, script.verdict));
+            objectives
+                .into_iter()
+                .chain(scripts)
+                .collect::<Vec<_>>()
+                .join(", ")
+        }
+        LoopEvent::GatesRan { results, .. } => {
+            let results = results.iter();
+            let results = results.map(|gate| match &gate.error {
+                None => format!("{} ok", gate.name),
+                Some(error) => format!("{} {error}", gate.name),
+            });
+            results.collect::<Vec<_>>().join(", ")
+        }
+        LoopEvent::ClaimRefused {
+            claims, reasons, ..
+        } => {
+            let claims: Vec<String> = claims.iter().map(ToString::to_string).collect();
+            format!("{}: {}", claims.join(", "), reasons.join(" | "))
+        }
+        LoopEvent::StopConditionTriggered { reason } | LoopEvent::CheckGivenUp { reason } => {
+            reason.clone()
+        }
         LoopEvent::RebootRequested { reason, not_before } => match not_before {
             Some(moment) => format!("{reason}, not before {}", until(moment)),
             None => reason.to_string(),

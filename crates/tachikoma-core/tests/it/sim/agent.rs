@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tachikoma_core::policy::completion::{CompletionRules, GateRule};
 use tachikoma_core::policy::{AgentTraits, Backoff, Graces, KeepRules, RebootRules, Timeouts};
 use tachikoma_core::{
     Context, Exit, Generation, Leftover, News, Policy, Problem, Rung, Spent, Timestamp, TurnEnd,
@@ -315,6 +316,30 @@ fn last(lines: &[(i64, News)]) -> i64 {
     lines.last().map_or(0, |(time, _)| *time)
 }
 
+/// Draws what a claim of completion has to prove.
+fn completion(dice: &mut Dice) -> CompletionRules {
+    let seconds = Duration::from_secs;
+    let timeout = dice.pick(&[seconds(600), seconds(5), Duration::ZERO]);
+    let gate = |name: &str, each_iteration| GateRule {
+        name: name.to_owned(),
+        timeout,
+        each_iteration,
+    };
+    let gates = match dice.below(5) {
+        0 => vec![gate("tests", true)],
+        1 => vec![gate("tests", false), gate("lint", true)],
+        2 => vec![gate("tests", false)],
+        _ => Vec::new(),
+    };
+    let objectives = dice.one_in(5);
+    CompletionRules {
+        gates,
+        objectives,
+        asking: (objectives || dice.one_in(6)).then(|| seconds(30)),
+        confirmations: dice.pick(&[1, 1, 1, 2]),
+    }
+}
+
 /// Draws the rules of a loop.
 pub fn policy(dice: &mut Dice) -> Policy {
     let seconds = Duration::from_secs;
@@ -326,7 +351,8 @@ pub fn policy(dice: &mut Dice) -> Policy {
         max_iterations: dice.pick(&[0, 0, 1, 2, 3, 5]),
         iteration_delay: dice.pick(&[Duration::ZERO, seconds(5)]),
         max_consecutive_failures: dice.pick(&[0, 1, 3, 10]),
-        claim_suffices: !dice.one_in(4),
+        max_test_failure_streak: dice.pick(&[0, 1, 3]),
+        completion: completion(dice),
         agent: AgentTraits {
             event_stream,
             persistent,

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use tachikoma_core::policy::completion::CompletionRules;
 use tachikoma_core::policy::context::{Level, level};
 use tachikoma_core::{
-    CommitStatus, Context, Generation, IterationOutcome, KeepPurpose, LoopEvent, LoopStats,
-    Outcome, Policy, RebootReason, Record, Seq, SessionNo, Timestamp,
+    Answers, CommitStatus, Context, GateResult, Generation, IterationOutcome, KeepPurpose,
+    LoopEvent, LoopStats, ObjectivesSeen, Outcome, Policy, RebootReason, Record, ScriptResult,
+    ScriptVerdict, Seq, SessionNo, Timestamp,
 };
 
 #[derive(Default)]
@@ -18,6 +20,7 @@ pub struct Audit {
     stopping: bool,
     /// A claim that suffices was made, so the loop is owed its end.
     done: bool,
+    proof: Proof,
     /// When the attempt under way began.
     open: Option<Timestamp>,
     iteration: u32,
@@ -45,6 +48,45 @@ pub struct Audit {
     pub stats: LoopStats,
 }
 
+/// What speaks for a claim of completion.
+#[derive(Default)]
+struct Proof {
+    claimed: bool,
+    worked: bool,
+    gates: Vec<GateResult>,
+    objectives: Option<bool>,
+}
+
+impl Proof {
+    fn answered(&mut self, answers: &Answers) {
+        if let Some(seen) = &answers.objectives {
+            let all =
+                matches!(seen, ObjectivesSeen::Read { objectives } if objectives.all_ticked());
+            self.objectives = Some(all);
+            self.claimed |= all;
+        }
+        let claims = |script: &ScriptResult| script.verdict == ScriptVerdict::Claim;
+        self.claimed |= answers.scripts.iter().any(claims);
+    }
+
+    fn suffices(&self, policy: &Policy) {
+        assert!(self.claimed, "only what is claimed is done");
+        for gate in &policy.completion.gates {
+            let passed = |result: &GateResult| result.name == gate.name && result.passed();
+            assert!(self.gates.iter().any(passed), "a claim passes every gate");
+        }
+        assert!(
+            !policy.completion.objectives || self.objectives == Some(true),
+            "a claim needs all objectives ticked"
+        );
+        let blind = policy.keep.is_none() && !policy.agent.event_stream;
+        assert!(
+            self.worked || blind || policy.keep.is_some(),
+            "something was done"
+        );
+    }
+}
+
 impl Audit {
     pub fn take(&mut self, policy: &Policy, record: &Record) {
         assert_eq!(record.seq, self.seq.next(), "records have no gaps");
@@ -69,6 +111,9 @@ impl Audit {
         match &record.event {
             LoopEvent::Started { .. } => {
                 self.agent = None;
+                if !self.live {
+                    self.stats.test_failure_streak = 0;
+                }
                 self.paused &= self.live;
                 self.live = true;
                 self.stopping = false;
@@ -118,6 +163,7 @@ impl Audit {
                 assert!(self.open.take().is_some(), "only an open attempt is cut");
                 self.cut = true;
                 self.agent = None;
+                self.proof.claimed = false;
             }
             LoopEvent::IterationLimited {
                 iteration,
@@ -144,6 +190,9 @@ impl Audit {
                 self.generation = *generation;
                 self.agent = Some(*generation);
             }
+            LoopEvent::ToolStarted { .. } | LoopEvent::FileTouched { .. } => {
+                self.proof.worked = true;
+            }
             LoopEvent::ContextMeasured { context, .. } => self.context = Some(*context),
             LoopEvent::TurnResulted { cost_microusd, .. } => {
                 self.stats.cost_microusd += cost_microusd;
@@ -157,7 +206,10 @@ impl Audit {
             } => {
                 assert_eq!(report.iteration, self.iteration);
                 self.agent = self.agent.filter(|_| *agent_lives);
-                self.done = report.claimed && policy.claim_suffices;
+                self.proof.claimed |= report.claimed;
+                let unproven = policy.completion == CompletionRules::default();
+                let blind = policy.keep.is_none() && !policy.agent.event_stream;
+                self.done = report.claimed && unproven && (self.proof.worked || blind);
                 self.finished(report.outcome, report.duration_ms);
             }
             LoopEvent::IterationFailed {
@@ -230,6 +282,7 @@ impl Audit {
                 assert!(self.keeping.is_some(), "what is under way is called off");
             }
             LoopEvent::WorkKept { kept, .. } => {
+                self.proof.worked |= kept.changed > 0 || kept.commit.is_some();
                 assert!(self.keeping.is_some(), "only what was asked is answered");
                 self.uncommitted = kept.uncommitted;
             }
@@ -237,6 +290,30 @@ impl Audit {
                 assert!(self.keeping.is_some(), "only what is under way is given up");
             }
             LoopEvent::SnapshotTaken { uncommitted, .. } => self.uncommitted = *uncommitted,
+            LoopEvent::Claimed { .. } => {
+                assert!(self.open.is_some(), "who is not at work claims nothing");
+                self.proof.claimed = true;
+            }
+            LoopEvent::CheckStarted { .. } => {
+                assert!(self.open.is_none() && !self.stopping && !self.rebooting);
+                assert!(
+                    !self.unseen || policy.keep.is_none(),
+                    "the work is kept before it is checked"
+                );
+            }
+            LoopEvent::ConditionsAnswered { answers } => self.proof.answered(answers),
+            LoopEvent::GatesRan { results, .. } => {
+                let failed = results.iter().any(|gate| !gate.passed());
+                let streak = &mut self.stats.test_failure_streak;
+                *streak = if failed { *streak + 1 } else { 0 };
+                self.proof.gates = results.clone();
+            }
+            LoopEvent::CheckGivenUp { .. } => self.proof.gates.clear(),
+            LoopEvent::ClaimRefused { .. } => {
+                assert!(self.proof.claimed, "only what is claimed is refused");
+                assert!(!self.done, "what suffices is not refused");
+                self.proof.claimed = false;
+            }
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::ConfigChanged { .. }
             | LoopEvent::WaitStarted { .. }
@@ -246,7 +323,6 @@ impl Audit {
             | LoopEvent::SessionNamed { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::ToolDenied { .. }
-            | LoopEvent::FileTouched { .. }
             | LoopEvent::Noted { .. }
             | LoopEvent::HandOffRequested { .. }
             | LoopEvent::HandOffWritten { .. }
@@ -254,7 +330,6 @@ impl Audit {
             | LoopEvent::HooksRan { .. }
             | LoopEvent::ClosingStarted { .. }
             | LoopEvent::RebootVerified { .. }
-            | LoopEvent::ToolStarted { .. }
             | LoopEvent::ToolEnded { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
@@ -288,6 +363,13 @@ impl Audit {
         assert!(!self.paused, "a paused loop launches nothing");
         assert!(!self.stopping, "no launch follows a stop");
         assert!(!self.done, "no iteration follows a believed claim");
+        assert!(
+            !self.proof.claimed || self.cut,
+            "no iteration follows a claim that nobody judged"
+        );
+        self.proof.claimed = false;
+        self.proof.gates.clear();
+        self.proof.objectives = None;
         assert!(self.open.is_none(), "one iteration at a time");
         assert!(!self.rebooting, "no iteration during a reboot");
         assert!(
@@ -392,6 +474,9 @@ impl Audit {
             !self.done || *outcome == Outcome::Done,
             "a believed claim is Done, whatever else is due"
         );
+        if *outcome == Outcome::Done {
+            self.proof.suffices(policy);
+        }
         self.live = false;
         self.agent = None;
         self.rebooting = false;

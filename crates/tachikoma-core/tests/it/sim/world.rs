@@ -179,9 +179,13 @@ impl World {
                 | Phase::Waiting { .. }
                 | Phase::Working { .. }
                 | Phase::Keeping { .. }
+                | Phase::Checking { .. }
                 | Phase::Paused { .. }
                 | Phase::Ended { .. } => true,
             },
+            Input::Answered { number, .. } | Input::GatesRan { number, .. } => {
+                self.state.check().is_none() || *number != self.state.completion.number
+            }
             Input::Kept { number, .. } => {
                 self.state.keep().is_none() || *number != self.state.kept.number
             }
@@ -195,6 +199,7 @@ impl World {
             | Input::StoodStill { .. }
             | Input::Set { .. }
             | Input::Note { .. }
+            | Input::Done { .. }
             | Input::Trouble { .. }
             | Input::DiskWasFull { .. }
             | Input::Repaired { .. } => false,
@@ -356,7 +361,10 @@ impl World {
     /// With no agent to end, a stop takes no time at all.
     fn check_obeyed(&self, before: &Phase) {
         match before {
-            Phase::Waiting { .. } | Phase::Rebooting { .. } | Phase::Paused { .. } => {
+            Phase::Waiting { .. }
+            | Phase::Checking { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Paused { .. } => {
                 let crashed = self.state.runner.is_some();
                 assert!(
                     crashed
@@ -372,7 +380,11 @@ impl World {
     fn trouble(&mut self) -> Input {
         let text = "the disk".to_owned();
         self.tickets += 1;
-        match self.dice.below(4) {
+        match self.dice.below(6) {
+            4..6 => Input::Done {
+                ticket: Ticket(self.tickets),
+                reason: None,
+            },
             0 => Input::Trouble { warning: text },
             3 => Input::Note {
                 ticket: Ticket(self.tickets),
@@ -412,6 +424,7 @@ impl World {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Committed, Effect, Exit, Generation, HookPoint, HookResult, Input, Kept, LoopEvent, News,
-    Phase, RebootStage, Record, Rung, Step, Ticket, TurnEnd, step,
+    Answers, Committed, Effect, Exit, GateResult, Generation, HookPoint, HookResult, Input, Kept,
+    LoopEvent, News, Objectives, ObjectivesSeen, Phase, RebootStage, Record, Rung, ScriptResult,
+    ScriptVerdict, Step, Ticket, TurnEnd, step,
 };
 
 use super::super::Coverage;
@@ -17,7 +18,9 @@ impl World {
     /// came of it, if the shell lived.
     pub(super) fn feed(&mut self, coverage: &mut Coverage, input: Input) -> Option<bool> {
         let ticket = match &input {
-            Input::Command { ticket, .. } | Input::Note { ticket, .. } => Some(*ticket),
+            Input::Command { ticket, .. }
+            | Input::Note { ticket, .. }
+            | Input::Done { ticket, .. } => Some(*ticket),
             Input::Start { .. }
             | Input::Wake
             | Input::Shutdown { .. }
@@ -25,6 +28,8 @@ impl World {
             | Input::HooksRan { .. }
             | Input::Snapshot { .. }
             | Input::Kept { .. }
+            | Input::Answered { .. }
+            | Input::GatesRan { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
             | Input::StoodStill { .. }
@@ -108,6 +113,7 @@ impl World {
         let bounded = match &self.state.phase {
             Phase::Waiting { .. } => true,
             Phase::Keeping { keep } => keep.until.is_some(),
+            Phase::Checking { check } => check.until.is_some(),
             Phase::Rebooting { reboot } => {
                 let limited = match &reboot.stage {
                     // Between two records of one step.
@@ -175,6 +181,8 @@ impl World {
             Effect::RunHooks { point, .. } => self.hooks(*point),
             Effect::Keep { number, commit } => self.keep(*number, commit.is_some()),
             Effect::CallOffKeep => self.call_off_keep(),
+            Effect::Ask { number } => self.ask(*number),
+            Effect::RunGates { number, names } => self.gates(*number, names),
             Effect::Signal { generation, rung } => self.signal(*generation, *rung),
             Effect::Finish => {
                 self.obey_by = None;
@@ -325,6 +333,66 @@ impl World {
         self.schedule(self.now + after, Input::Kept { number, kept });
     }
 
+    /// The objectives are read and the scripts answer, or one of them hangs.
+    fn ask(&mut self, number: u64) {
+        let rules = &self.policy.completion;
+        assert!(rules.asking.is_some(), "there is something to ask");
+        let objectives = rules.objectives.then(|| match self.dice.below(6) {
+            0 => ObjectivesSeen::Unknown {
+                reason: "it is gone".to_owned(),
+            },
+            1..4 => ObjectivesSeen::Read {
+                objectives: Objectives::read("- [x] a\n- [x] b\n"),
+            },
+            _ => ObjectivesSeen::Read {
+                objectives: Objectives::read("- [x] a\n- [ ] b\n"),
+            },
+        });
+        let verdict = match self.dice.below(12) {
+            0 => ScriptVerdict::Claim,
+            1 => ScriptVerdict::Stop,
+            2 => ScriptVerdict::Unclear {
+                problem: "exit 3".to_owned(),
+            },
+            _ => ScriptVerdict::GoOn,
+        };
+        let scripts = vec![ScriptResult {
+            name: "ask.sh".to_owned(),
+            duration_ms: 3,
+            verdict,
+            words: None,
+        }];
+        let answers = Answers {
+            objectives,
+            scripts,
+        };
+        let after = self.dice.pick(&[0, 100, 2_000, 50_000]);
+        if !self.dice.one_in(10) {
+            self.schedule(self.now + after, Input::Answered { number, answers });
+        }
+    }
+
+    /// Gates pass, fail, are killed, take long, or never answer.
+    fn gates(&mut self, number: u64, names: &[String]) {
+        assert!(!names.is_empty(), "only gates that there are are run");
+        let results = names.iter().map(|name| GateResult {
+            name: name.clone(),
+            duration_ms: 3,
+            error: match self.dice.below(6) {
+                0 => Some("exit 1".to_owned()),
+                1 => Some("signal 9".to_owned()),
+                _ => None,
+            },
+            output: None,
+            file: None,
+        });
+        let results = results.collect();
+        let after = self.dice.pick(&[0, 100, 2_000, 700_000]);
+        if !self.dice.one_in(10) {
+            self.schedule(self.now + after, Input::GatesRan { number, results });
+        }
+    }
+
     /// What an agent was about to say is not said any more.
     fn silence(&mut self, generation: Generation) {
         self.queue.retain(|_, input| match input {
@@ -336,6 +404,9 @@ impl World {
             | Input::HooksRan { .. }
             | Input::Snapshot { .. }
             | Input::Kept { .. }
+            | Input::Answered { .. }
+            | Input::GatesRan { .. }
+            | Input::Done { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
             | Input::StoodStill { .. }
@@ -394,6 +465,8 @@ fn check_effects(step: &Step, ticket: Option<Ticket>) {
             | Effect::RunHooks { .. }
             | Effect::Keep { .. }
             | Effect::CallOffKeep
+            | Effect::Ask { .. }
+            | Effect::RunGates { .. }
             | Effect::Signal { .. } => {}
         }
     }
