@@ -75,8 +75,8 @@ struct Begun {
 
 fn heading() -> String {
     format!(
-        "{:>9} {:>7} {:<24} {:<11} {:>7} {:>7} {:>8} {:>5} {}",
-        "iteration", "session", "ended", "outcome", "took", "context", "cost", "files", "commit"
+        "{:>4} {:>4} {:<20} {:<11} {:>7} {:>7} {:>7} {:>5} {}",
+        "iter", "sess", "ended", "outcome", "took", "context", "cost", "files", "commit"
     )
 }
 
@@ -90,10 +90,10 @@ fn print(iteration: &Iteration, json: bool) {
         .context_percent
         .map(|percent| format!("{percent}%"));
     out::line(&format!(
-        "{:>9} {:>7} {:<24} {:<11} {:>7} {:>7} {:>8} {:>5} {}",
+        "{:>4} {:>4} {:<20} {:<11} {:>7} {:>7} {:>7} {:>5} {}",
         iteration.begun.iteration,
         iteration.begun.session.to_string(),
-        iteration.ended.to_string(),
+        to_the_second(iteration.ended),
         iteration.outcome.to_string(),
         span(Duration::from_millis(iteration.duration_ms)),
         or_dash(context),
@@ -101,6 +101,15 @@ fn print(iteration: &Iteration, json: bool) {
         or_dash(iteration.files_changed.map(|files| files.to_string())),
         iteration.commit.as_ref().map_or("-", Committed::short),
     ));
+}
+
+/// Writes a time without its milliseconds: a line has 80 columns.
+fn to_the_second(time: Timestamp) -> String {
+    let text = time.to_string();
+    match text.split_once('.') {
+        Some((seconds, _)) => format!("{seconds}Z"),
+        None => text,
+    }
 }
 
 /// The iteration that the records are at.
