@@ -254,6 +254,7 @@ mod tests {
         }
         let tree = WorkTree {
             changed: Some((0..23).map(|n| format!("src/f{n}.rs")).collect()),
+            head: None,
             commits: vec!["abc1234 parser".to_owned()],
         };
         let text = checkpoint(&state, &tree, 50_000);

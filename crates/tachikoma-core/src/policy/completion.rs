@@ -232,3 +232,148 @@ fn open_objectives(seen: Option<&ObjectivesSeen>) -> Option<String> {
         named.join("; ")
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::completion::GateResult;
+    use crate::objectives::Objectives;
+    use crate::policy::AgentTraits;
+    use crate::{LoopId, Stop};
+
+    const BOOLEANS: [bool; 2] = [false, true];
+
+    fn policy(gate: bool, objectives: bool, confirmations: u32) -> Policy {
+        let tests = GateRule {
+            name: "tests".to_owned(),
+            timeout: Duration::ZERO,
+            each_iteration: false,
+        };
+        Policy {
+            completion: CompletionRules {
+                gates: if gate { vec![tests] } else { Vec::new() },
+                objectives,
+                asking: None,
+                confirmations,
+            },
+            agent: AgentTraits {
+                event_stream: true,
+                ..AgentTraits::default()
+            },
+            ..Policy::default()
+        }
+    }
+
+    fn result(passed: bool) -> GateResult {
+        GateResult {
+            name: "tests".to_owned(),
+            error: (!passed).then(|| "exit 1".to_owned()),
+            ..GateResult::default()
+        }
+    }
+
+    /// A state behind an iteration, of which everything is known that was asked.
+    fn judged(claims: Vec<Claim>, ended: AttemptEnd) -> State {
+        let mut state = State::new(LoopId::from_u128(1));
+        state.iteration = 1;
+        state.stats.successful = 1;
+        state.completion.claims = claims;
+        state.completion.ended = ended;
+        state.completion.owed = Owed::Judgement;
+        state.completion.idle = false;
+        state
+    }
+
+    #[test]
+    fn a_claim_is_believed_if_nothing_at_all_speaks_against_it() {
+        let (mut believed, mut asked) = (0, 0);
+        let seen = [None, Some("- [x] a"), Some("- [ ] a"), Some("nothing")];
+        let gates = [None, Some(false), Some(true)];
+        for claimed in BOOLEANS {
+            for idle in BOOLEANS {
+                for (seen, gate) in seen.iter().flat_map(|s| gates.map(|g| (*s, g))) {
+                    for (needs_gate, needs_objectives) in
+                        BOOLEANS.iter().flat_map(|a| BOOLEANS.map(|b| (*a, b)))
+                    {
+                        for confirmations in [1, 2] {
+                            let policy = policy(needs_gate, needs_objectives, confirmations);
+                            let claims = claimed.then_some(Claim::Promise);
+                            let mut state =
+                                judged(claims.into_iter().collect(), AttemptEnd::Succeeded);
+                            state.completion.idle = idle;
+                            state.completion.gates = gate.map(result).into_iter().collect();
+                            state.completion.objectives = seen.map(|text| ObjectivesSeen::Read {
+                                objectives: Objectives::read(text),
+                            });
+                            let expected = claimed
+                                && !idle
+                                && (!needs_gate || gate == Some(true))
+                                && (!needs_objectives || seen == Some("- [x] a"))
+                                && confirmations == 1;
+                            let next = next(&policy, &state);
+                            assert_eq!(next == Next::Believe, expected, "{state:?}");
+                            let refused = matches!(next, Next::Refuse { .. });
+                            assert_eq!(refused, claimed && !expected, "each is answered");
+                            believed += u32::from(expected);
+                            asked += 1;
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!((believed, asked), (20, 384), "the table is whole");
+    }
+
+    #[test]
+    fn how_the_attempt_ended_voids_what_its_agent_claims_and_nothing_else() {
+        let done = || Claim::Done { reason: None };
+        let script = || Claim::Script {
+            name: "s".to_owned(),
+        };
+        for (claim, ended, expected) in [
+            (Claim::Promise, AttemptEnd::Succeeded, true),
+            (done(), AttemptEnd::Succeeded, true),
+            (done(), AttemptEnd::HandedOver, true),
+            (done(), AttemptEnd::Failed, false),
+            (done(), AttemptEnd::Cut, false),
+            (script(), AttemptEnd::Failed, true),
+            (Claim::Objectives, AttemptEnd::Failed, true),
+            (Claim::Objectives, AttemptEnd::HandedOver, true),
+        ] {
+            let state = judged(vec![claim.clone()], ended);
+            let next = next(&policy(false, false, 1), &state);
+            assert_eq!(next == Next::Believe, expected, "{claim}, {ended:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_owed_is_asked_for_in_order_and_by_nobody_who_stops() {
+        let mut policy = policy(true, false, 1);
+        policy.completion.asking = Some(Duration::from_secs(1));
+        let mut state = judged(vec![Claim::Promise], AttemptEnd::Succeeded);
+        let gates = CheckStage::Gates {
+            names: vec!["tests".to_owned()],
+            claimed: true,
+        };
+        for (owed, expected) in [
+            (Owed::Nothing, Next::Nothing),
+            (Owed::Answers, Next::Check(CheckStage::Asking)),
+            (Owed::Gates, Next::Check(gates)),
+        ] {
+            state.completion.owed = owed;
+            state.stop = None;
+            assert_eq!(next(&policy, &state), expected);
+            state.stop = Some(Stop::Operator);
+            assert_eq!(next(&policy, &state), Next::Nothing);
+        }
+    }
+
+    #[test]
+    fn gates_have_together_what_each_has_and_no_limit_if_one_has_none() {
+        let mut rules = policy(true, false, 1).completion;
+        let names = vec!["tests".to_owned()];
+        assert_eq!(rules.limit(&names), None);
+        rules.gates[0].timeout = Duration::from_secs(5);
+        assert_eq!(rules.limit(&names), Some(Duration::from_secs(15)));
+    }
+}

@@ -52,7 +52,14 @@ fn a_claim_is_believed_when_every_gate_passes_and_not_before() {
     play.gates(&[("tests", Some("exit 1")), ("lint", None)]);
     play.sleep().launched().claimed();
     play.gates(&[("tests", None), ("lint", None)]);
-    insta::assert_snapshot!(play.told(), @"");
+    insta::assert_snapshot!(play.told(), @"
+    0.0 claimed: IterationCompleted(1 succeeded, claimed), CheckStarted(claimed, gates within 140s) ! run tests, lint
+    0.0 gates: GatesRan(tests exit 1, lint ok), ClaimRefused(the agent's promise: the gate `tests` failed: exit 1), WaitStarted(delay 5s)
+    5.0 wake: IterationStarted(2 attempt 1) ! launch
+    5.0 launched: AgentLaunched(77)
+    5.0 claimed: IterationCompleted(2 succeeded, claimed), CheckStarted(claimed, gates within 140s) ! run tests, lint
+    5.0 gates: GatesRan(tests ok, lint ok), Completed(the agent reported completion) ! finish
+    ");
 }
 
 #[test]
@@ -91,7 +98,19 @@ fn failing_runs_of_gates_in_a_row_end_the_loop_and_errors_of_iterations_do_not_c
     play.hush().exited(0).gates(fail).launched();
     play.exited(1).sleep().launched().exited(0).gates(fail);
     play.launched().exited(0).gates(fail);
-    insta::assert_snapshot!(play.told(), @"");
+    insta::assert_snapshot!(play.told(), @"
+    1.0 exited 0: IterationCompleted(4 succeeded), CheckStarted(gates within 70s) ! run lint
+    1.0 gates: GatesRan(lint exit 2), IterationStarted(5 attempt 1) ! launch
+    1.0 launched: AgentLaunched(77)
+    1.0 exited 1: IterationFailed(5: the agent ended with exit 1; streak 1), WaitStarted(backoff 1s)
+    2.0 wake: IterationStarted(6 attempt 1) ! launch
+    2.0 launched: AgentLaunched(77)
+    2.0 exited 0: IterationCompleted(6 succeeded), CheckStarted(gates within 70s) ! run lint
+    2.0 gates: GatesRan(lint exit 2), IterationStarted(7 attempt 1) ! launch
+    2.0 launched: AgentLaunched(77)
+    2.0 exited 0: IterationCompleted(7 succeeded), CheckStarted(gates within 70s) ! run lint
+    2.0 gates: GatesRan(lint exit 2), Stopped(gates failed 3 times in a row (max_test_failure_streak = 3), the last time: `lint`) ! finish
+    ");
     play.hush().start();
     assert_eq!(
         play.state.stats.test_failure_streak, 0,
@@ -106,7 +125,19 @@ fn gates_of_every_iteration_run_behind_those_that_went_well_and_all_run_for_a_cl
     play.sleep().launched().exited(1).sleep().launched();
     play.skip().killed(2).launched();
     play.claimed();
-    insta::assert_snapshot!(play.told(), @"");
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationCompleted(1 succeeded), CheckStarted(gates within 70s) ! run lint
+    0.0 gates: GatesRan(lint ok), WaitStarted(delay 5s)
+    5.0 wake: IterationStarted(2 attempt 1) ! launch
+    5.0 launched: AgentLaunched(77)
+    5.0 exited 1: IterationFailed(2: the agent ended with exit 1; streak 1), WaitStarted(backoff 1s)
+    6.0 wake: IterationStarted(3 attempt 1) ! launch
+    6.0 launched: AgentLaunched(77)
+    6.0 skip: EndingRequested(skip within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: skips iteration 3
+    6.0 killed 2: IterationCompleted(3 skipped), IterationStarted(4 attempt 1) ! launch
+    6.0 launched: AgentLaunched(77)
+    6.0 claimed: IterationCompleted(4 succeeded, claimed), CheckStarted(claimed, gates within 140s) ! run tests, lint
+    ");
 }
 
 #[test]
@@ -136,7 +167,16 @@ fn nothing_done_is_no_completion_where_that_is_known() {
         .tool_ended("t")
         .resulted(true)
         .claimed();
-    insta::assert_snapshot!(play.told(), @"");
+    insta::assert_snapshot!(play.told(), @"
+    0.0 resulted true: TurnResulted(true)
+    0.0 claimed: IterationCompleted(1 succeeded, claimed), ClaimRefused(the agent's promise: nothing was done yet: no file was changed, no commit made and no tool called), WaitStarted(delay 5s)
+    5.0 wake: IterationStarted(2 attempt 1) ! launch
+    5.0 launched: AgentLaunched(77)
+    5.0 tool: ToolStarted(t)
+    5.0 tool ended: ToolEnded(t)
+    5.0 resulted true: TurnResulted(true)
+    5.0 claimed: IterationCompleted(2 succeeded, claimed), Completed(the agent reported completion) ! finish
+    ");
     // A program that reports nothing may have done anything.
     let mut play = Play::up(Policy::default());
     play.claimed();
@@ -170,7 +210,17 @@ fn done_is_judged_when_its_iteration_is_over_and_refused_without_one() {
     play.done(Some("all tests pass"))
         .done(Some("all tests pass"));
     play.exited(0).done(None).gates(PASS).done(None);
-    insta::assert_snapshot!(play.told(), @"");
+    insta::assert_snapshot!(play.told(), @"
+    0.0 done: - ! refused in idle: no iteration runs whose work could be claimed to be complete
+    0.0 start: Started(new), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
+    0.0 launched: AgentLaunched(77)
+    0.0 done: Claimed(all tests pass) ! ok: claimed; when iteration 1 is over, it is believed if these gates pass: `tests`: end your turn
+    0.0 done: - ! ok: claimed; when iteration 1 is over, it is believed if these gates pass: `tests`: end your turn
+    0.0 exited 0: IterationCompleted(1 succeeded), CheckStarted(claimed, gates within 70s) ! run tests
+    0.0 done: - ! refused in running: no iteration runs whose work could be claimed to be complete
+    0.0 gates: GatesRan(tests ok), Completed(the agent reported completion) ! finish
+    0.0 done: - ! refused in completed: no iteration runs whose work could be claimed to be complete
+    ");
 }
 
 #[test]
@@ -181,7 +231,10 @@ fn done_says_what_will_be_asked() {
     play.policy.completion.gates = gated(&["a", "b"]).completion.gates;
     play.policy.completion.confirmations = 2;
     play.done(None);
-    insta::assert_snapshot!(play.told(), @"");
+    insta::assert_snapshot!(play.told(), @"
+    0.0 done: Claimed() ! ok: claimed; the loop ends with iteration 1: end your turn
+    0.0 done: - ! ok: claimed; when iteration 1 is over, it is believed if these gates pass: `a`, `b` and all objectives are ticked and it is claimed 2 times in a row: end your turn
+    ");
 }
 
 #[test]
@@ -194,7 +247,18 @@ fn the_claim_of_an_iteration_that_failed_or_was_cut_is_refused() {
     limited
         .failed("limit", Some(Problem::Limited { until: None }))
         .exited(1);
-    insta::assert_snapshot!(play.told() + &limited.told(), @"");
+    insta::assert_snapshot!(play.told() + &limited.told(), @"
+    0.0 done: Claimed() ! ok: claimed; when iteration 1 is over, it is believed if these gates pass: `tests`: end your turn
+    0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), ClaimRefused(`tachikoma done`: iteration 1, which made it, failed), WaitStarted(backoff 1s)
+    1.0 wake: IterationStarted(2 attempt 1) ! launch
+    1.0 launched: AgentLaunched(77)
+    1.0 done: Claimed() ! ok: claimed; when iteration 2 is over, it is believed if these gates pass: `tests`: end your turn
+    1.0 skip: EndingRequested(skip within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: skips iteration 2
+    1.0 killed 2: IterationCompleted(2 skipped), ClaimRefused(`tachikoma done`: iteration 2, which made it, was not seen through), IterationStarted(3 attempt 1) ! launch
+    0.0 done: Claimed() ! ok: claimed; the loop ends with iteration 1: end your turn
+    0.0 failed: TurnResulted(false)
+    0.0 exited 1: IterationLimited(1 attempt 1: limit; streak 1), ClaimRefused(`tachikoma done`: iteration 1, which made it, was not seen through), WaitStarted(usage_limit 30s)
+    ");
 }
 
 #[test]
@@ -222,7 +286,22 @@ fn a_claim_has_to_be_made_as_often_as_configured_and_in_a_row() {
         Some(&Outcome::Done),
         "a failure says nothing"
     );
-    insta::assert_snapshot!(play.told(), @"");
+    insta::assert_snapshot!(play.told(), @"
+    0.0 claimed: IterationCompleted(3 succeeded, claimed), CheckStarted(claimed, gates within 70s) ! run tests
+    0.0 gates: GatesRan(tests ok), ClaimRefused(the agent's promise: this is claim 1 of 2 in a row; look at the work anew, and claim it again if it is complete), IterationStarted(4 attempt 1) ! launch
+    0.0 launched: AgentLaunched(77)
+    0.0 claimed: IterationCompleted(4 succeeded, claimed), CheckStarted(claimed, gates within 70s) ! run tests
+    0.0 gates: GatesRan(tests exit 1), ClaimRefused(the agent's promise: the gate `tests` failed: exit 1), IterationStarted(5 attempt 1) ! launch
+    0.0 launched: AgentLaunched(77)
+    0.0 claimed: IterationCompleted(5 succeeded, claimed), CheckStarted(claimed, gates within 70s) ! run tests
+    0.0 gates: GatesRan(tests ok), ClaimRefused(the agent's promise: this is claim 1 of 2 in a row; look at the work anew, and claim it again if it is complete), IterationStarted(6 attempt 1) ! launch
+    0.0 launched: AgentLaunched(77)
+    0.0 exited 1: IterationFailed(6: the agent ended with exit 1; streak 1), WaitStarted(backoff 1s)
+    1.0 wake: IterationStarted(7 attempt 1) ! launch
+    1.0 launched: AgentLaunched(77)
+    1.0 claimed: IterationCompleted(7 succeeded, claimed), CheckStarted(claimed, gates within 70s) ! run tests
+    1.0 gates: GatesRan(tests ok), Completed(the agent reported completion) ! finish
+    ");
 }
 
 #[test]
@@ -233,7 +312,18 @@ fn all_objectives_ticked_is_a_claim_and_an_open_one_refuses_every_other() {
         .objectives("- [x] a\n- [ ] b\n- [ ] c\n- [ ] d\n- [ ] e\n");
     play.sleep().launched().exited(0).objectives("- [ ] a\n");
     play.sleep().launched().exited(1).objectives("- [x] a\n");
-    insta::assert_snapshot!(play.told(), @"");
+    insta::assert_snapshot!(play.told(), @"
+    0.0 claimed: IterationCompleted(1 succeeded, claimed), CheckStarted(asking within 10s) ! ask
+    0.0 answered: ConditionsAnswered(1 of 5), ClaimRefused(the agent's promise: 4 of 5 objectives are open: b; c; d; and 1 more), WaitStarted(delay 5s)
+    5.0 wake: IterationStarted(2 attempt 1) ! launch
+    5.0 launched: AgentLaunched(77)
+    5.0 exited 0: IterationCompleted(2 succeeded), CheckStarted(asking within 10s) ! ask
+    5.0 answered: ConditionsAnswered(0 of 1), WaitStarted(delay 5s)
+    10.0 wake: IterationStarted(3 attempt 1) ! launch
+    10.0 launched: AgentLaunched(77)
+    10.0 exited 1: IterationFailed(3: the agent ended with exit 1; streak 1), CheckStarted(asking within 10s) ! ask
+    10.0 answered: ConditionsAnswered(1 of 1), Completed(the agent reported completion) ! finish
+    ");
 }
 
 #[test]
@@ -249,7 +339,22 @@ fn objectives_that_vanish_are_warned_of_once_and_refuse_claims() {
     play.sleep().launched().claimed().answers(gone());
     play.sleep().launched().exited(0).objectives("no boxes\n");
     play.sleep().launched().claimed().objectives("no boxes\n");
-    insta::assert_snapshot!(play.told(), @"");
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationCompleted(1 succeeded), CheckStarted(asking within 10s) ! ask
+    0.0 answered: ConditionsAnswered(read plan.md: no such file), Warned(the objectives are not known, and no claim of completion is believed until they are: read plan.md: no such file), WaitStarted(delay 5s)
+    5.0 wake: IterationStarted(2 attempt 1) ! launch
+    5.0 launched: AgentLaunched(77)
+    5.0 claimed: IterationCompleted(2 succeeded, claimed), CheckStarted(asking within 10s) ! ask
+    5.0 answered: ConditionsAnswered(read plan.md: no such file), ClaimRefused(the agent's promise: the objectives are not known: read plan.md: no such file), WaitStarted(delay 5s)
+    10.0 wake: IterationStarted(3 attempt 1) ! launch
+    10.0 launched: AgentLaunched(77)
+    10.0 exited 0: IterationCompleted(3 succeeded), CheckStarted(asking within 10s) ! ask
+    10.0 answered: ConditionsAnswered(0 of 0), WaitStarted(delay 5s)
+    15.0 wake: IterationStarted(4 attempt 1) ! launch
+    15.0 launched: AgentLaunched(77)
+    15.0 claimed: IterationCompleted(4 succeeded, claimed), CheckStarted(asking within 10s) ! ask
+    15.0 answered: ConditionsAnswered(0 of 0), ClaimRefused(the agent's promise: there is no check box in the objectives), WaitStarted(delay 5s)
+    ");
 }
 
 #[test]
@@ -268,7 +373,23 @@ fn a_stop_script_claims_stops_goes_on_or_is_warned_of() {
         .launched()
         .exited(0)
         .scripts(ScriptVerdict::Stop);
-    insta::assert_snapshot!(play.told(), @"");
+    insta::assert_snapshot!(play.told(), @r#"
+    0.0 exited 0: IterationCompleted(1 succeeded), CheckStarted(asking within 40s) ! ask
+    0.0 answered: ConditionsAnswered(ask.sh GoOn), WaitStarted(delay 5s)
+    5.0 wake: IterationStarted(2 attempt 1) ! launch
+    5.0 launched: AgentLaunched(77)
+    5.0 exited 0: IterationCompleted(2 succeeded), CheckStarted(asking within 40s) ! ask
+    5.0 answered: ConditionsAnswered(ask.sh Unclear { problem: "exit 3" }), Warned(the stop script `ask.sh` is no help: exit 3), WaitStarted(delay 5s)
+    10.0 wake: IterationStarted(3 attempt 1) ! launch
+    10.0 launched: AgentLaunched(77)
+    10.0 exited 1: IterationFailed(3: the agent ended with exit 1; streak 1), CheckStarted(asking within 40s) ! ask
+    10.0 answered: ConditionsAnswered(ask.sh Claim), CheckStarted(claimed, gates within 70s) ! run tests
+    10.0 gates: GatesRan(tests exit 1), ClaimRefused(the stop script `ask.sh`: the gate `tests` failed: exit 1), WaitStarted(backoff 1s)
+    11.0 wake: IterationStarted(4 attempt 1) ! launch
+    11.0 launched: AgentLaunched(77)
+    11.0 exited 0: IterationCompleted(4 succeeded), CheckStarted(asking within 40s) ! ask
+    11.0 answered: ConditionsAnswered(ask.sh Stop), StopRequested(the stop script `ask.sh` ended the loop: words), Stopped(the stop script `ask.sh` ended the loop: words) ! finish
+    "#);
     let mut play = Play::up(with_scripts());
     play.exited(0).scripts(ScriptVerdict::Claim).gates(PASS);
     assert_eq!(play.state.outcome(), Some(&Outcome::Done));
@@ -280,7 +401,11 @@ fn a_stop_ends_gates_at_once_and_the_next_run_judges_the_claim() {
         let mut play = Play::up(gated(&["tests"]));
         play.claimed().hush().stop(urgency).start().gates(PASS);
         insta::allow_duplicates! {
-            insta::assert_snapshot!(play.told(), @"");
+            insta::assert_snapshot!(play.told(), @"
+            0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
+            0.0 start: Started(after operator), CheckStarted(claimed, gates within 70s) ! run tests
+            0.0 gates: GatesRan(tests ok), Completed(the agent reported completion) ! finish
+            ");
         }
         let mut play = Play::up(gated(&["tests"]));
         play.claimed().hush().shutdown(2, urgency);
@@ -298,14 +423,26 @@ fn pause_skip_and_reboot_act_on_gates_under_way() {
     skip.claimed().hush().skip();
     let mut reboot = Play::up(gated(&["tests"]));
     reboot.claimed().hush().reboot().gates(FAIL);
-    insta::assert_snapshot!(play.told() + &now.told() + &skip.told() + &reboot.told(), @"");
+    insta::assert_snapshot!(play.told() + &now.told() + &skip.told() + &reboot.told(), @"
+    0.0 pause: PauseRequested ! ok: pauses when the work is checked
+    0.0 gates: GatesRan(tests exit 1), ClaimRefused(the agent's promise: the gate `tests` failed: exit 1), Paused(delay 5s)
+    0.0 pause: PauseRequested, CheckGivenUp(the operator called the gates and the stop scripts off), ClaimRefused(the agent's promise: the operator called the gates and the stop scripts off), Paused(delay 5s) ! ok: pauses when the work is checked
+    0.0 gates: -
+    0.0 skip: CheckGivenUp(the operator called the gates and the stop scripts off), ClaimRefused(the agent's promise: the operator called the gates and the stop scripts off), IterationStarted(2 attempt 1) ! launch ! ok: goes on without the gates and the stop scripts
+    0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots when the work is checked
+    0.0 gates: GatesRan(tests exit 1), ClaimRefused(the agent's promise: the gate `tests` failed: exit 1), RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), WaitStarted(delay 5s)
+    ");
 }
 
 #[test]
 fn gates_that_hang_are_given_up_behind_their_time_and_a_late_answer_is_dropped() {
     let mut play = Play::up(gated(&["tests", "lint"]));
     play.hush().claimed().sleep().gates(PASS);
-    insta::assert_snapshot!(play.told(), @"");
+    insta::assert_snapshot!(play.told(), @"
+    0.0 claimed: IterationCompleted(1 succeeded, claimed), CheckStarted(claimed, gates within 140s) ! run tests, lint
+    140.0 wake: CheckGivenUp(the gates did not end in time), ClaimRefused(the agent's promise: the gates did not end in time), IterationStarted(2 attempt 1) ! launch
+    140.0 gates: -
+    ");
     let mut endless = gated(&["tests"]);
     endless.completion.gates[0].timeout = Duration::ZERO;
     let mut play = Play::up(endless);
@@ -320,13 +457,21 @@ fn what_the_death_of_a_runner_cut_is_found_out_again() {
     let mut play = Play::up(policy);
     play.claimed().hush().crash().scripts(ScriptVerdict::GoOn);
     play.crash().gates(FAIL);
-    insta::assert_snapshot!(play.told(), @"");
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(after crash), CheckStarted(asking within 40s) ! ask
+    0.0 answered: ConditionsAnswered(ask.sh GoOn), CheckStarted(claimed, gates within 70s) ! run tests
+    0.0 start: Started(after crash), CheckStarted(claimed, gates within 70s) ! run tests
+    0.0 gates: GatesRan(tests exit 1), ClaimRefused(the agent's promise: the gate `tests` failed: exit 1), WaitStarted(delay 5s)
+    ");
     // Between the record of the iteration and the first question.
     let mut play = Play::up(gated(&["tests"]));
     play.claimed().hush();
     let without_the_check = play.journal.len() - 1;
     play.crash_after(without_the_check).gates(PASS);
-    insta::assert_snapshot!(play.told(), @"");
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(after crash), CheckStarted(claimed, gates within 70s) ! run tests
+    0.0 gates: GatesRan(tests ok), Completed(the agent reported completion) ! finish
+    ");
 }
 
 #[test]

@@ -426,6 +426,8 @@ impl Audit {
         self.unseen = false;
         self.keeping = Some(outcome.cloned());
         self.tried_at_the_end |= purpose == KeepPurpose::End;
+        // The wish to stop dies with its runner, and who runs the loop again wants it to go on.
+        self.paused &= purpose != KeepPurpose::End;
     }
 
     fn finished(&mut self, outcome: IterationOutcome, duration_ms: u64) {

@@ -348,7 +348,7 @@ impl World {
                 objectives: Objectives::read("- [x] a\n- [ ] b\n"),
             },
         });
-        let verdict = match self.dice.below(12) {
+        let verdict = match self.dice.below(24) {
             0 => ScriptVerdict::Claim,
             1 => ScriptVerdict::Stop,
             2 => ScriptVerdict::Unclear {
