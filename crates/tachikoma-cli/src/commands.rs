@@ -8,6 +8,7 @@ mod context;
 mod control;
 mod demo;
 mod detach;
+mod done;
 mod events;
 mod history;
 mod launch;
@@ -49,6 +50,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::History { reboots, json } => history::history(&place, reboots, json),
         Command::Checkpoint { command } => checkpoint::checkpoint(&place, &command),
         Command::Note { words } => note::note(&place, &words),
+        Command::Done { reason } => done::done(&place, reason),
         Command::State { command } => state::state(&place, command),
         Command::Config { command } => config::config(&place, &command),
         Command::Agents { command } => agents::agents(&command),

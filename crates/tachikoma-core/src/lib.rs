@@ -91,7 +91,7 @@ pub use state::{InvalidState, State};
 pub use stats::LoopStats;
 pub use step::step;
 pub use summary::{
-    CommitSummary, ContextSummary, GitSummary, OutcomeSummary, RebootSummary, SessionSummary,
-    Status, WaitSummary,
+    CommitSummary, CompletionSummary, ContextSummary, GateSummary, GitSummary, OutcomeSummary,
+    RebootSummary, SessionSummary, Status, WaitSummary,
 };
 pub use time::Timestamp;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::completion::{CheckStage, GateResult, ObjectivesSeen};
 use crate::id::{LoopId, SessionNo};
 use crate::keep::KeepPurpose;
 use crate::launch::Runner;
@@ -35,6 +36,9 @@ pub struct Status {
     /// What is known of the work in the repository; none where nothing was kept.
     #[serde(default)]
     pub git: Option<GitSummary>,
+    /// What is known of whether the work is complete; none where nothing is.
+    #[serde(default)]
+    pub completion: Option<CompletionSummary>,
     /// What the loop has done.
     pub stats: LoopStats,
     /// How it ended.
@@ -110,6 +114,49 @@ pub struct GitSummary {
     pub keeping: Option<KeepPurpose>,
 }
 
+/// What is known of whether the work is complete, as `status` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompletionSummary {
+    /// Whether it is claimed, and not judged yet.
+    pub claimed: bool,
+    /// Claims in a row against which nothing spoke.
+    pub confirmed: u32,
+    /// Why the latest claim was not believed; empty again when an iteration that was told of it went well.
+    pub refused: Vec<String>,
+    /// How the gates went when they last ran.
+    pub gates: Vec<GateSummary>,
+    /// The iteration behind which they did; 0 where they never did.
+    pub gates_iteration: u32,
+    /// What the objectives were when they were last read.
+    pub objectives: Option<ObjectivesSeen>,
+    /// What is being found out at this moment.
+    pub checking: Option<CheckStage>,
+}
+
+/// A gate, as `status` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GateSummary {
+    /// Its name.
+    pub name: String,
+    /// Whether it passed.
+    pub passed: bool,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// How long it took.
+    pub duration_ms: u64,
+}
+
+impl From<&GateResult> for GateSummary {
+    fn from(result: &GateResult) -> Self {
+        Self {
+            name: result.name.clone(),
+            passed: result.passed(),
+            error: result.error.clone(),
+            duration_ms: result.duration_ms,
+        }
+    }
+}
+
 /// A commit, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitSummary {
@@ -158,6 +205,7 @@ impl Status {
                 not_before: state.reboot_not_before,
             }),
             git: git(state, live),
+            completion: completion(state, live),
             stats: state.stats,
             outcome: ended.map(|outcome| OutcomeSummary {
                 kind: outcome.kind().to_owned(),
@@ -198,6 +246,23 @@ fn git(state: &State, live: bool) -> Option<GitSummary> {
         files_changed: kept.files_changed,
         snapshot: kept.snapshot.as_ref().map(|last| last.commit.clone()),
         keeping: state.keep().filter(|_| live).map(|keep| keep.purpose),
+    })
+}
+
+fn completion(state: &State, live: bool) -> Option<CompletionSummary> {
+    let known = &state.completion;
+    let checking = state.check().filter(|_| live);
+    let something = checking.is_some()
+        || known.objectives.is_some()
+        || !(known.claims.is_empty() && known.refused.is_empty() && known.gates.is_empty());
+    something.then(|| CompletionSummary {
+        claimed: !known.claims.is_empty(),
+        confirmed: known.confirmed,
+        refused: known.refused.clone(),
+        gates: known.gates.iter().map(Into::into).collect(),
+        gates_iteration: known.gates_at,
+        objectives: known.objectives.clone(),
+        checking: checking.map(|check| check.stage.clone()),
     })
 }
 

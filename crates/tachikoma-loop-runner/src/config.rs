@@ -12,6 +12,7 @@ use tachikoma_core::policy::context::redline_percent;
 use tachikoma_core::policy::{RebootRules, Timeouts};
 use tachikoma_core::{HookPoint, Launch, LoopId, Policy};
 
+use crate::gates;
 use crate::hooks::Registry;
 use crate::process::Adoption;
 use crate::settings::{self, AgentName, HumanDuration, PromptChannel, RebootMode, Settings};
@@ -141,7 +142,8 @@ impl LoopConfig {
             max_iterations: settings.max_iterations,
             iteration_delay: time(&settings.iteration_delay),
             max_consecutive_failures: settings.stop_conditions.max_consecutive_failures,
-            claim_suffices: settings.gate.is_empty(),
+            max_test_failure_streak: settings.stop_conditions.max_test_failure_streak,
+            completion: gates::rules(settings),
             agent: agent.traits(),
             timeouts: Timeouts {
                 session: time(&session.session_timeout),

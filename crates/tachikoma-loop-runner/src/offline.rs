@@ -79,6 +79,8 @@ pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, 
         | Effect::RunHooks { .. }
         | Effect::Keep { .. }
         | Effect::CallOffKeep
+        | Effect::Ask { .. }
+        | Effect::RunGates { .. }
         | Effect::Signal { .. }
         | Effect::Finish => None,
     });

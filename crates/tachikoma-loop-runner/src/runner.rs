@@ -1,6 +1,7 @@
 //! The shell around the core: one actor that tells it the time, journals its facts, publishes them, and only then
 //! carries out its wishes.
 
+mod check;
 mod desk;
 mod effects;
 mod failure;
@@ -24,18 +25,20 @@ use std::sync::Arc;
 use regex::Regex;
 use tachikoma_agents::Agent;
 use tachikoma_core::{
-    Answer, Input, Leftover, LoopEvent, Outcome, Policy, Record, Runner, Seq, State, Status,
-    Ticket, Timestamp, step,
+    Answer, HookResult, Input, Leftover, LoopEvent, Outcome, Policy, Record, Runner, Seq, State,
+    Status, Ticket, Timestamp, step,
 };
 use tokio::sync::oneshot;
 
 use crate::clock::{self, Clock};
 use crate::config::LoopConfig;
 use crate::control::Server;
+use crate::gates::{CheckRun, Found as Checked};
 use crate::handle::{Ends, LoopHandle, Notice, Request};
-use crate::hooks::{HookRun, Ran, Registry};
+use crate::hooks::{HookRun, Registry};
 use crate::process::{Guard, GuardError, GuardNews, GuardOptions};
 use crate::session::process::{LaunchNews, LiveLaunch};
+use crate::shell::{Errand, Ran};
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
 use crate::store::quarantine;
@@ -80,6 +83,8 @@ pub struct LoopRunner {
     /// Hooks that run, or are on their way out.
     hooks: Option<HookRun>,
     registry: Registry,
+    /// What is being found out behind an iteration, or is on its way out.
+    check: Option<CheckRun>,
     /// How the work is kept.
     keeping: keep::Keeping,
     /// News that the shell itself made, before any other.
@@ -307,6 +312,7 @@ impl LoopRunner {
             self.perform(effect).await;
         }
         self.call_off_hooks();
+        self.call_off_check();
         self.hurry_deferred();
         // Behind the effects: a snapshot is a convenience, and nobody waits for it.
         if let Some(durability) = wanted {
@@ -349,6 +355,7 @@ impl LoopRunner {
                 control,
                 upkeep,
                 hooks,
+                check,
                 keeping,
                 ..
             } = self;
@@ -362,7 +369,8 @@ impl LoopRunner {
                 news = guard_news(guard.as_mut()) => Arrived::Guard(news),
                 told = keeping.next() => Arrived::Desk(told),
                 () = until(snapshot_due) => Arrived::SnapshotLate,
-                ran = hooks_ended(hooks.as_mut()) => Arrived::Hooks(ran),
+                ran = ended(hooks.as_mut().map(|hooks| &mut hooks.errand)) => Arrived::Hooks(ran),
+                ran = ended(check.as_mut().map(|check| &mut check.errand)) => Arrived::Check(ran),
                 news = launch_news(launch.as_mut()) => Arrived::Launch(news),
             };
             // Whoever was about to be stopped measures that better.
@@ -380,6 +388,7 @@ impl LoopRunner {
                 Arrived::Desk(told) => self.desk_told(told).await?,
                 Arrived::SnapshotLate => Some(self.snapshot_late().await),
                 Arrived::Hooks(ran) => self.hooks_ended(ran),
+                Arrived::Check(ran) => self.check_ended(ran),
                 Arrived::Launch(news) => self.launch_news(news).await,
             };
             if let Some(duration) = overslept {
@@ -409,7 +418,8 @@ enum Arrived {
     Guard(GuardNews),
     Desk(Told),
     SnapshotLate,
-    Hooks(Ran),
+    Hooks(Ran<Vec<HookResult>>),
+    Check(Ran<Checked>),
     Launch(LaunchNews),
 }
 
@@ -441,9 +451,9 @@ async fn guard_news(guard: Option<&mut Guard>) -> GuardNews {
     }
 }
 
-async fn hooks_ended(hooks: Option<&mut HookRun>) -> Ran {
-    match hooks {
-        Some(hooks) => hooks.ended().await,
+async fn ended<T: Send + 'static>(errand: Option<&mut Errand<T>>) -> Ran<T> {
+    match errand {
+        Some(errand) => errand.ended().await,
         None => std::future::pending().await,
     }
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use tachikoma_agents::{Agent, Turn};
 use tachikoma_core::{Outcome, PromptSource, Seq};
-use tachikoma_loop_runner::settings::{AgentName, Origin, Permission};
+use tachikoma_loop_runner::settings::{AgentName, Origin, Permission, Settings};
 use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner};
 
@@ -174,13 +174,38 @@ fn introduce(config: &LoopConfig) {
     if let Some(problem) = config.agent().ok().and_then(|a| config.redline_problem(&a)) {
         out::note(&format!("note: {problem}"));
     }
-    if config.settings.gate.is_empty() {
-        let promise = &config.settings.stop_conditions.completion_promise;
-        out::tell(&format!(
-            "no gate is configured: {promise} on a line of its own ends the loop"
-        ));
+    out::tell(&completion_text(&config.settings));
+}
+
+/// Says what a claim of completion has to prove.
+fn completion_text(settings: &Settings) -> String {
+    let conditions = &settings.stop_conditions;
+    let promise = &conditions.completion_promise;
+    let objectives = conditions.objectives.as_ref();
+    let objectives =
+        objectives.map(|file| format!("all objectives of {} to be ticked", file.display()));
+    let names: Vec<&str> = settings
+        .gate
+        .iter()
+        .map(|gate| gate.name.as_str())
+        .collect();
+    let gates = (!names.is_empty()).then(|| format!("these gates to pass: {}", names.join(", ")));
+    let needs: Vec<String> = gates.into_iter().chain(objectives).collect();
+    let first = if settings.gate.is_empty() {
+        "no gate is configured: "
     } else {
-        out::note("note: gates are not built yet: no claim of completion is believed");
+        ""
+    };
+    let times = match conditions.confirmations {
+        0 | 1 => String::new(),
+        times => format!(", {times} times in a row,"),
+    };
+    match needs.as_slice() {
+        [] => format!("{first}{promise} on a line of its own{times} ends the loop"),
+        needs => format!(
+            "{first}a claim of completion{times} needs {}",
+            needs.join(" and ")
+        ),
     }
 }
 

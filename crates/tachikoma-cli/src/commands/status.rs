@@ -15,6 +15,7 @@ use super::runtime;
 use crate::failure::{Failure, chain};
 use crate::out;
 use crate::place::Place;
+use crate::report::check;
 use crate::report::line::{files, iterations, left_to_redline, totals};
 use crate::zone::local;
 
@@ -130,6 +131,9 @@ fn text(status: &Status) -> String {
     }
     if let Some(git) = &status.git {
         line("git", git_text(git));
+    }
+    for (name, value) in status.completion.iter().flat_map(check::summary) {
+        line(name, value);
     }
     line("so far", totals(&status.stats));
     if let Some(outcome) = &status.outcome {

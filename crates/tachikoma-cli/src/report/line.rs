@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Change, Context, IterationOutcome, Kept, LoopEvent, LoopStats, Outcome, Record, Resumption,
-    WaitReason,
+    Change, Claim, Context, IterationOutcome, Kept, LoopEvent, LoopStats, Outcome, Record,
+    Resumption, WaitReason,
 };
 
+use super::check;
 use crate::sanitise::sanitise;
 use crate::zone::local;
 
@@ -89,6 +90,12 @@ impl Lines {
             | LoopEvent::KeepCalledOff { .. }
             | LoopEvent::WorkKept { .. }
             | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::Claimed { .. }
+            | LoopEvent::CheckStarted { .. }
+            | LoopEvent::ConditionsAnswered { .. }
+            | LoopEvent::GatesRan { .. }
+            | LoopEvent::CheckGivenUp { .. }
+            | LoopEvent::ClaimRefused { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::RebootRequested { .. }
             | LoopEvent::RebootStarted { .. }
@@ -254,6 +261,19 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::KeepGivenUp { reason, .. } => {
             format!("the work tree was not looked at: {}", sanitise(reason))
         }
+        LoopEvent::Claimed { reason } => {
+            let claim = Claim::Done {
+                reason: reason.clone(),
+            };
+            format!("completion is claimed: {}", sanitise(&claim.to_string()))
+        }
+        LoopEvent::CheckStarted { check } => return check::started(check),
+        LoopEvent::ConditionsAnswered { answers } => return check::answered(answers),
+        LoopEvent::GatesRan { results, .. } => return check::gates(results),
+        LoopEvent::CheckGivenUp { reason } => sanitise(reason).into_owned(),
+        LoopEvent::ClaimRefused {
+            claims, reasons, ..
+        } => check::refused(claims, reasons),
         LoopEvent::StopConditionTriggered { reason } => {
             format!("stop condition: {}", sanitise(reason))
         }

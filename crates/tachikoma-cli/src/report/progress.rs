@@ -39,6 +39,9 @@ enum Doing {
     Committing {
         since: Instant,
     },
+    Checking {
+        since: Instant,
+    },
     Paused,
 }
 
@@ -101,6 +104,10 @@ impl Screen {
                     self.doing = Some(Doing::Committing { since });
                 }
             }
+            LoopEvent::CheckStarted { .. } => {
+                let since = Instant::now();
+                self.doing = Some(Doing::Checking { since });
+            }
             LoopEvent::Completed { .. } | LoopEvent::Stopped { .. } | LoopEvent::Error { .. } => {
                 self.doing = None;
             }
@@ -144,6 +151,11 @@ impl Screen {
             | LoopEvent::KeepCalledOff { .. }
             | LoopEvent::WorkKept { .. }
             | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::Claimed { .. }
+            | LoopEvent::ConditionsAnswered { .. }
+            | LoopEvent::GatesRan { .. }
+            | LoopEvent::CheckGivenUp { .. }
+            | LoopEvent::ClaimRefused { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::RebootCompleted { .. }
             | LoopEvent::RebootFailed { .. }
@@ -208,6 +220,7 @@ impl Screen {
                     span(lasts.saturating_sub(from.elapsed()))
                 )
             }
+            Doing::Checking { since } => format!("checking, {}", span(since.elapsed())),
             Doing::Committing { since } => format!("committing, {}", span(since.elapsed())),
             Doing::Paused => "paused".to_owned(),
         };

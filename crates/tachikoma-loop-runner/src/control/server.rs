@@ -276,7 +276,7 @@ impl Desk {
         };
         let stranger = caller.uid() != own && caller.uid() != 0;
         if stranger || (self.is_agents(caller.pid()) && !is_open_to_the_agent(&request)) {
-            let reason = "only the operator may ask this; from inside the agent only `status` and `note` may be asked";
+            let reason = "only the operator may ask this; from inside the agent only `status`, `note` and `done` may be asked";
             return say(
                 &mut writer,
                 &Response::Refused {
@@ -296,6 +296,10 @@ impl Desk {
             }
             Request::Note { text } => {
                 let answered = self.handle.note(text).await;
+                say(&mut writer, &answer_of(answered)).await
+            }
+            Request::Done { reason } => {
+                let answered = self.handle.done(reason).await;
                 say(&mut writer, &answer_of(answered)).await
             }
             Request::Set { key, value } => {
@@ -357,7 +361,7 @@ impl Desk {
 /// What an agent may ask of the loop that it works for.
 fn is_open_to_the_agent(request: &Request) -> bool {
     match request {
-        Request::Status | Request::Note { .. } => true,
+        Request::Status | Request::Note { .. } | Request::Done { .. } => true,
         Request::Command { .. } | Request::Set { .. } | Request::Follow { .. } => false,
     }
 }

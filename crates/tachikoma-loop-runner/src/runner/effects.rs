@@ -5,7 +5,9 @@ use std::io;
 use std::path::Path;
 
 use tachikoma_agents::{self as agents, LaunchPlan, Message, Turn};
-use tachikoma_core::{Effect, Generation, Input, News, Rung, SessionNo, TurnEnd};
+use tachikoma_core::{
+    Effect, Generation, Input, News, Rung, SessionNo, TurnEnd, standing_in_the_way,
+};
 
 use super::LoopRunner;
 use crate::advice;
@@ -73,6 +75,8 @@ impl LoopRunner {
             Effect::RunHooks { point, reason } => self.run_hooks(point, reason),
             Effect::Keep { number, commit } => self.keep(number, commit),
             Effect::CallOffKeep => self.call_off_keep(),
+            Effect::Ask { number } => self.ask(number),
+            Effect::RunGates { number, names } => self.run_gates(number, &names),
             Effect::Reply { ticket, answer } => {
                 if let Some(reply) = self.tickets.remove(&ticket) {
                     // Whoever asked may have gone.
@@ -158,11 +162,12 @@ impl LoopRunner {
         }
     }
 
-    /// Returns the prompt of the next turn: the words of the user, behind the hand-off where one is due.
+    /// Returns the prompt of the next turn: the words of the user, behind what stands in the way of completion and behind the
+    /// hand-off, where they are due.
     async fn words(&mut self) -> Result<String, String> {
         let words = prompt::read(&self.state.launch.prompt, &self.config.working_dir)
             .map_err(|error| chain(&error))?;
-        let words = self.handoff().await + &words;
+        let words = standing_in_the_way(&self.state) + &self.handoff().await + &words;
         self.asked.clone_from(&words);
         Ok(words)
     }

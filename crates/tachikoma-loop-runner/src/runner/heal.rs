@@ -20,6 +20,8 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
         | Input::Decline { .. }
         | Input::Broken { .. }
         | Input::Kept { .. }
+        | Input::Answered { .. }
+        | Input::GatesRan { .. }
         | Input::HooksRan { .. } => true,
         Input::Agent { news, .. } => match news {
             News::NotLaunched { .. }
@@ -41,6 +43,7 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
         | Input::Snapshot { .. }
         | Input::Set { .. }
         | Input::Note { .. }
+        | Input::Done { .. }
         | Input::Trouble { .. }
         | Input::DiskWasFull { .. }
         | Input::Repaired { .. } => false,

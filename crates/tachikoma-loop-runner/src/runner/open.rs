@@ -161,6 +161,7 @@ impl LoopRunner {
             launch: None,
             hooks: None,
             registry: Registry::default(),
+            check: None,
             keeping: super::keep::Keeping::default(),
             queue: std::collections::VecDeque::new(),
             tickets: std::collections::HashMap::new(),

@@ -37,6 +37,8 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::IterationLimited { .. }
         | LoopEvent::WorkKept { .. }
         | LoopEvent::KeepGivenUp { .. }
+        | LoopEvent::GatesRan { .. }
+        | LoopEvent::ClaimRefused { .. }
         | LoopEvent::Noted { .. }
         | LoopEvent::CustomSet { .. } => Some(Durability::Lazy),
         LoopEvent::SegmentOpened { .. }
@@ -75,6 +77,10 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::SnapshotTaken { .. }
         | LoopEvent::KeepStarted { .. }
         | LoopEvent::KeepCalledOff { .. }
+        | LoopEvent::Claimed { .. }
+        | LoopEvent::CheckStarted { .. }
+        | LoopEvent::ConditionsAnswered { .. }
+        | LoopEvent::CheckGivenUp { .. }
         | LoopEvent::StopConditionTriggered { .. }
         | LoopEvent::RebootRequested { .. }
         | LoopEvent::DiskWasFull { .. }
@@ -148,6 +154,7 @@ impl LoopRunner {
             Phase::Working { .. }
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => true,
             Phase::Idle | Phase::Ended { .. } => false,

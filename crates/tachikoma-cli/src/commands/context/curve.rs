@@ -272,6 +272,12 @@ impl Curves {
             | LoopEvent::KeepCalledOff { .. }
             | LoopEvent::WorkKept { .. }
             | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::Claimed { .. }
+            | LoopEvent::CheckStarted { .. }
+            | LoopEvent::ConditionsAnswered { .. }
+            | LoopEvent::GatesRan { .. }
+            | LoopEvent::CheckGivenUp { .. }
+            | LoopEvent::ClaimRefused { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::RebootStarted { .. }
             | LoopEvent::HandOffRequested { .. }
