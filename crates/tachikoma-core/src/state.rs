@@ -4,6 +4,7 @@ mod apply;
 mod completion;
 mod keep;
 mod reboot;
+mod taken_up;
 mod work;
 
 use std::collections::BTreeMap;
@@ -62,7 +63,9 @@ pub struct State {
     /// Whether nothing is waited for before it does.
     #[serde(default)]
     pub stop_urgent: bool,
-    /// What is known of whether the work is complete.
+    /// Whether it is claimed, in the iteration last started, that the work is complete, and not refused.
+    pub claimed: bool,
+    /// What is known of whether it is.
     #[serde(default)]
     pub completion: Completion,
     /// Failed iterations in a row.
@@ -134,6 +137,7 @@ impl State {
             reboot_not_before: None,
             stop: None,
             stop_urgent: false,
+            claimed: false,
             completion: Completion::of_a_new_loop(),
             failure_streak: 0,
             limit_streak: 0,

@@ -6,6 +6,7 @@ use crate::completion::{CheckStage, GateResult, ObjectivesSeen};
 use crate::id::{LoopId, SessionNo};
 use crate::keep::KeepPurpose;
 use crate::launch::Runner;
+use crate::outcome::Outcome;
 use crate::phase::{LoopState, Phase};
 use crate::state::State;
 use crate::stats::LoopStats;
@@ -256,7 +257,7 @@ fn completion(state: &State, live: bool) -> Option<CompletionSummary> {
         || known.objectives.is_some()
         || !(known.claims.is_empty() && known.refused.is_empty() && known.gates.is_empty());
     something.then(|| CompletionSummary {
-        claimed: !known.claims.is_empty(),
+        claimed: !known.claims.is_empty() && state.outcome() != Some(&Outcome::Done),
         confirmed: known.confirmed,
         refused: known.refused.clone(),
         gates: known.gates.iter().map(Into::into).collect(),

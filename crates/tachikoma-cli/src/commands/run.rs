@@ -190,7 +190,7 @@ fn completion_text(settings: &Settings) -> String {
         .map(|gate| gate.name.as_str())
         .collect();
     let gates = (!names.is_empty()).then(|| format!("these gates to pass: {}", names.join(", ")));
-    let needs: Vec<String> = gates.into_iter().chain(objectives).collect();
+    let needs: Vec<String> = objectives.into_iter().chain(gates).collect();
     let first = if settings.gate.is_empty() {
         "no gate is configured: "
     } else {

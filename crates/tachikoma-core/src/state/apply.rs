@@ -8,7 +8,6 @@ use crate::effect::Rung;
 use crate::event::LoopEvent;
 use crate::id::Generation;
 use crate::keep::Keep;
-use crate::launch::{Launch, Runner};
 use crate::outcome::IterationOutcome;
 use crate::phase::{Ending, Ladder, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 use crate::reboots::{RebootEntry, RebootResult};
@@ -111,6 +110,7 @@ impl State {
                 self.iteration = *iteration;
                 self.attempt = *attempt;
                 self.cut = false;
+                self.claimed = false;
                 self.completion.attempt_started();
                 self.kept.unseen = true;
                 self.session.context_before = self.session.context;
@@ -257,7 +257,10 @@ impl State {
                 agent_lives,
             } => {
                 let end = report.outcome.into();
-                self.completion.attempt_ended(end, report.claimed);
+                self.completion.attempt_ended(end);
+                if report.claimed {
+                    self.claim(Claim::Promise);
+                }
                 self.limit_streak = 0;
                 if report.outcome == IterationOutcome::Succeeded {
                     self.session.oriented = true;
@@ -274,7 +277,7 @@ impl State {
                 ..
             } => {
                 self.failure_streak = *streak;
-                self.completion.attempt_ended(AttemptEnd::Failed, false);
+                self.completion.attempt_ended(AttemptEnd::Failed);
                 self.limit_streak = 0;
                 self.session.note_failure(*duration_ms);
                 self.last_failure = Some(failure.clone());
@@ -287,7 +290,7 @@ impl State {
             } => {
                 self.limit_streak = *streak;
                 self.cut = true;
-                self.completion.attempt_ended(AttemptEnd::Cut, false);
+                self.completion.attempt_ended(AttemptEnd::Cut);
                 if !agent_lives {
                     self.agent = None;
                 }
@@ -325,7 +328,7 @@ impl State {
                 kept,
             } => self.work_kept(*purpose, *iteration, kept, time),
             LoopEvent::KeepGivenUp { purpose, .. } => self.keep_given_up(*purpose),
-            LoopEvent::Claimed { reason } => self.completion.claim(Claim::Done {
+            LoopEvent::Claimed { reason } => self.claim(Claim::Done {
                 reason: reason.clone(),
             }),
             LoopEvent::CheckStarted { check } => self.check_started(check),
@@ -442,24 +445,6 @@ impl State {
                     outcome: outcome.clone(),
                 };
             }
-        }
-    }
-
-    fn take_up(&mut self, launch: &Launch, runner: &Runner, time: Timestamp) {
-        self.launch = launch.clone();
-        self.runner = Some(runner.clone());
-        self.agent = None;
-        self.started_at.get_or_insert(time);
-        // A new run is the operator's wish to go on: an earlier wish to stop has been granted, or died with its runner.
-        self.stop = None;
-        self.stop_urgent = false;
-        if matches!(self.phase, Phase::Ended { .. }) {
-            self.failure_streak = 0;
-            self.stats.test_failure_streak = 0;
-            self.reboots.failures = 0;
-            self.reboots.futile = 0;
-            self.pause_requested = false;
-            self.phase = Phase::Idle;
         }
     }
 

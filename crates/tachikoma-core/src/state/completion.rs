@@ -30,7 +30,7 @@ impl Completion {
         self.given_up = None;
     }
 
-    pub(super) fn attempt_ended(&mut self, end: AttemptEnd, claimed: bool) {
+    pub(super) fn attempt_ended(&mut self, end: AttemptEnd) {
         self.ended = end;
         self.owed = match end {
             AttemptEnd::Succeeded | AttemptEnd::HandedOver | AttemptEnd::Failed => Owed::Answers,
@@ -40,15 +40,6 @@ impl Completion {
             // It was told with the prompt, and the agent has done what it can about it.
             self.to_be_told = false;
             self.refused.clear();
-        }
-        if claimed {
-            self.claim(Claim::Promise);
-        }
-    }
-
-    pub(super) fn claim(&mut self, claim: Claim) {
-        if self.claims.len() < CLAIMS_MAX && !self.claims.contains(&claim) {
-            self.claims.push(claim);
         }
     }
 
@@ -86,6 +77,14 @@ impl State {
         }
     }
 
+    pub(super) fn claim(&mut self, claim: Claim) {
+        self.claimed = true;
+        let claims = &mut self.completion.claims;
+        if claims.len() < CLAIMS_MAX && !claims.contains(&claim) {
+            claims.push(claim);
+        }
+    }
+
     pub(super) fn check_started(&mut self, check: &Check) {
         self.completion.number += 1;
         self.completion.given_up = None;
@@ -95,22 +94,21 @@ impl State {
     }
 
     pub(super) fn conditions_answered(&mut self, answers: &Answers) {
-        let known = &mut self.completion;
         if let Some(seen) = &answers.objectives {
-            known.objectives = Some(seen.clone());
             if let ObjectivesSeen::Read { objectives } = seen
                 && objectives.all_ticked()
             {
-                known.claim(Claim::Objectives);
+                self.claim(Claim::Objectives);
             }
+            self.completion.objectives = Some(seen.clone());
         }
         for script in &answers.scripts {
             if script.verdict == ScriptVerdict::Claim {
                 let name = script.name.clone();
-                known.claim(Claim::Script { name });
+                self.claim(Claim::Script { name });
             }
         }
-        known.owed = Owed::Gates;
+        self.completion.owed = Owed::Gates;
         self.phase = Phase::Idle;
     }
 
@@ -144,6 +142,7 @@ impl State {
 
     pub(super) fn claim_refused(&mut self, reasons: &[String], confirmed: u32) {
         let succeeded = self.stats.successful;
+        self.claimed = false;
         let known = &mut self.completion;
         known.refused = reasons.to_vec();
         known.to_be_told = true;

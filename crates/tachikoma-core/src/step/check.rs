@@ -153,30 +153,28 @@ impl Turn<'_> {
 
     fn what_will_be_asked(&self) -> String {
         let rules = &self.policy.completion;
-        let names: Vec<String> = rules
-            .gates
-            .iter()
-            .map(|g| format!("`{}`", g.name))
-            .collect();
+        let names = rules.gates.iter().map(|gate| format!("`{}`", gate.name));
+        let names: Vec<String> = names.collect();
         let mut asked = Vec::new();
-        if !names.is_empty() {
-            asked.push(format!("these gates pass: {}", names.join(", ")));
-        }
-        if rules.objectives {
-            asked.push("all objectives are ticked".to_owned());
-        }
         if rules.confirmations > 1 {
             asked.push(format!(
                 "it is claimed {} times in a row",
                 rules.confirmations
             ));
         }
-        let iteration = self.state.iteration;
+        if rules.objectives {
+            asked.push("all objectives are ticked".to_owned());
+        }
+        if !names.is_empty() {
+            asked.push(format!("these gates pass: {}", names.join(", ")));
+        }
+        let judged = format!(
+            "end your turn: the claim is judged when iteration {} is over",
+            self.state.iteration
+        );
         match asked.join(" and ").as_str() {
-            "" => format!("claimed; the loop ends with iteration {iteration}: end your turn"),
-            asked => format!(
-                "claimed; when iteration {iteration} is over, it is believed if {asked}: end your turn"
-            ),
+            "" => judged,
+            asked => format!("{judged}, and believed if {asked}"),
         }
     }
 }

@@ -57,7 +57,7 @@ impl GateRun {
     fn job(&self, place: u32, gate: &Gate) -> Job {
         let (program, args) = Job::line(&gate.command);
         let mut env = self.scene.variables();
-        env.push(("TACHIKOMA_GATE".into(), gate.name.clone().into()));
+        env.push(("TACHIKOMA_GATE_NAME".into(), gate.name.clone().into()));
         let iteration = self.scene.iteration.into();
         let file = Transcript::new(self.directory.clone(), iteration, place, FILE_BYTES_MAX);
         Job {

@@ -254,6 +254,7 @@ fn variables_that_are_not_settings_are_left_alone() {
         "SESSION",
         "ITERATION",
         "ATTEMPT",
+        "GATE_NAME",
         "LOG",
         "CONFIG",
         "DEMO",
@@ -322,8 +323,12 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "max_iterations",
             "iteration_delay",
             "context_redline_percent",
+            "stop_conditions.max_test_failure_streak",
             "stop_conditions.max_consecutive_failures",
+            "stop_conditions.custom_scripts",
             "stop_conditions.completion_promise",
+            "stop_conditions.confirmations",
+            "stop_conditions.objectives",
             "session.claude_command",
             "session.session_timeout",
             "session.persist_sessions",
@@ -375,6 +380,7 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "agents.command.program",
             "agents.command.prompt",
             "agents.command.env",
+            "gate",
             "hook",
         ]
     );

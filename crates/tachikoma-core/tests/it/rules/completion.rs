@@ -214,8 +214,8 @@ fn done_is_judged_when_its_iteration_is_over_and_refused_without_one() {
     0.0 done: - ! refused in idle: no iteration runs whose work could be claimed to be complete
     0.0 start: Started(new), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
     0.0 launched: AgentLaunched(77)
-    0.0 done: Claimed(all tests pass) ! ok: claimed; when iteration 1 is over, it is believed if these gates pass: `tests`: end your turn
-    0.0 done: - ! ok: claimed; when iteration 1 is over, it is believed if these gates pass: `tests`: end your turn
+    0.0 done: Claimed(all tests pass) ! ok: end your turn: the claim is judged when iteration 1 is over, and believed if these gates pass: `tests`
+    0.0 done: - ! ok: end your turn: the claim is judged when iteration 1 is over, and believed if these gates pass: `tests`
     0.0 exited 0: IterationCompleted(1 succeeded), CheckStarted(claimed, gates within 70s) ! run tests
     0.0 done: - ! refused in running: no iteration runs whose work could be claimed to be complete
     0.0 gates: GatesRan(tests ok), Completed(the agent reported completion) ! finish
@@ -232,8 +232,8 @@ fn done_says_what_will_be_asked() {
     play.policy.completion.confirmations = 2;
     play.done(None);
     insta::assert_snapshot!(play.told(), @"
-    0.0 done: Claimed() ! ok: claimed; the loop ends with iteration 1: end your turn
-    0.0 done: - ! ok: claimed; when iteration 1 is over, it is believed if these gates pass: `a`, `b` and all objectives are ticked and it is claimed 2 times in a row: end your turn
+    0.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 1 is over
+    0.0 done: - ! ok: end your turn: the claim is judged when iteration 1 is over, and believed if it is claimed 2 times in a row and all objectives are ticked and these gates pass: `a`, `b`
     ");
 }
 
@@ -248,14 +248,14 @@ fn the_claim_of_an_iteration_that_failed_or_was_cut_is_refused() {
         .failed("limit", Some(Problem::Limited { until: None }))
         .exited(1);
     insta::assert_snapshot!(play.told() + &limited.told(), @"
-    0.0 done: Claimed() ! ok: claimed; when iteration 1 is over, it is believed if these gates pass: `tests`: end your turn
+    0.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 1 is over, and believed if these gates pass: `tests`
     0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), ClaimRefused(`tachikoma done`: iteration 1, which made it, failed), WaitStarted(backoff 1s)
     1.0 wake: IterationStarted(2 attempt 1) ! launch
     1.0 launched: AgentLaunched(77)
-    1.0 done: Claimed() ! ok: claimed; when iteration 2 is over, it is believed if these gates pass: `tests`: end your turn
+    1.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 2 is over, and believed if these gates pass: `tests`
     1.0 skip: EndingRequested(skip within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: skips iteration 2
     1.0 killed 2: IterationCompleted(2 skipped), ClaimRefused(`tachikoma done`: iteration 2, which made it, was not seen through), IterationStarted(3 attempt 1) ! launch
-    0.0 done: Claimed() ! ok: claimed; the loop ends with iteration 1: end your turn
+    0.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 1 is over
     0.0 failed: TurnResulted(false)
     0.0 exited 1: IterationLimited(1 attempt 1: limit; streak 1), ClaimRefused(`tachikoma done`: iteration 1, which made it, was not seen through), WaitStarted(usage_limit 30s)
     ");
