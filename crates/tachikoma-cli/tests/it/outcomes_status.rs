@@ -28,6 +28,7 @@ fn check_keys(status: &Value) {
         "attempt",
         "session",
         "session_iterations",
+        "completion",
         "context",
         "waiting",
         "reboot",
