@@ -10,7 +10,7 @@ use tachikoma_core::{Effect, Generation, Input, News, Rung, SessionNo, TurnEnd};
 use super::LoopRunner;
 use crate::advice;
 use crate::error::chain;
-use crate::process::{Spawn, SpawnSubject, input, lines, output};
+use crate::process::{Spawn, SpawnSubject, input, is_executable, lines, output};
 use crate::prompt;
 use crate::session::process::LiveLaunch;
 use crate::session::pump::Pump;
@@ -361,7 +361,7 @@ pub(super) fn find_program(
     let shown = program.display();
     if program.as_os_str().as_encoded_bytes().contains(&b'/') {
         let path = working_dir.join(program);
-        return match executable(&path) {
+        return match is_executable(&path) {
             Ok(true) => Ok(()),
             Ok(false) if path.is_dir() => Err(format!("program `{shown}` is a directory")),
             Ok(false) => Err(format!("program `{shown}` is not executable")),
@@ -374,7 +374,7 @@ pub(super) fn find_program(
         .collect();
     if places
         .iter()
-        .any(|place| executable(place).unwrap_or(false))
+        .any(|place| is_executable(place).unwrap_or(false))
     {
         return Ok(());
     }
@@ -388,10 +388,4 @@ pub(super) fn find_program(
             "program `{shown}` is not found; looked in PATH: {looked_in}"
         )),
     }
-}
-
-fn executable(path: &Path) -> io::Result<bool> {
-    let metadata = std::fs::metadata(path)?;
-    let runnable = rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
-    Ok(metadata.is_file() && runnable)
 }

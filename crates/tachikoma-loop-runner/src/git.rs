@@ -1,0 +1,26 @@
+//! Keeps the work of a loop in the user's own repository: what changed and whose it is, a snapshot before each iteration,
+//! commits of what the loop changed and of nothing else.
+//!
+//! `git` itself is the truth about what is ignored, filtered or odd, and is asked only when something changed: whether it
+//! did is found out in this process, by a walk over the work tree. The user's index is touched by `git commit` alone and by
+//! the `git add --intent-to-add` that it needs; everything else happens in an index of the loop's own.
+
+mod commit;
+mod head;
+mod keeper;
+mod path;
+pub mod program;
+pub mod protected;
+pub mod repository;
+mod snapshot;
+pub mod snapshots;
+mod survey;
+
+pub use commit::{Commit, CommitError};
+pub use keeper::{Keeper, KeeperOptions, Opened, present};
+pub use path::RepoPath;
+pub use program::{CallOff, Git, GitError};
+pub use protected::{Protected, ProtectedError};
+pub use repository::{Found, Repository};
+pub use snapshot::{SNAPSHOTS_KEPT, Snapshot};
+pub use survey::{Survey, Whose};

@@ -1,0 +1,1 @@
+//! What the work tree stands on, read without a process where that can be done.

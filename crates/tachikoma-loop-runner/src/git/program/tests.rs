@@ -1,0 +1,1 @@
+//! Programs that are no `git`, and hang, flood or fail.
