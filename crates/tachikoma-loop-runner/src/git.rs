@@ -9,11 +9,14 @@ mod commit;
 mod head;
 mod keeper;
 mod path;
+pub mod present;
 pub mod program;
 pub mod protected;
 pub mod repository;
+pub mod rollback;
 mod snapshot;
 pub mod snapshots;
+pub mod start;
 mod survey;
 
 pub use commit::{Commit, CommitError};

@@ -10,6 +10,7 @@ use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner};
 
 use super::config::warn_not_built;
 use super::launch::{Plan, plan};
+use super::repository::Repository;
 use super::{detach, runtime};
 use crate::args::RunArgs;
 use crate::failure::Failure;
@@ -30,11 +31,14 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
     for note in &plan.notes {
         out::note(&format!("note: {note}"));
     }
+    plan.config.check()?;
+    let repository = Repository::of(&plan.config);
+    repository.check(plan.is_first, args.allow_dirty)?;
     if args.dry_run {
-        plan.config.check()?;
-        dry_run(&plan);
+        dry_run(&plan, &repository);
         return Ok(ExitCode::SUCCESS);
     }
+    repository.warn(&plan.config.working_dir);
     warn_not_built(&plan.loaded);
     let (style, terminal) = match (args.detached, args.json, args.quiet) {
         // Its only audience waits for one word.
@@ -204,7 +208,7 @@ fn agent_text(config: &LoopConfig) -> String {
     }
 }
 
-fn dry_run(plan: &Plan) {
+fn dry_run(plan: &Plan, repository: &Repository) {
     let config = &plan.config;
     out::line(&format!("would run {}", agent_text(config)));
     out::line(&format!("in {}", config.working_dir.display()));
@@ -215,6 +219,7 @@ fn dry_run(plan: &Plan) {
     if let Ok(agent @ Agent::Claude(_)) = config.agent() {
         launch_lines(&agent);
     }
+    out::line(&repository.purpose());
     for entry in plan
         .loaded
         .entries()

@@ -31,6 +31,7 @@ fn a_dry_run_shows_the_whole_launch_and_no_secret() {
     without CLAUDE_CODE_SSE_PORT
     without CLAUDE_CODE_SESSION_ID
     without CLAUDE_CODE_RESUME_INTERRUPTED_TURN
+    git is not used: no repository here
     session.claude_command = \"true\"  # tachikoma.toml:1
     agents.claude.env.TOKEN = \"***\"  # tachikoma.toml:4
     agents.claude.model = \"claude-sonnet-4-5\"  # tachikoma.toml:3

@@ -200,6 +200,7 @@ fn a_bare_run_does_what_the_last_one_was_told() {
     would run agent command (`sh -c cat >> got`), with your own rights: nothing it does is denied
     in [DIR]
     prompt text, 9 bytes
+    git is not used: no repository here
     max_iterations = 4  # recorded launch
     iteration_delay = "0s"  # recorded launch
     agent.name = "command"  # recorded launch
