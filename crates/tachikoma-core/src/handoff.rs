@@ -240,6 +240,7 @@ mod tests {
         state.attempt = 1;
         state.checkpoint.words = Some("The parser is done; the printer is next.".to_owned());
         state.checkpoint.reason = "context at 86%".to_owned();
+        state.kept.uncommitted = 2;
         state.checkpoint.failed_calls = vec![FailedCall {
             call: "Bash: make test".to_owned(),
             times: 2,
@@ -253,6 +254,7 @@ mod tests {
             });
         }
         let tree = WorkTree {
+            head: Some("1a2b3c4d5e6f".to_owned()),
             changed: Some((0..23).map(|n| format!("src/f{n}.rs")).collect()),
             commits: vec!["abc1234 parser".to_owned()],
         };
@@ -265,6 +267,7 @@ mod tests {
     - Session 2, iteration 7, attempt 1.
     - So far: 0 iterations finished, 0 of them well, 0 failed, 0 handed over.
     - The session before this one was replaced: context at 86%.
+    - The work tree stands on commit 1a2b3c4, with 2 changed files that are not committed.
 
     ## In its own words
 

@@ -48,8 +48,8 @@ pub(super) struct Commit {
 /// What the desk has to say.
 #[derive(Debug)]
 pub(super) enum Told {
-    /// There is no repository, or none that can be used: why, in a line that a person should see.
-    Closed(Option<String>),
+    /// There is no repository that can be used: why, in a line that a person should see.
+    Closed(String),
     /// The work tree before an iteration is kept, or not.
     Snapshot {
         iteration: u32,
@@ -217,11 +217,12 @@ impl Clerk {
                 })
             }
             Opened::NoRepository => {
-                self.tell(Told::Closed(None));
+                // There is a `.git`, or nobody would have asked.
+                self.tell(Told::Closed("git finds no repository here".to_owned()));
                 None
             }
             Opened::Unusable { reason } => {
-                self.tell(Told::Closed(Some(reason)));
+                self.tell(Told::Closed(reason));
                 None
             }
         };

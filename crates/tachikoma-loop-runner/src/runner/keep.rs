@@ -112,18 +112,15 @@ impl LoopRunner {
         };
         match Desk::open(options, whose) {
             Ok(desk) => self.keeping.desk = Some(desk),
-            Err(error) => self.close_desk(Some(&format!("no thread for git: {error}"))),
+            Err(error) => self.close_desk(&format!("no thread for git: {error}")),
         }
     }
 
     /// Goes on without a repository.
-    fn close_desk(&mut self, why: Option<&str>) {
+    fn close_desk(&mut self, why: &str) {
         self.policy.keep = None;
-        if let Some(why) = why {
-            let warning =
-                format!("nothing is committed, and no snapshots are kept: {why}; the loop goes on");
-            self.queue.push_back(Input::Trouble { warning });
-        }
+        let warning = format!("nothing is committed, and no snapshots are kept: {why}");
+        self.queue.push_back(Input::Trouble { warning });
     }
 
     /// Begins a turn: when the work tree before it is kept, where there is a repository.
@@ -151,7 +148,7 @@ impl LoopRunner {
     pub(super) async fn desk_told(&mut self, told: Told) -> Result<Option<Input>, Cut> {
         Ok(match told {
             Told::Closed(why) => {
-                self.close_desk(why.as_deref());
+                self.close_desk(&why);
                 None
             }
             Told::Warning(warning) => Some(Input::Trouble { warning }),
