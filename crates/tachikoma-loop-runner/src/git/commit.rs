@@ -106,7 +106,8 @@ impl Keeper {
     /// Git commits no file by name that became a directory: its end comes with what is in there.
     fn became_directory(&self, path: &RepoPath) -> bool {
         let there = self.ground.repository.top.join(path.as_path());
-        let known = self.known.as_ref().and_then(|root| root.at(path.bytes()));
+        let known = self.known.as_ref();
+        let known = known.and_then(|known| known.root.at(path.bytes()));
         !matches!(known, Some(What::Submodule(_)))
             && there.symlink_metadata().is_ok_and(|there| there.is_dir())
     }

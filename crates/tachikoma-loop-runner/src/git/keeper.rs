@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use tachikoma_core::LoopId;
 
-use super::fingerprint::Dir;
 use super::head::Head;
 use super::index::Ground;
 use super::path::RepoPath;
 use super::program::{CallOff, GitError};
 use super::protected::Protected;
 use super::repository::{Found, Repository};
+use super::scan::Known;
 use super::survey::{Survey, Watched, Whose};
 use super::work::{Remembered, Work};
 
@@ -51,7 +51,7 @@ pub struct Keeper {
     /// Whether what is uncommitted is known.
     pub(super) judged: bool,
     /// What is known of the work tree; none if it has to be found out anew.
-    pub(super) known: Option<Dir>,
+    pub(super) known: Option<Known>,
     /// What the index of the loop's own looked like when it was last written; none before.
     pub(super) index_mark: Option<u64>,
     pub(super) watched: Watched,

@@ -11,9 +11,17 @@ use super::path::RepoPath;
 use super::program::{CallOff, GitError};
 use super::walk::{New, Seen, Walk, is_nested};
 
+/// What is known of a work tree.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub root: Dir,
+    /// Whether it has less than the index: who changes that changes the user's index, and then everything is looked at anew.
+    sparse: bool,
+}
+
 impl Ground {
     /// Makes everything known anew. All that is watched counts as changed; git tells what really did.
-    pub fn scan(&self, call_off: &CallOff) -> Result<(Dir, Seen), GitError> {
+    pub fn scan(&self, call_off: &CallOff) -> Result<(Known, Seen), GitError> {
         self.ensure_index()?;
         let own = self.own_entries(call_off)?;
         let users = self.users_entries(call_off)?;
@@ -71,9 +79,13 @@ impl Ground {
         let mut walk = Walk::new();
         self.walk(&mut walk, &mut root)?;
         self.learn(&mut walk, &mut root, call_off)?;
+        let known = Known {
+            root,
+            sparse: !sparse.is_empty(),
+        };
         let mut seen = walk.seen;
         seen.rules = false;
-        Ok((root, seen))
+        Ok((known, seen))
     }
 
     /// Walks over what is known.
@@ -137,10 +149,14 @@ impl Ground {
     /// Looks at all that is known; none if everything has to become known anew. With `follow` the user's index changed, too.
     pub fn look(
         &self,
-        root: &mut Dir,
+        known: &mut Known,
         follow: bool,
         call_off: &CallOff,
     ) -> Result<Option<Seen>, GitError> {
+        if follow && known.sparse {
+            return Ok(None);
+        }
+        let root = &mut known.root;
         let mut walk = Walk::new();
         self.walk(&mut walk, root)?;
         if walk.seen.rules {

@@ -157,15 +157,15 @@ impl Keeper {
     /// Walks, or makes everything known anew; none if nothing changed.
     fn look(&mut self, marks: Marks, call_off: &CallOff) -> Result<Option<Seen>, GitError> {
         let before = self.watched.marks;
-        if let Some(mut root) = self.known.take().filter(|_| marks.rules == before.rules) {
+        if let Some(mut known) = self.known.take().filter(|_| marks.rules == before.rules) {
             let follow = marks.users_index != before.users_index;
-            if let Some(seen) = self.ground.look(&mut root, follow, call_off)? {
-                self.known = Some(root);
+            if let Some(seen) = self.ground.look(&mut known, follow, call_off)? {
+                self.known = Some(known);
                 return Ok(Some(seen).filter(|seen| !seen.is_empty()));
             }
         }
-        let (root, seen) = self.ground.scan(call_off)?;
-        self.known = Some(root);
+        let (known, seen) = self.ground.scan(call_off)?;
+        self.known = Some(known);
         Ok(Some(seen))
     }
 

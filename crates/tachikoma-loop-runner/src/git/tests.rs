@@ -122,7 +122,8 @@ impl Place {
     }
 
     fn status(&self) -> String {
-        self.scratch.git(&["status", "--porcelain", "-uall"])
+        let words = ["--no-optional-locks", "status", "--porcelain", "-uall"];
+        self.scratch.git(&words)
     }
 
     /// The files of the last commit.
