@@ -293,7 +293,7 @@ impl Clerk {
         };
         Ok(Taken {
             commit,
-            uncommitted: count(work.keeper.uncommitted()),
+            uncommitted: count(work.keeper.left()),
         })
     }
 
@@ -337,7 +337,7 @@ impl Clerk {
             }
             Err(error) => kept.error = Some(chain(&error)),
         }
-        kept.uncommitted = count(work.keeper.uncommitted());
+        kept.uncommitted = count(work.keeper.left());
         Ok(kept)
     }
 }
