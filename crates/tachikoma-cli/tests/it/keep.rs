@@ -311,3 +311,47 @@ fn a_runner_killed_in_an_iteration_knows_that_its_changes_are_the_loops() {
     let before = scratch.git(&["show", &format!("{}:known", kept[0].1)]);
     assert_eq!(before, "0\n", "before its first attempt");
 }
+
+/// Complaint 19, in the small: somebody else's changes were swept into commits.
+#[test]
+fn complaint_19_what_the_user_does_in_between_stays_the_users() {
+    let scratch = repository("");
+    scratch.write("mine", "committed\n");
+    scratch.git(&["add", "mine"]);
+    scratch.git(&["commit", "--quiet", "-m", "mine"]);
+    // While the loop waits, and while it does not run.
+    let live = tachikoma(&scratch).spawn(run(&["--delay", "10m"], WORK));
+    await_events(&scratch, "wait_started", 1);
+    scratch.write("mine", "edited in a wait\n");
+    scratch.write("mine too", "new\n");
+    assert_eq!(tachikoma(&scratch).run(["skip"]).code(), Some(0));
+    await_events(&scratch, "wait_started", 2);
+    assert_eq!(tachikoma(&scratch).run(["stop"]).code(), Some(0));
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    assert_eq!(files_of(&scratch, "HEAD"), ["known", "new2"]);
+    scratch.write("mine again", "new\n");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "3"], WORK));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(files_of(&scratch, "HEAD"), ["known", "new3"]);
+    assert_eq!(
+        dirty(&scratch),
+        " M mine\n?? \"mine again\"\n?? \"mine too\"\n"
+    );
+}
+
+#[test]
+fn a_stop_that_does_not_wait_for_a_commit_still_tells_the_loops_work_from_the_users() {
+    let scratch = repository("");
+    let script = format!("{WORK} [ $TACHIKOMA_ITERATION = 2 ] || {BUSY}");
+    let live = tachikoma(&scratch).spawn(run(&[], &script));
+    let new = scratch.path().join("new1");
+    await_until("the agent has worked", SOON, || new.exists());
+    assert_eq!(tachikoma(&scratch).run(["stop", "--now"]).code(), Some(0));
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    assert_eq!(subjects(&scratch).len(), 1, "nothing is waited for");
+    scratch.write("mine", "new\n");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], &script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(files_of(&scratch, "HEAD"), ["known", "new1", "new2"]);
+    assert_eq!(dirty(&scratch), "?? mine\n");
+}
