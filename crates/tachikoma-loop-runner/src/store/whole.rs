@@ -20,7 +20,7 @@ pub enum Durability {
 }
 
 /// Writes a file under a name that nobody else has, and gives it its own when it is whole.
-pub(super) fn write_whole(
+pub(crate) fn write_whole(
     path: &Path,
     bytes: &[u8],
     durability: Durability,
