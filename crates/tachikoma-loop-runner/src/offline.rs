@@ -100,6 +100,8 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
         | Effect::Close { .. }
         | Effect::Open { .. }
         | Effect::RunHooks { .. }
+        | Effect::Keep { .. }
+        | Effect::CallOffKeep
         | Effect::Signal { .. }
         | Effect::Finish => None,
     });

@@ -6,6 +6,7 @@ use tachikoma_agents::{Agent, Turn};
 use tachikoma_core::{Outcome, PromptSource, Seq};
 use tachikoma_loop_runner::settings::{AgentName, Origin, Permission};
 use tachikoma_loop_runner::store::loops;
+use tachikoma_loop_runner::worktree::may_be_in_a_repository;
 use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner};
 
 use super::config::warn_not_built;
@@ -177,6 +178,11 @@ fn introduce(config: &LoopConfig) {
     ));
     if let Some(problem) = config.agent().ok().and_then(|a| config.redline_problem(&a)) {
         out::note(&format!("note: {problem}"));
+    }
+    if !may_be_in_a_repository(&config.working_dir) {
+        out::tell(
+            "no git repository here: nothing is committed, and no iteration can be rolled back",
+        );
     }
     if config.settings.gate.is_empty() {
         let promise = &config.settings.stop_conditions.completion_promise;

@@ -54,6 +54,7 @@ fn a_redline_above_what_the_agent_takes_is_said_at_the_start() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`false`), permission safe: it may change files in the work tree, the rest is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)

@@ -31,6 +31,7 @@ fn check_keys(status: &Value) {
         "context",
         "waiting",
         "reboot",
+        "git",
         "stats",
         "outcome",
         "started_at",

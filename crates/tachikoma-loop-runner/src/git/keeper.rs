@@ -88,6 +88,12 @@ pub enum Opened {
 }
 
 impl Keeper {
+    /// Returns how many files the loop changed and has not committed.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.uncommitted().count()
+    }
+
     /// Begins, with a survey of all that changed since the last one of this loop. Blocks.
     #[must_use]
     pub fn open(options: KeeperOptions, whose: Whose, call_off: &CallOff) -> Opened {
