@@ -138,6 +138,32 @@ fn the_work_tree_is_as_it_was_and_can_be_brought_back_again() {
     scratch.git(&["fsck", "--strict"]);
 }
 
+/// What was brought back is committed with the next iteration; what is the user's is not.
+#[test]
+fn a_loop_that_commits_goes_on_from_there() {
+    let scratch = repository();
+    scratch.write("mine", "1\n");
+    commit_all(&scratch);
+    let go = |limit: &str| {
+        let agent = "echo $TACHIKOMA_ITERATION > tracked; echo $TACHIKOMA_ITERATION > new-$TACHIKOMA_ITERATION";
+        let flags = ["--quiet", "--allow-dirty", "--max-iterations", limit];
+        let ran = tachikoma(&scratch).run(crate::support::run(&flags, agent));
+        assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    };
+    go("3");
+    assert_eq!(scratch.git(&["status", "--short"]), "");
+    scratch.write("mine", "the user's\n");
+    done(&scratch, "2");
+    assert_eq!(scratch.read("tracked"), "1\n");
+    assert_eq!(scratch.read("mine"), "1\n", "it was so then");
+    scratch.write("mine", "the user's again\n");
+    go("4");
+    assert_eq!(scratch.git(&["status", "--short"]), " M mine\n");
+    assert_eq!(scratch.git(&["ls-files", "new-*"]), "new-1\nnew-4\n");
+    assert_eq!(scratch.git(&["show", "HEAD:tracked"]), "4\n");
+    assert_eq!(scratch.git(&["show", "HEAD:mine"]), "1\n");
+}
+
 /// The next session would look for work that is not there any more.
 #[test]
 fn the_next_session_is_told_and_the_journal_has_it() {
