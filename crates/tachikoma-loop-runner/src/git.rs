@@ -27,6 +27,7 @@ mod walk;
 mod work;
 
 pub use commit::{Commit, CommitError};
+pub(crate) use keeper::is_ours_in_loop;
 pub use keeper::{Keeper, KeeperOptions, Opened};
 pub use path::RepoPath;
 pub use program::{CallOff, Git, GitError};

@@ -2,10 +2,12 @@
 
 use std::process::Command;
 
-use tachikoma_core::LoopId;
+use tachikoma_core::{LoopId, Phase};
 use tachikoma_loop_runner::git::present::Rules;
 use tachikoma_loop_runner::git::snapshots::{self, Kept, Moment};
-use tachikoma_loop_runner::git::{CallOff, Found, Git, GitError, Protected, Repository};
+use tachikoma_loop_runner::git::{
+    CallOff, Found, Git, GitError, Keeper, KeeperOptions, Opened, Protected, Repository, Whose,
+};
 use tachikoma_loop_runner::store::archive::ARCHIVED;
 use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::store::recover::{self, Loss};
@@ -25,6 +27,8 @@ pub struct LoopKept {
     pub kept: Vec<Kept>,
     /// The iteration that was begun last.
     pub last: u32,
+    /// Whether what changed since somebody last looked is the loop's.
+    owes_a_look: bool,
 }
 
 /// Finds a loop, the current one unless another is named, and what git keeps of it.
@@ -50,6 +54,9 @@ pub fn find(place: &Place, wanted: Option<LoopId>) -> Result<LoopKept, Failure> 
         repository,
         kept,
         last: found.state.iteration,
+        // A runner that died in an iteration has not said so yet.
+        owes_a_look: found.state.owes_a_look()
+            || matches!(found.state.phase, Phase::Working { .. }),
     })
 }
 
@@ -147,6 +154,28 @@ impl LoopKept {
             protected: protected.map_err(|error| Failure::usage(error.to_string()))?,
             max_file_bytes: git.max_file_bytes,
         })
+    }
+
+    /// Looks at the work tree in the loop's name, before something is done to it in that name. None where that cannot be: then
+    /// it is nobody's doing.
+    pub fn keeper(&self, place: &Place, rules: &Rules) -> Option<Box<Keeper>> {
+        let options = KeeperOptions {
+            working_dir: self.current.working_dir.clone(),
+            loop_dir: self.current.dir.clone(),
+            loop_id: self.current.loop_id,
+            search_path: place.search_path(),
+            protected: rules.protected.clone(),
+            max_file_bytes: rules.max_file_bytes,
+        };
+        let whose = if self.owes_a_look {
+            Whose::Loop
+        } else {
+            Whose::Others
+        };
+        match Keeper::open(options, whose, &CallOff::new()) {
+            Opened::Ready { keeper, .. } => Some(keeper),
+            Opened::NoRepository | Opened::Unusable { .. } => None,
+        }
     }
 }
 

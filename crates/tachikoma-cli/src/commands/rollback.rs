@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use tachikoma_loop_runner::git::rollback::{Rollback, RollbackError, some};
 use tachikoma_loop_runner::git::snapshots::{self, Moment};
+use tachikoma_loop_runner::git::{CallOff, Whose};
 use tachikoma_loop_runner::offline;
+use tachikoma_loop_runner::store::archive::is_archived;
 
 use super::confirm::{agree, can_ask, nobody_to_ask};
 use super::state::refuse_live;
@@ -55,6 +57,9 @@ pub fn rollback(place: &Place, args: &RollbackArgs) -> Result<ExitCode, Failure>
     if !args.yes {
         agree(&format!("bring the work tree back to what it was {to}?"))?;
     }
+    // Those of the user's are told from those that come now: these are the loop's to commit.
+    let keeper = is_archived(&current.dir).then_some(None);
+    let mut keeper = keeper.unwrap_or_else(|| found.keeper(place, &rules));
     let moment = snapshots::next_rollback(&found.kept);
     let name = plan.keep(current.loop_id, moment).map_err(|error| {
         kept::failed("the work tree as it is cannot be kept", &error).hint("nothing was changed")
@@ -64,6 +69,14 @@ pub fn rollback(place: &Place, args: &RollbackArgs) -> Result<ExitCode, Failure>
             "what it was is kept as {name}: `tachikoma rollback {moment}`"
         ))
     })?;
+    if let Some(keeper) = &mut keeper
+        && let Err(error) = keeper.survey(Whose::Loop, &CallOff::new())
+    {
+        out::note(&format!(
+            "warning: the loop will not commit these changes: {}",
+            chain(&error)
+        ));
+    }
     // The next session would look for work that is not there any more.
     let note = format!(
         "The operator has brought the work tree back to what it was {to}. What it was is kept as {name}."

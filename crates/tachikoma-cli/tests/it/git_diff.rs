@@ -74,6 +74,31 @@ fn a_snapshot_that_is_missing_is_made_up_for_by_the_one_before_it() {
     );
 }
 
+/// Git looks into files that are as young as its index. A copy of the index that is younger would hide what changed in the tick in
+/// which the index was written.
+#[test]
+fn an_edit_in_the_same_tick_as_the_index_is_seen() {
+    let scratch = repository();
+    run_iterations(&scratch, &["true"]);
+    scratch.git(&["config", "core.trustctime", "false"]);
+    // Long enough ago for a clock of whole seconds.
+    let at = std::time::SystemTime::now() - std::time::Duration::from_secs(10);
+    let date = |name: &str| {
+        let file = fs::File::options()
+            .write(true)
+            .open(scratch.path().join(name));
+        file.unwrap().set_modified(at).unwrap();
+    };
+    scratch.write("tracked", "one\n");
+    date("tracked");
+    scratch.git(&["add", "tracked"]);
+    date(".git/index");
+    scratch.write("tracked", "two\n");
+    date("tracked");
+    let ran = tachikoma(&scratch).run(["diff"]);
+    assert!(ran.stdout.contains("+two"), "{}", ran.snapshot());
+}
+
 #[test]
 fn on_a_terminal_there_is_colour_and_the_users_pager() {
     let scratch = repository();

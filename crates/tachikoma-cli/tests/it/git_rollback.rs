@@ -1,12 +1,13 @@
 //! `tachikoma rollback`: the work tree as it was, and nothing else touched.
 
+use std::fs;
 use std::os::unix::fs::symlink;
 
 use tachikoma_testkit::{Ran, Scratch};
 
 use crate::git_support::{commit_all, repository, run_iterations, sh, untouchable, work_tree};
 use crate::live_pty::Terminal;
-use crate::support::{start_busy, status, tachikoma};
+use crate::support::{loops, start_busy, status, tachikoma};
 
 fn rollback(scratch: &Scratch, to: &str) -> Ran {
     tachikoma(scratch).run(["rollback", to, "--yes"])
@@ -137,6 +138,32 @@ fn the_work_tree_is_as_it_was_and_can_be_brought_back_again() {
     scratch.git(&["fsck", "--strict"]);
 }
 
+/// What was brought back is committed with the next iteration; what is the user's is not.
+#[test]
+fn a_loop_that_commits_goes_on_from_there() {
+    let scratch = repository();
+    scratch.write("mine", "1\n");
+    commit_all(&scratch);
+    let go = |limit: &str| {
+        let agent = "echo $TACHIKOMA_ITERATION > tracked; echo $TACHIKOMA_ITERATION > new-$TACHIKOMA_ITERATION";
+        let flags = ["--quiet", "--allow-dirty", "--max-iterations", limit];
+        let ran = tachikoma(&scratch).run(crate::support::run(&flags, agent));
+        assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    };
+    go("3");
+    assert_eq!(scratch.git(&["status", "--short"]), "");
+    scratch.write("mine", "the user's\n");
+    done(&scratch, "2");
+    assert_eq!(scratch.read("tracked"), "1\n");
+    assert_eq!(scratch.read("mine"), "1\n", "it was so then");
+    scratch.write("mine", "the user's again\n");
+    go("4");
+    assert_eq!(scratch.git(&["status", "--short"]), " M mine\n");
+    assert_eq!(scratch.git(&["ls-files", "new-*"]), "new-1\nnew-4\n");
+    assert_eq!(scratch.git(&["show", "HEAD:tracked"]), "4\n");
+    assert_eq!(scratch.git(&["show", "HEAD:mine"]), "1\n");
+}
+
 /// The next session would look for work that is not there any more.
 #[test]
 fn the_next_session_is_told_and_the_journal_has_it() {
@@ -226,14 +253,11 @@ fn a_person_is_asked_and_nobody_is_no_person() {
 fn what_git_does_not_keep_is_not_overwritten() {
     // In the place of a file.
     let scratch = repository();
-    run_iterations(
-        &scratch,
-        &["echo 1 > a; mkdir d; echo 1 > d/x; echo 1 > e", "true"],
-    );
-    sh(
-        &scratch,
+    let iterations = [
+        "echo 1 > a; mkdir d; echo 1 > d/x; echo 1 > e",
         "rm -r a d e; echo '/a' >> .gitignore; echo mine > a; echo 1 > other",
-    );
+    ];
+    run_iterations(&scratch, &iterations);
     refused(&scratch, "2", 1, "in the way, and not kept by git: a");
     // In the place of a directory.
     sh(&scratch, "rm a; echo '/d' >> .gitignore; echo mine > d");
@@ -279,6 +303,18 @@ fn protected_and_huge_files_stay_whoever_knows_them() {
     scratch.write("keep/a", "2\n");
     commit_all(&scratch);
     scratch.write("untracked-huge", &huge);
+    let check = || {
+        assert_eq!(scratch.read(".env"), "2\n");
+        assert_eq!(scratch.read("keep/a"), "2\n");
+        assert_eq!(scratch.read("huge"), huge);
+        assert_eq!(scratch.read("untracked-huge"), huge);
+        assert!(!scratch.path().join("new").exists());
+    };
+    done(&scratch, "1");
+    check();
+    // Also where only the user's index is left to look into, which knows them.
+    fs::remove_file(loops(&scratch)[0].join("git-index")).unwrap();
+    scratch.write("new", "1");
     let ran = done(&scratch, "1");
     assert!(
         ran.stderr
@@ -286,11 +322,7 @@ fn protected_and_huge_files_stay_whoever_knows_them() {
         "{}",
         ran.stderr
     );
-    assert_eq!(scratch.read(".env"), "2\n");
-    assert_eq!(scratch.read("keep/a"), "2\n");
-    assert_eq!(scratch.read("huge"), huge);
-    assert_eq!(scratch.read("untracked-huge"), huge);
-    assert!(!scratch.path().join("new").exists());
+    check();
 }
 
 /// What was small when it was kept is brought back, however large it has become.

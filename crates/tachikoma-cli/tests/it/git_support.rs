@@ -8,20 +8,6 @@ use tachikoma_testkit::{Ran, Scratch};
 
 use crate::support::{status, tachikoma};
 
-/// Keeps the work tree as the runner does before an iteration.
-const SNAP: &str = r#"
-index=$(git rev-parse --absolute-git-dir)/snap-index
-cp "$(git rev-parse --absolute-git-dir)/index" "$index" 2>/dev/null || true
-top=$(git rev-parse --show-toplevel)
-(
-    cd "$top" && export GIT_INDEX_FILE="$index"
-    git add -A -- . ':(exclude,glob)**/.env*' &&
-    commit=$(git commit-tree "$(git write-tree)" -m snapshot) &&
-    git update-ref "refs/tachikoma/$TACHIKOMA_LOOP_ID/$TACHIKOMA_ITERATION" "$commit"
-) || exit 1
-rm "$index"
-"#;
-
 /// A repository with one commit: `tracked`, `gone`, and a `.gitignore`.
 pub fn repository() -> Scratch {
     let scratch = Scratch::with_git();
@@ -45,7 +31,7 @@ pub fn run_iterations(scratch: &Scratch, scripts: &[&str]) -> Ran {
     let cases: String = cases
         .map(|(index, script)| format!("{})\n{script}\n;;\n", index + 1))
         .collect();
-    let agent = format!("{SNAP}\ncase $TACHIKOMA_ITERATION in\n{cases}esac\n");
+    let agent = format!("case $TACHIKOMA_ITERATION in\n{cases}esac\n");
     let words = [
         "run",
         "--quiet",

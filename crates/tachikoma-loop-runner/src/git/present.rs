@@ -7,14 +7,13 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use super::index::ended_by_nul;
+use super::keeper::INDEX;
 use super::path::{is_ours, parts};
 use super::program::{CallOff, GitError, Order};
 use super::protected::Protected;
 use super::repository::Repository;
 use crate::store::whole;
-
-/// The loop's own index, in its directory: the work tree as it was last surveyed.
-const LOOP_INDEX: &str = "git-index";
 
 /// What is left alone.
 #[derive(Clone, Debug)]
@@ -94,7 +93,7 @@ pub fn present(
     before: &str,
 ) -> Result<Present, GitError> {
     let call_off = CallOff::new();
-    let surveyed = loop_dir.join(LOOP_INDEX);
+    let surveyed = loop_dir.join(INDEX);
     let base = if surveyed.is_file() {
         &surveyed
     } else {
@@ -119,34 +118,47 @@ pub fn present(
     let known = ask(&["ls-tree", "-r", "-z", "--name-only", before], &[])?;
     let known: BTreeSet<&[u8]> = parts(&known).collect();
     let top = &repository.top;
-    let changed = parts(&changed).filter(|path| can_be_kept(top, path));
+    let changed = parts(&changed).filter(|path| !rules.is_off_limits(path));
+    let (there, gone): (Vec<_>, Vec<_>) = changed.partition(|path| is_there(top, path));
     let new = parts(&new).filter(|path| {
         // A repository of its own ends with a slash.
-        !path.ends_with(b"/") && (known.contains(path) || !rules.is_huge(&at(top, path)))
+        !path.ends_with(b"/")
+            && !rules.is_off_limits(path)
+            && (known.contains(path) || !rules.is_huge(&at(top, path)))
     });
-    let paths = changed.chain(new).filter(|path| !rules.is_off_limits(path));
-    let mut listed = Vec::new();
-    for path in paths {
-        listed.extend_from_slice(path);
-        listed.push(0);
-    }
-    ask(
-        &[
-            "update-index",
-            "-z",
-            "--add",
-            "--remove",
-            "--replace",
-            "--stdin",
-        ],
-        &listed,
-    )?;
+    let there = there.into_iter().filter(|path| can_be_kept(top, path));
+    let words = ["update-index", "-z", "--force-remove", "--stdin"];
+    ask(&words, &ended_by_nul(gone.into_iter()))?;
+    let words = [
+        "update-index",
+        "-z",
+        "--add",
+        "--remove",
+        "--replace",
+        "--stdin",
+    ];
+    ask(&words, &ended_by_nul(there.chain(new)))?;
     let tree = repository.git.order(&["write-tree"]).index(&index.0);
     Ok(Present {
         tree: tree.ask_line(&call_off)?,
         repository,
         index,
     })
+}
+
+/// What lies behind a link is somewhere else.
+fn is_there(top: &Path, path: &[u8]) -> bool {
+    let is_dir = |above: &[u8]| {
+        let there = std::fs::symlink_metadata(at(top, above));
+        there.is_ok_and(|there| there.is_dir())
+    };
+    ancestors(path).all(is_dir) && std::fs::symlink_metadata(at(top, path)).is_ok()
+}
+
+/// Returns the directories above a path, from the top.
+pub(super) fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    slashes.map(|(at, _)| &path[..at])
 }
 
 /// Git keeps files, links and submodules; a pipe in the place of one is passed over.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tachikoma_core::LoopId;
 
 use super::path::{RepoPath, parts};
-use super::present::{self, Present, Rules, TemporaryIndex, at};
+use super::present::{self, Present, Rules, TemporaryIndex, ancestors, at};
 use super::program::{CallOff, GitError};
 use super::repository::Repository;
 use super::snapshots::{self, Kept, Moment};
@@ -244,12 +244,6 @@ fn in_the_way(top: &Path, wanted: &[Difference<'_>]) -> Vec<String> {
     }
     let names = found.iter().map(|name| RepoPath::new(name));
     names.map(|name| name.to_string()).collect()
-}
-
-/// Returns the directories above a path, from the top.
-fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-    slashes.map(|(at, _)| &path[..at])
 }
 
 /// Collects all files at and below a path that do not go by themselves.
