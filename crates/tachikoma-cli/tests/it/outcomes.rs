@@ -19,6 +19,7 @@ fn done() {
     exit: 0
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
@@ -42,6 +43,34 @@ fn a_claim_inside_a_sentence_is_none() {
     );
 }
 
+/// Complaint 23: words about a claim were taken for the claim.
+#[test]
+fn complaint_23_a_promise_that_is_not_meant_is_none_and_said() {
+    for (script, why) in [
+        ("cat", "it is quoted from the prompt"),
+        (
+            "printf 'I am not saying this yet:\\n<promise>COMPLETE</promise>\\n'",
+            "the words around it deny it or name a condition",
+        ),
+        (
+            "printf '```\\n<promise>COMPLETE</promise>\\n```\\n'",
+            "it stands in a block of code",
+        ),
+    ] {
+        let scratch = Scratch::new();
+        scratch.write(
+            "prompt.md",
+            "Work. At the end print\n<promise>COMPLETE</promise>\n",
+        );
+        let words = ["run", "--delay", "0s", "--max-iterations", "1", "--"];
+        let ran = tachikoma(&scratch).run(words.into_iter().chain(["sh", "-c", script]));
+        assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+        let warned = events(&scratch, "warned");
+        let warning = warned[0]["warning"].as_str().unwrap();
+        assert!(warning.ends_with(why), "{script}: {warning}");
+    }
+}
+
 #[test]
 fn a_claim_of_a_failed_iteration_is_none() {
     let scratch = Scratch::new();
@@ -62,6 +91,7 @@ fn a_claim_is_not_believed_where_a_gate_ought_to_judge_it() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
       | <promise>COMPLETE</promise>
@@ -86,6 +116,7 @@ fn too_many_failures_show_the_last_one() {
     exit: 1
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c echo no licence >&2; exit 7`), with your own rights: nothing it does is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
@@ -110,6 +141,7 @@ fn the_limit_holds_over_new_runs() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c true`), with your own rights: nothing it does is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
@@ -125,6 +157,7 @@ fn the_limit_holds_over_new_runs() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c true`), with your own rights: nothing it does is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] goes on: agent command, containment [HELD]
     completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
@@ -150,6 +183,7 @@ fn the_operator_stops_it() {
     exit: 5
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c exec sleep 600`), with your own rights: nothing it does is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
@@ -311,6 +345,7 @@ fn what_it_is_busy_with_is_an_exit_of_its_own() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c exec sleep 600`), with your own rights: nothing it does is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)

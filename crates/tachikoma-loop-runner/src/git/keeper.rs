@@ -17,10 +17,17 @@ use super::survey::{Survey, Watched, Whose};
 use super::work::{Remembered, Work};
 
 /// The index of the loop's own, in the directory of the loop.
-const INDEX: &str = "git-index";
+pub(super) const INDEX: &str = "git-index";
 
 /// What is remembered from one runner to the next.
 const WORK: &str = "git-work.json";
+
+/// Returns whether a file of that name in the directory of a loop is a keeper's.
+pub(crate) fn is_ours_in_loop(name: &str) -> bool {
+    // Git's lock on the index, and the index before it is whole.
+    let index = name.strip_prefix(INDEX);
+    name == WORK || index.is_some_and(|rest| matches!(rest, "" | ".lock" | ".new"))
+}
 
 /// What a keeper is told before it begins.
 #[derive(Clone, Debug)]
@@ -88,6 +95,12 @@ pub enum Opened {
 }
 
 impl Keeper {
+    /// Returns how many files the loop changed and has not committed.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.uncommitted().count()
+    }
+
     /// Begins, with a survey of all that changed since the last one of this loop. Blocks.
     #[must_use]
     pub fn open(options: KeeperOptions, whose: Whose, call_off: &CallOff) -> Opened {

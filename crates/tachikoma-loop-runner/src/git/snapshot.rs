@@ -27,7 +27,7 @@ pub struct Snapshot {
 
 impl Keeper {
     /// Keeps the work tree as it is before an iteration; what changed since the last survey is somebody else's. Starts no
-    /// process if nothing did. Blocks.
+    /// process if nothing did. A later attempt at the same iteration leaves the snapshot before the first one. Blocks.
     ///
     /// # Errors
     /// Git fails or is called off.
@@ -35,6 +35,9 @@ impl Keeper {
         let warnings = self.survey(Whose::Others, call_off)?.warnings;
         if let Some(commit) = self.equal_snapshot(call_off)? {
             self.owe(iteration);
+            return Ok(Snapshot { commit, warnings });
+        }
+        if let Some(commit) = self.kept_before(iteration, call_off)? {
             return Ok(Snapshot { commit, warnings });
         }
         let commit = self.commit_tree(iteration, call_off)?;
@@ -103,19 +106,38 @@ impl Keeper {
             .ask_line(call_off)
     }
 
+    /// The snapshot that an iteration has already.
+    fn kept_before(
+        &mut self,
+        iteration: u32,
+        call_off: &CallOff,
+    ) -> Result<Option<String>, GitError> {
+        let referenced = self.take_referenced()?;
+        let known = referenced.contains(&iteration);
+        self.referenced = Some(referenced);
+        if !known {
+            return Ok(None);
+        }
+        let name = snapshots::name(self.loop_id, iteration);
+        verify(&self.ground.repository.git, &name, call_off)
+    }
+
+    fn take_referenced(&mut self) -> Result<BTreeSet<u32>, GitError> {
+        if let Some(referenced) = self.referenced.take() {
+            return Ok(referenced);
+        }
+        let kept = snapshots::list(&self.ground.repository.git, self.loop_id)?;
+        let iterations = kept.into_iter().filter_map(|kept| match kept.moment {
+            Moment::Iteration(iteration) => Some(iteration),
+            Moment::Rollback(_) => None,
+        });
+        Ok(iterations.collect())
+    }
+
     /// Makes the references that are owed and a new one, and removes those that are too old, all or none.
     fn reference(&mut self, new: Option<(u32, &str)>, call_off: &CallOff) -> Result<(), GitError> {
+        let mut referenced = self.take_referenced()?;
         let git = &self.ground.repository.git;
-        let mut referenced = match self.referenced.take() {
-            Some(referenced) => referenced,
-            None => snapshots::list(git, self.loop_id)?
-                .into_iter()
-                .filter_map(|kept| match kept.moment {
-                    Moment::Iteration(iteration) => Some(iteration),
-                    Moment::Rollback(_) => None,
-                })
-                .collect(),
-        };
         let mut made: Vec<(u32, &str)> = Vec::new();
         if let Some(last) = &self.work.snapshot {
             let owed = self.owed.iter();

@@ -161,6 +161,7 @@ impl LoopRunner {
             launch: None,
             hooks: None,
             registry: Registry::default(),
+            keeping: super::keep::Keeping::default(),
             queue: std::collections::VecDeque::new(),
             tickets: std::collections::HashMap::new(),
             last_ticket: Ticket(0),
@@ -173,6 +174,7 @@ impl LoopRunner {
             deaf: false,
             suspended: None,
             upkeep: Upkeep::default(),
+            asked: String::new(),
             given: None,
         })
     }
