@@ -2,6 +2,7 @@
 
 use tachikoma_testkit::{Live, Scratch, await_until};
 
+use crate::claude_support::{bash, claims, prompts, run_claude, scenario, stage};
 use crate::keep_support::{
     WORK, dirty, files_of, git_hook, recorded, repository, snapshots, subjects,
 };
@@ -138,6 +139,27 @@ fn the_work_is_committed_before_a_reboot_and_the_hand_off_stands_on_it() {
     let given = tachikoma(&scratch).run(["checkpoint", "show", "2"]);
     let stands = format!("The work tree stands on commit {}.", checkpoint.trim());
     assert!(given.stdout.contains(&stands), "{}", given.snapshot());
+}
+
+#[test]
+fn the_whole_cycle_of_a_full_context_has_a_commit_of_its_own() {
+    let turns = [
+        bash("echo 1 > made", 171_000),
+        bash("true", 15_000),
+        claims(20_000),
+    ];
+    let message = "\n[git]\ncommit_message = '{iteration} {status} at {context} in {session}'\n";
+    let scratch = stage(&scenario(turns), message);
+    let ran = run_claude(&scratch, &["--max-iterations", "9"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(subjects(&scratch)[1..], ["1 checkpoint at 86% in 1"]);
+    assert_eq!(files_of(&scratch, "HEAD"), ["made"]);
+    let reboots = &status(&scratch)["stats"]["reboots"];
+    assert_eq!(*reboots, 1, "{}", ran.snapshot());
+    let second = &prompts(&scratch)[2];
+    let head = scratch.git(&["rev-parse", "--short=7", "HEAD"]);
+    let stands = format!("The work tree stands on commit {}.", head.trim());
+    assert!(second.1.contains(&stands), "{}", second.1);
 }
 
 #[test]
