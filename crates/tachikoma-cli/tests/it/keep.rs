@@ -2,7 +2,7 @@
 
 use tachikoma_testkit::{Live, Scratch, await_until};
 
-use crate::claude_support::{bash, claims, prompts, run_claude, scenario, stage};
+use crate::claude_support::{bash, claims, prompts, run_claude, says, scenario, stage};
 use crate::keep_support::{
     WORK, dirty, files_of, git_hook, recorded, repository, snapshots, subjects,
 };
@@ -144,16 +144,21 @@ fn the_work_is_committed_before_a_reboot_and_the_hand_off_stands_on_it() {
 #[test]
 fn the_whole_cycle_of_a_full_context_has_a_commit_of_its_own() {
     let turns = [
-        bash("echo 1 > made", 171_000),
-        bash("true", 15_000),
+        bash("echo 1 > made", 30_000),
+        says("full", 171_000),
         claims(20_000),
     ];
-    let message = "\n[git]\ncommit_message = '{iteration} {status} at {context} in {session}'\n";
-    let scratch = stage(&scenario(turns), message);
+    let config = "\n[git]\ncommit_message = '{iteration} {status} at {context} in {session}'\n\
+        [[hook]]\non = 'before_reboot'\ncommand = 'echo 2 > more'\n";
+    let scratch = stage(&scenario(turns), config);
     let ran = run_claude(&scratch, &["--max-iterations", "9"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-    assert_eq!(subjects(&scratch)[1..], ["1 checkpoint at 86% in 1"]);
-    assert_eq!(files_of(&scratch, "HEAD"), ["made"]);
+    assert_eq!(
+        subjects(&scratch)[1..],
+        ["1 succeeded at 85% in 1", "1 checkpoint at 86% in 1"]
+    );
+    assert_eq!(files_of(&scratch, "HEAD~1"), ["made"]);
+    assert_eq!(files_of(&scratch, "HEAD"), ["more"]);
     let reboots = &status(&scratch)["stats"]["reboots"];
     assert_eq!(*reboots, 1, "{}", ran.snapshot());
     let second = &prompts(&scratch)[2];
