@@ -25,6 +25,7 @@ mod git_support;
 mod hooks;
 mod keep;
 mod keep_night;
+mod keep_slow;
 mod keep_support;
 mod live_control;
 mod live_kill;

@@ -226,6 +226,10 @@ impl LoopRunner {
         let Some(deferred) = self.keeping.deferred.take_if(waits) else {
             return false;
         };
+        // The desk has something else to do now.
+        if let Some(desk) = &self.keeping.desk {
+            desk.call_off_snapshot();
+        }
         let reason = "it was ended before it began".to_owned();
         let (news, over) = match deferred.begin {
             Begin::Launch { .. } => (News::NotLaunched { reason }, true),
