@@ -207,7 +207,7 @@ fn a_reboot_that_has_to_wait_is_pending_and_said_to_be() {
         "tachikoma.toml",
         text.replace("min_reboot_interval = \"0s\"\n", ""),
     );
-    let live = claude(&scratch).spawn(["run"]);
+    let live = claude(&scratch).spawn(["run", "--allow-dirty"]);
     await_events(&scratch, "reboot_requested", 2);
     let pending = &tachikoma(&scratch)
         .run(["history", "--reboots", "--json"])

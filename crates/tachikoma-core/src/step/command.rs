@@ -273,10 +273,10 @@ impl Turn<'_> {
 
     pub(super) fn note(&mut self, ticket: Ticket, text: &str) {
         let answer = match &self.state.phase {
-            Phase::Idle | Phase::Ended { .. } => {
-                self.refused("no loop runs that could take a note")
-            }
-            Phase::Waiting { .. }
+            Phase::Idle => self.refused("no loop runs that could take a note"),
+            // It may go on, and then has to know.
+            Phase::Ended { .. }
+            | Phase::Waiting { .. }
             | Phase::Working { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }

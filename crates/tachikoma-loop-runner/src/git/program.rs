@@ -184,6 +184,17 @@ impl Git {
         self
     }
 
+    /// Returns the program for whoever looks at our own output: with the terminal, and with the user's pager and colours.
+    #[must_use]
+    pub fn on_the_terminal(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.current_dir(&self.dir);
+        for name in LEADS_ELSEWHERE {
+            command.env_remove(name);
+        }
+        command
+    }
+
     /// Begins an order: one of git's commands, with its words.
     #[must_use]
     pub fn order<'a>(&'a self, words: &[&'a str]) -> Order<'a> {

@@ -70,12 +70,6 @@ impl Protected {
         }
     }
 
-    /// Returns whether a path is protected whose directory is not.
-    pub(super) fn has_in_open_directory(&self, path: &[u8]) -> bool {
-        let start = path.iter().rposition(|byte| *byte == b'/');
-        self.has_part(path, start.map_or(0, |slash| slash + 1), path.len())
-    }
-
     fn has_part(&self, path: &[u8], start: usize, end: usize) -> bool {
         matches(&self.names, &path[start..end]) || matches(&self.paths, &path[..end])
     }

@@ -119,9 +119,9 @@ fn is_ignored(git: &Git, top: &Path, dir: &Path, call_off: &CallOff) -> Result<b
         Ok(below) if !below.as_os_str().is_empty() => below,
         Ok(_) | Err(_) => return Ok(false),
     };
-    let order = git
-        .order(&["--literal-pathspecs", "check-ignore", "--quiet", "--"])
-        .word(below);
+    // It takes no `--literal-pathspecs`; behind a dot nothing is magic.
+    let below = Path::new(".").join(below);
+    let order = git.order(&["check-ignore", "--quiet", "--"]).word(&below);
     let answer = order.run(call_off)?;
     match answer.code {
         Some(0) => Ok(true),

@@ -35,6 +35,8 @@ enum Order {
     /// What changes from here on is the loop's own doing, and is looked at before the next iteration.
     OweALook,
     Settle {
+        /// Whether anything of the loop is to be left.
+        stays: bool,
         call_off: CallOff,
     },
 }
@@ -50,8 +52,8 @@ pub(super) struct Commit {
 /// What the desk has to say.
 #[derive(Debug)]
 pub(super) enum Told {
-    /// There is no repository, or none that can be used: why, in a line that a person should see.
-    Closed(Option<String>),
+    /// There is no repository that can be used: why, in a line that a person should see.
+    Closed(String),
     /// The work tree before an iteration is kept, or not.
     Snapshot {
         iteration: u32,
@@ -177,10 +179,11 @@ impl Desk {
     }
 
     /// Closes the desk. What it does not do within a while stays undone.
-    pub async fn finish(mut self) {
+    pub async fn finish(mut self, stays: bool) {
         self.call_off_all();
         let call_off = CallOff::new();
         self.order(Order::Settle {
+            stays,
             call_off: call_off.clone(),
         });
         self.orders = None;
@@ -224,11 +227,12 @@ impl Clerk {
                 })
             }
             Opened::NoRepository => {
-                self.tell(Told::Closed(None));
+                // There is a `.git`, or nobody would have asked.
+                self.tell(Told::Closed("git finds no repository here".to_owned()));
                 None
             }
             Opened::Unusable { reason } => {
-                self.tell(Told::Closed(Some(reason)));
+                self.tell(Told::Closed(reason));
                 None
             }
         };
@@ -263,10 +267,14 @@ impl Clerk {
                         work.unseen = true;
                     }
                 }
-                Order::Settle { call_off } => {
+                Order::Settle { stays, call_off } => {
                     if let Some(work) = &mut work {
-                        // What is not named is found by the name before it.
-                        let _ = work.keeper.settle_refs(&call_off);
+                        // What is not named is found by the name before it, and what is not removed is in nobody's way.
+                        let _ = if stays {
+                            work.keeper.settle_refs(&call_off)
+                        } else {
+                            work.keeper.forget_refs()
+                        };
                     }
                 }
             }
@@ -304,7 +312,7 @@ impl Clerk {
         };
         Ok(Taken {
             commit,
-            uncommitted: count(work.keeper.uncommitted()),
+            uncommitted: count(work.keeper.left()),
         })
     }
 
@@ -348,7 +356,7 @@ impl Clerk {
             }
             Err(error) => kept.error = Some(chain(&error)),
         }
-        kept.uncommitted = count(work.keeper.uncommitted());
+        kept.uncommitted = count(work.keeper.left());
         Ok(kept)
     }
 }

@@ -75,11 +75,11 @@ impl Keeping {
         }
     }
 
-    /// Gives up whatever is under way. Makes the references that are still owed.
-    pub async fn finish(&mut self) {
+    /// Gives up whatever is under way. Makes the references that are still owed, or removes all if nothing is to be left.
+    pub async fn finish(&mut self, stays: bool) {
         self.deferred = None;
         if let Some(desk) = self.desk.take() {
-            desk.finish().await;
+            desk.finish(stays).await;
         }
     }
 }
@@ -119,18 +119,15 @@ impl LoopRunner {
         };
         match Desk::open(options, whose) {
             Ok(desk) => self.keeping.desk = Some(desk),
-            Err(error) => self.close_desk(Some(&format!("no thread for git: {error}"))),
+            Err(error) => self.close_desk(&format!("no thread for git: {error}")),
         }
     }
 
     /// Goes on without a repository.
-    fn close_desk(&mut self, why: Option<&str>) {
+    fn close_desk(&mut self, why: &str) {
         self.policy.keep = None;
-        if let Some(why) = why {
-            let warning =
-                format!("nothing is committed, and no snapshots are kept: {why}; the loop goes on");
-            self.queue.push_back(Input::Trouble { warning });
-        }
+        let warning = format!("nothing is committed, and no snapshots are kept: {why}");
+        self.queue.push_back(Input::Trouble { warning });
     }
 
     /// Begins a turn: when the work tree before it is kept, where there is a repository.
@@ -158,7 +155,7 @@ impl LoopRunner {
     pub(super) async fn desk_told(&mut self, told: Told) -> Result<Option<Input>, Cut> {
         Ok(match told {
             Told::Closed(why) => {
-                self.close_desk(why.as_deref());
+                self.close_desk(&why);
                 None
             }
             Told::Warning(warning) => Some(Input::Trouble { warning }),
@@ -237,6 +234,10 @@ impl LoopRunner {
         let Some(deferred) = self.keeping.deferred.take_if(waits) else {
             return false;
         };
+        // The desk has something else to do now.
+        if let Some(desk) = &self.keeping.desk {
+            desk.call_off_snapshot();
+        }
         let reason = "it was ended before it began".to_owned();
         let (news, over) = match deferred.begin {
             Begin::Launch { .. } => (News::NotLaunched { reason }, true),

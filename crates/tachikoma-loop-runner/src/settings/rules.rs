@@ -9,6 +9,7 @@ use super::loaded::Loaded;
 use super::problem::{Origin, Problem};
 use super::scalars::Secret;
 use super::tables::RebootMode;
+use crate::git::Protected;
 
 /// A rule that does not hold, with the keys it is about.
 struct Broken {
@@ -244,7 +245,13 @@ fn git(settings: &Settings) -> Vec<Broken> {
         what: format!("`git.commit_message` {:?}: {problem}", git.commit_message),
         hint: CommitMessage::ALLOWED,
     });
-    message.into_iter().collect()
+    let protected = Protected::new(&git.protected).err();
+    let protected = protected.map(|problem| Broken {
+        keys: vec!["git.protected".into()],
+        what: format!("`git.protected`: {problem}"),
+        hint: "* and ? stand for what is in one name, ** for any directories, [ab] for a choice; a slash at its start means the top",
+    });
+    message.into_iter().chain(protected).collect()
 }
 
 fn notify(settings: &Settings) -> Vec<Broken> {

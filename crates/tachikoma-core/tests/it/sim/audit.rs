@@ -97,6 +97,7 @@ impl Audit {
             let between_runs = matches!(
                 record.event,
                 LoopEvent::Started { .. }
+                    | LoopEvent::Noted { .. }
                     | LoopEvent::Warned { .. }
                     | LoopEvent::DiskWasFull { .. }
                     | LoopEvent::Repaired { .. }

@@ -218,7 +218,7 @@ impl<'a> Live<'a> {
             // Nobody listens any more, but a full pipe must not keep it from ending.
             let _ = self.wait(deadline.duration_since(now).min(LOOK));
             let _ = self.exchange();
-            self.answer.clear();
+            self.answer.truncate(self.answer_max);
         }
         let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
     }
