@@ -4,6 +4,7 @@ use tachikoma_core::Input;
 
 use super::LoopRunner;
 use super::upkeep::Task;
+use crate::control::Server;
 use crate::gates::{CheckRun, Found, GateRun, Questions, Scene};
 use crate::shell::{Ran, Shell};
 use crate::store::{gates_dir, loops};
@@ -34,11 +35,12 @@ impl LoopRunner {
         let gates = (1..).zip(&self.config.settings.gate);
         let gates = gates.filter(|(_, gate)| names.contains(&gate.name));
         let root = self.config.store_root(self.state.loop_id);
+        let named = self.control.as_ref().map(Server::gates);
         let gates = GateRun {
             gates: gates.map(|(place, gate)| (place, gate.clone())).collect(),
             scene: self.scene(),
             directory: gates_dir(&loops::dir(&root, self.state.loop_id)),
-            shell: Shell::new(self.guard_options()),
+            shell: Shell::new(self.guard_options()).named(named),
         };
         // What they change in the work tree is no stranger's doing.
         self.keeping.owe_a_look();

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use tokio::net::unix::pipe::Receiver;
@@ -94,6 +96,8 @@ pub(crate) struct Shell {
     guard: Option<Guard>,
     /// How many commands there were: the number by which the guard knows them.
     number: u64,
+    /// Where the guard is named while it lives.
+    named: Option<Arc<AtomicI32>>,
 }
 
 impl Shell {
@@ -102,6 +106,19 @@ impl Shell {
             options,
             guard: None,
             number: 0,
+            named: None,
+        }
+    }
+
+    /// Names its guard there while it lives.
+    pub fn named(mut self, there: Option<Arc<AtomicI32>>) -> Self {
+        self.named = there;
+        self
+    }
+
+    fn name(&self, guard: i32) {
+        if let Some(named) = &self.named {
+            named.store(guard, Ordering::Relaxed);
         }
     }
 
@@ -148,10 +165,12 @@ impl Shell {
             stdout,
             stderr,
         };
-        let guard = match &mut self.guard {
-            Some(guard) => guard,
-            none => none.insert(start_guard(&self.options).map_err(|error| chain(&error))?),
-        };
+        if self.guard.is_none() {
+            let guard = start_guard(&self.options).map_err(|error| chain(&error))?;
+            self.name(guard.pid());
+            self.guard = Some(guard);
+        }
+        let guard = self.guard.as_mut().ok_or("its guard is gone")?;
         guard.spawn(spawn).map_err(text)?;
         Ok(said)
     }
@@ -161,6 +180,7 @@ impl Shell {
         if let Some(guard) = self.guard.take() {
             guard.finish().await;
         }
+        self.name(0);
     }
 }
 
@@ -169,6 +189,7 @@ impl Drop for Shell {
     fn drop(&mut self) {
         if let Some(guard) = self.guard.take() {
             guard.abandon();
+            self.name(0);
         }
     }
 }
