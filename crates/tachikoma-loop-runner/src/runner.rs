@@ -22,8 +22,8 @@ use std::time::Duration;
 use regex::Regex;
 use tachikoma_agents::Agent;
 use tachikoma_core::{
-    Answer, Input, Leftover, LoopEvent, Outcome, Policy, Record, Runner, Seq, State, Status,
-    Ticket, Timestamp, step,
+    Answer, Input, Leftover, LoopEvent, LoopId, Outcome, Policy, Record, Runner, Seq, State,
+    Status, Ticket, Timestamp, step,
 };
 use tokio::sync::oneshot;
 
@@ -69,6 +69,8 @@ pub struct LoopRunner {
     journal: Journal,
     lock: WorkLock,
     found: Found,
+    /// The loop before this one, which is done.
+    follows: Option<LoopId>,
     basis: Basis,
     /// Where the loop is stored if it is not to be kept.
     temporary: Option<Arc<TemporaryStore>>,
@@ -115,6 +117,12 @@ impl LoopRunner {
     #[must_use]
     pub fn found(&self) -> &Found {
         &self.found
+    }
+
+    /// Returns the loop that was found done, so that this one is another.
+    #[must_use]
+    pub fn follows(&self) -> Option<LoopId> {
+        self.follows
     }
 
     /// Returns what the state was made from.
