@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::effect::Rung;
 use crate::id::{Generation, SessionNo};
+use crate::keep::Keep;
 use crate::outcome::{Outcome, Problem, RebootReason, Timeout};
 use crate::time::Timestamp;
 
@@ -92,6 +93,11 @@ pub enum Phase {
         /// How far it is.
         work: Box<Work>,
     },
+    /// Behind an iteration, or before the end.
+    Keeping {
+        /// What of the work, and what follows.
+        keep: Keep,
+    },
     /// Between sessions.
     Rebooting {
         /// How far it is.
@@ -115,7 +121,9 @@ impl Phase {
     pub fn public(&self) -> LoopState {
         match self {
             Self::Idle => LoopState::Idle,
-            Self::Waiting { .. } | Self::Working { .. } => LoopState::Running,
+            Self::Waiting { .. } | Self::Working { .. } | Self::Keeping { .. } => {
+                LoopState::Running
+            }
             Self::Rebooting { .. } => LoopState::Rebooting,
             Self::Paused { .. } => LoopState::Paused,
             Self::Ended { outcome } => outcome.state(),
@@ -313,6 +321,11 @@ pub enum RebootStage {
         point: HookPoint,
         /// Until when their end must be known.
         until: Timestamp,
+    },
+    /// The work of the old session is kept.
+    Keeping {
+        /// What of it.
+        keep: Keep,
     },
     /// A process is on its way out: that of the old session, or one that was to be the new session and is not.
     Closing {

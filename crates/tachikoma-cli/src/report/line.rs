@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Change, Context, IterationOutcome, LoopEvent, LoopStats, Outcome, Record, Resumption,
+    Change, Context, IterationOutcome, Kept, LoopEvent, LoopStats, Outcome, Record, Resumption,
     WaitReason,
 };
 
@@ -84,6 +84,11 @@ impl Lines {
             | LoopEvent::IterationLimited { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
+            | LoopEvent::SnapshotTaken { .. }
+            | LoopEvent::KeepStarted { .. }
+            | LoopEvent::KeepCalledOff { .. }
+            | LoopEvent::WorkKept { .. }
+            | LoopEvent::KeepGivenUp { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::RebootRequested { .. }
             | LoopEvent::RebootStarted { .. }
@@ -139,7 +144,9 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::PauseWithdrawn => "the pause is withdrawn".to_owned(),
         LoopEvent::Paused { .. } => "paused; `tachikoma resume` goes on".to_owned(),
         LoopEvent::Resumed => "resumed".to_owned(),
-        LoopEvent::StopRequested { stop } => format!("stopping: {}", Outcome::from(stop.clone())),
+        LoopEvent::StopRequested { stop, .. } => {
+            format!("stopping: {}", Outcome::from(stop.clone()))
+        }
         LoopEvent::WaitStarted { wait } => {
             let left = span(wait.until.since(record.time));
             match wait.reason {
@@ -243,6 +250,10 @@ fn lines(record: &Record) -> Vec<String> {
                 "iteration {iteration}, attempt {attempt}, was cut by the death of its runner and is repeated"
             )
         }
+        LoopEvent::WorkKept { kept, .. } => return kept_lines(kept),
+        LoopEvent::KeepGivenUp { reason, .. } => {
+            format!("the work tree was not looked at: {}", sanitise(reason))
+        }
         LoopEvent::StopConditionTriggered { reason } => {
             format!("stop condition: {}", sanitise(reason))
         }
@@ -287,6 +298,9 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::ContextMeasured { .. }
         | LoopEvent::FileTouched { .. }
         | LoopEvent::StreamEnded
+        | LoopEvent::SnapshotTaken { .. }
+        | LoopEvent::KeepStarted { .. }
+        | LoopEvent::KeepCalledOff { .. }
         | LoopEvent::HooksStarted { .. }
         | LoopEvent::ClosingStarted { .. }
         | LoopEvent::SessionOpening { .. }
@@ -298,6 +312,21 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::RebootStarted { .. } => return Vec::new(),
     };
     vec![line]
+}
+
+/// Says what was committed, or why nothing was. What only changed is not worth a line.
+fn kept_lines(kept: &Kept) -> Vec<String> {
+    let committed = kept.commit.as_ref();
+    let committed = committed.map(|it| format!("committed {} as {}", files(it.files), it.short()));
+    let error = kept.error.as_deref();
+    let error = error.map(|error| format!("not committed: {}", sanitise(error)));
+    committed.into_iter().chain(error).collect()
+}
+
+/// Counts files in words.
+pub fn files(count: u32) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} file{plural}")
 }
 
 /// Says which settings changed, a line for each; of many of them only the first.

@@ -55,6 +55,7 @@ fn it_says_nothing_at_all() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
@@ -83,6 +84,7 @@ fn it_falls_silent() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
@@ -111,6 +113,7 @@ fn it_writes_garbage() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
@@ -169,6 +172,7 @@ fn it_dies_in_the_middle_of_a_turn() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
@@ -254,6 +258,7 @@ fn it_dies_between_two_prompts() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
@@ -347,6 +352,7 @@ fn a_fresh_session_that_cannot_be_opened_leaves_the_old_one() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)

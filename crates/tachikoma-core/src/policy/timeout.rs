@@ -58,6 +58,7 @@ pub fn reboot(policy: &Policy, reboot: &Reboot) -> Option<Timestamp> {
         // Decided in one step: nobody waits in it.
         RebootStage::Begun => None,
         RebootStage::HandOff { until } | RebootStage::Hooks { until, .. } => Some(*until),
+        RebootStage::Keeping { keep } => keep.until,
         RebootStage::Closing { ladder, .. } => Some(ladder.until),
         RebootStage::Opening { since, .. } => {
             let limits = [policy.timeouts.renew, policy.timeouts.first_output];

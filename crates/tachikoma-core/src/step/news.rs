@@ -23,7 +23,11 @@ impl Turn<'_> {
                 let reboot = reboot.clone();
                 self.news_in_reboot(reboot, news);
             }
-            Phase::Idle | Phase::Waiting { .. } | Phase::Paused { .. } | Phase::Ended { .. } => {
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Keeping { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => {
                 self.news_between_turns(news);
             }
         }

@@ -6,10 +6,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use tachikoma_core::policy::{AgentTraits, RebootRules};
+use tachikoma_core::policy::{AgentTraits, KeepRules, RebootRules};
 use tachikoma_core::{
-    Context, Exit, Generation, HookPoint, HookResult, Input, LoopCommand, News, Policy, Problem,
-    Repair, State, Ticket, TurnEnd, Urgency, step,
+    Context, Exit, Generation, HookPoint, HookResult, Input, Kept, LoopCommand, News, Policy,
+    Problem, Repair, State, Ticket, TurnEnd, Urgency, step,
 };
 
 use crate::play::{Play, exited};
@@ -130,6 +130,7 @@ fn phases() -> Vec<(&'static str, Play)> {
     }
     let mut rows = rows;
     rows.extend(with_a_session());
+    rows.extend(with_a_repository());
     rows
 }
 
@@ -202,6 +203,43 @@ fn with_a_session() -> Vec<(&'static str, Play)> {
     rows
 }
 
+/// Phases in which work is kept.
+fn with_a_repository() -> Vec<(&'static str, Play)> {
+    let policy = Policy {
+        keep: Some(KeepRules {
+            commit: true,
+            on_failure: false,
+            timeout: Duration::from_secs(300),
+        }),
+        ..Policy::default()
+    };
+    let up = |script: &dyn Fn(&mut Play)| {
+        let mut play = Play::up(policy.clone());
+        script(&mut play);
+        play
+    };
+    let rows = vec![
+        ("keeping", up(&|p| _ = p.exited(0))),
+        (
+            "keeping the end",
+            up(&|p| _ = p.exited(1).kept(2, 0).stop(Urgency::Graceful)),
+        ),
+        (
+            "reboot:keeping",
+            up(&|p| _ = p.exited(0).kept(1, 1).reboot()),
+        ),
+        (
+            "keeping, called off",
+            up(&|p| _ = p.exited(0).stop(Urgency::Now)),
+        ),
+    ];
+    for (name, play) in &rows {
+        let phase = words::phase(&play.state.phase);
+        assert!(name.starts_with(phase), "{name} is named {phase}");
+    }
+    rows
+}
+
 fn inputs(play: &Play) -> Vec<Column> {
     let state: &State = &play.state;
     let mut inputs = vec![play.start_input(), Input::Wake];
@@ -240,6 +278,24 @@ fn inputs(play: &Play) -> Vec<Column> {
             inputs.push(Input::HooksRan { point, results });
         }
     }
+    let number = state.kept.number;
+    let one = Kept {
+        changed: 1,
+        uncommitted: 1,
+        ..Kept::default()
+    };
+    for kept in [Ok(one), Err("no".to_owned())] {
+        inputs.push(Input::Kept { number, kept });
+    }
+    inputs.push(Input::Kept {
+        number: 99,
+        kept: Ok(Kept::default()),
+    });
+    inputs.push(Input::Snapshot {
+        iteration: 1,
+        commit: "5".to_owned(),
+        uncommitted: 0,
+    });
     inputs.push(Input::Decline { signal: 15 });
     inputs.push(Input::Broken {
         reason: "a task panicked".to_owned(),
@@ -355,6 +411,10 @@ fn name(column: &Column) -> String {
             let failed = results.iter().any(|result| result.error.is_some());
             format!("{point} {}", if failed { "failed" } else { "ran" })
         }
+        Input::Kept { number: 99, .. } => "other kept".to_owned(),
+        Input::Kept { kept: Ok(_), .. } => "kept".to_owned(),
+        Input::Kept { kept: Err(_), .. } => "not kept".to_owned(),
+        Input::Snapshot { .. } => "snapshot".to_owned(),
         Input::Note { .. } => "note".to_owned(),
         Input::Decline { .. } => "decline".to_owned(),
         Input::Broken { .. } => "broken".to_owned(),

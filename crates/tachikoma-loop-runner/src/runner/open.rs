@@ -163,6 +163,7 @@ impl LoopRunner {
             launch: None,
             hooks: None,
             registry: Registry::default(),
+            keeping: super::keep::Keeping::default(),
             queue: std::collections::VecDeque::new(),
             tickets: std::collections::HashMap::new(),
             last_ticket: Ticket(0),

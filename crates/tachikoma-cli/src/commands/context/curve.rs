@@ -267,6 +267,11 @@ impl Curves {
             | LoopEvent::IterationLimited { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
+            | LoopEvent::SnapshotTaken { .. }
+            | LoopEvent::KeepStarted { .. }
+            | LoopEvent::KeepCalledOff { .. }
+            | LoopEvent::WorkKept { .. }
+            | LoopEvent::KeepGivenUp { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::RebootStarted { .. }
             | LoopEvent::HandOffRequested { .. }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tachikoma_core::policy::{AgentTraits, Backoff, Graces, RebootRules, Timeouts};
+use tachikoma_core::policy::{AgentTraits, Backoff, Graces, KeepRules, RebootRules, Timeouts};
 use tachikoma_core::{
     Context, Exit, Generation, Leftover, News, Policy, Problem, Rung, Spent, Timestamp, TurnEnd,
 };
@@ -333,6 +333,11 @@ pub fn policy(dice: &mut Dice) -> Policy {
             steerable: persistent,
             refuses_before: dice.pick(&[None, Some(23_000)]),
         },
+        keep: dice.one_in(2).then(|| KeepRules {
+            commit: !dice.one_in(4),
+            on_failure: dice.one_in(2),
+            timeout: dice.pick(&[seconds(300), seconds(10), Duration::ZERO]),
+        }),
         limit_backoff: usual.limit_backoff,
         persist_sessions: !dice.one_in(6),
         fresh_each_iteration,
