@@ -29,6 +29,7 @@
     clippy::disallowed_types
 )]
 
+mod activity;
 mod context;
 mod effect;
 mod event;
@@ -48,6 +49,7 @@ mod step;
 mod summary;
 mod time;
 
+pub use activity::{Activity, Busy};
 pub use context::Context;
 pub use effect::{Answer, Effect, Rung, Step};
 pub use event::{LoopEvent, Record, Repair};

@@ -77,6 +77,7 @@ pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, 
         | Effect::Close { .. }
         | Effect::Open { .. }
         | Effect::RunHooks { .. }
+        | Effect::Look { .. }
         | Effect::Signal { .. }
         | Effect::Finish => None,
     });

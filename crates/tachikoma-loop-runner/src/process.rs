@@ -9,6 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 pub use tachikoma_core::{Exit, Leftover, Rung};
 
+mod activity;
 mod adoption;
 pub mod cgroup;
 mod children;
@@ -17,8 +18,11 @@ mod input;
 pub mod orphans;
 mod protocol;
 mod serve;
+#[cfg(target_os = "linux")]
+mod sockets;
 mod spawn;
 
+pub(crate) use activity::look;
 pub use children::wake_children;
 pub use guard::{Guard, GuardError, GuardNews, GuardOptions, Spawn};
 pub use input::{input, lines, output};

@@ -6,6 +6,7 @@ mod failure;
 mod handoff;
 mod heal;
 mod hooks;
+mod look;
 mod news;
 mod open;
 mod requests;
@@ -79,6 +80,8 @@ pub struct LoopRunner {
     launch: Option<LiveLaunch>,
     /// Hooks that run, or are on their way out.
     hooks: Option<HookRun>,
+    /// A look at the agent that is under way.
+    looking: Option<look::Looking>,
     registry: Registry,
     /// News that the shell itself made, before any other.
     queue: VecDeque<Input>,
@@ -342,6 +345,7 @@ impl LoopRunner {
                 control,
                 upkeep,
                 hooks,
+                looking,
                 ..
             } = self;
             let arrived = tokio::select! {
@@ -353,6 +357,7 @@ impl LoopRunner {
                 () = until(save_due) => Arrived::SaveDue,
                 news = guard_news(guard.as_mut()) => Arrived::Guard(news),
                 ran = hooks_ended(hooks.as_mut()) => Arrived::Hooks(ran),
+                seen = look::looked(looking) => Arrived::Input(seen),
                 news = launch_news(launch.as_mut()) => Arrived::Launch(news),
             };
             // Whoever was about to be stopped measures that better.
@@ -421,6 +426,7 @@ impl LoopRunner {
         self.tickets.clear();
         self.queue.clear();
         self.suspended = None;
+        self.looking = None;
     }
 }
 

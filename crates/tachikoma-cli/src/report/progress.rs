@@ -109,6 +109,8 @@ impl Screen {
             | LoopEvent::WrapUpAdvised { .. }
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::IterationLimited { .. }
+            | LoopEvent::LookRequested { .. }
+            | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::FileTouched { .. }
             | LoopEvent::Noted { .. }

@@ -66,6 +66,7 @@ impl Turn<'_> {
                     self.record(LoopEvent::FileTouched { path });
                 }
             }
+            News::Looked { activity } => self.looked(work, activity),
             News::Resulted(end) => self.resulted(work, end),
             News::Exited {
                 exit,
@@ -114,6 +115,7 @@ impl Turn<'_> {
             | News::ToolEnded { .. }
             | News::Denied { .. }
             | News::Touched { .. }
+            | News::Looked { .. }
             | News::StreamEnded
             | News::Resulted(_) => {}
         }

@@ -127,6 +127,8 @@ const EXPECTED: &[&str] = &[
     "IterationCompleted",
     "IterationFailed",
     "IterationLimited",
+    "LookRequested",
+    "BusySeen",
     "StreamEnded",
     "AttemptCut",
     "RebootRequested",

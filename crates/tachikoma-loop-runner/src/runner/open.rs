@@ -160,6 +160,7 @@ impl LoopRunner {
             guard: None,
             launch: None,
             hooks: None,
+            looking: None,
             registry: Registry::default(),
             queue: std::collections::VecDeque::new(),
             tickets: std::collections::HashMap::new(),
