@@ -162,10 +162,11 @@ impl State {
             LoopEvent::ToolEnded { id, error } => {
                 let mut tool = None;
                 self.work(|work| {
-                    // One that an interrupt of ours ended has not failed.
-                    let cut = work.ladder.is_some();
-                    tool = work.tools.remove(id).filter(|_| !cut);
-                    work.heard(time);
+                    // One that an interrupt of ours ended has not failed, and is what was last seen.
+                    if work.ladder.is_none() {
+                        tool = work.tools.remove(id);
+                        work.heard(time);
+                    }
                 });
                 if let (Some(tool), Some(error)) = (tool, error) {
                     self.session

@@ -133,8 +133,9 @@ impl Turn<'_> {
     }
 
     fn output(&mut self, work: &Work) {
-        // Only the time-outs of an event stream care, and they care in steps.
-        let due = !work.spoke || self.now.since(work.active) >= timeout::output_step(self.policy);
+        // Only the time-outs of an event stream care, and they care in steps; on the ladder none of them runs.
+        let due = work.ladder.is_none()
+            && (!work.spoke || self.now.since(work.active) >= timeout::output_step(self.policy));
         if self.policy.agent.event_stream && due {
             self.record(LoopEvent::OutputSeen);
         }

@@ -187,6 +187,28 @@ fn the_oldest_tool_call_is_the_one_that_times_out() {
 }
 
 #[test]
+fn what_an_agent_says_to_the_interrupt_does_not_hide_what_it_was_doing() {
+    let mut play = Play::up(stream());
+    play.tool("a").hush().sleep();
+    play.tool_ended("a").output().measured(20).killed(2);
+    insta::assert_snapshot!(play.told(), @"
+    3600.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    3600.0 tool ended: ToolEnded(a)
+    3600.0 output: -
+    3600.0 measured 20: ContextMeasured(2%)
+    3600.0 killed 2: IterationFailed(1: session_timeout ran out (last seen: tool Bash: make test for 3600 s); streak 1), WaitStarted(backoff 1s)
+    ");
+    let mut play = Play::up(stream());
+    play.output().sleep().looked(0).hush();
+    play.seconds(3).output().measured(20).killed(2);
+    insta::assert_snapshot!(play.told(), @"
+    633.0 output: -
+    633.0 measured 20: ContextMeasured(2%)
+    633.0 killed 2: IterationFailed(1: silence_timeout ran out: the agent fell silent (last seen: output, 633 s ago); streak 1), WaitStarted(backoff 1s)
+    ");
+}
+
+#[test]
 fn an_agent_that_lingers_after_its_result_keeps_its_success() {
     let mut play = Play::up(stream());
     play.resulted(true).hush().sleep().sleep().killed(15);
