@@ -2,9 +2,11 @@
 //! verdict and its reason, because the reason is what a person reads.
 
 pub mod busy;
+pub mod budget;
 pub mod context;
 pub mod custom;
 pub mod degradation;
+pub mod progress;
 pub mod rate;
 pub mod reboot;
 pub mod restart;

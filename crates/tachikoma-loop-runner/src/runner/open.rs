@@ -174,6 +174,7 @@ impl LoopRunner {
             deaf: false,
             suspended: None,
             upkeep: Upkeep::default(),
+            asked: String::new(),
             given: None,
         })
     }
