@@ -69,6 +69,8 @@ const CHECKS: &[Row] = &[
     Row("one-conversation", turns::one_conversation, USUAL),
     Row("fresh-each", turns::fresh_each_iteration, USUAL),
     Row("process-each", turns::process_each_iteration, USUAL),
+    Row("no-background", turns::nothing_in_the_background, USUAL),
+    Row("outside-is-denied", turns::outside_is_denied, USUAL),
     Row("safe-permission", turns::safe_permission, USUAL),
     Row("advice", full::advice, USUAL),
     Row("redline", full::redline, USUAL),

@@ -1,8 +1,8 @@
 //! The rules of a loop as data, and the small pure questions that are asked of them. A question answers with a
 //! verdict and its reason, because the reason is what a person reads.
 
-pub mod busy;
 pub mod budget;
+pub mod busy;
 pub mod context;
 pub mod custom;
 pub mod degradation;

@@ -145,6 +145,7 @@ fn ending_with(reason: &str) -> Turn {
 }
 
 /// 429 without a moment.
+// complaint_40
 fn too_many(ground: &Ground) -> String {
     limited(ground, &busy(), 2)
 }

@@ -102,6 +102,7 @@ fn lifted(asked: &[Duration], seconds: u64) -> u64 {
     asked.first().map_or(0, Duration::as_secs) + seconds
 }
 
+// complaint_37, complaint_40
 fn waited_for(ground: &Ground) -> String {
     let limited = Limited::until(4);
     let looping = Looping::start(ground, &limited.model, SUBSCRIPTION, 1);
@@ -109,6 +110,7 @@ fn waited_for(ground: &Ground) -> String {
 }
 
 /// The wait outlives the runner.
+// complaint_42
 fn over_a_death(ground: &Ground) -> String {
     let limited = Limited::until(6);
     let mut looping = Looping::start(ground, &limited.model, SUBSCRIPTION, 1);

@@ -54,6 +54,7 @@ fn stalled(ground: &Ground, turn: Turn, timeout: &str, seen: &str) -> String {
 }
 
 /// The request is taken and never answered. The agent would wait for six minutes, and try eleven times.
+// complaint_3
 fn never_answers(ground: &Ground) -> String {
     stalled(ground, Turn::fault(Fault::NoAnswer), "silence", "output, ")
 }
@@ -78,12 +79,14 @@ fn own_timeout(ground: &Ground) -> String {
 }
 
 /// An answer begins and does not go on. The agent would wait for five minutes.
+// complaint_2, complaint_3
 fn goes_silent(ground: &Ground) -> String {
     let turn = Turn::fault(Fault::Silence { after: 4 });
     stalled(ground, turn, "silence", "an answer, ")
 }
 
 /// An answer begins, and then only pings come: the agent would wait for ever.
+// complaint_3
 fn pings_only(ground: &Ground) -> String {
     let turn = Turn::fault(Fault::Pings {
         after: 4,
@@ -93,6 +96,7 @@ fn pings_only(ground: &Ground) -> String {
 }
 
 /// Ten words in a second, for longer than the time-out: each of them is heard.
+// complaint_10
 fn slow_answer(ground: &Ground) -> String {
     let turn = Turn::text("word ".repeat(60)).in_pieces(5, 100);
     let (events, calls) = run(ground, turn, &[SILENCE]);
@@ -113,6 +117,7 @@ fn slow_answer(ground: &Ground) -> String {
 }
 
 /// A tool that says nothing for longer than the time-out, with a time-out of its own.
+// complaint_10
 fn busy_tool(ground: &Ground) -> String {
     let turn = Turn::bash("timeout 20 sh -c 'for i in 1 2 3 4 5; do sleep 1; done'");
     let (events, calls) = run(ground, turn, &[SILENCE]);
@@ -133,6 +138,7 @@ fn busy_tool(ground: &Ground) -> String {
 }
 
 /// A tool that does not end.
+// complaint_11
 fn stuck_tool(ground: &Ground) -> String {
     let turn = Turn::bash("for i in $(seq 600); do sleep 1; done");
     stalled(ground, turn, "tool", "tool Bash: ")

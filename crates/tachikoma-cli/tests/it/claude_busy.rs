@@ -75,12 +75,16 @@ fn send(listener: &TcpListener, dropped: &Receiver<()>, piece: &[u8]) {
     {}
 }
 
+/// What is seen of work in two seconds, at least.
+const COMPUTES: (&str, u64) = ("cpu_ms", 200);
+const RECEIVES: (&str, u64) = ("network_bytes", 1024);
+
 #[track_caller]
-fn expect_busy(scratch: &Scratch, failed: &Value, what: &str) {
+fn expect_busy(scratch: &Scratch, failed: &Value, (what, least): (&str, u64)) {
     let seen = events(scratch, "busy_seen");
     assert!(!seen.is_empty(), "{failed}");
     for busy in &seen {
-        assert!(busy["activity"][what].as_u64() > Some(500), "{busy}");
+        assert!(busy["activity"][what].as_u64() >= Some(least), "{busy}");
     }
     let took = failed["duration_ms"].as_u64();
     assert!(
@@ -107,7 +111,7 @@ fn expect_timeout(failed: &Value, timeout: &str) {
 #[test]
 fn complaint_10_one_that_computes_is_left_alone_until_tool_timeout() {
     let (scratch, failed) = one_iteration(falls_silent(Some(WhileSilent::Compute)));
-    expect_busy(&scratch, &failed, "cpu_ms");
+    expect_busy(&scratch, &failed, COMPUTES);
     expect_timeout(&failed, "silence");
     let seen = failed["failure"]["last_seen"].as_str().unwrap();
     assert!(
@@ -123,16 +127,17 @@ fn one_that_computes_before_its_first_word_is_left_alone_too() {
         while_silent: Some(WhileSilent::Compute),
         ..Misbehaviour::default()
     });
-    expect_busy(&scratch, &failed, "cpu_ms");
+    expect_busy(&scratch, &failed, COMPUTES);
     expect_timeout(&failed, "first_output");
 }
 
+// complaint_10
 #[test]
 fn one_that_gets_an_answer_of_ten_words_in_a_second_is_left_alone() {
     let server = Server::sending(126);
     let port = server.port;
     let (scratch, failed) = one_iteration(falls_silent(Some(WhileSilent::Receive { port })));
-    expect_busy(&scratch, &failed, "network_bytes");
+    expect_busy(&scratch, &failed, RECEIVES);
     expect_timeout(&failed, "silence");
 }
 

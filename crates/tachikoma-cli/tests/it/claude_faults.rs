@@ -43,6 +43,7 @@ fn outline(scratch: &Scratch) -> (Vec<String>, usize) {
     (outcomes, events(scratch, "agent_launched").len())
 }
 
+// complaint_4
 #[test]
 fn it_says_nothing_at_all() {
     let wrong = Misbehaviour {
@@ -71,6 +72,7 @@ fn it_says_nothing_at_all() {
     ");
 }
 
+// complaint_2
 #[test]
 fn it_falls_silent() {
     let wrong = Misbehaviour {
@@ -191,6 +193,7 @@ fn it_dies_in_the_middle_of_a_turn() {
     );
 }
 
+// complaint_1
 #[test]
 fn it_lingers_after_its_result() {
     let wrong = Misbehaviour {

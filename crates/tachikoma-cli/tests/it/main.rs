@@ -12,6 +12,7 @@ mod claude_limits;
 mod claude_looking;
 mod claude_support;
 mod claude_usage;
+mod complaints;
 mod config;
 mod demo;
 mod errors_control;

@@ -208,6 +208,7 @@ fn what_an_agent_says_to_the_interrupt_does_not_hide_what_it_was_doing() {
     ");
 }
 
+// complaint_1
 #[test]
 fn an_agent_that_lingers_after_its_result_keeps_its_success() {
     let mut play = Play::up(stream());
