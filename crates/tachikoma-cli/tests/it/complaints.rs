@@ -83,7 +83,7 @@ fn complaint_38_39_words_about_limits_in_what_a_tool_or_the_agent_writes_are_no_
     let file = "@upstash/ratelimit\n5-hour limit reached\nClaude AI usage limit reached|1794715906";
     let work = Turn::bash(&format!("printf '%s' '{file}'; exit 1"))
         .saying("You've hit your limit · resets 4:11am (UTC)");
-    let says = Turn::text("I raised the rate limit: 429 means that the 5-hour limit is reached.");
+    let says = Turn::text("You've hit your limit · resets 4:11am (UTC)");
     let scratch = with_scenario(&Scenario::of([work, says]));
     let shown = loop_of(&scratch, "1", &[]);
     assert_eq!(outcomes(&scratch), ["succeeded"], "{shown}");
