@@ -10,8 +10,8 @@ use serde_json::Value;
 use tachikoma_testkit::fake_agent::{Misbehaviour, WhileSilent};
 use tachikoma_testkit::{Scenario, Scratch, Turn};
 
-use crate::claude_fault_support::{claude, misbehaving, run, with_scenario};
-use crate::support::{events, shown};
+use crate::claude_fault_support::{loop_of, misbehaving, with_scenario};
+use crate::support::events;
 
 /// What an agent that is busy has at most, since it was last heard of.
 const TOOL_TIMEOUT_MS: u64 = 6_000;
@@ -25,12 +25,7 @@ const SETTINGS: [(&str, &str); 3] = [
 /// Runs a loop of one iteration whose agent misbehaves so. Returns how the iteration failed.
 fn one_iteration(wrong: Misbehaviour) -> (Scratch, Value) {
     let scratch = with_scenario(&misbehaving(Scenario::of([Turn::text("one")]), [wrong]));
-    let tool = SETTINGS
-        .iter()
-        .fold(claude(&scratch), |tool, (name, value)| {
-            tool.env(format!("TACHIKOMA_{name}"), value)
-        });
-    let shown = shown(&tool.run(run("1")));
+    let shown = loop_of(&scratch, "1", &SETTINGS);
     let mut failed = events(&scratch, "iteration_failed");
     assert_eq!(failed.len(), 1, "{shown}");
     (scratch, failed.remove(0))

@@ -5,18 +5,8 @@ use serde_json::Value;
 use tachikoma_testkit::fake_agent::Misbehaviour;
 use tachikoma_testkit::{Scenario, Scratch, Turn, processes_with, unique};
 
-use crate::claude_fault_support::{claude, misbehaving, run, with_scenario};
-use crate::support::{events, run as run_shell, shown, tachikoma};
-
-/// Runs a loop of so many iterations, and returns what it printed.
-fn loop_of(scratch: &Scratch, iterations: &str, settings: &[(&str, &str)]) -> String {
-    let tool = settings
-        .iter()
-        .fold(claude(scratch), |tool, (name, value)| {
-            tool.env(format!("TACHIKOMA_{name}"), value)
-        });
-    shown(&tool.run(run(iterations)))
-}
+use crate::claude_fault_support::{claude, loop_of, misbehaving, run, with_scenario};
+use crate::support::{events, run as run_shell, tachikoma};
 
 fn outcomes(scratch: &Scratch) -> Vec<Value> {
     let completed = events(scratch, "iteration_completed");
