@@ -130,9 +130,7 @@ fn nobody_is_looked_at_who_is_on_the_way_out_or_done() {
     ");
     let mut play = Play::up(stream());
     play.output().sleep().resulted(true).hush().looked(0);
-    insta::assert_snapshot!(play.told(), @"
-    630.0 looked: -
-    ");
+    insta::assert_snapshot!(play.told(), @"630.0 looked: -");
 }
 
 #[test]
