@@ -3,13 +3,16 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::activity::Activity;
 use crate::context::Context;
 use crate::effect::Rung;
 use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, LoopId, Seq, SessionNo};
 use crate::keep::{CommitStatus, KeepPurpose, Kept};
 use crate::launch::{Change, Launch, Resumption, Runner};
-use crate::outcome::{Failure, IterationReport, Outcome, Problem, RebootReason, Spent, Stop};
+use crate::outcome::{
+    Failure, IterationReport, Outcome, Problem, RebootReason, Spent, Stop, Timeout,
+};
 use crate::phase::{Cause, HookPoint, HookResult, Wait};
 use crate::repair::Repair;
 use crate::state::State;
@@ -262,6 +265,18 @@ pub enum LoopEvent {
         /// Whether the agent's process is up and waits for the next prompt.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         agent_lives: bool,
+    },
+    /// Nothing was heard of the agent for as long as a time-out allows: its processes are looked at before it is ended.
+    LookRequested {
+        /// Which time-out.
+        timeout: Timeout,
+        /// Until when the look has to be answered.
+        until: Timestamp,
+    },
+    /// Its processes are at work, so the time-out begins anew.
+    BusySeen {
+        /// What they were seen doing.
+        activity: Activity,
     },
     /// The agent closed its output, and lives on.
     StreamEnded,

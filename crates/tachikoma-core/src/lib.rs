@@ -29,6 +29,7 @@
     clippy::disallowed_types
 )]
 
+mod activity;
 mod commit_message;
 mod context;
 mod effect;
@@ -52,6 +53,7 @@ mod step;
 mod summary;
 mod time;
 
+pub use activity::{Activity, Busy};
 pub use commit_message::{CommitFacts, CommitMessage, CommitMessageError};
 pub use context::Context;
 pub use effect::{Answer, Effect, Rung, Step};

@@ -8,6 +8,7 @@ mod handoff;
 mod heal;
 mod hooks;
 mod keep;
+mod look;
 mod news;
 mod open;
 mod put_away;
@@ -81,6 +82,8 @@ pub struct LoopRunner {
     launch: Option<LiveLaunch>,
     /// Hooks that run, or are on their way out.
     hooks: Option<HookRun>,
+    /// A look at the agent that is under way.
+    looking: Option<look::Looking>,
     registry: Registry,
     /// How the work is kept.
     keeping: keep::Keeping,
@@ -358,6 +361,7 @@ impl LoopRunner {
                 upkeep,
                 hooks,
                 keeping,
+                looking,
                 ..
             } = self;
             let arrived = tokio::select! {
@@ -371,6 +375,7 @@ impl LoopRunner {
                 told = keeping.next() => Arrived::Desk(told),
                 () = until(snapshot_due) => Arrived::SnapshotLate,
                 ran = hooks_ended(hooks.as_mut()) => Arrived::Hooks(ran),
+                seen = look::looked(looking) => Arrived::Input(seen),
                 news = launch_news(launch.as_mut()) => Arrived::Launch(news),
             };
             // Whoever was about to be stopped measures that better.

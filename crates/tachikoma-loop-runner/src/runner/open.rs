@@ -162,6 +162,7 @@ impl LoopRunner {
             guard: None,
             launch: None,
             hooks: None,
+            looking: None,
             registry: Registry::default(),
             keeping: super::keep::Keeping::default(),
             queue: std::collections::VecDeque::new(),
