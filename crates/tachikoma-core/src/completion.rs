@@ -48,6 +48,17 @@ impl fmt::Display for Claim {
     }
 }
 
+/// Why a claim of completion is not believed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Who made it.
+    pub claims: Vec<Claim>,
+    /// Everything that speaks against it.
+    pub reasons: Vec<String>,
+    /// Claims in a row against which nothing else spoke, this one included.
+    pub confirmed: u32,
+}
+
 /// What is being found out behind an iteration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {

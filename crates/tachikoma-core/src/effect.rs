@@ -99,6 +99,11 @@ pub enum Effect {
         /// How hard.
         rung: Rung,
     },
+    /// Look at all processes of this launch for a moment and answer with [`News::Looked`](crate::News::Looked).
+    Look {
+        /// Which launch.
+        generation: Generation,
+    },
     /// Open a fresh session, without a prompt, and send [`News`](crate::News) about it: first of all
     /// [`News::Opened`](crate::News::Opened).
     Open {

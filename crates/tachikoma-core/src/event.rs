@@ -3,14 +3,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::completion::{Answers, Check, Claim, GateResult};
+use crate::activity::Activity;
+use crate::completion::{Answers, Check, GateResult, Refusal};
 use crate::context::Context;
 use crate::effect::Rung;
 use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, SessionNo};
 use crate::keep::{CommitStatus, KeepPurpose, Kept};
 use crate::launch::{Change, Launch, Resumption, Runner};
-use crate::outcome::{Failure, IterationReport, Outcome, Problem, RebootReason, Spent, Stop};
+use crate::outcome::{
+    Failure, IterationReport, Outcome, Problem, RebootReason, Spent, Stop, Timeout,
+};
 use crate::phase::{Cause, HookPoint, HookResult, Wait};
 use crate::repair::Repair;
 use crate::state::State;
@@ -251,6 +254,18 @@ pub enum LoopEvent {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         agent_lives: bool,
     },
+    /// Nothing was heard of the agent for as long as a time-out allows: its processes are looked at before it is ended.
+    LookRequested {
+        /// Which time-out.
+        timeout: Timeout,
+        /// Until when the look has to be answered.
+        until: Timestamp,
+    },
+    /// Its processes are at work, so the time-out begins anew.
+    BusySeen {
+        /// What they were seen doing.
+        activity: Activity,
+    },
     /// The agent closed its output, and lives on.
     StreamEnded,
     /// The death of a runner cut an attempt; its iteration is repeated.
@@ -338,14 +353,7 @@ pub enum LoopEvent {
         reason: String,
     },
     /// A claim of completion is not believed.
-    ClaimRefused {
-        /// Who made it.
-        claims: Vec<Claim>,
-        /// Everything that speaks against it.
-        reasons: Vec<String>,
-        /// Claims in a row against which nothing else spoke, this one included.
-        confirmed: u32,
-    },
+    ClaimRefused(Refusal),
     /// A stop condition ended the loop.
     StopConditionTriggered {
         /// Which one, and what it saw.

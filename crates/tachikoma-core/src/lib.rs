@@ -29,6 +29,7 @@
     clippy::disallowed_types
 )]
 
+mod activity;
 mod commit_message;
 mod completion;
 mod context;
@@ -54,10 +55,11 @@ mod step;
 mod summary;
 mod time;
 
+pub use activity::{Activity, Busy};
 pub use commit_message::{CommitFacts, CommitMessage, CommitMessageError};
 pub use completion::{
     Answers, AttemptEnd, Check, CheckStage, Claim, Completion, GateResult, ObjectivesSeen, Owed,
-    ScriptResult, ScriptVerdict, standing_in_the_way,
+    Refusal, ScriptResult, ScriptVerdict, standing_in_the_way,
 };
 pub use context::Context;
 pub use effect::{Answer, Effect, Rung, Step};

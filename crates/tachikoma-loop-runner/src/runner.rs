@@ -9,6 +9,7 @@ mod handoff;
 mod heal;
 mod hooks;
 mod keep;
+mod look;
 mod news;
 mod open;
 mod put_away;
@@ -25,8 +26,8 @@ use std::sync::Arc;
 use regex::Regex;
 use tachikoma_agents::Agent;
 use tachikoma_core::{
-    Answer, HookResult, Input, Leftover, LoopEvent, Outcome, Policy, Record, Runner, Seq, State,
-    Status, Ticket, Timestamp, step,
+    Answer, HookResult, Input, Leftover, LoopEvent, LoopId, Outcome, Policy, Record, Runner, Seq,
+    State, Status, Ticket, Timestamp, step,
 };
 use tokio::sync::oneshot;
 
@@ -72,6 +73,8 @@ pub struct LoopRunner {
     journal: Journal,
     lock: WorkLock,
     found: Found,
+    /// The loop before this one, which is done.
+    follows: Option<LoopId>,
     basis: Basis,
     /// Where the loop is stored if it is not to be kept.
     temporary: Option<Arc<TemporaryStore>>,
@@ -82,6 +85,8 @@ pub struct LoopRunner {
     launch: Option<LiveLaunch>,
     /// Hooks that run, or are on their way out.
     hooks: Option<HookRun>,
+    /// A look at the agent that is under way.
+    looking: Option<look::Looking>,
     registry: Registry,
     /// What is being found out behind an iteration, or is on its way out.
     check: Option<CheckRun>,
@@ -122,6 +127,12 @@ impl LoopRunner {
     #[must_use]
     pub fn found(&self) -> &Found {
         &self.found
+    }
+
+    /// Returns the loop that was found done, so that this one is another.
+    #[must_use]
+    pub fn follows(&self) -> Option<LoopId> {
+        self.follows
     }
 
     /// Returns what the state was made from.
@@ -357,6 +368,7 @@ impl LoopRunner {
                 hooks,
                 check,
                 keeping,
+                looking,
                 ..
             } = self;
             let arrived = tokio::select! {
@@ -369,6 +381,7 @@ impl LoopRunner {
                 news = guard_news(guard.as_mut()) => Arrived::Guard(news),
                 told = keeping.next() => Arrived::Desk(told),
                 () = until(snapshot_due) => Arrived::SnapshotLate,
+                seen = look::looked(looking) => Arrived::Input(seen),
                 ran = ended(hooks.as_mut().map(|hooks| &mut hooks.errand)) => Arrived::Hooks(ran),
                 ran = ended(check.as_mut().map(|check| &mut check.errand)) => Arrived::Check(ran),
                 news = launch_news(launch.as_mut()) => Arrived::Launch(news),

@@ -25,6 +25,8 @@ pub fn claims(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of(turns));
     let settings = [
         ("STOP_CONDITIONS__MAX_TEST_FAILURE_STREAK", "0"),
+        // A hand-off would be asked for in between.
+        ("REBOOT__ENABLED", "false"),
         (
             "GATE",
             r#"[{ name = "proof", command = "echo no proof; test -e proof" }]"#,

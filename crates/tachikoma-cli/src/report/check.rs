@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Answers, Check, CheckStage, Claim, CompletionSummary, GateResult, GateSummary, ObjectivesSeen,
-    ScriptVerdict,
+    Answers, Check, CheckStage, CompletionSummary, GateResult, GateSummary, ObjectivesSeen,
+    Refusal, ScriptVerdict,
 };
 
 use super::line::span;
@@ -52,12 +52,12 @@ pub fn gates(results: &[GateResult]) -> Vec<String> {
 }
 
 /// Says why a claim is not believed.
-pub fn refused(claims: &[Claim], reasons: &[String]) -> String {
-    let claims: Vec<String> = claims.iter().map(ToString::to_string).collect();
+pub fn refused(refusal: &Refusal) -> String {
+    let claims: Vec<String> = refusal.claims.iter().map(ToString::to_string).collect();
     format!(
         "completion is not believed ({}): {}",
         sanitise(&claims.join(", ")),
-        sanitise(&reasons.join("; "))
+        sanitise(&refusal.reasons.join("; "))
     )
 }
 

@@ -83,6 +83,8 @@ impl Lines {
             | LoopEvent::StoodStill { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationLimited { .. }
+            | LoopEvent::LookRequested { .. }
+            | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::SnapshotTaken { .. }
@@ -95,7 +97,7 @@ impl Lines {
             | LoopEvent::ConditionsAnswered { .. }
             | LoopEvent::GatesRan { .. }
             | LoopEvent::CheckGivenUp { .. }
-            | LoopEvent::ClaimRefused { .. }
+            | LoopEvent::ClaimRefused(_)
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::RebootRequested { .. }
             | LoopEvent::RebootStarted { .. }
@@ -201,6 +203,9 @@ fn lines(record: &Record) -> Vec<String> {
             ..
         } => format!("the reboot changed nothing: {reason}"),
         LoopEvent::RungClimbed { rung, .. } => format!("ending the agent: {rung}"),
+        LoopEvent::BusySeen { activity } => {
+            format!("the agent is silent, but at work ({activity}): it has more time")
+        }
         LoopEvent::CustomSet { key, .. } => format!("`{}` is set", sanitise(key)),
         LoopEvent::StoodStill { duration_ms } => {
             let stood = span(Duration::from_millis(*duration_ms));
@@ -271,9 +276,7 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::ConditionsAnswered { answers } => return check::answered(answers),
         LoopEvent::GatesRan { results, .. } => return check::gates(results),
         LoopEvent::CheckGivenUp { reason } => sanitise(reason).into_owned(),
-        LoopEvent::ClaimRefused {
-            claims, reasons, ..
-        } => check::refused(claims, reasons),
+        LoopEvent::ClaimRefused(refusal) => check::refused(refusal),
         LoopEvent::StopConditionTriggered { reason } => {
             format!("stop condition: {}", sanitise(reason))
         }
@@ -317,6 +320,7 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::SessionNamed { .. }
         | LoopEvent::ContextMeasured { .. }
         | LoopEvent::FileTouched { .. }
+        | LoopEvent::LookRequested { .. }
         | LoopEvent::StreamEnded
         | LoopEvent::SnapshotTaken { .. }
         | LoopEvent::KeepStarted { .. }

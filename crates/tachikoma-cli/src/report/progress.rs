@@ -125,6 +125,8 @@ impl Screen {
             | LoopEvent::WrapUpAdvised { .. }
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::IterationLimited { .. }
+            | LoopEvent::LookRequested { .. }
+            | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::FileTouched { .. }
             | LoopEvent::Noted { .. }
@@ -155,7 +157,7 @@ impl Screen {
             | LoopEvent::ConditionsAnswered { .. }
             | LoopEvent::GatesRan { .. }
             | LoopEvent::CheckGivenUp { .. }
-            | LoopEvent::ClaimRefused { .. }
+            | LoopEvent::ClaimRefused(_)
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::RebootCompleted { .. }
             | LoopEvent::RebootFailed { .. }

@@ -138,10 +138,9 @@ impl State {
                 });
             }
             LoopEvent::AgentExited { .. } => self.agent = None,
-            LoopEvent::OutputSeen => self.work(|work| {
-                work.spoke = true;
-                work.active = time;
-            }),
+            LoopEvent::OutputSeen => self.work(|work| work.heard(time)),
+            LoopEvent::LookRequested { until, .. } => self.work(|work| work.look = Some(*until)),
+            LoopEvent::BusySeen { activity } => self.work(|work| work.seen(*activity, time)),
             LoopEvent::ContextMeasured {
                 context,
                 answering,
@@ -150,8 +149,7 @@ impl State {
                 self.session.context = Some(*context);
                 self.session.redline_tokens = redline_tokens.or(self.session.redline_tokens);
                 self.work(|work| {
-                    work.spoke = true;
-                    work.active = time;
+                    work.heard(time);
                     work.answering = *answering;
                 });
             }
@@ -166,17 +164,17 @@ impl State {
                         since: time,
                     };
                     work.tools.insert(id.clone(), tool);
-                    work.active = time;
-                    work.spoke = true;
+                    work.heard(time);
                 });
             }
             LoopEvent::ToolEnded { id, error } => {
                 let mut tool = None;
                 self.work(|work| {
-                    // One that an interrupt of ours ended has not failed.
-                    let cut = work.ladder.is_some();
-                    tool = work.tools.remove(id).filter(|_| !cut);
-                    work.active = time;
+                    // One that an interrupt of ours ended has not failed, and is what was last seen.
+                    if work.ladder.is_none() {
+                        tool = work.tools.remove(id);
+                        work.heard(time);
+                    }
                 });
                 if let (Some(tool), Some(error)) = (tool, error) {
                     self.session
@@ -335,9 +333,7 @@ impl State {
             LoopEvent::ConditionsAnswered { answers } => self.conditions_answered(answers),
             LoopEvent::GatesRan { iteration, results } => self.gates_ran(*iteration, results),
             LoopEvent::CheckGivenUp { reason } => self.check_given_up(reason),
-            LoopEvent::ClaimRefused {
-                reasons, confirmed, ..
-            } => self.claim_refused(reasons, *confirmed),
+            LoopEvent::ClaimRefused(refusal) => self.claim_refused(refusal),
             LoopEvent::RebootRequested { reason, not_before } => {
                 self.reboot_pending = Some(reason.clone());
                 self.reboot_not_before = *not_before;

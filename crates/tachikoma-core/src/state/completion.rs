@@ -2,8 +2,8 @@
 
 use super::State;
 use crate::completion::{
-    Answers, AttemptEnd, Check, Claim, Completion, GateResult, ObjectivesSeen, Owed, ScriptVerdict,
-    end_of,
+    Answers, AttemptEnd, Check, Claim, Completion, GateResult, ObjectivesSeen, Owed, Refusal,
+    ScriptVerdict, end_of,
 };
 use crate::keep::Kept;
 use crate::outcome::IterationOutcome;
@@ -140,13 +140,13 @@ impl State {
         self.phase = Phase::Idle;
     }
 
-    pub(super) fn claim_refused(&mut self, reasons: &[String], confirmed: u32) {
+    pub(super) fn claim_refused(&mut self, refusal: &Refusal) {
         let succeeded = self.stats.successful;
         self.claimed = false;
         let known = &mut self.completion;
-        known.refused = reasons.to_vec();
+        known.refused.clone_from(&refusal.reasons);
         known.to_be_told = true;
-        known.confirmed = confirmed;
+        known.confirmed = refusal.confirmed;
         known.confirmed_at = succeeded;
         known.claims.clear();
         known.owed = Owed::Nothing;

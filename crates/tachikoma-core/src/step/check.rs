@@ -2,7 +2,8 @@
 
 use super::Turn;
 use crate::completion::{
-    Answers, Check, CheckStage, Claim, GateResult, ObjectivesSeen, ScriptResult, ScriptVerdict,
+    Answers, Check, CheckStage, Claim, GateResult, ObjectivesSeen, Refusal, ScriptResult,
+    ScriptVerdict,
 };
 use crate::effect::{Answer, Effect};
 use crate::event::LoopEvent;
@@ -18,11 +19,11 @@ impl Turn<'_> {
         match next(self.policy, self.state) {
             Next::Check(stage) => self.begin_check(stage, then),
             Next::Refuse { reasons, confirmed } => {
-                self.record(LoopEvent::ClaimRefused {
+                self.record(LoopEvent::ClaimRefused(Refusal {
                     claims: self.state.completion.claims.clone(),
                     reasons,
                     confirmed,
-                });
+                }));
                 self.settle(then);
             }
             // What is believed ends the loop like everything else that does.

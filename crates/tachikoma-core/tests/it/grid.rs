@@ -3,18 +3,22 @@
 //! A cell is the phase that follows and what is wished for; `=` stays in the phase, `=*` stays in it and records
 //! something, `.` does nothing at all.
 
+mod names;
+
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use tachikoma_core::policy::completion::{CompletionRules, GateRule};
 use tachikoma_core::policy::{AgentTraits, KeepRules, RebootRules};
 use tachikoma_core::{
-    Context, Exit, Generation, HookPoint, HookResult, Input, Kept, LoopCommand, News, Policy,
-    Problem, Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency, step,
+    Activity, Context, Exit, Generation, HookPoint, HookResult, Input, Kept, LoopCommand, News,
+    Policy, Problem, Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency, step,
 };
 
 use crate::play::{Play, exited, gate, script};
 use crate::words;
+
+use names::name;
 
 const URGENCIES: [Urgency; 3] = [Urgency::Graceful, Urgency::Now, Urgency::Kill];
 
@@ -106,6 +110,7 @@ fn phases() -> Vec<(&'static str, Play)> {
         ("ending-launch", play(&|p| _ = p.start().stop(Urgency::Now))),
         ("working", up(&|p| _ = p.output())),
         ("tool", up(&|p| _ = p.tool("t"))),
+        ("looking", up(&|p| _ = p.output().sleep())),
         ("resulted", up(&|p| _ = p.resulted(true))),
         ("boundary", up(&|p| _ = p.tool("t").stop(Urgency::Graceful))),
         ("interrupt", up(&|p| _ = p.stop(Urgency::Now))),
@@ -401,6 +406,13 @@ fn news() -> Vec<News> {
         },
         answering: false,
     };
+    let looked = |cpu_ms| News::Looked {
+        activity: Some(Activity {
+            over_ms: 1_000,
+            cpu_ms,
+            ..Activity::default()
+        }),
+    };
     let resulted = |success| {
         News::Resulted(TurnEnd {
             success,
@@ -443,95 +455,13 @@ fn news() -> Vec<News> {
             problem: Some(Problem::Limited { until: None }),
             ..TurnEnd::default()
         }),
+        looked(1_000),
+        looked(0),
+        News::Looked { activity: None },
         News::StreamEnded,
         exited(Exit::Code(0), false),
         exited(Exit::Code(0), true),
         exited(Exit::Code(1), false),
         News::GuardLost,
     ]
-}
-
-/// Names an input; a new kind does not compile until it has a name here, and then belongs into [`inputs`].
-fn name(column: &Column) -> String {
-    let input = match column {
-        Column::Late => return "wake at deadline".to_owned(),
-        Column::At(input) => input,
-    };
-    match input {
-        Input::Start { .. } => "start".to_owned(),
-        Input::Wake => "wake".to_owned(),
-        Input::Command { command, .. } => match command {
-            LoopCommand::Pause(urgency) => format!("pause {}", hurry(*urgency)),
-            LoopCommand::Resume => "resume".to_owned(),
-            LoopCommand::Stop(urgency) => format!("stop {}", hurry(*urgency)),
-            LoopCommand::ForceReboot => "reboot".to_owned(),
-            LoopCommand::SkipIteration => "skip".to_owned(),
-        },
-        Input::Shutdown { urgency, .. } => format!("shutdown {}", hurry(*urgency)),
-        Input::Agent { generation, news } => {
-            let other = if generation.0 == 99 { "other " } else { "" };
-            format!("{other}{}", news_name(news))
-        }
-        Input::HooksRan { point, results } => {
-            let failed = results.iter().any(|result| result.error.is_some());
-            format!("{point} {}", if failed { "failed" } else { "ran" })
-        }
-        Input::Kept { number: 99, .. } => "other kept".to_owned(),
-        Input::Kept { kept: Ok(_), .. } => "kept".to_owned(),
-        Input::Kept { kept: Err(_), .. } => "not kept".to_owned(),
-        Input::Snapshot { .. } => "snapshot".to_owned(),
-        Input::Answered { answers, .. } => match answers.scripts.first().map(|it| &it.verdict) {
-            Some(ScriptVerdict::Claim) => "script claims".to_owned(),
-            Some(ScriptVerdict::Stop) => "script stops".to_owned(),
-            Some(ScriptVerdict::GoOn | ScriptVerdict::Unclear { .. }) | None => {
-                "answered".to_owned()
-            }
-        },
-        Input::GatesRan { number: 99, .. } => "other gates".to_owned(),
-        Input::GatesRan { results, .. } => {
-            let failed = results.iter().any(|gate| !gate.passed());
-            format!("gates {}", if failed { "failed" } else { "passed" })
-        }
-        Input::Done { .. } => "done".to_owned(),
-        Input::Note { .. } => "note".to_owned(),
-        Input::Decline { .. } => "decline".to_owned(),
-        Input::Broken { .. } => "broken".to_owned(),
-        Input::StoodStill { .. } => "stood still".to_owned(),
-        Input::Set { .. } => "set".to_owned(),
-        Input::Trouble { .. } => "trouble".to_owned(),
-        Input::DiskWasFull { .. } => "disk was full".to_owned(),
-        Input::Repaired { .. } => "repaired".to_owned(),
-    }
-}
-
-fn news_name(news: &News) -> String {
-    match news {
-        News::Launched { .. } => "launched".to_owned(),
-        News::NotLaunched { .. } => "not launched".to_owned(),
-        News::Opened => "opened".to_owned(),
-        News::Named { .. } => "named".to_owned(),
-        News::Output => "output".to_owned(),
-        News::Measured { context, .. } => format!("measured {}%", context.percent()),
-        News::ToolStarted { .. } => "tool started".to_owned(),
-        News::ToolEnded { .. } => "tool ended".to_owned(),
-        News::Denied { .. } => "denied".to_owned(),
-        News::Touched { .. } => "touched".to_owned(),
-        News::StreamEnded => "stream ended".to_owned(),
-        News::Resulted(end) if end.problem.is_some() => "limited".to_owned(),
-        News::Resulted(end) if end.success => "resulted".to_owned(),
-        News::Resulted(_) => "result: failure".to_owned(),
-        News::Exited { exit, claimed, .. } => {
-            let claim = if *claimed { " claimed" } else { "" };
-            format!("{exit}{claim}")
-        }
-        News::GuardLost => "guard lost".to_owned(),
-    }
-}
-
-fn hurry(urgency: Urgency) -> &'static str {
-    match urgency {
-        Urgency::Graceful => "graceful",
-        Urgency::Now => "now",
-        Urgency::Kill => "kill",
-    }
 }

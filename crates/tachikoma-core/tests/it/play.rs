@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tachikoma_core::{
-    Answers, Committed, Context, Exit, GateResult, Generation, HookPoint, HookResult, Input, Kept,
-    Launch, LoopCommand, LoopId, News, Objectives, ObjectivesSeen, Policy, Problem, Record, Runner,
-    ScriptResult, ScriptVerdict, Spent, State, Step, Ticket, Timestamp, TurnEnd, Urgency, step,
+    Activity, Answers, Committed, Context, Exit, GateResult, Generation, HookPoint, HookResult,
+    Input, Kept, Launch, LoopCommand, LoopId, News, Objectives, ObjectivesSeen, Policy, Problem,
+    Record, Runner, ScriptResult, ScriptVerdict, Spent, State, Step, Ticket, Timestamp, TurnEnd,
+    Urgency, step,
 };
 
 use crate::words;
@@ -144,6 +145,16 @@ impl Play {
 
     pub fn output(&mut self) -> &mut Self {
         self.news("output", News::Output)
+    }
+
+    /// The agent's processes were looked at, for a second.
+    pub fn looked(&mut self, cpu_ms: u64) -> &mut Self {
+        let activity = Some(Activity {
+            over_ms: 1_000,
+            cpu_ms,
+            ..Activity::default()
+        });
+        self.news("looked", News::Looked { activity })
     }
 
     pub fn measured(&mut self, tokens: u64) -> &mut Self {

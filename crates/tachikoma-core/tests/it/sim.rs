@@ -3,6 +3,7 @@
 mod agent;
 mod audit;
 mod dice;
+mod proof;
 mod world;
 
 use std::collections::BTreeMap;
@@ -133,6 +134,8 @@ const EXPECTED: &[&str] = &[
     "IterationCompleted",
     "IterationFailed",
     "IterationLimited",
+    "LookRequested",
+    "BusySeen",
     "StreamEnded",
     "AttemptCut",
     "SnapshotTaken",

@@ -53,6 +53,7 @@ fn working(work: &Work) -> &'static str {
         (None, None) if work.launched.is_none() => "launching",
         (None, None) if work.result.is_some() => "resulted",
         (None, None) if !work.tools.is_empty() => "tool",
+        (None, None) if work.look.is_some() => "looking",
         (None, None) => "working",
     }
 }
@@ -110,6 +111,8 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::IterationCompleted { .. } => "IterationCompleted",
         LoopEvent::IterationFailed { .. } => "IterationFailed",
         LoopEvent::IterationLimited { .. } => "IterationLimited",
+        LoopEvent::LookRequested { .. } => "LookRequested",
+        LoopEvent::BusySeen { .. } => "BusySeen",
         LoopEvent::StreamEnded => "StreamEnded",
         LoopEvent::AttemptCut { .. } => "AttemptCut",
         LoopEvent::SnapshotTaken { .. } => "SnapshotTaken",
@@ -122,7 +125,7 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::ConditionsAnswered { .. } => "ConditionsAnswered",
         LoopEvent::GatesRan { .. } => "GatesRan",
         LoopEvent::CheckGivenUp { .. } => "CheckGivenUp",
-        LoopEvent::ClaimRefused { .. } => "ClaimRefused",
+        LoopEvent::ClaimRefused(_) => "ClaimRefused",
         LoopEvent::StopConditionTriggered { .. } => "StopConditionTriggered",
         LoopEvent::RebootRequested { .. } => "RebootRequested",
         LoopEvent::RebootStarted { .. } => "RebootStarted",
@@ -146,6 +149,7 @@ pub fn effect(effect: &Effect) -> &'static str {
             Rung::Terminate => "term",
             Rung::Kill => "kill",
         },
+        Effect::Look { .. } => "look",
         Effect::Prompt { .. } => "prompt",
         Effect::Advise { .. } => "advise",
         Effect::AskHandOff { .. } => "hand-off",
@@ -173,13 +177,14 @@ pub fn wish(effect: &Effect) -> String {
             ..
         } => format!("launch in {agent_id}"),
         Effect::Signal { rung, .. } => format!("signal {rung}"),
+        Effect::Look { .. } => "look".to_owned(),
         Effect::Prompt { .. } => "prompt".to_owned(),
         Effect::Advise { percent, .. } => format!("advise {percent}%"),
         Effect::AskHandOff { .. } => "ask for the hand-off".to_owned(),
         Effect::Close { .. } => "close".to_owned(),
         Effect::Open { session, .. } => format!("open {session}"),
         Effect::RunHooks { point, .. } => format!("run {point}"),
-        Effect::Keep { commit: None, .. } => "look".to_owned(),
+        Effect::Keep { commit: None, .. } => "survey".to_owned(),
         Effect::Keep {
             commit: Some(order),
             ..
@@ -236,6 +241,7 @@ pub fn fact(record: &Record) -> String {
             iteration, attempt, ..
         }
         | LoopEvent::AttemptCut { iteration, attempt } => format!("{iteration} attempt {attempt}"),
+        LoopEvent::BusySeen { activity } => activity.to_string(),
         LoopEvent::AgentLaunched { pid } => pid.to_string(),
         LoopEvent::ContextMeasured { context, .. } => format!("{}%", context.percent()),
         LoopEvent::WrapUpAdvised { percent } => format!("{percent}%"),
@@ -246,6 +252,7 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::Noted { text } | LoopEvent::HandOffWritten { text } => text.clone(),
         LoopEvent::HandOffRequested { until: limit }
         | LoopEvent::KeepCalledOff { until: limit, .. }
+        | LoopEvent::LookRequested { until: limit, .. }
         | LoopEvent::ClosingStarted { until: limit, .. } => format!("within {}", until(limit)),
         LoopEvent::HooksStarted { point, .. } => point.to_string(),
         LoopEvent::HooksRan { point, results } => format!("{point}, {}", results.len()),
@@ -356,11 +363,9 @@ pub fn fact(record: &Record) -> String {
             });
             results.collect::<Vec<_>>().join(", ")
         }
-        LoopEvent::ClaimRefused {
-            claims, reasons, ..
-        } => {
-            let claims: Vec<String> = claims.iter().map(ToString::to_string).collect();
-            format!("{}: {}", claims.join(", "), reasons.join(" | "))
+        LoopEvent::ClaimRefused(refusal) => {
+            let claims: Vec<String> = refusal.claims.iter().map(ToString::to_string).collect();
+            format!("{}: {}", claims.join(", "), refusal.reasons.join(" | "))
         }
         LoopEvent::StopConditionTriggered { reason } | LoopEvent::CheckGivenUp { reason } => {
             reason.clone()

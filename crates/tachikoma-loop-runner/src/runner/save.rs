@@ -38,7 +38,7 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::WorkKept { .. }
         | LoopEvent::KeepGivenUp { .. }
         | LoopEvent::GatesRan { .. }
-        | LoopEvent::ClaimRefused { .. }
+        | LoopEvent::ClaimRefused(_)
         | LoopEvent::Noted { .. }
         | LoopEvent::CustomSet { .. } => Some(Durability::Lazy),
         LoopEvent::SegmentOpened { .. }
@@ -72,6 +72,8 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::RungClimbed { .. }
         | LoopEvent::StoodStill { .. }
         | LoopEvent::LeftoversEnded { .. }
+        | LoopEvent::LookRequested { .. }
+        | LoopEvent::BusySeen { .. }
         | LoopEvent::StreamEnded
         | LoopEvent::AttemptCut { .. }
         | LoopEvent::SnapshotTaken { .. }

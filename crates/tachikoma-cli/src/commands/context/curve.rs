@@ -265,6 +265,8 @@ impl Curves {
             | LoopEvent::StoodStill { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationLimited { .. }
+            | LoopEvent::LookRequested { .. }
+            | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::SnapshotTaken { .. }
@@ -277,7 +279,7 @@ impl Curves {
             | LoopEvent::ConditionsAnswered { .. }
             | LoopEvent::GatesRan { .. }
             | LoopEvent::CheckGivenUp { .. }
-            | LoopEvent::ClaimRefused { .. }
+            | LoopEvent::ClaimRefused(_)
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::RebootStarted { .. }
             | LoopEvent::HandOffRequested { .. }

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use tachikoma_core::policy::completion::CompletionRules;
 use tachikoma_core::policy::context::{Level, level};
+use tachikoma_core::policy::timeout;
 use tachikoma_core::{
-    Answers, CommitStatus, Context, GateResult, Generation, IterationOutcome, KeepPurpose,
-    LoopEvent, LoopStats, ObjectivesSeen, Outcome, Policy, RebootReason, Record, ScriptResult,
-    ScriptVerdict, Seq, SessionNo, Timestamp,
+    CommitStatus, Context, Generation, IterationOutcome, KeepPurpose, LoopEvent, LoopStats,
+    Outcome, Policy, RebootReason, Record, Seq, SessionNo, Timestamp,
 };
+
+use super::proof::Proof;
 
 #[derive(Default)]
 pub struct Audit {
@@ -23,6 +25,8 @@ pub struct Audit {
     proof: Proof,
     /// When the attempt under way began.
     open: Option<Timestamp>,
+    /// When the agent was last heard of.
+    heard: Timestamp,
     iteration: u32,
     attempt: u32,
     cut: bool,
@@ -46,45 +50,6 @@ pub struct Audit {
     tried_at_the_end: bool,
     streak: u32,
     pub stats: LoopStats,
-}
-
-/// What speaks for a claim of completion.
-#[derive(Default)]
-struct Proof {
-    claimed: bool,
-    worked: bool,
-    gates: Vec<GateResult>,
-    objectives: Option<bool>,
-}
-
-impl Proof {
-    fn answered(&mut self, answers: &Answers) {
-        if let Some(seen) = &answers.objectives {
-            let all =
-                matches!(seen, ObjectivesSeen::Read { objectives } if objectives.all_ticked());
-            self.objectives = Some(all);
-            self.claimed |= all;
-        }
-        let claims = |script: &ScriptResult| script.verdict == ScriptVerdict::Claim;
-        self.claimed |= answers.scripts.iter().any(claims);
-    }
-
-    fn suffices(&self, policy: &Policy) {
-        assert!(self.claimed, "only what is claimed is done");
-        for gate in &policy.completion.gates {
-            let passed = |result: &GateResult| result.name == gate.name && result.passed();
-            assert!(self.gates.iter().any(passed), "a claim passes every gate");
-        }
-        assert!(
-            !policy.completion.objectives || self.objectives == Some(true),
-            "a claim needs all objectives ticked"
-        );
-        let blind = policy.keep.is_none() && !policy.agent.event_stream;
-        assert!(
-            self.worked || blind || policy.keep.is_some(),
-            "something was done"
-        );
-    }
 }
 
 impl Audit {
@@ -191,10 +156,31 @@ impl Audit {
                 self.generation = *generation;
                 self.agent = Some(*generation);
             }
-            LoopEvent::ToolStarted { .. } | LoopEvent::FileTouched { .. } => {
-                self.proof.worked = true;
+            LoopEvent::ContextMeasured { context, .. } => {
+                self.context = Some(*context);
+                self.heard = self.time;
             }
-            LoopEvent::ContextMeasured { context, .. } => self.context = Some(*context),
+            LoopEvent::FileTouched { .. } => self.proof.worked = true,
+            LoopEvent::ToolStarted { .. } => {
+                self.proof.worked = true;
+                self.heard = self.time;
+            }
+            LoopEvent::AgentLaunched { .. }
+            | LoopEvent::OutputSeen
+            | LoopEvent::ToolEnded { .. } => self.heard = self.time,
+            LoopEvent::StoodStill { duration_ms } => {
+                self.heard = self.heard.after(Duration::from_millis(*duration_ms));
+            }
+            LoopEvent::LookRequested { .. } | LoopEvent::BusySeen { .. } => {
+                assert!(self.open.is_some(), "only an agent at work is looked at");
+                // A look takes its time, and output is recorded in steps.
+                let slack = timeout::output_step(policy) + Duration::from_secs(20);
+                let most = policy.timeouts.tool;
+                assert!(
+                    most.is_zero() || self.time <= self.heard.after(most + slack),
+                    "nobody is busy for longer than tool_timeout"
+                );
+            }
             LoopEvent::TurnResulted { cost_microusd, .. } => {
                 self.stats.cost_microusd += cost_microusd;
             }
@@ -310,7 +296,7 @@ impl Audit {
                 self.proof.gates = results.clone();
             }
             LoopEvent::CheckGivenUp { .. } => self.proof.gates.clear(),
-            LoopEvent::ClaimRefused { .. } => {
+            LoopEvent::ClaimRefused(_) => {
                 assert!(self.proof.claimed, "only what is claimed is refused");
                 assert!(!self.done, "what suffices is not refused");
                 self.proof.claimed = false;
@@ -319,8 +305,6 @@ impl Audit {
             | LoopEvent::ConfigChanged { .. }
             | LoopEvent::WaitStarted { .. }
             | LoopEvent::SessionEnded { .. }
-            | LoopEvent::AgentLaunched { .. }
-            | LoopEvent::OutputSeen
             | LoopEvent::SessionNamed { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::ToolDenied { .. }
@@ -331,10 +315,8 @@ impl Audit {
             | LoopEvent::HooksRan { .. }
             | LoopEvent::ClosingStarted { .. }
             | LoopEvent::RebootVerified { .. }
-            | LoopEvent::ToolEnded { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
-            | LoopEvent::StoodStill { .. }
             | LoopEvent::CustomSet { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::StopConditionTriggered { .. }
@@ -390,6 +372,7 @@ impl Audit {
         );
         (self.iteration, self.attempt) = expected;
         self.cut = false;
+        self.heard = self.time;
         self.open = Some(self.time);
     }
 
