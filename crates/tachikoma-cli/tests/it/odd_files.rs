@@ -108,6 +108,8 @@ fn a_kill_after_everything_was_deleted_in_a_long_iteration_costs_nothing() {
     );
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "1"], &script));
     await_events(&scratch, "repaired", 2);
+    // The agent's next `git add` must not find the loop.
+    assert!(scratch.path().join(".ralph/.gitignore").exists());
     kill(&scratch, live);
     let before = scratch.read("before");
     let loop_id = status(&scratch)["loop_id"].clone();

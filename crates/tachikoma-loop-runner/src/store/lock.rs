@@ -185,6 +185,8 @@ impl WorkLock {
             Err(_) => return Ok(None),
         };
         self.retake(working_dir, &path).await?;
+        // Whoever cleaned up before commits everything next.
+        ignore(&working_dir.join(RALPH_DIR));
         Ok(Some(format!("{wrong}; a new one was made and locked")))
     }
 
