@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tachikoma_core::policy::KeepRules;
+use tachikoma_core::policy::{KeepRules, Timeouts};
 use tachikoma_core::{
     CommitFacts, CommitMessage, CommitOrder, Generation, Input, Kept, News, Phase, Rung, State,
     TurnEnd,
@@ -80,10 +80,9 @@ impl Keeping {
 impl LoopRunner {
     /// Adds what the repository asks for to the rules.
     pub(super) fn set_keep_rules(&mut self, rules: Option<KeepRules>) {
-        if rules.is_some() && self.policy.keep.is_none() {
-            // The snapshot before an iteration is no part of its launch.
-            self.policy.timeouts.launch += SNAPSHOT_TIMEOUT;
-        }
+        // The snapshot before an iteration is no part of its launch.
+        let waits = rules.map_or(Duration::ZERO, |_| SNAPSHOT_TIMEOUT);
+        self.policy.timeouts.launch = Timeouts::default().launch + waits;
         self.policy.keep = rules;
     }
 
