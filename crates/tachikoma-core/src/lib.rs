@@ -46,6 +46,7 @@ mod state;
 mod stats;
 mod step;
 mod summary;
+pub mod tests_seen;
 mod time;
 
 pub use context::Context;
@@ -75,4 +76,5 @@ pub use step::step;
 pub use summary::{
     ContextSummary, OutcomeSummary, RebootSummary, SessionSummary, Status, WaitSummary,
 };
+pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;
