@@ -315,7 +315,7 @@ mod tests {
                     };
                     results.push((format!("test {number}"), verdict));
                 }
-                let changed = draw(&mut state) % 2 == 0;
+                let changed = draw(&mut state).is_multiple_of(2);
                 let run =
                     seen.compare(changed, results.iter().map(|(name, v)| (name.as_str(), *v)));
                 // It is written down and read back.

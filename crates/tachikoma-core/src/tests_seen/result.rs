@@ -22,6 +22,15 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// All of them, from the least to the gravest.
+    pub const ALL: [Self; 5] = [
+        Self::Skipped,
+        Self::Passed,
+        Self::Flaky,
+        Self::Failed,
+        Self::Errored,
+    ];
+
     /// Whether the run failed because of it.
     #[must_use]
     pub const fn is_failure(self) -> bool {
@@ -131,13 +140,7 @@ mod tests {
 
     #[test]
     fn the_graver_verdict_is_the_greater() {
-        let order = [
-            Verdict::Skipped,
-            Verdict::Passed,
-            Verdict::Flaky,
-            Verdict::Failed,
-            Verdict::Errored,
-        ];
+        let order = Verdict::ALL;
         assert!(order.is_sorted());
         let failures: Vec<_> = order
             .into_iter()
