@@ -82,8 +82,7 @@ impl TestsSeen {
         let mut names = BTreeMap::new();
         for (id, (verdict, name)) in &all {
             let tells = verdict.is_failure() || *verdict == Verdict::Flaky;
-            let flips = self.outcomes(*id).is_some_and(Outcomes::failed_last);
-            if (tells || flips) && !self.names.contains_key(id) && names.len() < NAMES_KEPT_MAX {
+            if tells && !self.names.contains_key(id) && names.len() < NAMES_KEPT_MAX {
                 let end = name.floor_char_boundary(NAME_BYTES_KEPT);
                 names.insert(*id, name.get(..end).unwrap_or_default().to_owned());
             }
