@@ -1,35 +1,249 @@
-//! The agent's claim that the whole work is complete.
+//! The agent's claim that the whole work is complete, told apart from words about such a claim.
 
-/// Returns whether `final_text` claims completion: the promise stands on a line of its own. A sentence that merely
-/// mentions the promise, to deny it for example, is no claim.
+use std::fmt;
+
+/// What a final text says about completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// Nothing.
+    Absent,
+    /// The promise stands on a line of its own, but is not meant.
+    NotMeant(Doubt),
+    /// The whole work is complete.
+    Made,
+}
+
+/// Why a promise on a line of its own is not meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// It stands in a block of code.
+    Code,
+    /// It stands in a quotation.
+    Quote,
+    /// The words that lead to it deny it, or name a condition.
+    Denied,
+    /// It stands there as it does in the prompt.
+    Prompt,
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Code => "it stands in a block of code",
+            Self::Quote => "it stands in a quotation",
+            Self::Denied => "the words around it deny it or name a condition",
+            Self::Prompt => "it is quoted from the prompt",
+        })
+    }
+}
+
+/// Words that take back what a line ending with a colon leads to, or put it off.
+const DENYING: [&str; 16] = [
+    "not", "never", "cannot", "until", "unless", "once", "when", "if", "after", "would", "should",
+    "yet", "without", "before", "refuse", "example",
+];
+
+/// What a line begins with that takes the promise above it back.
+const TAKING_BACK: [&str; 5] = ["not ", "(not ", "is not ", "was not ", "isn't "];
+
+/// Reads the claim in a final text. A sentence that merely mentions the promise is no claim; a line of its own is one, unless
+/// it is code, a quotation, denied by the words around it, or a piece of `prompt`.
 #[must_use]
-pub fn claims(final_text: &str, promise: &str) -> bool {
-    !promise.is_empty() && final_text.lines().any(|line| line.trim() == promise)
+pub fn claim(final_text: &str, promise: &str, prompt: &str) -> Claim {
+    let promise = promise.trim();
+    if promise.is_empty() {
+        return Claim::Absent;
+    }
+    let lines: Vec<&str> = final_text.lines().collect();
+    let mut blocks = Blocks::default();
+    let mut found = Claim::Absent;
+    for (place, line) in lines.iter().enumerate() {
+        let block = blocks.take(line);
+        if line.trim() != promise {
+            continue;
+        }
+        match block.or_else(|| doubt(&lines, place, promise, prompt)) {
+            None => return Claim::Made,
+            Some(doubt) => found = Claim::NotMeant(doubt),
+        }
+    }
+    found
+}
+
+/// Follows blocks of Markdown from line to line.
+#[derive(Default)]
+struct Blocks {
+    /// The fence that opened the block of code: its character and how many of them.
+    fence: Option<(char, usize)>,
+    quoted: bool,
+    after_blank: bool,
+    begun: bool,
+}
+
+impl Blocks {
+    /// Returns what kind of block a line is in, if in one that is not the agent's own speech.
+    fn take(&mut self, line: &str) -> Option<Doubt> {
+        let text = line.trim_start();
+        let after_blank = self.after_blank || !self.begun;
+        self.begun = true;
+        self.after_blank = text.is_empty();
+        let mark = text.chars().next().filter(|c| matches!(c, '`' | '~'));
+        let run = mark.map_or(0, |mark| text.chars().take_while(|c| *c == mark).count());
+        match (self.fence, mark) {
+            (Some((open, length)), Some(mark)) if mark == open && run >= length => {
+                self.fence = None;
+                return Some(Doubt::Code);
+            }
+            (Some(_), _) => return Some(Doubt::Code),
+            (None, Some(mark)) if run >= 3 => {
+                self.fence = Some((mark, run));
+                return Some(Doubt::Code);
+            }
+            (None, _) => {}
+        }
+        // A line right below a quotation belongs to it.
+        self.quoted = text.starts_with('>') || (self.quoted && !text.is_empty());
+        if self.quoted {
+            return Some(Doubt::Quote);
+        }
+        let indented = line.starts_with("    ") || line.starts_with('\t');
+        (indented && after_blank).then_some(Doubt::Code)
+    }
+}
+
+fn doubt(lines: &[&str], place: usize, promise: &str, prompt: &str) -> Option<Doubt> {
+    let (above, below) = neighbours(lines, place);
+    if above.ends_with(':') && words(above).any(|word| denies(&word)) {
+        return Some(Doubt::Denied);
+    }
+    let below_lower = below.to_lowercase();
+    if TAKING_BACK
+        .iter()
+        .any(|words| below_lower.starts_with(words))
+    {
+        return Some(Doubt::Denied);
+    }
+    let asked: Vec<&str> = prompt.lines().collect();
+    let places = (0..asked.len()).filter(|place| asked[*place].trim() == promise);
+    let quoted = places
+        .map(|place| neighbours(&asked, place))
+        .any(|(asked_above, asked_below)| match (above, below) {
+            ("", "") => false,
+            ("", below) => below == asked_below,
+            (above, _) => above == asked_above,
+        });
+    quoted.then_some(Doubt::Prompt)
+}
+
+/// The nearest lines above and below that say something.
+fn neighbours<'a>(lines: &[&'a str], place: usize) -> (&'a str, &'a str) {
+    let says = |line: &&&str| !line.trim().is_empty();
+    let above = lines[..place].iter().rev().find(says);
+    let below = lines[place + 1..].iter().find(says);
+    (
+        above.map_or("", |line| line.trim()),
+        below.map_or("", |line| line.trim()),
+    )
+}
+
+fn words(line: &str) -> impl Iterator<Item = String> {
+    line.split(|c: char| !c.is_alphanumeric() && c != '\'' && c != '’')
+        .map(|word| word.to_lowercase().replace('’', "'"))
+}
+
+fn denies(word: &str) -> bool {
+    word.ends_with("n't") || DENYING.contains(&word)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const PROMISE: &str = "<promise>COMPLETE</promise>";
+    const PROMPT: &str = "Fix the bug.\n\nWhen all is done, end with\n<promise>COMPLETE</promise>\nand nothing else.\n";
+
+    fn check(text: &str, expected: Claim) {
+        assert_eq!(claim(text, PROMISE, PROMPT), expected, "{text:?}");
+    }
+
     #[test]
-    fn only_a_line_of_its_own_counts() {
-        let promise = "<promise>COMPLETE</promise>";
-        for (text, expected) in [
-            ("<promise>COMPLETE</promise>", true),
-            (
-                "all tests pass\r\n  <promise>COMPLETE</promise>  \r\nbye",
-                true,
-            ),
-            ("I am NOT saying <promise>COMPLETE</promise> yet", false),
-            ("`<promise>COMPLETE</promise>`", false),
-            ("<promise>complete</promise>", false),
-            ("", false),
+    fn a_line_of_its_own_is_a_claim() {
+        for text in [
+            "<promise>COMPLETE</promise>",
+            "all tests pass\r\n  <promise>COMPLETE</promise>  \r\nbye",
+            "All tests pass, so here it is:\n\n<promise>COMPLETE</promise>",
+            "I did not find any more failing tests.\n<promise>COMPLETE</promise>",
+            "```\ncargo test\n```\n<promise>COMPLETE</promise>",
+            "> the task\n\n<promise>COMPLETE</promise>",
+            "- it works\n  <promise>COMPLETE</promise>",
+            "````\n```\n````\n<promise>COMPLETE</promise>",
         ] {
-            assert_eq!(claims(text, promise), expected, "{text:?}");
+            check(text, Claim::Made);
         }
-        assert!(
-            !claims("\n\n", ""),
+    }
+
+    #[test]
+    fn a_mention_is_none() {
+        for text in [
+            "",
+            "I am NOT saying <promise>COMPLETE</promise> yet",
+            "`<promise>COMPLETE</promise>`",
+            "<promise>complete</promise>",
+            "\"<promise>COMPLETE</promise>\"",
+        ] {
+            check(text, Claim::Absent);
+        }
+        assert_eq!(
+            claim("\n\n", "", PROMPT),
+            Claim::Absent,
             "an empty promise would be kept by every blank line"
+        );
+    }
+
+    #[test]
+    fn code_and_quotations_are_not_meant() {
+        for text in [
+            "```\n<promise>COMPLETE</promise>\n```",
+            "~~~text\n<promise>COMPLETE</promise>",
+            "````\n```\n<promise>COMPLETE</promise>\n````",
+            "The file says\n\n    <promise>COMPLETE</promise>\n",
+            "\t<promise>COMPLETE</promise>",
+        ] {
+            check(text, Claim::NotMeant(Doubt::Code));
+        }
+        check(
+            "> When done, print\n<promise>COMPLETE</promise>",
+            Claim::NotMeant(Doubt::Quote),
+        );
+    }
+
+    #[test]
+    fn denied_and_conditional_ones_are_not_meant() {
+        for text in [
+            "I am not outputting this yet:\n<promise>COMPLETE</promise>",
+            "I can’t say this:\n\n<promise>COMPLETE</promise>",
+            "Once the tests pass I will print:\n<promise>COMPLETE</promise>",
+            "<promise>COMPLETE</promise>\nis not true yet: two tests fail",
+            "<promise>COMPLETE</promise>\n(not yet)",
+        ] {
+            check(text, Claim::NotMeant(Doubt::Denied));
+        }
+    }
+
+    #[test]
+    fn the_prompt_repeated_is_not_meant_and_a_claim_beside_it_is() {
+        check(PROMPT, Claim::NotMeant(Doubt::Prompt));
+        check(
+            "When all is done, end with\n<promise>COMPLETE</promise>",
+            Claim::NotMeant(Doubt::Prompt),
+        );
+        check(
+            "<promise>COMPLETE</promise>\nand nothing else.",
+            Claim::NotMeant(Doubt::Prompt),
+        );
+        check(
+            "When all is done, end with\n<promise>COMPLETE</promise>\n\nIt is done.\n<promise>COMPLETE</promise>",
+            Claim::Made,
         );
     }
 }

@@ -8,7 +8,7 @@ mod demo;
 pub mod line;
 mod observation;
 
-pub use claim::claims;
+pub use claim::{Claim, Doubt, claim};
 pub use claude::{ClaudeAgent, Lifetime, Permission};
 pub use command::{CommandAgent, PromptVia};
 pub use demo::{DemoAgent, DemoLine};

@@ -37,6 +37,7 @@ mod handoff;
 mod id;
 mod input;
 mod launch;
+mod objectives;
 mod outcome;
 mod phase;
 pub mod policy;
@@ -57,6 +58,7 @@ pub use handoff::{WorkTree, checkpoint, checkpoint_now, handoff_due};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use input::{Input, LoopCommand, News, TurnEnd, Urgency};
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
+pub use objectives::Objectives;
 pub use outcome::{
     ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, RebootReason, Spent,
     Stop, Timeout,

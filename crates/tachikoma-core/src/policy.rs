@@ -1,9 +1,11 @@
 //! The rules of a loop as data, and the small pure questions that are asked of them. A question answers with a
 //! verdict and its reason, because the reason is what a person reads.
 
+pub mod budget;
 pub mod context;
 pub mod custom;
 pub mod degradation;
+pub mod progress;
 pub mod rate;
 pub mod reboot;
 pub mod restart;

@@ -98,6 +98,8 @@ pub struct LoopRunner {
     suspended: Option<std::time::Instant>,
     /// What is done beside the loop.
     upkeep: Upkeep,
+    /// The prompt that was given last, to tell its own words from the agent's.
+    asked: String,
     /// The hand-off of the session, once it was given.
     given: Option<handoff::Given>,
 }

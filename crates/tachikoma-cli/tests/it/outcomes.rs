@@ -42,6 +42,34 @@ fn a_claim_inside_a_sentence_is_none() {
     );
 }
 
+/// Complaint 23: words about a claim were taken for the claim.
+#[test]
+fn complaint_23_a_promise_that_is_not_meant_is_none_and_said() {
+    for (script, why) in [
+        ("cat", "it is quoted from the prompt"),
+        (
+            "printf 'I am not saying this yet:\\n<promise>COMPLETE</promise>\\n'",
+            "the words around it deny it or name a condition",
+        ),
+        (
+            "printf '```\\n<promise>COMPLETE</promise>\\n```\\n'",
+            "it stands in a block of code",
+        ),
+    ] {
+        let scratch = Scratch::new();
+        scratch.write(
+            "prompt.md",
+            "Work. At the end print\n<promise>COMPLETE</promise>\n",
+        );
+        let words = ["run", "--delay", "0s", "--max-iterations", "1", "--"];
+        let ran = tachikoma(&scratch).run(words.into_iter().chain(["sh", "-c", script]));
+        assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+        let warned = events(&scratch, "warned");
+        let warning = warned[0]["warning"].as_str().unwrap();
+        assert!(warning.ends_with(why), "{script}: {warning}");
+    }
+}
+
 #[test]
 fn a_claim_of_a_failed_iteration_is_none() {
     let scratch = Scratch::new();

@@ -143,7 +143,9 @@ impl LoopRunner {
     async fn words(&mut self) -> Result<String, String> {
         let words = prompt::read(&self.state.launch.prompt, &self.config.working_dir)
             .map_err(|error| chain(&error))?;
-        Ok(self.handoff().await + &words)
+        let words = self.handoff().await + &words;
+        self.asked.clone_from(&words);
+        Ok(words)
     }
 
     fn transcript(&self, turn: Ordered) -> Transcript {

@@ -1,6 +1,6 @@
 //! What the guard and the launch under way have to say, as inputs of the core.
 
-use tachikoma_agents::{FailureClass, TurnResult};
+use tachikoma_agents::{Claim, FailureClass, TurnResult};
 use tachikoma_core::{Generation, Input, Leftover, News, Spent, TurnEnd};
 
 use super::LoopRunner;
@@ -152,9 +152,21 @@ impl LoopRunner {
         }
     }
 
-    fn claims(&self, text: &str) -> bool {
+    /// Whether a final text claims completion. Words that only look like it are said, so that nobody waits for nothing.
+    fn claims(&mut self, text: &str) -> bool {
         let promise = &self.config.settings.stop_conditions.completion_promise;
-        tachikoma_agents::claims(text, promise)
+        match tachikoma_agents::claim(text, promise, &self.asked) {
+            Claim::Made => true,
+            Claim::Absent => false,
+            Claim::NotMeant(doubt) => {
+                let warning = format!(
+                    "iteration {} names the completion promise, but does not claim it: {doubt}",
+                    self.state.iteration
+                );
+                self.queue.push_back(Input::Trouble { warning });
+                false
+            }
+        }
     }
 
     fn pattern(&self, text: &str) -> Option<String> {
@@ -191,11 +203,12 @@ impl LoopRunner {
             self.queue.push_back(Input::Trouble { warning });
         }
         let (exit, leftovers) = exit?;
+        let claimed = self.claims(&final_text);
         self.queue.push_back(Input::Agent {
             generation,
             news: News::Exited {
                 exit,
-                claimed: self.claims(&final_text),
+                claimed,
                 leftovers,
                 problem: self.agent.problem_of_words(&output.last_words),
                 last_words: Some(output.last_words).filter(|words| !words.is_empty()),

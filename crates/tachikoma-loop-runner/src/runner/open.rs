@@ -173,6 +173,7 @@ impl LoopRunner {
             deaf: false,
             suspended: None,
             upkeep: Upkeep::default(),
+            asked: String::new(),
             given: None,
         })
     }

@@ -1,0 +1,265 @@
+//! What a loop may spend, whether it has, and when it will have.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::time::Timestamp;
+
+/// Less than this says nothing about the hours to come.
+const FORECAST_AFTER: Duration = Duration::from_secs(60);
+
+/// What a loop may spend over its whole life; zero = no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Budgets {
+    /// Money, in millionths of a dollar.
+    pub cost_microusd: u64,
+    /// Tokens that the model read or wrote, those from its cache included.
+    pub tokens: u64,
+    /// Time in which a runner ran the loop.
+    pub duration: Duration,
+    /// The part of the subscription's window that may be used, in percent, where the agent reports it.
+    pub quota_percent: f64,
+}
+
+/// What a loop has spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spending {
+    /// Money, in millionths of a dollar, the turn under way included.
+    pub cost_microusd: u64,
+    /// Tokens, the turn under way included.
+    pub tokens: u64,
+    /// Time.
+    pub ran: Duration,
+    /// The fullest window of the subscription, in percent, as last reported.
+    pub quota_percent: Option<f64>,
+}
+
+/// A budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Budget {
+    /// `max_cost_usd`.
+    Cost,
+    /// `max_tokens`.
+    Tokens,
+    /// `max_duration`.
+    Duration,
+    /// `max_quota_percent`.
+    Quota,
+}
+
+impl Budget {
+    /// Every one.
+    pub const ALL: [Self; 4] = [Self::Cost, Self::Tokens, Self::Duration, Self::Quota];
+
+    /// Returns its key below `[stop_conditions]`.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Cost => "max_cost_usd",
+            Self::Tokens => "max_tokens",
+            Self::Duration => "max_duration",
+            Self::Quota => "max_quota_percent",
+        }
+    }
+}
+
+/// How far a budget is used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Usage {
+    /// Which one.
+    pub budget: Budget,
+    /// What is spent of it, in its own unit: dollars, tokens, seconds, percent.
+    pub spent: f64,
+    /// What may be spent.
+    pub limit: f64,
+}
+
+impl Usage {
+    /// Returns whether it is gone.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.spent >= self.limit
+    }
+
+    /// Returns when it will be gone if the loop goes on as it did over `ran`; none where nothing can be said.
+    #[must_use]
+    pub fn gone_at(&self, now: Timestamp, ran: Duration) -> Option<Timestamp> {
+        if self.is_gone() || self.spent <= 0.0 || ran < FORECAST_AFTER {
+            return None;
+        }
+        let left = match self.budget {
+            Budget::Duration => self.limit - self.spent,
+            Budget::Cost | Budget::Tokens => {
+                ran.as_secs_f64() * (self.limit - self.spent) / self.spent
+            }
+            // A window of a subscription is others' too, and begins anew.
+            Budget::Quota => return None,
+        };
+        Duration::try_from_secs_f64(left)
+            .ok()
+            .map(|left| now.after(left))
+    }
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { spent, limit, .. } = self;
+        match self.budget {
+            Budget::Cost => write!(f, "${spent:.2} of ${limit:.2} is spent"),
+            Budget::Tokens => write!(f, "{spent:.0} of {limit:.0} tokens are used"),
+            Budget::Duration => write!(f, "it ran {spent:.0} of {limit:.0} s"),
+            Budget::Quota => write!(
+                f,
+                "{spent:.0} % of the subscription's window is used, and {limit:.0} % may be"
+            ),
+        }
+    }
+}
+
+/// Returns how far each budget that is set is used.
+#[must_use]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a budget of 9 007 199 255 dollars or tokens by the quadrillion is none"
+)]
+pub fn usage(budgets: &Budgets, spending: &Spending) -> Vec<Usage> {
+    let limit = |budget| match budget {
+        Budget::Cost => budgets.cost_microusd as f64 / 1e6,
+        Budget::Tokens => budgets.tokens as f64,
+        Budget::Duration => budgets.duration.as_secs_f64(),
+        Budget::Quota => budgets.quota_percent,
+    };
+    let spent = |budget| match budget {
+        Budget::Cost => Some(spending.cost_microusd as f64 / 1e6),
+        Budget::Tokens => Some(spending.tokens as f64),
+        Budget::Duration => Some(spending.ran.as_secs_f64()),
+        Budget::Quota => spending.quota_percent,
+    };
+    let set = Budget::ALL
+        .into_iter()
+        .filter(|budget| limit(*budget) > 0.0);
+    set.filter_map(|budget| {
+        Some(Usage {
+            budget,
+            spent: spent(budget)?,
+            limit: limit(budget),
+        })
+    })
+    .collect()
+}
+
+/// Returns the first budget that is gone.
+#[must_use]
+pub fn verdict(budgets: &Budgets, spending: &Spending) -> Option<Usage> {
+    usage(budgets, spending).into_iter().find(Usage::is_gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOLLAR: u64 = 1_000_000;
+
+    fn spent(cost_microusd: u64, tokens: u64, secs: u64, quota_percent: Option<f64>) -> Spending {
+        Spending {
+            cost_microusd,
+            tokens,
+            ran: Duration::from_secs(secs),
+            quota_percent,
+        }
+    }
+
+    #[test]
+    fn each_budget_is_gone_when_it_is_reached_and_zero_is_none() {
+        let none = Budgets::default();
+        let much = spent(u64::MAX, u64::MAX, 1 << 40, Some(100.0));
+        assert_eq!(verdict(&none, &much), None);
+        let cases = [
+            (
+                Budgets {
+                    cost_microusd: DOLLAR,
+                    ..none
+                },
+                spent(DOLLAR - 1, 0, 0, None),
+                spent(DOLLAR, 0, 0, None),
+                "$1.00 of $1.00 is spent",
+            ),
+            (
+                Budgets {
+                    tokens: 500,
+                    ..none
+                },
+                spent(0, 499, 0, None),
+                spent(0, 500, 0, None),
+                "500 of 500 tokens are used",
+            ),
+            (
+                Budgets {
+                    duration: Duration::from_secs(60),
+                    ..none
+                },
+                spent(0, 0, 59, None),
+                spent(0, 0, 60, None),
+                "it ran 60 of 60 s",
+            ),
+            (
+                Budgets {
+                    quota_percent: 80.0,
+                    ..none
+                },
+                spent(0, 0, 0, Some(79.9)),
+                spent(0, 0, 0, Some(80.0)),
+                "80 % of the subscription's window is used, and 80 % may be",
+            ),
+        ];
+        for (budgets, below, at, words) in cases {
+            assert_eq!(verdict(&budgets, &below), None, "{words}");
+            let gone = verdict(&budgets, &at).expect(words);
+            assert_eq!(gone.to_string(), words);
+        }
+        let quota = Budgets {
+            quota_percent: 1.0,
+            ..none
+        };
+        assert_eq!(
+            verdict(&quota, &much).map(|u| u.budget),
+            Some(Budget::Quota)
+        );
+        let silent = spent(0, 0, 0, None);
+        assert_eq!(
+            verdict(&quota, &silent),
+            None,
+            "the agent does not report it"
+        );
+    }
+
+    #[test]
+    fn the_forecast_goes_on_as_before() {
+        let budgets = Budgets {
+            cost_microusd: 10 * DOLLAR,
+            duration: Duration::from_secs(4_000),
+            ..Budgets::default()
+        };
+        let now = Timestamp::from_millis(1_000_000);
+        let hour = spent(4 * DOLLAR, 0, 3_600, None);
+        let at: Vec<_> = usage(&budgets, &hour)
+            .iter()
+            .map(|usage| usage.gone_at(now, hour.ran))
+            .collect();
+        assert_eq!(
+            at,
+            [
+                Some(now.after(Duration::from_secs(5_400))),
+                Some(now.after(Duration::from_secs(400))),
+            ]
+        );
+        let early = spent(DOLLAR, 0, 59, None);
+        assert!(
+            usage(&budgets, &early)
+                .iter()
+                .all(|usage| usage.gone_at(now, early.ran).is_none())
+        );
+        let gone = spent(10 * DOLLAR, 0, 3_600, None);
+        assert_eq!(usage(&budgets, &gone)[0].gone_at(now, gone.ran), None);
+    }
+}
