@@ -55,7 +55,7 @@ impl fmt::Display for Verdict {
 
 /// What a test is known by: the hash of its name, the same on every machine and in every version.
 ///
-/// 64 bits: with [`TESTS_KEPT_MAX`] names two of them share a hash once in 10^11 projects.
+/// 64 bits: with [`TESTS_KEPT_MAX`](super::TESTS_KEPT_MAX) names two of them share a hash once in 10^11 projects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct TestId(u64);
