@@ -17,6 +17,8 @@ pub(super) struct Known {
     pub root: Dir,
     /// Whether it has less than the index: who changes that changes the user's index, and then everything is looked at anew.
     sparse: bool,
+    /// Whether the last look found that what is ignored may be another than before.
+    pub rules: bool,
     room: Room,
 }
 
@@ -88,6 +90,7 @@ impl Ground {
         let known = Known {
             root,
             sparse: !sparse.is_empty(),
+            rules: false,
             room: walk.room,
         };
         let mut seen = walk.seen;
@@ -166,10 +169,12 @@ impl Ground {
         let root = &mut known.root;
         let mut walk = Walk::new(known.room);
         self.walk(&mut walk, root)?;
-        if walk.seen.rules {
+        known.rules = walk.seen.rules;
+        if known.rules {
             return Ok(None);
         }
         self.learn(&mut walk, root, call_off)?;
+        known.rules = walk.seen.rules;
         if follow {
             match self.follow_user(root, &walk.seen.gone, call_off)? {
                 Followed::Nothing => {}

@@ -22,6 +22,9 @@ const BYTES_MAX: u64 = 256 << 20;
 pub(super) struct Work {
     /// The work tree as it was last surveyed.
     pub tree: String,
+    /// When that began, by the clock that stamps files. A later survey that found nothing new is not written down.
+    #[serde(default)]
+    pub surveyed: Option<i64>,
     /// Files that the loop changed and has not committed.
     pub mine: BTreeSet<RepoPath>,
     /// Uncommitted files that somebody else changed.

@@ -124,15 +124,9 @@ fn names_that_come_quickly_are_all_seen() {
 }
 
 #[test]
-fn what_is_ignored_no_more_is_seen_and_what_became_ignored_is_not_committed() {
+fn what_became_ignored_is_not_committed() {
     let place = Place::new();
-    place.scratch.write("noise.log", "1");
     let mut keeper = place.keeper();
-    place.scratch.write(".gitignore", "/build/\n");
-    assert_eq!(
-        changed(&mut keeper, Whose::Loop),
-        [".gitignore", "noise.log"]
-    );
     place.scratch.write("made.tmp", "1");
     place.scratch.write("made.txt", "1");
     assert_eq!(changed(&mut keeper, Whose::Loop), ["made.tmp", "made.txt"]);
@@ -141,11 +135,61 @@ fn what_is_ignored_no_more_is_seen_and_what_became_ignored_is_not_committed() {
         changed(&mut keeper, Whose::Loop),
         [".gitignore", "made.tmp"]
     );
-    assert_eq!(commits(&mut keeper), 3);
-    assert_eq!(
-        place.last_commit(),
-        ["M .gitignore", "A made.txt", "A noise.log"]
-    );
+    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(place.last_commit(), ["M .gitignore", "A made.txt"]);
+}
+
+#[test]
+fn what_was_ignored_before_is_somebody_elses_when_the_rules_change() {
+    for restart in [false, true] {
+        let place = Place::new();
+        place.scratch.write("noise.log", "a password");
+        place.scratch.write("build/data/db", "1");
+        let mut keeper = place.keeper();
+        place.scratch.write(".gitignore", "node_modules\n");
+        place.scratch.write("build/made", "by the loop");
+        fs::rename(place.path("dir"), place.path("moved")).unwrap();
+        let survey = if restart {
+            drop(keeper);
+            let opened = place.open(Whose::Loop);
+            keeper = opened.0;
+            opened.1
+        } else {
+            keeper.survey(Whose::Loop, &CallOff::new()).unwrap()
+        };
+        assert_eq!(
+            names(&survey),
+            [
+                ".gitignore",
+                "build/data/db",
+                "build/made",
+                "dir/b.txt",
+                "dir/c.txt",
+                "moved/b.txt",
+                "moved/c.txt",
+                "noise.log"
+            ]
+        );
+        assert_eq!(
+            survey.warnings,
+            [
+                "not committed, because somebody else had changed it before: build/data/db, noise.log"
+            ]
+        );
+        commits(&mut keeper);
+        assert_eq!(
+            place.last_commit(),
+            [
+                "M .gitignore",
+                "A build/made",
+                "D dir/b.txt",
+                "D dir/c.txt",
+                "A moved/b.txt",
+                "A moved/c.txt"
+            ]
+        );
+        assert_eq!(place.status(), "?? build/data/db\n?? noise.log\n");
+    }
 }
 
 #[test]

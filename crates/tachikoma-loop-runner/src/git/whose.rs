@@ -1,0 +1,176 @@
+//! Whose a change is: the loop's, or somebody else's, who is left alone with it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::fingerprint::{Dir, What};
+use super::keeper::Keeper;
+use super::path::RepoPath;
+use super::survey::Survey;
+
+/// Files that one warning names.
+const NAMED_MAX: usize = 5;
+
+/// Whose the changes are that a survey finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The loop's: an iteration or something else of it ran since the last survey.
+    Loop,
+    /// Somebody else's.
+    Others,
+}
+
+/// What the survey before knew, which tells what came since from what was there and left out.
+pub(super) enum Before {
+    /// All that is watched; what is new came since.
+    Watched,
+    /// All that was there, before everything became known anew.
+    Known { root: Dir, since: Option<i64> },
+    /// Nothing but when it was.
+    Unknown { since: Option<i64> },
+}
+
+/// What happened since the survey before, and when this one began, by the clock that stamps files.
+pub(super) struct Since {
+    pub whose: Whose,
+    pub before: Before,
+    pub began: i64,
+}
+
+/// A file that differs between two trees, by the objects that it has in them.
+#[derive(Debug)]
+pub(super) struct Change {
+    before: Option<Box<str>>,
+    after: Option<Box<str>>,
+}
+
+impl Change {
+    /// Reads `:old-mode new-mode old-object new-object status`.
+    pub fn parse(head: &[u8]) -> Option<Self> {
+        let mut words = std::str::from_utf8(head).ok()?.split(' ').skip(2);
+        let mut object = || {
+            let word = words.next()?;
+            Some(word.bytes().any(|byte| byte != b'0').then(|| word.into()))
+        };
+        Some(Self {
+            before: object()?,
+            after: object()?,
+        })
+    }
+
+    /// Whether it is a file that was not in the first.
+    pub fn came(&self) -> bool {
+        self.before.is_none()
+    }
+}
+
+impl Before {
+    /// Whether a file that came into the tree was in the work tree all along, and left out.
+    fn had(&self, path: &RepoPath, top: &Path) -> bool {
+        match self {
+            Self::Watched => false,
+            Self::Known { root, since } => match root.outermost(path.bytes()) {
+                // What was ignored under its own name was there.
+                Some((What::Ignored(_) | What::Left, true)) => true,
+                Some((What::Ignored(_) | What::Left | What::Nested, false)) => {
+                    !is_born_since(&top.join(path.as_path()), *since)
+                }
+                Some((
+                    What::File(_) | What::Dir(_) | What::Submodule(_) | What::Nested | What::Odd(_),
+                    _,
+                ))
+                | None => false,
+            },
+            Self::Unknown { since } => !is_born_since(&top.join(path.as_path()), *since),
+        }
+    }
+}
+
+/// Whether a file was made since a survey began. Where nobody knows, it was not: then it is left to whoever made it.
+fn is_born_since(path: &Path, since: Option<i64>) -> bool {
+    let since = since.and_then(|nanos| u64::try_from(nanos).ok());
+    let born = fs::symlink_metadata(path).and_then(|there| there.created());
+    match (since, born) {
+        // Stamps are up to a tick behind, and no agent begins that soon.
+        (Some(since), Ok(born)) => born >= UNIX_EPOCH + Duration::from_nanos(since),
+        (None, _) | (_, Err(_)) => false,
+    }
+}
+
+impl Keeper {
+    /// Every uncommitted file is the loop's or somebody else's: those that changed, and those that became uncommitted because
+    /// the work tree stands on another commit.
+    pub(super) fn attribute(
+        &mut self,
+        changed: &BTreeMap<RepoPath, Change>,
+        since: &Since,
+        survey: &mut Survey,
+    ) {
+        let top = &self.ground.repository.top;
+        let work = &mut self.work;
+        let dirty = &self.dirty;
+        work.mine.retain(|path| dirty.contains_key(path));
+        work.theirs.retain(|path| dirty.contains_key(path));
+        let went: BTreeMap<&str, &RepoPath> = changed
+            .iter()
+            .filter(|(_, change)| change.after.is_none())
+            .filter_map(|(path, change)| Some((change.before.as_deref()?, path)))
+            .collect();
+        let surfaced = |path: &RepoPath, change: &Change| {
+            let moved = |object: &str| went.contains_key(object);
+            change.came()
+                && !change.after.as_deref().is_some_and(moved)
+                && since.before.had(path, top)
+        };
+        let mut not_ours = Vec::new();
+        for path in dirty.keys() {
+            let known = work.mine.contains(path) || work.theirs.contains(path);
+            let change = changed.get(path);
+            if known && change.is_none() {
+                continue;
+            }
+            match since.whose {
+                Whose::Others => {
+                    work.theirs.insert(path.clone());
+                }
+                Whose::Loop => {
+                    if change.is_some_and(|change| surfaced(path, change)) {
+                        work.theirs.insert(path.clone());
+                    }
+                    if !work.theirs.contains(path) {
+                        work.mine.insert(path.clone());
+                    } else if self.said.insert(path.clone()) {
+                        not_ours.push(path);
+                    }
+                }
+            }
+        }
+        if !not_ours.is_empty() {
+            survey.warnings.push(format!(
+                "not committed, because somebody else had changed it before: {}",
+                list(&not_ours),
+            ));
+        }
+    }
+
+    /// What the loop changed and may commit.
+    pub(super) fn uncommitted(&self) -> impl Iterator<Item = &RepoPath> {
+        self.work.mine.difference(&self.work.theirs)
+    }
+}
+
+/// Names the first of many.
+pub(super) fn list(paths: &[&RepoPath]) -> String {
+    let names: Vec<String> = paths
+        .iter()
+        .take(NAMED_MAX)
+        .map(ToString::to_string)
+        .collect();
+    let more = paths.len().saturating_sub(NAMED_MAX);
+    match more {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names.join(", ")),
+    }
+}
