@@ -1,6 +1,6 @@
 //! Whose a change is: the loop's, or somebody else's, who is left alone with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
@@ -9,9 +9,13 @@ use super::fingerprint::{Dir, What};
 use super::keeper::Keeper;
 use super::path::RepoPath;
 use super::survey::Survey;
+use super::work::Work;
 
 /// Files that one warning names.
 const NAMED_MAX: usize = 5;
+
+/// More files than anybody changes by hand; what was put away before is then not known again.
+const ASIDE_MAX: usize = 100_000;
 
 /// Whose the changes are that a survey finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +116,7 @@ impl Keeper {
         let work = &mut self.work;
         let dirty = &self.dirty;
         work.mine.retain(|path| dirty.contains_key(path));
-        work.theirs.retain(|path| dirty.contains_key(path));
+        work.follow_theirs(since.whose, changed, dirty);
         let went: BTreeMap<&str, &RepoPath> = changed
             .iter()
             .filter(|(_, change)| change.after.is_none())
@@ -136,7 +140,8 @@ impl Keeper {
                     work.theirs.insert(path.clone());
                 }
                 Whose::Loop => {
-                    if change.is_some_and(|change| surfaced(path, change)) {
+                    let theirs = |change| surfaced(path, change) || work.is_back(path, change);
+                    if change.is_some_and(theirs) {
                         work.theirs.insert(path.clone());
                     }
                     if !work.theirs.contains(path) {
@@ -159,6 +164,65 @@ impl Keeper {
     pub(super) fn uncommitted(&self) -> impl Iterator<Item = &RepoPath> {
         self.work.mine.difference(&self.work.theirs)
     }
+}
+
+impl Work {
+    /// Somebody else's files stay so until a commit has them, or until somebody else puts them back. The loop may put them
+    /// away, and bring them back later.
+    fn follow_theirs(
+        &mut self,
+        whose: Whose,
+        changed: &BTreeMap<RepoPath, Change>,
+        dirty: &BTreeMap<RepoPath, bool>,
+    ) {
+        let Self {
+            theirs,
+            resting,
+            aside,
+            ..
+        } = self;
+        theirs.retain(|path| {
+            let change = changed.get(path);
+            let before = change.and_then(|change| change.before.as_deref());
+            let after = change.and_then(|change| change.after.as_deref());
+            let is_dirty = dirty.contains_key(path);
+            let was_resting = resting.contains(path);
+            if let Some(before) = before.filter(|_| !was_resting && !(is_dirty && after.is_some()))
+            {
+                if aside.len() >= ASIDE_MAX {
+                    aside.pop_first();
+                }
+                aside.insert((path.clone(), before.to_owned()));
+            }
+            if is_dirty {
+                resting.remove(path);
+                return true;
+            }
+            let stays = if was_resting {
+                // Unless a commit has now what was put away.
+                !after.is_some_and(|after| is_aside(aside, path, after))
+            } else {
+                // What is clean without having changed is in a commit.
+                whose == Whose::Loop && change.is_some()
+            };
+            if stays {
+                resting.insert(path.clone());
+            } else {
+                resting.remove(path);
+            }
+            stays
+        });
+    }
+
+    /// Whether a file is again what it was in somebody else's hands.
+    fn is_back(&self, path: &RepoPath, change: &Change) -> bool {
+        let after = change.after.as_deref();
+        after.is_some_and(|after| is_aside(&self.aside, path, after))
+    }
+}
+
+fn is_aside(aside: &BTreeSet<(RepoPath, String)>, path: &RepoPath, object: &str) -> bool {
+    aside.contains(&(path.clone(), object.to_owned()))
 }
 
 /// Names the first of many.

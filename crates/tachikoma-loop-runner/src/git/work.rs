@@ -29,6 +29,12 @@ pub(super) struct Work {
     pub mine: BTreeSet<RepoPath>,
     /// Uncommitted files that somebody else changed.
     pub theirs: BTreeSet<RepoPath>,
+    /// Those of them that nobody sees as changed any more, because the loop put them back or away: they stay somebody else's.
+    #[serde(default)]
+    pub resting: BTreeSet<RepoPath>,
+    /// What somebody else's files were before they were put back or away, by their objects. It may come back.
+    #[serde(default)]
+    pub aside: BTreeSet<(RepoPath, String)>,
     /// The last snapshot.
     #[serde(default)]
     pub snapshot: Option<Kept>,

@@ -49,6 +49,43 @@ fn what_becomes_clean_is_the_loops_when_it_changes_again() {
 }
 
 #[test]
+fn what_the_loop_puts_back_or_away_is_not_its_own_when_it_returns() {
+    let place = Place::new();
+    place.scratch.write("a.txt", "theirs");
+    place.scratch.write("notes.txt", "theirs");
+    let mut keeper = place.keeper();
+    let kept = snapshot(&mut keeper, 1);
+    place.scratch.git(&["stash", "--quiet", "-u"]);
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt", "notes.txt"]);
+    snapshot(&mut keeper, 2);
+    assert_eq!(commits(&mut keeper), 0);
+    drop(keeper);
+    let mut keeper = place.keeper();
+    place.scratch.git(&["stash", "pop", "--quiet"]);
+    place.scratch.write("dir/c.txt", "the loop's");
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.status(), " M a.txt\n?? notes.txt\n");
+    // Put back by hand, and brought back by a rollback in the name of the loop.
+    place.scratch.git(&["checkout", "--quiet", "a.txt"]);
+    place.remove("notes.txt");
+    snapshot(&mut keeper, 3);
+    let words = ["restore", "--source", &kept, "a.txt", "notes.txt"];
+    place.scratch.git(&words);
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 0);
+    // What the agent commits itself is in a commit, and then anybody's.
+    place.scratch.git(&["add", "-A"]);
+    place
+        .scratch
+        .git(&["commit", "--quiet", "-m", "by the agent"]);
+    changed(&mut keeper, Whose::Loop);
+    place.scratch.write("a.txt", "the loop's");
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 1);
+}
+
+#[test]
 fn what_somebody_does_between_iterations_is_theirs() {
     let place = Place::new();
     let mut keeper = place.keeper();
