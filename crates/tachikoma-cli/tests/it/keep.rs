@@ -1,5 +1,7 @@
 //! The work of a loop in the user's repository: what is committed, when, and what is said of it.
 
+use std::path::Path;
+
 use tachikoma_testkit::{Live, Scratch, await_until};
 
 use crate::claude_support::{bash, claims, prompts, run_claude, says, scenario, stage};
@@ -329,10 +331,17 @@ fn a_runner_killed_in_an_iteration_knows_that_its_changes_are_the_loops() {
     let new = scratch.path().join("new1");
     await_until("the agent has worked", SOON, || new.exists());
     kill(&scratch, live);
+    // What the user does before the next run is not the loop's.
+    let lock = scratch.path().join(".ralph/lock");
+    await_until("a later stamp", SOON, || {
+        let users = scratch.write("users", "the user's\n");
+        let stamp = |path: &Path| path.metadata().and_then(|there| there.modified()).ok();
+        stamp(&users) > stamp(&lock)
+    });
     let ran = tachikoma(&scratch).run(["run"]);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_eq!(files_of(&scratch, "HEAD"), ["known", "new1"]);
-    assert_eq!(dirty(&scratch), "");
+    assert_eq!(dirty(&scratch), "?? users\n");
     let kept = snapshots(&scratch);
     assert_eq!(kept.len(), 1);
     let before = scratch.git(&["show", &format!("{}:known", kept[0].1)]);

@@ -2,14 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tachikoma_core::Timestamp;
 
 use super::fingerprint::{Dir, What};
 use super::keeper::Keeper;
 use super::path::RepoPath;
 use super::survey::Survey;
 use super::work::Work;
+use crate::clock;
 
 /// Files that one warning names.
 const NAMED_MAX: usize = 5;
@@ -24,6 +28,24 @@ pub enum Whose {
     Loop,
     /// Somebody else's.
     Others,
+    /// The loop's up to a moment, at which its runner was dead with all that it had started; somebody else's after it.
+    LoopUntil(SystemTime),
+}
+
+/// Within that time of its last record a runner is dead with all that it had started, where its guard could not note when.
+const DEATH_GRACE: Duration = Duration::from_secs(5);
+
+impl Whose {
+    /// Returns whose the changes are that nobody has looked at: `owed` is whether the loop may have made some of them, `died`
+    /// when its runner was dead, where that is known, and `last` the time of its last record.
+    #[must_use]
+    pub fn since_the_last_look(owed: bool, died: Option<SystemTime>, last: Timestamp) -> Self {
+        if !owed {
+            return Self::Others;
+        }
+        let guess = || clock::system_time_of(last.after(DEATH_GRACE));
+        Self::LoopUntil(died.unwrap_or_else(guess))
+    }
 }
 
 /// What the survey before knew, which tells what came since from what was there and left out.
@@ -103,6 +125,19 @@ fn is_born_since(path: &Path, since: Option<i64>) -> bool {
     }
 }
 
+/// Whether a file was last changed, or removed, by a moment. Of one that is gone the directory tells.
+fn is_changed_by(path: &Path, moment: SystemTime) -> bool {
+    let there = path
+        .ancestors()
+        .find_map(|path| fs::symlink_metadata(path).ok());
+    let changed = there.and_then(|there| {
+        let seconds = u64::try_from(there.ctime()).ok()?;
+        let nanos = u32::try_from(there.ctime_nsec()).ok()?;
+        UNIX_EPOCH.checked_add(Duration::new(seconds, nanos))
+    });
+    changed.is_some_and(|changed| changed <= moment)
+}
+
 impl Keeper {
     /// Every uncommitted file is the loop's or somebody else's: those that changed, and those that became uncommitted because
     /// the work tree stands on another commit.
@@ -135,11 +170,19 @@ impl Keeper {
             if known && change.is_none() {
                 continue;
             }
-            match since.whose {
-                Whose::Others => {
+            let is_loops = match since.whose {
+                Whose::Loop => true,
+                Whose::Others => false,
+                // What another commit uncovers has no stamp.
+                Whose::LoopUntil(death) => {
+                    change.is_some() && is_changed_by(&top.join(path.as_path()), death)
+                }
+            };
+            match is_loops {
+                false => {
                     work.theirs.insert(path.clone());
                 }
-                Whose::Loop => {
+                true => {
                     let theirs = |change| surfaced(path, change) || work.is_back(path, change);
                     if change.is_some_and(theirs) {
                         work.theirs.insert(path.clone());
@@ -187,8 +230,7 @@ impl Work {
             let after = change.and_then(|change| change.after.as_deref());
             let is_dirty = dirty.contains_key(path);
             let was_resting = resting.contains(path);
-            if let Some(before) = before.filter(|_| !was_resting && !(is_dirty && after.is_some()))
-            {
+            if let Some(before) = before.filter(|_| !(was_resting || is_dirty && after.is_some())) {
                 if aside.len() >= ASIDE_MAX {
                     aside.pop_first();
                 }
@@ -203,7 +245,7 @@ impl Work {
                 !after.is_some_and(|after| is_aside(aside, path, after))
             } else {
                 // What is clean without having changed is in a commit.
-                whose == Whose::Loop && change.is_some()
+                whose != Whose::Others && change.is_some()
             };
             if stays {
                 resting.insert(path.clone());

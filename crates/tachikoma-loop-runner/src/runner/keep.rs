@@ -94,11 +94,8 @@ impl LoopRunner {
             return;
         }
         self.keeping.had = had_snapshot(&self.state);
-        let whose = if self.state.owes_a_look() {
-            Whose::Loop
-        } else {
-            Whose::Others
-        };
+        let whose =
+            Whose::since_the_last_look(self.state.owes_a_look(), self.lock.died(), self.ran_until);
         let root = self.config.store_root(self.state.loop_id);
         let git = &self.config.settings.git;
         let options = KeeperOptions {
