@@ -129,6 +129,7 @@ impl Keeper {
                 began,
             };
             self.judge(tree, head_moved, &since, &mut survey, call_off)?;
+            self.attribute_left_out(&left_out, whose)?;
         } else if head_looks_other && self.ask_head(call_off)? {
             survey.head_moved = true;
             let tree = self.work.tree.clone();

@@ -9,8 +9,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tachikoma_core::Timestamp;
 
 use super::fingerprint::{Dir, What};
+use super::index::LeftOut;
 use super::keeper::Keeper;
 use super::path::RepoPath;
+use super::program::GitError;
 use super::survey::Survey;
 use super::work::Work;
 use crate::clock;
@@ -19,7 +21,13 @@ use crate::clock;
 const NAMED_MAX: usize = 5;
 
 /// More files than anybody changes by hand; what was put away before is then not known again.
-const ASIDE_MAX: usize = 100_000;
+const ASIDE_MAX: usize = 10_000;
+
+/// The object of a file without content, in both kinds of repository: it says nothing about where a file came from.
+const EMPTY_FILES: [&str; 2] = [
+    "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391",
+    "473a0f4c3be8a93681a267e3b1e9a7dcda1185436fe141f7749120a303721813",
+];
 
 /// Whose the changes are that a survey finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +191,8 @@ impl Keeper {
                     work.theirs.insert(path.clone());
                 }
                 true => {
-                    let theirs = |change| surfaced(path, change) || work.is_back(path, change);
+                    let theirs =
+                        |change: &Change| surfaced(path, change) || work.is_back(path, change);
                     if change.is_some_and(theirs) {
                         work.theirs.insert(path.clone());
                     }
@@ -201,6 +210,35 @@ impl Keeper {
                 list(&not_ours),
             ));
         }
+    }
+
+    /// What is left out now and somebody else's stays so, should it ever be taken in.
+    pub(super) fn attribute_left_out(
+        &mut self,
+        left_out: &[LeftOut],
+        whose: Whose,
+    ) -> Result<(), GitError> {
+        let top = &self.ground.repository.top;
+        let is_theirs = |path: &&RepoPath| match whose {
+            Whose::Others => true,
+            Whose::Loop => false,
+            Whose::LoopUntil(death) => !is_changed_by(&top.join(path.as_path()), death),
+        };
+        let theirs = left_out.iter().map(LeftOut::path).filter(is_theirs);
+        let new: Vec<&RepoPath> = theirs
+            .filter(|path| !self.work.theirs.contains(*path) && !self.work.mine.contains(*path))
+            .collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let mut work = self.work.clone();
+        for path in new {
+            work.theirs.insert(path.clone());
+            work.resting.insert(path.clone());
+        }
+        work.write(&self.work_path)?;
+        self.work = work;
+        Ok(())
     }
 
     /// What the loop changed and may commit.
@@ -256,10 +294,14 @@ impl Work {
         });
     }
 
-    /// Whether a file is again what it was in somebody else's hands.
+    /// Whether a file is again what it was in somebody else's hands, under its name or a new one.
     fn is_back(&self, path: &RepoPath, change: &Change) -> bool {
-        let after = change.after.as_deref();
-        after.is_some_and(|after| is_aside(&self.aside, path, after))
+        let Some(after) = change.after.as_deref() else {
+            return false;
+        };
+        let moved = || self.aside.iter().any(|(_, object)| object == after);
+        is_aside(&self.aside, path, after)
+            || change.came() && !EMPTY_FILES.contains(&after) && moved()
     }
 }
 

@@ -86,6 +86,24 @@ fn what_the_loop_puts_back_or_away_is_not_its_own_when_it_returns() {
 }
 
 #[test]
+fn what_was_left_out_or_is_moved_stays_its_owners() {
+    let place = Place::new();
+    place.scratch.write("huge.bin", vec![0; 1001]);
+    place.scratch.write("notes.txt", "theirs");
+    place.scratch.write("empty", "");
+    let mut keeper = place.keeper();
+    place.scratch.write("huge.bin", "small");
+    fs::create_dir(place.path("docs")).unwrap();
+    fs::rename(place.path("notes.txt"), place.path("docs/notes.txt")).unwrap();
+    place.remove("empty");
+    place.scratch.write("__init__.py", "");
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.last_commit(), ["A __init__.py"]);
+    assert_eq!(place.status(), "?? docs/notes.txt\n?? huge.bin\n");
+}
+
+#[test]
 fn what_somebody_does_between_iterations_is_theirs() {
     let place = Place::new();
     let mut keeper = place.keeper();
