@@ -226,22 +226,28 @@ impl Keeper {
             }
             Err(error) => return Err(error),
         };
-        let before = self.work.clone();
-        self.dirty = dirty
+        // First all that is to be known then, and only when it is written down is it known: else a failure would pass for a
+        // survey that found nothing.
+        let dirty = dirty
             .into_iter()
             .map(|(path, change)| (path, change.came()))
             .collect();
-        self.work.tree = tree;
+        let mut work = self.work.clone();
+        work.tree = tree;
+        work.surveyed = Some(since.began);
         if self.fresh {
-            self.work.theirs.extend(self.dirty.keys().cloned());
-            self.fresh = false;
+            work.theirs
+                .extend(BTreeMap::<RepoPath, bool>::keys(&dirty).cloned());
         }
-        self.work.surveyed = Some(since.began);
-        self.attribute(&changed, since, survey);
+        let not_ours = work.attribute(&self.ground.repository.top, &changed, &dirty, since);
+        if work != self.work {
+            work.write(&self.work_path)?;
+        }
+        self.work = work;
+        self.dirty = dirty;
+        self.fresh = false;
+        self.say_not_ours(&not_ours, survey);
         survey.changed = changed.into_keys().collect();
-        if self.work != before {
-            self.work.write(&self.work_path)?;
-        }
         self.judged = true;
         Ok(())
     }

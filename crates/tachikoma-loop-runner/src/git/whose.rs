@@ -147,67 +147,16 @@ fn is_changed_by(path: &Path, moment: SystemTime) -> bool {
 }
 
 impl Keeper {
-    /// Every uncommitted file is the loop's or somebody else's: those that changed, and those that became uncommitted because
-    /// the work tree stands on another commit.
-    pub(super) fn attribute(
-        &mut self,
-        changed: &BTreeMap<RepoPath, Change>,
-        since: &Since,
-        survey: &mut Survey,
-    ) {
-        let top = &self.ground.repository.top;
-        let work = &mut self.work;
-        let dirty = &self.dirty;
-        work.mine.retain(|path| dirty.contains_key(path));
-        work.follow_theirs(since.whose, changed, dirty);
-        let went: BTreeMap<&str, &RepoPath> = changed
+    /// Names what the loop changed and does not commit, once.
+    pub(super) fn say_not_ours(&mut self, not_ours: &[RepoPath], survey: &mut Survey) {
+        let new: Vec<&RepoPath> = not_ours
             .iter()
-            .filter(|(_, change)| change.after.is_none())
-            .filter_map(|(path, change)| Some((change.before.as_deref()?, path)))
+            .filter(|path| self.said.insert((*path).clone()))
             .collect();
-        let surfaced = |path: &RepoPath, change: &Change| {
-            let moved = |object: &str| went.contains_key(object);
-            change.came()
-                && !change.after.as_deref().is_some_and(moved)
-                && since.before.had(path, top)
-        };
-        let mut not_ours = Vec::new();
-        for path in dirty.keys() {
-            let known = work.mine.contains(path) || work.theirs.contains(path);
-            let change = changed.get(path);
-            if known && change.is_none() {
-                continue;
-            }
-            let is_loops = match since.whose {
-                Whose::Loop => true,
-                Whose::Others => false,
-                // What another commit uncovers has no stamp.
-                Whose::LoopUntil(death) => {
-                    change.is_some() && is_changed_by(&top.join(path.as_path()), death)
-                }
-            };
-            match is_loops {
-                false => {
-                    work.theirs.insert(path.clone());
-                }
-                true => {
-                    let theirs =
-                        |change: &Change| surfaced(path, change) || work.is_back(path, change);
-                    if change.is_some_and(theirs) {
-                        work.theirs.insert(path.clone());
-                    }
-                    if !work.theirs.contains(path) {
-                        work.mine.insert(path.clone());
-                    } else if self.said.insert(path.clone()) {
-                        not_ours.push(path);
-                    }
-                }
-            }
-        }
-        if !not_ours.is_empty() {
+        if !new.is_empty() {
             survey.warnings.push(format!(
                 "not committed, because somebody else had changed it before: {}",
-                list(&not_ours),
+                list(&new),
             ));
         }
     }
@@ -248,6 +197,66 @@ impl Keeper {
 }
 
 impl Work {
+    /// Every uncommitted file is the loop's or somebody else's: those that changed, and those that became uncommitted because
+    /// the work tree stands on another commit.
+    /// Returns those that the loop changed and that are not its own.
+    pub fn attribute(
+        &mut self,
+        top: &Path,
+        changed: &BTreeMap<RepoPath, Change>,
+        dirty: &BTreeMap<RepoPath, bool>,
+        since: &Since,
+    ) -> Vec<RepoPath> {
+        let work = self;
+        work.mine.retain(|path| dirty.contains_key(path));
+        work.follow_theirs(since.whose, changed, dirty);
+        let went: BTreeMap<&str, &RepoPath> = changed
+            .iter()
+            .filter(|(_, change)| change.after.is_none())
+            .filter_map(|(path, change)| Some((change.before.as_deref()?, path)))
+            .collect();
+        let surfaced = |path: &RepoPath, change: &Change| {
+            let moved = |object: &str| went.contains_key(object);
+            change.came()
+                && !change.after.as_deref().is_some_and(moved)
+                && since.before.had(path, top)
+        };
+        let mut not_ours = Vec::new();
+        for path in dirty.keys() {
+            let known = work.mine.contains(path) || work.theirs.contains(path);
+            let change = changed.get(path);
+            if known && change.is_none() {
+                continue;
+            }
+            let is_loops = match since.whose {
+                Whose::Loop => true,
+                Whose::Others => false,
+                // What another commit uncovers has no stamp.
+                Whose::LoopUntil(death) => {
+                    change.is_some() && is_changed_by(&top.join(path.as_path()), death)
+                }
+            };
+            match is_loops {
+                false => {
+                    work.theirs.insert(path.clone());
+                }
+                true => {
+                    let theirs =
+                        |change: &Change| surfaced(path, change) || work.is_back(path, change);
+                    if change.is_some_and(theirs) {
+                        work.theirs.insert(path.clone());
+                    }
+                    if !work.theirs.contains(path) {
+                        work.mine.insert(path.clone());
+                    } else {
+                        not_ours.push(path.clone());
+                    }
+                }
+            }
+        }
+        not_ours
+    }
+
     /// Somebody else's files stay so until a commit has them, or until somebody else puts them back. The loop may put them
     /// away, and bring them back later.
     fn follow_theirs(

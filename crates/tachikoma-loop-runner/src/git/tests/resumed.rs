@@ -62,6 +62,21 @@ fn what_is_done_after_the_death_of_a_runner_is_somebody_elses() {
 }
 
 #[test]
+fn what_cannot_be_written_down_is_found_again() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    let good = std::mem::replace(&mut keeper.work_path, place.path("dir/b.txt/git-work.json"));
+    place.scratch.write("a.txt", "the loop's");
+    assert!(keeper.survey(Whose::Loop, &CallOff::new()).is_err());
+    keeper.work_path = good;
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    drop(keeper);
+    let (mut keeper, survey) = place.open(Whose::Others);
+    assert_eq!(survey.uncommitted, 1);
+    assert_eq!(commits(&mut keeper), 1);
+}
+
+#[test]
 fn what_is_known_of_the_work_and_lost_makes_everything_somebody_elses() {
     for hurt in [None, Some("{}"), Some("")] {
         let place = Place::new();
