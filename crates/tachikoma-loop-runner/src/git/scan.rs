@@ -19,7 +19,10 @@ pub(super) struct Known {
     sparse: bool,
     /// Whether the last look found that what is ignored may be another than before.
     pub rules: bool,
+    /// What was left of it after the last look: what goes or is committed gives none back before everything is looked at anew.
     room: Room,
+    /// Whether there are files for which there was none.
+    pub crowded: bool,
 }
 
 impl Ground {
@@ -92,6 +95,7 @@ impl Ground {
             sparse: !sparse.is_empty(),
             rules: false,
             room: walk.room,
+            crowded: !walk.seen.crowded.is_empty(),
         };
         let mut seen = walk.seen;
         seen.rules = false;
@@ -183,6 +187,11 @@ impl Ground {
             }
         }
         known.room = walk.room;
+        // There may be room again.
+        let again = known.crowded && !walk.seen.gone.is_empty() || !walk.seen.crowded.is_empty();
+        if again {
+            return Ok(None);
+        }
         Ok(Some(walk.seen).filter(|seen| !seen.rules && seen.new.is_empty()))
     }
 

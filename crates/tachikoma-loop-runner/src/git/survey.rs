@@ -9,6 +9,7 @@ use super::keeper::Keeper;
 use super::path::RepoPath;
 use super::program::{CallOff, GitError};
 use super::repository::Repository;
+use super::scan::Known;
 use super::signature::{Digest, of_file};
 use super::walk::Seen;
 use super::whose::{Before, Change, Since, Whose, list};
@@ -165,7 +166,11 @@ impl Keeper {
     ) -> Result<Option<(Seen, Before)>, GitError> {
         let before = self.watched.marks;
         let mut known = self.known.take();
-        if let Some(known_now) = known.as_mut().filter(|_| marks.rules == before.rules) {
+        // What a commit has needs no room any more.
+        let may_look = |known: &&mut Known| {
+            marks.rules == before.rules && !(known.crowded && marks.head != before.head)
+        };
+        if let Some(known_now) = known.as_mut().filter(may_look) {
             let follow = marks.users_index != before.users_index;
             if let Some(seen) = self.ground.look(known_now, follow, call_off)? {
                 self.known = known;
