@@ -192,7 +192,7 @@ fn protected_files_are_neither_looked_at_nor_kept() {
     place.scratch.write(".env.example", "changed");
     place.scratch.write("dir/server.key", "new");
     place.scratch.write("secrets/deep/token", "new");
-    place.scratch.write("a.txt", "changed");
+    place.scratch.write("a.txt", "no secret");
     assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
     assert_eq!(commits(&mut keeper), 1);
     assert_eq!(place.last_commit(), ["M a.txt"]);
@@ -204,11 +204,10 @@ fn protected_files_are_neither_looked_at_nor_kept() {
     let objects = place
         .scratch
         .git(&["cat-file", "--batch-check", "--batch-all-objects"]);
-    for secret in ["changed", "new"] {
-        let oid = place.scratch.write("probe", secret);
+    for text in ["theirs", "changed", "new", "no secret"] {
+        let oid = place.scratch.write("probe", text);
         let oid = place.scratch.git(&["hash-object", oid.to_str().unwrap()]);
         let is_kept = objects.contains(oid.trim_end());
-        // `a.txt` has the same content as a secret, on purpose.
-        assert_eq!(is_kept, secret == "changed");
+        assert_eq!(is_kept, text == "no secret", "{text}");
     }
 }
