@@ -11,6 +11,9 @@ use super::path::RepoPath;
 use super::program::{CallOff, GitError};
 use super::walk::{New, Room, Seen, Walk, is_nested};
 
+/// What is called off when a walk is.
+const WALK: &str = "a look at the work tree";
+
 /// What is known of a work tree.
 #[derive(Debug)]
 pub(super) struct Known {
@@ -82,8 +85,8 @@ impl Ground {
         for path in &out {
             root.forget(path.bytes());
         }
-        let mut walk = Walk::new(Room::new(self.max_file_bytes));
-        self.walk(&mut walk, &mut root)?;
+        let mut walk = Walk::new(Room::new(self.max_file_bytes), call_off);
+        self.walk(&mut walk, &mut root, call_off)?;
         for changed in &walk.seen.changed {
             if !of_user.contains(changed.path.bytes()) {
                 walk.room.take(changed.size);
@@ -103,10 +106,21 @@ impl Ground {
     }
 
     /// Walks over what is known.
-    pub fn walk(&self, walk: &mut Walk, root: &mut Dir) -> Result<(), GitError> {
+    pub fn walk(
+        &self,
+        walk: &mut Walk,
+        root: &mut Dir,
+        call_off: &CallOff,
+    ) -> Result<(), GitError> {
         let top = &self.repository.top;
         walk.walk(top, b"", root)
-            .map_err(|errno| GitError::io("look at directory", top)(errno.into()))
+            .map_err(|errno| GitError::io("look at directory", top)(errno.into()))?;
+        if call_off.is_called_off() {
+            return Err(GitError::CalledOff {
+                what: WALK.to_owned(),
+            });
+        }
+        Ok(())
     }
 
     /// Finds out what the new names stand for that a walk saw, and what is in new directories.
@@ -171,8 +185,8 @@ impl Ground {
             return Ok(None);
         }
         let root = &mut known.root;
-        let mut walk = Walk::new(known.room);
-        self.walk(&mut walk, root)?;
+        let mut walk = Walk::new(known.room, call_off);
+        self.walk(&mut walk, root, call_off)?;
         known.rules = walk.seen.rules;
         if known.rules {
             return Ok(None);
@@ -182,7 +196,7 @@ impl Ground {
         if follow {
             match self.follow_user(root, &walk.seen.gone, call_off)? {
                 Followed::Nothing => {}
-                Followed::More => self.walk(&mut walk, root)?,
+                Followed::More => self.walk(&mut walk, root, call_off)?,
                 Followed::Everything => return Ok(None),
             }
         }

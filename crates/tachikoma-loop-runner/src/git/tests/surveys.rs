@@ -91,7 +91,7 @@ fn quick_edits_between_walks_alone_are_all_seen() {
     let mut missed = Vec::new();
     for round in 0..2000 {
         scratch.write("file", format!("{round:04}"));
-        let mut walk = Walk::new(Room::new(0));
+        let mut walk = Walk::new(Room::new(0), &CallOff::new());
         walk.walk(&scratch.path(), b"", &mut root).unwrap();
         if walk.seen.changed.len() != 1 {
             missed.push(round);
@@ -108,7 +108,7 @@ fn names_that_come_quickly_are_all_seen() {
     let mut root = Dir::default();
     for round in 0..500_u32 {
         scratch.write(round.to_string(), "");
-        let mut walk = Walk::new(Room::new(0));
+        let mut walk = Walk::new(Room::new(0), &CallOff::new());
         walk.walk(&scratch.path(), b"", &mut root).unwrap();
         let new: Vec<_> = walk
             .seen
