@@ -59,7 +59,7 @@ pub fn rollback(place: &Place, args: &RollbackArgs) -> Result<ExitCode, Failure>
     }
     // Those of the user's are told from those that come now: these are the loop's to commit.
     let keeper = is_archived(&current.dir).then_some(None);
-    let mut keeper = keeper.unwrap_or_else(|| found.keeper(place, &rules));
+    let mut keeper = keeper.unwrap_or_else(|| found.keeper(place, &rules, &lock));
     let moment = snapshots::next_rollback(&found.kept);
     let name = plan.keep(current.loop_id, moment).map_err(|error| {
         kept::failed("the work tree as it is cannot be kept", &error).hint("nothing was changed")

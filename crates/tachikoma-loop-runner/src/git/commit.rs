@@ -10,7 +10,7 @@ use super::intent::Intent;
 use super::keeper::Keeper;
 use super::path::RepoPath;
 use super::program::{Answer, CallOff, GitError, Order};
-use super::survey::Whose;
+use super::whose::Whose;
 use crate::clock;
 
 /// Whoever else works on the index is done in a moment; an editor's plugin looks every few seconds.

@@ -12,11 +12,14 @@ use super::repository::{Repository, with_suffix};
 use super::walk::Seen;
 use crate::store::{private, regular};
 
-/// Files that git cannot take in are left out one by one; that many are no accident.
-const UNREADABLE_MAX: usize = 16;
+/// Files that can be opened and that git cannot take in all the same, because a filter fails, are left out one by one; each
+/// costs a process, and that many are no accident.
+const UNREADABLE_MAX: usize = 64;
 
-/// Git's words before the name of a file that it cannot take in.
-const UNABLE: &str = "fatal: Unable to process path ";
+/// Git's words around the name of a file that it cannot take in.
+const FATAL: &str = "fatal: ";
+const UNABLE: &str = "Unable to process path ";
+const FILTER: &str = ": clean filter '";
 
 /// Names that fit onto one command line with certainty.
 const NAMES_PER_ORDER: usize = 100;
@@ -240,12 +243,27 @@ impl Ground {
             let Some(unable) = self.add(&paths, call_off)? else {
                 break;
             };
-            paths.retain(|path| *path != &unable);
-            left_out.push(LeftOut::Unreadable(unable));
+            if unreadable == 0 {
+                // One is seldom alone: those that nobody can open need not be tried one by one.
+                let top = &self.repository.top;
+                paths.retain(|path| {
+                    let can = *path != &unable && can_be_opened(&top.join(path.as_path()));
+                    if !can && *path != &unable {
+                        left_out.push(LeftOut::Unreadable((*path).clone()));
+                    }
+                    can
+                });
+            } else {
+                paths.retain(|path| *path != &unable);
+            }
             unreadable += 1;
             if unreadable > UNREADABLE_MAX {
-                break;
+                return Err(GitError::Odd {
+                    what: "update-index",
+                    answer: format!("it cannot take in {unable} and {UNREADABLE_MAX} more"),
+                });
             }
+            left_out.push(LeftOut::Unreadable(unable));
         }
         Ok(left_out)
     }
@@ -267,10 +285,15 @@ impl Ground {
         if answer.code == Some(0) {
             return Ok(None);
         }
-        let named = answer.words.rsplit_once(UNABLE).map(|(_, name)| name);
+        let named = answer
+            .words
+            .rsplit_once(FATAL)
+            .map_or("", |(_, named)| named);
         let is_it = |path: &&&RepoPath| {
             let name = String::from_utf8_lossy(path.bytes());
-            named == Some(name.trim_end())
+            let filtered = named.strip_prefix(&*name);
+            named.strip_prefix(UNABLE) == Some(name.trim_end())
+                || filtered.is_some_and(|rest| rest.starts_with(FILTER))
         };
         let unable = paths.iter().find(is_it);
         unable
@@ -336,6 +359,13 @@ impl LeftOut {
             Self::Large(path) | Self::Unreadable(path) | Self::Crowded(path) => path,
         }
     }
+}
+
+/// Whether the content of a file can be read. What is gone or no plain file is git's to judge.
+fn can_be_opened(path: &Path) -> bool {
+    let is_file = fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
+    let denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    !is_file || !regular::open(path).is_err_and(denied)
 }
 
 pub(super) fn ended_by_nul<'a>(paths: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {

@@ -153,8 +153,20 @@ fn an_unreadable_file_does_not_keep_the_others_out() {
     place.scratch.write("x.bad", "1");
     place.scratch.write("y.txt", "1");
     let survey = keeper.survey(Whose::Loop, &CallOff::new());
-    match survey {
-        Ok(survey) => assert_eq!(names(&survey), ["y.txt"]),
-        Err(error) => assert!(error.to_string().contains("x.bad"), "{error}"),
+    assert_eq!(names(&survey.unwrap()), ["y.txt"]);
+    // A few more make no difference, and too many are told instead of passed over.
+    for number in 0..20 {
+        place.scratch.write(format!("{number}.bad"), "1");
     }
+    place.scratch.write("z.txt", "1");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["z.txt"]);
+    for number in 20..90 {
+        place.scratch.write(format!("{number}.bad"), "1");
+    }
+    place.scratch.write("z.txt", "2");
+    let error = keeper.survey(Whose::Loop, &CallOff::new()).unwrap_err();
+    assert!(error.to_string().contains(".bad and 64 more"), "{error}");
+    place.scratch.git(&["config", "filter.bad.clean", "cat"]);
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    assert_eq!(survey.changed.len(), 92, "with what was left out before");
 }
