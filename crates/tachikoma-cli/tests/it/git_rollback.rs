@@ -403,6 +403,25 @@ fn in_a_linked_work_tree_with_a_sparse_checkout() {
     assert_eq!(scratch.git(&["status", "--short"]), "");
 }
 
+/// Who asks for a sparse work tree has files outside of it all the same.
+#[test]
+fn files_outside_a_sparse_checkout_stay() {
+    let scratch = repository();
+    scratch.write("far/a", "1\n");
+    scratch.write("near/a", "1\n");
+    commit_all(&scratch);
+    scratch.git(&["sparse-checkout", "set", "--cone", "near"]);
+    scratch.write("far/mine", "the user's\n");
+    run_iterations(&scratch, &["echo 2 > near/a", "echo 2 > far/new"]);
+    done(&scratch, "1");
+    assert_eq!(scratch.read("near/a"), "1\n");
+    assert_eq!(scratch.read("far/mine"), "the user's\n");
+    assert!(!scratch.path().join("far/new").exists() && !scratch.path().join("far/a").exists());
+    done(&scratch, "before-rollback-1");
+    assert_eq!(scratch.read("far/mine"), "the user's\n");
+    assert_eq!(scratch.read("far/new"), "2\n");
+}
+
 #[test]
 fn a_link_out_of_the_work_tree_leads_nowhere() {
     let scratch = repository();

@@ -138,7 +138,9 @@ fn time_in_which_all_was_stopped_from_outside_counts_against_no_timeout() {
     }
     // So much longer than the time-out that it is no busy machine.
     let stopped = Instant::now();
-    await_until("time passes", SOON, || stopped.elapsed().as_millis() > 10_000);
+    await_until("time passes", SOON, || {
+        stopped.elapsed().as_millis() > 10_000
+    });
     for process in all {
         kill_process(pid(process), Signal::CONT).unwrap();
     }

@@ -15,6 +15,15 @@ use super::protected::Protected;
 use super::repository::Repository;
 use crate::store::whole;
 
+/// Lists files that are not, or may not be, what the index says.
+const CHANGED: [&str; 5] = [
+    "diff-files",
+    "-z",
+    "--name-only",
+    "--no-renames",
+    "--ignore-submodules=dirty",
+];
+
 /// What is left alone.
 #[derive(Clone, Debug)]
 pub struct Rules {
@@ -49,6 +58,16 @@ impl Present {
     /// Begins an order on the index that the tree was made in.
     pub(super) fn order<'a>(&'a self, words: &[&'a str]) -> Order<'a> {
         self.repository.git.order(words).index(&self.index.0)
+    }
+
+    /// Names the files that are not what the index says.
+    pub(super) fn differing(&self) -> Result<BTreeSet<Vec<u8>>, GitError> {
+        let call_off = CallOff::new();
+        // It fails where there is something to say, which is asked next.
+        let refresh = self.order(&["update-index", "-q", "--refresh"]);
+        refresh.run(&call_off)?;
+        let answer = self.order(&CHANGED).ask(&call_off)?;
+        Ok(parts(&answer).map(<[u8]>::to_vec).collect())
     }
 }
 
@@ -104,16 +123,7 @@ pub fn present(
         let order = repository.git.order(words).index(&index.0);
         order.stdin(stdin).ask(&call_off)
     };
-    let changed = ask(
-        &[
-            "diff-files",
-            "-z",
-            "--name-only",
-            "--no-renames",
-            "--ignore-submodules=dirty",
-        ],
-        &[],
-    )?;
+    let changed = ask(&CHANGED, &[])?;
     let new = ask(&["ls-files", "-z", "--others", "--exclude-standard"], &[])?;
     let known = ask(&["ls-tree", "-r", "-z", "--name-only", before], &[])?;
     let known: BTreeSet<&[u8]> = parts(&known).collect();
@@ -147,7 +157,7 @@ pub fn present(
 }
 
 /// What lies behind a link is somewhere else.
-fn is_there(top: &Path, path: &[u8]) -> bool {
+pub(super) fn is_there(top: &Path, path: &[u8]) -> bool {
     let is_dir = |above: &[u8]| {
         let there = std::fs::symlink_metadata(at(top, above));
         there.is_ok_and(|there| there.is_dir())

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tachikoma_core::LoopId;
 
+use super::index::{self, Listed};
 use super::path::{RepoPath, parts};
 use super::present::{self, Present, Rules, TemporaryIndex, ancestors, at};
 use super::program::{CallOff, GitError};
@@ -42,6 +43,17 @@ pub enum RollbackError {
     InTheWay(Vec<String>),
 }
 
+/// Why the work tree was not brought back, or not all of it.
+#[derive(Debug, thiserror::Error)]
+pub enum PerformError {
+    /// Git could not do it: something has changed since it was planned, and nothing was done, or the disk failed in the middle.
+    #[error(transparent)]
+    Git(#[from] GitError),
+    /// Git says that it is done, and the files are others.
+    #[error("not as they should be: {}", some(.0))]
+    Differs(Vec<String>),
+}
+
 /// Names the first of many.
 #[must_use]
 pub fn some(names: &[String]) -> String {
@@ -58,6 +70,10 @@ pub fn some(names: &[String]) -> String {
 pub struct Rollback {
     present: Present,
     target: String,
+    /// What differed from its entry in the index before anything was done: nobody could take it in.
+    odd: BTreeSet<Vec<u8>>,
+    /// What is to go.
+    gone: Vec<Vec<u8>>,
     /// What differs and stays as it is: protected and huge files, submodules.
     pub left: Vec<String>,
 }
@@ -92,6 +108,12 @@ impl Rollback {
             &snapshot.commit,
         ]);
         let differences = order.ask(&CallOff::new())?;
+        let entries = present.order(&["ls-files", "-s", "-v", "-z"]);
+        let entries = entries.ask(&CallOff::new())?;
+        let sparse: BTreeSet<&[u8]> = index::entries(&entries)
+            .filter(Listed::is_sparse)
+            .map(|entry| entry.path)
+            .collect();
         let mut left = Vec::new();
         let mut wanted = Vec::new();
         for difference in read(&differences) {
@@ -99,6 +121,10 @@ impl Rollback {
                 difference.status == b'D'
                     && rules.is_huge(&at(&present.repository.top, difference.path))
             };
+            if sparse.contains(difference.path) {
+                // The user wants no file there.
+                continue;
+            }
             if rules.is_off_limits(difference.path) || difference.modes.contains(&GITLINK) || huge()
             {
                 left.push(RepoPath::new(difference.path).to_string());
@@ -111,9 +137,14 @@ impl Rollback {
             return Err(RollbackError::InTheWay(in_the_way));
         }
         let target = target(&present, loop_dir, &wanted)?;
+        let gone = wanted.iter().filter(|wanted| wanted.status == b'D');
+        let gone = gone.map(|wanted| wanted.path.to_vec()).collect();
+        let odd = present.differing()?;
         let rollback = Self {
             present,
             target,
+            odd,
+            gone,
             left,
         };
         rollback.turn(&["--dry-run"])?;
@@ -160,16 +191,31 @@ impl Rollback {
         Ok(name)
     }
 
-    /// Brings the work tree back.
+    /// Brings the work tree back, and looks whether it is.
     ///
     /// # Errors
-    /// Git could not do it: something has changed since it was planned, and nothing was done, or the disk failed in the middle.
-    pub fn perform(self) -> Result<(), GitError> {
-        self.turn(&[])
+    /// Git could not do it, or has not.
+    pub fn perform(self) -> Result<(), PerformError> {
+        self.turn(&[])?;
+        let mut differs = self.present.differing()?;
+        differs.retain(|path| !self.odd.contains(path));
+        let top = &self.present.repository.top;
+        let still_there = |path: &&Vec<u8>| {
+            // In the place of a directory there may be a file by now, and the other way round.
+            let there = std::fs::symlink_metadata(at(top, path));
+            present::is_there(top, path) && there.is_ok_and(|there| !there.is_dir())
+        };
+        differs.extend(self.gone.iter().filter(still_there).cloned());
+        if differs.is_empty() {
+            return Ok(());
+        }
+        let names = differs.iter().map(|path| RepoPath::new(path).to_string());
+        Err(PerformError::Differs(names.collect()))
     }
 
+    /// A work tree that is to be sparse has files outside of it all the same, which git would take away.
     fn turn(&self, how: &[&str]) -> Result<(), GitError> {
-        let mut words = vec!["read-tree", "-m", "-u"];
+        let mut words = vec!["read-tree", "-m", "-u", "--no-sparse-checkout"];
         words.extend(how);
         words.extend([self.present.tree.as_str(), &self.target]);
         let order = self.present.order(&words).limit(Some(TURN_TIMEOUT));
