@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::fingerprint::What;
 use super::head::verify;
 use super::index::ended_by_nul;
-use super::intent::Intent;
 use super::keeper::Keeper;
 use super::path::RepoPath;
 use super::program::{Answer, CallOff, GitError, Order};
@@ -14,10 +13,10 @@ use super::survey::Whose;
 use crate::clock;
 
 /// Whoever else works on the index is done in a moment; an editor's plugin looks every few seconds.
-pub(super) const LOCK_WAIT: Duration = Duration::from_secs(2);
+const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// How often it is tried meanwhile.
-pub(super) const LOCK_PAUSE: Duration = Duration::from_millis(50);
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// What is in the repository's own directory while something is under way that a commit would end up in.
 const UNDERWAY: [(&str, &str); 7] = [
@@ -89,12 +88,14 @@ impl Keeper {
         if let Some(what) = self.underway() {
             return Err(CommitError::Underway { what });
         }
-        let intent = self.intend(&files, call_off)?;
+        self.intend(&files, call_off)?;
         let committed = self.commit_files(&files, message, limit, call_off);
         match committed {
             Ok(()) => self.committed(&files, call_off).map(Some),
             Err(error) => {
-                self.take_back(intent, call_off);
+                // Whoever called off the commit still wants the index to be what it was. If this fails, the next runner tries it.
+                let _ = self.take_back_intended(&CallOff::new());
+                self.watched.follow_users_index(&self.ground.repository);
                 // A hook may have changed files, and that is the loop's doing. If this fails too, the next survey sees them.
                 let looked = self.survey(Whose::Loop, call_off).is_ok();
                 let over = looked && !files.iter().any(|path| self.dirty.contains_key(path));
@@ -219,21 +220,4 @@ pub(super) fn specs(files: &[RepoPath]) -> Vec<u8> {
 /// Whether git failed because another one works on the index.
 fn is_locked(answer: &Answer) -> bool {
     answer.words.contains("index.lock")
-}
-
-/// What was made known for a commit that failed is unknown again.
-impl Keeper {
-    fn take_back(&mut self, intent: Option<Intent>, call_off: &CallOff) {
-        let Some(intent) = intent else {
-            return;
-        };
-        // Whoever called off the commit still wants the index to be what it was.
-        let done = intent.take_back(&self.ground.repository);
-        if done {
-            let _ = self.forget_intended();
-        } else {
-            let _ = self.take_back_intended(call_off);
-        }
-        self.watched.follow_users_index(&self.ground.repository);
-    }
 }

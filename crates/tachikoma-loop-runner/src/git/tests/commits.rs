@@ -172,10 +172,10 @@ fn without_an_identity_git_says_so_and_nothing_is_lost() {
     place.scratch.write("new.txt", "1");
     changed(&mut keeper, Whose::Loop);
     snapshot(&mut keeper, 1);
-    let index = place.index();
+    let index = place.staged();
     let error = commit(&mut keeper, "x").unwrap_err();
     assert!(error.to_string().contains("user.email"), "{error}");
-    assert_eq!(place.index(), index);
+    assert_eq!(place.staged(), index);
     place.scratch.git(&["config", "user.name", "x"]);
     place
         .scratch
