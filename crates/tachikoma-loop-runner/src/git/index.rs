@@ -137,30 +137,11 @@ impl Ground {
         tracked: bool,
         call_off: &CallOff,
     ) -> Result<BTreeSet<RepoPath>, GitError> {
-        let mut asked = Vec::new();
-        for path in paths {
-            // It cannot be told to take names literally; behind a dot nothing has another meaning.
-            asked.extend_from_slice(HERE);
-            asked.extend_from_slice(path);
-            asked.push(0);
-        }
-        if asked.is_empty() {
-            return Ok(BTreeSet::new());
-        }
         let mut words = vec!["check-ignore", "-z", "--stdin"];
         if tracked {
             words.push("--no-index");
         }
-        let order = self.order(&words).stdin(&asked);
-        let answer = order.run(call_off)?;
-        match answer.code {
-            // 1: none of them.
-            Some(0 | 1) => {
-                let paths = parts(&answer.bytes).filter_map(|path| path.strip_prefix(HERE));
-                Ok(paths.map(RepoPath::new).collect())
-            }
-            Some(_) | None => Err(order.failed(&answer)),
-        }
+        ignored(&self.order(&words), paths, call_off)
     }
 
     /// Takes paths out of the index.
@@ -318,6 +299,34 @@ impl Ground {
                 answer: tree,
             })
         }
+    }
+}
+
+/// Asks `git check-ignore` which of the paths are ignored.
+pub(super) fn ignored<'a>(
+    check: &Order<'_>,
+    paths: impl Iterator<Item = &'a [u8]>,
+    call_off: &CallOff,
+) -> Result<BTreeSet<RepoPath>, GitError> {
+    let mut asked = Vec::new();
+    for path in paths {
+        // It cannot be told to take names literally; behind a dot nothing has another meaning.
+        asked.extend_from_slice(HERE);
+        asked.extend_from_slice(path);
+        asked.push(0);
+    }
+    if asked.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    let order = check.clone().stdin(&asked);
+    let answer = order.run(call_off)?;
+    match answer.code {
+        // 1: none of them.
+        Some(0 | 1) => {
+            let paths = parts(&answer.bytes).filter_map(|path| path.strip_prefix(HERE));
+            Ok(paths.map(RepoPath::new).collect())
+        }
+        Some(_) | None => Err(order.failed(&answer)),
     }
 }
 

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use super::index::ended_by_nul;
@@ -97,6 +98,25 @@ impl TemporaryIndex {
 impl Drop for TemporaryIndex {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A directory outside of the work tree that goes with all that is in it.
+#[derive(Debug)]
+pub(super) struct TemporaryDir(pub PathBuf);
+
+impl TemporaryDir {
+    pub fn new() -> Result<Self, GitError> {
+        let path = whole::temporary(&std::env::temp_dir());
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(GitError::io("make directory", &path))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for TemporaryDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

@@ -10,10 +10,11 @@ use tachikoma_core::LoopId;
 
 use super::index::{self, Listed};
 use super::path::{RepoPath, parts};
-use super::present::{self, Present, Rules, TemporaryIndex, ancestors, at};
+use super::present::{self, Present, Rules, TemporaryDir, TemporaryIndex, ancestors, at};
 use super::program::{CallOff, GitError};
 use super::repository::Repository;
 use super::snapshots::{self, Kept, Moment};
+use super::walk::is_rules;
 
 /// Names in one message: the rest is counted.
 pub const NAMED_MAX: usize = 10;
@@ -74,7 +75,7 @@ pub struct Rollback {
     odd: BTreeSet<Vec<u8>>,
     /// What is to go.
     gone: Vec<Vec<u8>>,
-    /// What differs and stays as it is: protected and huge files, submodules.
+    /// What differs and stays as it is: protected, huge and formerly ignored files, submodules.
     pub left: Vec<String>,
 }
 
@@ -114,9 +115,11 @@ impl Rollback {
             .filter(Listed::is_sparse)
             .map(|entry| entry.path)
             .collect();
+        let differences = read(&differences);
+        let ignored = ignored_then(&present, loop_dir, &snapshot.commit, &differences)?;
         let mut left = Vec::new();
         let mut wanted = Vec::new();
-        for difference in read(&differences) {
+        for difference in differences {
             let huge = || {
                 difference.status == b'D'
                     && rules.is_huge(&at(&present.repository.top, difference.path))
@@ -125,7 +128,10 @@ impl Rollback {
                 // The user wants no file there.
                 continue;
             }
-            if rules.is_off_limits(difference.path) || difference.modes.contains(&GITLINK) || huge()
+            if rules.is_off_limits(difference.path)
+                || difference.modes.contains(&GITLINK)
+                || ignored.contains(difference.path)
+                || huge()
             {
                 left.push(RepoPath::new(difference.path).to_string());
             } else {
@@ -221,6 +227,39 @@ impl Rollback {
         let order = self.present.order(&words).limit(Some(TURN_TIMEOUT));
         order.ask(&CallOff::new()).map(drop)
     }
+}
+
+/// Finds what is to go only because the rules about what is ignored were others at the time: it may have been there, and nobody
+/// looked.
+fn ignored_then(
+    present: &Present,
+    loop_dir: &Path,
+    then: &str,
+    differences: &[Difference<'_>],
+) -> Result<BTreeSet<RepoPath>, GitError> {
+    let came = differences.iter().filter(|came| came.status == b'D');
+    let came: Vec<&[u8]> = came.map(|came| came.path).collect();
+    if came.is_empty() || !differences.iter().any(|changed| is_rules(changed.path)) {
+        return Ok(BTreeSet::new());
+    }
+    let call_off = CallOff::new();
+    let git = &present.repository.git;
+    let index = TemporaryIndex::of(None, loop_dir)?;
+    let order = git.order(&["read-tree", then]).index(&index.0);
+    order.ask(&call_off)?;
+    let listed = git.order(&["ls-files", "-z"]).index(&index.0);
+    let listed = listed.ask(&call_off)?;
+    let rules = index::ended_by_nul(parts(&listed).filter(|path| is_rules(path)));
+    // A work tree with nothing but the rules of that time.
+    let dir = TemporaryDir::new()?;
+    if !rules.is_empty() {
+        let order = git.order(&["checkout-index", "-z", "--stdin"]);
+        let order = order.index(&index.0).env("GIT_WORK_TREE", &dir.0);
+        order.stdin(&rules).ask(&call_off)?;
+    }
+    let check = git.order(&["check-ignore", "-z", "--stdin"]);
+    let check = check.env("GIT_WORK_TREE", &dir.0);
+    index::ignored(&check, came.into_iter(), &call_off)
 }
 
 /// Makes the tree that is wanted: the present one, but for the differences.
