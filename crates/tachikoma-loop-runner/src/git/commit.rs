@@ -1,5 +1,6 @@
 //! Commits of what the loop changed, by the user's own git with its hooks, and of nothing else.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use super::fingerprint::What;
 use super::head::verify;
 use super::index::ended_by_nul;
 use super::keeper::Keeper;
-use super::path::RepoPath;
+use super::path::{RepoPath, parts};
 use super::program::{Answer, CallOff, GitError, Order};
 use super::survey::Whose;
 use crate::clock;
@@ -92,6 +93,10 @@ impl Keeper {
         let committed = self.commit_files(&files, message, limit, call_off);
         match committed {
             Ok(()) => self.committed(&files, call_off).map(Some),
+            // What was cut was a hook behind it. If this cannot be found out, the next survey sees the commit.
+            Err(_) if self.was_made(&files).unwrap_or(false) => {
+                self.committed(&files, call_off).map(Some)
+            }
             Err(error) => {
                 // Whoever called off the commit still wants the index to be what it was. If this fails, the next runner tries it.
                 let _ = self.take_back_intended(&CallOff::new());
@@ -160,6 +165,37 @@ impl Keeper {
             }
             std::thread::sleep(LOCK_PAUSE);
         }
+    }
+
+    /// Whether the work tree stands on a commit of these files that was not there before.
+    fn was_made(&self, files: &[RepoPath]) -> Result<bool, GitError> {
+        let call_off = CallOff::new();
+        let git = &self.ground.repository.git;
+        let head = verify(git, "HEAD^{commit}", &call_off)?;
+        if head.is_none() || head == self.head.commit {
+            return Ok(false);
+        }
+        if verify(git, "HEAD^1^{commit}", &call_off)? != self.head.commit {
+            return Ok(false);
+        }
+        let committed = self.files_of_head(&call_off)?;
+        Ok(files.iter().any(|path| committed.contains(path)))
+    }
+
+    /// The files that the last commit changed.
+    fn files_of_head(&self, call_off: &CallOff) -> Result<BTreeSet<RepoPath>, GitError> {
+        let words = [
+            "diff-tree",
+            "--root",
+            "--no-commit-id",
+            "--name-only",
+            "--no-renames",
+            "-r",
+            "-z",
+            "HEAD",
+        ];
+        let answer = self.ground.repository.git.order(&words).ask(call_off)?;
+        Ok(parts(&answer).map(RepoPath::new).collect())
     }
 
     /// What is to be known after a commit.

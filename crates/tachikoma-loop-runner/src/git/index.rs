@@ -24,6 +24,10 @@ const NAMES_PER_ORDER: usize = 100;
 /// Before a path it changes nothing but how git reads it.
 const HERE: &[u8] = b"./";
 
+/// How many lines git says about an entry, and the flag of one that is intended only.
+const DEBUG_LINES: usize = 5;
+const INTENDED: u32 = 0x2000_0000;
+
 /// What is needed to look at a work tree and to keep it as a tree.
 #[derive(Debug)]
 pub(super) struct Ground {
@@ -259,8 +263,28 @@ impl Ground {
             .ok_or_else(|| order.failed(&answer))
     }
 
+    /// Which of the paths are in the user's index without content, for `git add --intent-to-add` only.
+    pub fn only_intended<'a>(
+        &self,
+        paths: &[&'a RepoPath],
+        call_off: &CallOff,
+    ) -> Result<Vec<&'a RepoPath>, GitError> {
+        let mut found = Vec::new();
+        for some in paths.chunks(NAMES_PER_ORDER) {
+            let words = ["--literal-pathspecs", "ls-files", "--debug", "-z", "--"];
+            let mut order = self.repository.git.order(&words);
+            for path in some {
+                order = order.word(path.as_path());
+            }
+            let answer = order.ask(call_off)?;
+            let intended = intended(&answer);
+            found.extend(some.iter().filter(|path| intended.contains(path.bytes())));
+        }
+        Ok(found)
+    }
+
     /// Which of the paths are in the commit that the work tree stands on.
-    fn committed(
+    pub fn committed(
         &self,
         paths: &[&RepoPath],
         call_off: &CallOff,
@@ -300,6 +324,25 @@ impl Ground {
             })
         }
     }
+}
+
+/// Reads `path`, NUL, and five lines of which the last ends with the flags of the entry.
+fn intended(answer: &[u8]) -> BTreeSet<&[u8]> {
+    let mut parts = parts(answer);
+    let mut path = parts.next().unwrap_or_default();
+    let mut found = BTreeSet::new();
+    for part in parts {
+        let mut lines = part.splitn(DEBUG_LINES + 1, |byte| *byte == b'\n');
+        let flags = lines.nth(DEBUG_LINES - 1).unwrap_or_default();
+        let flags = String::from_utf8_lossy(flags);
+        let flags = flags.rsplit_once("flags: ").map(|(_, flags)| flags);
+        let flags = flags.and_then(|flags| u32::from_str_radix(flags, 16).ok());
+        if flags.is_some_and(|flags| flags & INTENDED != 0) {
+            found.insert(path);
+        }
+        path = lines.next().unwrap_or_default();
+    }
+    found
 }
 
 /// Asks `git check-ignore` which of the paths are ignored.

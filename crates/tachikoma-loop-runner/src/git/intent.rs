@@ -9,12 +9,6 @@ use super::keeper::Keeper;
 use super::path::RepoPath;
 use super::program::{CallOff, GitError};
 
-/// What an index says of a file that is intended only: that it is empty.
-const EMPTY_FILES: [&[u8]; 2] = [
-    b"e69de29bb2d1d6434b8b29ae775ad8c2e48c5391",
-    b"473a0f4c3be8a93681a267e3b1e9a7dcda1185436fe141f7749120a303721813",
-];
-
 impl Keeper {
     /// Makes those of the files known that are not.
     pub(super) fn intend(
@@ -65,20 +59,23 @@ impl Keeper {
         self.work.write(&self.work_path)
     }
 
-    /// Makes files unknown that a commit has left known which was not made.
+    /// Makes files unknown that a commit has left known which was not made. Those that it has after all are taken for what they are.
     pub(super) fn take_back_intended(&mut self, call_off: &CallOff) -> Result<(), CommitError> {
         if self.work.intended.is_empty() {
             return Ok(());
         }
-        let users = self.ground.users_entries(call_off)?;
-        let left = entries(&users).filter(|entry| {
-            EMPTY_FILES.contains(&entry.object) && self.work.intended.contains(entry.path)
-        });
-        let paths = ended_by_nul(left.map(|entry| entry.path));
-        if !paths.is_empty() {
-            let git = &self.ground.repository.git;
-            let order = git.order(&["update-index", "--force-remove", "-z", "--stdin"]);
-            self.locking(&order.stdin(&paths), call_off)?;
+        let intended: Vec<&RepoPath> = self.work.intended.iter().collect();
+        let left = self.ground.only_intended(&intended, call_off)?;
+        let committed = self.ground.committed(&left, call_off)?;
+        let (there, unknown): (Vec<&RepoPath>, Vec<&RepoPath>) =
+            left.into_iter().partition(|path| committed.contains(*path));
+        let git = &self.ground.repository.git;
+        for (word, paths) in [("--force-remove", unknown), ("--add", there)] {
+            let paths = ended_by_nul(paths.into_iter().map(|path| path.bytes()));
+            if !paths.is_empty() {
+                let order = git.order(&["update-index", word, "-z", "--stdin"]);
+                self.locking(&order.stdin(&paths), call_off)?;
+            }
         }
         self.forget_intended()?;
         Ok(())

@@ -30,6 +30,53 @@ fn a_hook_that_refuses_loses_no_work_and_leaves_the_index_as_it_was() {
 }
 
 #[test]
+fn a_commit_whose_last_hook_hangs_is_made_with_its_empty_files() {
+    let place = Place::new();
+    let started = place.scratch.home().join("started");
+    place.hook(
+        "post-commit",
+        &format!("touch '{}'; sleep 1000", started.display()),
+    );
+    let mut keeper = place.keeper();
+    place.scratch.write("empty", "");
+    place.scratch.write("new.txt", "1");
+    changed(&mut keeper, Whose::Loop);
+    let call_off = CallOff::new();
+    let caller = call_off.clone();
+    let calling = std::thread::spawn(move || {
+        await_until("the hook to run", LIMIT, || started.exists());
+        caller.call_off();
+    });
+    let made = keeper.commit("of the loop", None, &call_off).unwrap();
+    calling.join().unwrap();
+    assert_eq!(made.map(|made| made.id), Some(place.head()));
+    assert_eq!(place.last_commit(), ["A empty", "A new.txt"]);
+    assert_eq!(place.status(), "");
+    assert_eq!(changed(&mut keeper, Whose::Loop), [""; 0]);
+    assert_eq!(keeper.left(), 0);
+}
+
+/// The runner died in the hook: the next one finds what it had made known.
+#[test]
+fn an_empty_file_that_was_committed_is_not_taken_back() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("empty", "");
+    place.scratch.write("intended", "");
+    changed(&mut keeper, Whose::Loop);
+    keeper.work.intended = ["empty", "intended"].map(repo_path).into();
+    keeper.work.write(&keeper.work_path).unwrap();
+    drop(keeper);
+    place.scratch.git(&["add", "empty"]);
+    place
+        .scratch
+        .git(&["commit", "--quiet", "-m", "by the dead"]);
+    place.scratch.git(&["add", "--intent-to-add", "intended"]);
+    place.open(Whose::Loop);
+    assert_eq!(place.status(), "?? intended\n");
+}
+
+#[test]
 fn what_another_git_stages_during_a_refused_commit_stays_staged() {
     let place = Place::new();
     place.scratch.write("theirs.txt", "theirs");
