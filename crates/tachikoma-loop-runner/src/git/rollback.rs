@@ -225,6 +225,7 @@ impl Rollback {
         words.extend(how);
         words.extend([self.present.tree.as_str(), &self.target]);
         let order = self.present.order(&words).limit(Some(TURN_TIMEOUT));
+        let order = order.ends_with_us();
         order.ask(&CallOff::new()).map(drop)
     }
 }
