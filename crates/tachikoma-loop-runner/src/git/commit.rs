@@ -9,6 +9,7 @@ use super::head::verify;
 use super::index::ended_by_nul;
 use super::keeper::Keeper;
 use super::path::{RepoPath, parts};
+use super::present::{ancestors, at};
 use super::program::{Answer, CallOff, GitError, Order};
 use super::survey::Whose;
 use crate::clock;
@@ -35,7 +36,7 @@ const UNDERWAY: [(&str, &str); 7] = [
 pub struct Commit {
     /// Its full name.
     pub id: String,
-    /// How many files of the loop's are in it.
+    /// How many files it changed.
     pub files: usize,
 }
 
@@ -80,7 +81,7 @@ impl Keeper {
             .uncommitted()
             .filter(|path| self.dirty.contains_key(*path))
             .filter(|path| !self.ground.leaves_out(path.bytes()))
-            .filter(|path| !self.became_directory(path))
+            .filter(|path| !self.became_directory(path) && !self.is_behind_file(path))
             .cloned()
             .collect();
         if files.is_empty() {
@@ -116,6 +117,18 @@ impl Keeper {
         let known = known.and_then(|known| known.root.at(path.bytes()));
         !matches!(known, Some(What::Submodule(_)))
             && there.symlink_metadata().is_ok_and(|there| there.is_dir())
+    }
+
+    /// What was in a directory that became a link or a file goes with what comes in its place. By name git would look for it
+    /// behind the link.
+    fn is_behind_file(&self, path: &RepoPath) -> bool {
+        let top = &self.ground.repository.top;
+        ancestors(path.bytes()).any(|above| {
+            let there = at(top, above).symlink_metadata();
+            there.is_ok_and(|there| !there.is_dir())
+                && self.work.mine.contains(above)
+                && !self.work.theirs.contains(above)
+        })
     }
 
     fn underway(&self) -> Option<&'static str> {
@@ -178,12 +191,12 @@ impl Keeper {
         if verify(git, "HEAD^1^{commit}", &call_off)? != self.head.commit {
             return Ok(false);
         }
-        let committed = self.files_of_head(&call_off)?;
+        let committed = self.files_of("HEAD", &call_off)?;
         Ok(files.iter().any(|path| committed.contains(path)))
     }
 
-    /// The files that the last commit changed.
-    fn files_of_head(&self, call_off: &CallOff) -> Result<BTreeSet<RepoPath>, GitError> {
+    /// The files that a commit changed.
+    fn files_of(&self, commit: &str, call_off: &CallOff) -> Result<BTreeSet<RepoPath>, GitError> {
         let words = [
             "diff-tree",
             "--root",
@@ -192,7 +205,7 @@ impl Keeper {
             "--no-renames",
             "-r",
             "-z",
-            "HEAD",
+            commit,
         ];
         let answer = self.ground.repository.git.order(&words).ask(call_off)?;
         Ok(parts(&answer).map(RepoPath::new).collect())
@@ -218,9 +231,10 @@ impl Keeper {
                 })?
             }
         };
+        let changed = self.files_of(&id, &CallOff::new());
         Ok(Commit {
             id,
-            files: files.len(),
+            files: changed.map_or(files.len(), |changed| changed.len()),
         })
     }
 

@@ -42,6 +42,9 @@ pub(super) struct Ground {
 /// The kind of an entry that is a submodule.
 pub(super) const SUBMODULE: &[u8] = b"160000";
 
+/// The same of a directory in a tree.
+const DIRECTORY: &[u8] = b"040000";
+
 /// An entry of an index.
 #[derive(Debug)]
 pub(super) struct Listed<'a> {
@@ -291,14 +294,7 @@ impl Ground {
     ) -> Result<BTreeSet<RepoPath>, GitError> {
         let mut found = BTreeSet::new();
         for some in paths.chunks(NAMES_PER_ORDER) {
-            let words = [
-                "--literal-pathspecs",
-                "ls-tree",
-                "-z",
-                "--name-only",
-                "HEAD",
-                "--",
-            ];
+            let words = ["--literal-pathspecs", "ls-tree", "-z", "HEAD", "--"];
             let mut order = self.order(&words);
             for path in some {
                 order = order.word(path.as_path());
@@ -306,7 +302,11 @@ impl Ground {
             let answer = order.run(call_off)?;
             // On a branch without commits there is none to look into.
             if answer.code == Some(0) {
-                found.extend(parts(&answer.bytes).map(RepoPath::new));
+                // `100644 blob <object><TAB>path`; a directory of that name is something else.
+                let listed = parts(&answer.bytes).filter(|part| !part.starts_with(DIRECTORY));
+                let tab = |part: &&[u8]| part.iter().position(|byte| *byte == b'\t');
+                let paths = listed.filter_map(|part| Some(&part[tab(&part)? + 1..]));
+                found.extend(paths.map(RepoPath::new));
             }
         }
         Ok(found)

@@ -1,13 +1,15 @@
 //! New files are made known to git before a commit can name them, and unknown again if it fails. No other entry of the user's
 //! index is touched: somebody else may have staged something meanwhile.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::commit::{CommitError, specs};
 use super::index::{ended_by_nul, entries};
 use super::keeper::Keeper;
 use super::path::RepoPath;
+use super::present::ancestors;
 use super::program::{CallOff, GitError};
+use super::work::Displaced;
 
 impl Keeper {
     /// Makes those of the files known that are not.
@@ -28,6 +30,7 @@ impl Keeper {
             return Ok(());
         }
         self.work.intended = new.iter().cloned().collect();
+        self.work.displaced = displaced(&users, &self.work.intended);
         self.work.write(&self.work_path)?;
         let made = self.make_known(&new, call_off);
         if made.is_err() {
@@ -56,6 +59,7 @@ impl Keeper {
             return Ok(());
         }
         self.work.intended.clear();
+        self.work.displaced.clear();
         self.work.write(&self.work_path)
     }
 
@@ -70,6 +74,17 @@ impl Keeper {
         let (there, unknown): (Vec<&RepoPath>, Vec<&RepoPath>) =
             left.into_iter().partition(|path| committed.contains(*path));
         let git = &self.ground.repository.git;
+        let mut back = Vec::new();
+        for entry in &self.work.displaced {
+            if unknown
+                .iter()
+                .any(|path| exclude_each_other(path, &entry.path))
+            {
+                back.extend_from_slice(format!("{} {}\t", entry.mode, entry.object).as_bytes());
+                back.extend_from_slice(entry.path.bytes());
+                back.push(0);
+            }
+        }
         for (word, paths) in [("--force-remove", unknown), ("--add", there)] {
             let paths = ended_by_nul(paths.into_iter().map(|path| path.bytes()));
             if !paths.is_empty() {
@@ -77,7 +92,38 @@ impl Keeper {
                 self.locking(&order.stdin(&paths), call_off)?;
             }
         }
+        if !back.is_empty() {
+            let order = git.order(&["update-index", "-z", "--index-info"]);
+            self.locking(&order.stdin(&back), call_off)?;
+        }
         self.forget_intended()?;
         Ok(())
     }
+}
+
+/// Finds the entries of an index that files take the place of.
+fn displaced(users: &[u8], new: &BTreeSet<RepoPath>) -> Vec<Displaced> {
+    let above_new: HashSet<&[u8]> = new
+        .iter()
+        .flat_map(|path| ancestors(path.bytes()))
+        .collect();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    entries(users)
+        .filter(|entry| {
+            above_new.contains(entry.path) || ancestors(entry.path).any(|above| new.contains(above))
+        })
+        .map(|entry| Displaced {
+            mode: text(entry.mode),
+            object: text(entry.object),
+            path: RepoPath::new(entry.path),
+        })
+        .collect()
+}
+
+/// Whether one would have to be a directory for the other to be there.
+fn exclude_each_other(one: &RepoPath, other: &RepoPath) -> bool {
+    let is_above = |above: &RepoPath, below: &RepoPath| {
+        ancestors(below.bytes()).any(|dir| dir == above.bytes())
+    };
+    is_above(one, other) || is_above(other, one)
 }
