@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use super::fingerprint::What;
 use super::head::verify;
-use super::index::ended_by_nul;
+use super::index::{ended_by_nul, entries};
 use super::keeper::Keeper;
 use super::path::{RepoPath, parts};
 use super::present::{ancestors, at};
 use super::program::{Answer, CallOff, GitError, Order};
-use super::survey::Whose;
+use super::survey::{Survey, Whose, list};
+use super::walk::is_nested;
 use crate::clock;
 
 /// Whoever else works on the index is done in a moment; an editor's plugin looks every few seconds.
@@ -77,7 +78,7 @@ impl Keeper {
         limit: Option<Duration>,
         call_off: &CallOff,
     ) -> Result<Option<Commit>, CommitError> {
-        let files: Vec<RepoPath> = self
+        let mut files: Vec<RepoPath> = self
             .uncommitted()
             .filter(|path| self.dirty.contains_key(*path))
             .filter(|path| !self.ground.leaves_out(path.bytes()))
@@ -89,6 +90,10 @@ impl Keeper {
         }
         if let Some(what) = self.underway() {
             return Err(CommitError::Underway { what });
+        }
+        self.drop_refused(&mut files, call_off)?;
+        if files.is_empty() {
+            return Ok(None);
         }
         self.intend(&files, call_off)?;
         let committed = self.commit_files(&files, message, limit, call_off);
@@ -103,7 +108,7 @@ impl Keeper {
                 let _ = self.take_back_intended(&CallOff::new());
                 self.watched.follow_users_index(&self.ground.repository);
                 // A hook may have changed files, and that is the loop's doing. If this fails too, the next survey sees them.
-                let looked = self.survey(Whose::Loop, call_off).is_ok();
+                let looked = self.look_again(call_off).is_ok();
                 let over = looked && !files.iter().any(|path| self.dirty.contains_key(path));
                 if over { Ok(None) } else { Err(error) }
             }
@@ -129,6 +134,58 @@ impl Keeper {
                 && self.work.mine.contains(above)
                 && !self.work.theirs.contains(above)
         })
+    }
+
+    /// Takes out what git will not take, so that it does not keep the rest from being committed: new files that are ignored by
+    /// now, or in a directory that became a repository of its own.
+    fn drop_refused(
+        &mut self,
+        files: &mut Vec<RepoPath>,
+        call_off: &CallOff,
+    ) -> Result<(), CommitError> {
+        let came = |path: &&RepoPath| self.dirty.get(*path).copied().unwrap_or(false);
+        let new: Vec<&RepoPath> = files.iter().filter(came).collect();
+        let new_bytes = new.iter().map(|path| path.bytes());
+        let mut refused = self.ground.ignored(new_bytes, true, call_off)?;
+        let top = &self.ground.repository.top;
+        let in_another = |path: &&&RepoPath| {
+            ancestors(path.bytes())
+                .any(|dir| is_nested(rustix::fs::CWD, at(top, dir).as_os_str().as_encoded_bytes()))
+        };
+        refused.extend(new.iter().filter(in_another).map(|path| (*path).clone()));
+        if !refused.is_empty() {
+            // Who has added an ignored file means it.
+            let users = self.ground.users_entries(call_off)?;
+            for entry in entries(&users) {
+                refused.remove(entry.path);
+            }
+        }
+        if refused.is_empty() {
+            return Ok(());
+        }
+        files.retain(|path| !refused.contains(path));
+        let names: Vec<&RepoPath> = refused.iter().collect();
+        self.unsaid.push(format!(
+            "not committed, because git does not take it any more (ignored, or in a repository of its own): {}",
+            list(&names)
+        ));
+        self.forget_work_tree()?;
+        self.look_again(call_off)?;
+        Ok(())
+    }
+
+    /// Makes the next survey look at everything anew, as the user's index has it.
+    fn forget_work_tree(&mut self) -> Result<(), GitError> {
+        self.known = None;
+        self.index_mark = None;
+        self.ground.drop_index()
+    }
+
+    /// Surveys for itself; what there is to say is left to the next one.
+    fn look_again(&mut self, call_off: &CallOff) -> Result<Survey, GitError> {
+        let mut survey = self.survey(Whose::Loop, call_off)?;
+        self.unsaid.append(&mut survey.warnings);
+        Ok(survey)
     }
 
     fn underway(&self) -> Option<&'static str> {
@@ -216,7 +273,7 @@ impl Keeper {
         self.forget_intended()?;
         // Its own changes of the user's index are no news.
         self.watched.follow_users_index(&self.ground.repository);
-        let surveyed = self.survey(Whose::Loop, call_off);
+        let surveyed = self.look_again(call_off);
         if let Ok(survey) = &surveyed {
             self.follow_hook(files, &survey.changed, call_off);
         }

@@ -140,6 +140,7 @@ impl Keeper {
         }
         self.watched.marks = marks;
         survey.uncommitted = self.uncommitted().count();
+        survey.warnings.append(&mut self.unsaid);
         Ok(survey)
     }
 
@@ -347,7 +348,7 @@ impl Ground {
     }
 }
 
-fn list(paths: &[&RepoPath]) -> String {
+pub(super) fn list(paths: &[&RepoPath]) -> String {
     let names: Vec<String> = paths
         .iter()
         .take(NAMED_MAX)

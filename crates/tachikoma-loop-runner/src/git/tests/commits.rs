@@ -211,3 +211,30 @@ fn files_of_the_loop_itself_are_never_committed() {
     assert!(changed(&mut keeper, Whose::Loop).is_empty());
     assert_eq!(commits(&mut keeper), 0);
 }
+
+#[test]
+fn what_git_takes_no_more_does_not_keep_the_rest_from_being_committed() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("nested/x", "1");
+    place.scratch.write("build/o.js", "1");
+    place.scratch.git(&["add", "-f", "build/o.js"]);
+    place.scratch.write("a.txt", "2");
+    changed(&mut keeper, Whose::Loop);
+    place.hook("pre-commit", "exit 1");
+    commit(&mut keeper, "x").unwrap_err();
+    place.hook("pre-commit", "exit 0");
+    let nested = place.path("nested");
+    place
+        .scratch
+        .git(&["init", "--quiet", nested.to_str().unwrap()]);
+    place.scratch.git(&["reset", "--quiet"]);
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.last_commit(), ["M a.txt"]);
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    let said = survey.warnings.join("\n");
+    assert!(said.contains("build/o.js, nested/x"), "{said}");
+    assert_eq!(survey.uncommitted, 0);
+    assert_eq!(commit(&mut keeper, "x").unwrap(), None);
+}
