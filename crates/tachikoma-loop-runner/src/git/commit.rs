@@ -21,6 +21,13 @@ const LOCK_WAIT: Duration = Duration::from_secs(2);
 /// How often it is tried meanwhile.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
+/// What git says where there is nothing to commit, by what else there is.
+const NOTHING: [&str; 3] = [
+    "nothing to commit",
+    "nothing added to commit",
+    "no changes added to commit",
+];
+
 /// What is in the repository's own directory while something is under way that a commit would end up in.
 const UNDERWAY: [(&str, &str); 7] = [
     ("MERGE_HEAD", "a merge"),
@@ -61,6 +68,9 @@ pub enum CommitError {
         /// The lock.
         lock: PathBuf,
     },
+    /// Git sees no difference where there was one.
+    #[error("git finds nothing to commit; the next commit looks again")]
+    Nothing,
     /// Git refused, or one of the user's hooks did.
     #[error(transparent)]
     Git(#[from] GitError),
@@ -109,7 +119,10 @@ impl Keeper {
                 self.watched.follow_users_index(&self.ground.repository);
                 // A hook may have changed files, and that is the loop's doing. If this fails too, the next survey sees them.
                 let looked = self.look_again(call_off).is_ok();
-                let over = looked && !files.iter().any(|path| self.dirty.contains_key(path));
+                let over = looked
+                    && (self.are_clean(&files)
+                        || matches!(error, CommitError::Nothing)
+                            && self.are_clean_anew(&files, call_off));
                 if over { Ok(None) } else { Err(error) }
             }
         }
@@ -174,6 +187,18 @@ impl Keeper {
         Ok(())
     }
 
+    fn are_clean(&self, files: &[RepoPath]) -> bool {
+        !files.iter().any(|path| self.dirty.contains_key(path))
+    }
+
+    /// The same as git sees it now: attributes may have changed since a file was taken in, and with them what it comes to.
+    fn are_clean_anew(&mut self, files: &[RepoPath], call_off: &CallOff) -> bool {
+        let looked = self
+            .forget_work_tree()
+            .and_then(|()| self.look_again(call_off));
+        looked.is_ok() && self.are_clean(files)
+    }
+
     /// Makes the next survey look at everything anew, as the user's index has it.
     fn forget_work_tree(&mut self) -> Result<(), GitError> {
         self.known = None;
@@ -227,6 +252,9 @@ impl Keeper {
             if answer.code == Some(0) {
                 return Ok(());
             }
+            if is_nothing(&answer) {
+                return Err(CommitError::Nothing);
+            }
             if !is_locked(&answer) {
                 return Err(order.failed(&answer).into());
             }
@@ -274,6 +302,10 @@ impl Keeper {
         // Its own changes of the user's index are no news.
         self.watched.follow_users_index(&self.ground.repository);
         let surveyed = self.look_again(call_off);
+        if surveyed.is_ok() && !self.are_clean(files) {
+            // A hook changed them, or they were taken in by other attributes than the commit. If this fails, so will the next.
+            let _ = self.are_clean_anew(files, call_off);
+        }
         if let Ok(survey) = &surveyed {
             self.follow_hook(files, &survey.changed, call_off);
         }
@@ -322,6 +354,12 @@ pub(super) fn specs(files: &[RepoPath]) -> Vec<u8> {
         specs.push(0);
     }
     specs
+}
+
+/// Whether git found nothing that differs. It says so in its answer; complaints are about other things.
+fn is_nothing(answer: &Answer) -> bool {
+    let text = String::from_utf8_lossy(&answer.bytes);
+    NOTHING.iter().any(|nothing| text.contains(nothing))
 }
 
 /// Whether git failed because another one works on the index.

@@ -238,3 +238,31 @@ fn what_git_takes_no_more_does_not_keep_the_rest_from_being_committed() {
     assert_eq!(survey.uncommitted, 0);
     assert_eq!(commit(&mut keeper, "x").unwrap(), None);
 }
+
+#[test]
+fn attributes_that_change_leave_nothing_uncommitted() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("new.txt", "1\r\n");
+    changed(&mut keeper, Whose::Loop);
+    place.scratch.write(".gitattributes", "*.txt text\n");
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(place.at("HEAD", "new.txt"), "1\n");
+    assert_eq!((keeper.left(), place.status().as_str()), (0, ""));
+    assert_eq!(commit(&mut keeper, "x").unwrap(), None);
+}
+
+#[test]
+fn what_comes_to_nothing_by_new_attributes_is_no_failure() {
+    let place = Place::new();
+    place.scratch.write("a.txt", "1\n");
+    place.commit_all("a line");
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "1\r\n");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    fs::create_dir_all(place.git_dir().join("info")).unwrap();
+    fs::write(place.git_dir().join("info/attributes"), "*.txt text\n").unwrap();
+    assert_eq!(commit(&mut keeper, "x").unwrap(), None);
+    assert_eq!(keeper.left(), 0);
+}
