@@ -86,7 +86,7 @@ impl Keeper {
             }
         }
         for (word, paths) in [("--force-remove", unknown), ("--add", there)] {
-            let paths = ended_by_nul(paths.into_iter().map(|path| path.bytes()));
+            let paths = ended_by_nul(paths.into_iter().map(RepoPath::bytes));
             if !paths.is_empty() {
                 let order = git.order(&["update-index", word, "-z", "--stdin"]);
                 self.locking(&order.stdin(&paths), call_off)?;
