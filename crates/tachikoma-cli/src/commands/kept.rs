@@ -6,7 +6,7 @@ use tachikoma_core::{LoopId, Phase, Timestamp};
 use tachikoma_loop_runner::git::present::Rules;
 use tachikoma_loop_runner::git::snapshots::{self, Kept, Moment};
 use tachikoma_loop_runner::git::{
-    CallOff, Found, Git, GitError, Keeper, KeeperOptions, Opened, Protected, Repository, Whose,
+    CallOff, Found, Git, Keeper, KeeperOptions, Opened, Protected, Repository, Whose,
 };
 use tachikoma_loop_runner::store::archive::ARCHIVED;
 use tachikoma_loop_runner::store::lock::WorkLock;
@@ -191,6 +191,6 @@ pub fn diff(git: &Git, pager: bool, how: Option<&str>, from: &str, to: &str) -> 
 }
 
 /// Says what git could not do.
-pub fn failed(what: &str, error: &GitError) -> Failure {
+pub fn failed(what: &str, error: &dyn std::error::Error) -> Failure {
     Failure::new(format!("{what}: {}", chain(error)))
 }

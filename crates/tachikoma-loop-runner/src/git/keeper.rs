@@ -70,6 +70,8 @@ pub struct Keeper {
     pub(super) dirty: BTreeMap<RepoPath, bool>,
     /// What was said already.
     pub(super) said: BTreeSet<RepoPath>,
+    /// What the next survey is to say.
+    pub(super) unsaid: Vec<String>,
     /// Snapshots that have no reference yet: that of the last commit.
     pub(super) owed: BTreeSet<u32>,
     /// Whether the commit of the last snapshot is known to be there.
@@ -170,6 +172,7 @@ impl Keeper {
             head: Head::default(),
             dirty: BTreeMap::new(),
             said: BTreeSet::new(),
+            unsaid: Vec::new(),
             owed: BTreeSet::new(),
             snapshot_checked: false,
             referenced: None,

@@ -144,6 +144,7 @@ impl Keeper {
         self.watched.marks = marks;
         self.surveyed = Some(began);
         survey.uncommitted = self.uncommitted().count();
+        survey.warnings.append(&mut self.unsaid);
         Ok(survey)
     }
 

@@ -121,6 +121,11 @@ impl Place {
         fs::read(self.git_dir().join("index")).unwrap()
     }
 
+    /// What the user's index has.
+    fn staged(&self) -> String {
+        self.scratch.git(&["ls-files", "-s", "-v"])
+    }
+
     fn status(&self) -> String {
         let words = ["--no-optional-locks", "status", "--porcelain", "-uall"];
         self.scratch.git(&words)

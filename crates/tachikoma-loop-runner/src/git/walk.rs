@@ -457,7 +457,7 @@ fn size_of(stat: &Stat) -> u64 {
 }
 
 /// Whether a file says what is ignored.
-fn is_rules(path: &[u8]) -> bool {
+pub(super) fn is_rules(path: &[u8]) -> bool {
     split(path).1 == b".gitignore"
 }
 

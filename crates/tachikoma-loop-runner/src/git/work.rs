@@ -41,6 +41,17 @@ pub(super) struct Work {
     /// Files that `git add --intent-to-add` was asked to make known, for a commit that has not ended.
     #[serde(default)]
     pub intended: BTreeSet<RepoPath>,
+    /// What had to make room for them in the user's index.
+    #[serde(default)]
+    pub displaced: Vec<Displaced>,
+}
+
+/// An entry of the user's index that cannot be there together with another: a file in the place of a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Displaced {
+    pub mode: String,
+    pub object: String,
+    pub path: RepoPath,
 }
 
 /// A snapshot that was made.
