@@ -102,11 +102,25 @@ fn a_failed_iteration_is_committed_where_that_is_wanted() {
 #[test]
 fn what_is_left_is_committed_at_the_end() {
     let scratch = repository("");
+    let script = format!("{WORK} touch up; {BUSY}");
+    let live = tachikoma(&scratch).spawn(run(&[], &script));
+    await_until("the work", SOON, || scratch.path().join("up").exists());
+    let stop = tachikoma(&scratch).run(["stop"]);
+    assert_eq!(stop.code(), Some(0), "{}", stop.snapshot());
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    assert_eq!(subjects(&scratch)[1..], ["tachikoma: iteration 1 end"]);
+    assert_eq!(dirty(&scratch), "");
+}
+
+#[test]
+fn failed_work_is_not_committed_at_the_end_either_and_that_is_said() {
+    let scratch = repository("");
     let script = format!("{WORK} exit 1");
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], &script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
-    assert_eq!(subjects(&scratch)[1..], ["tachikoma: iteration 1 end"]);
-    assert_eq!(dirty(&scratch), "");
+    assert_eq!(subjects(&scratch), ["the user's"]);
+    let said = "2 files that the loop changed stay uncommitted";
+    assert!(ran.stderr.contains(said), "{}", ran.snapshot());
 }
 
 #[test]
