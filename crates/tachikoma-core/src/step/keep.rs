@@ -40,10 +40,9 @@ impl Turn<'_> {
         true
     }
 
-    /// Ends the loop, after a commit of what is left to be committed. Work of an iteration that failed is committed at the
-    /// end only where it is at its own.
+    /// Ends the loop, after a commit of what is left to be committed.
     pub(super) fn finish(&mut self, outcome: Outcome) {
-        let failed = matches!(outcome, Outcome::Error { .. }) || self.state.failure_streak > 0;
+        let failed = matches!(outcome, Outcome::Error { .. });
         let rules = self.policy.keep;
         let rules = rules.filter(|rules| rules.commit && (rules.on_failure || !failed));
         match rules {
