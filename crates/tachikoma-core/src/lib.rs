@@ -53,6 +53,7 @@ mod state;
 mod stats;
 mod step;
 mod summary;
+pub mod tests_seen;
 mod time;
 
 pub use activity::{Activity, Busy};
@@ -96,4 +97,5 @@ pub use summary::{
     CommitSummary, CompletionSummary, ContextSummary, GateSummary, GitSummary, OutcomeSummary,
     RebootSummary, SessionSummary, Status, WaitSummary,
 };
+pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;

@@ -24,6 +24,7 @@ mod gates;
 mod git_diff;
 mod git_prune;
 mod git_rollback;
+mod git_rollback_ended;
 mod git_start;
 mod git_support;
 mod hooks;

@@ -24,10 +24,16 @@ use crate::worktree;
 /// is still worth running.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How long the first iteration waits for the opening look: what an agent did meanwhile would pass for somebody else's. Longer
+/// than it takes to read a gigabyte from a slow disk.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(300);
+
 /// What is known of keeping the work in this run.
 #[derive(Debug, Default)]
 pub(super) struct Keeping {
     desk: Option<Desk>,
+    /// Whether the opening look is over.
+    opened: bool,
     /// A turn that begins when the work tree before it is kept.
     deferred: Option<Deferred>,
     /// The iteration whose snapshot is there, as far as this run knows: a later attempt at it does not replace it.
@@ -88,7 +94,7 @@ impl LoopRunner {
     /// Adds what the repository asks for to the rules.
     pub(super) fn set_keep_rules(&mut self, rules: Option<KeepRules>) {
         // The snapshot before an iteration is no part of its launch.
-        let waits = rules.map_or(Duration::ZERO, |_| SNAPSHOT_TIMEOUT);
+        let waits = rules.map_or(Duration::ZERO, |_| OPENING_TIMEOUT + SNAPSHOT_TIMEOUT);
         self.policy.timeouts.launch = Timeouts::default().launch + waits;
         self.policy.keep = rules;
     }
@@ -100,11 +106,8 @@ impl LoopRunner {
             return;
         }
         self.keeping.had = had_snapshot(&self.state);
-        let whose = if self.state.owes_a_look() {
-            Whose::Loop
-        } else {
-            Whose::Others
-        };
+        let whose =
+            Whose::since_the_last_look(self.state.owes_a_look(), self.lock.died(), self.ran_until);
         let root = self.config.store_root(self.state.loop_id);
         let git = &self.config.settings.git;
         let options = KeeperOptions {
@@ -146,7 +149,11 @@ impl LoopRunner {
             generation,
             turn,
             begin,
-            due: Instant::from_std(clock::monotonic() + SNAPSHOT_TIMEOUT),
+            due: due_in(if keeping.opened {
+                SNAPSHOT_TIMEOUT
+            } else {
+                OPENING_TIMEOUT
+            }),
         });
     }
 
@@ -155,6 +162,13 @@ impl LoopRunner {
         Ok(match told {
             Told::Closed(why) => {
                 self.close_desk(&why);
+                None
+            }
+            Told::Opened => {
+                self.keeping.opened = true;
+                if let Some(deferred) = &mut self.keeping.deferred {
+                    deferred.due = due_in(SNAPSHOT_TIMEOUT);
+                }
                 None
             }
             Told::Warning(warning) => Some(Input::Trouble { warning }),
@@ -194,9 +208,16 @@ impl LoopRunner {
     pub(super) async fn snapshot_late(&mut self) -> Input {
         if let Some(desk) = &self.keeping.desk {
             desk.call_off_snapshot();
+            if !self.keeping.opened {
+                desk.call_off_opening();
+            }
         }
         self.begin_deferred().await;
-        let seconds = SNAPSHOT_TIMEOUT.as_secs();
+        let limit = match self.keeping.opened {
+            true => SNAPSHOT_TIMEOUT,
+            false => OPENING_TIMEOUT,
+        };
+        let seconds = limit.as_secs();
         unkept(
             self.state.iteration,
             &format!("git took more than {seconds} s"),
@@ -295,6 +316,10 @@ impl LoopRunner {
             desk.call_off_commit();
         }
     }
+}
+
+fn due_in(time: Duration) -> Instant {
+    Instant::from_std(clock::monotonic() + time)
 }
 
 fn unkept(iteration: u32, why: &str) -> Input {
