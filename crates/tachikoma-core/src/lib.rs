@@ -29,6 +29,7 @@
     clippy::disallowed_types
 )]
 
+mod activity;
 mod commit_message;
 mod context;
 mod effect;
@@ -44,6 +45,7 @@ mod outcome;
 mod phase;
 pub mod policy;
 mod reboots;
+mod record;
 mod repair;
 mod session;
 mod state;
@@ -52,10 +54,11 @@ mod step;
 mod summary;
 mod time;
 
+pub use activity::{Activity, Busy};
 pub use commit_message::{CommitFacts, CommitMessage, CommitMessageError};
 pub use context::Context;
 pub use effect::{Answer, Effect, Rung, Step};
-pub use event::{LoopEvent, Record};
+pub use event::LoopEvent;
 pub use exit::{Exit, Leftover};
 pub use handoff::{WorkTree, checkpoint, checkpoint_now, handoff_due};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
@@ -76,6 +79,7 @@ pub use phase::{
 };
 pub use policy::Policy;
 pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootResult};
+pub use record::Record;
 pub use repair::Repair;
 pub use session::{
     Checkpoint, FailedCall, LiveAgent, NOTE_BYTES_MAX, Note, PastSession, Sample, Session, Tally,

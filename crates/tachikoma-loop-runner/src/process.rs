@@ -11,6 +11,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 pub use tachikoma_core::{Exit, Leftover, Rung};
 
+mod activity;
 mod adoption;
 pub mod cgroup;
 mod children;
@@ -19,8 +20,11 @@ mod input;
 pub mod orphans;
 mod protocol;
 mod serve;
+#[cfg(target_os = "linux")]
+mod sockets;
 mod spawn;
 
+pub(crate) use activity::look;
 pub use children::wake_children;
 pub use guard::{Guard, GuardError, GuardNews, GuardOptions, Spawn};
 pub use input::{input, lines, output};

@@ -129,6 +129,11 @@ fn answer(config: &LoopConfig, runner: &LoopRunner, style: Style) {
             out::note(&format!("note: {line}"));
         }
     }
+    if let Some(done) = runner.follows() {
+        out::note(&format!(
+            "note: {done} is done: this is a new loop, with the agent, prompt and flags that are given now"
+        ));
+    }
     for trouble in basis.troubles.iter().filter(|_| style != Style::Lines) {
         out::note(&format!("warning: {}", sanitise(trouble)));
     }

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
 mod agents;
+mod claude_busy;
 mod claude_fault_support;
 mod claude_faults;
 mod claude_handoff;
@@ -11,6 +12,7 @@ mod claude_limits;
 mod claude_looking;
 mod claude_support;
 mod claude_usage;
+mod complaints;
 mod config;
 mod demo;
 mod errors_control;

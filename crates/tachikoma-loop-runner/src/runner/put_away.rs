@@ -53,5 +53,6 @@ impl LoopRunner {
         self.tickets.clear();
         self.queue.clear();
         self.suspended = None;
+        self.looking = None;
     }
 }
