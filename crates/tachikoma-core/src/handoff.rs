@@ -124,10 +124,11 @@ fn objectives(text: &mut String, state: &State) {
     for words in &objectives.open {
         let _ = writeln!(text, "- {words}");
     }
-    let more = (open as usize).saturating_sub(objectives.open.len());
-    if more > 0 {
-        let _ = writeln!(text, "- and {more} more");
-    }
+    rest(
+        text,
+        (open as usize).saturating_sub(objectives.open.len()),
+        "more",
+    );
 }
 
 fn notes(text: &mut String, state: &State) {
@@ -173,9 +174,7 @@ fn files(text: &mut String, state: &State, tree: &WorkTree) {
         let _ = writeln!(text, "- {file}");
     }
     let more = files.len().saturating_sub(FILES_NAMED_MAX) + unnamed;
-    if more > 0 {
-        let _ = writeln!(text, "- and {more} more");
-    }
+    rest(text, more, "more");
 }
 
 fn commits(text: &mut String, tree: &WorkTree) {
@@ -187,8 +186,13 @@ fn commits(text: &mut String, tree: &WorkTree) {
         let _ = writeln!(text, "- {commit}");
     }
     let more = tree.commits.len().saturating_sub(COMMITS_NAMED_MAX);
-    if more > 0 {
-        let _ = writeln!(text, "- and {more} before them");
+    rest(text, more, "before them");
+}
+
+/// Counts what a list does not name.
+fn rest(text: &mut String, count: usize, what: &str) {
+    if count > 0 {
+        let _ = writeln!(text, "- and {count} {what}");
     }
 }
 

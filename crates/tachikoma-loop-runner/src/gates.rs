@@ -10,9 +10,10 @@ use std::time::Duration;
 use serde::Serialize;
 use tachikoma_core::policy::completion::{CompletionRules, GateRule};
 use tachikoma_core::{Answers, GateResult, State, Status};
+use tokio::sync::mpsc;
 
 use crate::settings::{GateMoment, Settings};
-use crate::shell::Errand;
+use crate::shell::{Errand, Order};
 
 pub(crate) use ask::Questions;
 pub(crate) use run::GateRun;
@@ -44,23 +45,25 @@ pub(crate) struct CheckRun {
 impl CheckRun {
     /// Begins to ask, as soon as the check `before` has ended.
     pub fn ask(number: u64, questions: Questions, before: Option<Self>) -> Self {
-        let before = before.map(|before| before.errand);
-        Self {
-            number,
-            errand: Errand::begin(CHECK, before, |orders| async move {
-                Found::Answers(questions.ask(orders).await)
-            }),
-        }
+        let ask = |orders| async move { Found::Answers(questions.ask(orders).await) };
+        Self::begin(number, before, ask)
     }
 
     /// Begins with gates, as soon as the check `before` has ended.
     pub fn gates(number: u64, gates: GateRun, before: Option<Self>) -> Self {
+        let run = |orders| async move { Found::Gates(gates.run(orders).await) };
+        Self::begin(number, before, run)
+    }
+
+    fn begin<W: Future<Output = Found> + Send>(
+        number: u64,
+        before: Option<Self>,
+        work: impl FnOnce(mpsc::Receiver<Order>) -> W + Send + 'static,
+    ) -> Self {
         let before = before.map(|before| before.errand);
         Self {
             number,
-            errand: Errand::begin(CHECK, before, |orders| async move {
-                Found::Gates(gates.run(orders).await)
-            }),
+            errand: Errand::begin(CHECK, before, work),
         }
     }
 }
@@ -78,7 +81,7 @@ pub(crate) struct Scene {
 /// What a stop script is told.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ScriptContext {
-    /// What the agent did in the iteration that is over, as far as it ended well.
+    /// Whether completion is claimed.
     claimed: bool,
     /// Where the loop works.
     working_dir: String,

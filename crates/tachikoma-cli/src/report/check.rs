@@ -66,7 +66,7 @@ pub fn summary(known: &CompletionSummary) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     match &known.checking {
         Some(CheckStage::Asking) => {
-            lines.push(("checking", "stop scripts and objectives".to_owned()))
+            lines.push(("checking", "stop scripts and objectives".to_owned()));
         }
         Some(CheckStage::Gates { names, .. }) => {
             lines.push((

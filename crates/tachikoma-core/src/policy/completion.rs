@@ -52,9 +52,9 @@ impl CompletionRules {
     #[must_use]
     pub fn limit(&self, names: &[String]) -> Option<Duration> {
         let gates = self.gates.iter().filter(|gate| names.contains(&gate.name));
-        gates.fold(Some(Duration::ZERO), |sum, gate| {
-            let limit = Some(gate.timeout).filter(|limit| !limit.is_zero())?;
-            Some(sum?.saturating_add(limit).saturating_add(GATE_SLACK))
+        let mut limits = gates.map(|gate| Some(gate.timeout).filter(|limit| !limit.is_zero()));
+        limits.try_fold(Duration::ZERO, |sum, limit| {
+            Some(sum.saturating_add(limit?).saturating_add(GATE_SLACK))
         })
     }
 

@@ -100,8 +100,11 @@ fn remove(
     journal.remove(loops, &name)
 }
 
-/// Directories in that of a loop, each with whose name is ours in it.
-pub(super) const BELOW: [(&str, fn(&str) -> bool); 2] = [
+/// A directory in that of a loop, and which names in it are ours.
+type Below = (&'static str, fn(&str) -> bool);
+
+/// All that there may be.
+pub(super) const BELOW: [Below; 2] = [
     (checkpoints::DIR, checkpoints::is_ours),
     (GATES_DIR, transcripts::is_ours),
 ];
