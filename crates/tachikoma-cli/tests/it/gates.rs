@@ -223,6 +223,12 @@ fn a_stop_ends_gates_and_the_next_run_judges_the_claim() {
             !scratch.path().join("worked").exists(),
             "nothing was left to do"
         );
+        assert!(
+            ran.stderr
+                .contains("its claim of completion is judged first"),
+            "{}",
+            ran.snapshot()
+        );
     }
 }
 
