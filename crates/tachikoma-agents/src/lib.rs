@@ -14,7 +14,7 @@ pub use command::{CommandAgent, PromptVia};
 pub use demo::{DemoAgent, DemoLine};
 pub use observation::{
     Allowance, AllowanceStatus, FailureClass, Observation, PlanChange, PlanItem, Reading, Retry,
-    SessionInfo, TurnOutcome, TurnResult, UNKNOWN_WINDOW_TOKENS,
+    SessionInfo, TurnOutcome, TurnResult, UNKNOWN_WINDOW_TOKENS, Window,
 };
 
 use std::ffi::OsString;
@@ -195,10 +195,15 @@ pub enum Message<'a> {
     Interrupt,
     /// Whether it is there: answered under [`ARE_YOU_THERE`].
     AreYouThere,
+    /// What the conversation has cost so far: answered by [`Observation::Cost`].
+    WhatCost,
 }
 
 /// The id of the request that asks whether an agent is there.
 pub const ARE_YOU_THERE: &str = "are-you-there";
+
+/// The id of the request that asks what the conversation has cost.
+pub(crate) const WHAT_COST: &str = "what-cost";
 
 /// Reads the standard output of one launch, line by line.
 #[derive(Clone, Debug, PartialEq)]

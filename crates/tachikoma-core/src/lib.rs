@@ -37,6 +37,7 @@ mod handoff;
 mod id;
 mod input;
 mod launch;
+mod ledger;
 mod objectives;
 mod outcome;
 mod phase;
@@ -57,6 +58,7 @@ pub use handoff::{WorkTree, checkpoint, checkpoint_now, handoff_due};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use input::{Input, LoopCommand, News, TurnEnd, Urgency};
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
+pub use ledger::{Ledger, QuotaWindow, TurnSpending, microusd};
 pub use objectives::Objectives;
 pub use outcome::{
     ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, RebootReason, Spent,
@@ -75,6 +77,7 @@ pub use state::{InvalidState, State};
 pub use stats::LoopStats;
 pub use step::step;
 pub use summary::{
-    ContextSummary, OutcomeSummary, RebootSummary, SessionSummary, Status, WaitSummary,
+    ConditionSummary, ContextSummary, OutcomeSummary, RebootSummary, SessionSummary, Status,
+    WaitSummary,
 };
 pub use time::Timestamp;

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::{LoopId, SessionNo};
 use crate::launch::Runner;
 use crate::phase::{LoopState, Phase};
+use crate::policy::stop::Condition;
 use crate::state::State;
 use crate::stats::LoopStats;
 use crate::time::Timestamp;
@@ -31,6 +32,9 @@ pub struct Status {
     /// The reboot that is wanted and has not begun.
     #[serde(default)]
     pub reboot: Option<RebootSummary>,
+    /// What ends the loop by itself, and how near it is.
+    #[serde(default)]
+    pub stop_conditions: Vec<ConditionSummary>,
     /// What the loop has done.
     pub stats: LoopStats,
     /// How it ended.
@@ -89,6 +93,25 @@ pub struct RebootSummary {
     pub not_before: Option<Timestamp>,
 }
 
+/// A stop condition, as `status` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConditionSummary {
+    /// Its key.
+    pub name: String,
+    /// What is seen.
+    pub value: String,
+    /// What may be seen.
+    pub limit: String,
+    /// How near it is, in percent.
+    pub percent: u8,
+    /// Whether it is met.
+    pub met: bool,
+    /// The same in words.
+    pub words: String,
+    /// When it will be met if the loop goes on as before, where that can be said.
+    pub gone_at: Option<Timestamp>,
+}
+
 /// An outcome, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutcomeSummary {
@@ -125,6 +148,7 @@ impl Status {
                 reason: reason.to_string(),
                 not_before: state.reboot_not_before,
             }),
+            stop_conditions: conditions(state),
             stats: state.stats,
             outcome: ended.map(|outcome| OutcomeSummary {
                 kind: outcome.kind().to_owned(),
@@ -135,6 +159,22 @@ impl Status {
             runner: if live { state.runner.clone() } else { None },
         }
     }
+}
+
+fn conditions(state: &State) -> Vec<ConditionSummary> {
+    let ended = state.outcome().is_some();
+    let conditions = state.limits.conditions(state, state.time);
+    let summary = |condition: Condition| ConditionSummary {
+        name: condition.name.to_owned(),
+        value: condition.value,
+        limit: condition.limit,
+        percent: condition.percent,
+        met: condition.met,
+        words: condition.words,
+        // Nothing goes on any more.
+        gone_at: condition.gone_at.filter(|_| !ended),
+    };
+    conditions.into_iter().map(summary).collect()
 }
 
 fn context(state: &State) -> Option<ContextSummary> {

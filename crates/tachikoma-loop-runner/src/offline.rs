@@ -73,6 +73,7 @@ pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, 
         Effect::Launch { .. }
         | Effect::Prompt { .. }
         | Effect::Advise { .. }
+        | Effect::AskCost { .. }
         | Effect::AskHandOff { .. }
         | Effect::Close { .. }
         | Effect::Open { .. }

@@ -8,6 +8,7 @@ mod heal;
 mod hooks;
 mod news;
 mod open;
+mod patterns;
 mod requests;
 mod room;
 mod save;
@@ -62,6 +63,10 @@ pub struct LoopRunner {
     policy: Policy,
     /// Words of the agent that call for a reboot.
     patterns: Vec<Regex>,
+    /// Words of the agent that end the loop.
+    stop_patterns: Vec<Regex>,
+    /// Whether the agent has shown that it cannot say what a turn costs while it runs.
+    cost_unsaid: bool,
     /// The version that the agent told last.
     agent_version: Option<String>,
     state: State,

@@ -72,6 +72,7 @@ impl ClaudeAgent {
             event_stream: true,
             persistent: self.lifetime == Lifetime::Session,
             steerable: true,
+            tells_cost: true,
             refuses_before: self
                 .context_is_managed
                 .then_some(window::REFUSAL_RESERVE_TOKENS),

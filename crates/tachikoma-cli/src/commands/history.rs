@@ -169,6 +169,10 @@ impl UnderWay {
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::FileTouched { .. }
             | LoopEvent::Noted { .. }
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold { .. }
+            | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }

@@ -144,10 +144,10 @@ fn next_step(outcome: &Outcome) -> Option<&'static str> {
         Outcome::Error { .. } => Some(
             "`tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on",
         ),
-        Outcome::Condition { .. }
-        | Outcome::Budget { .. }
-        | Outcome::Operator
-        | Outcome::Signal { .. } => Some("`tachikoma run` goes on where this ended"),
+        Outcome::Budget { .. } => Some("raise the budget to go on, or use `--new` to begin again"),
+        Outcome::Condition { .. } | Outcome::Operator | Outcome::Signal { .. } => {
+            Some("`tachikoma run` goes on where this ended")
+        }
         Outcome::Done => None,
     }
 }
@@ -172,6 +172,10 @@ fn introduce(config: &LoopConfig) {
         agent_text(config)
     ));
     if let Some(problem) = config.agent().ok().and_then(|a| config.redline_problem(&a)) {
+        out::note(&format!("note: {problem}"));
+    }
+    let problems = config.agent().map(|agent| config.budget_problems(&agent));
+    for problem in problems.unwrap_or_default() {
         out::note(&format!("note: {problem}"));
     }
     if config.settings.gate.is_empty() {

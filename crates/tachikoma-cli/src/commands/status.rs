@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tachikoma_core::Status;
+use tachikoma_core::{ConditionSummary, Status};
 use tachikoma_loop_runner::control::{Client, ClientError, Request, Response};
 use tachikoma_loop_runner::store::lock;
 use tachikoma_loop_runner::store::recover::{self, Loss};
@@ -128,6 +128,19 @@ fn text(status: &Status) -> String {
             format!("pending: {}{}", reboot.reason, until.unwrap_or_default()),
         );
     }
+    for near in status
+        .stop_conditions
+        .iter()
+        .filter(|near| worth_saying(near))
+    {
+        let gone = near
+            .gone_at
+            .map(|moment| format!(", gone at {moment} ({} here) at this rate", local(moment)));
+        line(
+            "stops",
+            format!("{}{}", near.words, gone.unwrap_or_default()),
+        );
+    }
     line("so far", totals(&status.stats));
     if let Some(outcome) = &status.outcome {
         line("outcome", format!("{}: {}", outcome.kind, outcome.reason));
@@ -142,6 +155,18 @@ fn text(status: &Status) -> String {
         );
     }
     text
+}
+
+/// Counts that stand at nothing are no news; budgets are, and so is whatever has begun.
+fn worth_saying(condition: &ConditionSummary) -> bool {
+    let counts = matches!(
+        condition.name.as_str(),
+        "max_consecutive_failures"
+            | "max_test_failure_streak"
+            | "max_no_progress_iterations"
+            | "stop_on_patterns"
+    );
+    !counts || condition.percent > 0
 }
 
 /// Says in a word how the loop is, and in a few if its runner is gone.

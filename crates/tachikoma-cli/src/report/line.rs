@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Change, Context, IterationOutcome, LoopEvent, LoopStats, Outcome, Record, Resumption,
+    Change, Context, IterationOutcome, LoopEvent, LoopStats, Outcome, Record, Resumption, Stop,
     WaitReason,
 };
 
@@ -77,6 +77,10 @@ impl Lines {
             | LoopEvent::FileTouched { .. }
             | LoopEvent::TurnResulted { .. }
             | LoopEvent::Noted { .. }
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold { .. }
+            | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }
@@ -124,6 +128,7 @@ fn lines(record: &Record) -> Vec<String> {
             resumption,
             runner,
             launch,
+            ..
         } => {
             let how = match resumption {
                 Resumption::New => "starts",
@@ -139,6 +144,10 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::PauseWithdrawn => "the pause is withdrawn".to_owned(),
         LoopEvent::Paused { .. } => "paused; `tachikoma resume` goes on".to_owned(),
         LoopEvent::Resumed => "resumed".to_owned(),
+        // The condition itself was said right before.
+        LoopEvent::StopRequested {
+            stop: Stop::Budget { .. },
+        } => return Vec::new(),
         LoopEvent::StopRequested { stop } => format!("stopping: {}", Outcome::from(stop.clone())),
         LoopEvent::WaitStarted { wait } => {
             let left = span(wait.until.since(record.time));
@@ -243,7 +252,7 @@ fn lines(record: &Record) -> Vec<String> {
                 "iteration {iteration}, attempt {attempt}, was cut by the death of its runner and is repeated"
             )
         }
-        LoopEvent::StopConditionTriggered { reason } => {
+        LoopEvent::StopConditionTriggered { reason, .. } => {
             format!("stop condition: {}", sanitise(reason))
         }
         LoopEvent::RebootRequested { reason, not_before } => match not_before {
@@ -294,6 +303,10 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::ToolStarted { .. }
         | LoopEvent::ToolEnded { .. }
         | LoopEvent::TurnResulted { .. }
+        | LoopEvent::CallEnded { .. }
+        | LoopEvent::CostTold { .. }
+        | LoopEvent::QuotaTold { .. }
+        | LoopEvent::StopPatternMatched { .. }
         | LoopEvent::EndingRequested { .. }
         | LoopEvent::RebootStarted { .. } => return Vec::new(),
     };
@@ -398,9 +411,10 @@ pub fn totals(stats: &LoopStats) -> String {
     let work = span(Duration::from_millis(stats.execution_ms));
     parts.push(format!("{work} of work"));
     if stats.cost_microusd > 0 {
-        parts.push(dollars(
-            Duration::from_micros(stats.cost_microusd).as_secs_f64(),
-        ));
+        let cost = dollars(Duration::from_micros(stats.cost_microusd).as_secs_f64());
+        // Nobody pays that on a subscription.
+        let guess = if stats.on_subscription { "est. " } else { "" };
+        parts.push(format!("{guess}{cost}"));
     }
     parts.join(", ")
 }

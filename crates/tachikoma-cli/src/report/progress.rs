@@ -123,6 +123,10 @@ impl Screen {
             | LoopEvent::ToolStarted { .. }
             | LoopEvent::ToolEnded { .. }
             | LoopEvent::TurnResulted { .. }
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold { .. }
+            | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }

@@ -6,7 +6,6 @@ use super::State;
 use crate::effect::Rung;
 use crate::event::{LoopEvent, Record};
 use crate::id::Generation;
-use crate::launch::{Launch, Runner};
 use crate::outcome::{IterationOutcome, RebootReason};
 use crate::phase::{Ending, Ladder, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 use crate::reboots::{RebootEntry, RebootResult};
@@ -32,6 +31,7 @@ impl State {
         );
         self.seq = record.seq;
         self.time = record.time;
+        self.pass_time(&record.event, record.time);
         self.apply_event(&record.event, record.time);
     }
 
@@ -45,7 +45,15 @@ impl State {
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
             | LoopEvent::Repaired { .. } => {}
-            LoopEvent::Started { launch, runner, .. } => self.take_up(launch, runner, time),
+            LoopEvent::Started {
+                launch,
+                runner,
+                limits,
+                ..
+            } => {
+                self.limits = *limits;
+                self.take_up(launch, runner, time);
+            }
             LoopEvent::PauseRequested => self.pause_requested = true,
             LoopEvent::Paused { then } => {
                 self.pause_requested = false;
@@ -56,6 +64,7 @@ impl State {
             LoopEvent::StopRequested { stop } => self.stop = Some(stop.clone()),
             LoopEvent::WaitStarted { wait } => self.phase = Phase::Waiting { wait: *wait },
             LoopEvent::SessionStarted { session, agent_id } => {
+                self.ledger.session_began();
                 self.session = Session {
                     number: *session,
                     agent_id: agent_id.clone(),
@@ -106,6 +115,8 @@ impl State {
                 self.attempt = *attempt;
                 self.cut = false;
                 self.claimed = false;
+                self.stop_pattern = None;
+                self.ledger.turn_began();
                 self.session.context_before = self.session.context;
                 let mut work = Work::new(*generation, time);
                 match self.agent.filter(|agent| agent.generation == *generation) {
@@ -189,10 +200,12 @@ impl State {
                 claimed,
                 pattern,
                 cost_microusd,
+                tokens,
                 spent,
             } => {
                 self.session.spent = *spent;
-                self.stats.cost_microusd = self.stats.cost_microusd.saturating_add(*cost_microusd);
+                let (cost, tokens) = (*cost_microusd, *tokens);
+                self.ledger.turn_resulted(&mut self.stats, cost, tokens);
                 if pattern.is_some() {
                     self.session.pattern.clone_from(pattern);
                 }
@@ -206,6 +219,20 @@ impl State {
                         after_interrupt: work.ladder.is_some(),
                     });
                 });
+            }
+            LoopEvent::CallEnded { tokens } => self.ledger.call_ended(&mut self.stats, *tokens),
+            LoopEvent::CostTold {
+                conversation_microusd,
+            } => {
+                let conversation = *conversation_microusd;
+                self.ledger.cost_told(&mut self.stats, conversation);
+            }
+            LoopEvent::QuotaTold { quota } => {
+                self.stats.on_subscription = true;
+                self.ledger.quota_told(quota.clone());
+            }
+            LoopEvent::StopPatternMatched { pattern } => {
+                self.stop_pattern = Some(pattern.clone());
             }
             LoopEvent::Noted { text } => {
                 if self.notes.len() >= NOTES_MAX {
@@ -308,6 +335,7 @@ impl State {
             }
             LoopEvent::HandOffRequested { until } => {
                 let until = *until;
+                self.ledger.turn_began();
                 self.checkpoint.words = None;
                 self.reboot(|reboot| reboot.stage = RebootStage::HandOff { until });
             }
@@ -397,22 +425,6 @@ impl State {
         }
     }
 
-    fn take_up(&mut self, launch: &Launch, runner: &Runner, time: Timestamp) {
-        self.launch = launch.clone();
-        self.runner = Some(runner.clone());
-        self.agent = None;
-        self.started_at.get_or_insert(time);
-        // A new run is the operator's wish to go on: an earlier wish to stop has been granted, or died with its runner.
-        self.stop = None;
-        if matches!(self.phase, Phase::Ended { .. }) {
-            self.failure_streak = 0;
-            self.reboots.failures = 0;
-            self.reboots.futile = 0;
-            self.pause_requested = false;
-            self.phase = Phase::Idle;
-        }
-    }
-
     fn launching(&mut self, generation: Generation) {
         self.generation = generation;
         self.agent = Some(LiveAgent {
@@ -454,18 +466,6 @@ impl State {
         self.phase = Phase::Idle;
     }
 
-    fn stand_still(&mut self, duration: Duration) {
-        self.reboot(|reboot| match &mut reboot.stage {
-            RebootStage::Begun => {}
-            RebootStage::HandOff { until } | RebootStage::Hooks { until, .. } => {
-                *until = until.after(duration);
-            }
-            RebootStage::Closing { ladder, .. } => ladder.until = ladder.until.after(duration),
-            RebootStage::Opening { since, .. } => *since = since.after(duration),
-        });
-        self.work(|work| work.postpone(duration));
-    }
-
     fn rebooting(&self) -> Option<&Reboot> {
         match &self.phase {
             Phase::Rebooting { reboot } => Some(reboot),
@@ -477,13 +477,13 @@ impl State {
         }
     }
 
-    fn reboot(&mut self, change: impl FnOnce(&mut Reboot)) {
+    pub(super) fn reboot(&mut self, change: impl FnOnce(&mut Reboot)) {
         if let Phase::Rebooting { reboot } = &mut self.phase {
             change(reboot);
         }
     }
 
-    fn work(&mut self, change: impl FnOnce(&mut Work)) {
+    pub(super) fn work(&mut self, change: impl FnOnce(&mut Work)) {
         if let Phase::Working { work } = &mut self.phase {
             change(work);
         }

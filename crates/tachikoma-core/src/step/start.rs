@@ -6,6 +6,7 @@ use crate::event::LoopEvent;
 use crate::launch::{Launch, Resumption, Runner};
 use crate::outcome::Outcome;
 use crate::phase::Phase;
+use crate::policy::stop::Limits;
 
 impl Turn<'_> {
     /// Ends the loop without seeing anything through: nothing is started, and an attempt under way is written off.
@@ -57,6 +58,7 @@ impl Turn<'_> {
             launch,
             runner,
             resumption,
+            limits: Limits::of(self.policy),
         });
         if let Some(changes) = changes {
             self.record(LoopEvent::ConfigChanged { changes });
@@ -77,7 +79,10 @@ impl Turn<'_> {
             }
             Phase::Rebooting { reboot } => {
                 let reboot = reboot.clone();
-                self.resume_reboot(reboot);
+                self.look_at_budgets();
+                if self.state.outcome().is_none() {
+                    self.resume_reboot(reboot);
+                }
             }
             // Still paused: a crash is no reason to go on.
             Phase::Paused { .. } => {}

@@ -6,16 +6,25 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::{AgentTraits, RebootRules};
 use tachikoma_core::{
     Context, Exit, Generation, HookPoint, HookResult, Input, LoopCommand, News, Policy, Problem,
-    Repair, State, Ticket, TurnEnd, Urgency, step,
+    QuotaWindow, Repair, State, Ticket, TurnEnd, Urgency, step,
 };
 
 use crate::play::{Play, exited};
 use crate::words;
 
 const URGENCIES: [Urgency; 3] = [Urgency::Graceful, Urgency::Now, Urgency::Kill];
+
+/// No budget of money: its questions would be in every cell.
+const BUDGETS: Budgets = Budgets {
+    cost_microusd: 0,
+    tokens: 1_000,
+    duration: Duration::ZERO,
+    quota_percent: 80.0,
+};
 
 #[test]
 fn every_phase_answers_every_input_as_the_grid_says() {
@@ -82,6 +91,7 @@ fn phases() -> Vec<(&'static str, Play)> {
             event_stream: true,
             ..AgentTraits::default()
         },
+        budgets: BUDGETS,
         ..Policy::default()
     };
     let play = |script: &dyn Fn(&mut Play)| {
@@ -141,6 +151,7 @@ fn with_a_session() -> Vec<(&'static str, Play)> {
             event_stream: true,
             persistent: true,
             steerable: true,
+            tells_cost: false,
             refuses_before: None,
         },
         reboot: RebootRules {
@@ -148,6 +159,7 @@ fn with_a_session() -> Vec<(&'static str, Play)> {
             hooks_after: Some(seconds(30)),
             ..RebootRules::default()
         },
+        budgets: BUDGETS,
         ..Policy::default()
     };
     let up = |script: &dyn Fn(&mut Play)| {
@@ -316,6 +328,15 @@ fn news() -> Vec<News> {
         News::Touched {
             path: "a.rs".to_owned(),
         },
+        News::CallEnded { tokens: 2_000 },
+        News::Cost {
+            conversation_microusd: 5,
+        },
+        News::Quota(QuotaWindow {
+            window: "five_hour".to_owned(),
+            percent: 90.0,
+            resets_at: None,
+        }),
         resulted(true),
         resulted(false),
         News::Resulted(TurnEnd {
@@ -379,6 +400,9 @@ fn news_name(news: &News) -> String {
         News::Denied { .. } => "denied".to_owned(),
         News::Touched { .. } => "touched".to_owned(),
         News::StreamEnded => "stream ended".to_owned(),
+        News::CallEnded { .. } => "tokens gone".to_owned(),
+        News::Cost { .. } => "cost told".to_owned(),
+        News::Quota(_) => "quota gone".to_owned(),
         News::Resulted(end) if end.problem.is_some() => "limited".to_owned(),
         News::Resulted(end) if end.success => "resulted".to_owned(),
         News::Resulted(_) => "result: failure".to_owned(),

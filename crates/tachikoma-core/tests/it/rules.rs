@@ -1,8 +1,10 @@
 //! The rules of a loop, one test each: what comes in, what is recorded and what is wished for.
 
+mod budget;
 mod failure;
 mod life;
 mod limits;
+mod patterns;
 mod pause;
 mod reboot;
 mod session;

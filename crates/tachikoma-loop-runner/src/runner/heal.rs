@@ -34,6 +34,9 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
             | News::ToolEnded { .. }
             | News::Denied { .. }
             | News::StreamEnded
+            | News::CallEnded { .. }
+            | News::Cost { .. }
+            | News::Quota(_)
             | News::Touched { .. } => false,
         },
         Input::StoodStill { .. }

@@ -1,9 +1,10 @@
 //! What the guard and the launch under way have to say, as inputs of the core.
 
 use tachikoma_agents::{Claim, FailureClass, TurnResult};
-use tachikoma_core::{Generation, Input, Leftover, News, Spent, TurnEnd};
+use tachikoma_core::{Generation, Input, Leftover, News, Spent, TurnEnd, microusd};
 
 use super::LoopRunner;
+use super::patterns;
 use super::upkeep::Task;
 use crate::process::GuardNews;
 use crate::session::process::LaunchNews;
@@ -85,6 +86,16 @@ impl LoopRunner {
                 let news = News::Resulted(self.turn_ended(*result, more));
                 Some(Input::Agent { generation, news })
             }
+            LaunchNews::Quota(windows) => {
+                let news = windows.into_iter().map(News::Quota);
+                let inputs = news.map(|news| Input::Agent { generation, news });
+                self.queue.extend(inputs);
+                None
+            }
+            LaunchNews::CostUnsaid => {
+                self.cost_unsaid();
+                None
+            }
             LaunchNews::TurnWritten(written) => {
                 self.put_transcript_away(written);
                 None
@@ -110,6 +121,17 @@ impl LoopRunner {
         self.agent_version = Some(version);
     }
 
+    /// The agent cannot say what a turn costs while it runs: said once, and not asked again.
+    fn cost_unsaid(&mut self) {
+        if !std::mem::replace(&mut self.cost_unsaid, true) {
+            let name = self.agent.name();
+            let warning = format!(
+                "{name} cannot say what a turn costs while it runs: max_cost_usd is looked at between iterations only"
+            );
+            self.queue.push_back(Input::Trouble { warning });
+        }
+    }
+
     fn turn_ended(&mut self, result: TurnResult, more: bool) -> TurnEnd {
         let now = self.clock.now();
         let problem = self.agent.problem(&result, now, self.config.zone_offset);
@@ -133,8 +155,16 @@ impl LoopRunner {
         let text = result.text;
         let claimed = result.success && self.claims(&text);
         let persistent = self.policy.agent.persistent;
+        let (mut cost_microusd, mut tokens) = (microusd(result.cost_usd), result.tokens);
         if let Some(launch) = &mut self.launch {
             launch.final_text = Some(text.clone());
+            cost_microusd += launch.carried.0;
+            tokens += launch.carried.1;
+            launch.carried = if more {
+                (cost_microusd, tokens)
+            } else {
+                (0, 0)
+            };
             if !persistent && !more {
                 launch.end_input();
             }
@@ -144,10 +174,12 @@ impl LoopRunner {
             reason: (!result.success).then(|| reason(&text)),
             problem,
             claimed,
-            pattern: self.pattern(&text),
+            pattern: patterns::matching(&self.patterns, &text, &self.asked),
+            stop_pattern: patterns::matching(&self.stop_patterns, &text, &self.asked),
             text,
             more,
-            cost_microusd: microusd(result.cost_usd),
+            cost_microusd,
+            tokens,
             spent,
         }
     }
@@ -169,11 +201,6 @@ impl LoopRunner {
         }
     }
 
-    fn pattern(&self, text: &str) -> Option<String> {
-        let matching = self.patterns.iter().find(|pattern| pattern.is_match(text));
-        matching.map(|pattern| pattern.as_str().to_owned())
-    }
-
     fn put_transcript_away(&mut self, written: Written) {
         if let Some(path) = written.path {
             self.upkeep.leave(Task::CompressTranscript(path));
@@ -190,6 +217,8 @@ impl LoopRunner {
     async fn drained(&mut self, generation: Generation, output: Output) -> Option<Input> {
         let mut launch = self.launch.take()?;
         let exit = launch.exit.take();
+        // What a result carried was looked at with it.
+        let unheard = launch.final_text.is_none();
         let final_text = launch.final_text.take().unwrap_or(output.final_text);
         if let Some(reason) = launch.join().await {
             return Some(Input::Broken { reason });
@@ -204,11 +233,15 @@ impl LoopRunner {
         }
         let (exit, leftovers) = exit?;
         let claimed = self.claims(&final_text);
+        let stop_pattern = unheard
+            .then(|| patterns::matching(&self.stop_patterns, &final_text, &self.asked))
+            .flatten();
         self.queue.push_back(Input::Agent {
             generation,
             news: News::Exited {
                 exit,
                 claimed,
+                stop_pattern,
                 leftovers,
                 problem: self.agent.problem_of_words(&output.last_words),
                 last_words: Some(output.last_words).filter(|words| !words.is_empty()),
@@ -226,16 +259,6 @@ fn reason(text: &str) -> String {
     let line = line.unwrap_or("it does not say why").trim();
     let end = line.floor_char_boundary(REASON_BYTES_MAX);
     line.get(..end).unwrap_or_default().to_owned()
-}
-
-fn microusd(usd: f64) -> u64 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "clamped to what fits"
-    )]
-    let microusd = (usd * 1e6).round().clamp(0.0, 1e15) as u64;
-    microusd
 }
 
 /// Names what an earlier runner left behind, if it left anything.

@@ -284,6 +284,9 @@ impl Agent {
             "get_context_usage" => {
                 events::context_usage(&self.session.context, self.scenario.agent.window)
             }
+            "get_session_cost" if !self.wrong.tells_no_cost => {
+                events::session_cost(self.session.cost_usd)
+            }
             "initialize" => json!({"commands": [], "output_style": "default", "models": []}),
             "set_model" => {
                 let model = request["request"]["model"].as_str().unwrap_or(MODEL);

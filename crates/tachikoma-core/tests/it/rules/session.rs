@@ -13,6 +13,7 @@ fn session() -> Policy {
             event_stream: true,
             persistent: true,
             steerable: true,
+            tells_cost: false,
             refuses_before: None,
         },
         iteration_delay: Duration::ZERO,
@@ -397,6 +398,7 @@ fn every_iteration_may_have_a_session_of_its_own_and_that_is_no_reboot() {
 fn a_redline_above_the_agents_own_refusal_is_said_and_lowered() {
     let mut play = Play::up(Policy {
         agent: AgentTraits {
+            tells_cost: false,
             refuses_before: Some(23_000),
             ..session().agent
         },

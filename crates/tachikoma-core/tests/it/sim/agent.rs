@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::{AgentTraits, Backoff, Graces, RebootRules, Timeouts};
 use tachikoma_core::{
-    Context, Exit, Generation, Leftover, News, Policy, Problem, Rung, Spent, Timestamp, TurnEnd,
+    Context, Exit, Generation, Leftover, News, Policy, Problem, QuotaWindow, Rung, Spent,
+    Timestamp, TurnEnd,
 };
 
 use super::dice::Dice;
@@ -222,7 +224,15 @@ fn chatter(dice: &mut Dice, lines: &mut Vec<(i64, News)>, most: u64, pace: i64, 
                 }
             }
             3 => tool(dice),
+            _ if dice.one_in(4) => News::CallEnded {
+                tokens: dice.below(30_000),
+            },
             _ if dice.one_in(10) => News::StreamEnded,
+            _ if dice.one_in(8) => News::Quota(QuotaWindow {
+                window: dice.pick(&["five_hour", "seven_day"]).to_owned(),
+                percent: dice.pick(&[0.5, 79.9, 80.0, 100.0]),
+                resets_at: dice.pick(&[None, Some(Timestamp::from_millis(1_700_000_100_000))]),
+            }),
             _ if dice.one_in(8) => News::Denied {
                 tool: "Bash".to_owned(),
             },
@@ -272,7 +282,9 @@ fn resulted(dice: &mut Dice, success: bool) -> News {
         claimed: dice.one_in(12),
         pattern: dice.one_in(20).then(|| "start over".to_owned()),
         more: dice.one_in(40),
+        stop_pattern: dice.one_in(30).then(|| "stuck".to_owned()),
         cost_microusd: dice.below(1000),
+        tokens: dice.pick(&[0, 900, 40_000]),
         spent: (!success && dice.one_in(6)).then(|| dice.pick(&[Spent::Full, Spent::Lost])),
     })
 }
@@ -305,6 +317,7 @@ fn exited(dice: &mut Dice, exit: Exit) -> News {
     News::Exited {
         exit,
         claimed: dice.one_in(12),
+        stop_pattern: dice.one_in(30).then(|| "stuck".to_owned()),
         leftovers,
         last_words: dice.one_in(4).then(|| "no such option".to_owned()),
         problem: problem(dice, 20),
@@ -313,6 +326,18 @@ fn exited(dice: &mut Dice, exit: Exit) -> News {
 
 fn last(lines: &[(i64, News)]) -> i64 {
     lines.last().map_or(0, |(time, _)| *time)
+}
+
+fn budgets(dice: &mut Dice) -> Budgets {
+    if !dice.one_in(4) {
+        return Budgets::default();
+    }
+    Budgets {
+        cost_microusd: dice.pick(&[0, 0, 900, 3_000]),
+        tokens: dice.pick(&[0, 0, 20_000, 90_000]),
+        duration: Duration::from_secs(dice.pick(&[0, 0, 10, 60, 600])),
+        quota_percent: dice.pick(&[0.0, 0.0, 80.0]),
+    }
 }
 
 /// Draws the rules of a loop.
@@ -326,11 +351,16 @@ pub fn policy(dice: &mut Dice) -> Policy {
         max_iterations: dice.pick(&[0, 0, 1, 2, 3, 5]),
         iteration_delay: dice.pick(&[Duration::ZERO, seconds(5)]),
         max_consecutive_failures: dice.pick(&[0, 1, 3, 10]),
+        max_test_failure_streak: 0,
+        max_no_progress_iterations: 0,
+        stop_patterns: dice.pick(&[0, 2]),
+        budgets: budgets(dice),
         claim_suffices: !dice.one_in(4),
         agent: AgentTraits {
             event_stream,
             persistent,
             steerable: persistent,
+            tells_cost: persistent,
             refuses_before: dice.pick(&[None, Some(23_000)]),
         },
         limit_backoff: usual.limit_backoff,

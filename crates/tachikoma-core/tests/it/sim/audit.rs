@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::books::Books;
 use tachikoma_core::policy::context::{Level, level};
 use tachikoma_core::{
     Context, Generation, IterationOutcome, LoopEvent, LoopStats, Outcome, Policy, RebootReason,
@@ -35,6 +36,7 @@ pub struct Audit {
     session_iterations: u32,
     rebooting: bool,
     streak: u32,
+    books: Books,
     pub stats: LoopStats,
 }
 
@@ -59,6 +61,11 @@ impl Audit {
                 "nothing happens in a loop that ended"
             );
         }
+        let (event, now) = (&record.event, record.time);
+        self.books.take(&policy.budgets, event, now, self.stopping);
+        self.stats.cost_microusd = self.books.cost();
+        self.stats.tokens = self.books.tokens();
+        self.stats.on_subscription = self.books.on_subscription();
         match &record.event {
             LoopEvent::Started { .. } => {
                 self.agent = None;
@@ -130,9 +137,6 @@ impl Audit {
                 self.agent = Some(*generation);
             }
             LoopEvent::ContextMeasured { context, .. } => self.context = Some(*context),
-            LoopEvent::TurnResulted { cost_microusd, .. } => {
-                self.stats.cost_microusd += cost_microusd;
-            }
             LoopEvent::WrapUpAdvised { .. } => {
                 assert!(self.advised.insert(self.session.0), "once per session");
             }
@@ -208,6 +212,11 @@ impl Audit {
             | LoopEvent::AgentLaunched { .. }
             | LoopEvent::OutputSeen
             | LoopEvent::SessionNamed { .. }
+            | LoopEvent::TurnResulted { .. }
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold { .. }
+            | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::FileTouched { .. }

@@ -35,6 +35,8 @@ pub struct World {
     queue: BTreeMap<(i64, u64), Input>,
     order: u64,
     fill: u64,
+    /// What the conversation has cost.
+    cost: u64,
     tickets: u64,
     steps: u32,
     crashes_left: u32,
@@ -60,6 +62,7 @@ impl World {
             queue: BTreeMap::new(),
             order: 0,
             fill: 0,
+            cost: 0,
             tickets: 0,
             steps: 0,
             crashes_left: u32::try_from(dice.below(5)).expect("small"),
@@ -212,6 +215,9 @@ impl World {
             | News::Denied { .. }
             | News::Touched { .. }
             | News::StreamEnded
+            | News::CallEnded { .. }
+            | News::Cost { .. }
+            | News::Quota(_)
             | News::Resulted(_) => false,
         };
         if !over {

@@ -1,0 +1,119 @@
+//! A runner takes the loop up, time passes, or stands still; and when the loop has run long enough.
+
+use std::time::Duration;
+
+use super::State;
+use crate::event::LoopEvent;
+use crate::launch::{Launch, Runner};
+use crate::phase::{Phase, RebootStage};
+use crate::policy::Policy;
+use crate::time::Timestamp;
+
+impl State {
+    /// Returns the moment at which `max_duration` is over; none without it, and when the loop ends anyway.
+    #[must_use]
+    pub fn out_of_time(&self, policy: &Policy) -> Option<Timestamp> {
+        let limit = policy.budgets.duration;
+        let since = self.ledger.counted_to?;
+        let left = limit.saturating_sub(Duration::from_millis(self.ledger.ran_ms));
+        (!limit.is_zero() && self.stop.is_none()).then(|| since.after(left))
+    }
+
+    /// Counts the time up to a record.
+    pub(super) fn pass_time(&mut self, event: &LoopEvent, time: Timestamp) {
+        match event {
+            LoopEvent::Started { .. } => self.ledger.taken_up(time),
+            LoopEvent::StoodStill { duration_ms } => {
+                self.ledger.stood_still(Duration::from_millis(*duration_ms));
+            }
+            // These may come before a runner takes the loop up, or from one that does not: if time was run, the next record
+            // counts it.
+            LoopEvent::SegmentOpened { .. }
+            | LoopEvent::Warned { .. }
+            | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Repaired { .. }
+            | LoopEvent::CustomSet { .. }
+            | LoopEvent::Stopped { .. }
+            | LoopEvent::Error { .. }
+            | LoopEvent::Completed { .. } => {}
+            LoopEvent::ConfigChanged { .. }
+            | LoopEvent::PauseRequested
+            | LoopEvent::PauseWithdrawn
+            | LoopEvent::Paused { .. }
+            | LoopEvent::Resumed
+            | LoopEvent::StopRequested { .. }
+            | LoopEvent::WaitStarted { .. }
+            | LoopEvent::SessionStarted { .. }
+            | LoopEvent::SessionEnded { .. }
+            | LoopEvent::IterationStarted { .. }
+            | LoopEvent::AgentLaunched { .. }
+            | LoopEvent::AgentExited { .. }
+            | LoopEvent::SessionNamed { .. }
+            | LoopEvent::OutputSeen
+            | LoopEvent::ContextMeasured { .. }
+            | LoopEvent::WrapUpAdvised { .. }
+            | LoopEvent::ToolStarted { .. }
+            | LoopEvent::ToolEnded { .. }
+            | LoopEvent::ToolDenied { .. }
+            | LoopEvent::FileTouched { .. }
+            | LoopEvent::TurnResulted { .. }
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold { .. }
+            | LoopEvent::StopPatternMatched { .. }
+            | LoopEvent::Noted { .. }
+            | LoopEvent::EndingRequested { .. }
+            | LoopEvent::RungClimbed { .. }
+            | LoopEvent::LeftoversEnded { .. }
+            | LoopEvent::IterationCompleted { .. }
+            | LoopEvent::IterationFailed { .. }
+            | LoopEvent::IterationLimited { .. }
+            | LoopEvent::StreamEnded
+            | LoopEvent::AttemptCut { .. }
+            | LoopEvent::StopConditionTriggered { .. }
+            | LoopEvent::RebootRequested { .. }
+            | LoopEvent::RebootStarted { .. }
+            | LoopEvent::HandOffRequested { .. }
+            | LoopEvent::HandOffWritten { .. }
+            | LoopEvent::HooksStarted { .. }
+            | LoopEvent::HooksRan { .. }
+            | LoopEvent::ClosingStarted { .. }
+            | LoopEvent::SessionOpening { .. }
+            | LoopEvent::RebootCompleted { .. }
+            | LoopEvent::RebootFailed { .. }
+            | LoopEvent::RebootVerified { .. } => self.ledger.count(&self.phase, time),
+        }
+    }
+
+    pub(super) fn take_up(&mut self, launch: &Launch, runner: &Runner, time: Timestamp) {
+        self.launch = launch.clone();
+        self.runner = Some(runner.clone());
+        self.agent = None;
+        self.started_at.get_or_insert(time);
+        // A new run is the operator's wish to go on: an earlier wish to stop has been granted, or died with its runner.
+        self.stop = None;
+        if matches!(self.phase, Phase::Ended { .. }) {
+            self.failure_streak = 0;
+            // Whoever runs a loop again that was stopped for these wants it to go on.
+            self.stats.test_failure_streak = 0;
+            self.stats.no_progress_count = 0;
+            self.stop_pattern = None;
+            self.reboots.failures = 0;
+            self.reboots.futile = 0;
+            self.pause_requested = false;
+            self.phase = Phase::Idle;
+        }
+    }
+
+    pub(super) fn stand_still(&mut self, duration: Duration) {
+        self.reboot(|reboot| match &mut reboot.stage {
+            RebootStage::Begun => {}
+            RebootStage::HandOff { until } | RebootStage::Hooks { until, .. } => {
+                *until = until.after(duration);
+            }
+            RebootStage::Closing { ladder, .. } => ladder.until = ladder.until.after(duration),
+            RebootStage::Opening { since, .. } => *since = since.after(duration),
+        });
+        self.work(|work| work.postpone(duration));
+    }
+}
