@@ -5,6 +5,7 @@
 //! a compiler happens in [`run`] before the namespace is entered, and its result is handed in as a word.
 
 mod answers;
+mod budget;
 mod deaths;
 mod failures;
 mod fill;
@@ -70,6 +71,7 @@ const CHECKS: &[Row] = &[
     Row("reboot-by-hand", full::by_hand, USUAL),
     Row("too-long", full::too_long, USUAL),
     Row("fill-again", fill::again_and_again, USUAL),
+    Row("budget", budget::kept, USUAL),
     Row("stop", orders::stop, USUAL),
     Row("stop-now", orders::stop_now, USUAL),
     Row("pause", orders::pause, USUAL),

@@ -40,6 +40,8 @@ pub struct Turn<'a> {
     pub prompt: &'a str,
     /// The conversation to go on in, by the agent's own name for it.
     pub resume: Option<&'a str>,
+    /// What the process may cost, in dollars, for an agent that can mind that itself.
+    pub budget_usd: Option<f64>,
 }
 
 /// Answers how far a time zone is east of UTC, in seconds; asked for none, the zone of this machine.

@@ -217,7 +217,8 @@ fn dry_run(plan: &Plan) {
         PromptSource::Text { text } => out::line(&format!("prompt text, {} bytes", text.len())),
     }
     if let Ok(agent @ Agent::Claude(_)) = config.agent() {
-        launch_lines(&agent);
+        let usd = config.settings.stop_conditions.max_cost_usd.get();
+        launch_lines(&agent, Some(usd).filter(|usd| *usd > 0.0));
     }
     for entry in plan
         .loaded
@@ -230,8 +231,11 @@ fn dry_run(plan: &Plan) {
 }
 
 /// Says how the agent is started. Values of variables may be secrets: only those that the adapter sets are shown.
-fn launch_lines(agent: &Agent) {
-    let plan = agent.plan(&Turn::default());
+fn launch_lines(agent: &Agent, budget_usd: Option<f64>) {
+    let plan = agent.plan(&Turn {
+        budget_usd,
+        ..Turn::default()
+    });
     let words = std::iter::once(&plan.program).chain(&plan.args);
     let words: Vec<String> = words.map(|word| quoted(&word.to_string_lossy())).collect();
     out::line(&format!("command {}", words.join(" ")));

@@ -4,7 +4,7 @@ use serde_json::Value;
 use tachikoma_testkit::fake_agent::Misbehaviour;
 use tachikoma_testkit::{Ran, Scenario, Scratch, Turn, Usage, await_until};
 
-use crate::claude_fault_support::{claude, misbehaving, with_scenario};
+use crate::claude_fault_support::{claude, with_scenario};
 use crate::support::{SOON, await_events, events, kill, run, status, tachikoma};
 
 /// An answer that costs $0.375 by the fake agent's prices: 100 000 tokens into the cache.
@@ -16,12 +16,22 @@ const DEAR: Usage = Usage {
     per_tool_result: 0,
 };
 
-/// A turn that calls a tool again and again, and counts its answers in a file.
+/// A turn that calls a tool again and again, and counts the calls in a file.
 fn endless() -> Scenario {
-    let mut turn = Turn::bash("echo x >> answers").using(DEAR);
+    let mut turn = Turn::bash("echo x >> calls").using(DEAR);
     // So that the interrupt comes before the next answer.
     turn.delay_ms = 200;
     Scenario::of([turn]).for_ever()
+}
+
+/// The same, of an agent that minds no budget by itself.
+fn overspending() -> Scenario {
+    let mut scenario = endless();
+    scenario.agent.always = Misbehaviour {
+        overspends: true,
+        ..Misbehaviour::default()
+    };
+    scenario
 }
 
 /// Turns that end by themselves.
@@ -36,8 +46,8 @@ fn run_with(scratch: &Scratch, budgets: &[(&str, &str)]) -> Ran {
     tool.run(["run", "--agent", "claude"])
 }
 
-fn answers(scratch: &Scratch) -> usize {
-    scratch.read("answers").lines().count()
+fn calls(scratch: &Scratch) -> usize {
+    scratch.read("calls").lines().count()
 }
 
 /// How it ended, and what it cost in dollars.
@@ -51,25 +61,25 @@ fn ended(scratch: &Scratch) -> (String, f64) {
 
 #[test]
 fn a_budget_of_a_dollar_is_kept_in_the_middle_of_a_turn() {
-    let scratch = with_scenario(&endless());
-    let ran = run_with(&scratch, &[("MAX_COST_USD", "1.0")]);
-    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
-    let (kind, cost) = ended(&scratch);
-    assert_eq!(kind, "budget");
-    assert_eq!(answers(&scratch), 3, "{}", ran.snapshot());
-    assert!((1.0..1.0 + 0.375).contains(&cost), "${cost}");
-    let said = "stop condition: $1.12 of $1.00 is spent (max_cost_usd)";
-    assert!(ran.stdout.contains(said), "{}", ran.snapshot());
-    assert!(
-        ran.stdout.contains("iteration 1 interrupted"),
-        "{}",
-        ran.snapshot()
-    );
-    let advice = "raise the budget to go on, or use `--new` to begin again";
-    assert!(ran.stderr.contains(advice), "{}", ran.snapshot());
-    let triggered = &events(&scratch, "stop_condition_triggered");
-    assert_eq!(triggered.len(), 1, "{triggered:?}");
-    assert_eq!(triggered[0]["condition"], "max_cost_usd");
+    // The agent ends at the answer that goes beyond it; one that does not is interrupted when its tool has ended.
+    for (scenario, calls_made) in [(endless(), 2), (overspending(), 3)] {
+        let scratch = with_scenario(&scenario);
+        let ran = run_with(&scratch, &[("MAX_COST_USD", "1.0")]);
+        assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+        let (kind, cost) = ended(&scratch);
+        assert_eq!((kind.as_str(), cost), ("budget", 1.125));
+        assert_eq!(calls(&scratch), calls_made, "{}", ran.snapshot());
+        let said = "stop condition: $1.1";
+        assert!(ran.stdout.contains(said), "{}", ran.snapshot());
+        let interrupted = "iteration 1 interrupted";
+        assert!(ran.stdout.contains(interrupted), "{}", ran.snapshot());
+        let advice = "raise the budget to go on, or use `--new` to begin again";
+        assert!(ran.stderr.contains(advice), "{}", ran.snapshot());
+        let triggered = &events(&scratch, "stop_condition_triggered");
+        assert_eq!(triggered.len(), 1, "{triggered:?}");
+        assert_eq!(triggered[0]["condition"], "max_cost_usd");
+        assert_eq!(events(&scratch, "iteration_failed"), Vec::<Value>::new());
+    }
 }
 
 #[test]
@@ -91,7 +101,7 @@ fn what_was_spent_stays_spent_until_the_budget_is_raised() {
 
 #[test]
 fn a_runner_that_is_killed_forgets_no_cent() {
-    let scratch = with_scenario(&endless());
+    let scratch = with_scenario(&overspending());
     let live = claude(&scratch)
         .env("TACHIKOMA_STOP_CONDITIONS__MAX_COST_USD", "1")
         .spawn(["run", "--agent", "claude"]);
@@ -105,7 +115,7 @@ fn a_runner_that_is_killed_forgets_no_cent() {
     let (_, cost) = ended(&scratch);
     // What the killed agent answered last may not have been told.
     assert!((1.0..1.4).contains(&cost), "${cost}");
-    assert!(answers(&scratch) <= 4, "{}", ran.snapshot());
+    assert!(calls(&scratch) <= 4, "{}", ran.snapshot());
 }
 
 /// Tokens that are burnt before anyone looks: the first turn already ends at the budget.
@@ -115,7 +125,7 @@ fn complaint_33_tokens_end_the_first_turn() {
     let ran = run_with(&scratch, &[("MAX_TOKENS", "250000")]);
     assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
     assert_eq!(ended(&scratch).0, "budget");
-    assert_eq!(answers(&scratch), 3, "{}", ran.snapshot());
+    assert_eq!(calls(&scratch), 3, "{}", ran.snapshot());
     assert_eq!(status(&scratch)["stats"]["tokens"], 300_000);
     assert_eq!(
         events(&scratch, "cost_told"),
@@ -126,12 +136,12 @@ fn complaint_33_tokens_end_the_first_turn() {
 
 #[test]
 fn an_agent_that_cannot_say_its_cost_is_held_to_it_between_iterations() {
-    let dumb = Misbehaviour {
+    let mut scenario = short();
+    scenario.agent.always = Misbehaviour {
         tells_no_cost: true,
+        overspends: true,
         ..Misbehaviour::default()
     };
-    let mut scenario = misbehaving(short(), []);
-    scenario.agent.always = dumb;
     let scratch = with_scenario(&scenario);
     let ran = run_with(&scratch, &[("MAX_COST_USD", "0.7")]);
     assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());

@@ -198,7 +198,11 @@ impl LoopRunner {
         resume: Option<&str>,
         prompt: &str,
     ) -> Result<(), String> {
-        let plan = self.agent.plan(&Turn { prompt, resume });
+        let plan = self.agent.plan(&Turn {
+            prompt,
+            resume,
+            budget_usd: self.budget_left_usd(),
+        });
         let path = with_ourselves(
             search_path(&plan, self.config.search_path.as_ref()),
             self.config.guard.first(),

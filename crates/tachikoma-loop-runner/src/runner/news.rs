@@ -1,6 +1,8 @@
 //! What the guard and the launch under way have to say, as inputs of the core.
 
-use tachikoma_agents::{Claim, FailureClass, TurnResult};
+use std::time::Duration;
+
+use tachikoma_agents::{Claim, FailureClass, TurnOutcome, TurnResult};
 use tachikoma_core::{Generation, Input, Leftover, News, Spent, TurnEnd, microusd};
 
 use super::LoopRunner;
@@ -132,6 +134,21 @@ impl LoopRunner {
         }
     }
 
+    /// Returns what the turn under way may cost, where there is a budget.
+    fn budget_left_microusd(&self) -> Option<u64> {
+        let budget = self.policy.budgets.cost_microusd;
+        let state = &self.state;
+        let turn = state.ledger.turn.cost_microusd;
+        let others = state.stats.cost_microusd.saturating_sub(turn);
+        (budget > 0).then(|| budget.saturating_sub(others))
+    }
+
+    /// Returns what a process that is launched now may cost, in dollars.
+    pub(super) fn budget_left_usd(&self) -> Option<f64> {
+        let left = Duration::from_micros(self.budget_left_microusd()?);
+        Some(left.as_secs_f64())
+    }
+
     fn turn_ended(&mut self, result: TurnResult, more: bool) -> TurnEnd {
         let now = self.clock.now();
         let problem = self.agent.problem(&result, now, self.config.zone_offset);
@@ -156,10 +173,18 @@ impl LoopRunner {
         let claimed = result.success && self.claims(&text);
         let persistent = self.policy.agent.persistent;
         let (mut cost_microusd, mut tokens) = (microusd(result.cost_usd), result.tokens);
+        let left = self.budget_left_microusd();
         if let Some(launch) = &mut self.launch {
             launch.final_text = Some(text.clone());
             cost_microusd += launch.carried.0;
             tokens += launch.carried.1;
+            // The agent minds the budget itself, to fractions of what is recorded: when it says that it is gone, it is.
+            let gone = result.outcome == TurnOutcome::MaxBudget;
+            if let Some(left) = left.filter(|_| gone)
+                && left.saturating_sub(cost_microusd) <= ROUNDING_MICROUSD
+            {
+                cost_microusd = cost_microusd.max(left);
+            }
             launch.carried = if more {
                 (cost_microusd, tokens)
             } else {
@@ -250,6 +275,9 @@ impl LoopRunner {
         None
     }
 }
+
+/// So much may what the agent counts, and what was recorded of it, differ: a fraction of a cent for each of some turns.
+const ROUNDING_MICROUSD: u64 = 10_000;
 
 /// What is told of a turn that failed: the agent's first line about it.
 const REASON_BYTES_MAX: usize = 512;

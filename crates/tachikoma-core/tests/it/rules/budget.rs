@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::{AgentTraits, RebootRules};
-use tachikoma_core::{Policy, Status};
+use tachikoma_core::{News, Policy, Status, TurnEnd};
 
 use crate::play::Play;
 
@@ -256,4 +256,23 @@ fn status_says_how_near_each_end_is() {
         gone_at,
         Some(play.state.time.after(Duration::from_secs(360)))
     );
+}
+
+#[test]
+fn an_agent_that_ends_its_turn_at_the_budget_has_not_failed() {
+    let spent = |cost_microusd| {
+        News::Resulted(TurnEnd {
+            reason: Some("Reached maximum budget ($1)".to_owned()),
+            cost_microusd,
+            ..TurnEnd::default()
+        })
+    };
+    let mut play = Play::up(dollar());
+    play.named("one").cost(0).hush();
+    play.news("out of budget", spent(1_200_000));
+    insta::assert_snapshot!(play.told(), @"0.0 out of budget: TurnResulted(false), IterationCompleted(1 interrupted), StopConditionTriggered(max_cost_usd), Stopped($1.20 of $1.00 is spent (max_cost_usd)) ! finish");
+    let mut early = Play::up(dollar());
+    early.named("one").cost(0).hush();
+    early.news("a limit of its own", spent(200_000));
+    insta::assert_snapshot!(early.told(), @"0.0 a limit of its own: TurnResulted(false), IterationFailed(1: the agent reported that its turn failed: Reached maximum budget ($1); streak 1), WaitStarted(backoff 1s)");
 }
