@@ -276,3 +276,34 @@ fn an_agent_that_ends_its_turn_at_the_budget_has_not_failed() {
     early.news("a limit of its own", spent(200_000));
     insta::assert_snapshot!(early.told(), @"0.0 a limit of its own: TurnResulted(false), IterationFailed(1: the agent reported that its turn failed: Reached maximum budget ($1); streak 1), WaitStarted(backoff 1s)");
 }
+
+#[test]
+fn time_in_which_nobody_ran_the_loop_does_not_count() {
+    let mut play = Play::up(seconds(60));
+    play.seconds(20).tool("a").seconds(9_000).crash().hush();
+    let warning = "somebody left something behind".to_owned();
+    play.seconds(5).launched().seconds(5);
+    play.input("trouble", tachikoma_core::Input::Trouble { warning });
+    let left = play.state.out_of_time(&play.policy).expect("a deadline");
+    let since = play.state.time;
+    assert_eq!(
+        left.since(since),
+        Duration::from_secs(30),
+        "20, 5 and 5 ran"
+    );
+}
+
+#[test]
+fn a_reboot_is_not_taken_up_behind_the_budget() {
+    let mut play = Play::up(Policy {
+        reboot: RebootRules {
+            after_iterations: Some(1),
+            ..RebootRules::default()
+        },
+        ..dollar()
+    });
+    play.named("one").cost(0).priced(900_000, 10).hush();
+    play.policy.budgets.cost_microusd = 500_000;
+    play.crash();
+    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), StopConditionTriggered(max_cost_usd), Stopped($0.9000 of $0.5000 is spent (max_cost_usd)) ! finish");
+}

@@ -213,6 +213,7 @@ fn a_reboot_that_comes_too_soon_is_pending_and_happens_at_the_first_boundary_aft
     ");
 }
 
+/// complaint_36: turns in a context that is almost full cost the most, and bring the least.
 #[test]
 fn a_context_at_the_hard_limit_waits_for_its_reboot_instead_of_being_prompted() {
     let mut play = up_to_the_opening(session());
