@@ -4,15 +4,20 @@ mod agents;
 mod checkpoint;
 mod completions;
 mod config;
+mod confirm;
 mod context;
 mod control;
 mod demo;
 mod detach;
+mod diff;
 mod events;
 mod history;
+mod kept;
 mod launch;
 mod logs;
 mod note;
+mod repository;
+mod rollback;
 mod run;
 mod state;
 mod status;
@@ -47,6 +52,8 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Logs { iteration } => logs::logs(&place, iteration),
         Command::Context { session, json } => context::context(&place, session, json),
         Command::History { reboots, json } => history::history(&place, reboots, json),
+        Command::Diff(diff) => diff::diff(&place, &diff),
+        Command::Rollback(rollback) => rollback::rollback(&place, &rollback),
         Command::Checkpoint { command } => checkpoint::checkpoint(&place, &command),
         Command::Note { words } => note::note(&place, &words),
         Command::State { command } => state::state(&place, command),

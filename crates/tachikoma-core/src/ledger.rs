@@ -171,7 +171,10 @@ pub fn microusd(usd: f64) -> u64 {
 /// Returns whether time in a phase is time in which the loop runs.
 fn runs(phase: &Phase) -> bool {
     match phase {
-        Phase::Waiting { .. } | Phase::Working { .. } | Phase::Rebooting { .. } => true,
+        Phase::Waiting { .. }
+        | Phase::Working { .. }
+        | Phase::Keeping { .. }
+        | Phase::Rebooting { .. } => true,
         Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => false,
     }
 }

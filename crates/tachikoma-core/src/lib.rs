@@ -29,6 +29,8 @@
     clippy::disallowed_types
 )]
 
+mod activity;
+mod commit_message;
 mod context;
 mod effect;
 mod event;
@@ -36,6 +38,7 @@ mod exit;
 mod handoff;
 mod id;
 mod input;
+mod keep;
 mod launch;
 mod ledger;
 mod objectives;
@@ -43,6 +46,8 @@ mod outcome;
 mod phase;
 pub mod policy;
 mod reboots;
+mod record;
+mod repair;
 mod session;
 mod state;
 mod stats;
@@ -50,13 +55,19 @@ mod step;
 mod summary;
 mod time;
 
+pub use activity::{Activity, Busy};
+pub use commit_message::{CommitFacts, CommitMessage, CommitMessageError};
 pub use context::Context;
 pub use effect::{Answer, Effect, Rung, Step};
-pub use event::{LoopEvent, Record, Repair};
+pub use event::LoopEvent;
 pub use exit::{Exit, Leftover};
 pub use handoff::{WorkTree, checkpoint, checkpoint_now, handoff_due};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use input::{Input, LoopCommand, News, TurnEnd, Urgency};
+pub use keep::{
+    CommitOrder, CommitStatus, Committed, Keep, KeepPurpose, Kept, KeptWork, PastCommit, Snapshot,
+    short_commit,
+};
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
 pub use ledger::{Ledger, QuotaWindow, TurnSpending, microusd};
 pub use objectives::Objectives;
@@ -70,6 +81,8 @@ pub use phase::{
 };
 pub use policy::Policy;
 pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootResult};
+pub use record::Record;
+pub use repair::Repair;
 pub use session::{
     Checkpoint, FailedCall, LiveAgent, NOTE_BYTES_MAX, Note, PastSession, Sample, Session, Tally,
 };
@@ -77,7 +90,7 @@ pub use state::{InvalidState, State};
 pub use stats::LoopStats;
 pub use step::step;
 pub use summary::{
-    ConditionSummary, ContextSummary, OutcomeSummary, RebootSummary, SessionSummary, Status,
-    WaitSummary,
+    CommitSummary, ConditionSummary, ContextSummary, GitSummary, OutcomeSummary, RebootSummary,
+    SessionSummary, Status, WaitSummary,
 };
 pub use time::Timestamp;

@@ -2,6 +2,8 @@
 
 mod apply;
 mod clock;
+mod keep;
+mod reboot;
 mod work;
 
 use std::collections::BTreeMap;
@@ -10,6 +12,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Generation, LoopId, Seq};
+use crate::keep::KeptWork;
 use crate::launch::{Launch, Runner};
 use crate::ledger::Ledger;
 use crate::outcome::{Failure, Outcome, RebootReason, Stop};
@@ -57,6 +60,9 @@ pub struct State {
     pub reboot_not_before: Option<Timestamp>,
     /// Whether the loop ends at the next opportunity, and by whose wish.
     pub stop: Option<Stop>,
+    /// Whether nothing is waited for before it does.
+    #[serde(default)]
+    pub stop_urgent: bool,
     /// Whether the agent claims that the work is complete.
     pub claimed: bool,
     /// Failed iterations in a row.
@@ -79,6 +85,9 @@ pub struct State {
     /// What the session before this one left to it.
     #[serde(default)]
     pub checkpoint: Checkpoint,
+    /// What is known of the work in the repository.
+    #[serde(default)]
+    pub kept: KeptWork,
     /// What the agent and the operator noted for the sessions to come, oldest first.
     #[serde(default)]
     pub notes: Vec<Note>,
@@ -133,6 +142,7 @@ impl State {
             reboot_pending: None,
             reboot_not_before: None,
             stop: None,
+            stop_urgent: false,
             claimed: false,
             failure_streak: 0,
             limit_streak: 0,
@@ -142,6 +152,7 @@ impl State {
             agent: None,
             reboots: RebootBook::default(),
             checkpoint: Checkpoint::default(),
+            kept: KeptWork::default(),
             notes: Vec::new(),
             ledger: Ledger::default(),
             limits: Limits::default(),
@@ -174,6 +185,7 @@ impl State {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Working { .. }
+            | Phase::Keeping { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => None,
         }
@@ -199,6 +211,7 @@ impl State {
         let deadline = match &self.phase {
             Phase::Waiting { wait } => Some(wait.until),
             Phase::Working { work } => work.deadline(policy),
+            Phase::Keeping { keep } => keep.until,
             Phase::Rebooting { reboot } => timeout::reboot(policy, reboot),
             // Only the operator or a new runner ends these.
             Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return None,

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::{LoopId, SessionNo};
+use crate::keep::KeepPurpose;
 use crate::launch::Runner;
 use crate::phase::{LoopState, Phase};
 use crate::policy::stop::Condition;
@@ -35,6 +36,9 @@ pub struct Status {
     /// What ends the loop by itself, and how near it is.
     #[serde(default)]
     pub stop_conditions: Vec<ConditionSummary>,
+    /// What is known of the work in the repository; none where nothing was kept.
+    #[serde(default)]
+    pub git: Option<GitSummary>,
     /// What the loop has done.
     pub stats: LoopStats,
     /// How it ended.
@@ -112,6 +116,34 @@ pub struct ConditionSummary {
     pub gone_at: Option<Timestamp>,
 }
 
+/// The work in the repository, as `status` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitSummary {
+    /// The latest commit of the loop's.
+    pub last_commit: Option<CommitSummary>,
+    /// How many it made.
+    pub commits: u32,
+    /// Files that the loop changed and that are not committed.
+    pub uncommitted: u32,
+    /// Files that the latest attempt changed, once that is known.
+    pub files_changed: Option<u32>,
+    /// The commit, on no branch, that holds the work tree before the iteration last started.
+    pub snapshot: Option<String>,
+    /// Whether work is being kept at this moment, and at which point of the loop.
+    pub keeping: Option<KeepPurpose>,
+}
+
+/// A commit, as `status` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitSummary {
+    /// Its full name.
+    pub id: String,
+    /// How many files are in it.
+    pub files: u32,
+    /// The iteration last started when it was made.
+    pub iteration: u32,
+}
+
 /// An outcome, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutcomeSummary {
@@ -149,6 +181,7 @@ impl Status {
                 not_before: state.reboot_not_before,
             }),
             stop_conditions: conditions(state),
+            git: git(state, live),
             stats: state.stats,
             outcome: ended.map(|outcome| OutcomeSummary {
                 kind: outcome.kind().to_owned(),
@@ -191,6 +224,23 @@ fn context(state: &State) -> Option<ContextSummary> {
     })
 }
 
+fn git(state: &State, live: bool) -> Option<GitSummary> {
+    let kept = &state.kept;
+    let known = kept.number > 0 || kept.snapshot.is_some();
+    known.then(|| GitSummary {
+        last_commit: kept.last_commit.as_ref().map(|last| CommitSummary {
+            id: last.commit.id.clone(),
+            files: last.commit.files,
+            iteration: last.iteration,
+        }),
+        commits: kept.commits,
+        uncommitted: kept.uncommitted,
+        files_changed: kept.files_changed,
+        snapshot: kept.snapshot.as_ref().map(|last| last.commit.clone()),
+        keeping: state.keep().filter(|_| live).map(|keep| keep.purpose),
+    })
+}
+
 fn waiting(phase: &Phase) -> Option<WaitSummary> {
     match phase {
         Phase::Waiting { wait } => Some(WaitSummary {
@@ -201,6 +251,10 @@ fn waiting(phase: &Phase) -> Option<WaitSummary> {
             reason: "operator".to_owned(),
             until: None,
         }),
-        Phase::Idle | Phase::Working { .. } | Phase::Rebooting { .. } | Phase::Ended { .. } => None,
+        Phase::Idle
+        | Phase::Working { .. }
+        | Phase::Keeping { .. }
+        | Phase::Rebooting { .. }
+        | Phase::Ended { .. } => None,
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Change, Context, IterationOutcome, LoopEvent, LoopStats, Outcome, Record, Resumption, Stop,
-    WaitReason,
+    Change, Context, IterationOutcome, Kept, LoopEvent, LoopStats, Outcome, Record, Resumption,
+    Stop, WaitReason,
 };
 
 use crate::sanitise::sanitise;
@@ -79,15 +79,22 @@ impl Lines {
             | LoopEvent::Noted { .. }
             | LoopEvent::CallEnded { .. }
             | LoopEvent::CostTold { .. }
-            | LoopEvent::QuotaTold { .. }
+            | LoopEvent::QuotaTold(_)
             | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationLimited { .. }
+            | LoopEvent::LookRequested { .. }
+            | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
+            | LoopEvent::SnapshotTaken { .. }
+            | LoopEvent::KeepStarted { .. }
+            | LoopEvent::KeepCalledOff { .. }
+            | LoopEvent::WorkKept { .. }
+            | LoopEvent::KeepGivenUp { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::RebootRequested { .. }
             | LoopEvent::RebootStarted { .. }
@@ -147,8 +154,11 @@ fn lines(record: &Record) -> Vec<String> {
         // The condition itself was said right before.
         LoopEvent::StopRequested {
             stop: Stop::Budget { .. },
+            ..
         } => return Vec::new(),
-        LoopEvent::StopRequested { stop } => format!("stopping: {}", Outcome::from(stop.clone())),
+        LoopEvent::StopRequested { stop, .. } => {
+            format!("stopping: {}", Outcome::from(stop.clone()))
+        }
         LoopEvent::WaitStarted { wait } => {
             let left = span(wait.until.since(record.time));
             match wait.reason {
@@ -196,6 +206,9 @@ fn lines(record: &Record) -> Vec<String> {
             ..
         } => format!("the reboot changed nothing: {reason}"),
         LoopEvent::RungClimbed { rung, .. } => format!("ending the agent: {rung}"),
+        LoopEvent::BusySeen { activity } => {
+            format!("the agent is silent, but at work ({activity}): it has more time")
+        }
         LoopEvent::CustomSet { key, .. } => format!("`{}` is set", sanitise(key)),
         LoopEvent::StoodStill { duration_ms } => {
             let stood = span(Duration::from_millis(*duration_ms));
@@ -252,6 +265,10 @@ fn lines(record: &Record) -> Vec<String> {
                 "iteration {iteration}, attempt {attempt}, was cut by the death of its runner and is repeated"
             )
         }
+        LoopEvent::WorkKept { kept, .. } => return kept_lines(kept),
+        LoopEvent::KeepGivenUp { reason, .. } => {
+            format!("the work tree was not looked at: {}", sanitise(reason))
+        }
         LoopEvent::StopConditionTriggered { reason, .. } => {
             format!("stop condition: {}", sanitise(reason))
         }
@@ -295,7 +312,11 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::SessionNamed { .. }
         | LoopEvent::ContextMeasured { .. }
         | LoopEvent::FileTouched { .. }
+        | LoopEvent::LookRequested { .. }
         | LoopEvent::StreamEnded
+        | LoopEvent::SnapshotTaken { .. }
+        | LoopEvent::KeepStarted { .. }
+        | LoopEvent::KeepCalledOff { .. }
         | LoopEvent::HooksStarted { .. }
         | LoopEvent::ClosingStarted { .. }
         | LoopEvent::SessionOpening { .. }
@@ -305,12 +326,27 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::TurnResulted { .. }
         | LoopEvent::CallEnded { .. }
         | LoopEvent::CostTold { .. }
-        | LoopEvent::QuotaTold { .. }
+        | LoopEvent::QuotaTold(_)
         | LoopEvent::StopPatternMatched { .. }
         | LoopEvent::EndingRequested { .. }
         | LoopEvent::RebootStarted { .. } => return Vec::new(),
     };
     vec![line]
+}
+
+/// Says what was committed, or why nothing was. What only changed is not worth a line.
+fn kept_lines(kept: &Kept) -> Vec<String> {
+    let committed = kept.commit.as_ref();
+    let committed = committed.map(|it| format!("committed {} as {}", files(it.files), it.short()));
+    let error = kept.error.as_deref();
+    let error = error.map(|error| format!("not committed: {}", sanitise(error)));
+    committed.into_iter().chain(error).collect()
+}
+
+/// Counts files in words.
+pub fn files(count: u32) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} file{plural}")
 }
 
 /// Says which settings changed, a line for each; of many of them only the first.

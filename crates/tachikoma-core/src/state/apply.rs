@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use super::State;
 use crate::effect::Rung;
-use crate::event::{LoopEvent, Record};
+use crate::event::LoopEvent;
 use crate::id::Generation;
-use crate::outcome::{IterationOutcome, RebootReason};
+use crate::keep::Keep;
+use crate::outcome::IterationOutcome;
 use crate::phase::{Ending, Ladder, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 use crate::reboots::{RebootEntry, RebootResult};
+use crate::record::Record;
 use crate::session::{LiveAgent, Note, PastSession, Session};
 use crate::time::Timestamp;
 
@@ -61,7 +63,10 @@ impl State {
             }
             // What follows a resumption is recorded right behind it.
             LoopEvent::PauseWithdrawn | LoopEvent::Resumed => self.pause_requested = false,
-            LoopEvent::StopRequested { stop } => self.stop = Some(stop.clone()),
+            LoopEvent::StopRequested { stop, urgent } => {
+                self.stop = Some(stop.clone());
+                self.stop_urgent |= *urgent;
+            }
             LoopEvent::WaitStarted { wait } => self.phase = Phase::Waiting { wait: *wait },
             LoopEvent::SessionStarted { session, agent_id } => {
                 self.ledger.session_began();
@@ -83,7 +88,6 @@ impl State {
                 reason,
             } => {
                 self.checkpoint.take(&self.session, reason);
-                self.session.context = None;
                 // A crash between two records of one reboot may say it twice.
                 self.history.retain(|past| past.number != *session);
                 if self.history.len() >= HISTORY_MAX {
@@ -117,6 +121,7 @@ impl State {
                 self.claimed = false;
                 self.stop_pattern = None;
                 self.ledger.turn_began();
+                self.kept.unseen = true;
                 self.session.context_before = self.session.context;
                 let mut work = Work::new(*generation, time);
                 match self.agent.filter(|agent| agent.generation == *generation) {
@@ -142,10 +147,9 @@ impl State {
                 });
             }
             LoopEvent::AgentExited { .. } => self.agent = None,
-            LoopEvent::OutputSeen => self.work(|work| {
-                work.spoke = true;
-                work.active = time;
-            }),
+            LoopEvent::OutputSeen => self.work(|work| work.heard(time)),
+            LoopEvent::LookRequested { until, .. } => self.work(|work| work.look = Some(*until)),
+            LoopEvent::BusySeen { activity } => self.work(|work| work.seen(*activity, time)),
             LoopEvent::ContextMeasured {
                 context,
                 answering,
@@ -154,8 +158,7 @@ impl State {
                 self.session.context = Some(*context);
                 self.session.redline_tokens = redline_tokens.or(self.session.redline_tokens);
                 self.work(|work| {
-                    work.spoke = true;
-                    work.active = time;
+                    work.heard(time);
                     work.answering = *answering;
                 });
             }
@@ -169,17 +172,17 @@ impl State {
                         since: time,
                     };
                     work.tools.insert(id.clone(), tool);
-                    work.active = time;
-                    work.spoke = true;
+                    work.heard(time);
                 });
             }
             LoopEvent::ToolEnded { id, error } => {
                 let mut tool = None;
                 self.work(|work| {
-                    // One that an interrupt of ours ended has not failed.
-                    let cut = work.ladder.is_some();
-                    tool = work.tools.remove(id).filter(|_| !cut);
-                    work.active = time;
+                    // One that an interrupt of ours ended has not failed, and is what was last seen.
+                    if work.ladder.is_none() {
+                        tool = work.tools.remove(id);
+                        work.heard(time);
+                    }
                 });
                 if let (Some(tool), Some(error)) = (tool, error) {
                     self.session
@@ -227,7 +230,7 @@ impl State {
                 let conversation = *conversation_microusd;
                 self.ledger.cost_told(&mut self.stats, conversation);
             }
-            LoopEvent::QuotaTold { quota } => {
+            LoopEvent::QuotaTold(quota) => {
                 self.stats.on_subscription = true;
                 self.ledger.quota_told(quota.clone());
             }
@@ -314,6 +317,32 @@ impl State {
                 self.agent = None;
                 self.phase = Phase::Idle;
             }
+            LoopEvent::SnapshotTaken {
+                iteration,
+                commit,
+                uncommitted,
+            } => self.snapshot_taken(*iteration, commit, *uncommitted),
+            LoopEvent::KeepStarted {
+                purpose,
+                commit,
+                until,
+                then,
+                outcome,
+            } => self.keep_started(Keep {
+                purpose: *purpose,
+                commit: *commit,
+                until: *until,
+                called_off: false,
+                then: *then,
+                outcome: outcome.clone(),
+            }),
+            LoopEvent::KeepCalledOff { until, then } => self.keep_called_off(*until, *then),
+            LoopEvent::WorkKept {
+                purpose,
+                iteration,
+                kept,
+            } => self.work_kept(*purpose, *iteration, kept, time),
+            LoopEvent::KeepGivenUp { purpose, .. } => self.keep_given_up(*purpose),
             LoopEvent::RebootRequested { reason, not_before } => {
                 self.reboot_pending = Some(reason.clone());
                 self.reboot_not_before = *not_before;
@@ -433,30 +462,6 @@ impl State {
         });
     }
 
-    fn entry(
-        &self,
-        time: Timestamp,
-        reason: &RebootReason,
-        iteration: u32,
-        duration_ms: u64,
-        result: RebootResult,
-    ) -> RebootEntry {
-        let past = self.history.last().filter(|_| result == RebootResult::Done);
-        RebootEntry {
-            time,
-            iteration,
-            reason: reason.clone(),
-            result,
-            duration_ms,
-            from: self.session.number,
-            from_agent_id: past
-                .map_or(&self.session.agent_id, |past| &past.agent_id)
-                .clone(),
-            to_agent_id: past.and_then(|_| self.session.agent_id.clone()),
-            hooks: self.reboots.hooks.clone(),
-        }
-    }
-
     fn finish_iteration(&mut self, outcome: IterationOutcome, duration_ms: u64, lives: bool) {
         self.stats.count(outcome, duration_ms);
         self.session.end_iteration();
@@ -464,23 +469,6 @@ impl State {
             self.agent = None;
         }
         self.phase = Phase::Idle;
-    }
-
-    fn rebooting(&self) -> Option<&Reboot> {
-        match &self.phase {
-            Phase::Rebooting { reboot } => Some(reboot),
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Working { .. }
-            | Phase::Paused { .. }
-            | Phase::Ended { .. } => None,
-        }
-    }
-
-    pub(super) fn reboot(&mut self, change: impl FnOnce(&mut Reboot)) {
-        if let Phase::Rebooting { reboot } = &mut self.phase {
-            change(reboot);
-        }
     }
 
     pub(super) fn work(&mut self, change: impl FnOnce(&mut Work)) {

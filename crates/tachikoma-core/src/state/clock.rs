@@ -1,4 +1,4 @@
-//! A runner takes the loop up, time passes, or stands still; and when the loop has run long enough.
+//! A runner takes the loop up, time passes, and at some moment the loop has run long enough.
 
 use std::time::Duration;
 
@@ -13,10 +13,18 @@ impl State {
     /// Returns the moment at which `max_duration` is over; none without it, and when the loop ends anyway.
     #[must_use]
     pub fn out_of_time(&self, policy: &Policy) -> Option<Timestamp> {
+        let looked_at = match &self.phase {
+            // Work that is being kept is seen through, and the time is looked at behind it.
+            Phase::Rebooting { reboot } => !matches!(reboot.stage, RebootStage::Keeping { .. }),
+            Phase::Waiting { .. } | Phase::Working { .. } => true,
+            Phase::Idle | Phase::Keeping { .. } | Phase::Paused { .. } | Phase::Ended { .. } => {
+                false
+            }
+        };
         let limit = policy.budgets.duration;
         let since = self.ledger.counted_to?;
         let left = limit.saturating_sub(Duration::from_millis(self.ledger.ran_ms));
-        (!limit.is_zero() && self.stop.is_none()).then(|| since.after(left))
+        (looked_at && !limit.is_zero() && self.stop.is_none()).then(|| since.after(left))
     }
 
     /// Counts the time up to a record.
@@ -33,6 +41,7 @@ impl State {
             | LoopEvent::DiskWasFull { .. }
             | LoopEvent::Repaired { .. }
             | LoopEvent::CustomSet { .. }
+            | LoopEvent::AttemptCut { .. }
             | LoopEvent::Stopped { .. }
             | LoopEvent::Error { .. }
             | LoopEvent::Completed { .. } => {}
@@ -59,7 +68,7 @@ impl State {
             | LoopEvent::TurnResulted { .. }
             | LoopEvent::CallEnded { .. }
             | LoopEvent::CostTold { .. }
-            | LoopEvent::QuotaTold { .. }
+            | LoopEvent::QuotaTold(_)
             | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::Noted { .. }
             | LoopEvent::EndingRequested { .. }
@@ -69,7 +78,6 @@ impl State {
             | LoopEvent::IterationFailed { .. }
             | LoopEvent::IterationLimited { .. }
             | LoopEvent::StreamEnded
-            | LoopEvent::AttemptCut { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::RebootRequested { .. }
             | LoopEvent::RebootStarted { .. }
@@ -81,7 +89,14 @@ impl State {
             | LoopEvent::SessionOpening { .. }
             | LoopEvent::RebootCompleted { .. }
             | LoopEvent::RebootFailed { .. }
-            | LoopEvent::RebootVerified { .. } => self.ledger.count(&self.phase, time),
+            | LoopEvent::RebootVerified { .. }
+            | LoopEvent::SnapshotTaken { .. }
+            | LoopEvent::KeepStarted { .. }
+            | LoopEvent::KeepCalledOff { .. }
+            | LoopEvent::WorkKept { .. }
+            | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::LookRequested { .. }
+            | LoopEvent::BusySeen { .. } => self.ledger.count(&self.phase, time),
         }
     }
 
@@ -92,6 +107,7 @@ impl State {
         self.started_at.get_or_insert(time);
         // A new run is the operator's wish to go on: an earlier wish to stop has been granted, or died with its runner.
         self.stop = None;
+        self.stop_urgent = false;
         if matches!(self.phase, Phase::Ended { .. }) {
             self.failure_streak = 0;
             // Whoever runs a loop again that was stopped for these wants it to go on.
@@ -103,17 +119,5 @@ impl State {
             self.pause_requested = false;
             self.phase = Phase::Idle;
         }
-    }
-
-    pub(super) fn stand_still(&mut self, duration: Duration) {
-        self.reboot(|reboot| match &mut reboot.stage {
-            RebootStage::Begun => {}
-            RebootStage::HandOff { until } | RebootStage::Hooks { until, .. } => {
-                *until = until.after(duration);
-            }
-            RebootStage::Closing { ladder, .. } => ladder.until = ladder.until.after(duration),
-            RebootStage::Opening { since, .. } => *since = since.after(duration),
-        });
-        self.work(|work| work.postpone(duration));
     }
 }

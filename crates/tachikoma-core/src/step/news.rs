@@ -23,7 +23,11 @@ impl Turn<'_> {
                 let reboot = reboot.clone();
                 self.news_in_reboot(reboot, news);
             }
-            Phase::Idle | Phase::Waiting { .. } | Phase::Paused { .. } | Phase::Ended { .. } => {
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Keeping { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => {
                 self.news_between_turns(news);
             }
         }
@@ -71,6 +75,7 @@ impl Turn<'_> {
                 conversation_microusd,
             } => self.cost_told(conversation_microusd),
             News::Quota(quota) => self.quota_told(quota),
+            News::Looked { activity } => self.looked(work, activity),
             News::Resulted(end) => self.resulted(work, end),
             News::Exited {
                 exit,
@@ -122,6 +127,7 @@ impl Turn<'_> {
             | News::ToolEnded { .. }
             | News::Denied { .. }
             | News::Touched { .. }
+            | News::Looked { .. }
             | News::StreamEnded
             | News::CallEnded { .. }
             | News::Cost { .. }
@@ -141,8 +147,9 @@ impl Turn<'_> {
     }
 
     fn output(&mut self, work: &Work) {
-        // Only the time-outs of an event stream care, and they care in steps.
-        let due = !work.spoke || self.now.since(work.active) >= timeout::output_step(self.policy);
+        // Only the time-outs of an event stream care, and they care in steps; on the ladder none of them runs.
+        let due = work.ladder.is_none()
+            && (!work.spoke || self.now.since(work.active) >= timeout::output_step(self.policy));
         if self.policy.agent.event_stream && due {
             self.record(LoopEvent::OutputSeen);
         }

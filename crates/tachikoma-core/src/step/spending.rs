@@ -50,7 +50,7 @@ impl Turn<'_> {
         if known || !ledger.knows_window(&quota.window) {
             return;
         }
-        self.record(LoopEvent::QuotaTold { quota });
+        self.record(LoopEvent::QuotaTold(quota));
         self.look_at_budgets();
     }
 
@@ -79,24 +79,33 @@ impl Turn<'_> {
                     Urgency::Graceful
                 };
                 if let Some(reason) = self.trigger() {
-                    let stop = Stop::Budget { reason };
-                    self.record(LoopEvent::StopRequested { stop });
+                    // However urgent the end of the turn is, what was done is kept.
+                    self.want_stop(Stop::Budget { reason }, Urgency::Graceful);
                     if !over {
                         self.request_ending(Cause::Interrupt, urgency);
                     }
                 }
             }
-            Phase::Rebooting { reboot } => {
-                let asked = matches!(reboot.stage, RebootStage::HandOff { .. });
-                self.end_for_budget(asked);
+            Phase::Rebooting { reboot } => match reboot.stage {
+                RebootStage::HandOff { .. } => self.end_reboot_for_budget(true),
+                RebootStage::Begun
+                | RebootStage::Hooks { .. }
+                | RebootStage::Closing { .. }
+                | RebootStage::Opening { .. } => self.end_reboot_for_budget(false),
+                RebootStage::Keeping { .. } => {}
+            },
+            Phase::Waiting { .. } => {
+                if let Some(reason) = self.trigger() {
+                    self.finish(Outcome::Budget { reason });
+                }
             }
-            Phase::Waiting { .. } => self.end_for_budget(false),
-            Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => {}
+            // Work that is being kept is seen through.
+            Phase::Keeping { .. } | Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => {}
         }
     }
 
-    /// Ends the loop between two turns. `answering` says that the agent works on its hand-off, and has to be told.
-    fn end_for_budget(&mut self, answering: bool) {
+    /// Ends the loop in a reboot. `answering` says that the agent works on its hand-off, and has to be told.
+    fn end_reboot_for_budget(&mut self, answering: bool) {
         let Some(reason) = self.trigger() else { return };
         if let Some(agent) = self.state.agent.filter(|_| answering) {
             self.wish(Effect::Signal {

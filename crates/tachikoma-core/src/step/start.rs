@@ -6,7 +6,7 @@ use crate::event::LoopEvent;
 use crate::launch::{Launch, Resumption, Runner};
 use crate::outcome::Outcome;
 use crate::phase::Phase;
-use crate::policy::stop::Limits;
+use crate::policy::stop::{self, Limits};
 
 impl Turn<'_> {
     /// Ends the loop without seeing anything through: nothing is started, and an attempt under way is written off.
@@ -19,6 +19,7 @@ impl Turn<'_> {
             }
             Phase::Idle
             | Phase::Waiting { .. }
+            | Phase::Keeping { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => self.end(outcome),
         }
@@ -77,11 +78,19 @@ impl Turn<'_> {
                 let wait = *wait;
                 self.proceed(Some(wait));
             }
+            Phase::Keeping { keep } => {
+                let keep = keep.clone();
+                self.resume_keep(&keep);
+            }
             Phase::Rebooting { reboot } => {
                 let reboot = reboot.clone();
-                self.look_at_budgets();
-                if self.state.outcome().is_none() {
-                    self.resume_reboot(reboot);
+                match stop::verdict(self.policy, self.state, self.now) {
+                    // Not even a hand-off is asked for.
+                    Some(outcome @ Outcome::Budget { .. }) => {
+                        self.name_condition(&outcome);
+                        self.end(outcome);
+                    }
+                    Some(_) | None => self.resume_reboot(reboot),
                 }
             }
             // Still paused: a crash is no reason to go on.

@@ -2,6 +2,7 @@
 
 mod budget;
 mod failure;
+mod keep;
 mod life;
 mod limits;
 mod patterns;

@@ -307,3 +307,14 @@ fn a_reboot_is_not_taken_up_behind_the_budget() {
     play.crash();
     insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), StopConditionTriggered(max_cost_usd), Stopped($0.9000 of $0.5000 is spent (max_cost_usd)) ! finish");
 }
+
+/// A runner that is told to end before it took the loop up has not run it.
+#[test]
+fn a_run_that_was_declined_counts_no_time() {
+    let mut play = Play::up(seconds(60));
+    play.seconds(20).tool("a").seconds(9_000);
+    play.input("decline", tachikoma_core::Input::Decline { signal: 2 });
+    assert_eq!(play.state.ledger.ran_ms, 20_000);
+    play.start();
+    assert_eq!(play.state.outcome(), None, "it goes on");
+}

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::budget::Budgets;
-use tachikoma_core::policy::{AgentTraits, Backoff, Graces, RebootRules, Timeouts};
+use tachikoma_core::policy::{AgentTraits, Backoff, Graces, KeepRules, RebootRules, Timeouts};
 use tachikoma_core::{
-    Context, Exit, Generation, Leftover, News, Policy, Problem, QuotaWindow, Rung, Spent,
+    Activity, Context, Exit, Generation, Leftover, News, Policy, Problem, QuotaWindow, Rung, Spent,
     Timestamp, TurnEnd,
 };
 
@@ -64,6 +64,20 @@ pub fn hand_off(dice: &mut Dice) -> Vec<(i64, News)> {
         1 => vec![(after, exited(dice, Exit::Code(1)))],
         2 => vec![(after, resulted(dice, false))],
         _ => vec![(after, resulted(dice, true))],
+    }
+}
+
+/// Writes what is seen of an agent that is looked at, if anything is.
+pub fn look(dice: &mut Dice) -> Vec<(i64, News)> {
+    let after = dice.pick(&[0, 2_000, 2_000, 30_000]);
+    let activity = (!dice.one_in(8)).then(|| Activity {
+        over_ms: 2_000,
+        cpu_ms: dice.pick(&[0, 2_000]),
+        ..Activity::default()
+    });
+    match dice.below(8) {
+        0 => Vec::new(),
+        _ => vec![(after, News::Looked { activity })],
     }
 }
 
@@ -224,7 +238,7 @@ fn chatter(dice: &mut Dice, lines: &mut Vec<(i64, News)>, most: u64, pace: i64, 
                 }
             }
             3 => tool(dice),
-            _ if dice.one_in(4) => News::CallEnded {
+            _ if dice.one_in(3) => News::CallEnded {
                 tokens: dice.below(30_000),
             },
             _ if dice.one_in(10) => News::StreamEnded,
@@ -329,12 +343,12 @@ fn last(lines: &[(i64, News)]) -> i64 {
 }
 
 fn budgets(dice: &mut Dice) -> Budgets {
-    if !dice.one_in(4) {
+    if !dice.one_in(5) {
         return Budgets::default();
     }
     Budgets {
         cost_microusd: dice.pick(&[0, 0, 900, 3_000]),
-        tokens: dice.pick(&[0, 0, 20_000, 90_000]),
+        tokens: dice.pick(&[0, 20_000, 90_000]),
         duration: Duration::from_secs(dice.pick(&[0, 0, 10, 60, 600])),
         quota_percent: dice.pick(&[0.0, 0.0, 80.0]),
     }
@@ -363,6 +377,11 @@ pub fn policy(dice: &mut Dice) -> Policy {
             tells_cost: persistent,
             refuses_before: dice.pick(&[None, Some(23_000)]),
         },
+        keep: dice.one_in(2).then(|| KeepRules {
+            commit: !dice.one_in(4),
+            on_failure: dice.one_in(2),
+            timeout: dice.pick(&[seconds(300), seconds(10), Duration::ZERO]),
+        }),
         limit_backoff: usual.limit_backoff,
         persist_sessions: !dice.one_in(6),
         fresh_each_iteration,
@@ -392,7 +411,7 @@ pub fn policy(dice: &mut Dice) -> Policy {
             enabled: !dice.one_in(8),
             on_redline: !dice.one_in(8),
             redline_percent: dice.pick(&[85.0, 20.0, 33.3, 100.0]),
-            warning_percent: dice.pick(&[70.0, 2.0, 2.0]),
+            warning_percent: dice.pick(&[70.0, 2.0, 2.0, 2.0]),
             hard_limit_percent: dice.pick(&[95.0, 40.0]),
             tool_call_threshold: dice.pick(&[100, 3, 0]),
             on_degradation: dice.one_in(2),

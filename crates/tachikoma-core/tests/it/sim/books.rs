@@ -104,7 +104,7 @@ impl Books {
                 self.conversation = *total;
                 true
             }
-            LoopEvent::QuotaTold { quota } => {
+            LoopEvent::QuotaTold(quota) => {
                 let told = (quota.percent, quota.resets_at);
                 self.quota.insert(quota.window.clone(), told);
                 false
@@ -143,7 +143,8 @@ impl Books {
                 | LoopEvent::DiskWasFull { .. }
                 | LoopEvent::Repaired { .. }
                 | LoopEvent::Started { .. }
-        );
+                | LoopEvent::AttemptCut { .. }
+        ) || event.is_terminal();
         if self.live && !self.paused && !silent {
             self.ran += now.since(self.last);
         }
