@@ -151,14 +151,13 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::PauseWithdrawn => "the pause is withdrawn".to_owned(),
         LoopEvent::Paused { .. } => "paused; `tachikoma resume` goes on".to_owned(),
         LoopEvent::Resumed => "resumed".to_owned(),
-        // The condition itself was said right before.
-        LoopEvent::StopRequested {
-            stop: Stop::Budget { .. },
-            ..
-        } => return Vec::new(),
-        LoopEvent::StopRequested { stop, .. } => {
-            format!("stopping: {}", Outcome::from(stop.clone()))
-        }
+        LoopEvent::StopRequested { stop, .. } => match stop {
+            // The condition itself was said right before.
+            Stop::Budget { .. } => return Vec::new(),
+            Stop::Operator | Stop::Signal { .. } | Stop::Hook { .. } | Stop::Unable { .. } => {
+                format!("stopping: {}", Outcome::from(stop.clone()))
+            }
+        },
         LoopEvent::WaitStarted { wait } => {
             let left = span(wait.until.since(record.time));
             match wait.reason {

@@ -116,7 +116,59 @@ impl Books {
                 self.owed = false;
                 false
             }
-            _ => false,
+            LoopEvent::SegmentOpened { .. }
+            | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::PauseRequested
+            | LoopEvent::PauseWithdrawn
+            | LoopEvent::Paused { .. }
+            | LoopEvent::Resumed
+            | LoopEvent::WaitStarted { .. }
+            | LoopEvent::SessionEnded { .. }
+            | LoopEvent::AgentLaunched { .. }
+            | LoopEvent::AgentExited { .. }
+            | LoopEvent::SessionNamed { .. }
+            | LoopEvent::OutputSeen
+            | LoopEvent::ContextMeasured { .. }
+            | LoopEvent::WrapUpAdvised { .. }
+            | LoopEvent::ToolStarted { .. }
+            | LoopEvent::ToolEnded { .. }
+            | LoopEvent::ToolDenied { .. }
+            | LoopEvent::FileTouched { .. }
+            | LoopEvent::StopPatternMatched { .. }
+            | LoopEvent::Noted { .. }
+            | LoopEvent::EndingRequested { .. }
+            | LoopEvent::RungClimbed { .. }
+            | LoopEvent::StoodStill { .. }
+            | LoopEvent::LeftoversEnded { .. }
+            | LoopEvent::IterationCompleted { .. }
+            | LoopEvent::IterationFailed { .. }
+            | LoopEvent::IterationLimited { .. }
+            | LoopEvent::LookRequested { .. }
+            | LoopEvent::BusySeen { .. }
+            | LoopEvent::StreamEnded
+            | LoopEvent::AttemptCut { .. }
+            | LoopEvent::SnapshotTaken { .. }
+            | LoopEvent::KeepStarted { .. }
+            | LoopEvent::KeepCalledOff { .. }
+            | LoopEvent::WorkKept { .. }
+            | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::StopConditionTriggered { .. }
+            | LoopEvent::RebootRequested { .. }
+            | LoopEvent::RebootStarted { .. }
+            | LoopEvent::HandOffWritten { .. }
+            | LoopEvent::HooksStarted { .. }
+            | LoopEvent::HooksRan { .. }
+            | LoopEvent::ClosingStarted { .. }
+            | LoopEvent::SessionOpening { .. }
+            | LoopEvent::RebootCompleted { .. }
+            | LoopEvent::RebootFailed { .. }
+            | LoopEvent::RebootVerified { .. }
+            | LoopEvent::CustomSet { .. }
+            | LoopEvent::Warned { .. }
+            | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Repaired { .. }
+            | LoopEvent::Completed { .. }
+            | LoopEvent::Error { .. } => false,
         };
         self.owed |= spent && !stopping && self.is_gone(budgets, now);
     }
