@@ -11,13 +11,16 @@ use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, SessionNo};
 use crate::keep::{CommitStatus, KeepPurpose, Kept};
 use crate::launch::{Change, Launch, Resumption, Runner};
+use crate::ledger::QuotaWindow;
 use crate::outcome::{
     Failure, IterationReport, Outcome, Problem, RebootReason, Spent, Stop, Timeout,
 };
 use crate::phase::{Cause, HookPoint, HookResult, Wait};
+use crate::policy::stop::Limits;
+use crate::record::is_zero;
 use crate::repair::Repair;
 use crate::state::State;
-use crate::stats::{LoopStats, is_zero};
+use crate::stats::LoopStats;
 use crate::time::Timestamp;
 
 /// A fact about a loop.
@@ -44,6 +47,9 @@ pub enum LoopEvent {
         runner: Runner,
         /// What it found.
         resumption: Resumption,
+        /// The stop conditions it was told.
+        #[serde(default)]
+        limits: Limits,
     },
     /// A runner took up the loop with other settings than the one before; they hold from here on.
     ConfigChanged {
@@ -182,9 +188,29 @@ pub enum LoopEvent {
         /// What the turn cost, in millionths of a dollar.
         #[serde(default, skip_serializing_if = "is_zero")]
         cost_microusd: u64,
+        /// The tokens that it used.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        tokens: u64,
         /// Why its conversation cannot go on, if it cannot.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         spent: Option<Spent>,
+    },
+    /// A call of the model ended; told where the loop has a budget.
+    CallEnded {
+        /// The tokens that it used, those from the cache included.
+        tokens: u64,
+    },
+    /// The agent told what its conversation has cost so far; asked where the loop has a budget.
+    CostTold {
+        /// In millionths of a dollar.
+        conversation_microusd: u64,
+    },
+    /// The agent told how much of a subscription's window is used.
+    QuotaTold(QuotaWindow),
+    /// The agent's final words match a pattern that ends the loop.
+    StopPatternMatched {
+        /// Which one.
+        pattern: String,
     },
     /// The agent, or the operator, wrote a note for the sessions to come.
     Noted {
@@ -356,7 +382,10 @@ pub enum LoopEvent {
     ClaimRefused(Refusal),
     /// A stop condition ended the loop.
     StopConditionTriggered {
-        /// Which one, and what it saw.
+        /// Its key.
+        #[serde(default)]
+        condition: String,
+        /// What it saw.
         reason: String,
     },
     /// A reboot is wanted and follows as soon as the agent is at a boundary, or as the rules allow it.

@@ -41,6 +41,7 @@ mod id;
 mod input;
 mod keep;
 mod launch;
+mod ledger;
 mod objectives;
 mod outcome;
 mod phase;
@@ -74,6 +75,7 @@ pub use keep::{
     short_commit,
 };
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
+pub use ledger::{Ledger, QuotaWindow, TurnSpending, microusd};
 pub use objectives::Objectives;
 pub use outcome::{
     ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, RebootReason, Spent,
@@ -94,8 +96,8 @@ pub use state::{InvalidState, State};
 pub use stats::LoopStats;
 pub use step::step;
 pub use summary::{
-    CommitSummary, CompletionSummary, ContextSummary, GateSummary, GitSummary, OutcomeSummary,
-    RebootSummary, SessionSummary, Status, WaitSummary,
+    CommitSummary, CompletionSummary, ConditionSummary, ContextSummary, GateSummary, GitSummary,
+    OutcomeSummary, RebootSummary, SessionSummary, Status, WaitSummary,
 };
 pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tachikoma_core::{
     Change, Claim, Context, IterationOutcome, Kept, LoopEvent, LoopStats, Outcome, Record,
-    Resumption, WaitReason,
+    Resumption, Stop, WaitReason,
 };
 
 use super::check;
@@ -78,6 +78,10 @@ impl Lines {
             | LoopEvent::FileTouched { .. }
             | LoopEvent::TurnResulted { .. }
             | LoopEvent::Noted { .. }
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold(_)
+            | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }
@@ -138,6 +142,7 @@ fn lines(record: &Record) -> Vec<String> {
             resumption,
             runner,
             launch,
+            ..
         } => {
             let how = match resumption {
                 Resumption::New => "starts",
@@ -153,9 +158,15 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::PauseWithdrawn => "the pause is withdrawn".to_owned(),
         LoopEvent::Paused { .. } => "paused; `tachikoma resume` goes on".to_owned(),
         LoopEvent::Resumed => "resumed".to_owned(),
-        LoopEvent::StopRequested { stop, .. } => {
-            format!("stopping: {}", Outcome::from(stop.clone()))
-        }
+        LoopEvent::StopRequested { stop, .. } => match stop {
+            // The condition itself was said right before.
+            Stop::Budget { .. } => return Vec::new(),
+            Stop::Operator
+            | Stop::Signal { .. }
+            | Stop::Hook { .. }
+            | Stop::Script { .. }
+            | Stop::Unable { .. } => format!("stopping: {}", Outcome::from(stop.clone())),
+        },
         LoopEvent::WaitStarted { wait } => {
             let left = span(wait.until.since(record.time));
             match wait.reason {
@@ -277,7 +288,7 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::GatesRan { results, .. } => return check::gates(results),
         LoopEvent::CheckGivenUp { reason } => sanitise(reason).into_owned(),
         LoopEvent::ClaimRefused(refusal) => check::refused(refusal),
-        LoopEvent::StopConditionTriggered { reason } => {
+        LoopEvent::StopConditionTriggered { reason, .. } => {
             format!("stop condition: {}", sanitise(reason))
         }
         LoopEvent::RebootRequested { reason, not_before } => match not_before {
@@ -332,6 +343,10 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::ToolStarted { .. }
         | LoopEvent::ToolEnded { .. }
         | LoopEvent::TurnResulted { .. }
+        | LoopEvent::CallEnded { .. }
+        | LoopEvent::CostTold { .. }
+        | LoopEvent::QuotaTold(_)
+        | LoopEvent::StopPatternMatched { .. }
         | LoopEvent::EndingRequested { .. }
         | LoopEvent::RebootStarted { .. } => return Vec::new(),
     };
@@ -451,9 +466,10 @@ pub fn totals(stats: &LoopStats) -> String {
     let work = span(Duration::from_millis(stats.execution_ms));
     parts.push(format!("{work} of work"));
     if stats.cost_microusd > 0 {
-        parts.push(dollars(
-            Duration::from_micros(stats.cost_microusd).as_secs_f64(),
-        ));
+        let cost = dollars(Duration::from_micros(stats.cost_microusd).as_secs_f64());
+        // Nobody pays that on a subscription.
+        let guess = if stats.on_subscription { "est. " } else { "" };
+        parts.push(format!("{guess}{cost}"));
     }
     parts.join(", ")
 }

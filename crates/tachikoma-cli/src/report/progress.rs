@@ -141,6 +141,10 @@ impl Screen {
             | LoopEvent::ToolStarted { .. }
             | LoopEvent::ToolEnded { .. }
             | LoopEvent::TurnResulted { .. }
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold(_)
+            | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }

@@ -34,6 +34,7 @@ impl State {
         );
         self.seq = record.seq;
         self.time = record.time;
+        self.pass_time(&record.event, record.time);
         self.apply_event(&record.event, record.time);
     }
 
@@ -47,7 +48,15 @@ impl State {
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
             | LoopEvent::Repaired { .. } => {}
-            LoopEvent::Started { launch, runner, .. } => self.take_up(launch, runner, time),
+            LoopEvent::Started {
+                launch,
+                runner,
+                limits,
+                ..
+            } => {
+                self.limits = *limits;
+                self.take_up(launch, runner, time);
+            }
             LoopEvent::PauseRequested => self.pause_requested = true,
             LoopEvent::Paused { then } => {
                 self.pause_requested = false;
@@ -61,6 +70,7 @@ impl State {
             }
             LoopEvent::WaitStarted { wait } => self.phase = Phase::Waiting { wait: *wait },
             LoopEvent::SessionStarted { session, agent_id } => {
+                self.ledger.session_began();
                 self.session = Session {
                     number: *session,
                     agent_id: agent_id.clone(),
@@ -79,7 +89,6 @@ impl State {
                 reason,
             } => {
                 self.checkpoint.take(&self.session, reason);
-                self.session.context = None;
                 // A crash between two records of one reboot may say it twice.
                 self.history.retain(|past| past.number != *session);
                 if self.history.len() >= HISTORY_MAX {
@@ -112,6 +121,8 @@ impl State {
                 self.cut = false;
                 self.claimed = false;
                 self.completion.attempt_started();
+                self.stop_pattern = None;
+                self.ledger.turn_began();
                 self.kept.unseen = true;
                 self.session.context_before = self.session.context;
                 let mut work = Work::new(*generation, time);
@@ -196,10 +207,12 @@ impl State {
                 claimed,
                 pattern,
                 cost_microusd,
+                tokens,
                 spent,
             } => {
                 self.session.spent = *spent;
-                self.stats.cost_microusd = self.stats.cost_microusd.saturating_add(*cost_microusd);
+                let (cost, tokens) = (*cost_microusd, *tokens);
+                self.ledger.turn_resulted(&mut self.stats, cost, tokens);
                 if pattern.is_some() {
                     self.session.pattern.clone_from(pattern);
                 }
@@ -213,6 +226,20 @@ impl State {
                         after_interrupt: work.ladder.is_some(),
                     });
                 });
+            }
+            LoopEvent::CallEnded { tokens } => self.ledger.call_ended(&mut self.stats, *tokens),
+            LoopEvent::CostTold {
+                conversation_microusd,
+            } => {
+                let conversation = *conversation_microusd;
+                self.ledger.cost_told(&mut self.stats, conversation);
+            }
+            LoopEvent::QuotaTold(quota) => {
+                self.stats.on_subscription = true;
+                self.ledger.quota_told(quota.clone());
+            }
+            LoopEvent::StopPatternMatched { pattern } => {
+                self.stop_pattern = Some(pattern.clone());
             }
             LoopEvent::Noted { text } => {
                 if self.notes.len() >= NOTES_MAX {
@@ -355,6 +382,7 @@ impl State {
             }
             LoopEvent::HandOffRequested { until } => {
                 let until = *until;
+                self.ledger.turn_began();
                 self.checkpoint.words = None;
                 self.reboot(|reboot| reboot.stage = RebootStage::HandOff { until });
             }

@@ -71,11 +71,17 @@ impl Turn<'_> {
                     self.record(LoopEvent::FileTouched { path });
                 }
             }
+            News::CallEnded { tokens } => self.call_ended(tokens),
+            News::Cost {
+                conversation_microusd,
+            } => self.cost_told(conversation_microusd),
+            News::Quota(quota) => self.quota_told(quota),
             News::Looked { activity } => self.looked(work, activity),
             News::Resulted(end) => self.resulted(work, end),
             News::Exited {
                 exit,
                 claimed,
+                stop_pattern,
                 leftovers,
                 last_words,
                 problem,
@@ -86,6 +92,7 @@ impl Turn<'_> {
                     return self.launch_again();
                 }
                 self.leftovers(leftovers);
+                self.pattern_matched(stop_pattern);
                 let failure = self.failure(work, exit, last_words, problem);
                 self.process_ended(work, exit, claimed, failure);
             }
@@ -106,6 +113,7 @@ impl Turn<'_> {
     fn news_between_turns(&mut self, news: News) {
         match news {
             News::Named { agent_id } => self.named(agent_id),
+            News::Quota(quota) => self.quota_told(quota),
             News::Exited {
                 exit, leftovers, ..
             } => self.agent_exited(exit, leftovers),
@@ -122,6 +130,8 @@ impl Turn<'_> {
             | News::Touched { .. }
             | News::Looked { .. }
             | News::StreamEnded
+            | News::CallEnded { .. }
+            | News::Cost { .. }
             | News::Resulted(_) => {}
         }
     }
@@ -160,8 +170,10 @@ impl Turn<'_> {
             claimed: end.claimed,
             pattern: end.pattern,
             cost_microusd: end.cost_microusd,
+            tokens: end.tokens,
             spent: end.spent,
         });
+        self.pattern_matched(end.stop_pattern);
         if end.spent == Some(Spent::Full) && self.state.session.unproven {
             let futile = "the agent takes not even its first prompt, which is too long";
             self.verified(100, Some(futile.to_owned()), TOO_LONG);

@@ -51,6 +51,7 @@ impl Turn<'_> {
             Some(agent) if rules.ask_hand_off && !rules.immediate && can_answer => {
                 let until = self.now.after(rules.hand_off_timeout);
                 self.record(LoopEvent::HandOffRequested { until });
+                self.ask_cost();
                 self.wish(Effect::AskHandOff {
                     generation: agent.generation,
                 });
@@ -194,6 +195,7 @@ impl Turn<'_> {
                     claimed: false,
                     pattern: None,
                     cost_microusd: end.cost_microusd,
+                    tokens: end.tokens,
                     spent: None,
                 });
                 if end.success && !end.text.trim().is_empty() {
@@ -214,6 +216,19 @@ impl Turn<'_> {
                     }
                 }
             }
+            News::CallEnded { tokens } => {
+                if matches!(reboot.stage, RebootStage::HandOff { .. }) {
+                    self.call_ended(tokens);
+                }
+            }
+            News::Cost {
+                conversation_microusd,
+            } => {
+                if matches!(reboot.stage, RebootStage::HandOff { .. }) {
+                    self.cost_told(conversation_microusd);
+                }
+            }
+            News::Quota(quota) => self.quota_told(quota),
             News::Named { .. }
             | News::Output
             | News::ToolStarted { .. }

@@ -103,6 +103,10 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::ToolStarted { .. } => "ToolStarted",
         LoopEvent::ToolEnded { .. } => "ToolEnded",
         LoopEvent::TurnResulted { .. } => "TurnResulted",
+        LoopEvent::CallEnded { .. } => "CallEnded",
+        LoopEvent::CostTold { .. } => "CostTold",
+        LoopEvent::QuotaTold(_) => "QuotaTold",
+        LoopEvent::StopPatternMatched { .. } => "StopPatternMatched",
         LoopEvent::EndingRequested { .. } => "EndingRequested",
         LoopEvent::RungClimbed { .. } => "RungClimbed",
         LoopEvent::StoodStill { .. } => "StoodStill",
@@ -152,6 +156,7 @@ pub fn effect(effect: &Effect) -> &'static str {
         Effect::Look { .. } => "look",
         Effect::Prompt { .. } => "prompt",
         Effect::Advise { .. } => "advise",
+        Effect::AskCost { .. } => "cost?",
         Effect::AskHandOff { .. } => "hand-off",
         Effect::Close { .. } => "close",
         Effect::Open { .. } => "open",
@@ -180,6 +185,7 @@ pub fn wish(effect: &Effect) -> String {
         Effect::Look { .. } => "look".to_owned(),
         Effect::Prompt { .. } => "prompt".to_owned(),
         Effect::Advise { percent, .. } => format!("advise {percent}%"),
+        Effect::AskCost { .. } => "ask for the cost".to_owned(),
         Effect::AskHandOff { .. } => "ask for the hand-off".to_owned(),
         Effect::Close { .. } => "close".to_owned(),
         Effect::Open { session, .. } => format!("open {session}"),
@@ -310,6 +316,13 @@ pub fn fact(record: &Record) -> String {
             streak,
             ..
         } => format!("{iteration} attempt {attempt}: {reason}; streak {streak}"),
+        LoopEvent::StopConditionTriggered { condition, .. } => condition.clone(),
+        LoopEvent::StopPatternMatched { pattern } => pattern.clone(),
+        LoopEvent::CallEnded { tokens } => format!("{tokens} tokens"),
+        LoopEvent::CostTold {
+            conversation_microusd,
+        } => format!("{conversation_microusd}"),
+        LoopEvent::QuotaTold(quota) => format!("{} {}%", quota.window, quota.percent),
         LoopEvent::SnapshotTaken {
             iteration, commit, ..
         } => format!("{iteration}: {commit}"),
@@ -367,9 +380,7 @@ pub fn fact(record: &Record) -> String {
             let claims: Vec<String> = refusal.claims.iter().map(ToString::to_string).collect();
             format!("{}: {}", claims.join(", "), refusal.reasons.join(" | "))
         }
-        LoopEvent::StopConditionTriggered { reason } | LoopEvent::CheckGivenUp { reason } => {
-            reason.clone()
-        }
+        LoopEvent::CheckGivenUp { reason } => reason.clone(),
         LoopEvent::RebootRequested { reason, not_before } => match not_before {
             Some(moment) => format!("{reason}, not before {}", until(moment)),
             None => reason.to_string(),

@@ -68,6 +68,10 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::ToolStarted { .. }
         | LoopEvent::ToolEnded { .. }
         | LoopEvent::TurnResulted { .. }
+        | LoopEvent::CallEnded { .. }
+        | LoopEvent::CostTold { .. }
+        | LoopEvent::QuotaTold(_)
+        | LoopEvent::StopPatternMatched { .. }
         | LoopEvent::EndingRequested { .. }
         | LoopEvent::RungClimbed { .. }
         | LoopEvent::StoodStill { .. }

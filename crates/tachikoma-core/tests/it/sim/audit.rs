@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::books::Books;
 use tachikoma_core::policy::completion::CompletionRules;
 use tachikoma_core::policy::context::{Level, level};
 use tachikoma_core::policy::timeout;
@@ -49,6 +50,7 @@ pub struct Audit {
     hurried: bool,
     tried_at_the_end: bool,
     streak: u32,
+    books: Books,
     pub stats: LoopStats,
 }
 
@@ -74,6 +76,11 @@ impl Audit {
                 "nothing happens in a loop that ended"
             );
         }
+        let (event, now) = (&record.event, record.time);
+        self.books.take(&policy.budgets, event, now, self.stopping);
+        self.stats.cost_microusd = self.books.cost();
+        self.stats.tokens = self.books.tokens();
+        self.stats.on_subscription = self.books.on_subscription();
         match &record.event {
             LoopEvent::Started { .. } => {
                 self.agent = None;
@@ -126,7 +133,9 @@ impl Audit {
             }
             LoopEvent::AttemptCut { iteration, attempt } => {
                 assert_eq!((*iteration, *attempt), (self.iteration, self.attempt));
-                assert!(self.open.take().is_some(), "only an open attempt is cut");
+                // Or one whose agent was gone before it heard its prompt.
+                let open = self.open.take().is_some() || self.cut;
+                assert!(open, "only an open attempt is cut");
                 self.cut = true;
                 self.agent = None;
                 self.proof.claimed = false;
@@ -180,9 +189,6 @@ impl Audit {
                     most.is_zero() || self.time <= self.heard.after(most + slack),
                     "nobody is busy for longer than tool_timeout"
                 );
-            }
-            LoopEvent::TurnResulted { cost_microusd, .. } => {
-                self.stats.cost_microusd += cost_microusd;
             }
             LoopEvent::WrapUpAdvised { .. } => {
                 assert!(self.advised.insert(self.session.0), "once per session");
@@ -264,7 +270,11 @@ impl Audit {
                 commit,
                 outcome,
                 ..
-            } => self.keep_started(policy, *purpose, *commit, outcome.as_ref()),
+            } => {
+                // Whoever is stopped in a pause, and dies on the way, goes on when it is run again.
+                self.paused &= outcome.is_none();
+                self.keep_started(policy, *purpose, *commit, outcome.as_ref());
+            }
             LoopEvent::KeepCalledOff { .. } => {
                 assert!(self.keeping.is_some(), "what is under way is called off");
             }
@@ -306,6 +316,11 @@ impl Audit {
             | LoopEvent::WaitStarted { .. }
             | LoopEvent::SessionEnded { .. }
             | LoopEvent::SessionNamed { .. }
+            | LoopEvent::TurnResulted { .. }
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold(_)
+            | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::Noted { .. }
@@ -366,8 +381,9 @@ impl Audit {
             && rules
                 .after_iterations
                 .is_some_and(|most| self.session_iterations >= most);
+        // A prompt that was not heard is given again, and is no further iteration.
         assert!(
-            !due || self.may_not_reboot(policy),
+            !due || self.cut || self.may_not_reboot(policy),
             "a session has no more iterations than it may, unless its reboot failed or has to wait"
         );
         (self.iteration, self.attempt) = expected;
