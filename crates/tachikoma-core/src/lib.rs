@@ -56,6 +56,7 @@ mod step;
 mod summary;
 pub mod tests_seen;
 mod time;
+mod turn_report;
 
 pub use activity::{Activity, Busy};
 pub use commit_message::{CommitFacts, CommitMessage, CommitMessageError};
@@ -101,3 +102,4 @@ pub use summary::{
 };
 pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;
+pub use turn_report::{LimitedAttempt, TurnReport};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Change, Claim, Context, IterationOutcome, Kept, LoopEvent, LoopStats, Outcome, Record,
-    Resumption, Stop, WaitReason,
+    Change, Claim, Context, IterationOutcome, Kept, LimitedAttempt, LoopEvent, LoopStats, Outcome,
+    Record, Resumption, Stop, WaitReason,
 };
 
 use super::check;
@@ -76,7 +76,7 @@ impl Lines {
             | LoopEvent::ToolEnded { .. }
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::FileTouched { .. }
-            | LoopEvent::TurnResulted { .. }
+            | LoopEvent::TurnResulted(_)
             | LoopEvent::Noted { .. }
             | LoopEvent::CallEnded { .. }
             | LoopEvent::CostTold { .. }
@@ -86,7 +86,7 @@ impl Lines {
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }
             | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::IterationLimited { .. }
+            | LoopEvent::IterationLimited(_)
             | LoopEvent::LookRequested { .. }
             | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
@@ -262,9 +262,9 @@ fn lines(record: &Record) -> Vec<String> {
                 sanitise(&failure.to_string())
             )
         }
-        LoopEvent::IterationLimited {
+        LoopEvent::IterationLimited(LimitedAttempt {
             iteration, reason, ..
-        } => format!(
+        }) => format!(
             "iteration {iteration} is limited and will be repeated: {}",
             sanitise(reason)
         ),
@@ -342,7 +342,7 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::OutputSeen
         | LoopEvent::ToolStarted { .. }
         | LoopEvent::ToolEnded { .. }
-        | LoopEvent::TurnResulted { .. }
+        | LoopEvent::TurnResulted(_)
         | LoopEvent::CallEnded { .. }
         | LoopEvent::CostTold { .. }
         | LoopEvent::QuotaTold(_)

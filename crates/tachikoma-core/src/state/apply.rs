@@ -20,6 +20,7 @@ const HISTORY_MAX: usize = 100;
 
 /// Notes that are remembered; the hand-off carries them all, and it is bounded too.
 const NOTES_MAX: usize = 50;
+use crate::turn_report::{LimitedAttempt, TurnReport};
 
 impl State {
     /// Takes one fact in. The only mutation of a state, live or replayed.
@@ -200,7 +201,7 @@ impl State {
                     self.session.files.push(path.clone());
                 }
             }
-            LoopEvent::TurnResulted {
+            LoopEvent::TurnResulted(TurnReport {
                 success,
                 reason,
                 problem,
@@ -209,7 +210,7 @@ impl State {
                 cost_microusd,
                 tokens,
                 spent,
-            } => {
+            }) => {
                 self.session.spent = *spent;
                 let (cost, tokens) = (*cost_microusd, *tokens);
                 self.ledger.turn_resulted(&mut self.stats, cost, tokens);
@@ -308,11 +309,11 @@ impl State {
                 self.last_failure = Some(failure.clone());
                 self.finish_iteration(IterationOutcome::Failed, *duration_ms, *agent_lives);
             }
-            LoopEvent::IterationLimited {
+            LoopEvent::IterationLimited(LimitedAttempt {
                 streak,
                 agent_lives,
                 ..
-            } => {
+            }) => {
                 self.limit_streak = *streak;
                 self.cut = true;
                 self.completion.attempt_ended(AttemptEnd::Cut);
@@ -444,17 +445,11 @@ impl State {
                 aborted,
             } => {
                 let error = error.clone();
-                let result = if *aborted {
-                    RebootResult::Aborted { error }
-                } else {
-                    RebootResult::Failed { error }
+                let result = match aborted {
+                    true => RebootResult::Aborted { error },
+                    false => RebootResult::Failed { error },
                 };
-                let started = self.rebooting().map_or(time, |reboot| reboot.started);
-                let duration_ms =
-                    u64::try_from(time.since(started).as_millis()).unwrap_or(u64::MAX);
-                let entry = self.entry(time, reason, *iteration, duration_ms, result);
-                self.reboots.failed(entry);
-                self.phase = Phase::Idle;
+                self.reboot_failed(time, reason, *iteration, result);
             }
             LoopEvent::RebootVerified { futile, .. } => {
                 self.session.unproven = false;

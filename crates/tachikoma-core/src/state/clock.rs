@@ -66,7 +66,7 @@ impl State {
             | LoopEvent::ToolEnded { .. }
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::FileTouched { .. }
-            | LoopEvent::TurnResulted { .. }
+            | LoopEvent::TurnResulted(_)
             | LoopEvent::CallEnded { .. }
             | LoopEvent::CostTold { .. }
             | LoopEvent::QuotaTold(_)
@@ -77,7 +77,7 @@ impl State {
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationCompleted { .. }
             | LoopEvent::IterationFailed { .. }
-            | LoopEvent::IterationLimited { .. }
+            | LoopEvent::IterationLimited(_)
             | LoopEvent::StreamEnded
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::RebootRequested { .. }

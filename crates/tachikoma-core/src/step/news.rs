@@ -11,6 +11,7 @@ use crate::policy::timeout;
 
 /// Tool calls in flight that are kept in mind; an agent that never ends its calls must not fill the memory.
 const TOOLS_MAX: usize = 256;
+use crate::turn_report::TurnReport;
 
 impl Turn<'_> {
     pub(super) fn news(&mut self, news: News) {
@@ -163,7 +164,7 @@ impl Turn<'_> {
         if work.result.is_some() {
             return;
         }
-        self.record(LoopEvent::TurnResulted {
+        self.record(LoopEvent::TurnResulted(TurnReport {
             success: end.success,
             reason: end.reason,
             problem: end.problem,
@@ -172,7 +173,7 @@ impl Turn<'_> {
             cost_microusd: end.cost_microusd,
             tokens: end.tokens,
             spent: end.spent,
-        });
+        }));
         self.pattern_matched(end.stop_pattern);
         if end.spent == Some(Spent::Full) && self.state.session.unproven {
             let futile = "the agent takes not even its first prompt, which is too long";

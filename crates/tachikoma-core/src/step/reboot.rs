@@ -15,6 +15,7 @@ use crate::policy::context::{Level, level};
 
 /// What is kept of a session's own words; with notes, files and failures they have to fit into the hand-off.
 const WORDS_BYTES_MAX: usize = 16 << 10;
+use crate::turn_report::TurnReport;
 
 impl Turn<'_> {
     pub(super) fn begin_reboot(&mut self, reason: RebootReason, then: Option<Wait>) {
@@ -188,7 +189,7 @@ impl Turn<'_> {
                     return;
                 }
                 // What it cost is cost, whatever it was worth.
-                self.record(LoopEvent::TurnResulted {
+                self.record(LoopEvent::TurnResulted(TurnReport {
                     success: end.success,
                     reason: end.reason.clone(),
                     problem: None,
@@ -197,7 +198,7 @@ impl Turn<'_> {
                     cost_microusd: end.cost_microusd,
                     tokens: end.tokens,
                     spent: None,
-                });
+                }));
                 if end.success && !end.text.trim().is_empty() {
                     let text = &end.text;
                     let kept = text.floor_char_boundary(WORDS_BYTES_MAX);

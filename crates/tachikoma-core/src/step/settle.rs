@@ -14,6 +14,7 @@ use crate::phase::{LoopState, Wait, WaitReason, Work};
 use crate::policy::context::{Level, level};
 use crate::policy::{reboot, restart, stop};
 use crate::time::Timestamp;
+use crate::turn_report::LimitedAttempt;
 
 /// So many iterations in a row that fail at once are not the model's fault, nor the prompt's: the conversation is broken.
 const FAST_FAILURES_MAX: u32 = 3;
@@ -132,14 +133,14 @@ impl Turn<'_> {
         agent_lives: bool,
     ) {
         let streak = self.state.limit_streak.saturating_add(1);
-        self.record(LoopEvent::IterationLimited {
+        self.record(LoopEvent::IterationLimited(LimitedAttempt {
             iteration: self.state.iteration,
             attempt: self.state.attempt,
             reason,
             until: told,
             streak,
             agent_lives,
-        });
+        }));
         // A moment that is over says nothing.
         let backoff = restart::delay(self.policy.limit_backoff, streak);
         let until = told.filter(|moment| *moment > self.now);

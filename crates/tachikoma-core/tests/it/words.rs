@@ -1,8 +1,9 @@
 //! Short words for phases, events and effects, as the snapshots and the coverage of the simulation print them.
 
 use tachikoma_core::{
-    Answer, Cause, CheckStage, Effect, HookPoint, KeepPurpose, LoopEvent, ObjectivesSeen, Outcome,
-    Phase, RebootStage, Record, Resumption, Rung, Timestamp, Wait, WaitReason, Work,
+    Answer, Cause, CheckStage, Effect, HookPoint, KeepPurpose, LimitedAttempt, LoopEvent,
+    ObjectivesSeen, Outcome, Phase, RebootStage, Record, Resumption, Rung, Timestamp, TurnReport,
+    Wait, WaitReason, Work,
 };
 
 pub fn phase(phase: &Phase) -> &'static str {
@@ -102,7 +103,7 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::ContextMeasured { .. } => "ContextMeasured",
         LoopEvent::ToolStarted { .. } => "ToolStarted",
         LoopEvent::ToolEnded { .. } => "ToolEnded",
-        LoopEvent::TurnResulted { .. } => "TurnResulted",
+        LoopEvent::TurnResulted(_) => "TurnResulted",
         LoopEvent::CallEnded { .. } => "CallEnded",
         LoopEvent::CostTold { .. } => "CostTold",
         LoopEvent::QuotaTold(_) => "QuotaTold",
@@ -114,7 +115,7 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::LeftoversEnded { .. } => "LeftoversEnded",
         LoopEvent::IterationCompleted { .. } => "IterationCompleted",
         LoopEvent::IterationFailed { .. } => "IterationFailed",
-        LoopEvent::IterationLimited { .. } => "IterationLimited",
+        LoopEvent::IterationLimited(_) => "IterationLimited",
         LoopEvent::LookRequested { .. } => "LookRequested",
         LoopEvent::BusySeen { .. } => "BusySeen",
         LoopEvent::StreamEnded => "StreamEnded",
@@ -271,10 +272,10 @@ pub fn fact(record: &Record) -> String {
             Some(error) => format!("{id}: {error}"),
             None => id.clone(),
         },
-        LoopEvent::TurnResulted {
+        LoopEvent::TurnResulted(TurnReport {
             spent: Some(spent), ..
-        } => format!("{spent:?}").to_lowercase(),
-        LoopEvent::TurnResulted { success, .. } => success.to_string(),
+        }) => format!("{spent:?}").to_lowercase(),
+        LoopEvent::TurnResulted(TurnReport { success, .. }) => success.to_string(),
         LoopEvent::EndingRequested {
             cause,
             boundary_until,
@@ -309,13 +310,13 @@ pub fn fact(record: &Record) -> String {
             streak,
             ..
         } => format!("{iteration}: {failure}; streak {streak}"),
-        LoopEvent::IterationLimited {
+        LoopEvent::IterationLimited(LimitedAttempt {
             iteration,
             attempt,
             reason,
             streak,
             ..
-        } => format!("{iteration} attempt {attempt}: {reason}; streak {streak}"),
+        }) => format!("{iteration} attempt {attempt}: {reason}; streak {streak}"),
         LoopEvent::StopConditionTriggered { condition, .. } => condition.clone(),
         LoopEvent::StopPatternMatched { pattern } => pattern.clone(),
         LoopEvent::CallEnded { tokens } => format!("{tokens} tokens"),

@@ -258,7 +258,7 @@ impl Curves {
             | LoopEvent::ToolEnded { .. }
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::FileTouched { .. }
-            | LoopEvent::TurnResulted { .. }
+            | LoopEvent::TurnResulted(_)
             | LoopEvent::Noted { .. }
             | LoopEvent::CallEnded { .. }
             | LoopEvent::CostTold { .. }
@@ -268,7 +268,7 @@ impl Curves {
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }
             | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::IterationLimited { .. }
+            | LoopEvent::IterationLimited(_)
             | LoopEvent::LookRequested { .. }
             | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded

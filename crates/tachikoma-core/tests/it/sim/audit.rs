@@ -8,8 +8,8 @@ use tachikoma_core::policy::completion::CompletionRules;
 use tachikoma_core::policy::context::{Level, level};
 use tachikoma_core::policy::timeout;
 use tachikoma_core::{
-    CommitStatus, Context, Generation, IterationOutcome, KeepPurpose, LoopEvent, LoopStats,
-    Outcome, Policy, RebootReason, Record, Seq, SessionNo, Timestamp,
+    CommitStatus, Context, Generation, IterationOutcome, KeepPurpose, LimitedAttempt, LoopEvent,
+    LoopStats, Outcome, Policy, RebootReason, Record, Seq, SessionNo, Timestamp,
 };
 
 use super::proof::Proof;
@@ -140,12 +140,12 @@ impl Audit {
                 self.agent = None;
                 self.proof.claimed = false;
             }
-            LoopEvent::IterationLimited {
+            LoopEvent::IterationLimited(LimitedAttempt {
                 iteration,
                 attempt,
                 agent_lives,
                 ..
-            } => {
+            }) => {
                 assert_eq!((*iteration, *attempt), (self.iteration, self.attempt));
                 assert!(
                     self.open.take().is_some(),
@@ -316,7 +316,7 @@ impl Audit {
             | LoopEvent::WaitStarted { .. }
             | LoopEvent::SessionEnded { .. }
             | LoopEvent::SessionNamed { .. }
-            | LoopEvent::TurnResulted { .. }
+            | LoopEvent::TurnResulted(_)
             | LoopEvent::CallEnded { .. }
             | LoopEvent::CostTold { .. }
             | LoopEvent::QuotaTold(_)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tachikoma_core::policy::budget::Budgets;
-use tachikoma_core::{LoopEvent, Timestamp};
+use tachikoma_core::{LoopEvent, Timestamp, TurnReport};
 
 #[derive(Default)]
 pub struct Books {
@@ -84,11 +84,11 @@ impl Books {
                 self.close(0, 0);
                 false
             }
-            LoopEvent::TurnResulted {
+            LoopEvent::TurnResulted(TurnReport {
                 cost_microusd,
                 tokens,
                 ..
-            } => {
+            }) => {
                 self.close(*cost_microusd, *tokens);
                 false
             }
@@ -144,7 +144,7 @@ impl Books {
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationCompleted { .. }
             | LoopEvent::IterationFailed { .. }
-            | LoopEvent::IterationLimited { .. }
+            | LoopEvent::IterationLimited(_)
             | LoopEvent::LookRequested { .. }
             | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
