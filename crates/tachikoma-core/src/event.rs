@@ -423,6 +423,19 @@ impl LoopEvent {
             Self::Completed { .. } | Self::Stopped { .. } | Self::Error { .. }
         )
     }
+
+    /// Returns how the run ended, if this is its end.
+    #[must_use]
+    pub fn outcome(&self) -> Option<&Outcome> {
+        if let Self::Completed { outcome, .. }
+        | Self::Stopped { outcome, .. }
+        | Self::Error { outcome, .. } = self
+        {
+            Some(outcome)
+        } else {
+            None
+        }
+    }
 }
 
 #[expect(

@@ -3,6 +3,7 @@
 mod agent;
 mod audit;
 mod dice;
+mod replayed;
 mod world;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,521 @@
+//! The loop as it would have gone by other rules: the core itself decides, and the record is the world that it lives in.
+//!
+//! What the record cannot tell is guessed, and marked: how a turn goes on that the recorded loop ended, how an agent takes an
+//! interrupt that it never got, how a reboot goes that there never was, how full a context is that was emptied earlier or later.
+
+use std::time::Duration;
+
+use super::decision::Side;
+use super::derive::{Scene, Taken};
+use super::readings::Readings;
+use crate::effect::Effect;
+use crate::event::{LoopEvent, Record};
+use crate::exit::Exit;
+use crate::input::{Input, LoopCommand, News, TurnEnd};
+use crate::outcome::{Problem, Spent, Timeout};
+use crate::phase::{Cause, Phase, RebootStage, Work};
+use crate::policy::Policy;
+use crate::state::State;
+use crate::step::step;
+use crate::time::Timestamp;
+
+/// Decisions that lead from one iteration to the next take few steps; a loop that needs more is going round in circles.
+const ROUNDS_MAX: u32 = 32;
+
+/// The signal that an agent has ended by which was interrupted.
+const SIGINT: i32 = 2;
+
+/// The loop by other rules.
+pub(super) struct Shadow {
+    pub policy: Policy,
+    pub state: State,
+    pub side: Side,
+    /// Whether something was guessed since the iteration began.
+    pub guessed: bool,
+    /// Whether it ended where the recorded loop went on.
+    pub over: bool,
+    /// What turns cost that it ended earlier: their work has to be done all the same.
+    pub owed_microusd: u64,
+    /// By how much its clock is ahead, in milliseconds.
+    offset: i64,
+    /// Whether it has begun an attempt that the recorded loop has not.
+    early: bool,
+    /// Whether the recorded attempt is of no more concern to it.
+    deaf: bool,
+    readings: Readings,
+    /// How long the last recorded reboot took.
+    reboot_takes: Duration,
+}
+
+impl Shadow {
+    pub fn new(state: State) -> Self {
+        Self {
+            policy: Policy::default(),
+            state,
+            side: Side::default(),
+            guessed: false,
+            over: false,
+            owed_microusd: 0,
+            offset: 0,
+            early: false,
+            deaf: false,
+            readings: Readings::default(),
+            reboot_takes: Duration::ZERO,
+        }
+    }
+
+    /// Begins anew where the recorded loop stands.
+    pub fn begin(&mut self, state: &State) {
+        self.state.clone_from(state);
+        self.offset = 0;
+        self.early = false;
+        self.deaf = false;
+        self.readings = Readings::default();
+    }
+
+    /// Lives through a step of the recorded loop, which stands at `recorded` after it.
+    pub fn take(&mut self, taken: &Taken, recorded: &State) {
+        let Some(first) = taken.records.first().filter(|_| !self.over) else {
+            return;
+        };
+        let now = self.at(first.time);
+        self.overdue(now, &taken.scene);
+        if let Some(input) = &taken.input {
+            self.tell(now, input, taken);
+        }
+        for record in &taken.records {
+            self.watch(record, taken, recorded);
+        }
+        if self.is_rebooting() && !matches!(recorded.phase, Phase::Rebooting { .. }) {
+            self.finish_reboot(now);
+        }
+        let ended = |state: &State| matches!(state.phase, Phase::Ended { .. });
+        self.over = ended(&self.state) && !ended(recorded);
+    }
+
+    fn watch(&mut self, record: &Record, taken: &Taken, recorded: &State) {
+        match &record.event {
+            LoopEvent::SessionStarted { .. } => self.readings.recorded_anew(),
+            LoopEvent::RebootCompleted { duration_ms, .. } => {
+                self.reboot_takes = Duration::from_millis(*duration_ms);
+            }
+            LoopEvent::IterationStarted { .. } => self.join(record, &taken.scene, recorded),
+            LoopEvent::SegmentOpened { .. }
+            | LoopEvent::Started { .. }
+            | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::PauseRequested
+            | LoopEvent::PauseWithdrawn
+            | LoopEvent::Paused { .. }
+            | LoopEvent::Resumed
+            | LoopEvent::StopRequested { .. }
+            | LoopEvent::WaitStarted { .. }
+            | LoopEvent::SessionEnded { .. }
+            | LoopEvent::AgentLaunched { .. }
+            | LoopEvent::AgentExited { .. }
+            | LoopEvent::SessionNamed { .. }
+            | LoopEvent::OutputSeen
+            | LoopEvent::ContextMeasured { .. }
+            | LoopEvent::WrapUpAdvised { .. }
+            | LoopEvent::ToolStarted { .. }
+            | LoopEvent::ToolEnded { .. }
+            | LoopEvent::ToolDenied { .. }
+            | LoopEvent::FileTouched { .. }
+            | LoopEvent::TurnResulted { .. }
+            | LoopEvent::Noted { .. }
+            | LoopEvent::EndingRequested { .. }
+            | LoopEvent::RungClimbed { .. }
+            | LoopEvent::StoodStill { .. }
+            | LoopEvent::LeftoversEnded { .. }
+            | LoopEvent::IterationCompleted { .. }
+            | LoopEvent::IterationFailed { .. }
+            | LoopEvent::IterationLimited { .. }
+            | LoopEvent::StreamEnded
+            | LoopEvent::AttemptCut { .. }
+            | LoopEvent::StopConditionTriggered { .. }
+            | LoopEvent::RebootRequested { .. }
+            | LoopEvent::RebootStarted { .. }
+            | LoopEvent::HandOffRequested { .. }
+            | LoopEvent::HandOffWritten { .. }
+            | LoopEvent::HooksStarted { .. }
+            | LoopEvent::HooksRan { .. }
+            | LoopEvent::ClosingStarted { .. }
+            | LoopEvent::SessionOpening { .. }
+            | LoopEvent::RebootFailed { .. }
+            | LoopEvent::RebootVerified { .. }
+            | LoopEvent::CustomSet { .. }
+            | LoopEvent::Warned { .. }
+            | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Repaired { .. }
+            | LoopEvent::Completed { .. }
+            | LoopEvent::Stopped { .. }
+            | LoopEvent::Error { .. } => {}
+        }
+    }
+
+    /// Tells by its clock what time it is.
+    fn at(&self, recorded: Timestamp) -> Timestamp {
+        Timestamp::from_millis(recorded.as_millis().saturating_add(self.offset))
+    }
+
+    fn work(&self) -> Option<&Work> {
+        match &self.state.phase {
+            Phase::Working { work } => Some(work),
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => None,
+        }
+    }
+
+    fn is_rebooting(&self) -> bool {
+        matches!(self.state.phase, Phase::Rebooting { .. })
+    }
+
+    /// Gives it one input. Of the records of a step that was cut, only as many count as were written.
+    fn feed(&mut self, now: Timestamp, input: Input, written: Option<usize>) -> Vec<Effect> {
+        let made = match written {
+            None => step(&self.policy, &mut self.state, now, input),
+            Some(written) => {
+                let mut made = step(&self.policy, &mut self.state.clone(), now, input);
+                made.records.truncate(written);
+                made.effects.clear();
+                for record in &made.records {
+                    self.state.apply(record);
+                }
+                made
+            }
+        };
+        for record in &made.records {
+            if matches!(record.event, LoopEvent::IterationStarted { .. }) {
+                self.early = true;
+            }
+            if matches!(record.event, LoopEvent::SessionStarted { .. }) {
+                self.readings.replayed_anew();
+            }
+            self.side.take(&self.policy, &self.state, record);
+        }
+        made.effects
+    }
+
+    fn agent(&mut self, now: Timestamp, news: News, written: Option<usize>) -> Vec<Effect> {
+        // What nobody is there to say is not said.
+        let Some(agent) = self.state.agent else {
+            return Vec::new();
+        };
+        let generation = agent.generation;
+        self.feed(now, Input::Agent { generation, news }, written)
+    }
+
+    /// Wakes it for time-outs of its own that the recorded loop did not have.
+    fn overdue(&mut self, now: Timestamp, scene: &Scene) {
+        for _ in 0..ROUNDS_MAX {
+            if self.work().is_none() && !self.is_rebooting() {
+                return;
+            }
+            let theirs = scene.deadline.map(|deadline| self.at(deadline));
+            let ours = self.state.next_deadline(&self.policy);
+            let Some(due) = ours.filter(|due| *due < now && theirs.is_none_or(|t| *due < t)) else {
+                return;
+            };
+            let effects = self.feed(due, Input::Wake, None);
+            self.react(&effects, scene.ending.is_some());
+        }
+    }
+
+    fn tell(&mut self, now: Timestamp, input: &Input, taken: &Taken) {
+        let scene = &taken.scene;
+        let written = taken.cut.then_some(taken.records.len());
+        let climbs = |record: &Record| matches!(record.event, LoopEvent::RungClimbed { .. });
+        let ending = scene.ending.is_some() || taken.records.iter().any(climbs);
+        let effects = match input {
+            Input::Agent { news, .. } => return self.news(now, news, taken, ending),
+            Input::Wake => match &self.state.phase {
+                Phase::Waiting { wait } => {
+                    let due = wait.until.after(lateness(scene, now, self.offset));
+                    if due > now {
+                        return;
+                    }
+                    self.feed(due, Input::Wake, written)
+                }
+                Phase::Working { .. } | Phase::Rebooting { .. } => {
+                    self.feed(now, Input::Wake, written)
+                }
+                Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return,
+            },
+            Input::Command { command, .. } => {
+                // It has skipped the wait already.
+                if self.early && *command == LoopCommand::SkipIteration {
+                    return;
+                }
+                let now = match &self.state.phase {
+                    Phase::Waiting { wait } => {
+                        now.min(wait.until.after(lateness(scene, now, self.offset)))
+                    }
+                    Phase::Idle
+                    | Phase::Working { .. }
+                    | Phase::Rebooting { .. }
+                    | Phase::Paused { .. }
+                    | Phase::Ended { .. } => now,
+                };
+                self.feed(now, input.clone(), written)
+            }
+            Input::Start { .. }
+            | Input::Shutdown { .. }
+            | Input::Decline { .. }
+            | Input::Broken { .. }
+            | Input::StoodStill { .. }
+            | Input::HooksRan { .. } => self.feed(now, input.clone(), written),
+            // They decide nothing.
+            Input::Note { .. }
+            | Input::Set { .. }
+            | Input::Trouble { .. }
+            | Input::DiskWasFull { .. }
+            | Input::Repaired { .. } => return,
+        };
+        self.react(&effects, ending);
+    }
+
+    fn news(&mut self, now: Timestamp, news: &News, taken: &Taken, ending: bool) {
+        let written = taken.cut.then_some(taken.records.len());
+        if self.deaf || self.early {
+            match news {
+                News::Measured { context, .. } => self.readings.unheard(*context),
+                News::Resulted(end) => self.owed_microusd += end.cost_microusd,
+                News::Launched { .. }
+                | News::NotLaunched { .. }
+                | News::Output
+                | News::Opened
+                | News::Named { .. }
+                | News::ToolStarted { .. }
+                | News::ToolEnded { .. }
+                | News::Denied { .. }
+                | News::Touched { .. }
+                | News::Exited { .. }
+                | News::StreamEnded
+                | News::GuardLost => {}
+            }
+            return;
+        }
+        let told_to_end = self.work().is_none_or(|work| work.ladder.is_some());
+        let untold = taken.scene.ending.filter(|_| !told_to_end);
+        let news = match news {
+            News::Measured { context, answering } => {
+                let would_be = self.readings.heard(*context);
+                self.guessed |= would_be != *context;
+                let context = would_be;
+                News::Measured {
+                    context,
+                    answering: *answering,
+                }
+            }
+            News::Resulted(end) => match untold {
+                Some(cause) if self.goes_on(now, cause, end.cost_microusd) => return,
+                Some(_) | None => News::Resulted(self.end(end)),
+            },
+            News::Exited { .. } | News::GuardLost => match untold {
+                Some(cause) if self.goes_on(now, cause, 0) => return,
+                Some(_) | None => news.clone(),
+            },
+            News::Named { .. } if self.readings.apart() => return,
+            News::Launched { .. }
+            | News::NotLaunched { .. }
+            | News::Output
+            | News::Opened
+            | News::Named { .. }
+            | News::ToolStarted { .. }
+            | News::ToolEnded { .. }
+            | News::Denied { .. }
+            | News::Touched { .. }
+            | News::StreamEnded => news.clone(),
+        };
+        let effects = self.agent(now, news, written);
+        self.react(&effects, ending);
+    }
+
+    /// What a turn came to, as far as it would have come to the same.
+    fn end(&mut self, end: &TurnEnd) -> TurnEnd {
+        let mut end = end.clone();
+        if let Some(Problem::Limited { until: Some(until) }) = &mut end.problem {
+            *until = Timestamp::from_millis(until.as_millis().saturating_add(self.offset));
+        }
+        if end.spent == Some(Spent::Full) && self.readings.is_emptier() {
+            self.guessed = true;
+            end = TurnEnd {
+                success: true,
+                cost_microusd: end.cost_microusd,
+                ..TurnEnd::default()
+            };
+        }
+        end
+    }
+
+    /// Ends a turn that the recorded loop ended by its own rules, and this one did not: returns whether it did.
+    fn goes_on(&mut self, now: Timestamp, cause: Cause, cost_microusd: u64) -> bool {
+        match cause {
+            // The rest of it is not recorded: taken as done.
+            Cause::HandOver
+            | Cause::Timeout {
+                timeout: Timeout::Session,
+            } => {
+                self.guessed = true;
+                if self.policy.agent.event_stream {
+                    let news = News::Resulted(TurnEnd {
+                        success: true,
+                        cost_microusd,
+                        ..TurnEnd::default()
+                    });
+                    let effects = self.agent(now, news, None);
+                    self.react(&effects, false);
+                }
+                if self.work().is_some() {
+                    let effects = self.agent(now, gone(Exit::Code(0)), None);
+                    self.react(&effects, false);
+                }
+                true
+            }
+            // Whoever hangs goes on hanging.
+            Cause::Timeout {
+                timeout:
+                    Timeout::Launch
+                    | Timeout::FirstOutput
+                    | Timeout::Silence
+                    | Timeout::Tool
+                    | Timeout::StreamGone,
+            } => {
+                self.owed_microusd += cost_microusd;
+                self.run_out(now);
+                true
+            }
+            Cause::Timeout {
+                timeout: Timeout::ResultGrace,
+            }
+            | Cause::Skip
+            | Cause::Interrupt => false,
+        }
+    }
+
+    /// Nothing more is heard of the turn: its own time-outs end it.
+    fn run_out(&mut self, now: Timestamp) {
+        self.guessed = true;
+        for _ in 0..ROUNDS_MAX {
+            if self.work().is_none() {
+                break;
+            }
+            let effects = match self.state.next_deadline(&self.policy) {
+                Some(due) => self.feed(due.max(self.state.time), Input::Wake, None),
+                None => self.agent(now, gone(Exit::Unknown), None),
+            };
+            self.react(&effects, false);
+        }
+        self.deaf = true;
+    }
+
+    /// Answers for the agent where it signals one that was not signalled in the record.
+    fn react(&mut self, effects: &[Effect], recorded_too: bool) {
+        let signals = effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Signal { .. }));
+        if !signals || recorded_too || self.work().is_none() {
+            return;
+        }
+        self.deaf = true;
+        let now = self.state.time;
+        let answer = if self.policy.agent.persistent {
+            News::Resulted(TurnEnd::default())
+        } else {
+            gone(Exit::Signal(SIGINT))
+        };
+        let effects = self.agent(now, answer, None);
+        self.react(&effects, recorded_too);
+    }
+
+    /// The recorded loop begins an attempt: what it does in it is the next that is heard.
+    fn join(&mut self, record: &Record, scene: &Scene, recorded: &State) {
+        let now = self.at(record.time);
+        let late = lateness(scene, now, self.offset);
+        for _ in 0..ROUNDS_MAX {
+            if self.early {
+                break;
+            }
+            match &self.state.phase {
+                Phase::Waiting { wait } => {
+                    let due = wait.until.after(late);
+                    let _ = self.feed(due, Input::Wake, None);
+                }
+                Phase::Rebooting { .. } => self.finish_reboot(now),
+                Phase::Working { .. } => self.run_out(now),
+                Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => break,
+            }
+        }
+        self.deaf = !self.early;
+        self.early = false;
+        let Some(work) = self.work().filter(|_| !self.deaf) else {
+            return;
+        };
+        let (started, is_up) = (work.started, work.launched.is_some());
+        self.offset = started.as_millis() - record.time.as_millis();
+        let was_up = match &recorded.phase {
+            Phase::Working { work } => work.reused,
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => false,
+        };
+        if was_up && !is_up {
+            let (now, pid) = (self.state.time, 0);
+            let effects = self.agent(now, News::Launched { pid }, None);
+            self.react(&effects, false);
+        }
+    }
+
+    /// Reboots as reboots usually go: well, and as fast as the last one.
+    fn finish_reboot(&mut self, now: Timestamp) {
+        self.guessed = true;
+        let end = now.max(self.state.time).after(self.reboot_takes);
+        for _ in 0..ROUNDS_MAX {
+            let Phase::Rebooting { reboot } = &self.state.phase else {
+                return;
+            };
+            let _ = match &reboot.stage {
+                RebootStage::Begun => return,
+                RebootStage::HandOff { .. } => {
+                    let news = News::Resulted(TurnEnd {
+                        success: true,
+                        text: "not recorded".to_owned(),
+                        ..TurnEnd::default()
+                    });
+                    self.agent(end, news, None)
+                }
+                RebootStage::Hooks { point, .. } => {
+                    let (point, results) = (*point, Vec::new());
+                    self.feed(end, Input::HooksRan { point, results }, None)
+                }
+                RebootStage::Closing { .. } => self.agent(end, gone(Exit::Code(0)), None),
+                RebootStage::Opening { .. } => {
+                    self.agent(end, News::Launched { pid: 0 }, None);
+                    self.agent(end, News::Opened, None)
+                }
+            };
+        }
+    }
+}
+
+/// How much later than it could the recorded loop ended its wait.
+fn lateness(scene: &Scene, now: Timestamp, offset: i64) -> Duration {
+    let recorded = Timestamp::from_millis(now.as_millis().saturating_sub(offset));
+    scene
+        .waiting
+        .map_or(Duration::ZERO, |wait| recorded.since(wait.until))
+}
+
+fn gone(exit: Exit) -> News {
+    News::Exited {
+        exit,
+        claimed: false,
+        leftovers: Vec::new(),
+        last_words: None,
+        problem: None,
+    }
+}
