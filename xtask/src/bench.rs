@@ -7,6 +7,7 @@ mod interrupt;
 mod iterations;
 pub mod memory;
 mod record;
+mod replay;
 pub mod report;
 mod resume;
 pub mod sample;
@@ -46,7 +47,7 @@ impl Bench {
 
 /// The measurements by name, in the order in which they are made.
 type Measure = fn(&Bench) -> Result<Vec<Row>, String>;
-const MEASURES: [(&str, Measure); 10] = [
+const MEASURES: [(&str, Measure); 11] = [
     ("iteration", iterations::many),
     ("first", iterations::first),
     ("record", record::durable),
@@ -57,6 +58,7 @@ const MEASURES: [(&str, Measure); 10] = [
     ("stop", stop::measure),
     ("interrupt", interrupt::measure),
     ("decode", decode::measure),
+    ("replay", replay::measure),
 ];
 
 /// Measures what was named, or everything. Missing a goal is a failure only with `--strict`.
@@ -144,7 +146,7 @@ mod tests {
         );
         assert_eq!(
             Wish::parse(&["spot"]),
-            Err("nothing called spot can be measured; there are iteration, first, record, growth, resume, memory, startup, stop, interrupt, decode".to_owned())
+            Err("nothing called spot can be measured; there are iteration, first, record, growth, resume, memory, startup, stop, interrupt, decode, replay".to_owned())
         );
     }
 }

@@ -9,10 +9,12 @@ mod control;
 mod demo;
 mod detach;
 mod events;
+mod explain;
 mod history;
 mod launch;
 mod logs;
 mod note;
+mod replay;
 mod run;
 mod state;
 mod status;
@@ -47,6 +49,12 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Logs { iteration } => logs::logs(&place, iteration),
         Command::Context { session, json } => context::context(&place, session, json),
         Command::History { reboots, json } => history::history(&place, reboots, json),
+        Command::Explain {
+            iteration,
+            loop_id,
+            json,
+        } => explain::explain(&place, iteration, loop_id.as_deref(), json),
+        Command::Replay(replay) => replay::replay(&place, &replay),
         Command::Checkpoint { command } => checkpoint::checkpoint(&place, &command),
         Command::Note { words } => note::note(&place, &words),
         Command::State { command } => state::state(&place, command),

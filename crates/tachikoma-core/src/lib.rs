@@ -33,6 +33,7 @@ mod context;
 mod effect;
 mod event;
 mod exit;
+pub mod explain;
 mod handoff;
 mod id;
 mod input;

@@ -67,12 +67,28 @@ impl fmt::Display for Nth {
     }
 }
 
+/// A share, with a decimal where there is one.
+pub(crate) struct Percent(pub f64);
+
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rounded = (self.0 * 10.0).round() / 10.0;
+        write!(f, "{rounded} %")
+    }
+}
+
+/// So many of a thing.
+pub(crate) fn count(number: u32, thing: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{ending}")
+}
+
 /// Says how full a context is.
 pub(crate) fn fill(context: &Context) -> String {
     let estimated = if context.estimated { ", estimated" } else { "" };
     format!(
-        "context {:.1} % ({} of {} tokens{estimated})",
-        context.percent(),
+        "context {} ({} of {} tokens{estimated})",
+        Percent(context.percent()),
         Grouped(context.tokens),
         Grouped(context.window)
     )
@@ -82,14 +98,17 @@ pub(crate) fn fill(context: &Context) -> String {
 pub(crate) fn reading(policy: &Policy, context: &Context) -> String {
     let fill = fill(context);
     if !policy.reboot.manages_context() {
-        return format!("{fill}; its fill is the agent's own matter: {}", off(&policy.reboot));
+        return format!(
+            "{fill}; its fill is the agent's own matter: {}",
+            off(&policy.reboot)
+        );
     }
-    let redline = redline_percent(policy, context.window);
-    let hard = hard_limit_percent(policy, context.window);
+    let redline = Percent(redline_percent(policy, context.window));
+    let hard = Percent(hard_limit_percent(policy, context.window));
     match level(policy, context) {
-        Level::Fine | Level::Warning => format!("{fill}, redline {redline:.1} %: below"),
-        Level::Redline => format!("{fill}, redline {redline:.1} %: reached"),
-        Level::Hard => format!("{fill}, hard limit {hard:.1} %: takes no prompt any more"),
+        Level::Fine | Level::Warning => format!("{fill}, redline {redline}: below"),
+        Level::Redline => format!("{fill}, redline {redline}: reached"),
+        Level::Hard => format!("{fill}, hard limit {hard}: takes no prompt any more"),
     }
 }
 
@@ -114,9 +133,9 @@ pub(crate) fn reboot_key(reason: &RebootReason) -> Option<&'static str> {
         RebootReason::DurationLimit { .. } => "reboot.triggers.after_duration",
         RebootReason::PatternMatch { .. } => "reboot.triggers.on_patterns",
         RebootReason::ToolCalls { .. } => "context.tool_call_threshold",
-        RebootReason::Refused
-        | RebootReason::ErrorRecovery { .. }
-        | RebootReason::Manual => return None,
+        RebootReason::Refused | RebootReason::ErrorRecovery { .. } | RebootReason::Manual => {
+            return None;
+        }
     })
 }
 
@@ -153,7 +172,9 @@ pub(crate) fn rate(rules: &RebootRules, book: &RebootBook, now: Timestamp) -> St
     let mut parts = Vec::new();
     if let Some(success) = book.last_success {
         let (since, interval) = (Span(now.since(success)), Span(rules.min_interval));
-        parts.push(format!("the last reboot {since} ago, reboot.min_reboot_interval is {interval}"));
+        parts.push(format!(
+            "the last reboot {since} ago, reboot.min_reboot_interval is {interval}"
+        ));
     }
     if let Some(failure) = book.last_failure.filter(|_| book.failures > 0) {
         let (since, cooldown) = (Span(now.since(failure)), Span(rules.failure_cooldown));
@@ -164,7 +185,9 @@ pub(crate) fn rate(rules: &RebootRules, book: &RebootBook, now: Timestamp) -> St
     }
     if rules.max_per_hour > 0 && book.last_success.is_some() {
         let (hour, limit) = (book.last_hour(now), rules.max_per_hour);
-        parts.push(format!("{hour} in the last hour, reboot.max_reboots_per_hour = {limit}"));
+        parts.push(format!(
+            "{hour} in the last hour, reboot.max_reboots_per_hour = {limit}"
+        ));
     }
     if parts.is_empty() {
         return "no reboot before it".to_owned();
@@ -226,11 +249,23 @@ mod tests {
         let words = spans.map(|millis| Span(Duration::from_millis(millis)).to_string());
         assert_eq!(
             words,
-            ["0 s", "250 ms", "4 s", "4.2 s", "1 min 30 s", "5 min", "1 h", "1 h 30 min"]
+            [
+                "0 s",
+                "250 ms",
+                "4 s",
+                "4.2 s",
+                "1 min 30 s",
+                "5 min",
+                "1 h",
+                "1 h 30 min"
+            ]
         );
         let numbers = [7, 999, 1_000, 162_000, 1_234_567].map(|n| Grouped(n).to_string());
         assert_eq!(numbers, ["7", "999", "1 000", "162 000", "1 234 567"]);
         let nth = [1, 2, 3, 4, 11, 12, 21, 113].map(|n| Nth(n).to_string());
-        assert_eq!(nth, ["1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "113th"]);
+        assert_eq!(
+            nth,
+            ["1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "113th"]
+        );
     }
 }

@@ -19,6 +19,7 @@ use crate::id::{LoopId, Seq};
 use crate::launch::Launch;
 use crate::phase::Phase;
 use crate::policy::Policy;
+use crate::reasons;
 use crate::state::State;
 use decision::{Decision, Side, What};
 use derive::{Derivation, Found};
@@ -102,6 +103,21 @@ pub struct Gap {
     pub found: Seq,
 }
 
+impl Gap {
+    /// Returns how many records are lost before one that may stand behind `seen`: only a new segment, which has the full
+    /// state, may leave some out.
+    pub(crate) fn check(seen: Option<Seq>, record: &Record) -> Result<u64, Self> {
+        let (found, first) = (record.seq, Seq(1));
+        let expected = seen.map_or(first, Seq::next);
+        let opened = matches!(record.event, LoopEvent::SegmentOpened { .. });
+        match found.0.checked_sub(expected.0) {
+            Some(0) => Ok(0),
+            Some(lost) if opened => Ok(lost),
+            Some(_) | None => Err(Self { expected, found }),
+        }
+    }
+}
+
 impl fmt::Display for Gap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { expected, found } = self;
@@ -156,15 +172,7 @@ impl<'a> Replay<'a> {
     /// # Errors
     /// It does not follow the one before it.
     pub fn take(&mut self, record: Record) -> Result<(), Gap> {
-        let expected = self.seen.map_or(record.seq, Seq::next);
-        if record.seq != expected {
-            let opened = matches!(record.event, LoopEvent::SegmentOpened { .. });
-            if !opened || record.seq < expected {
-                let found = record.seq;
-                return Err(Gap { expected, found });
-            }
-            self.lost += record.seq.0 - expected.0;
-        }
+        self.lost += Gap::check(self.seen, &record)?;
         self.seen = Some(record.seq);
         self.derivation.push(record);
         self.advance(false);
@@ -178,7 +186,11 @@ impl<'a> Replay<'a> {
         self.compare();
         let state = &self.derivation.state;
         let recorded = sum(state, &self.recorded, 0);
-        let replayed = sum(&self.shadow.state, &self.shadow.side, self.shadow.owed_microusd);
+        let replayed = sum(
+            &self.shadow.state,
+            &self.shadow.side,
+            self.shadow.owed_microusd,
+        );
         let goes_on = recorded.outcome.is_some() && replayed.outcome.is_none();
         Replayed {
             differences: self.differences,
@@ -188,10 +200,7 @@ impl<'a> Replay<'a> {
             goes_on,
             estimated: self.estimated,
             unexplained: self.derivation.unexplained,
-            first_unexplained: self
-                .derivation
-                .first_unexplained
-                .map(|record| record.seq),
+            first_unexplained: self.derivation.first_unexplained.map(|record| record.seq),
             lost: self.lost,
         }
     }
@@ -282,34 +291,38 @@ impl<'a> Replay<'a> {
         self.last = Some(both);
     }
 
-    /// Says which condition makes the difference: the first that only one of the two met.
+    /// Says which condition makes the difference, at the first decision that is not the same.
     fn by(&self, recorded: &[Decision], replayed: &[Decision]) -> String {
-        let mut left: Vec<&What> = recorded.iter().map(|d| &d.what).collect();
-        for decision in replayed {
-            match left.iter().position(|what| **what == decision.what) {
-                Some(at) => drop(left.remove(at)),
-                None if decision.by.is_empty() => {}
-                None => return decision.by.clone(),
+        let same = recorded.iter().zip(replayed);
+        let same = same.take_while(|(one, other)| one.what == other.what);
+        let at = same.count();
+        let missing = recorded.get(at).map(|decision| &decision.what);
+        let instead = replayed.get(at);
+        match (missing, instead) {
+            (Some(What::Waited { .. }) | None, Some(decision)) => decision.by.clone(),
+            (Some(_), Some(decision)) if !matches!(decision.what, What::Waited { .. }) => {
+                decision.by.clone()
             }
+            (Some(missing), _) => self.why_not(missing),
+            (None, None) => String::new(),
         }
-        let Some(missing) = left.first() else {
-            return "in another order".to_owned();
-        };
-        match (missing, &self.shadow.state.session.context) {
-            (What::Cut { .. } | What::Rebooted { .. } | What::Pending { .. }, Some(context)) => {
-                crate::reasons::reading(&self.shadow.policy, context)
-            }
+    }
+
+    fn why_not(&self, missing: &What) -> String {
+        let Shadow { policy, state, .. } = &self.shadow;
+        match (missing, &state.session.context) {
             (
-                What::Cut { .. }
-                | What::Rebooted { .. }
-                | What::Pending { .. }
-                | What::Advised
-                | What::Futile
-                | What::Fresh
-                | What::Waited { .. }
-                | What::Ended { .. },
-                _,
-            ) => "no condition is met".to_owned(),
+                What::Cut { .. } | What::Rebooted { .. } | What::Pending { .. } | What::Advised,
+                Some(context),
+            ) => reasons::reading(policy, context),
+            (
+                What::Cut { .. } | What::Rebooted { .. } | What::Pending { .. } | What::Advised,
+                None,
+            ) => "nothing calls for it".to_owned(),
+            (What::Futile, _) => "there was no reboot to judge, or it was worth it".to_owned(),
+            (What::Fresh, _) => "the session goes on".to_owned(),
+            (What::Waited { reason, .. }, _) => format!("nothing to wait for ({reason})"),
+            (What::Ended { .. }, _) => "no stop condition is met".to_owned(),
         }
     }
 }

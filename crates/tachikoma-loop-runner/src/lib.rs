@@ -12,6 +12,7 @@ pub mod config;
 pub mod control;
 mod error;
 mod handle;
+pub mod hindsight;
 pub mod hooks;
 pub mod offline;
 pub mod process;

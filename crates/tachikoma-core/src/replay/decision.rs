@@ -27,7 +27,10 @@ pub(super) enum What {
     /// A session began without a reboot.
     Fresh,
     /// The loop waits.
-    Waited { reason: WaitReason, length: Duration },
+    Waited {
+        reason: WaitReason,
+        length: Duration,
+    },
     /// The loop ended.
     Ended { outcome: Outcome },
 }
@@ -119,60 +122,15 @@ impl Side {
     }
 
     fn note_time(&mut self, record: &Record) {
-        let moves_on = match &record.event {
-            LoopEvent::WaitStarted { .. }
-            | LoopEvent::Paused { .. }
-            | LoopEvent::IterationStarted { .. }
-            | LoopEvent::RebootStarted { .. }
-            | LoopEvent::Started { .. }
-            | LoopEvent::Completed { .. }
-            | LoopEvent::Stopped { .. }
-            | LoopEvent::Error { .. } => true,
-            LoopEvent::SegmentOpened { .. }
-            | LoopEvent::ConfigChanged { .. }
-            | LoopEvent::PauseRequested
-            | LoopEvent::PauseWithdrawn
-            | LoopEvent::Resumed
-            | LoopEvent::StopRequested { .. }
-            | LoopEvent::SessionStarted { .. }
-            | LoopEvent::SessionEnded { .. }
-            | LoopEvent::AgentLaunched { .. }
-            | LoopEvent::AgentExited { .. }
-            | LoopEvent::SessionNamed { .. }
-            | LoopEvent::OutputSeen
-            | LoopEvent::ContextMeasured { .. }
-            | LoopEvent::WrapUpAdvised { .. }
-            | LoopEvent::ToolStarted { .. }
-            | LoopEvent::ToolEnded { .. }
-            | LoopEvent::ToolDenied { .. }
-            | LoopEvent::FileTouched { .. }
-            | LoopEvent::TurnResulted { .. }
-            | LoopEvent::Noted { .. }
-            | LoopEvent::EndingRequested { .. }
-            | LoopEvent::RungClimbed { .. }
-            | LoopEvent::StoodStill { .. }
-            | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::IterationCompleted { .. }
-            | LoopEvent::IterationFailed { .. }
-            | LoopEvent::IterationLimited { .. }
-            | LoopEvent::StreamEnded
-            | LoopEvent::AttemptCut { .. }
-            | LoopEvent::StopConditionTriggered { .. }
-            | LoopEvent::RebootRequested { .. }
-            | LoopEvent::HandOffRequested { .. }
-            | LoopEvent::HandOffWritten { .. }
-            | LoopEvent::HooksStarted { .. }
-            | LoopEvent::HooksRan { .. }
-            | LoopEvent::ClosingStarted { .. }
-            | LoopEvent::SessionOpening { .. }
-            | LoopEvent::RebootCompleted { .. }
-            | LoopEvent::RebootFailed { .. }
-            | LoopEvent::RebootVerified { .. }
-            | LoopEvent::CustomSet { .. }
-            | LoopEvent::Warned { .. }
-            | LoopEvent::DiskWasFull { .. }
-            | LoopEvent::Repaired { .. } => false,
-        };
+        let moves_on = record.event.is_terminal()
+            || matches!(
+                record.event,
+                LoopEvent::WaitStarted { .. }
+                    | LoopEvent::Paused { .. }
+                    | LoopEvent::IterationStarted { .. }
+                    | LoopEvent::RebootStarted { .. }
+                    | LoopEvent::Started { .. }
+            );
         if moves_on && let Some(since) = self.waiting_since.take() {
             self.waited += record.time.since(since);
         }

@@ -63,7 +63,7 @@ pub(super) struct Taken {
 /// What the records come to, in order.
 pub(super) enum Found {
     /// A step.
-    Taken(Taken),
+    Taken(Box<Taken>),
     /// The journal begins, or goes on after a loss, with this state.
     Begun,
 }
@@ -77,7 +77,7 @@ pub(super) struct Derivation {
     ahead: State,
     expected: VecDeque<Record>,
     buffer: VecDeque<Record>,
-    open: Option<Taken>,
+    open: Option<Box<Taken>>,
     begun: bool,
     /// Records that do not follow from the rules that were recorded.
     pub unexplained: u64,
@@ -147,11 +147,13 @@ impl Derivation {
                 continue;
             }
             if self.open.is_some() {
-                if !matches!(record.event, LoopEvent::Started { .. }) {
-                    let record = record.clone();
-                    self.cannot_explain(record);
+                if matches!(record.event, LoopEvent::Started { .. }) {
+                    return self.cut().map(Found::Taken);
                 }
-                return self.cut().map(Found::Taken);
+                // Something else was decided than ought to have been; this step is over, and what follows stands alone.
+                let mut last = self.cut()?;
+                last.cut = false;
+                return Some(Found::Taken(last));
             }
             if let LoopEvent::Started { launch, .. } = &record.event {
                 self.policy = rules(launch);
@@ -172,7 +174,7 @@ impl Derivation {
     }
 
     /// Gives up on what was expected.
-    fn cut(&mut self) -> Option<Taken> {
+    fn cut(&mut self) -> Option<Box<Taken>> {
         let mut last = self.open.take()?;
         last.cut = true;
         self.expected.clear();
@@ -189,25 +191,30 @@ impl Derivation {
     fn begin(&mut self) {
         let scene = Scene::of(&self.policy, &self.state);
         let chosen = self.choose();
+        // What is plainly a fact is one, even where more was made of it than ought to have been.
+        let fact = || match inputs::guesses(&self.state, &self.buffer).as_slice() {
+            [Input::Wake] => None,
+            [fact] => Some(fact.clone()),
+            [] | [_, _, ..] => None,
+        };
+        let (input, records) = match chosen {
+            Some((input, records)) => (Some(input), Some(records)),
+            None => (fact(), None),
+        };
         let Some(record) = self.consume() else { return };
-        let input = match chosen {
-            Some((input, records)) => {
-                self.expected.extend(records);
-                self.expected.pop_front();
-                Some(input)
-            }
+        match records {
+            Some(records) => self.expected.extend(records.into_iter().skip(1)),
             None => {
                 self.ahead.clone_from(&self.state);
                 self.cannot_explain(record.clone());
-                None
             }
-        };
-        self.open = Some(Taken {
+        }
+        self.open = Some(Box::new(Taken {
             input,
             scene,
             records: vec![record],
             cut: false,
-        });
+        }));
     }
 
     /// Tries what may have been the input, until the records follow from it as far as they are known.

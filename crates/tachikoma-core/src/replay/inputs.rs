@@ -200,9 +200,9 @@ fn of(
             vec![exited(Exit::Unknown, false, words, Some(problem))]
         }
         LoopEvent::StreamEnded => vec![agent(News::StreamEnded)],
-        LoopEvent::AttemptCut { .. } => {
-            next.and_then(LoopEvent::outcome).map_or_else(Vec::new, written_off)
-        }
+        LoopEvent::AttemptCut { .. } => next
+            .and_then(LoopEvent::outcome)
+            .map_or_else(Vec::new, written_off),
         LoopEvent::RebootRequested { reason, .. } => {
             let mut guesses = same_reading(state);
             if *reason == RebootReason::Manual {

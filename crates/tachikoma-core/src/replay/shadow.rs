@@ -94,61 +94,14 @@ impl Shadow {
     }
 
     fn watch(&mut self, record: &Record, taken: &Taken, recorded: &State) {
-        match &record.event {
-            LoopEvent::SessionStarted { .. } => self.readings.recorded_anew(),
-            LoopEvent::RebootCompleted { duration_ms, .. } => {
-                self.reboot_takes = Duration::from_millis(*duration_ms);
-            }
-            LoopEvent::IterationStarted { .. } => self.join(record, &taken.scene, recorded),
-            LoopEvent::SegmentOpened { .. }
-            | LoopEvent::Started { .. }
-            | LoopEvent::ConfigChanged { .. }
-            | LoopEvent::PauseRequested
-            | LoopEvent::PauseWithdrawn
-            | LoopEvent::Paused { .. }
-            | LoopEvent::Resumed
-            | LoopEvent::StopRequested { .. }
-            | LoopEvent::WaitStarted { .. }
-            | LoopEvent::SessionEnded { .. }
-            | LoopEvent::AgentLaunched { .. }
-            | LoopEvent::AgentExited { .. }
-            | LoopEvent::SessionNamed { .. }
-            | LoopEvent::OutputSeen
-            | LoopEvent::ContextMeasured { .. }
-            | LoopEvent::WrapUpAdvised { .. }
-            | LoopEvent::ToolStarted { .. }
-            | LoopEvent::ToolEnded { .. }
-            | LoopEvent::ToolDenied { .. }
-            | LoopEvent::FileTouched { .. }
-            | LoopEvent::TurnResulted { .. }
-            | LoopEvent::Noted { .. }
-            | LoopEvent::EndingRequested { .. }
-            | LoopEvent::RungClimbed { .. }
-            | LoopEvent::StoodStill { .. }
-            | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::IterationCompleted { .. }
-            | LoopEvent::IterationFailed { .. }
-            | LoopEvent::IterationLimited { .. }
-            | LoopEvent::StreamEnded
-            | LoopEvent::AttemptCut { .. }
-            | LoopEvent::StopConditionTriggered { .. }
-            | LoopEvent::RebootRequested { .. }
-            | LoopEvent::RebootStarted { .. }
-            | LoopEvent::HandOffRequested { .. }
-            | LoopEvent::HandOffWritten { .. }
-            | LoopEvent::HooksStarted { .. }
-            | LoopEvent::HooksRan { .. }
-            | LoopEvent::ClosingStarted { .. }
-            | LoopEvent::SessionOpening { .. }
-            | LoopEvent::RebootFailed { .. }
-            | LoopEvent::RebootVerified { .. }
-            | LoopEvent::CustomSet { .. }
-            | LoopEvent::Warned { .. }
-            | LoopEvent::DiskWasFull { .. }
-            | LoopEvent::Repaired { .. }
-            | LoopEvent::Completed { .. }
-            | LoopEvent::Stopped { .. }
-            | LoopEvent::Error { .. } => {}
+        if let LoopEvent::SessionStarted { .. } = &record.event {
+            self.readings.recorded_anew();
+        }
+        if let LoopEvent::RebootCompleted { duration_ms, .. } = &record.event {
+            self.reboot_takes = Duration::from_millis(*duration_ms);
+        }
+        if let LoopEvent::IterationStarted { .. } = &record.event {
+            self.join(record, &taken.scene, recorded);
         }
     }
 

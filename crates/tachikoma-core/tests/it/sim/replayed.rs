@@ -38,7 +38,12 @@ fn by_its_own_rules_every_record_of_a_loop_comes_out_again_and_nothing_differs()
             .filter(|r| r.seq.0 + 8 > at && r.seq.0 < at + 8)
             .map(|r| format!("{} {} {:?}", r.seq, r.time, r.event))
             .collect();
-        assert_eq!(found.unexplained, 0, "seed {seed}: {at}\n{}", around.join("\n"));
+        assert_eq!(
+            found.unexplained,
+            0,
+            "seed {seed}: {at}\n{}",
+            around.join("\n")
+        );
         assert_eq!(found.differences, [], "seed {seed}");
         assert_eq!(found.recorded, found.replayed, "seed {seed}");
         assert!(!found.estimated, "seed {seed}");

@@ -1,0 +1,160 @@
+//! Looking back on a loop: the rules that its launches were run by, and its journal as far as it can be read. Nothing is
+//! written, and no lock is taken.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use tachikoma_agents::{Agent, CommandAgent, PromptVia};
+use tachikoma_core::replay::Gap;
+use tachikoma_core::{Launch, Policy, Record, Seq};
+use toml::Value;
+
+use crate::config::{DISK_FULL_TIMEOUT, LoopConfig};
+use crate::process::Adoption;
+use crate::settings::{Layers, Loaded, Origin, SettingsError};
+use crate::store::StoreError;
+use crate::store::journal::{self, JournalEnd};
+use crate::store::recover::Loss;
+
+/// A setting, as it was written behind `--set`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The key, written with dots.
+    pub key: String,
+    /// The value, as TOML or as plain words.
+    pub value: String,
+}
+
+/// The rules of a launch.
+#[derive(Clone, Debug)]
+pub struct OfLaunch {
+    /// The rules.
+    pub policy: Policy,
+    /// Recorded settings that this version does not understand, and left out.
+    pub left_out: Vec<String>,
+    /// Whether its settings were recorded; if not, these are the defaults.
+    pub recorded: bool,
+}
+
+/// Returns the rules by which a launch was run, with other settings laid over those that were recorded.
+///
+/// # Errors
+/// One of the other settings is not known, or does not fit.
+pub fn rules(launch: &Launch, over: &[Setting]) -> Result<OfLaunch, SettingsError> {
+    let mut left_out = Vec::new();
+    let mut settings = launch.settings.clone().unwrap_or_default();
+    let agent = Value::from(launch.agent.as_str()).to_string();
+    if launch.settings.is_none() && !launch.agent.is_empty() {
+        settings.insert("agent.name".to_owned(), agent);
+    }
+    // Those of another version may not be known any more; they must not hide what is wrong with the others.
+    if let Err(error) = load(&settings, &[]) {
+        for key in error.problems.into_iter().filter_map(|problem| problem.key) {
+            let known = |name: &String| *name == key || key.starts_with(&format!("{name}."));
+            let unread: Vec<String> = settings
+                .keys()
+                .filter(|name| known(name))
+                .cloned()
+                .collect();
+            for name in unread {
+                settings.remove(&name);
+                left_out.push(name);
+            }
+        }
+    }
+    let loaded = load(&settings, over)?;
+    Ok(OfLaunch {
+        policy: policy(loaded, launch),
+        left_out,
+        recorded: launch.settings.is_some(),
+    })
+}
+
+fn load(settings: &BTreeMap<String, String>, over: &[Setting]) -> Result<Loaded, SettingsError> {
+    let mut layers = Layers::new();
+    for (key, text) in settings {
+        // An absent value is none.
+        if let Some(value) = value(text) {
+            layers.set(key, value, Origin::Recorded);
+        }
+    }
+    for setting in over {
+        layers.set_text(
+            &setting.key,
+            &setting.value,
+            Origin::Flag("--set".to_owned()),
+        );
+    }
+    layers.load()
+}
+
+fn value(text: &str) -> Option<Value> {
+    let table: toml::Table = format!("value = {text}").parse().ok()?;
+    table.get("value").cloned()
+}
+
+/// Asks a runner that is never run.
+fn policy(loaded: Loaded, launch: &Launch) -> Policy {
+    let nowhere = PathBuf::new;
+    let config = LoopConfig {
+        settings: loaded.settings,
+        working_dir: nowhere(),
+        launch: launch.clone(),
+        new_loop: false,
+        guard: Vec::new(),
+        demo: Vec::new(),
+        runtime_dir: nowhere(),
+        temporary_dir: nowhere(),
+        search_path: None,
+        zone_offset: |_| None,
+        adoption: Adoption::All,
+        loss: Loss::Refuse,
+        cgroup: false,
+        disk_full_timeout: DISK_FULL_TIMEOUT,
+    };
+    // One that could not be run now is taken for a program of any kind.
+    let agent = config.agent().unwrap_or(Agent::Command(CommandAgent {
+        program: Vec::new(),
+        prompt: PromptVia::Stdin,
+        env: Vec::new(),
+    }));
+    config.policy(&agent)
+}
+
+/// How far a journal could be read.
+#[derive(Debug)]
+pub enum Reach {
+    /// To its end.
+    Whole,
+    /// To its last record; its writer died over the one behind it.
+    Torn,
+    /// Up to a place that is damaged.
+    Damaged(StoreError),
+    /// Up to a record that does not follow the one before it.
+    Gap(Gap),
+}
+
+/// Reads the journal of the loop in `dir` from its first record, as far as it can be read.
+///
+/// # Errors
+/// There is none that could be opened.
+pub fn read(
+    dir: &Path,
+    mut each: impl FnMut(Record) -> Result<(), Gap>,
+) -> Result<Reach, StoreError> {
+    let mut gap = None;
+    let mut any = false;
+    let read = journal::read_records(dir, Seq(0), |record| {
+        any = true;
+        if gap.is_none() {
+            gap = each(record).err();
+        }
+    });
+    match (read, gap) {
+        (_, Some(gap)) => Ok(Reach::Gap(gap)),
+        (Ok(JournalEnd::Whole), None) => Ok(Reach::Whole),
+        (Ok(JournalEnd::Torn), None) => Ok(Reach::Torn),
+        (Err(error @ StoreError::Damaged { .. }), None) if any => Ok(Reach::Damaged(error)),
+        (Err(error), None) => Err(error),
+    }
+}
