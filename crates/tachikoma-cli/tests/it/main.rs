@@ -17,6 +17,7 @@ mod errors_control;
 mod errors_disk;
 mod errors_input;
 mod errors_store;
+mod hindsight;
 mod hooks;
 mod live_control;
 mod live_kill;

@@ -92,7 +92,7 @@ impl Explain<'_> {
             }
             LoopEvent::AgentLaunched { pid } => {
                 let agent = self.state.launch.agent.clone();
-                self.fact(record, format!("agent {agent} is up (process {pid})"));
+                self.fact(record, format!("agent {agent} is up (pid {pid})"));
             }
             LoopEvent::AgentExited { exit } => {
                 self.fact(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::event::{LoopEvent, Record};
 use crate::outcome::{Outcome, RebootReason};
-use crate::phase::{Cause, WaitReason};
+use crate::phase::{Cause, Phase, WaitReason};
 use crate::policy::Policy;
 use crate::reasons::{self, Span};
 use crate::state::State;
@@ -14,8 +14,11 @@ use crate::time::Timestamp;
 /// A decision. Two are the same when the same is done; by which numbers does not matter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// The turn under way was ended.
-    Cut { cause: Cause },
+    /// The turn under way was ended; for a time-out, when counts too.
+    Cut {
+        cause: Cause,
+        after: Option<Duration>,
+    },
     /// The agent was told to come to an end.
     Advised,
     /// A reboot is wanted and has to wait.
@@ -58,11 +61,14 @@ impl Kind {
 impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cut { cause } => match cause {
+            Self::Cut { cause, after } => match cause {
                 Cause::HandOver => f.write_str("the turn ended for a reboot"),
                 Cause::Skip => f.write_str("the turn skipped"),
                 Cause::Interrupt => f.write_str("the turn interrupted"),
-                Cause::Timeout { timeout } => write!(f, "the turn ended: {timeout}"),
+                Cause::Timeout { timeout } => {
+                    let after = Span(after.unwrap_or_default());
+                    write!(f, "the turn ended after {after}: {timeout}")
+                }
             },
             Self::Advised => f.write_str("the agent told to come to an end"),
             Self::Pending { reason } => write!(f, "a reboot pending ({})", reason.0),
@@ -151,7 +157,11 @@ impl Side {
                     (Cause::HandOver | Cause::Skip | Cause::Interrupt, _) => String::new(),
                     (Cause::Timeout { timeout }, _) => timeout.to_string(),
                 };
-                (What::Cut { cause: *cause }, by)
+                let timed = matches!(cause, Cause::Timeout { .. });
+                let started = timed.then(|| attempt_started(state)).flatten();
+                let after = started.map(|started| record.time.since(started));
+                let cause = *cause;
+                (What::Cut { cause, after }, by)
             }
             LoopEvent::WrapUpAdvised { .. } => {
                 let context = state.session.context.as_ref();
@@ -254,5 +264,16 @@ impl Side {
             | LoopEvent::Repaired { .. } => return None,
         };
         Some(Decision { what, by })
+    }
+}
+
+fn attempt_started(state: &State) -> Option<Timestamp> {
+    match &state.phase {
+        Phase::Working { work } => Some(work.started),
+        Phase::Idle
+        | Phase::Waiting { .. }
+        | Phase::Rebooting { .. }
+        | Phase::Paused { .. }
+        | Phase::Ended { .. } => None,
     }
 }

@@ -186,7 +186,8 @@ impl Shadow {
             Input::Wake => match &self.state.phase {
                 Phase::Waiting { wait } => {
                     let due = wait.until.after(lateness(scene, now, self.offset));
-                    if due > now {
+                    // It wakes when its next attempt is heard of, unless the recorded loop wakes from a wait as well.
+                    if due > now || scene.waiting.is_none() {
                         return;
                     }
                     self.feed(due, Input::Wake, written)

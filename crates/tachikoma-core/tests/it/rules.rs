@@ -1,6 +1,7 @@
 //! The rules of a loop, one test each: what comes in, what is recorded and what is wished for.
 
 mod failure;
+mod hindsight;
 mod life;
 mod limits;
 mod pause;

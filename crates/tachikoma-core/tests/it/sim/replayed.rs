@@ -11,6 +11,8 @@ use super::world::World;
 
 /// Each is lived through and then decided again.
 const LOOPS: u64 = 2_000;
+/// Each of these under eight other sets of rules.
+const LOOPS_OTHERWISE: u64 = 400;
 
 fn replay(world: &World, replayed: &Policy) -> Replayed {
     let loop_id = LoopId::from_u128(0);
@@ -53,7 +55,7 @@ fn by_its_own_rules_every_record_of_a_loop_comes_out_again_and_nothing_differs()
 #[test]
 fn by_any_other_rules_the_books_close_and_a_limit_is_kept() {
     let mut differ = 0;
-    for seed in 0..LOOPS {
+    for seed in 0..LOOPS_OTHERWISE {
         let mut world = World::new(seed);
         world.run(&mut Coverage::new());
         for other in others(&world.policy) {
@@ -69,7 +71,7 @@ fn by_any_other_rules_the_books_close_and_a_limit_is_kept() {
             assert!(!(ended && found.goes_on), "seed {seed}");
         }
     }
-    assert!(differ > 1_000, "other rules decide otherwise: {differ}");
+    assert!(differ > 800, "other rules decide otherwise: {differ}");
 }
 
 /// Rules that differ in one thing each.
