@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_agents::{Agent, CommandAgent, PromptVia};
 use tachikoma_core::replay::Gap;
-use tachikoma_core::{Launch, Policy, Record, Seq};
+use tachikoma_core::{Launch, LoopEvent, Policy, Record};
 use toml::Value;
 
 use crate::config::{DISK_FULL_TIMEOUT, LoopConfig};
@@ -121,40 +121,60 @@ fn policy(loaded: Loaded, launch: &Launch) -> Policy {
     config.policy(&agent)
 }
 
+/// Places that are reported; a journal with more of them is not one.
+const GAPS_MAX: usize = 10;
+
 /// How far a journal could be read.
-#[derive(Debug)]
-pub enum Reach {
-    /// To its end.
-    Whole,
-    /// To its last record; its writer died over the one behind it.
-    Torn,
-    /// Up to a place that is damaged.
-    Damaged(StoreError),
-    /// Up to a record that does not follow the one before it.
-    Gap(Gap),
+#[derive(Debug, Default)]
+pub struct Reach {
+    /// Places behind which a segment could not be read.
+    pub damaged: Vec<StoreError>,
+    /// Records that do not follow the one before them; they, and what follows them in their segment, were left out.
+    pub gaps: Vec<Gap>,
+    /// Whether its last line is cut: its writer died over it, or is at it.
+    pub torn: bool,
+}
+
+impl Reach {
+    /// Returns whether it was read to its end.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.damaged.is_empty() && self.gaps.is_empty()
+    }
 }
 
 /// Reads the journal of the loop in `dir` from its first record, as far as it can be read.
 ///
 /// # Errors
-/// There is none that could be opened.
+/// Nothing of it can be read.
 pub fn read(
     dir: &Path,
     mut each: impl FnMut(Record) -> Result<(), Gap>,
 ) -> Result<Reach, StoreError> {
-    let mut gap = None;
-    let mut any = false;
-    let read = journal::read_records(dir, Seq(0), |record| {
-        any = true;
-        if gap.is_none() {
-            gap = each(record).err();
+    let mut gaps = Vec::new();
+    let (mut any, mut lost) = (false, false);
+    let (mut damaged, end) = journal::read_around(dir, |record| {
+        // Behind a gap only the full state helps.
+        lost &= !matches!(record.event, LoopEvent::SegmentOpened { .. });
+        if lost {
+            return;
         }
-    });
-    match (read, gap) {
-        (_, Some(gap)) => Ok(Reach::Gap(gap)),
-        (Ok(JournalEnd::Whole), None) => Ok(Reach::Whole),
-        (Ok(JournalEnd::Torn), None) => Ok(Reach::Torn),
-        (Err(error @ StoreError::Damaged { .. }), None) if any => Ok(Reach::Damaged(error)),
-        (Err(error), None) => Err(error),
+        match each(record) {
+            Ok(()) => any = true,
+            Err(gap) => {
+                lost = true;
+                if gaps.len() < GAPS_MAX {
+                    gaps.push(gap);
+                }
+            }
+        }
+    })?;
+    if !any && !damaged.is_empty() {
+        return Err(damaged.remove(0));
     }
+    Ok(Reach {
+        damaged,
+        gaps,
+        torn: end == JournalEnd::Torn,
+    })
 }

@@ -1,5 +1,6 @@
 //! How long it takes to decide a long loop again by other rules.
 
+use std::process::Stdio;
 use std::time::Instant;
 
 use super::Bench;
@@ -36,7 +37,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     for _ in 0..ROUNDS {
         for (sample, words) in [(&mut other, &OTHERWISE[..]), (&mut same, &["replay"][..])] {
             let started = Instant::now();
-            let printed = ground.tachikoma(words).output();
+            let printed = ground.tachikoma(words).stdout(Stdio::piped()).output();
             let printed = printed.map_err(|error| error.to_string())?;
             sample.add(started.elapsed().as_secs_f64() * 1e3);
             let text = String::from_utf8_lossy(&printed.stdout);

@@ -114,7 +114,7 @@ fn note_end(reach: &Reach, explained: &Explained, live: bool) {
             explained.lost
         ));
     }
-    if let Some(words) = reach_words(reach, live) {
+    for words in reach_words(reach, live) {
         out::note(&format!("note: {words}"));
     }
     let open = match state.public() {
@@ -122,7 +122,8 @@ fn note_end(reach: &Reach, explained: &Explained, live: bool) {
         LoopState::Idle => !live && state.started_at.is_some(),
         LoopState::Completed | LoopState::Error | LoopState::Stopped => false,
     };
-    if open {
+    // Where the reading ended, and not the loop, nothing is known of its runner.
+    if open && reach.is_whole() {
         let doing = match &state.phase {
             Phase::Working { .. } => format!("in the middle of iteration {}", state.iteration),
             Phase::Waiting { .. } => format!("in a wait after iteration {}", state.iteration),
@@ -131,8 +132,8 @@ fn note_end(reach: &Reach, explained: &Explained, live: bool) {
             Phase::Idle | Phase::Ended { .. } => format!("after iteration {}", state.iteration),
         };
         out::note(&format!(
-            "note: the records end with {} ({}), {doing}, and nobody runs the loop: its runner was killed, or the machine \
-             went down; `tachikoma run` goes on with it",
+            "note: the journal ends with record {} ({}), {doing}, and nobody runs the loop: its runner was killed, or the \
+             machine went down; `tachikoma run` goes on with it",
             state.seq, state.time
         ));
     }

@@ -77,19 +77,27 @@ impl Launches {
     }
 }
 
-/// Says where a journal ends, if that is not where it ought to.
-pub fn reach_words(reach: &Reach, live: bool) -> Option<String> {
-    match reach {
-        Reach::Whole => None,
-        // Somebody is at it.
-        Reach::Torn if live => None,
-        Reach::Torn => Some(
+/// Says what of a journal could not be read.
+pub fn reach_words(reach: &Reach, live: bool) -> Vec<String> {
+    let damaged = reach.damaged.iter();
+    let mut words: Vec<String> = damaged
+        .map(|error| {
+            format!(
+                "{}; what follows it there is not part of this",
+                chain(error)
+            )
+        })
+        .collect();
+    let gaps = reach.gaps.iter();
+    words.extend(gaps.map(|gap| format!("{gap}; what follows it there is not part of this")));
+    // Where somebody is at it, it is no news.
+    if reach.torn && !live {
+        words.push(
             "the journal is cut in the middle of its last line: whoever wrote it died over it, and that record never counted"
                 .to_owned(),
-        ),
-        Reach::Damaged(error) => Some(format!("{}; what follows is not part of this", chain(error))),
-        Reach::Gap(gap) => Some(format!("the journal ends here: {gap}")),
+        );
     }
+    words
 }
 
 /// The object that `--json` prints.
@@ -182,7 +190,7 @@ fn notes(
             replayed.unexplained
         ));
     }
-    if let Some(words) = reach_words(reach, false) {
+    for words in reach_words(reach, false) {
         launches.note(&words);
     }
     Ok(())

@@ -425,7 +425,7 @@ fn an_archived_loop_is_found_by_its_name() {
 }
 
 #[test]
-fn a_loop_before_its_first_iteration_says_so() {
+fn fresh_sessions_are_replayed_and_there_is_no_iteration_0() {
     let turns = [says("a", 30_000)];
     let scratch = stage(&scenario(turns), "");
     let live = claude(&scratch).spawn(["run", "--max-iterations", "1"]);

@@ -106,6 +106,8 @@ pub(super) struct Side {
     pub waited: Duration,
     /// Tokens of all answers, as the agent counted them.
     pub tokens: u64,
+    /// Tokens of an answer that is not over.
+    answering: u64,
     rebooting: bool,
     waiting_since: Option<Timestamp>,
 }
@@ -114,17 +116,38 @@ impl Side {
     /// Takes a record in, with the state that its step led to.
     pub fn take(&mut self, policy: &Policy, state: &State, record: &Record) {
         self.note_time(record);
-        if let LoopEvent::ContextMeasured {
-            context,
-            answering: false,
-            ..
-        } = &record.event
-        {
-            self.tokens = self.tokens.saturating_add(context.tokens);
-        }
+        self.count_tokens(&record.event);
         if let Some(decision) = self.decision(policy, state, record) {
             self.decisions.push(decision);
         }
+    }
+
+    /// Counts the last reading of each answer: it is what the model read and wrote for it.
+    fn count_tokens(&mut self, event: &LoopEvent) {
+        if let LoopEvent::ContextMeasured {
+            context, answering, ..
+        } = event
+        {
+            self.answering = context.tokens;
+            if !answering {
+                self.answered();
+            }
+        }
+        if matches!(
+            event,
+            LoopEvent::TurnResulted { .. }
+                | LoopEvent::IterationCompleted { .. }
+                | LoopEvent::IterationFailed { .. }
+                | LoopEvent::IterationLimited { .. }
+                | LoopEvent::AttemptCut { .. }
+        ) {
+            self.answered();
+        }
+    }
+
+    fn answered(&mut self) {
+        let tokens = std::mem::take(&mut self.answering);
+        self.tokens = self.tokens.saturating_add(tokens);
     }
 
     fn note_time(&mut self, record: &Record) {

@@ -193,9 +193,8 @@ impl Derivation {
         let chosen = self.choose();
         // What is plainly a fact is one, even where more was made of it than ought to have been.
         let fact = || match inputs::guesses(&self.state, &self.buffer).as_slice() {
-            [Input::Wake] => None,
-            [fact] => Some(fact.clone()),
-            [] | [_, _, ..] => None,
+            [fact] if *fact != Input::Wake => Some(fact.clone()),
+            [] | [_] | [_, _, ..] => None,
         };
         let (input, records) = match chosen {
             Some((input, records)) => (Some(input), Some(records)),

@@ -46,7 +46,9 @@ impl Readings {
 
     /// Takes a reading in, and returns what it would be.
     pub fn heard(&mut self, context: Context) -> Context {
-        let tokens = self.would_be(context.tokens);
+        // More than fits into it is never in it.
+        let most = context.window.max(context.tokens);
+        let tokens = self.would_be(context.tokens).min(most);
         self.latest = Some((context.tokens, tokens));
         Context {
             tokens,

@@ -235,7 +235,7 @@ impl Shadow {
         if self.deaf || self.early {
             match news {
                 News::Measured { context, .. } => self.readings.unheard(*context),
-                News::Resulted(end) => self.owed_microusd += end.cost_microusd,
+                News::Resulted(end) => self.owes(end.cost_microusd),
                 News::Launched { .. }
                 | News::NotLaunched { .. }
                 | News::Output
@@ -285,6 +285,10 @@ impl Shadow {
         };
         let effects = self.agent(now, news, written);
         self.react(&effects, ending);
+    }
+
+    fn owes(&mut self, microusd: u64) {
+        self.owed_microusd = self.owed_microusd.saturating_add(microusd);
     }
 
     /// What a turn came to, as far as it would have come to the same.
@@ -337,7 +341,7 @@ impl Shadow {
                     | Timeout::Tool
                     | Timeout::StreamGone,
             } => {
-                self.owed_microusd += cost_microusd;
+                self.owes(cost_microusd);
                 self.run_out(now);
                 true
             }

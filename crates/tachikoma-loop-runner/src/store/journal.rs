@@ -15,7 +15,7 @@ pub(crate) mod segment;
 mod heal;
 
 pub use heal::{Healed, Wound};
-pub use read::{JournalEnd, read_records, read_state};
+pub use read::{JournalEnd, read_around, read_records, read_state};
 pub(super) use read::{
     Remainder, SPOILT, begun, decode, decode_as, first_record, format_of, is_whole, newer, none_in,
     remainder, segments, seq_of, take_in,

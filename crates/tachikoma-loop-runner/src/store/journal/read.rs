@@ -149,6 +149,36 @@ pub fn read_records(
     Ok(tail)
 }
 
+/// Reads what can be read of the loop in `dir`: of a segment that is damaged only what stands before the damage, and then the
+/// next one, which begins with the full state.
+///
+/// # Errors
+/// The journal cannot be read, or is newer than this version.
+pub fn read_around(
+    dir: &Path,
+    mut each: impl FnMut(Record),
+) -> Result<(Vec<StoreError>, JournalEnd), StoreError> {
+    let mut damages = Vec::new();
+    let mut end = JournalEnd::Whole;
+    let segments = segments(dir)?;
+    if segments.is_empty() {
+        return Err(none_in(dir));
+    }
+    for (_, path) in &segments {
+        let read = read_segment(path, Seq::default(), |_, record| {
+            each(record);
+            Ok(())
+        });
+        end = JournalEnd::Whole;
+        match read {
+            Ok(found) => end = found,
+            Err(error @ StoreError::Damaged { .. }) => damages.push(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((damages, end))
+}
+
 /// Returns the number of a record without reading the rest of it.
 pub(in crate::store) fn seq_of(line: &[u8]) -> Option<u64> {
     let digits = line.strip_prefix(b"{\"seq\":")?;
