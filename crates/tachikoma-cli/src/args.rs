@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use tachikoma_core::LoopId;
+use tachikoma_loop_runner::git::snapshots::Moment;
 
 /// Leave a coding agent working alone for hours, and find the work where it ought to be.
 #[derive(Debug, Parser)]
@@ -90,6 +92,15 @@ pub enum Command {
     /// Decide the recorded loop again by other settings, and show where it would have gone another way
     #[command(after_help = REPLAY_EXAMPLES)]
     Replay(ReplayArgs),
+    /// Show what an iteration changed, as git shows it
+    Diff(DiffArgs),
+    /// Bring the work tree back to what it was before an iteration
+    #[command(
+        after_help = "Branch, commits, index and stashes stay as they are, and so do protected and ignored files and submodules. What the \
+        work tree is now is kept first, and can be brought back in the same way.\n\n\
+        Examples:\n  tachikoma rollback 12\n  tachikoma rollback before-rollback-1"
+    )]
+    Rollback(RollbackArgs),
     /// Look at what a session is told that takes over from another
     Checkpoint {
         /// What to do with it
@@ -129,6 +140,37 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+/// What to compare.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct DiffArgs {
+    /// The iteration; the last, if not given
+    #[arg(value_parser = iteration)]
+    pub iteration: Option<u32>,
+    /// Print the names of the files and how much changed in each
+    #[arg(long, conflicts_with = "name_only")]
+    pub stat: bool,
+    /// Print the names of the files
+    #[arg(long)]
+    pub name_only: bool,
+    /// The loop; the current one, if not given
+    #[arg(long = "loop", value_name = "ID")]
+    pub loop_id: Option<LoopId>,
+}
+
+/// Where to go back to.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct RollbackArgs {
+    /// The iteration, or the name of what an earlier rollback has kept, such as before-rollback-1
+    #[arg(value_name = "ITERATION")]
+    pub to: Moment,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
+    /// The loop; the current one, if not given
+    #[arg(long = "loop", value_name = "ID")]
+    pub loop_id: Option<LoopId>,
 }
 
 /// What can be done with the output of agents.
@@ -336,6 +378,14 @@ pub struct DemoArgs {
 fn count(text: &str) -> Result<u32, String> {
     text.parse()
         .map_err(|_| format!("it must be a whole number from 0 to {}", u32::MAX))
+}
+
+/// Reads the number of an iteration.
+fn iteration(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        Ok(_) | Err(_) => Err("it must be the number of an iteration, from 1".to_owned()),
+    }
 }
 
 /// Reads a share of a context window.

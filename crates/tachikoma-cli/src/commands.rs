@@ -4,17 +4,22 @@ mod agents;
 mod checkpoint;
 mod completions;
 mod config;
+mod confirm;
 mod context;
 mod control;
 mod demo;
 mod detach;
+mod diff;
 mod events;
 mod explain;
 mod history;
+mod kept;
 mod launch;
 mod logs;
 mod note;
 mod replay;
+mod repository;
+mod rollback;
 mod run;
 mod state;
 mod status;
@@ -55,6 +60,8 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
             json,
         } => explain::explain(&place, iteration, loop_id.as_deref(), json),
         Command::Replay(replay) => replay::replay(&place, &replay),
+        Command::Diff(diff) => diff::diff(&place, &diff),
+        Command::Rollback(rollback) => rollback::rollback(&place, &rollback),
         Command::Checkpoint { command } => checkpoint::checkpoint(&place, &command),
         Command::Note { words } => note::note(&place, &words),
         Command::State { command } => state::state(&place, command),

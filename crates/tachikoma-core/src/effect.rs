@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::Record;
 use crate::id::{Generation, SessionNo, Ticket};
+use crate::keep::CommitOrder;
 use crate::outcome::RebootReason;
 use crate::phase::{HookPoint, LoopState};
 
@@ -70,12 +71,26 @@ pub enum Effect {
         /// Why the session is rebooted.
         reason: RebootReason,
     },
+    /// Look at the work tree, commit what the loop changed there, and answer with [`Input::Kept`](crate::Input::Kept).
+    Keep {
+        /// The number that the answer must carry.
+        number: u64,
+        /// What to commit it as; none = only look.
+        commit: Option<CommitOrder>,
+    },
+    /// End that at once, and answer all the same.
+    CallOffKeep,
     /// Signal everything of this launch.
     Signal {
         /// Which launch.
         generation: Generation,
         /// How hard.
         rung: Rung,
+    },
+    /// Look at all processes of this launch for a moment and answer with [`News::Looked`](crate::News::Looked).
+    Look {
+        /// Which launch.
+        generation: Generation,
     },
     /// Open a fresh session, without a prompt, and send [`News`](crate::News) about it: first of all
     /// [`News::Opened`](crate::News::Opened).

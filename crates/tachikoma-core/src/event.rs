@@ -1,17 +1,20 @@
 //! What is remembered: facts in the past tense. The journal is a list of these, and the state a fold over them.
 //! `docs/journal-format.md` describes each for readers outside this project.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
+use crate::activity::Activity;
 use crate::context::Context;
 use crate::effect::Rung;
 use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, LoopId, Seq, SessionNo};
+use crate::keep::{CommitStatus, KeepPurpose, Kept};
 use crate::launch::{Change, Launch, Resumption, Runner};
-use crate::outcome::{Failure, IterationReport, Outcome, Problem, RebootReason, Spent, Stop};
+use crate::outcome::{
+    Failure, IterationReport, Outcome, Problem, RebootReason, Spent, Stop, Timeout,
+};
 use crate::phase::{Cause, HookPoint, HookResult, Wait};
+use crate::repair::Repair;
 use crate::state::State;
 use crate::stats::LoopStats;
 use crate::time::Timestamp;
@@ -75,6 +78,9 @@ pub enum LoopEvent {
     StopRequested {
         /// By whom.
         stop: Stop,
+        /// Whether nothing is to be waited for, not even a commit.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        urgent: bool,
     },
     /// The loop waits.
     WaitStarted {
@@ -260,6 +266,18 @@ pub enum LoopEvent {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         agent_lives: bool,
     },
+    /// Nothing was heard of the agent for as long as a time-out allows: its processes are looked at before it is ended.
+    LookRequested {
+        /// Which time-out.
+        timeout: Timeout,
+        /// Until when the look has to be answered.
+        until: Timestamp,
+    },
+    /// Its processes are at work, so the time-out begins anew.
+    BusySeen {
+        /// What they were seen doing.
+        activity: Activity,
+    },
     /// The agent closed its output, and lives on.
     StreamEnded,
     /// The death of a runner cut an attempt; its iteration is repeated.
@@ -268,6 +286,55 @@ pub enum LoopEvent {
         iteration: u32,
         /// The attempt.
         attempt: u32,
+    },
+    /// The work tree before an iteration is kept as a commit that is on no branch; said when it is another one than before.
+    SnapshotTaken {
+        /// The iteration.
+        iteration: u32,
+        /// The commit.
+        commit: String,
+        /// Files that the loop changed and that are not committed.
+        uncommitted: u32,
+    },
+    /// The work tree is looked at, and what the loop changed is committed.
+    KeepStarted {
+        /// At which point of the loop.
+        purpose: KeepPurpose,
+        /// Under which word it is committed; none = the work tree is only looked at.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        commit: Option<CommitStatus>,
+        /// When it is given up; none = never.
+        until: Option<Timestamp>,
+        /// What follows it, besides the next iteration.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        then: Option<Wait>,
+        /// How the loop ends with it, if it does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        outcome: Option<Outcome>,
+    },
+    /// That is to end at once.
+    KeepCalledOff {
+        /// When it is given up.
+        until: Timestamp,
+        /// What follows it, besides the next iteration.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        then: Option<Wait>,
+    },
+    /// What came of it, where something did.
+    WorkKept {
+        /// At which point of the loop.
+        purpose: KeepPurpose,
+        /// The iteration last started.
+        iteration: u32,
+        /// What came of it.
+        kept: Kept,
+    },
+    /// Nobody knows what came of it; the next look takes in what this one missed.
+    KeepGivenUp {
+        /// At which point of the loop.
+        purpose: KeepPurpose,
+        /// Why.
+        reason: String,
     },
     /// A stop condition ended the loop.
     StopConditionTriggered {
@@ -423,19 +490,6 @@ impl LoopEvent {
             Self::Completed { .. } | Self::Stopped { .. } | Self::Error { .. }
         )
     }
-
-    /// Returns how the run ended, if this is its end.
-    #[must_use]
-    pub fn outcome(&self) -> Option<&Outcome> {
-        if let Self::Completed { outcome, .. }
-        | Self::Stopped { outcome, .. }
-        | Self::Error { outcome, .. } = self
-        {
-            Some(outcome)
-        } else {
-            None
-        }
-    }
 }
 
 #[expect(
@@ -444,29 +498,4 @@ impl LoopEvent {
 )]
 fn is_zero(number: &u64) -> bool {
     *number == 0
-}
-
-/// What of a loop's own can be destroyed and repaired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Repair {
-    /// The journal.
-    Journal,
-    /// The lock of the working directory.
-    Lock,
-    /// The control socket.
-    Socket,
-    /// The snapshot.
-    Snapshot,
-}
-
-impl fmt::Display for Repair {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Journal => "journal",
-            Self::Lock => "lock",
-            Self::Socket => "control socket",
-            Self::Snapshot => "snapshot",
-        })
-    }
 }

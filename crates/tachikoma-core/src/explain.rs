@@ -112,6 +112,8 @@ pub struct Explain<'a> {
     found: Option<Account>,
     end: Option<Entry>,
     counted: Counted,
+    /// Whether an attempt is over and nothing has been decided about it yet.
+    unsettled: bool,
 }
 
 impl<'a> Explain<'a> {
@@ -134,6 +136,7 @@ impl<'a> Explain<'a> {
             found: None,
             end: None,
             counted: Counted::default(),
+            unsettled: false,
         }
     }
 
@@ -152,6 +155,11 @@ impl<'a> Explain<'a> {
                 self.begin(state.iteration);
             }
             return Ok(());
+        }
+        // Work is kept before anything is asked.
+        if self.unsettled && !is_of_keeping(&record.event) {
+            self.unsettled = false;
+            self.settled(record);
         }
         if let LoopEvent::Started { launch, .. } = &record.event {
             self.policy = (self.rules)(launch);
@@ -226,4 +234,14 @@ impl<'a> Explain<'a> {
             self.push(entry);
         }
     }
+}
+
+fn is_of_keeping(event: &LoopEvent) -> bool {
+    matches!(
+        event,
+        LoopEvent::KeepStarted { .. }
+            | LoopEvent::KeepCalledOff { .. }
+            | LoopEvent::WorkKept { .. }
+            | LoopEvent::KeepGivenUp { .. }
+    )
 }

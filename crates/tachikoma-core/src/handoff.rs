@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::keep::short_commit;
 use crate::session::FailedCall;
 use crate::state::State;
 
@@ -16,6 +17,8 @@ const COMMITS_NAMED_MAX: usize = 20;
 pub struct WorkTree {
     /// Files that differ from where the loop began, tracked or not; none where that is not known.
     pub changed: Option<Vec<String>>,
+    /// The commit that it stands on; none where that is not known.
+    pub head: Option<String>,
     /// Commits made since the loop began, latest first.
     pub commits: Vec<String>,
 }
@@ -45,7 +48,7 @@ pub fn checkpoint_now(state: &State, tree: &WorkTree, max_bytes: usize) -> Strin
 pub fn checkpoint(state: &State, tree: &WorkTree, max_bytes: usize) -> String {
     const END: &str = "\n---\n\n";
     let mut text = String::new();
-    head(&mut text, state);
+    head(&mut text, state, tree);
     words(&mut text, state);
     notes(&mut text, state);
     failures(&mut text, &state.checkpoint.failed_calls);
@@ -57,7 +60,7 @@ pub fn checkpoint(state: &State, tree: &WorkTree, max_bytes: usize) -> String {
     text
 }
 
-fn head(text: &mut String, state: &State) {
+fn head(text: &mut String, state: &State, tree: &WorkTree) {
     let stats = &state.stats;
     let _ = writeln!(
         text,
@@ -80,6 +83,16 @@ fn head(text: &mut String, state: &State) {
             "- The session before this one was replaced: {}.",
             state.checkpoint.reason
         );
+    }
+    if let Some(head) = &tree.head {
+        let head = short_commit(head);
+        let _ = match state.kept.uncommitted {
+            0 => writeln!(text, "- The work tree stands on commit {head}."),
+            left => writeln!(
+                text,
+                "- The work tree stands on commit {head}, with {left} changed files that are not committed."
+            ),
+        };
     }
     if let Some(failure) = &state.last_failure {
         let _ = writeln!(text, "- The latest failure: {failure}.");
@@ -227,6 +240,7 @@ mod tests {
         state.attempt = 1;
         state.checkpoint.words = Some("The parser is done; the printer is next.".to_owned());
         state.checkpoint.reason = "context at 86%".to_owned();
+        state.kept.uncommitted = 2;
         state.checkpoint.failed_calls = vec![FailedCall {
             call: "Bash: make test".to_owned(),
             times: 2,
@@ -240,6 +254,7 @@ mod tests {
             });
         }
         let tree = WorkTree {
+            head: Some("1a2b3c4d5e6f".to_owned()),
             changed: Some((0..23).map(|n| format!("src/f{n}.rs")).collect()),
             commits: vec!["abc1234 parser".to_owned()],
         };
@@ -252,6 +267,7 @@ mod tests {
     - Session 2, iteration 7, attempt 1.
     - So far: 0 iterations finished, 0 of them well, 0 failed, 0 handed over.
     - The session before this one was replaced: context at 86%.
+    - The work tree stands on commit 1a2b3c4, with 2 changed files that are not committed.
 
     ## In its own words
 

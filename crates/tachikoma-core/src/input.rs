@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::activity::Activity;
 use crate::context::Context;
-use crate::event::Repair;
 use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, Ticket};
+use crate::keep::Kept;
 use crate::launch::{Launch, Runner};
 use crate::outcome::{Problem, Spent};
 use crate::phase::{HookPoint, HookResult};
+use crate::repair::Repair;
 
 /// One piece of news.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,6 +69,22 @@ pub enum Input {
         point: HookPoint,
         /// How each went, in order; those behind one that failed were not run.
         results: Vec<HookResult>,
+    },
+    /// The work tree before an iteration was kept.
+    Snapshot {
+        /// The iteration.
+        iteration: u32,
+        /// The commit that holds it.
+        commit: String,
+        /// Files that the loop changed and that are not committed.
+        uncommitted: u32,
+    },
+    /// The answer to [`Effect::Keep`](crate::Effect::Keep).
+    Kept {
+        /// The number that the order carried. An answer that nobody waits for any more is dropped.
+        number: u64,
+        /// What came of it, or why nobody knows.
+        kept: Result<Kept, String>,
     },
     /// The agent, or the operator, wrote a note for the sessions to come.
     Note {
@@ -223,6 +241,11 @@ pub enum News {
         last_words: Option<String>,
         /// What that means for the loop.
         problem: Option<Problem>,
+    },
+    /// Its processes were looked at. The answer to [`Effect::Look`](crate::Effect::Look).
+    Looked {
+        /// What they did; none where that cannot be seen.
+        activity: Option<Activity>,
     },
     /// Its output ended, and it did not.
     StreamEnded,

@@ -29,6 +29,8 @@
     clippy::disallowed_types
 )]
 
+mod activity;
+mod commit_message;
 mod context;
 mod effect;
 mod event;
@@ -37,6 +39,7 @@ pub mod explain;
 mod handoff;
 mod id;
 mod input;
+mod keep;
 mod launch;
 mod objectives;
 mod outcome;
@@ -44,6 +47,7 @@ mod phase;
 pub mod policy;
 mod reasons;
 mod reboots;
+mod repair;
 pub mod replay;
 mod session;
 mod state;
@@ -52,13 +56,19 @@ mod step;
 mod summary;
 mod time;
 
+pub use activity::{Activity, Busy};
+pub use commit_message::{CommitFacts, CommitMessage, CommitMessageError};
 pub use context::Context;
 pub use effect::{Answer, Effect, Rung, Step};
-pub use event::{LoopEvent, Record, Repair};
+pub use event::{LoopEvent, Record};
 pub use exit::{Exit, Leftover};
 pub use handoff::{WorkTree, checkpoint, checkpoint_now, handoff_due};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use input::{Input, LoopCommand, News, TurnEnd, Urgency};
+pub use keep::{
+    CommitOrder, CommitStatus, Committed, Keep, KeepPurpose, Kept, KeptWork, PastCommit, Snapshot,
+    short_commit,
+};
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
 pub use objectives::Objectives;
 pub use outcome::{
@@ -71,6 +81,7 @@ pub use phase::{
 };
 pub use policy::Policy;
 pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootResult};
+pub use repair::Repair;
 pub use session::{
     Checkpoint, FailedCall, LiveAgent, NOTE_BYTES_MAX, Note, PastSession, Sample, Session, Tally,
 };
@@ -78,6 +89,7 @@ pub use state::{InvalidState, State};
 pub use stats::LoopStats;
 pub use step::step;
 pub use summary::{
-    ContextSummary, OutcomeSummary, RebootSummary, SessionSummary, Status, WaitSummary,
+    CommitSummary, ContextSummary, GitSummary, OutcomeSummary, RebootSummary, SessionSummary,
+    Status, WaitSummary,
 };
 pub use time::Timestamp;

@@ -5,8 +5,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::activity::Busy;
 use crate::effect::Rung;
 use crate::id::{Generation, SessionNo};
+use crate::keep::Keep;
 use crate::outcome::{Outcome, Problem, RebootReason, Timeout};
 use crate::time::Timestamp;
 
@@ -92,6 +94,11 @@ pub enum Phase {
         /// How far it is.
         work: Box<Work>,
     },
+    /// Behind an iteration, or before the end.
+    Keeping {
+        /// What of the work, and what follows.
+        keep: Keep,
+    },
     /// Between sessions.
     Rebooting {
         /// How far it is.
@@ -115,7 +122,9 @@ impl Phase {
     pub fn public(&self) -> LoopState {
         match self {
             Self::Idle => LoopState::Idle,
-            Self::Waiting { .. } | Self::Working { .. } => LoopState::Running,
+            Self::Waiting { .. } | Self::Working { .. } | Self::Keeping { .. } => {
+                LoopState::Running
+            }
             Self::Rebooting { .. } => LoopState::Rebooting,
             Self::Paused { .. } => LoopState::Paused,
             Self::Ended { outcome } => outcome.state(),
@@ -178,6 +187,12 @@ pub struct Work {
     /// Whether the model is in the middle of an answer.
     #[serde(default)]
     pub answering: bool,
+    /// Until when a look at its processes has to be answered, if one is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub look: Option<Timestamp>,
+    /// When its processes were last seen at work since it was last heard of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<Busy>,
     /// When its output ended while it lived on.
     #[serde(default)]
     pub stream_ended: Option<Timestamp>,
@@ -313,6 +328,11 @@ pub enum RebootStage {
         point: HookPoint,
         /// Until when their end must be known.
         until: Timestamp,
+    },
+    /// The work of the old session is kept.
+    Keeping {
+        /// What of it.
+        keep: Keep,
     },
     /// A process is on its way out: that of the old session, or one that was to be the new session and is not.
     Closing {

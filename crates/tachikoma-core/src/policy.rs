@@ -2,6 +2,7 @@
 //! verdict and its reason, because the reason is what a person reads.
 
 pub mod budget;
+pub mod busy;
 pub mod context;
 pub mod custom;
 pub mod degradation;
@@ -37,6 +38,8 @@ pub struct Policy {
     pub limit_backoff: Backoff,
     /// When sessions are replaced.
     pub reboot: RebootRules,
+    /// How the work is kept; none where there is no repository to keep it in.
+    pub keep: Option<KeepRules>,
     /// Whether a later runner goes on in the conversation of an earlier one.
     pub persist_sessions: bool,
     /// Whether every iteration has a conversation of its own.
@@ -59,6 +62,7 @@ impl Default for Policy {
                 cap: Duration::from_secs(1800),
             },
             reboot: RebootRules::default(),
+            keep: None,
             persist_sessions: true,
             fresh_each_iteration: false,
         }
@@ -152,6 +156,17 @@ impl Default for Backoff {
             cap: Duration::from_secs(60),
         }
     }
+}
+
+/// How the work is kept in the repository around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepRules {
+    /// Whether what the loop changed is committed.
+    pub commit: bool,
+    /// Whether that holds for iterations that failed too.
+    pub on_failure: bool,
+    /// For one commit, its hooks included; zero = no limit.
+    pub timeout: Duration,
 }
 
 /// When sessions are replaced.

@@ -28,13 +28,38 @@ use shadow::Shadow;
 /// Differences that are kept; those of one kind in a row are one.
 const DIFFERENCES_MAX: usize = 1000;
 
+/// The rules of a launch, which also depend on whether there is a repository to keep the work in. That is not recorded: what is
+/// done about it tells.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ByPlace {
+    /// Those where there is one.
+    pub kept: Policy,
+    /// Those where there is none.
+    pub unkept: Policy,
+}
+
+impl ByPlace {
+    fn of(&self, kept: bool) -> &Policy {
+        if kept { &self.kept } else { &self.unkept }
+    }
+}
+
+impl From<Policy> for ByPlace {
+    fn from(policy: Policy) -> Self {
+        Self {
+            kept: policy.clone(),
+            unkept: policy,
+        }
+    }
+}
+
 /// The rules of a launch.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// Those that were recorded.
-    pub recorded: Policy,
+    pub recorded: ByPlace,
     /// Those to decide by again.
-    pub replayed: Policy,
+    pub replayed: ByPlace,
 }
 
 /// Where the decisions differ.
@@ -134,7 +159,7 @@ pub struct Replay<'a> {
     shadow: Shadow,
     recorded: Side,
     /// The rules of the launch that is about to be told.
-    next_policy: Option<Policy>,
+    next_rules: Option<ByPlace>,
     iteration: u32,
     seen: Option<Seq>,
     lost: u64,
@@ -155,7 +180,7 @@ impl<'a> Replay<'a> {
             derivation: Derivation::new(state.clone()),
             shadow: Shadow::new(state),
             recorded: Side::default(),
-            next_policy: None,
+            next_rules: None,
             iteration: 0,
             seen: None,
             lost: 0,
@@ -207,10 +232,10 @@ impl<'a> Replay<'a> {
 
     fn advance(&mut self, at_end: bool) {
         loop {
-            let (rules, next_policy) = (&mut self.rules, &mut self.next_policy);
+            let (rules, next_rules) = (&mut self.rules, &mut self.next_rules);
             let mut of_launch = |launch: &Launch| {
                 let Rules { recorded, replayed } = rules(launch);
-                *next_policy = Some(replayed);
+                *next_rules = Some(replayed);
                 recorded
             };
             match self.derivation.next(at_end, &mut of_launch) {
@@ -218,10 +243,11 @@ impl<'a> Replay<'a> {
                 Some(Found::Begun) => {
                     let state = &self.derivation.state;
                     if state.started_at.is_some() {
-                        self.derivation.policy = of_launch(&state.launch);
+                        let rules = of_launch(&state.launch);
+                        self.derivation.set_rules(rules);
                     }
-                    if let Some(policy) = self.next_policy.take() {
-                        self.shadow.policy = policy;
+                    if let Some(rules) = self.next_rules.take() {
+                        self.shadow.set_rules(rules);
                     }
                     if !self.shadow.over {
                         self.shadow.begin(&self.derivation.state);
@@ -230,11 +256,11 @@ impl<'a> Replay<'a> {
                 Some(Found::Taken(taken)) => {
                     let started = |r: &Record| matches!(r.event, LoopEvent::Started { .. });
                     if taken.records.first().is_some_and(started)
-                        && let Some(policy) = self.next_policy.take()
+                        && let Some(rules) = self.next_rules.take()
                     {
-                        self.shadow.policy = policy;
+                        self.shadow.set_rules(rules);
                     }
-                    let Derivation { policy, state, .. } = &self.derivation;
+                    let (policy, state) = (self.derivation.policy(), &self.derivation.state);
                     for record in &taken.records {
                         self.recorded.take(policy, state, record);
                     }
@@ -342,6 +368,7 @@ fn sum(state: &State, side: &Side, owed_microusd: u64) -> Sum {
         Phase::Idle
         | Phase::Waiting { .. }
         | Phase::Working { .. }
+        | Phase::Keeping { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. } => None,
     };

@@ -1,6 +1,8 @@
 //! The state of a loop: a fold over its records. [`State::apply`] is the only way it changes.
 
 mod apply;
+mod keep;
+mod reboot;
 mod work;
 
 use std::collections::BTreeMap;
@@ -9,6 +11,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Generation, LoopId, Seq};
+use crate::keep::KeptWork;
 use crate::launch::{Launch, Runner};
 use crate::outcome::{Failure, Outcome, RebootReason, Stop};
 use crate::phase::{LoopState, Phase};
@@ -54,6 +57,9 @@ pub struct State {
     pub reboot_not_before: Option<Timestamp>,
     /// Whether the loop ends at the next opportunity, and by whose wish.
     pub stop: Option<Stop>,
+    /// Whether nothing is waited for before it does.
+    #[serde(default)]
+    pub stop_urgent: bool,
     /// Whether the agent claims that the work is complete.
     pub claimed: bool,
     /// Failed iterations in a row.
@@ -76,6 +82,9 @@ pub struct State {
     /// What the session before this one left to it.
     #[serde(default)]
     pub checkpoint: Checkpoint,
+    /// What is known of the work in the repository.
+    #[serde(default)]
+    pub kept: KeptWork,
     /// What the agent and the operator noted for the sessions to come, oldest first.
     #[serde(default)]
     pub notes: Vec<Note>,
@@ -121,6 +130,7 @@ impl State {
             reboot_pending: None,
             reboot_not_before: None,
             stop: None,
+            stop_urgent: false,
             claimed: false,
             failure_streak: 0,
             limit_streak: 0,
@@ -130,6 +140,7 @@ impl State {
             agent: None,
             reboots: RebootBook::default(),
             checkpoint: Checkpoint::default(),
+            kept: KeptWork::default(),
             notes: Vec::new(),
             custom: BTreeMap::new(),
         }
@@ -159,6 +170,7 @@ impl State {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Working { .. }
+            | Phase::Keeping { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => None,
         }
@@ -184,6 +196,7 @@ impl State {
         match &self.phase {
             Phase::Waiting { wait } => Some(wait.until),
             Phase::Working { work } => work.deadline(policy),
+            Phase::Keeping { keep } => keep.until,
             Phase::Rebooting { reboot } => timeout::reboot(policy, reboot),
             // Only the operator or a new runner ends these.
             Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => None,

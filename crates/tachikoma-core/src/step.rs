@@ -6,6 +6,7 @@
 
 mod command;
 mod ending;
+mod keep;
 mod news;
 mod reading;
 mod reboot;
@@ -50,6 +51,12 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
             }
         }
         Input::HooksRan { point, results } => turn.hooks_ran(point, results),
+        Input::Snapshot {
+            iteration,
+            commit,
+            uncommitted,
+        } => turn.snapshot(iteration, commit, uncommitted),
+        Input::Kept { number, kept } => turn.kept(number, kept),
         Input::Note { ticket, text } => turn.note(ticket, &text),
         Input::Set { ticket, key, value } => turn.set(ticket, key, value),
         Input::Trouble { warning } => turn.record(LoopEvent::Warned { warning }),
@@ -91,6 +98,7 @@ impl Turn<'_> {
             Phase::Working { work } => Some(work),
             Phase::Idle
             | Phase::Waiting { .. }
+            | Phase::Keeping { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
@@ -117,7 +125,7 @@ impl Turn<'_> {
     /// Takes the time in which nothing could happen out of every time-out that is running.
     fn stood_still(&mut self, duration: Duration) {
         match self.state.phase {
-            Phase::Working { .. } | Phase::Rebooting { .. } => {
+            Phase::Working { .. } | Phase::Keeping { .. } | Phase::Rebooting { .. } => {
                 self.record(LoopEvent::StoodStill {
                     duration_ms: millis(duration),
                 });
@@ -134,6 +142,10 @@ impl Turn<'_> {
                 let work = (**work).clone();
                 self.overdue(&work);
             }
+            Phase::Keeping { keep } if keep.until.is_some_and(|until| until <= self.now) => {
+                let keep = keep.clone();
+                self.keep_overdue(keep);
+            }
             Phase::Rebooting { reboot }
                 if timeout::reboot(self.policy, reboot).is_some_and(|until| until <= self.now) =>
             {
@@ -141,6 +153,7 @@ impl Turn<'_> {
                 self.reboot_overdue(reboot);
             }
             Phase::Waiting { .. }
+            | Phase::Keeping { .. }
             | Phase::Rebooting { .. }
             | Phase::Idle
             | Phase::Paused { .. }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::{LoopId, SessionNo};
+use crate::keep::KeepPurpose;
 use crate::launch::Runner;
 use crate::phase::{LoopState, Phase};
 use crate::state::State;
@@ -31,6 +32,9 @@ pub struct Status {
     /// The reboot that is wanted and has not begun.
     #[serde(default)]
     pub reboot: Option<RebootSummary>,
+    /// What is known of the work in the repository; none where nothing was kept.
+    #[serde(default)]
+    pub git: Option<GitSummary>,
     /// What the loop has done.
     pub stats: LoopStats,
     /// How it ended.
@@ -89,6 +93,34 @@ pub struct RebootSummary {
     pub not_before: Option<Timestamp>,
 }
 
+/// The work in the repository, as `status` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitSummary {
+    /// The latest commit of the loop's.
+    pub last_commit: Option<CommitSummary>,
+    /// How many it made.
+    pub commits: u32,
+    /// Files that the loop changed and that are not committed.
+    pub uncommitted: u32,
+    /// Files that the latest attempt changed, once that is known.
+    pub files_changed: Option<u32>,
+    /// The commit, on no branch, that holds the work tree before the iteration last started.
+    pub snapshot: Option<String>,
+    /// Whether work is being kept at this moment, and at which point of the loop.
+    pub keeping: Option<KeepPurpose>,
+}
+
+/// A commit, as `status` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitSummary {
+    /// Its full name.
+    pub id: String,
+    /// How many files are in it.
+    pub files: u32,
+    /// The iteration last started when it was made.
+    pub iteration: u32,
+}
+
 /// An outcome, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutcomeSummary {
@@ -125,6 +157,7 @@ impl Status {
                 reason: reason.to_string(),
                 not_before: state.reboot_not_before,
             }),
+            git: git(state, live),
             stats: state.stats,
             outcome: ended.map(|outcome| OutcomeSummary {
                 kind: outcome.kind().to_owned(),
@@ -151,6 +184,23 @@ fn context(state: &State) -> Option<ContextSummary> {
     })
 }
 
+fn git(state: &State, live: bool) -> Option<GitSummary> {
+    let kept = &state.kept;
+    let known = kept.number > 0 || kept.snapshot.is_some();
+    known.then(|| GitSummary {
+        last_commit: kept.last_commit.as_ref().map(|last| CommitSummary {
+            id: last.commit.id.clone(),
+            files: last.commit.files,
+            iteration: last.iteration,
+        }),
+        commits: kept.commits,
+        uncommitted: kept.uncommitted,
+        files_changed: kept.files_changed,
+        snapshot: kept.snapshot.as_ref().map(|last| last.commit.clone()),
+        keeping: state.keep().filter(|_| live).map(|keep| keep.purpose),
+    })
+}
+
 fn waiting(phase: &Phase) -> Option<WaitSummary> {
     match phase {
         Phase::Waiting { wait } => Some(WaitSummary {
@@ -161,6 +211,10 @@ fn waiting(phase: &Phase) -> Option<WaitSummary> {
             reason: "operator".to_owned(),
             until: None,
         }),
-        Phase::Idle | Phase::Working { .. } | Phase::Rebooting { .. } | Phase::Ended { .. } => None,
+        Phase::Idle
+        | Phase::Working { .. }
+        | Phase::Keeping { .. }
+        | Phase::Rebooting { .. }
+        | Phase::Ended { .. } => None,
     }
 }

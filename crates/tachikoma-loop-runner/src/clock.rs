@@ -92,6 +92,13 @@ fn stopped(since: Instant, meant: Instant, now: Instant) -> Option<Duration> {
     (late >= JUMP).then(|| now.saturating_duration_since(since))
 }
 
+/// Returns the time by which the system stamps files, in nanoseconds.
+#[must_use]
+pub(crate) fn file_time() -> i64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    i64::try_from(since_epoch.unwrap_or_default().as_nanos()).unwrap_or(i64::MAX)
+}
+
 /// Returns the moment of a monotonic clock, for measuring.
 #[must_use]
 pub fn monotonic() -> Instant {

@@ -11,6 +11,7 @@ pub mod clock;
 pub mod config;
 pub mod control;
 mod error;
+pub mod git;
 mod handle;
 pub mod hindsight;
 pub mod hooks;

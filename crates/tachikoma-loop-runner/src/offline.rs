@@ -1,6 +1,6 @@
 //! What can be done to a loop that nobody runs. Each of these holds the lock of the working directory while it lasts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tachikoma_core::{Answer, Effect, Input, LoopId, Policy, State, Ticket, step};
@@ -44,7 +44,7 @@ pub enum OfflineError {
     NoLoop(PathBuf),
 }
 
-/// What came of [`set`].
+/// What came of [`set`] or [`note`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
     /// The core's answer.
@@ -59,13 +59,36 @@ pub struct Set {
 /// Somebody runs the loop, there is none, or it cannot be read or written.
 pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, OfflineError> {
     let (_lock, loop_id) = hold(premises).await?;
+    let ticket = Ticket(1);
+    let input = Input::Set { ticket, key, value };
+    Ok(take_in(premises, loop_id, input)?)
+}
+
+/// Leaves a note for the sessions to come, if the loop is the current one. The lock of the working directory must be held.
+///
+/// # Errors
+/// The loop cannot be read or written.
+pub fn note(
+    _lock: &WorkLock,
+    premises: &Premises,
+    loop_id: LoopId,
+    text: String,
+) -> Result<Option<Set>, OfflineError> {
+    if loops::current(&premises.working_dir, &premises.snapshot)? != Some(loop_id) {
+        return Ok(None);
+    }
+    let ticket = Ticket(1);
+    let input = Input::Note { ticket, text };
+    Ok(Some(take_in(premises, loop_id, input)?))
+}
+
+/// Takes a loop up, tells it something, and lets go of it.
+fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, StoreError> {
     let dir = loops::dir(&premises.working_dir, loop_id);
     let found = recover::read(&dir, &premises.snapshot, loop_id, Loss::Refuse)?;
     let taken = found.open(&dir, &premises.working_dir)?;
     let (mut journal, mut state) = (taken.journal, taken.state);
     let mut clock = Clock::starting_after(state.time);
-    let ticket = Ticket(1);
-    let input = Input::Set { ticket, key, value };
     let effects = record(&mut journal, &mut state, &mut clock, input)?;
     journal.sync()?;
     let answer = effects.into_iter().find_map(|effect| match effect {
@@ -77,6 +100,9 @@ pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, 
         | Effect::Close { .. }
         | Effect::Open { .. }
         | Effect::RunHooks { .. }
+        | Effect::Keep { .. }
+        | Effect::CallOffKeep
+        | Effect::Look { .. }
         | Effect::Signal { .. }
         | Effect::Finish => None,
     });
@@ -117,6 +143,19 @@ pub async fn purge(premises: &Premises) -> Result<Purged, OfflineError> {
         temporary::clear(&premises.temporary_dir, dead.loop_id);
     }
     Ok(purge::purge(premises)?)
+}
+
+/// Keeps runners away from a working directory for as long as the lock is held, after ending what a dead one left: that could
+/// still write there.
+///
+/// # Errors
+/// Somebody runs a loop there, or the lock cannot be used.
+pub async fn alone(working_dir: &Path) -> Result<WorkLock, OfflineError> {
+    let lock = WorkLock::acquire(working_dir).await?;
+    if let Some(dead) = lock.crashed() {
+        let _ = orphans::end_leftovers(&dead.loop_id.to_string());
+    }
+    Ok(lock)
 }
 
 /// Takes the lock. It is not signed, and dropped as it was found: the next run still learns that a runner crashed.

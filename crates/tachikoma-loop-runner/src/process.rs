@@ -5,10 +5,13 @@
 //! is found there. The runner is a subreaper too and takes over if the guard is killed.
 
 use std::fmt;
+use std::io;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 pub use tachikoma_core::{Exit, Leftover, Rung};
 
+mod activity;
 mod adoption;
 pub mod cgroup;
 mod children;
@@ -17,17 +20,31 @@ mod input;
 pub mod orphans;
 mod protocol;
 mod serve;
+#[cfg(target_os = "linux")]
+mod sockets;
 mod spawn;
 
+pub(crate) use activity::look;
 pub use children::wake_children;
 pub use guard::{Guard, GuardError, GuardNews, GuardOptions, Spawn};
 pub use input::{input, lines, output};
 pub use orphans::is_descendant;
 pub use protocol::SpawnSubject;
 pub use serve::serve;
+pub(crate) use spawn::in_a_session_of_its_own;
 
 /// The environment variable by which a process is known to belong to a loop; its value is the loop's id.
 pub const MARKER: &str = "TACHIKOMA_LOOP_ID";
+
+/// Returns whether a file can be run by this user.
+///
+/// # Errors
+/// Nobody may look at it, or it is not there.
+pub(crate) fn is_executable(path: &Path) -> io::Result<bool> {
+    let metadata = std::fs::metadata(path)?;
+    let runnable = rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
+    Ok(metadata.is_file() && runnable)
+}
 
 /// What keeps an agent's processes together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

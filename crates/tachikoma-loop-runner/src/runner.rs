@@ -1,13 +1,17 @@
 //! The shell around the core: one actor that tells it the time, journals its facts, publishes them, and only then
 //! carries out its wishes.
 
+mod desk;
 mod effects;
 mod failure;
 mod handoff;
 mod heal;
 mod hooks;
+mod keep;
+mod look;
 mod news;
 mod open;
+mod put_away;
 mod requests;
 mod room;
 mod save;
@@ -17,13 +21,12 @@ mod upkeep;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use regex::Regex;
 use tachikoma_agents::Agent;
 use tachikoma_core::{
-    Answer, Input, Leftover, LoopEvent, Outcome, Policy, Record, Runner, Seq, State, Status,
-    Ticket, Timestamp, step,
+    Answer, Input, Leftover, LoopEvent, LoopId, Outcome, Policy, Record, Runner, Seq, State,
+    Status, Ticket, Timestamp, step,
 };
 use tokio::sync::oneshot;
 
@@ -40,6 +43,7 @@ use crate::store::quarantine;
 use crate::store::temporary::TemporaryStore;
 use crate::worktree;
 
+use desk::Told;
 use news::left_behind;
 use upkeep::Upkeep;
 
@@ -47,9 +51,6 @@ pub use failure::RunError;
 pub use open::{Basis, Found, OpenError};
 
 use failure::Cut;
-
-/// How long an agent may take to end by itself at the end of a run: it has only to notice that its input has ended.
-const LET_GO_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs a loop in a working directory, which it holds locked as long as it lives.
 ///
@@ -69,6 +70,8 @@ pub struct LoopRunner {
     journal: Journal,
     lock: WorkLock,
     found: Found,
+    /// The loop before this one, which is done.
+    follows: Option<LoopId>,
     basis: Basis,
     /// Where the loop is stored if it is not to be kept.
     temporary: Option<Arc<TemporaryStore>>,
@@ -79,7 +82,11 @@ pub struct LoopRunner {
     launch: Option<LiveLaunch>,
     /// Hooks that run, or are on their way out.
     hooks: Option<HookRun>,
+    /// A look at the agent that is under way.
+    looking: Option<look::Looking>,
     registry: Registry,
+    /// How the work is kept.
+    keeping: keep::Keeping,
     /// News that the shell itself made, before any other.
     queue: VecDeque<Input>,
     tickets: HashMap<Ticket, oneshot::Sender<Answer>>,
@@ -115,6 +122,12 @@ impl LoopRunner {
     #[must_use]
     pub fn found(&self) -> &Found {
         &self.found
+    }
+
+    /// Returns the loop that was found done, so that this one is another.
+    #[must_use]
+    pub fn follows(&self) -> Option<LoopId> {
+        self.follows
     }
 
     /// Returns what the state was made from.
@@ -224,6 +237,7 @@ impl LoopRunner {
             since,
             containment,
         };
+        self.open_desk();
         for record in std::mem::take(&mut self.warned) {
             self.publish(record);
         }
@@ -304,6 +318,7 @@ impl LoopRunner {
             self.perform(effect).await;
         }
         self.call_off_hooks();
+        self.hurry_deferred();
         // Behind the effects: a snapshot is a convenience, and nobody waits for it.
         if let Some(durability) = wanted {
             self.save(durability)?;
@@ -337,6 +352,7 @@ impl LoopRunner {
                 .map(|deadline| self.clock.instant_of(deadline));
             let asleep = clock::monotonic();
             let save_due = self.save_due();
+            let snapshot_due = self.keeping.due();
             let Self {
                 ends,
                 guard,
@@ -344,6 +360,8 @@ impl LoopRunner {
                 control,
                 upkeep,
                 hooks,
+                keeping,
+                looking,
                 ..
             } = self;
             let arrived = tokio::select! {
@@ -354,7 +372,10 @@ impl LoopRunner {
                 () = until(deadline) => Arrived::Input(Input::Wake),
                 () = until(save_due) => Arrived::SaveDue,
                 news = guard_news(guard.as_mut()) => Arrived::Guard(news),
+                told = keeping.next() => Arrived::Desk(told),
+                () = until(snapshot_due) => Arrived::SnapshotLate,
                 ran = hooks_ended(hooks.as_mut()) => Arrived::Hooks(ran),
+                seen = look::looked(looking) => Arrived::Input(seen),
                 news = launch_news(launch.as_mut()) => Arrived::Launch(news),
             };
             // Whoever was about to be stopped measures that better.
@@ -369,6 +390,8 @@ impl LoopRunner {
                 }
                 Arrived::Request(request) => self.request(request),
                 Arrived::Guard(news) => self.guard_news(news),
+                Arrived::Desk(told) => self.desk_told(told).await?,
+                Arrived::SnapshotLate => Some(self.snapshot_late().await),
                 Arrived::Hooks(ran) => self.hooks_ended(ran),
                 Arrived::Launch(news) => self.launch_news(news).await,
             };
@@ -380,49 +403,6 @@ impl LoopRunner {
                 return Ok(input);
             }
         }
-    }
-
-    /// Lets an agent go that ends by itself when nothing more is asked of it: it saves its conversation on the way out.
-    async fn let_go(&mut self) {
-        let (Some(guard), Some(launch)) = (&mut self.guard, &mut self.launch) else {
-            return;
-        };
-        if !launch.listens() || launch.exit.is_some() {
-            return;
-        }
-        launch.end_input();
-        let gone = async {
-            loop {
-                match guard.next().await {
-                    GuardNews::Exited { .. } | GuardNews::Lost { .. } => return,
-                    GuardNews::Spawned { .. } | GuardNews::SpawnFailed { .. } => {}
-                }
-            }
-        };
-        // Whoever takes longer than that is not on the way out.
-        let _ = tokio::time::timeout(LET_GO_TIMEOUT, gone).await;
-    }
-
-    /// Ends whatever is left of the run. The journal stays open for the next one.
-    async fn put_away(&mut self) {
-        if let Some(hooks) = &self.hooks {
-            hooks.call_off();
-        }
-        self.let_go().await;
-        if let Some(guard) = self.guard.take() {
-            guard.finish().await;
-        }
-        if let Some(launch) = self.launch.take() {
-            // The run is over: what its reader missed, nobody needs.
-            let _ = launch.join().await;
-        }
-        if let Some(hooks) = self.hooks.take() {
-            hooks.end().await;
-        }
-        // Whoever waits for an answer is told that there is nobody to give it.
-        self.tickets.clear();
-        self.queue.clear();
-        self.suspended = None;
     }
 }
 
@@ -440,6 +420,8 @@ enum Arrived {
     SaveDue,
     Request(Request),
     Guard(GuardNews),
+    Desk(Told),
+    SnapshotLate,
     Hooks(Ran),
     Launch(LaunchNews),
 }

@@ -33,7 +33,10 @@ const LEADS_ELSEWHERE: [&str; 4] = ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"
 /// `git`. Blocks, for a while that is bounded.
 #[must_use]
 pub fn head(dir: &Path) -> Option<String> {
-    let git = Git::new(dir);
+    head_of(&Git::new(dir))
+}
+
+fn head_of(git: &Git<'_>) -> Option<String> {
     let answer = git.ask(&["rev-parse", "--verify", "--quiet", "HEAD^{commit}"])?;
     let commit = String::from_utf8(answer.bytes).ok()?;
     Some(commit.trim_end().to_owned()).filter(|commit| is_hash(commit))
@@ -55,6 +58,7 @@ pub fn since(dir: &Path, start: Option<&str>) -> WorkTree {
     };
     let git = Git::new(dir);
     WorkTree {
+        head: head_of(&git),
         changed: changed(&git, start),
         commits: commits(&git, start).unwrap_or_default(),
     }

@@ -115,6 +115,7 @@ pub fn immediate(ground: &Ground) -> String {
 }
 
 /// The service refuses a conversation that is too long: a fresh session takes over.
+// complaint_53
 pub fn too_long(ground: &Ground) -> String {
     let refused = "prompt is too long: 210000 tokens > 200000 maximum";
     let scenario = Scenario::of([

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
-use tachikoma_core::{Context, IterationOutcome, LoopEvent, Record, Seq, SessionNo, Timestamp};
+use tachikoma_core::{
+    Committed, Context, IterationOutcome, KeepPurpose, LoopEvent, Record, Seq, SessionNo, Timestamp,
+};
 use tachikoma_loop_runner::store::journal;
 
 use crate::failure::Failure;
@@ -22,15 +24,21 @@ pub fn history(place: &Place, of_reboots: bool, json: bool) -> Result<ExitCode, 
     }
     let mut under_way = UnderWay::default();
     let mut printed = 0_u64;
+    let mut show = |iteration: &Iteration| {
+        if printed == 0 && !json {
+            out::line(&heading());
+        }
+        printed += 1;
+        print(iteration, json);
+    };
     journal::read_records(&current.dir, Seq(0), |record| {
         if let Some(iteration) = under_way.take(&record) {
-            if printed == 0 && !json {
-                out::line(&heading());
-            }
-            printed += 1;
-            print(&iteration, json);
+            show(&iteration);
         }
     })?;
+    if let Some(last) = under_way.ended.take() {
+        show(&last);
+    }
     if printed == 0 && !json {
         out::line("no iteration has ended yet");
     }
@@ -50,6 +58,10 @@ struct Iteration {
     context_percent: Option<f64>,
     context_tokens: Option<u64>,
     cost_usd: Option<f64>,
+    /// What it changed; none where that is not known.
+    files_changed: Option<u32>,
+    /// The latest commit that was made of its work.
+    commit: Option<Committed>,
 }
 
 /// An iteration that began.
@@ -63,8 +75,8 @@ struct Begun {
 
 fn heading() -> String {
     format!(
-        "{:>9} {:>7} {:<24} {:<11} {:>7} {:>7} {:>8}",
-        "iteration", "session", "ended", "outcome", "took", "context", "cost"
+        "{:>4} {:>4} {:<20} {:<11} {:>7} {:>7} {:>7} {:>5} {}",
+        "iter", "sess", "ended", "outcome", "took", "context", "cost", "files", "commit"
     )
 }
 
@@ -78,15 +90,26 @@ fn print(iteration: &Iteration, json: bool) {
         .context_percent
         .map(|percent| format!("{percent}%"));
     out::line(&format!(
-        "{:>9} {:>7} {:<24} {:<11} {:>7} {:>7} {:>8}",
+        "{:>4} {:>4} {:<20} {:<11} {:>7} {:>7} {:>7} {:>5} {}",
         iteration.begun.iteration,
         iteration.begun.session.to_string(),
-        iteration.ended.to_string(),
+        to_the_second(iteration.ended),
         iteration.outcome.to_string(),
         span(Duration::from_millis(iteration.duration_ms)),
         or_dash(context),
         or_dash(iteration.cost_usd.map(dollars)),
+        or_dash(iteration.files_changed.map(|files| files.to_string())),
+        iteration.commit.as_ref().map_or("-", Committed::short),
     ));
+}
+
+/// Writes a time without its milliseconds: a line has 80 columns.
+fn to_the_second(time: Timestamp) -> String {
+    let text = time.to_string();
+    match text.split_once('.') {
+        Some((seconds, _)) => format!("{seconds}Z"),
+        None => text,
+    }
 }
 
 /// The iteration that the records are at.
@@ -95,10 +118,12 @@ struct UnderWay {
     begun: Begun,
     context: Option<Context>,
     cost_microusd: u64,
+    /// The one before, whose work may be kept yet.
+    ended: Option<Iteration>,
 }
 
 impl UnderWay {
-    /// Takes one record in, and returns the iteration that ended with it.
+    /// Takes one record in, and returns the iteration that is over with it, its work included.
     fn take(&mut self, record: &Record) -> Option<Iteration> {
         match &record.event {
             LoopEvent::SegmentOpened { state, .. } => {
@@ -125,7 +150,7 @@ impl UnderWay {
                         record.time
                     },
                 };
-                None
+                self.ended.take_if(|_| !again)
             }
             LoopEvent::SessionStarted { .. } => {
                 self.context = None;
@@ -140,7 +165,8 @@ impl UnderWay {
                 None
             }
             LoopEvent::IterationCompleted { report, .. } => {
-                Some(self.end(record.time, report.outcome, report.duration_ms, None))
+                self.end(record.time, report.outcome, report.duration_ms, None);
+                None
             }
             LoopEvent::IterationFailed {
                 failure,
@@ -148,9 +174,45 @@ impl UnderWay {
                 ..
             } => {
                 let reason = Some(failure.to_string());
-                Some(self.end(record.time, IterationOutcome::Failed, *duration_ms, reason))
+                self.end(record.time, IterationOutcome::Failed, *duration_ms, reason);
+                None
             }
-            LoopEvent::Started { .. }
+            LoopEvent::KeepStarted {
+                purpose: KeepPurpose::Iteration,
+                ..
+            } => {
+                self.work(|ended| ended.files_changed = Some(0));
+                None
+            }
+            LoopEvent::KeepGivenUp {
+                purpose: KeepPurpose::Iteration,
+                ..
+            } => {
+                self.work(|ended| ended.files_changed = None);
+                None
+            }
+            LoopEvent::WorkKept { purpose, kept, .. } => {
+                self.work(|ended| {
+                    if *purpose == KeepPurpose::Iteration {
+                        ended.files_changed = Some(kept.changed);
+                    }
+                    if kept.commit.is_some() {
+                        ended.commit.clone_from(&kept.commit);
+                    }
+                });
+                None
+            }
+            LoopEvent::KeepStarted {
+                purpose: KeepPurpose::Checkpoint | KeepPurpose::End,
+                ..
+            }
+            | LoopEvent::KeepGivenUp {
+                purpose: KeepPurpose::Checkpoint | KeepPurpose::End,
+                ..
+            }
+            | LoopEvent::KeepCalledOff { .. }
+            | LoopEvent::SnapshotTaken { .. }
+            | LoopEvent::Started { .. }
             | LoopEvent::ConfigChanged { .. }
             | LoopEvent::PauseRequested
             | LoopEvent::PauseWithdrawn
@@ -174,6 +236,8 @@ impl UnderWay {
             | LoopEvent::StoodStill { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationLimited { .. }
+            | LoopEvent::LookRequested { .. }
+            | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::StopConditionTriggered { .. }
@@ -204,9 +268,9 @@ impl UnderWay {
         outcome: IterationOutcome,
         duration_ms: u64,
         reason: Option<String>,
-    ) -> Iteration {
+    ) {
         let cost = std::mem::take(&mut self.cost_microusd);
-        Iteration {
+        self.ended = Some(Iteration {
             begun: self.begun,
             ended,
             outcome,
@@ -217,6 +281,14 @@ impl UnderWay {
                 .map(|context| (context.percent() * 10.0).round() / 10.0),
             context_tokens: self.context.map(|context| context.tokens),
             cost_usd: (cost > 0).then(|| Duration::from_micros(cost).as_secs_f64()),
+            files_changed: None,
+            commit: None,
+        });
+    }
+
+    fn work(&mut self, change: impl FnOnce(&mut Iteration)) {
+        if let Some(ended) = &mut self.ended {
+            change(ended);
         }
     }
 }

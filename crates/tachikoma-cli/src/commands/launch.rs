@@ -27,6 +27,8 @@ pub struct Plan {
     pub loaded: Loaded,
     /// What a person should know about how it came about.
     pub notes: Vec<String>,
+    /// Whether it begins a loop.
+    pub is_first: bool,
 }
 
 /// What `--prompt-text` stands in for.
@@ -119,6 +121,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         config,
         loaded,
         notes,
+        is_first: recorded.is_none(),
     })
 }
 

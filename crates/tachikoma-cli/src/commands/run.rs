@@ -6,10 +6,12 @@ use tachikoma_agents::{Agent, Turn};
 use tachikoma_core::{Outcome, PromptSource, Seq};
 use tachikoma_loop_runner::settings::{AgentName, Origin, Permission};
 use tachikoma_loop_runner::store::loops;
+use tachikoma_loop_runner::worktree::may_be_in_a_repository;
 use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner};
 
 use super::config::warn_not_built;
 use super::launch::{Plan, plan};
+use super::repository::Repository;
 use super::{detach, runtime};
 use crate::args::RunArgs;
 use crate::failure::Failure;
@@ -30,11 +32,14 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
     for note in &plan.notes {
         out::note(&format!("note: {note}"));
     }
+    plan.config.check()?;
+    let repository = Repository::of(&plan.config);
+    repository.check(plan.is_first, args.allow_dirty)?;
     if args.dry_run {
-        plan.config.check()?;
-        dry_run(&plan);
+        dry_run(&plan, &repository);
         return Ok(ExitCode::SUCCESS);
     }
+    repository.warn(&plan.config.working_dir);
     warn_not_built(&plan.loaded);
     let (style, terminal) = match (args.detached, args.json, args.quiet) {
         // Its only audience waits for one word.
@@ -124,6 +129,11 @@ fn answer(config: &LoopConfig, runner: &LoopRunner, style: Style) {
             out::note(&format!("note: {line}"));
         }
     }
+    if let Some(done) = runner.follows() {
+        out::note(&format!(
+            "note: {done} is done: this is a new loop, with the agent, prompt and flags that are given now"
+        ));
+    }
     for trouble in basis.troubles.iter().filter(|_| style != Style::Lines) {
         out::note(&format!("warning: {}", sanitise(trouble)));
     }
@@ -174,6 +184,11 @@ fn introduce(config: &LoopConfig) {
     if let Some(problem) = config.agent().ok().and_then(|a| config.redline_problem(&a)) {
         out::note(&format!("note: {problem}"));
     }
+    if !may_be_in_a_repository(&config.working_dir) {
+        out::tell(
+            "no git repository here: nothing is committed, and no iteration can be rolled back",
+        );
+    }
     if config.settings.gate.is_empty() {
         let promise = &config.settings.stop_conditions.completion_promise;
         out::tell(&format!(
@@ -204,7 +219,7 @@ fn agent_text(config: &LoopConfig) -> String {
     }
 }
 
-fn dry_run(plan: &Plan) {
+fn dry_run(plan: &Plan, repository: &Repository) {
     let config = &plan.config;
     out::line(&format!("would run {}", agent_text(config)));
     out::line(&format!("in {}", config.working_dir.display()));
@@ -215,6 +230,7 @@ fn dry_run(plan: &Plan) {
     if let Ok(agent @ Agent::Claude(_)) = config.agent() {
         launch_lines(&agent);
     }
+    out::line(&repository.purpose());
     for entry in plan
         .loaded
         .entries()

@@ -7,6 +7,8 @@ mod verify;
 
 use std::process::ExitCode;
 
+pub use change::refuse_live;
+
 use crate::args::StateCommand;
 use crate::failure::Failure;
 use crate::place::Place;

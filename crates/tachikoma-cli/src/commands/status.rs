@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tachikoma_core::Status;
+use tachikoma_core::{GitSummary, Status, short_commit};
 use tachikoma_loop_runner::control::{Client, ClientError, Request, Response};
 use tachikoma_loop_runner::store::lock;
 use tachikoma_loop_runner::store::recover::{self, Loss};
@@ -15,7 +15,7 @@ use super::runtime;
 use crate::failure::{Failure, chain};
 use crate::out;
 use crate::place::Place;
-use crate::report::line::{iterations, left_to_redline, totals};
+use crate::report::line::{files, iterations, left_to_redline, totals};
 use crate::zone::local;
 
 /// A runner answers within milliseconds, also on a busy machine. One that is stopped or blocked has written down what
@@ -128,6 +128,9 @@ fn text(status: &Status) -> String {
             format!("pending: {}{}", reboot.reason, until.unwrap_or_default()),
         );
     }
+    if let Some(git) = &status.git {
+        line("git", git_text(git));
+    }
     line("so far", totals(&status.stats));
     if let Some(outcome) = &status.outcome {
         line("outcome", format!("{}: {}", outcome.kind, outcome.reason));
@@ -142,6 +145,29 @@ fn text(status: &Status) -> String {
         );
     }
     text
+}
+
+fn git_text(git: &GitSummary) -> String {
+    let mut said = Vec::new();
+    if git.keeping.is_some() {
+        said.push("the work is being kept".to_owned());
+    }
+    said.push(match &git.last_commit {
+        Some(last) => format!(
+            "committed {} as {} at iteration {}",
+            files(last.files),
+            short_commit(&last.id),
+            last.iteration
+        ),
+        None => "nothing committed yet".to_owned(),
+    });
+    if git.uncommitted > 0 {
+        said.push(format!(
+            "{} of the loop's not committed",
+            files(git.uncommitted)
+        ));
+    }
+    said.join("; ")
 }
 
 /// Says in a word how the loop is, and in a few if its runner is gone.

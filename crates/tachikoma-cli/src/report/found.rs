@@ -47,6 +47,7 @@ fn next(state: &State, limit: u32) -> String {
             format!("the iteration is repeated as attempt {}", state.attempt + 1)
         }
         Phase::Waiting { wait } => format!("its wait ({}) goes on", wait.reason),
+        Phase::Keeping { .. } => "what it had done is looked at again".to_owned(),
         Phase::Rebooting { .. } => "its reboot is done again".to_owned(),
         Phase::Idle | Phase::Ended { .. } if limit != 0 && state.next_iteration() > limit => {
             format!("its limit of {limit} iterations still holds")

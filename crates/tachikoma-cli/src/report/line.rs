@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Change, Context, IterationOutcome, LoopEvent, LoopStats, Outcome, Record, Resumption,
+    Change, Context, IterationOutcome, Kept, LoopEvent, LoopStats, Outcome, Record, Resumption,
     WaitReason,
 };
 
@@ -82,8 +82,15 @@ impl Lines {
             | LoopEvent::StoodStill { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationLimited { .. }
+            | LoopEvent::LookRequested { .. }
+            | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
+            | LoopEvent::SnapshotTaken { .. }
+            | LoopEvent::KeepStarted { .. }
+            | LoopEvent::KeepCalledOff { .. }
+            | LoopEvent::WorkKept { .. }
+            | LoopEvent::KeepGivenUp { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::RebootRequested { .. }
             | LoopEvent::RebootStarted { .. }
@@ -139,7 +146,9 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::PauseWithdrawn => "the pause is withdrawn".to_owned(),
         LoopEvent::Paused { .. } => "paused; `tachikoma resume` goes on".to_owned(),
         LoopEvent::Resumed => "resumed".to_owned(),
-        LoopEvent::StopRequested { stop } => format!("stopping: {}", Outcome::from(stop.clone())),
+        LoopEvent::StopRequested { stop, .. } => {
+            format!("stopping: {}", Outcome::from(stop.clone()))
+        }
         LoopEvent::WaitStarted { wait } => {
             let left = span(wait.until.since(record.time));
             match wait.reason {
@@ -187,6 +196,9 @@ fn lines(record: &Record) -> Vec<String> {
             ..
         } => format!("the reboot changed nothing: {reason}"),
         LoopEvent::RungClimbed { rung, .. } => format!("ending the agent: {rung}"),
+        LoopEvent::BusySeen { activity } => {
+            format!("the agent is silent, but at work ({activity}): it has more time")
+        }
         LoopEvent::CustomSet { key, .. } => format!("`{}` is set", sanitise(key)),
         LoopEvent::StoodStill { duration_ms } => {
             let stood = span(Duration::from_millis(*duration_ms));
@@ -243,6 +255,10 @@ fn lines(record: &Record) -> Vec<String> {
                 "iteration {iteration}, attempt {attempt}, was cut by the death of its runner and is repeated"
             )
         }
+        LoopEvent::WorkKept { kept, .. } => return kept_lines(kept),
+        LoopEvent::KeepGivenUp { reason, .. } => {
+            format!("the work tree was not looked at: {}", sanitise(reason))
+        }
         LoopEvent::StopConditionTriggered { reason } => {
             format!("stop condition: {}", sanitise(reason))
         }
@@ -286,7 +302,11 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::SessionNamed { .. }
         | LoopEvent::ContextMeasured { .. }
         | LoopEvent::FileTouched { .. }
+        | LoopEvent::LookRequested { .. }
         | LoopEvent::StreamEnded
+        | LoopEvent::SnapshotTaken { .. }
+        | LoopEvent::KeepStarted { .. }
+        | LoopEvent::KeepCalledOff { .. }
         | LoopEvent::HooksStarted { .. }
         | LoopEvent::ClosingStarted { .. }
         | LoopEvent::SessionOpening { .. }
@@ -298,6 +318,21 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::RebootStarted { .. } => return Vec::new(),
     };
     vec![line]
+}
+
+/// Says what was committed, or why nothing was. What only changed is not worth a line.
+fn kept_lines(kept: &Kept) -> Vec<String> {
+    let committed = kept.commit.as_ref();
+    let committed = committed.map(|it| format!("committed {} as {}", files(it.files), it.short()));
+    let error = kept.error.as_deref();
+    let error = error.map(|error| format!("not committed: {}", sanitise(error)));
+    committed.into_iter().chain(error).collect()
+}
+
+/// Counts files in words.
+pub fn files(count: u32) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} file{plural}")
 }
 
 /// Says which settings changed, a line for each; of many of them only the first.

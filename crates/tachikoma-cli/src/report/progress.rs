@@ -36,6 +36,9 @@ enum Doing {
         from: Instant,
         lasts: Duration,
     },
+    Committing {
+        since: Instant,
+    },
     Paused,
 }
 
@@ -92,6 +95,12 @@ impl Screen {
                 self.doing = Some(waiting(record.time, wait.until, &wait.reason.to_string()));
             }
             LoopEvent::Paused { .. } => self.doing = Some(Doing::Paused),
+            LoopEvent::KeepStarted { commit, .. } => {
+                let since = Instant::now();
+                if commit.is_some() {
+                    self.doing = Some(Doing::Committing { since });
+                }
+            }
             LoopEvent::Completed { .. } | LoopEvent::Stopped { .. } | LoopEvent::Error { .. } => {
                 self.doing = None;
             }
@@ -109,6 +118,8 @@ impl Screen {
             | LoopEvent::WrapUpAdvised { .. }
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::IterationLimited { .. }
+            | LoopEvent::LookRequested { .. }
+            | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::FileTouched { .. }
             | LoopEvent::Noted { .. }
@@ -131,6 +142,10 @@ impl Screen {
             | LoopEvent::IterationCompleted { .. }
             | LoopEvent::IterationFailed { .. }
             | LoopEvent::AttemptCut { .. }
+            | LoopEvent::SnapshotTaken { .. }
+            | LoopEvent::KeepCalledOff { .. }
+            | LoopEvent::WorkKept { .. }
+            | LoopEvent::KeepGivenUp { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::RebootCompleted { .. }
             | LoopEvent::RebootFailed { .. }
@@ -195,6 +210,7 @@ impl Screen {
                     span(lasts.saturating_sub(from.elapsed()))
                 )
             }
+            Doing::Committing { since } => format!("committing, {}", span(since.elapsed())),
             Doing::Paused => "paused".to_owned(),
         };
         let redline = self

@@ -61,6 +61,7 @@ fn the_full_cycle_hands_the_work_over() {
     - Session 2, iteration 2, attempt 1.
     - So far: 1 iterations finished, 1 of them well, 0 failed, 0 handed over.
     - The session before this one was replaced: context at 85%.
+    - The work tree stands on commit [COMMIT].
 
     ## In its own words
 

@@ -31,6 +31,7 @@ fn a_dry_run_shows_the_whole_launch_and_no_secret() {
     without CLAUDE_CODE_SSE_PORT
     without CLAUDE_CODE_SESSION_ID
     without CLAUDE_CODE_RESUME_INTERRUPTED_TURN
+    git is not used: no repository here
     session.claude_command = \"true\"  # tachikoma.toml:1
     agents.claude.env.TOKEN = \"***\"  # tachikoma.toml:4
     agents.claude.model = \"claude-sonnet-4-5\"  # tachikoma.toml:3
@@ -53,6 +54,7 @@ fn a_redline_above_what_the_agent_takes_is_said_at_the_start() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`false`), permission safe: it may change files in the work tree, the rest is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)

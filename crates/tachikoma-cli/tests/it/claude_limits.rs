@@ -151,6 +151,7 @@ fn flags_win_over_the_file_and_hold_until_others_are_given() {
     let text = format!("context_redline_percent = 60\n{text}")
         .replace("[reboot]\n", "[reboot]\nmax_restarts = 7\n");
     scratch.write("tachikoma.toml", text);
+    scratch.git(&["commit", "--quiet", "-am", "settings"]);
     let from_file = named(&scratch, &[]);
     assert_eq!(from_file.len(), 2, "{from_file:#?}");
     assert!(

@@ -110,10 +110,10 @@ fn each_iteration_has_its_outcome_its_context_and_its_cost() {
     let ran = run_claude(&scratch, &["--max-iterations", "9"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     assert_snapshot!(columns(&printed(&scratch, &["history"])), @"
-    iteration session ended                    outcome        took context     cost
-            1       1 [TIME                  ] succeeded     [DURATION]     50%  $0.0301
-            2       1 [TIME                  ] succeeded     [DURATION]   85.5%  $0.0514
-            3       2 [TIME                  ] succeeded     [DURATION]     10%  $0.0061
+    iter sess ended                outcome        took context    cost files commit
+       1    1 [TIME                  ] succeeded     [DURATION]     50% $0.0301     0 -
+       2    1 [TIME                  ] succeeded     [DURATION]   85.5% $0.0514     0 -
+       3    2 [TIME                  ] succeeded     [DURATION]     10% $0.0061     0 -
     ");
     let lines = printed(&scratch, &["history", "--json"]);
     let rows: Vec<serde_json::Value> = lines
@@ -202,7 +202,7 @@ fn a_reboot_that_has_to_wait_is_pending_and_said_to_be() {
         "tachikoma.toml",
         text.replace("min_reboot_interval = \"0s\"\n", ""),
     );
-    let live = claude(&scratch).spawn(["run"]);
+    let live = claude(&scratch).spawn(["run", "--allow-dirty"]);
     await_events(&scratch, "reboot_requested", 2);
     let pending = &tachikoma(&scratch)
         .run(["history", "--reboots", "--json"])

@@ -197,6 +197,8 @@ fn help_of_the_program() {
       logs         Print what the agent wrote
       context      Show how full the context of a session became, reading by reading
       history      Show what became of each iteration
+      diff         Show what an iteration changed, as git shows it
+      rollback     Bring the work tree back to what it was before an iteration
       checkpoint   Look at what a session is told that takes over from another
       note         Leave a note for the sessions to come: what was found out, decided, or is left to do
       state        Look at the state that is kept, and change it

@@ -93,6 +93,7 @@ fn a_pipe_in_the_place_of_the_journal() {
 }
 
 /// What an agent deletes in a long iteration is back long before its end: its runner may be killed in between.
+// complaint_12
 #[test]
 fn a_kill_after_everything_was_deleted_in_a_long_iteration_costs_nothing() {
     let scratch = Scratch::new();

@@ -31,6 +31,7 @@ fn check_keys(status: &Value) {
         "context",
         "waiting",
         "reboot",
+        "git",
         "stats",
         "outcome",
         "started_at",
@@ -309,6 +310,7 @@ fn a_dry_run_changes_nothing() {
     would run agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
     in [DIR]
     prompt text, 2 bytes
+    git is not used: no repository here
     max_iterations = 7  # tachikoma.toml:1
     iteration_delay = "0s"  # --delay
     agent.name = "command"  # -- PROGRAM

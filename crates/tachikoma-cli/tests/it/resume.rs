@@ -29,6 +29,7 @@ fn a_runner_that_is_killed_in_an_iteration() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c [ $TACHIKOMA_ITERATION$TACHIKOMA_ATTEMPT = 21 ] && exec sleep 600; echo $TACHIKOMA_ITERATION`), with your own rights: nothing it does is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] goes on: agent command, containment [HELD]
     iteration 2, attempt 1, was cut by the death of its runner and is repeated
@@ -69,6 +70,7 @@ fn a_loop_that_was_stopped() {
     exit: 0
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] goes on: agent command, containment [HELD]
     `agents.command.program` is ["sh", "-c", "echo '<promise>COMPLETE</promise>'"] now; it was ["sh", "-c", "exec sleep 600"]
@@ -129,12 +131,13 @@ fn a_loop_that_is_done_is_followed_by_a_new_one() {
     let done = |words: &[&str]| {
         let ran = tachikoma(&scratch).run(words);
         assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-        status(&scratch)["loop_id"].clone()
+        (status(&scratch)["loop_id"].clone(), shown(&ran))
     };
-    let first = done(&run(&[], CLAIMS));
+    let (first, _) = done(&run(&[], CLAIMS));
     let before = journals(&scratch);
-    let second = done(&run(&[], CLAIMS));
+    let (second, said) = done(&run(&[], CLAIMS));
     assert_ne!(first, second);
+    assert!(said.contains("is done: this is a new loop"), "{said}");
     for (path, bytes) in before {
         assert_eq!(fs::read(path).expect("it is kept"), bytes);
     }
@@ -200,6 +203,7 @@ fn a_bare_run_does_what_the_last_one_was_told() {
     would run agent command (`sh -c cat >> got`), with your own rights: nothing it does is denied
     in [DIR]
     prompt text, 9 bytes
+    git is not used: no repository here
     max_iterations = 4  # recorded launch
     iteration_delay = "0s"  # recorded launch
     agent.name = "command"  # recorded launch
@@ -267,6 +271,7 @@ fn a_paused_loop_is_paused_after_a_crash() {
     exit: 0
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] goes on: agent command, containment [HELD]
     resumed

@@ -33,6 +33,7 @@ fn the_prompt_is_read_again_at_each_iteration() {
     assert_eq!(scratch.read("got-2"), "second\n");
 }
 
+// complaint_17
 #[test]
 fn the_agent_works_in_the_working_directory_that_is_set() {
     let scratch = Scratch::new();
@@ -51,6 +52,7 @@ fn the_agent_works_in_the_working_directory_that_is_set() {
     assert!(place.join(".ralph/loops").is_dir(), "and so does its state");
 }
 
+// complaint_19
 #[test]
 fn what_the_loop_keeps_is_no_business_of_the_repository() {
     let scratch = Scratch::with_git();
@@ -110,6 +112,7 @@ fn a_reboot_hands_over_to_the_next_session() {
     exit: 0
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c cat > got-$TACHIKOMA_ITERATION; [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
+    no git repository here: nothing is committed, and no iteration can be rolled back
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
@@ -209,6 +212,7 @@ fn the_agent_knows_its_turn() {
     ");
 }
 
+// complaint_8
 #[test]
 fn the_agent_does_not_get_our_own_input() {
     let scratch = Scratch::new();

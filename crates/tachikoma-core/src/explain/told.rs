@@ -8,6 +8,7 @@ use super::asked::{Inputs, readings};
 use super::{Counted, Entry, Explain, Kind, TOOLS_MAX};
 use crate::context::Context;
 use crate::event::{LoopEvent, Record};
+use crate::keep::short_commit;
 use crate::launch::Resumption;
 use crate::outcome::Stop;
 use crate::phase::{Cause, Phase, Work};
@@ -181,7 +182,7 @@ impl Explain<'_> {
                     ""
                 };
                 self.fact(record, format!("{} after {took}{claims}", report.outcome));
-                self.settled(record);
+                self.unsettled = true;
             }
             LoopEvent::IterationFailed {
                 failure,
@@ -196,7 +197,7 @@ impl Explain<'_> {
                     record,
                     format!("failed after {took}, the {nth} in a row: {failure}"),
                 );
-                self.settled(record);
+                self.unsettled = true;
             }
             LoopEvent::IterationLimited { reason, streak, .. } => {
                 self.tools(record);
@@ -271,7 +272,7 @@ impl Explain<'_> {
                 self.decide(record, "paused, as the operator asked", None, Inputs::new());
             }
             LoopEvent::Resumed => self.fact(record, "the operator lets it go on"),
-            LoopEvent::StopRequested { stop } => {
+            LoopEvent::StopRequested { stop, .. } => {
                 let words = match stop {
                     Stop::Operator => "the operator stops the loop".to_owned(),
                     Stop::Signal { signal } => format!("signal {signal} stops the loop"),
@@ -307,6 +308,51 @@ impl Explain<'_> {
             LoopEvent::Warned { warning } => self.fact(record, format!("warning: {warning}")),
             LoopEvent::Repaired { what, how } => {
                 self.fact(record, format!("the {what} was repaired: {how}"));
+            }
+            LoopEvent::LookRequested { timeout, .. } => {
+                let words = format!(
+                    "nothing is heard of the agent ({timeout}): its processes are looked at before it is ended"
+                );
+                self.decide(record, words, None, Inputs::new());
+            }
+            LoopEvent::BusySeen { activity } => {
+                self.decide(
+                    record,
+                    format!("its processes are at work ({activity}): it has time again"),
+                    None,
+                    Inputs::new(),
+                );
+            }
+            LoopEvent::SnapshotTaken { commit, .. } => {
+                self.fact(
+                    record,
+                    format!(
+                        "the work tree before it is kept as {}",
+                        short_commit(commit)
+                    ),
+                );
+            }
+            LoopEvent::KeepStarted { commit, until, .. } => {
+                let words = match commit {
+                    Some(status) => format!("what the loop changed is committed, as {status}"),
+                    None => "the work tree is looked at, and nothing is committed".to_owned(),
+                };
+                self.decide(record, words, *until, Inputs::new());
+            }
+            LoopEvent::KeepCalledOff { .. } => self.fact(record, "that is to end at once"),
+            LoopEvent::WorkKept { kept, .. } => {
+                let files = count(kept.changed, "file");
+                let words = match (&kept.commit, &kept.error) {
+                    (Some(commit), _) => {
+                        format!("{files} changed, committed as {}", commit.short())
+                    }
+                    (None, Some(error)) => format!("{files} changed, and not committed: {error}"),
+                    (None, None) => format!("{files} changed, nothing committed"),
+                };
+                self.fact(record, words);
+            }
+            LoopEvent::KeepGivenUp { reason, .. } => {
+                self.fact(record, format!("keeping the work was given up: {reason}"));
             }
             LoopEvent::StreamEnded => self.fact(record, "the agent closed its output, and lives"),
             LoopEvent::LeftoversEnded { leftovers } => {
@@ -411,6 +457,7 @@ fn work(phase: &Phase) -> Option<&Work> {
         Phase::Working { work } => Some(work),
         Phase::Idle
         | Phase::Waiting { .. }
+        | Phase::Keeping { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => None,

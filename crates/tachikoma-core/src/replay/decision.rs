@@ -155,6 +155,7 @@ impl Side {
             || matches!(
                 record.event,
                 LoopEvent::WaitStarted { .. }
+                    | LoopEvent::KeepStarted { .. }
                     | LoopEvent::Paused { .. }
                     | LoopEvent::IterationStarted { .. }
                     | LoopEvent::RebootStarted { .. }
@@ -270,6 +271,13 @@ impl Side {
             | LoopEvent::IterationCompleted { .. }
             | LoopEvent::IterationFailed { .. }
             | LoopEvent::IterationLimited { .. }
+            | LoopEvent::LookRequested { .. }
+            | LoopEvent::BusySeen { .. }
+            | LoopEvent::SnapshotTaken { .. }
+            | LoopEvent::KeepStarted { .. }
+            | LoopEvent::KeepCalledOff { .. }
+            | LoopEvent::WorkKept { .. }
+            | LoopEvent::KeepGivenUp { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::StopConditionTriggered { .. }
@@ -295,6 +303,7 @@ fn attempt_started(state: &State) -> Option<Timestamp> {
         Phase::Working { work } => Some(work.started),
         Phase::Idle
         | Phase::Waiting { .. }
+        | Phase::Keeping { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => None,

@@ -4,9 +4,10 @@
 
 use std::collections::VecDeque;
 
-use super::inputs;
+use super::{ByPlace, inputs};
 use crate::event::{LoopEvent, Record};
 use crate::input::Input;
+use crate::launch::Launch;
 use crate::phase::{Cause, Phase, Wait};
 use crate::policy::Policy;
 use crate::state::State;
@@ -35,9 +36,11 @@ impl Scene {
                 let ending = work.ending.filter(|_| work.ladder.is_some());
                 (None, ending.map(|ending| ending.cause))
             }
-            Phase::Idle | Phase::Rebooting { .. } | Phase::Paused { .. } | Phase::Ended { .. } => {
-                (None, None)
-            }
+            Phase::Idle
+            | Phase::Keeping { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => (None, None),
         };
         Self {
             deadline: state.next_deadline(policy),
@@ -58,6 +61,8 @@ pub(super) struct Taken {
     pub records: Vec<Record>,
     /// Whether the death of its runner cut the step short.
     pub cut: bool,
+    /// Whether there was a repository to keep the work in.
+    pub kept: bool,
 }
 
 /// What the records come to, in order.
@@ -70,7 +75,9 @@ pub(super) enum Found {
 
 /// Works out the steps of a journal.
 pub(super) struct Derivation {
-    pub policy: Policy,
+    rules: ByPlace,
+    /// Whether there is a repository to keep the work in, as far as the records tell.
+    kept: bool,
     /// The records, added up.
     pub state: State,
     /// The same, ahead by what is expected.
@@ -88,7 +95,8 @@ pub(super) struct Derivation {
 impl Derivation {
     pub fn new(state: State) -> Self {
         Self {
-            policy: Policy::default(),
+            rules: ByPlace::default(),
+            kept: false,
             ahead: state.clone(),
             state,
             expected: VecDeque::new(),
@@ -109,7 +117,7 @@ impl Derivation {
     pub fn next(
         &mut self,
         at_end: bool,
-        rules: &mut dyn FnMut(&crate::Launch) -> Policy,
+        rules: &mut dyn FnMut(&Launch) -> ByPlace,
     ) -> Option<Found> {
         while at_end || self.buffer.len() > AHEAD {
             let Some(record) = self.buffer.front() else {
@@ -156,7 +164,7 @@ impl Derivation {
                 return Some(Found::Taken(last));
             }
             if let LoopEvent::Started { launch, .. } = &record.event {
-                self.policy = rules(launch);
+                self.rules = rules(launch);
             }
             self.begin();
             if self.expected.is_empty() {
@@ -164,6 +172,16 @@ impl Derivation {
             }
         }
         None
+    }
+
+    /// Sets the rules of the state that the journal begins with.
+    pub fn set_rules(&mut self, rules: ByPlace) {
+        self.rules = rules;
+    }
+
+    /// Returns the rules that hold.
+    pub fn policy(&self) -> &Policy {
+        self.rules.of(self.kept)
     }
 
     fn consume(&mut self) -> Option<Record> {
@@ -189,8 +207,8 @@ impl Derivation {
 
     /// Finds the input that the next record is the first consequence of.
     fn begin(&mut self) {
-        let scene = Scene::of(&self.policy, &self.state);
         let chosen = self.choose();
+        let scene = Scene::of(self.policy(), &self.state);
         // What is plainly a fact is one, even where more was made of it than ought to have been.
         let fact = || match inputs::guesses(&self.state, &self.buffer).as_slice() {
             [fact] if *fact != Input::Wake => Some(fact.clone()),
@@ -213,6 +231,7 @@ impl Derivation {
             scene,
             records: vec![record],
             cut: false,
+            kept: self.kept,
         }));
     }
 
@@ -222,8 +241,16 @@ impl Derivation {
         let time = record.time;
         let guesses = inputs::guesses(&self.state, &self.buffer);
         let mut best: Option<(usize, Input)> = None;
-        for input in guesses {
-            let records = step(&self.policy, &mut self.ahead, time, input.clone()).records;
+        // That a repository comes or goes shows only in what is done about it.
+        let places = [self.kept, !self.kept];
+        let places = places
+            .iter()
+            .take(1 + usize::from(self.rules.kept != self.rules.unkept));
+        let tries = places.flat_map(|kept| guesses.iter().map(move |input| (*kept, input)));
+        for (kept, input) in tries {
+            let input = input.clone();
+            let policy = self.rules.of(kept);
+            let records = step(policy, &mut self.ahead, time, input.clone()).records;
             if records.is_empty() {
                 continue;
             }
@@ -235,15 +262,18 @@ impl Derivation {
             let next = known.clone().nth(same);
             let died = next.is_none_or(|next| matches!(next.event, LoopEvent::Started { .. }));
             if same > 0 && (same == records.len() || died) {
+                self.kept = kept;
                 return Some((input, records));
             }
             self.ahead.clone_from(&self.state);
-            if same > best.as_ref().map_or(0, |(most, _)| *most) {
+            let most = best.as_ref().map_or(0, |(most, _)| *most);
+            if same > most && kept == self.kept {
                 best = Some((same, input));
             }
         }
         let (_, input) = best?;
-        let records = step(&self.policy, &mut self.ahead, time, input.clone()).records;
+        let policy = self.rules.of(self.kept);
+        let records = step(policy, &mut self.ahead, time, input.clone()).records;
         Some((input, records))
     }
 }

@@ -7,6 +7,7 @@ use crate::event::{LoopEvent, Record};
 use crate::exit::{Exit, Leftover};
 use crate::id::Ticket;
 use crate::input::{Input, LoopCommand, News, TurnEnd, Urgency};
+use crate::keep::Kept;
 use crate::outcome::{Failure, Outcome, Problem, RebootReason, Stop};
 use crate::phase::{Cause, Phase, RebootStage};
 use crate::state::State;
@@ -31,7 +32,14 @@ pub(super) fn guesses(state: &State, records: &VecDeque<Record>) -> Vec<Input> {
             let third = records.get(2).map(|record| &record.event);
             of(state, event, third, leftovers)
         }
-        (event, second) => of(state, event, second, &[]),
+        (event, second) => {
+            let mut guesses = of(state, event, second, &[]);
+            // Work that was kept and had not changed leaves no record of its own.
+            if state.keep().is_some() && guesses.contains(&Input::Wake) {
+                guesses.insert(0, kept(state, Ok(as_before(state))));
+            }
+            guesses
+        }
     }
 }
 
@@ -71,10 +79,15 @@ fn of(
             Input::Wake,
             command(LoopCommand::SkipIteration),
         ],
-        LoopEvent::StopRequested { stop } => match stop {
+        LoopEvent::StopRequested { stop, .. } => match stop {
             Stop::Operator => urgently(LoopCommand::Stop),
             Stop::Signal { signal } => shutdowns(*signal),
-            Stop::Hook { .. } | Stop::Unable { .. } => same_reading(state),
+            Stop::Hook { .. } | Stop::Unable { .. } => {
+                let mut guesses = same_reading(state);
+                // Told to be quick about it.
+                guesses.extend(urgently(LoopCommand::Stop));
+                guesses
+            }
         },
         LoopEvent::WaitStarted { .. } | LoopEvent::IterationStarted { .. } => {
             vec![Input::Wake, command(LoopCommand::SkipIteration)]
@@ -159,7 +172,10 @@ fn of(
                 guesses.extend(urgently(LoopCommand::Pause));
                 guesses
             }
-            Cause::Timeout { .. } => vec![Input::Wake],
+            Cause::Timeout { .. } => {
+                let activity = None;
+                vec![Input::Wake, agent(News::Looked { activity })]
+            }
         },
         LoopEvent::RungClimbed { .. } => {
             let mut guesses = vec![Input::Wake];
@@ -199,10 +215,37 @@ fn of(
             let words = Some(reason.clone());
             vec![exited(Exit::Unknown, false, words, Some(problem))]
         }
+        LoopEvent::BusySeen { activity } => vec![agent(News::Looked {
+            activity: Some(*activity),
+        })],
+        LoopEvent::SnapshotTaken {
+            iteration,
+            commit,
+            uncommitted,
+        } => vec![Input::Snapshot {
+            iteration: *iteration,
+            commit: commit.clone(),
+            uncommitted: *uncommitted,
+        }],
+        LoopEvent::WorkKept { kept: found, .. } => vec![kept(state, Ok(found.clone()))],
+        LoopEvent::KeepGivenUp { reason, .. } => {
+            let mut guesses = vec![Input::Wake, kept(state, Err(reason.clone()))];
+            guesses.extend(urgently(LoopCommand::Stop));
+            guesses
+        }
+        LoopEvent::KeepCalledOff { .. } => {
+            let mut guesses = vec![command(LoopCommand::SkipIteration)];
+            guesses.extend(urgently(LoopCommand::Pause));
+            guesses.extend(urgently(LoopCommand::Stop));
+            guesses
+        }
+        LoopEvent::KeepStarted { outcome, .. } => {
+            let mut guesses = vec![Input::Wake];
+            guesses.extend(outcome.iter().flat_map(ends));
+            guesses
+        }
         LoopEvent::StreamEnded => vec![agent(News::StreamEnded)],
-        LoopEvent::AttemptCut { .. } => next
-            .and_then(LoopEvent::outcome)
-            .map_or_else(Vec::new, written_off),
+        LoopEvent::AttemptCut { .. } => next.and_then(outcome).map_or_else(Vec::new, written_off),
         LoopEvent::RebootRequested { reason, .. } => {
             let mut guesses = same_reading(state);
             if *reason == RebootReason::Manual {
@@ -220,6 +263,7 @@ fn of(
             results: results.clone(),
         }],
         LoopEvent::StopConditionTriggered { .. }
+        | LoopEvent::LookRequested { .. }
         | LoopEvent::HandOffRequested { .. }
         | LoopEvent::HandOffWritten { .. }
         | LoopEvent::HooksStarted { .. }
@@ -247,24 +291,51 @@ fn of(
         }],
         LoopEvent::Completed { .. } | LoopEvent::Stopped { .. } | LoopEvent::Error { .. } => {
             let mut guesses = vec![Input::Wake];
-            match event.outcome() {
-                Some(Outcome::Operator) => guesses.extend(urgently(LoopCommand::Stop)),
-                Some(outcome @ (Outcome::Signal { .. } | Outcome::Error { .. })) => {
-                    if let Outcome::Signal { signal } = outcome {
-                        guesses.extend(shutdowns(*signal));
-                    }
-                    guesses.extend(written_off(outcome));
-                }
-                Some(
-                    Outcome::Done
-                    | Outcome::LimitReached { .. }
-                    | Outcome::Condition { .. }
-                    | Outcome::Budget { .. },
-                )
-                | None => {}
-            }
+            guesses.extend(outcome(event).into_iter().flat_map(ends));
             guesses
         }
+    }
+}
+
+fn outcome(event: &LoopEvent) -> Option<&Outcome> {
+    if let LoopEvent::Completed { outcome, .. }
+    | LoopEvent::Stopped { outcome, .. }
+    | LoopEvent::Error { outcome, .. } = event
+    {
+        Some(outcome)
+    } else {
+        None
+    }
+}
+
+/// What may have ended the loop by itself.
+fn ends(outcome: &Outcome) -> Vec<Input> {
+    match outcome {
+        Outcome::Operator => urgently(LoopCommand::Stop),
+        Outcome::Signal { signal } => {
+            let mut guesses = shutdowns(*signal);
+            guesses.extend(written_off(outcome));
+            guesses
+        }
+        Outcome::Error { .. } => written_off(outcome),
+        Outcome::Done
+        | Outcome::LimitReached { .. }
+        | Outcome::Condition { .. }
+        | Outcome::Budget { .. } => Vec::new(),
+    }
+}
+
+/// The answer of whoever keeps the work.
+fn kept(state: &State, kept: Result<Kept, String>) -> Input {
+    let number = state.kept.number;
+    Input::Kept { number, kept }
+}
+
+/// Nothing is other than it was.
+fn as_before(state: &State) -> Kept {
+    Kept {
+        uncommitted: state.kept.uncommitted,
+        ..Kept::default()
     }
 }
 
@@ -281,6 +352,7 @@ fn same_reading(state: &State) -> Vec<Input> {
         Phase::Working { work } => work.answering,
         Phase::Idle
         | Phase::Waiting { .. }
+        | Phase::Keeping { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => false,
@@ -332,6 +404,7 @@ fn is_opening(state: &State) -> bool {
         Phase::Idle
         | Phase::Waiting { .. }
         | Phase::Working { .. }
+        | Phase::Keeping { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => false,
     }

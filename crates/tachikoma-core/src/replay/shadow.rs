@@ -3,30 +3,31 @@
 //! What the record cannot tell is guessed, and marked: how a turn goes on that the recorded loop ended, how an agent takes an
 //! interrupt that it never got, how a reboot goes that there never was, how full a context is that was emptied earlier or later.
 
+mod guess;
+
 use std::time::Duration;
 
+use guess::ROUNDS_MAX;
+
+use super::ByPlace;
 use super::decision::Side;
 use super::derive::{Scene, Taken};
 use super::readings::Readings;
 use crate::effect::Effect;
 use crate::event::{LoopEvent, Record};
-use crate::exit::Exit;
 use crate::input::{Input, LoopCommand, News, TurnEnd};
-use crate::outcome::{Problem, Spent, Timeout};
-use crate::phase::{Cause, Phase, RebootStage, Work};
+use crate::outcome::{Problem, Spent};
+use crate::phase::{Phase, Work};
 use crate::policy::Policy;
 use crate::state::State;
 use crate::step::step;
 use crate::time::Timestamp;
 
-/// Decisions that lead from one iteration to the next take few steps; a loop that needs more is going round in circles.
-const ROUNDS_MAX: u32 = 32;
-
-/// The signal that an agent has ended by which was interrupted.
-const SIGINT: i32 = 2;
-
 /// The loop by other rules.
 pub(super) struct Shadow {
+    rules: ByPlace,
+    kept: bool,
+    /// Those of the rules that hold.
     pub policy: Policy,
     pub state: State,
     pub side: Side,
@@ -45,12 +46,17 @@ pub(super) struct Shadow {
     readings: Readings,
     /// How long the last recorded reboot took.
     reboot_takes: Duration,
+    /// Whether the processes of the agent are looked at in the record.
+    recorded_looks: bool,
 }
 
 impl Shadow {
     pub fn new(state: State) -> Self {
         Self {
+            rules: ByPlace::default(),
+            kept: false,
             policy: Policy::default(),
+            recorded_looks: false,
             state,
             side: Side::default(),
             guessed: false,
@@ -62,6 +68,11 @@ impl Shadow {
             readings: Readings::default(),
             reboot_takes: Duration::ZERO,
         }
+    }
+
+    pub fn set_rules(&mut self, rules: ByPlace) {
+        self.policy.clone_from(rules.of(self.kept));
+        self.rules = rules;
     }
 
     /// Begins anew where the recorded loop stands.
@@ -78,6 +89,12 @@ impl Shadow {
         let Some(first) = taken.records.first().filter(|_| !self.over) else {
             return;
         };
+        if taken.kept != self.kept {
+            self.kept = taken.kept;
+            self.policy.clone_from(self.rules.of(self.kept));
+        }
+        self.recorded_looks =
+            matches!(&recorded.phase, Phase::Working { work } if work.look.is_some());
         let now = self.at(first.time);
         self.overdue(now, &taken.scene);
         if let Some(input) = &taken.input {
@@ -85,6 +102,9 @@ impl Shadow {
         }
         for record in &taken.records {
             self.watch(record, taken, recorded);
+        }
+        if self.state.keep().is_some() && recorded.keep().is_none() {
+            self.finish_keep(now);
         }
         if self.is_rebooting() && !matches!(recorded.phase, Phase::Rebooting { .. }) {
             self.finish_reboot(now);
@@ -115,6 +135,7 @@ impl Shadow {
             Phase::Working { work } => Some(work),
             Phase::Idle
             | Phase::Waiting { .. }
+            | Phase::Keeping { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
@@ -163,7 +184,8 @@ impl Shadow {
     /// Wakes it for time-outs of its own that the recorded loop did not have.
     fn overdue(&mut self, now: Timestamp, scene: &Scene) {
         for _ in 0..ROUNDS_MAX {
-            if self.work().is_none() && !self.is_rebooting() {
+            let keeps = self.state.keep().is_some();
+            if self.work().is_none() && !self.is_rebooting() && !keeps {
                 return;
             }
             let theirs = scene.deadline.map(|deadline| self.at(deadline));
@@ -192,7 +214,7 @@ impl Shadow {
                     }
                     self.feed(due, Input::Wake, written)
                 }
-                Phase::Working { .. } | Phase::Rebooting { .. } => {
+                Phase::Working { .. } | Phase::Keeping { .. } | Phase::Rebooting { .. } => {
                     self.feed(now, Input::Wake, written)
                 }
                 Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return,
@@ -208,13 +230,19 @@ impl Shadow {
                     }
                     Phase::Idle
                     | Phase::Working { .. }
+                    | Phase::Keeping { .. }
                     | Phase::Rebooting { .. }
                     | Phase::Paused { .. }
                     | Phase::Ended { .. } => now,
                 };
                 self.feed(now, input.clone(), written)
             }
+            Input::Kept { kept, .. } => {
+                let (number, kept) = (self.state.kept.number, kept.clone());
+                self.feed(now, Input::Kept { number, kept }, written)
+            }
             Input::Start { .. }
+            | Input::Snapshot { .. }
             | Input::Shutdown { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
@@ -246,6 +274,7 @@ impl Shadow {
                 | News::Denied { .. }
                 | News::Touched { .. }
                 | News::Exited { .. }
+                | News::Looked { .. }
                 | News::StreamEnded
                 | News::GuardLost => {}
             }
@@ -281,6 +310,7 @@ impl Shadow {
             | News::ToolEnded { .. }
             | News::Denied { .. }
             | News::Touched { .. }
+            | News::Looked { .. }
             | News::StreamEnded => news.clone(),
         };
         let effects = self.agent(now, news, written);
@@ -308,86 +338,6 @@ impl Shadow {
         end
     }
 
-    /// Ends a turn that the recorded loop ended by its own rules, and this one did not: returns whether it did.
-    fn goes_on(&mut self, now: Timestamp, cause: Cause, cost_microusd: u64) -> bool {
-        match cause {
-            // The rest of it is not recorded: taken as done.
-            Cause::HandOver
-            | Cause::Timeout {
-                timeout: Timeout::Session,
-            } => {
-                self.guessed = true;
-                if self.policy.agent.event_stream {
-                    let news = News::Resulted(TurnEnd {
-                        success: true,
-                        cost_microusd,
-                        ..TurnEnd::default()
-                    });
-                    let effects = self.agent(now, news, None);
-                    self.react(&effects, false);
-                }
-                if self.work().is_some() {
-                    let effects = self.agent(now, gone(Exit::Code(0)), None);
-                    self.react(&effects, false);
-                }
-                true
-            }
-            // Whoever hangs goes on hanging.
-            Cause::Timeout {
-                timeout:
-                    Timeout::Launch
-                    | Timeout::FirstOutput
-                    | Timeout::Silence
-                    | Timeout::Tool
-                    | Timeout::StreamGone,
-            } => {
-                self.owes(cost_microusd);
-                self.run_out(now);
-                true
-            }
-            Cause::Timeout {
-                timeout: Timeout::ResultGrace,
-            }
-            | Cause::Skip
-            | Cause::Interrupt => false,
-        }
-    }
-
-    /// Nothing more is heard of the turn: its own time-outs end it.
-    fn run_out(&mut self, now: Timestamp) {
-        self.guessed = true;
-        for _ in 0..ROUNDS_MAX {
-            if self.work().is_none() {
-                break;
-            }
-            let effects = match self.state.next_deadline(&self.policy) {
-                Some(due) => self.feed(due.max(self.state.time), Input::Wake, None),
-                None => self.agent(now, gone(Exit::Unknown), None),
-            };
-            self.react(&effects, false);
-        }
-        self.deaf = true;
-    }
-
-    /// Answers for the agent where it signals one that was not signalled in the record.
-    fn react(&mut self, effects: &[Effect], recorded_too: bool) {
-        let signals = effects
-            .iter()
-            .any(|effect| matches!(effect, Effect::Signal { .. }));
-        if !signals || recorded_too || self.work().is_none() {
-            return;
-        }
-        self.deaf = true;
-        let now = self.state.time;
-        let answer = if self.policy.agent.persistent {
-            News::Resulted(TurnEnd::default())
-        } else {
-            gone(Exit::Signal(SIGINT))
-        };
-        let effects = self.agent(now, answer, None);
-        self.react(&effects, recorded_too);
-    }
-
     /// The recorded loop begins an attempt: what it does in it is the next that is heard.
     fn join(&mut self, record: &Record, scene: &Scene, recorded: &State) {
         let now = self.at(record.time);
@@ -401,6 +351,7 @@ impl Shadow {
                     let due = wait.until.after(late);
                     let _ = self.feed(due, Input::Wake, None);
                 }
+                Phase::Keeping { .. } => self.finish_keep(now),
                 Phase::Rebooting { .. } => self.finish_reboot(now),
                 Phase::Working { .. } => self.run_out(now),
                 Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => break,
@@ -417,6 +368,7 @@ impl Shadow {
             Phase::Working { work } => work.reused,
             Phase::Idle
             | Phase::Waiting { .. }
+            | Phase::Keeping { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => false,
@@ -427,37 +379,6 @@ impl Shadow {
             self.react(&effects, false);
         }
     }
-
-    /// Reboots as reboots usually go: well, and as fast as the last one.
-    fn finish_reboot(&mut self, now: Timestamp) {
-        self.guessed = true;
-        let end = now.max(self.state.time).after(self.reboot_takes);
-        for _ in 0..ROUNDS_MAX {
-            let Phase::Rebooting { reboot } = &self.state.phase else {
-                return;
-            };
-            let _ = match &reboot.stage {
-                RebootStage::Begun => return,
-                RebootStage::HandOff { .. } => {
-                    let news = News::Resulted(TurnEnd {
-                        success: true,
-                        text: "not recorded".to_owned(),
-                        ..TurnEnd::default()
-                    });
-                    self.agent(end, news, None)
-                }
-                RebootStage::Hooks { point, .. } => {
-                    let (point, results) = (*point, Vec::new());
-                    self.feed(end, Input::HooksRan { point, results }, None)
-                }
-                RebootStage::Closing { .. } => self.agent(end, gone(Exit::Code(0)), None),
-                RebootStage::Opening { .. } => {
-                    self.agent(end, News::Launched { pid: 0 }, None);
-                    self.agent(end, News::Opened, None)
-                }
-            };
-        }
-    }
 }
 
 /// How much later than it could the recorded loop ended its wait.
@@ -466,14 +387,4 @@ fn lateness(scene: &Scene, now: Timestamp, offset: i64) -> Duration {
     scene
         .waiting
         .map_or(Duration::ZERO, |wait| recorded.since(wait.until))
-}
-
-fn gone(exit: Exit) -> News {
-    News::Exited {
-        exit,
-        claimed: false,
-        leftovers: Vec::new(),
-        last_words: None,
-        problem: None,
-    }
 }

@@ -6,8 +6,9 @@ use super::State;
 use crate::effect::Rung;
 use crate::event::{LoopEvent, Record};
 use crate::id::Generation;
+use crate::keep::Keep;
 use crate::launch::{Launch, Runner};
-use crate::outcome::{IterationOutcome, RebootReason};
+use crate::outcome::IterationOutcome;
 use crate::phase::{Ending, Ladder, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 use crate::reboots::{RebootEntry, RebootResult};
 use crate::session::{LiveAgent, Note, PastSession, Session};
@@ -53,7 +54,10 @@ impl State {
             }
             // What follows a resumption is recorded right behind it.
             LoopEvent::PauseWithdrawn | LoopEvent::Resumed => self.pause_requested = false,
-            LoopEvent::StopRequested { stop } => self.stop = Some(stop.clone()),
+            LoopEvent::StopRequested { stop, urgent } => {
+                self.stop = Some(stop.clone());
+                self.stop_urgent |= *urgent;
+            }
             LoopEvent::WaitStarted { wait } => self.phase = Phase::Waiting { wait: *wait },
             LoopEvent::SessionStarted { session, agent_id } => {
                 self.session = Session {
@@ -106,6 +110,7 @@ impl State {
                 self.attempt = *attempt;
                 self.cut = false;
                 self.claimed = false;
+                self.kept.unseen = true;
                 self.session.context_before = self.session.context;
                 let mut work = Work::new(*generation, time);
                 match self.agent.filter(|agent| agent.generation == *generation) {
@@ -131,10 +136,9 @@ impl State {
                 });
             }
             LoopEvent::AgentExited { .. } => self.agent = None,
-            LoopEvent::OutputSeen => self.work(|work| {
-                work.spoke = true;
-                work.active = time;
-            }),
+            LoopEvent::OutputSeen => self.work(|work| work.heard(time)),
+            LoopEvent::LookRequested { until, .. } => self.work(|work| work.look = Some(*until)),
+            LoopEvent::BusySeen { activity } => self.work(|work| work.seen(*activity, time)),
             LoopEvent::ContextMeasured {
                 context,
                 answering,
@@ -143,8 +147,7 @@ impl State {
                 self.session.context = Some(*context);
                 self.session.redline_tokens = redline_tokens.or(self.session.redline_tokens);
                 self.work(|work| {
-                    work.spoke = true;
-                    work.active = time;
+                    work.heard(time);
                     work.answering = *answering;
                 });
             }
@@ -158,17 +161,17 @@ impl State {
                         since: time,
                     };
                     work.tools.insert(id.clone(), tool);
-                    work.active = time;
-                    work.spoke = true;
+                    work.heard(time);
                 });
             }
             LoopEvent::ToolEnded { id, error } => {
                 let mut tool = None;
                 self.work(|work| {
-                    // One that an interrupt of ours ended has not failed.
-                    let cut = work.ladder.is_some();
-                    tool = work.tools.remove(id).filter(|_| !cut);
-                    work.active = time;
+                    // One that an interrupt of ours ended has not failed, and is what was last seen.
+                    if work.ladder.is_none() {
+                        tool = work.tools.remove(id);
+                        work.heard(time);
+                    }
                 });
                 if let (Some(tool), Some(error)) = (tool, error) {
                     self.session
@@ -287,6 +290,32 @@ impl State {
                 self.agent = None;
                 self.phase = Phase::Idle;
             }
+            LoopEvent::SnapshotTaken {
+                iteration,
+                commit,
+                uncommitted,
+            } => self.snapshot_taken(*iteration, commit, *uncommitted),
+            LoopEvent::KeepStarted {
+                purpose,
+                commit,
+                until,
+                then,
+                outcome,
+            } => self.keep_started(Keep {
+                purpose: *purpose,
+                commit: *commit,
+                until: *until,
+                called_off: false,
+                then: *then,
+                outcome: outcome.clone(),
+            }),
+            LoopEvent::KeepCalledOff { until, then } => self.keep_called_off(*until, *then),
+            LoopEvent::WorkKept {
+                purpose,
+                iteration,
+                kept,
+            } => self.work_kept(*purpose, *iteration, kept, time),
+            LoopEvent::KeepGivenUp { purpose, .. } => self.keep_given_up(*purpose),
             LoopEvent::RebootRequested { reason, not_before } => {
                 self.reboot_pending = Some(reason.clone());
                 self.reboot_not_before = *not_before;
@@ -404,6 +433,7 @@ impl State {
         self.started_at.get_or_insert(time);
         // A new run is the operator's wish to go on: an earlier wish to stop has been granted, or died with its runner.
         self.stop = None;
+        self.stop_urgent = false;
         if matches!(self.phase, Phase::Ended { .. }) {
             self.failure_streak = 0;
             self.reboots.failures = 0;
@@ -421,30 +451,6 @@ impl State {
         });
     }
 
-    fn entry(
-        &self,
-        time: Timestamp,
-        reason: &RebootReason,
-        iteration: u32,
-        duration_ms: u64,
-        result: RebootResult,
-    ) -> RebootEntry {
-        let past = self.history.last().filter(|_| result == RebootResult::Done);
-        RebootEntry {
-            time,
-            iteration,
-            reason: reason.clone(),
-            result,
-            duration_ms,
-            from: self.session.number,
-            from_agent_id: past
-                .map_or(&self.session.agent_id, |past| &past.agent_id)
-                .clone(),
-            to_agent_id: past.and_then(|_| self.session.agent_id.clone()),
-            hooks: self.reboots.hooks.clone(),
-        }
-    }
-
     fn finish_iteration(&mut self, outcome: IterationOutcome, duration_ms: u64, lives: bool) {
         self.stats.count(outcome, duration_ms);
         self.session.end_iteration();
@@ -454,36 +460,7 @@ impl State {
         self.phase = Phase::Idle;
     }
 
-    fn stand_still(&mut self, duration: Duration) {
-        self.reboot(|reboot| match &mut reboot.stage {
-            RebootStage::Begun => {}
-            RebootStage::HandOff { until } | RebootStage::Hooks { until, .. } => {
-                *until = until.after(duration);
-            }
-            RebootStage::Closing { ladder, .. } => ladder.until = ladder.until.after(duration),
-            RebootStage::Opening { since, .. } => *since = since.after(duration),
-        });
-        self.work(|work| work.postpone(duration));
-    }
-
-    fn rebooting(&self) -> Option<&Reboot> {
-        match &self.phase {
-            Phase::Rebooting { reboot } => Some(reboot),
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Working { .. }
-            | Phase::Paused { .. }
-            | Phase::Ended { .. } => None,
-        }
-    }
-
-    fn reboot(&mut self, change: impl FnOnce(&mut Reboot)) {
-        if let Phase::Rebooting { reboot } = &mut self.phase {
-            change(reboot);
-        }
-    }
-
-    fn work(&mut self, change: impl FnOnce(&mut Work)) {
+    pub(super) fn work(&mut self, change: impl FnOnce(&mut Work)) {
         if let Phase::Working { work } = &mut self.phase {
             change(work);
         }

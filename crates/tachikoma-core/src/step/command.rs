@@ -5,7 +5,7 @@ use crate::effect::{Answer, Effect};
 use crate::event::LoopEvent;
 use crate::id::Ticket;
 use crate::input::{LoopCommand, Urgency};
-use crate::outcome::{Outcome, RebootReason, Stop};
+use crate::outcome::{RebootReason, Stop};
 use crate::phase::{Cause, Phase, Wait, WaitReason};
 use crate::session::NOTE_BYTES_MAX;
 
@@ -29,11 +29,21 @@ impl Turn<'_> {
             Phase::Working { .. } => self.stop_working(Stop::Signal { signal }, urgency),
             Phase::Idle
             | Phase::Waiting { .. }
+            | Phase::Keeping { .. }
             | Phase::Rebooting { .. }
-            | Phase::Paused { .. } => {
-                self.end(Outcome::Signal { signal });
-            }
+            | Phase::Paused { .. } => self.stop_between(Stop::Signal { signal }, urgency),
             Phase::Ended { .. } => {}
+        }
+    }
+
+    /// Ends a loop that has no iteration under way.
+    fn stop_between(&mut self, stop: Stop, urgency: Urgency) {
+        let agent_may_work = matches!(self.state.phase, Phase::Rebooting { .. });
+        match self.state.keep().cloned() {
+            Some(keep) => self.stop_keeping(keep, stop, urgency),
+            // What it does to the work tree at this moment is no work that is done.
+            None if agent_may_work || urgency >= Urgency::Now => self.end(stop.into()),
+            None => self.finish(stop.into()),
         }
     }
 
@@ -44,7 +54,11 @@ impl Turn<'_> {
                 self.record(LoopEvent::Paused { then });
                 accepted("paused")
             }
-            Phase::Working { .. } if self.state.stop.is_some() => self.refused(STOPPING),
+            Phase::Working { .. } | Phase::Keeping { .. } | Phase::Rebooting { .. }
+                if self.is_ending() =>
+            {
+                self.refused(STOPPING)
+            }
             Phase::Working { .. } => {
                 self.request_pause();
                 let iteration = self.state.iteration;
@@ -53,6 +67,14 @@ impl Turn<'_> {
                 }
                 self.request_ending(Cause::Interrupt, urgency);
                 accepted(format!("pauses; iteration {iteration} is interrupted"))
+            }
+            Phase::Keeping { keep } => {
+                let then = keep.then;
+                self.request_pause();
+                if urgency >= Urgency::Now {
+                    self.call_off_keep(then);
+                }
+                accepted("pauses when the work is kept")
             }
             Phase::Rebooting { .. } => {
                 self.request_pause();
@@ -77,15 +99,19 @@ impl Turn<'_> {
                 self.proceed(then);
                 accepted("goes on")
             }
-            Phase::Waiting { .. } | Phase::Working { .. } | Phase::Rebooting { .. }
+            Phase::Waiting { .. }
+            | Phase::Working { .. }
+            | Phase::Keeping { .. }
+            | Phase::Rebooting { .. }
                 if self.state.pause_requested =>
             {
                 self.record(LoopEvent::PauseWithdrawn);
                 accepted("goes on; the pause that was asked for is withdrawn")
             }
-            Phase::Waiting { .. } | Phase::Working { .. } | Phase::Rebooting { .. } => {
-                self.refused("the loop is not paused")
-            }
+            Phase::Waiting { .. }
+            | Phase::Working { .. }
+            | Phase::Keeping { .. }
+            | Phase::Rebooting { .. } => self.refused("the loop is not paused"),
             Phase::Idle | Phase::Ended { .. } => {
                 self.refused("the loop is not live; `tachikoma run` goes on with it")
             }
@@ -101,20 +127,47 @@ impl Turn<'_> {
                     self.state.iteration
                 ))
             }
-            Phase::Waiting { .. } | Phase::Rebooting { .. } | Phase::Paused { .. } => {
-                self.end(Outcome::Operator);
-                accepted("stopped")
+            Phase::Waiting { .. }
+            | Phase::Keeping { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Paused { .. } => {
+                self.stop_between(Stop::Operator, urgency);
+                accepted(match self.state.phase {
+                    Phase::Ended { .. } => "stopped",
+                    Phase::Idle
+                    | Phase::Waiting { .. }
+                    | Phase::Working { .. }
+                    | Phase::Keeping { .. }
+                    | Phase::Rebooting { .. }
+                    | Phase::Paused { .. } => "stops when the work is kept",
+                })
             }
             Phase::Idle | Phase::Ended { .. } => self.refused("nothing runs that could be stopped"),
         }
     }
 
     fn stop_working(&mut self, stop: Stop, urgency: Urgency) {
-        // The first wish to stop names the outcome; later ones only add urgency.
-        if self.state.stop.is_none() {
-            self.record(LoopEvent::StopRequested { stop });
-        }
+        self.want_stop(stop, urgency);
         self.request_ending(Cause::Interrupt, urgency);
+    }
+
+    /// Notes the wish to stop. The first one names the outcome; later ones only add urgency.
+    pub(super) fn want_stop(&mut self, stop: Stop, urgency: Urgency) {
+        let urgent = urgency >= Urgency::Now;
+        match self.state.stop.clone() {
+            None => self.record(LoopEvent::StopRequested { stop, urgent }),
+            // Only work that is kept is waited for.
+            Some(stop) if urgent && !self.state.stop_urgent && self.policy.keep.is_some() => {
+                self.record(LoopEvent::StopRequested { stop, urgent });
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Returns whether the loop is on its way to its end.
+    fn is_ending(&self) -> bool {
+        let outcome = self.state.keep().and_then(|keep| keep.outcome.as_ref());
+        self.state.stop.is_some() || outcome.is_some()
     }
 
     fn force_reboot(&mut self) -> Answer {
@@ -124,20 +177,22 @@ impl Turn<'_> {
                 self.begin_reboot(RebootReason::Manual, then);
                 accepted("reboots")
             }
-            Phase::Working { .. } if self.state.stop.is_some() => self.refused(STOPPING),
+            Phase::Working { .. } | Phase::Keeping { .. } | Phase::Rebooting { .. }
+                if self.is_ending() =>
+            {
+                self.refused(STOPPING)
+            }
             Phase::Working { .. } => {
-                if self.state.reboot_pending.is_none() || self.reboot_is_held() {
-                    // The operator passes every rate limit.
-                    self.record(LoopEvent::RebootRequested {
-                        reason: RebootReason::Manual,
-                        not_before: None,
-                    });
-                }
+                self.want_reboot_by_hand();
                 self.end_for_reboot();
                 accepted(format!(
                     "reboots; iteration {} is handed over",
                     self.state.iteration
                 ))
+            }
+            Phase::Keeping { .. } => {
+                self.want_reboot_by_hand();
+                accepted("reboots when the work is kept")
             }
             Phase::Paused { then } => {
                 let then = after_reboot(*then);
@@ -150,6 +205,16 @@ impl Turn<'_> {
             Phase::Idle | Phase::Ended { .. } => {
                 self.refused("nothing runs that could be rebooted")
             }
+        }
+    }
+
+    /// The operator passes every rate limit.
+    fn want_reboot_by_hand(&mut self) {
+        if self.state.reboot_pending.is_none() || self.reboot_is_held() {
+            self.record(LoopEvent::RebootRequested {
+                reason: RebootReason::Manual,
+                not_before: None,
+            });
         }
     }
 
@@ -170,18 +235,26 @@ impl Turn<'_> {
             Phase::Paused { .. } => {
                 self.refused("the loop is paused, no iteration runs; `tachikoma resume` goes on")
             }
+            Phase::Keeping { .. } => self.skip_keep(),
+            Phase::Rebooting { .. } if self.state.keep().is_some() => self.skip_keep(),
             Phase::Rebooting { .. } => self.refused("the loop is rebooting, no iteration runs"),
             Phase::Idle | Phase::Ended { .. } => self.refused("nothing runs that could be skipped"),
         }
     }
 
+    fn skip_keep(&mut self) -> Answer {
+        self.call_off_keep(None);
+        accepted("goes on without a commit; the work stays in the work tree")
+    }
+
     pub(super) fn note(&mut self, ticket: Ticket, text: &str) {
         let answer = match &self.state.phase {
-            Phase::Idle | Phase::Ended { .. } => {
-                self.refused("no loop runs that could take a note")
-            }
-            Phase::Waiting { .. }
+            Phase::Idle => self.refused("no loop runs that could take a note"),
+            // It may go on, and then has to know.
+            Phase::Ended { .. }
+            | Phase::Waiting { .. }
             | Phase::Working { .. }
+            | Phase::Keeping { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => {
                 let kept = text.floor_char_boundary(NOTE_BYTES_MAX);

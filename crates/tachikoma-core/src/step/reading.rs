@@ -188,7 +188,7 @@ impl Turn<'_> {
     }
 
     fn stop_unable(&mut self, stop: Stop) {
-        self.record(LoopEvent::StopRequested { stop });
+        self.stop_by_itself(stop);
         self.request_ending(Cause::Interrupt, Urgency::Graceful);
     }
 }

@@ -61,7 +61,7 @@ impl Turn<'_> {
 
     fn hooks_before(&mut self) {
         if !self.run_hooks(HookPoint::BeforeReboot, self.policy.reboot.hooks_before) {
-            self.close_old();
+            self.keep_old();
         }
     }
 
@@ -99,11 +99,11 @@ impl Turn<'_> {
             && self.state.stop.is_none()
         {
             let stop = Stop::Hook { reason };
-            self.record(LoopEvent::StopRequested { stop });
+            self.stop_by_itself(stop);
         }
         match point {
             HookPoint::BeforeReboot => match failed.into_iter().next() {
-                None => self.close_old(),
+                None => self.keep_old(),
                 Some(error) => self.reboot_failed(&error, true),
             },
             HookPoint::AfterReboot => {
@@ -116,7 +116,13 @@ impl Turn<'_> {
         }
     }
 
-    fn close_old(&mut self) {
+    fn keep_old(&mut self) {
+        if !self.keep_checkpoint() {
+            self.close_old();
+        }
+    }
+
+    pub(super) fn close_old(&mut self) {
         match self.state.agent {
             Some(agent) => {
                 let until = self.now.after(self.policy.ladder.interrupt);
@@ -213,6 +219,7 @@ impl Turn<'_> {
             | News::ToolStarted { .. }
             | News::ToolEnded { .. }
             | News::Denied { .. }
+            | News::Looked { .. }
             | News::StreamEnded
             | News::Touched { .. } => {}
         }
@@ -222,7 +229,7 @@ impl Turn<'_> {
     fn process_gone(&mut self, reboot: &Reboot, how: &str) {
         match &reboot.stage {
             // What follows finds no process to close.
-            RebootStage::Begun | RebootStage::Hooks { .. } => {}
+            RebootStage::Begun | RebootStage::Hooks { .. } | RebootStage::Keeping { .. } => {}
             RebootStage::HandOff { .. } => {
                 self.no_hand_off(how);
                 self.hooks_before();
@@ -276,6 +283,7 @@ impl Turn<'_> {
                 self.record(LoopEvent::Warned { warning });
                 self.reboot_completed(reboot);
             }
+            RebootStage::Keeping { keep } => self.keep_overdue(keep),
             RebootStage::Closing { ladder, .. } => match ladder.rung {
                 Rung::Interrupt => self.climb_in_reboot(Rung::Terminate),
                 Rung::Terminate => self.climb_in_reboot(Rung::Kill),
@@ -359,12 +367,10 @@ impl Turn<'_> {
         let failures = self.state.reboots.failures;
         let max = self.policy.reboot.max_failures;
         if max > 0 && failures >= max && self.state.stop.is_none() {
-            self.record(LoopEvent::StopRequested {
-                stop: Stop::Unable {
-                    reason: format!(
-                        "{failures} reboots failed in a row ([reboot] max_consecutive_failures = {max}); the last one: {error}"
-                    ),
-                },
+            self.stop_by_itself(Stop::Unable {
+                reason: format!(
+                    "{failures} reboots failed in a row ([reboot] max_consecutive_failures = {max}); the last one: {error}"
+                ),
             });
         }
         // Its cause may still hold; then the next one is pending until the failure has cooled down.
@@ -377,6 +383,7 @@ impl Turn<'_> {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Working { .. }
+            | Phase::Keeping { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
         }

@@ -5,6 +5,7 @@ use super::reading::exhausted;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::exit::Exit;
+use crate::keep::CommitStatus;
 use crate::outcome::{
     ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, RebootReason, Spent,
     Stop,
@@ -54,7 +55,8 @@ impl Turn<'_> {
             | IterationOutcome::Skipped
             | IterationOutcome::Interrupted => None,
         };
-        self.settle(then);
+        let succeeded = outcome == IterationOutcome::Succeeded;
+        self.keep_iteration(succeeded.then_some(CommitStatus::Succeeded), then);
     }
 
     pub(super) fn iteration_failed(&mut self, work: &Work, failure: Failure, agent_lives: bool) {
@@ -82,7 +84,7 @@ impl Turn<'_> {
             ErrorClass::Permanent => {
                 if self.state.stop.is_none() {
                     let stop = Stop::Unable { reason: advice };
-                    self.record(LoopEvent::StopRequested { stop });
+                    self.stop_by_itself(stop);
                 }
             }
             ErrorClass::Poisoned => self.recover(words),
@@ -96,10 +98,11 @@ impl Turn<'_> {
             ErrorClass::Planned | ErrorClass::Limited | ErrorClass::Operator => {}
         }
         let delay = restart::delay(self.policy.backoff, self.state.failure_streak);
-        self.settle(Some(Wait {
+        let then = Wait {
             reason: WaitReason::Backoff,
             until: self.now.after(delay),
-        }));
+        };
+        self.keep_iteration(Some(CommitStatus::Failed), Some(then));
     }
 
     /// Asks for a fresh session because the conversation itself is what fails. No rate limit: there is nothing to go on with.
@@ -116,7 +119,7 @@ impl Turn<'_> {
             }),
             reboot::Verdict::Exhausted { reason, max } => {
                 let stop = exhausted(&reason, max);
-                self.record(LoopEvent::StopRequested { stop });
+                self.stop_by_itself(stop);
             }
         }
     }
@@ -140,10 +143,11 @@ impl Turn<'_> {
         // A moment that is over says nothing.
         let backoff = restart::delay(self.policy.limit_backoff, streak);
         let until = told.filter(|moment| *moment > self.now);
-        self.settle(Some(Wait {
+        let then = Wait {
             reason: WaitReason::UsageLimit,
             until: until.unwrap_or(self.now.after(backoff)),
-        }));
+        };
+        self.keep_iteration(None, Some(then));
     }
 
     pub(super) fn record_failure(&mut self, work: &Work, failure: Failure, agent_lives: bool) {
@@ -163,9 +167,7 @@ impl Turn<'_> {
                 reboot::Verdict::GoOn => {}
                 reboot::Verdict::Reboot(reason) => self.want_reboot(reason),
                 reboot::Verdict::Exhausted { reason, max } => {
-                    self.record(LoopEvent::StopRequested {
-                        stop: exhausted(&reason, max),
-                    });
+                    self.stop_by_itself(exhausted(&reason, max));
                 }
             }
         }
@@ -175,7 +177,7 @@ impl Turn<'_> {
     /// Goes on with whatever is due: the end, a reboot, a pause, a wait, the next iteration.
     pub(super) fn proceed(&mut self, then: Option<Wait>) {
         if let Some(outcome) = stop::verdict(self.policy, self.state) {
-            return self.end(outcome);
+            return self.finish(outcome);
         }
         let mut then = then;
         if let Some(reason) = self.state.reboot_pending.clone() {
@@ -291,6 +293,12 @@ impl Turn<'_> {
         };
         self.record(event);
         self.wish(Effect::Finish);
+    }
+
+    /// The loop itself wants its end.
+    pub(super) fn stop_by_itself(&mut self, stop: Stop) {
+        let urgent = false;
+        self.record(LoopEvent::StopRequested { stop, urgent });
     }
 
     fn duration_ms(&self, work: &Work) -> u64 {

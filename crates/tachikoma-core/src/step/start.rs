@@ -18,6 +18,7 @@ impl Turn<'_> {
             }
             Phase::Idle
             | Phase::Waiting { .. }
+            | Phase::Keeping { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => self.end(outcome),
         }
@@ -74,6 +75,10 @@ impl Turn<'_> {
             Phase::Waiting { wait } => {
                 let wait = *wait;
                 self.proceed(Some(wait));
+            }
+            Phase::Keeping { keep } => {
+                let keep = keep.clone();
+                self.resume_keep(&keep);
             }
             Phase::Rebooting { reboot } => {
                 let reboot = reboot.clone();

@@ -6,10 +6,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use tachikoma_core::policy::{AgentTraits, RebootRules};
+use tachikoma_core::policy::busy::is_busy;
+use tachikoma_core::policy::{AgentTraits, KeepRules, RebootRules};
 use tachikoma_core::{
-    Context, Exit, Generation, HookPoint, HookResult, Input, LoopCommand, News, Policy, Problem,
-    Repair, State, Ticket, TurnEnd, Urgency, step,
+    Activity, Context, Exit, Generation, HookPoint, HookResult, Input, Kept, LoopCommand, News,
+    Policy, Problem, Repair, State, Ticket, TurnEnd, Urgency, step,
 };
 
 use crate::play::{Play, exited};
@@ -105,6 +106,7 @@ fn phases() -> Vec<(&'static str, Play)> {
         ("ending-launch", play(&|p| _ = p.start().stop(Urgency::Now))),
         ("working", up(&|p| _ = p.output())),
         ("tool", up(&|p| _ = p.tool("t"))),
+        ("looking", up(&|p| _ = p.output().sleep())),
         ("resulted", up(&|p| _ = p.resulted(true))),
         ("boundary", up(&|p| _ = p.tool("t").stop(Urgency::Graceful))),
         ("interrupt", up(&|p| _ = p.stop(Urgency::Now))),
@@ -130,6 +132,7 @@ fn phases() -> Vec<(&'static str, Play)> {
     }
     let mut rows = rows;
     rows.extend(with_a_session());
+    rows.extend(with_a_repository());
     rows
 }
 
@@ -202,6 +205,43 @@ fn with_a_session() -> Vec<(&'static str, Play)> {
     rows
 }
 
+/// Phases in which work is kept.
+fn with_a_repository() -> Vec<(&'static str, Play)> {
+    let policy = Policy {
+        keep: Some(KeepRules {
+            commit: true,
+            on_failure: false,
+            timeout: Duration::from_secs(300),
+        }),
+        ..Policy::default()
+    };
+    let up = |script: &dyn Fn(&mut Play)| {
+        let mut play = Play::up(policy.clone());
+        script(&mut play);
+        play
+    };
+    let rows = vec![
+        ("keeping", up(&|p| _ = p.exited(0))),
+        (
+            "keeping the end",
+            up(&|p| _ = p.exited(1).kept(2, 0).stop(Urgency::Graceful)),
+        ),
+        (
+            "reboot:keeping",
+            up(&|p| _ = p.exited(0).kept(1, 1).reboot()),
+        ),
+        (
+            "keeping, called off",
+            up(&|p| _ = p.exited(0).stop(Urgency::Now)),
+        ),
+    ];
+    for (name, play) in &rows {
+        let phase = words::phase(&play.state.phase);
+        assert!(name.starts_with(phase), "{name} is named {phase}");
+    }
+    rows
+}
+
 fn inputs(play: &Play) -> Vec<Column> {
     let state: &State = &play.state;
     let mut inputs = vec![play.start_input(), Input::Wake];
@@ -240,6 +280,24 @@ fn inputs(play: &Play) -> Vec<Column> {
             inputs.push(Input::HooksRan { point, results });
         }
     }
+    let number = state.kept.number;
+    let one = Kept {
+        changed: 1,
+        uncommitted: 1,
+        ..Kept::default()
+    };
+    for kept in [Ok(one), Err("no".to_owned())] {
+        inputs.push(Input::Kept { number, kept });
+    }
+    inputs.push(Input::Kept {
+        number: 99,
+        kept: Ok(Kept::default()),
+    });
+    inputs.push(Input::Snapshot {
+        iteration: 1,
+        commit: "5".to_owned(),
+        uncommitted: 0,
+    });
     inputs.push(Input::Decline { signal: 15 });
     inputs.push(Input::Broken {
         reason: "a task panicked".to_owned(),
@@ -279,6 +337,13 @@ fn news() -> Vec<News> {
             estimated: false,
         },
         answering: false,
+    };
+    let looked = |cpu_ms| News::Looked {
+        activity: Some(Activity {
+            over_ms: 1_000,
+            cpu_ms,
+            ..Activity::default()
+        }),
     };
     let resulted = |success| {
         News::Resulted(TurnEnd {
@@ -322,6 +387,9 @@ fn news() -> Vec<News> {
             problem: Some(Problem::Limited { until: None }),
             ..TurnEnd::default()
         }),
+        looked(1_000),
+        looked(0),
+        News::Looked { activity: None },
         News::StreamEnded,
         exited(Exit::Code(0), false),
         exited(Exit::Code(0), true),
@@ -355,6 +423,10 @@ fn name(column: &Column) -> String {
             let failed = results.iter().any(|result| result.error.is_some());
             format!("{point} {}", if failed { "failed" } else { "ran" })
         }
+        Input::Kept { number: 99, .. } => "other kept".to_owned(),
+        Input::Kept { kept: Ok(_), .. } => "kept".to_owned(),
+        Input::Kept { kept: Err(_), .. } => "not kept".to_owned(),
+        Input::Snapshot { .. } => "snapshot".to_owned(),
         Input::Note { .. } => "note".to_owned(),
         Input::Decline { .. } => "decline".to_owned(),
         Input::Broken { .. } => "broken".to_owned(),
@@ -378,6 +450,13 @@ fn news_name(news: &News) -> String {
         News::ToolEnded { .. } => "tool ended".to_owned(),
         News::Denied { .. } => "denied".to_owned(),
         News::Touched { .. } => "touched".to_owned(),
+        News::Looked { activity: None } => "not seen".to_owned(),
+        News::Looked {
+            activity: Some(activity),
+        } => match is_busy(activity) {
+            true => "busy".to_owned(),
+            false => "not busy".to_owned(),
+        },
         News::StreamEnded => "stream ended".to_owned(),
         News::Resulted(end) if end.problem.is_some() => "limited".to_owned(),
         News::Resulted(end) if end.success => "resulted".to_owned(),

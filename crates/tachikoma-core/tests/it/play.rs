@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tachikoma_core::{
-    Context, Exit, Generation, HookPoint, HookResult, Input, Launch, LoopCommand, LoopId, News,
-    Policy, Problem, Record, Runner, Spent, State, Step, Ticket, Timestamp, TurnEnd, Urgency, step,
+    Activity, Committed, Context, Exit, Generation, HookPoint, HookResult, Input, Kept, Launch,
+    LoopCommand, LoopId, News, Policy, Problem, Record, Runner, Spent, State, Step, Ticket,
+    Timestamp, TurnEnd, Urgency, step,
 };
 
 use crate::words;
@@ -145,6 +146,16 @@ impl Play {
         self.news("output", News::Output)
     }
 
+    /// The agent's processes were looked at, for a second.
+    pub fn looked(&mut self, cpu_ms: u64) -> &mut Self {
+        let activity = Some(Activity {
+            over_ms: 1_000,
+            cpu_ms,
+            ..Activity::default()
+        });
+        self.news("looked", News::Looked { activity })
+    }
+
     pub fn measured(&mut self, tokens: u64) -> &mut Self {
         self.reading(tokens, 1_000)
     }
@@ -264,6 +275,49 @@ impl Play {
             ..HookResult::default()
         }];
         self.input("hooks", Input::HooksRan { point, results })
+    }
+
+    /// The work was kept: so many files changed, and so many of them were committed.
+    pub fn kept(&mut self, changed: u32, committed: u32) -> &mut Self {
+        let id = format!("{:07x}", self.state.kept.number);
+        let before = self.state.kept.uncommitted;
+        let kept = Kept {
+            changed,
+            uncommitted: before + changed - committed,
+            commit: (committed > 0).then_some(Committed {
+                id,
+                files: committed,
+            }),
+            ..Kept::default()
+        };
+        self.answer_keep(Ok(kept))
+    }
+
+    /// The work was looked at, and could not be committed.
+    pub fn not_committed(&mut self, changed: u32, error: &str) -> &mut Self {
+        let kept = Kept {
+            changed,
+            uncommitted: self.state.kept.uncommitted + changed,
+            error: Some(error.to_owned()),
+            ..Kept::default()
+        };
+        self.answer_keep(Ok(kept))
+    }
+
+    pub fn answer_keep(&mut self, kept: Result<Kept, String>) -> &mut Self {
+        let number = self.state.kept.number;
+        self.input("kept", Input::Kept { number, kept })
+    }
+
+    pub fn snapshot(&mut self, commit: &str, uncommitted: u32) -> &mut Self {
+        let iteration = self.state.iteration;
+        let commit = commit.to_owned();
+        let input = Input::Snapshot {
+            iteration,
+            commit,
+            uncommitted,
+        };
+        self.input("snapshot", input)
     }
 
     pub fn named(&mut self, agent_id: &str) -> &mut Self {

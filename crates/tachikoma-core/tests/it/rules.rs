@@ -2,6 +2,7 @@
 
 mod failure;
 mod hindsight;
+mod keep;
 mod life;
 mod limits;
 mod pause;

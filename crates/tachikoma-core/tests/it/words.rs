@@ -1,8 +1,8 @@
 //! Short words for phases, events and effects, as the snapshots and the coverage of the simulation print them.
 
 use tachikoma_core::{
-    Answer, Cause, Effect, HookPoint, LoopEvent, Outcome, Phase, RebootStage, Record, Resumption,
-    Rung, Timestamp, Wait, WaitReason, Work,
+    Answer, Cause, Effect, HookPoint, KeepPurpose, LoopEvent, Outcome, Phase, RebootStage, Record,
+    Resumption, Rung, Timestamp, Wait, WaitReason, Work,
 };
 
 pub fn phase(phase: &Phase) -> &'static str {
@@ -15,6 +15,10 @@ pub fn phase(phase: &Phase) -> &'static str {
             WaitReason::UsageLimit => "limit",
         },
         Phase::Working { work } => working(work),
+        Phase::Keeping { keep } => match keep.purpose {
+            KeepPurpose::End => "keeping the end",
+            KeepPurpose::Iteration | KeepPurpose::Checkpoint => "keeping",
+        },
         Phase::Rebooting { reboot } => match &reboot.stage {
             RebootStage::Begun => "reboot:begun",
             RebootStage::HandOff { .. } => "reboot:hand-off",
@@ -26,6 +30,7 @@ pub fn phase(phase: &Phase) -> &'static str {
                 point: HookPoint::AfterReboot,
                 ..
             } => "reboot:after",
+            RebootStage::Keeping { .. } => "reboot:keeping",
             RebootStage::Closing { .. } => "reboot:closing",
             RebootStage::Opening { .. } => "reboot:opening",
         },
@@ -44,6 +49,7 @@ fn working(work: &Work) -> &'static str {
         (None, None) if work.launched.is_none() => "launching",
         (None, None) if work.result.is_some() => "resulted",
         (None, None) if !work.tools.is_empty() => "tool",
+        (None, None) if work.look.is_some() => "looking",
         (None, None) => "working",
     }
 }
@@ -101,8 +107,15 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::IterationCompleted { .. } => "IterationCompleted",
         LoopEvent::IterationFailed { .. } => "IterationFailed",
         LoopEvent::IterationLimited { .. } => "IterationLimited",
+        LoopEvent::LookRequested { .. } => "LookRequested",
+        LoopEvent::BusySeen { .. } => "BusySeen",
         LoopEvent::StreamEnded => "StreamEnded",
         LoopEvent::AttemptCut { .. } => "AttemptCut",
+        LoopEvent::SnapshotTaken { .. } => "SnapshotTaken",
+        LoopEvent::KeepStarted { .. } => "KeepStarted",
+        LoopEvent::KeepCalledOff { .. } => "KeepCalledOff",
+        LoopEvent::WorkKept { .. } => "WorkKept",
+        LoopEvent::KeepGivenUp { .. } => "KeepGivenUp",
         LoopEvent::StopConditionTriggered { .. } => "StopConditionTriggered",
         LoopEvent::RebootRequested { .. } => "RebootRequested",
         LoopEvent::RebootStarted { .. } => "RebootStarted",
@@ -126,12 +139,15 @@ pub fn effect(effect: &Effect) -> &'static str {
             Rung::Terminate => "term",
             Rung::Kill => "kill",
         },
+        Effect::Look { .. } => "look",
         Effect::Prompt { .. } => "prompt",
         Effect::Advise { .. } => "advise",
         Effect::AskHandOff { .. } => "ask",
         Effect::Close { .. } => "close",
         Effect::Open { .. } => "open",
         Effect::RunHooks { .. } => "hooks",
+        Effect::Keep { .. } => "keep",
+        Effect::CallOffKeep => "call off",
         Effect::Reply { answer, .. } => match answer {
             Answer::Accepted { .. } => "ok",
             Answer::Refused { .. } => "refused",
@@ -149,12 +165,26 @@ pub fn wish(effect: &Effect) -> String {
             ..
         } => format!("launch in {agent_id}"),
         Effect::Signal { rung, .. } => format!("signal {rung}"),
+        Effect::Look { .. } => "look".to_owned(),
         Effect::Prompt { .. } => "prompt".to_owned(),
         Effect::Advise { percent, .. } => format!("advise {percent}%"),
         Effect::AskHandOff { .. } => "ask for the hand-off".to_owned(),
         Effect::Close { .. } => "close".to_owned(),
         Effect::Open { session, .. } => format!("open {session}"),
         Effect::RunHooks { point, .. } => format!("run {point}"),
+        Effect::Keep { commit: None, .. } => "look".to_owned(),
+        Effect::Keep {
+            commit: Some(order),
+            ..
+        } => {
+            let context = order.context.map(|context| context.percent());
+            let context = context.map_or("unknown".to_owned(), |percent| format!("{percent}%"));
+            format!(
+                "commit iteration {}, {}, session {}, context {context}",
+                order.iteration, order.status, order.session
+            )
+        }
+        Effect::CallOffKeep => "call off".to_owned(),
         Effect::Reply { answer, .. } => match answer {
             Answer::Accepted { note } => format!("ok: {note}"),
             Answer::Refused { current, reason } => format!("refused in {current}: {reason}"),
@@ -188,7 +218,7 @@ pub fn fact(record: &Record) -> String {
         | LoopEvent::StreamEnded
         | LoopEvent::OutputSeen => return name.to_owned(),
         LoopEvent::Paused { then } => then.as_ref().map_or("-".to_owned(), wait),
-        LoopEvent::StopRequested { stop } => Outcome::from(stop.clone()).to_string(),
+        LoopEvent::StopRequested { stop, .. } => Outcome::from(stop.clone()).to_string(),
         LoopEvent::WaitStarted { wait: waiting } => wait(waiting),
         LoopEvent::SessionStarted { session, .. } | LoopEvent::SessionEnded { session, .. } => {
             session.to_string()
@@ -197,6 +227,7 @@ pub fn fact(record: &Record) -> String {
             iteration, attempt, ..
         }
         | LoopEvent::AttemptCut { iteration, attempt } => format!("{iteration} attempt {attempt}"),
+        LoopEvent::BusySeen { activity } => activity.to_string(),
         LoopEvent::AgentLaunched { pid } => pid.to_string(),
         LoopEvent::ContextMeasured { context, .. } => format!("{}%", context.percent()),
         LoopEvent::WrapUpAdvised { percent } => format!("{percent}%"),
@@ -206,6 +237,8 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::FileTouched { path } => path.clone(),
         LoopEvent::Noted { text } | LoopEvent::HandOffWritten { text } => text.clone(),
         LoopEvent::HandOffRequested { until: limit }
+        | LoopEvent::KeepCalledOff { until: limit, .. }
+        | LoopEvent::LookRequested { until: limit, .. }
         | LoopEvent::ClosingStarted { until: limit, .. } => format!("within {}", until(limit)),
         LoopEvent::HooksStarted { point, .. } => point.to_string(),
         LoopEvent::HooksRan { point, results } => format!("{point}, {}", results.len()),
@@ -263,6 +296,25 @@ pub fn fact(record: &Record) -> String {
             streak,
             ..
         } => format!("{iteration} attempt {attempt}: {reason}; streak {streak}"),
+        LoopEvent::SnapshotTaken {
+            iteration, commit, ..
+        } => format!("{iteration}: {commit}"),
+        LoopEvent::KeepStarted {
+            purpose,
+            until: limit,
+            ..
+        } => {
+            let limit = limit.as_ref().map_or("no limit".to_owned(), &until);
+            format!("{purpose} within {limit}")
+        }
+        LoopEvent::WorkKept { kept, .. } => {
+            let commit = kept.commit.as_ref();
+            let commit = commit.map_or(String::new(), |it| format!(", {} as {}", it.files, it.id));
+            let error = kept.error.as_deref().unwrap_or_default();
+            let left = kept.uncommitted;
+            format!("{} changed{commit}, {left} left{error}", kept.changed)
+        }
+        LoopEvent::KeepGivenUp { purpose, reason } => format!("{purpose}: {reason}"),
         LoopEvent::StopConditionTriggered { reason } => reason.clone(),
         LoopEvent::RebootRequested { reason, not_before } => match not_before {
             Some(moment) => format!("{reason}, not before {}", until(moment)),

@@ -10,7 +10,7 @@ use tachikoma_core::{Effect, Generation, Input, News, Rung, SessionNo, TurnEnd};
 use super::LoopRunner;
 use crate::advice;
 use crate::error::chain;
-use crate::process::{Spawn, SpawnSubject, input, lines, output};
+use crate::process::{Spawn, SpawnSubject, input, is_executable, lines, output};
 use crate::prompt;
 use crate::session::process::LiveLaunch;
 use crate::session::pump::Pump;
@@ -34,12 +34,9 @@ impl LoopRunner {
                     attempt,
                     session,
                 };
-                self.launch(generation, Some(turn), resume).await;
+                let begin = Begin::Launch { resume };
+                self.begin_turn(generation, turn, begin).await;
             }
-            Effect::Open {
-                generation,
-                session: _,
-            } => self.launch(generation, None, None).await,
             Effect::Prompt {
                 generation,
                 iteration,
@@ -51,8 +48,12 @@ impl LoopRunner {
                     attempt,
                     session,
                 };
-                self.prompt(generation, turn).await;
+                self.begin_turn(generation, turn, Begin::Prompt).await;
             }
+            Effect::Open {
+                generation,
+                session: _,
+            } => self.launch(generation, None, None).await,
             Effect::Advise {
                 generation,
                 percent,
@@ -68,8 +69,11 @@ impl LoopRunner {
                     launch.end_input();
                 }
             }
+            Effect::Look { generation } => self.look(generation),
             Effect::Signal { generation, rung } => self.signal(generation, rung),
             Effect::RunHooks { point, reason } => self.run_hooks(point, reason),
+            Effect::Keep { number, commit } => self.keep(number, commit),
+            Effect::CallOffKeep => self.call_off_keep(),
             Effect::Reply { ticket, answer } => {
                 if let Some(reply) = self.tickets.remove(&ticket) {
                     // Whoever asked may have gone.
@@ -84,6 +88,19 @@ impl LoopRunner {
                     guard.dismiss();
                 }
             }
+        }
+    }
+
+    /// Begins a turn.
+    pub(super) async fn perform_turn(
+        &mut self,
+        generation: Generation,
+        turn: Ordered,
+        begin: Begin,
+    ) {
+        match begin {
+            Begin::Launch { resume } => self.launch(generation, Some(turn), resume).await,
+            Begin::Prompt => self.prompt(generation, turn).await,
         }
     }
 
@@ -107,6 +124,9 @@ impl LoopRunner {
 
     /// An agent that can be interrupted by a word is: a signal would end its process, and its conversation with it.
     fn signal(&mut self, generation: Generation, rung: Rung) {
+        if self.end_deferred(generation, rung) {
+            return;
+        }
         let word = self.agent.line(&Message::Interrupt);
         if rung == Rung::Interrupt
             && let (Some(word), Some(launch)) = (word, self.launch_of(generation))
@@ -312,10 +332,19 @@ impl LoopRunner {
 
 /// A turn that was ordered.
 #[derive(Clone, Copy, Debug)]
-struct Ordered {
-    iteration: u32,
+pub(super) struct Ordered {
+    pub iteration: u32,
     attempt: u32,
     session: SessionNo,
+}
+
+/// How a turn begins.
+#[derive(Debug)]
+pub(super) enum Begin {
+    /// With a process of its own, in the conversation that is named or a fresh one.
+    Launch { resume: Option<String> },
+    /// In the process that is up.
+    Prompt,
 }
 
 /// What an agent may want to know about its turn, and where its loop is.
@@ -363,7 +392,7 @@ pub(super) fn find_program(
     let shown = program.display();
     if program.as_os_str().as_encoded_bytes().contains(&b'/') {
         let path = working_dir.join(program);
-        return match executable(&path) {
+        return match is_executable(&path) {
             Ok(true) => Ok(()),
             Ok(false) if path.is_dir() => Err(format!("program `{shown}` is a directory")),
             Ok(false) => Err(format!("program `{shown}` is not executable")),
@@ -376,7 +405,7 @@ pub(super) fn find_program(
         .collect();
     if places
         .iter()
-        .any(|place| executable(place).unwrap_or(false))
+        .any(|place| is_executable(place).unwrap_or(false))
     {
         return Ok(());
     }
@@ -390,10 +419,4 @@ pub(super) fn find_program(
             "program `{shown}` is not found; looked in PATH: {looked_in}"
         )),
     }
-}
-
-fn executable(path: &Path) -> io::Result<bool> {
-    let metadata = std::fs::metadata(path)?;
-    let runnable = rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
-    Ok(metadata.is_file() && runnable)
 }

@@ -19,6 +19,7 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
         | Input::Shutdown { .. }
         | Input::Decline { .. }
         | Input::Broken { .. }
+        | Input::Kept { .. }
         | Input::HooksRan { .. } => true,
         Input::Agent { news, .. } => match news {
             News::NotLaunched { .. }
@@ -33,10 +34,12 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
             | News::ToolStarted { .. }
             | News::ToolEnded { .. }
             | News::Denied { .. }
+            | News::Looked { .. }
             | News::StreamEnded
             | News::Touched { .. } => false,
         },
         Input::StoodStill { .. }
+        | Input::Snapshot { .. }
         | Input::Set { .. }
         | Input::Note { .. }
         | Input::Trouble { .. }

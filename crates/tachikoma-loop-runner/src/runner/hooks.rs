@@ -62,12 +62,14 @@ impl LoopRunner {
                 RebootStage::Hooks { point, .. } => Some(*point),
                 RebootStage::Begun
                 | RebootStage::HandOff { .. }
+                | RebootStage::Keeping { .. }
                 | RebootStage::Closing { .. }
                 | RebootStage::Opening { .. } => None,
             },
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Working { .. }
+            | Phase::Keeping { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
         };

@@ -139,6 +139,7 @@ impl LoopRunner {
             .inspect_err(|_| discard())
             .map_err(StoreError::io("write", Path::new(".ralph/lock")))?;
         let saved = make_way(&config, &found, before, state.loop_id).inspect_err(|_| discard())?;
+        let done = found == Found::Nothing && !config.new_loop;
         let policy = config.policy(&agent);
         let patterns = &config.settings.reboot.triggers.on_patterns;
         // Each was checked with the settings.
@@ -154,13 +155,16 @@ impl LoopRunner {
             journal,
             lock,
             found,
+            follows: before.filter(|_| done),
             handle,
             ends,
             control: Some(control),
             guard: None,
             launch: None,
             hooks: None,
+            looking: None,
             registry: Registry::default(),
+            keeping: super::keep::Keeping::default(),
             queue: std::collections::VecDeque::new(),
             tickets: std::collections::HashMap::new(),
             last_ticket: Ticket(0),

@@ -93,8 +93,8 @@ impl LoopRunner {
             };
             let input = match arrived {
                 Arrived::Input(input) => Some(input),
-                // What cannot be journalled cannot be saved either.
-                Arrived::SaveDue => None,
+                // What cannot be journalled cannot be saved either; the desk keeps what it has to say, and no turn begins.
+                Arrived::SaveDue | Arrived::Desk(_) | Arrived::SnapshotLate => None,
                 Arrived::Request(request) => self.request_without_room(request)?,
                 Arrived::Guard(news) => self.guard_news(news),
                 Arrived::Hooks(ran) => self.hooks_ended(ran),

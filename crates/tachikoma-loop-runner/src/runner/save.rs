@@ -35,6 +35,8 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::IterationCompleted { .. }
         | LoopEvent::IterationFailed { .. }
         | LoopEvent::IterationLimited { .. }
+        | LoopEvent::WorkKept { .. }
+        | LoopEvent::KeepGivenUp { .. }
         | LoopEvent::Noted { .. }
         | LoopEvent::CustomSet { .. } => Some(Durability::Lazy),
         LoopEvent::SegmentOpened { .. }
@@ -68,8 +70,13 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::RungClimbed { .. }
         | LoopEvent::StoodStill { .. }
         | LoopEvent::LeftoversEnded { .. }
+        | LoopEvent::LookRequested { .. }
+        | LoopEvent::BusySeen { .. }
         | LoopEvent::StreamEnded
         | LoopEvent::AttemptCut { .. }
+        | LoopEvent::SnapshotTaken { .. }
+        | LoopEvent::KeepStarted { .. }
+        | LoopEvent::KeepCalledOff { .. }
         | LoopEvent::StopConditionTriggered { .. }
         | LoopEvent::RebootRequested { .. }
         | LoopEvent::DiskWasFull { .. }
@@ -142,6 +149,7 @@ impl LoopRunner {
         let runs = match self.state.phase {
             Phase::Working { .. }
             | Phase::Waiting { .. }
+            | Phase::Keeping { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => true,
             Phase::Idle | Phase::Ended { .. } => false,

@@ -24,7 +24,6 @@ pub(super) const NOT_BUILT: &[&str] = &[
     "state.encrypt_passphrase_file",
     "state.encrypt_recipients",
     "state.cloud_url",
-    "git",
     "agent.fallback",
     "agents.opencode",
     "agents.codex",

@@ -1,6 +1,6 @@
 //! What must hold between values that are each right by themselves.
 
-use tachikoma_core::PER_HOUR_MAX;
+use tachikoma_core::{CommitMessage, PER_HOUR_MAX};
 
 use super::Settings;
 use super::keys;
@@ -9,6 +9,7 @@ use super::loaded::Loaded;
 use super::problem::{Origin, Problem};
 use super::scalars::Secret;
 use super::tables::RebootMode;
+use crate::git::Protected;
 
 /// A rule that does not hold, with the keys it is about.
 struct Broken {
@@ -31,6 +32,7 @@ pub(super) fn broken(loaded: &Loaded, known: &[Problem]) -> Vec<Problem> {
         patterns(settings),
         reboots(settings),
         encryption(settings),
+        git(settings),
         notify(settings),
         masks(settings),
     ]
@@ -170,6 +172,23 @@ fn encryption(settings: &Settings) -> Vec<Broken> {
             .into(),
         hint: "name the file of the passphrase, or the public keys",
     }]
+}
+
+fn git(settings: &Settings) -> Vec<Broken> {
+    let git = &settings.git;
+    let message = git.commit_message.parse::<CommitMessage>().err();
+    let message = message.map(|problem| Broken {
+        keys: vec!["git.commit_message".into()],
+        what: format!("`git.commit_message` {:?}: {problem}", git.commit_message),
+        hint: CommitMessage::ALLOWED,
+    });
+    let protected = Protected::new(&git.protected).err();
+    let protected = protected.map(|problem| Broken {
+        keys: vec!["git.protected".into()],
+        what: format!("`git.protected`: {problem}"),
+        hint: "* and ? stand for what is in one name, ** for any directories, [ab] for a choice; a slash at its start means the top",
+    });
+    message.into_iter().chain(protected).collect()
 }
 
 fn notify(settings: &Settings) -> Vec<Broken> {

@@ -72,11 +72,11 @@ pub struct SessionSettings {
     pub fresh_each_iteration: bool,
     /// Every iteration gets a process of its own, in the same conversation. Else one process serves the whole conversation.
     pub process_each_iteration: bool,
-    /// How long the agent may take to its first output. Not for `command`, which reports nothing. 0 = no limit.
+    /// How long the agent may take to its first output, unless its processes are at work. Not for `command`, which reports nothing. 0 = no limit.
     pub first_output_timeout: HumanDuration,
-    /// How long the agent may be silent; not counted while a tool runs. Not for `command`. 0 = no limit.
+    /// How long the agent may be silent; not counted while a tool runs or its processes are at work. Not for `command`. 0 = no limit.
     pub silence_timeout: HumanDuration,
-    /// How long one tool may run. Not for `command`. 0 = no limit.
+    /// How long one tool may run, or an agent be silently at work. Not for `command`. 0 = no limit.
     pub tool_timeout: HumanDuration,
     /// How long the agent may take to exit after its final result. Not for `command`. 0 = none.
     pub result_grace: HumanDuration,
@@ -284,10 +284,14 @@ pub struct GitSettings {
     pub auto_commit: bool,
     /// Also after an iteration that failed.
     pub commit_on_failure: bool,
-    /// The commit's message; `{iteration}` and `{status}` are filled in.
+    /// The commit's message. `{iteration}`, `{status}`, `{context}`, `{session}` and `{loop}` are filled in; `{{` and `}}` are plain braces.
     pub commit_message: String,
-    /// Files that are never committed.
+    /// Files that are never committed, kept or taken back. A pattern without a slash is a name anywhere, one with a slash is a path from the top of the repository.
     pub protected: Vec<String>,
+    /// New files above this size are neither committed nor kept. 0 = no limit.
+    pub max_file_bytes: u64,
+    /// How long a commit may take, the repository's own hooks included. 0 = no limit.
+    pub commit_timeout: HumanDuration,
 }
 
 impl Default for GitSettings {
@@ -299,6 +303,8 @@ impl Default for GitSettings {
             protected: [".env*", "*.pem", "*.key", "secrets/**"]
                 .map(Into::into)
                 .into(),
+            max_file_bytes: 50 << 20,
+            commit_timeout: HumanDuration::from_secs(5 * 60),
         }
     }
 }

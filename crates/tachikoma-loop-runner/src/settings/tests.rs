@@ -50,6 +50,7 @@ fn contract_in_full() -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
+// complaint_9
 #[test]
 fn the_contract_is_the_default() {
     assert_eq!(loaded(CONTRACT).settings, Settings::default());
@@ -361,6 +362,12 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "state.enabled",
             "state.state_path",
             "state.auto_save_interval",
+            "git.auto_commit",
+            "git.commit_on_failure",
+            "git.commit_message",
+            "git.protected",
+            "git.max_file_bytes",
+            "git.commit_timeout",
             "agent.name",
             "agents.claude.args",
             "agents.claude.env",
@@ -372,10 +379,10 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "hook",
         ]
     );
-    let toml = "max_iterations = 1\ngit.auto_commit = true\nagents.demo.args = []\n";
+    let toml = "max_iterations = 1\nstate.compress = true\nagents.demo.args = []\n";
     let loaded = loaded(toml);
     let keys: Vec<_> = loaded.not_built().into_iter().map(|(key, _)| key).collect();
-    assert_eq!(keys, ["agents.demo.args", "git.auto_commit"]);
+    assert_eq!(keys, ["agents.demo.args", "state.compress"]);
 }
 
 #[test]

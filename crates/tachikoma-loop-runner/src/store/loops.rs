@@ -7,6 +7,7 @@ use tachikoma_core::{LoopId, Timestamp};
 
 use super::journal::segment;
 use super::{RALPH_DIR, StoreError, archive, journal, lock, snapshot, whole};
+use crate::git;
 
 /// Returns the directory of a loop.
 #[must_use]
@@ -21,7 +22,10 @@ pub(crate) fn all(working_dir: &Path) -> PathBuf {
 
 /// Returns whether a file of that name in the directory of a loop is ours.
 pub(super) fn is_ours_in_loop(name: &str) -> bool {
-    segment::is_ours(name) || name == archive::ARCHIVED || whole::is_temporary(name)
+    segment::is_ours(name)
+        || name == archive::ARCHIVED
+        || whole::is_temporary(name)
+        || git::is_ours_in_loop(name)
 }
 
 /// Reads a loop's name, in the one way that we write it.

@@ -14,6 +14,7 @@ use super::{
     RALPH_DIR, StoreError, checkpoints, is_missing, loops, quarantine, regular, retention,
     snapshot, whole,
 };
+use crate::git::snapshots;
 use crate::offline::Premises;
 use crate::session::transcripts;
 
@@ -27,6 +28,8 @@ pub struct Purged {
     pub files: u64,
     /// What was found among them and is not ours.
     pub left: Vec<PathBuf>,
+    /// Why snapshots in git could not be deleted.
+    pub troubles: Vec<String>,
 }
 
 /// Deletes everything that is ours. The lock of the working directory must be held; its file goes last.
@@ -48,6 +51,12 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
     ids.dedup();
     for loop_id in &ids {
         let name = loop_id.to_string();
+        // First: without the journal nobody would know whose they are.
+        if let Err(why) = snapshots::delete_all_around(&premises.working_dir, *loop_id) {
+            purged
+                .troubles
+                .push(format!("the snapshots of {loop_id} are left: {why}"));
+        }
         let sessions = premises.state_dir.join(&name);
         purged
             .clear(&sessions, transcripts::is_ours)

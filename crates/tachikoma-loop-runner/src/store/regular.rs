@@ -25,7 +25,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// It cannot be read. What is no regular file, or is larger, is [`ErrorKind::InvalidData`].
-pub(super) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = open(path)?.take(max + 1).read_to_end(&mut bytes)?;
     if read as u64 > max {

@@ -12,6 +12,7 @@ use tachikoma_core::{LoopId, Timestamp};
 use super::compressed::open_dir;
 use super::journal;
 use super::{RALPH_DIR, StoreError, checkpoints, loops};
+use crate::git::snapshots;
 use crate::session::transcripts;
 
 /// Enough to look back at what was tried in the last days, and few enough to list.
@@ -24,7 +25,7 @@ pub fn is_due(working_dir: &Path) -> bool {
 }
 
 /// Removes the loops of a working directory, but for the last [`LOOPS_KEPT`] and `current`: the directories of their
-/// journals, and those of their transcripts below `state_dir`. A loop with anything in its directories that is not ours
+/// journals, those of their transcripts below `state_dir`, and their snapshots in git. A loop with anything in its directories that is not ours
 /// is left alone, and no link is followed.
 ///
 /// # Errors
@@ -47,7 +48,7 @@ pub fn prune(
             break;
         }
         if loop_id != current {
-            let _ = remove(&above, state_dir, loop_id);
+            let _ = remove(working_dir, &above, state_dir, loop_id);
         }
     }
     Ok(())
@@ -71,10 +72,16 @@ pub(super) fn list(loops: &Path) -> Result<Vec<(Option<Timestamp>, LoopId)>, Sto
     Ok(found)
 }
 
-/// Removes a loop: transcripts first, since without the journal nobody would know that they are left.
-fn remove(loops: &OwnedFd, state_dir: &Path, loop_id: LoopId) -> io::Result<()> {
+/// Removes a loop: transcripts and snapshots first, since without the journal nobody would know that they are left.
+fn remove(
+    working_dir: &Path,
+    loops: &OwnedFd,
+    state_dir: &Path,
+    loop_id: LoopId,
+) -> io::Result<()> {
     let name = loop_id.to_string();
     let (journal, checkpoints) = open_loop(loops, &name)?;
+    snapshots::delete_all_around(working_dir, loop_id).map_err(io::Error::other)?;
     let sessions = match open_dir(state_dir) {
         Ok(sessions) => Some(sessions),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,

@@ -20,15 +20,14 @@ pub enum Durability {
 }
 
 /// Writes a file under a name that nobody else has, and gives it its own when it is whole.
-pub(super) fn write_whole(
+pub(crate) fn write_whole(
     path: &Path,
     bytes: &[u8],
     durability: Durability,
 ) -> Result<FileMark, StoreError> {
     let dir = path.parent().unwrap_or(Path::new("."));
     make_dir(dir)?;
-    let unique = uuid::Uuid::new_v4().simple();
-    let temporary = dir.join(format!("{TEMP_PREFIX}{unique}{TEMP_SUFFIX}"));
+    let temporary = temporary(dir);
     let written = write_to(&temporary, bytes, durability).and_then(|mark| {
         std::fs::rename(&temporary, path).map_err(StoreError::io("replace", path))?;
         Ok(mark)
@@ -42,6 +41,12 @@ pub(super) fn write_whole(
         sync_dir(dir)?;
     }
     written
+}
+
+/// Returns a path in `dir` that nobody else has, and that is known as ours if it is left behind.
+pub(crate) fn temporary(dir: &Path) -> PathBuf {
+    let unique = uuid::Uuid::new_v4().simple();
+    dir.join(format!("{TEMP_PREFIX}{unique}{TEMP_SUFFIX}"))
 }
 
 fn write_to(path: &Path, bytes: &[u8], durability: Durability) -> Result<FileMark, StoreError> {

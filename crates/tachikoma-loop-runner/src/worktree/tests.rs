@@ -97,10 +97,12 @@ fn nothing_is_known_without_a_repository_a_commit_or_a_start() {
     commit(&scratch, "one");
     scratch.write("new.rs", "1");
     assert_eq!(since(&scratch.path(), None), WorkTree::default());
+    let gone = since(&scratch.path(), Some(made_up));
+    assert_eq!(gone.head, head(&scratch.path()));
     assert_eq!(
-        since(&scratch.path(), Some(made_up)),
-        WorkTree::default(),
-        "a start that is gone"
+        (gone.changed, gone.commits.len()),
+        (None, 0),
+        "its start is gone"
     );
     assert_eq!(since(&scratch.path(), Some("--help")), WorkTree::default());
     assert_eq!(head(&scratch.path().join("no-such-directory")), None);

@@ -265,8 +265,15 @@ impl Curves {
             | LoopEvent::StoodStill { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationLimited { .. }
+            | LoopEvent::LookRequested { .. }
+            | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
+            | LoopEvent::SnapshotTaken { .. }
+            | LoopEvent::KeepStarted { .. }
+            | LoopEvent::KeepCalledOff { .. }
+            | LoopEvent::WorkKept { .. }
+            | LoopEvent::KeepGivenUp { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::RebootStarted { .. }
             | LoopEvent::HandOffRequested { .. }

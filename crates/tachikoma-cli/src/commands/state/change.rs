@@ -1,6 +1,5 @@
 //! `tachikoma state set` and `clear`: through the live runner, or, where nobody runs, on the files themselves.
 
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -10,6 +9,7 @@ use tachikoma_loop_runner::control::{ClientError, Request, Response};
 use tachikoma_loop_runner::offline::{self, OfflineError};
 use tachikoma_loop_runner::store::lock::{self, LockError};
 
+use crate::commands::confirm::{agree, can_ask, nobody_to_ask};
 use crate::commands::control::{answered, ask, live_socket, unreachable_runner};
 use crate::commands::runtime;
 use crate::failure::Failure;
@@ -64,7 +64,13 @@ pub fn clear(place: &Place, purge: bool, yes: bool) -> Result<ExitCode, Failure>
     } else {
         format!("archive the loop of {shown}, so that the next run begins a new one?")
     };
-    agree(&question, purge, yes)?;
+    if !yes && can_ask() {
+        agree(&question)?;
+    } else if !yes && purge {
+        return Err(nobody_to_ask(
+            "nobody can be asked whether to delete everything",
+        ));
+    }
     if purge {
         let purged = runtime()?.block_on(offline::purge(&premises))?;
         for path in &purged.left {
@@ -72,6 +78,9 @@ pub fn clear(place: &Place, purge: bool, yes: bool) -> Result<ExitCode, Failure>
                 "note: left alone, since it is not ours: {}",
                 path.display()
             ));
+        }
+        for trouble in &purged.troubles {
+            out::note(&format!("warning: {trouble}"));
         }
         out::line(&format!("deleted {} files", purged.files));
     } else {
@@ -84,7 +93,7 @@ pub fn clear(place: &Place, purge: bool, yes: bool) -> Result<ExitCode, Failure>
 }
 
 /// A runner that answers would only be waited for in vain.
-fn refuse_live(working_dir: &Path) -> Result<(), Failure> {
+pub fn refuse_live(working_dir: &Path) -> Result<(), Failure> {
     let answers = |socket| std::os::unix::net::UnixStream::connect(socket).is_ok();
     if live_socket(working_dir).is_some_and(answers) {
         let held = LockError::Held {
@@ -94,27 +103,4 @@ fn refuse_live(working_dir: &Path) -> Result<(), Failure> {
         return Err(OfflineError::Lock(held).into());
     }
     Ok(())
-}
-
-fn agree(question: &str, purge: bool, yes: bool) -> Result<(), Failure> {
-    let stdin = std::io::stdin();
-    let at_terminal = stdin.is_terminal() && std::io::stderr().is_terminal();
-    if yes || (!purge && !at_terminal) {
-        return Ok(());
-    }
-    if !at_terminal {
-        return Err(
-            Failure::usage("nobody can be asked whether to delete everything")
-                .hint("nothing was changed; say `--yes`"),
-        );
-    }
-    let mut stderr = std::io::stderr().lock();
-    let _ = write!(stderr, "{question} [y/N] ").and_then(|()| stderr.flush());
-    let mut answer = String::new();
-    // Without an answer it is no.
-    let _ = stdin.lock().read_line(&mut answer);
-    match answer.trim() {
-        "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Failure::new("nothing was changed")),
-    }
 }

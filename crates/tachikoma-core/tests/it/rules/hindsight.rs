@@ -53,8 +53,8 @@ fn told(play: &Play, wanted: Option<u32>) -> String {
 
 fn replayed(play: &Play, other: &Policy) -> Replayed {
     let mut replay = Replay::new(LoopId::from_u128(1), |_| Rules {
-        recorded: play.policy.clone(),
-        replayed: other.clone(),
+        recorded: play.policy.clone().into(),
+        replayed: other.clone().into(),
     });
     for record in &play.journal {
         replay.take(record.clone()).expect("no gap");
@@ -324,8 +324,8 @@ fn what_was_decided_by_other_rules_than_were_recorded_is_counted_and_not_hidden(
         ..play.policy.clone()
     };
     let mut replay = Replay::new(LoopId::from_u128(1), |_| Rules {
-        recorded: wrong.clone(),
-        replayed: wrong.clone(),
+        recorded: wrong.clone().into(),
+        replayed: wrong.clone().into(),
     });
     for record in &play.journal {
         replay.take(record.clone()).expect("no gap");

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use tachikoma_core::policy::{AgentTraits, Backoff, Graces, RebootRules, Timeouts};
+use tachikoma_core::policy::{AgentTraits, Backoff, Graces, KeepRules, RebootRules, Timeouts};
 use tachikoma_core::{
-    Context, Exit, Generation, Leftover, News, Policy, Problem, Rung, Spent, Timestamp, TurnEnd,
+    Activity, Context, Exit, Generation, Leftover, News, Policy, Problem, Rung, Spent, Timestamp,
+    TurnEnd,
 };
 
 use super::dice::Dice;
@@ -62,6 +63,20 @@ pub fn hand_off(dice: &mut Dice) -> Vec<(i64, News)> {
         1 => vec![(after, exited(dice, Exit::Code(1)))],
         2 => vec![(after, resulted(dice, false))],
         _ => vec![(after, resulted(dice, true))],
+    }
+}
+
+/// Writes what is seen of an agent that is looked at, if anything is.
+pub fn look(dice: &mut Dice) -> Vec<(i64, News)> {
+    let after = dice.pick(&[0, 2_000, 2_000, 30_000]);
+    let activity = (!dice.one_in(8)).then(|| Activity {
+        over_ms: 2_000,
+        cpu_ms: dice.pick(&[0, 2_000]),
+        ..Activity::default()
+    });
+    match dice.below(8) {
+        0 => Vec::new(),
+        _ => vec![(after, News::Looked { activity })],
     }
 }
 
@@ -333,6 +348,11 @@ pub fn policy(dice: &mut Dice) -> Policy {
             steerable: persistent,
             refuses_before: dice.pick(&[None, Some(23_000)]),
         },
+        keep: dice.one_in(2).then(|| KeepRules {
+            commit: !dice.one_in(4),
+            on_failure: dice.one_in(2),
+            timeout: dice.pick(&[seconds(300), seconds(10), Duration::ZERO]),
+        }),
         limit_backoff: usual.limit_backoff,
         persist_sessions: !dice.one_in(6),
         fresh_each_iteration,

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tachikoma_core::policy::context::{Level, level};
+use tachikoma_core::policy::timeout;
 use tachikoma_core::{
-    Context, Generation, IterationOutcome, LoopEvent, LoopStats, Outcome, Policy, RebootReason,
-    Record, Seq, SessionNo, Timestamp,
+    CommitStatus, Context, Generation, IterationOutcome, KeepPurpose, LoopEvent, LoopStats,
+    Outcome, Policy, RebootReason, Record, Seq, SessionNo, Timestamp,
 };
 
 #[derive(Default)]
@@ -20,6 +21,8 @@ pub struct Audit {
     done: bool,
     /// When the attempt under way began.
     open: Option<Timestamp>,
+    /// When the agent was last heard of.
+    heard: Timestamp,
     iteration: u32,
     attempt: u32,
     cut: bool,
@@ -34,6 +37,13 @@ pub struct Audit {
     session: SessionNo,
     session_iterations: u32,
     rebooting: bool,
+    /// What is being kept, with the outcome that follows it.
+    keeping: Option<Option<Outcome>>,
+    /// Whether an attempt ended that was not looked at.
+    unseen: bool,
+    uncommitted: u32,
+    hurried: bool,
+    tried_at_the_end: bool,
     streak: u32,
     pub stats: LoopStats,
 }
@@ -48,6 +58,7 @@ impl Audit {
             let between_runs = matches!(
                 record.event,
                 LoopEvent::Started { .. }
+                    | LoopEvent::Noted { .. }
                     | LoopEvent::Warned { .. }
                     | LoopEvent::DiskWasFull { .. }
                     | LoopEvent::Repaired { .. }
@@ -65,13 +76,21 @@ impl Audit {
                 self.paused &= self.live;
                 self.live = true;
                 self.stopping = false;
+                self.hurried = false;
+                self.keeping = None;
+                // A runner looks before it does anything.
+                self.unseen = false;
+                self.tried_at_the_end = false;
             }
             LoopEvent::PauseRequested => {
                 assert!(!self.stopping, "a loop that stops will not pause");
             }
             LoopEvent::Paused { .. } => self.paused = true,
             LoopEvent::Resumed | LoopEvent::PauseWithdrawn => self.paused = false,
-            LoopEvent::StopRequested { .. } => self.stopping = true,
+            LoopEvent::StopRequested { urgent, .. } => {
+                self.stopping = true;
+                self.hurried |= *urgent;
+            }
             LoopEvent::SessionStarted { session, .. } => {
                 assert_eq!(*session, self.session.next(), "sessions are counted");
                 self.session = *session;
@@ -129,7 +148,27 @@ impl Audit {
                 self.generation = *generation;
                 self.agent = Some(*generation);
             }
-            LoopEvent::ContextMeasured { context, .. } => self.context = Some(*context),
+            LoopEvent::ContextMeasured { context, .. } => {
+                self.context = Some(*context);
+                self.heard = self.time;
+            }
+            LoopEvent::AgentLaunched { .. }
+            | LoopEvent::OutputSeen
+            | LoopEvent::ToolStarted { .. }
+            | LoopEvent::ToolEnded { .. } => self.heard = self.time,
+            LoopEvent::StoodStill { duration_ms } => {
+                self.heard = self.heard.after(Duration::from_millis(*duration_ms));
+            }
+            LoopEvent::LookRequested { .. } | LoopEvent::BusySeen { .. } => {
+                assert!(self.open.is_some(), "only an agent at work is looked at");
+                // A look takes its time, and output is recorded in steps.
+                let slack = timeout::output_step(policy) + Duration::from_secs(20);
+                let most = policy.timeouts.tool;
+                assert!(
+                    most.is_zero() || self.time <= self.heard.after(most + slack),
+                    "nobody is busy for longer than tool_timeout"
+                );
+            }
             LoopEvent::TurnResulted { cost_microusd, .. } => {
                 self.stats.cost_microusd += cost_microusd;
             }
@@ -198,15 +237,34 @@ impl Audit {
                 self.last_failure = Some(self.time);
                 self.failures += 1;
             }
-            LoopEvent::Completed { outcome, stats } => self.ended(outcome, stats, "completed"),
-            LoopEvent::Stopped { outcome, stats, .. } => self.ended(outcome, stats, "stopped"),
-            LoopEvent::Error { outcome, stats } => self.ended(outcome, stats, "error"),
+            LoopEvent::Completed { outcome, stats } => {
+                self.ended(policy, outcome, stats, "completed");
+            }
+            LoopEvent::Stopped { outcome, stats, .. } => {
+                self.ended(policy, outcome, stats, "stopped");
+            }
+            LoopEvent::Error { outcome, stats } => self.ended(policy, outcome, stats, "error"),
+            LoopEvent::KeepStarted {
+                purpose,
+                commit,
+                outcome,
+                ..
+            } => self.keep_started(policy, *purpose, *commit, outcome.as_ref()),
+            LoopEvent::KeepCalledOff { .. } => {
+                assert!(self.keeping.is_some(), "what is under way is called off");
+            }
+            LoopEvent::WorkKept { kept, .. } => {
+                assert!(self.keeping.is_some(), "only what was asked is answered");
+                self.uncommitted = kept.uncommitted;
+            }
+            LoopEvent::KeepGivenUp { .. } => {
+                assert!(self.keeping.is_some(), "only what is under way is given up");
+            }
+            LoopEvent::SnapshotTaken { uncommitted, .. } => self.uncommitted = *uncommitted,
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::ConfigChanged { .. }
             | LoopEvent::WaitStarted { .. }
             | LoopEvent::SessionEnded { .. }
-            | LoopEvent::AgentLaunched { .. }
-            | LoopEvent::OutputSeen
             | LoopEvent::SessionNamed { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::ToolDenied { .. }
@@ -218,11 +276,8 @@ impl Audit {
             | LoopEvent::HooksRan { .. }
             | LoopEvent::ClosingStarted { .. }
             | LoopEvent::RebootVerified { .. }
-            | LoopEvent::ToolStarted { .. }
-            | LoopEvent::ToolEnded { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
-            | LoopEvent::StoodStill { .. }
             | LoopEvent::CustomSet { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::StopConditionTriggered { .. }
@@ -230,6 +285,11 @@ impl Audit {
             | LoopEvent::DiskWasFull { .. }
             | LoopEvent::Repaired { .. } => {}
         }
+    }
+
+    /// Returns whether the loop may have changed something since it was last looked at.
+    pub fn owes_a_look(&self) -> bool {
+        self.unseen || self.open.is_some()
     }
 
     fn iteration_started(&mut self, policy: &Policy, iteration: u32, attempt: u32) {
@@ -249,6 +309,11 @@ impl Audit {
         assert!(!self.done, "no iteration follows a believed claim");
         assert!(self.open.is_none(), "one iteration at a time");
         assert!(!self.rebooting, "no iteration during a reboot");
+        assert!(
+            !self.unseen || policy.keep.is_none(),
+            "what an attempt did is looked at before the next one"
+        );
+        self.keeping = None;
         let rules = &policy.reboot;
         let due = rules.enabled
             && rules.max_reboots != Some(0)
@@ -261,6 +326,7 @@ impl Audit {
         );
         (self.iteration, self.attempt) = expected;
         self.cut = false;
+        self.heard = self.time;
         self.open = Some(self.time);
     }
 
@@ -276,12 +342,37 @@ impl Audit {
             || (rules.max_per_hour > 0 && per_hour >= rules.max_per_hour as usize)
     }
 
+    fn keep_started(
+        &mut self,
+        policy: &Policy,
+        purpose: KeepPurpose,
+        commit: Option<CommitStatus>,
+        outcome: Option<&Outcome>,
+    ) {
+        let rules = policy.keep.expect("there is where to keep it");
+        assert!(self.open.is_none(), "nothing is kept while an agent works");
+        assert!(
+            commit.is_none() || (rules.commit && !self.hurried),
+            "nothing is committed that is not to be, nor by one in a hurry"
+        );
+        assert!(
+            commit != Some(CommitStatus::Failed) || rules.on_failure,
+            "failed iterations are committed where that is wanted"
+        );
+        assert_eq!(purpose == KeepPurpose::End, outcome.is_some());
+        assert_eq!(purpose == KeepPurpose::Checkpoint, self.rebooting);
+        self.unseen = false;
+        self.keeping = Some(outcome.cloned());
+        self.tried_at_the_end |= purpose == KeepPurpose::End;
+    }
+
     fn finished(&mut self, outcome: IterationOutcome, duration_ms: u64) {
         let started = self.open.take().expect("an iteration ends once");
         assert_eq!(
             u128::from(duration_ms),
             self.time.since(started).as_millis()
         );
+        self.unseen = true;
         self.session_iterations += 1;
         self.stats.iterations += 1;
         self.stats.execution_ms += duration_ms;
@@ -300,7 +391,17 @@ impl Audit {
         }
     }
 
-    fn ended(&mut self, outcome: &Outcome, stats: &LoopStats, event: &str) {
+    fn ended(&mut self, policy: &Policy, outcome: &Outcome, stats: &LoopStats, event: &str) {
+        let commits = policy.keep.is_some_and(|rules| rules.commit);
+        let by_itself = matches!(outcome, Outcome::Done | Outcome::LimitReached { .. });
+        assert!(
+            self.tried_at_the_end
+                || !commits
+                || !by_itself
+                || self.hurried
+                || self.uncommitted == 0,
+            "what is left is committed at the end"
+        );
         assert_eq!(outcome.state().to_string(), event, "the state is derived");
         assert_eq!(*stats, self.stats, "the numbers close");
         assert!(

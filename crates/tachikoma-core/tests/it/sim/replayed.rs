@@ -18,8 +18,8 @@ fn replay(world: &World, replayed: &Policy) -> Replayed {
     let loop_id = LoopId::from_u128(0);
     let loop_id = world.journal.first().map_or(loop_id, |r| r.loop_id);
     let mut replay = Replay::new(loop_id, |_| Rules {
-        recorded: world.policy.clone(),
-        replayed: replayed.clone(),
+        recorded: world.policy.clone().into(),
+        replayed: replayed.clone().into(),
     });
     for record in &world.journal {
         replay.take(record.clone()).expect("no gap");

@@ -35,6 +35,8 @@ pub struct World {
     queue: BTreeMap<(i64, u64), Input>,
     order: u64,
     fill: u64,
+    /// Files that the loop changed and that are not committed.
+    files: u32,
     tickets: u64,
     steps: u32,
     crashes_left: u32,
@@ -60,6 +62,7 @@ impl World {
             queue: BTreeMap::new(),
             order: 0,
             fill: 0,
+            files: 0,
             tickets: 0,
             steps: 0,
             crashes_left: u32::try_from(dice.below(5)).expect("small"),
@@ -175,10 +178,15 @@ impl World {
                 Phase::Idle
                 | Phase::Waiting { .. }
                 | Phase::Working { .. }
+                | Phase::Keeping { .. }
                 | Phase::Paused { .. }
                 | Phase::Ended { .. } => true,
             },
+            Input::Kept { number, .. } => {
+                self.state.keep().is_none() || *number != self.state.kept.number
+            }
             Input::Start { .. }
+            | Input::Snapshot { .. }
             | Input::Wake
             | Input::Command { .. }
             | Input::Shutdown { .. }
@@ -211,6 +219,7 @@ impl World {
             | News::ToolEnded { .. }
             | News::Denied { .. }
             | News::Touched { .. }
+            | News::Looked { .. }
             | News::StreamEnded
             | News::Resulted(_) => false,
         };
@@ -251,6 +260,10 @@ impl World {
         for agent in &mut self.agents {
             agent.alive = false;
         }
+        assert!(
+            self.state.owes_a_look() || !self.audit.owes_a_look(),
+            "what the loop did last is not taken for somebody else's"
+        );
         self.obey_by = None;
         self.now += self.dice.between(0, 5_000);
         let input = self.start_input();
@@ -304,7 +317,15 @@ impl World {
         // An agent that is interrupted for a reboot has its grace already.
         let interrupt = graces.interrupt.max(self.policy.reboot.graceful_delay);
         let ladder = interrupt + graces.terminate + graces.reap;
-        let Some(work) = self.work() else { return };
+        let Some(kept) = self.keep_bound(urgency) else {
+            return;
+        };
+        let Some(work) = self.work() else {
+            if self.state.keep().is_some() {
+                self.obey_within(kept);
+            }
+            return;
+        };
         let bound = match work.launched {
             _ if urgency == Urgency::Kill => graces.reap,
             Some(_) if urgency == Urgency::Graceful => limits.graceful + ladder,
@@ -312,6 +333,23 @@ impl World {
             None if limits.launch == Duration::ZERO => return,
             None => limits.launch + ladder,
         };
+        self.obey_within(bound + kept);
+    }
+
+    /// Works out how long a stop may be held up by work that is kept; none = for ever.
+    fn keep_bound(&self, urgency: Urgency) -> Option<Duration> {
+        const LOOK: Duration = Duration::from_secs(60);
+        const URGENT: Duration = Duration::from_secs(5);
+        match self.policy.keep {
+            None => Some(Duration::ZERO),
+            Some(_) if urgency >= Urgency::Now => Some(URGENT),
+            Some(rules) if rules.timeout.is_zero() => None,
+            // Behind the iteration, and at the end.
+            Some(rules) => Some((rules.timeout + LOOK) * 2),
+        }
+    }
+
+    fn obey_within(&mut self, bound: Duration) {
         let bound = at(self.now).after(bound);
         self.obey_by = Some(self.obey_by.map_or(bound, |before| before.min(bound)));
     }
@@ -322,11 +360,13 @@ impl World {
             Phase::Waiting { .. } | Phase::Rebooting { .. } | Phase::Paused { .. } => {
                 let crashed = self.state.runner.is_some();
                 assert!(
-                    crashed || matches!(self.state.phase, Phase::Ended { .. }),
+                    crashed
+                        || self.state.keep().is_some()
+                        || matches!(self.state.phase, Phase::Ended { .. }),
                     "a stop between iterations is obeyed at once"
                 );
             }
-            Phase::Idle | Phase::Working { .. } | Phase::Ended { .. } => {}
+            Phase::Idle | Phase::Working { .. } | Phase::Keeping { .. } | Phase::Ended { .. } => {}
         }
     }
 
@@ -372,6 +412,7 @@ impl World {
             Phase::Working { work } => Some(work),
             Phase::Idle
             | Phase::Waiting { .. }
+            | Phase::Keeping { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Effect, Exit, Generation, HookPoint, HookResult, Input, LoopEvent, News, Phase, RebootStage,
-    Record, Rung, Step, Ticket, TurnEnd, step,
+    Committed, Effect, Exit, Generation, HookPoint, HookResult, Input, Kept, LoopEvent, News,
+    Phase, RebootStage, Record, Rung, Step, Ticket, TurnEnd, step,
 };
 
 use super::super::Coverage;
@@ -23,6 +23,8 @@ impl World {
             | Input::Shutdown { .. }
             | Input::Agent { .. }
             | Input::HooksRan { .. }
+            | Input::Snapshot { .. }
+            | Input::Kept { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
             | Input::StoodStill { .. }
@@ -105,13 +107,15 @@ impl World {
         let limits = &self.policy.timeouts;
         let bounded = match &self.state.phase {
             Phase::Waiting { .. } => true,
+            Phase::Keeping { keep } => keep.until.is_some(),
             Phase::Rebooting { reboot } => {
-                let limited = match reboot.stage {
+                let limited = match &reboot.stage {
                     // Between two records of one step.
                     RebootStage::Begun => false,
                     RebootStage::Opening { .. } => {
                         limits.renew > Duration::ZERO || limits.first_output > Duration::ZERO
                     }
+                    RebootStage::Keeping { keep } => keep.until.is_some(),
                     RebootStage::HandOff { .. }
                     | RebootStage::Hooks { .. }
                     | RebootStage::Closing { .. } => true,
@@ -138,8 +142,20 @@ impl World {
 
     fn act(&mut self, effect: &Effect) {
         match effect {
-            Effect::Launch { generation, .. } => self.launch(*generation),
-            Effect::Prompt { generation, .. } => {
+            Effect::Launch {
+                generation,
+                iteration,
+                ..
+            } => {
+                self.snapshot(*iteration);
+                self.launch(*generation);
+            }
+            Effect::Prompt {
+                generation,
+                iteration,
+                ..
+            } => {
+                self.snapshot(*iteration);
                 self.is_up(*generation);
                 let lines = agent::turn(&mut self.dice, &mut self.fill);
                 self.say(*generation, lines);
@@ -150,6 +166,11 @@ impl World {
                 self.say(*generation, lines);
             }
             Effect::Advise { generation, .. } => self.is_up(*generation),
+            Effect::Look { generation } => {
+                self.is_up(*generation);
+                let lines = agent::look(&mut self.dice);
+                self.say(*generation, lines);
+            }
             Effect::Close { generation } => self.close(*generation),
             Effect::Open { generation, .. } => {
                 self.begin(*generation);
@@ -157,6 +178,8 @@ impl World {
                 self.say(*generation, lines);
             }
             Effect::RunHooks { point, .. } => self.hooks(*point),
+            Effect::Keep { number, commit } => self.keep(*number, commit.is_some()),
+            Effect::CallOffKeep => self.call_off_keep(),
             Effect::Signal { generation, rung } => self.signal(*generation, *rung),
             Effect::Finish => {
                 self.obey_by = None;
@@ -243,6 +266,70 @@ impl World {
         }
     }
 
+    /// The work tree before an iteration: of the same content as before it, as a rule.
+    fn snapshot(&mut self, iteration: u32) {
+        if self.policy.keep.is_none() || self.dice.one_in(8) {
+            return;
+        }
+        let commit = self.dice.below(4).to_string();
+        let uncommitted = self.files;
+        let input = Input::Snapshot {
+            iteration,
+            commit,
+            uncommitted,
+        };
+        self.schedule(self.now, input);
+    }
+
+    /// What the loop did is looked at and committed; or that fails, hangs, or is refused by a hook.
+    fn keep(&mut self, number: u64, commit: bool) {
+        assert!(self.policy.keep.is_some(), "there is where to keep it");
+        let after = self.dice.pick(&[0, 0, 40, 3_000, 200_000]);
+        let changed = self.dice.pick(&[0, 0, 1, 3]);
+        let found = self.files + changed;
+        let kept = match self.dice.below(8) {
+            0 => return,
+            1 => Err("git is gone".to_owned()),
+            2 if commit => Ok(Kept {
+                changed,
+                uncommitted: found,
+                error: Some("the hook said no".to_owned()),
+                ..Kept::default()
+            }),
+            _ => Ok(Kept {
+                changed,
+                uncommitted: if commit { 0 } else { found },
+                commit: (commit && found > 0).then(|| Committed {
+                    id: number.to_string(),
+                    files: found,
+                }),
+                ..Kept::default()
+            }),
+        };
+        if let Ok(kept) = &kept {
+            self.files = kept.uncommitted;
+        }
+        self.schedule(self.now + after, Input::Kept { number, kept });
+    }
+
+    /// Most of what is called off answers at once.
+    fn call_off_keep(&mut self) {
+        let number = self.state.kept.number;
+        let under_way =
+            |input: &Input| matches!(input, Input::Kept { number: n, .. } if *n == number);
+        self.queue.retain(|_, input| !under_way(input));
+        if self.dice.one_in(3) {
+            return;
+        }
+        let kept = Ok(Kept {
+            uncommitted: self.files,
+            error: Some("called off".to_owned()),
+            ..Kept::default()
+        });
+        let after = self.dice.pick(&[1, 20, 8_000]);
+        self.schedule(self.now + after, Input::Kept { number, kept });
+    }
+
     /// What an agent was about to say is not said any more.
     fn silence(&mut self, generation: Generation) {
         self.queue.retain(|_, input| match input {
@@ -252,6 +339,8 @@ impl World {
             | Input::Command { .. }
             | Input::Shutdown { .. }
             | Input::HooksRan { .. }
+            | Input::Snapshot { .. }
+            | Input::Kept { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
             | Input::StoodStill { .. }
@@ -305,9 +394,12 @@ fn check_effects(step: &Step, ticket: Option<Ticket>) {
             | Effect::Prompt { .. }
             | Effect::AskHandOff { .. }
             | Effect::Advise { .. }
+            | Effect::Look { .. }
             | Effect::Close { .. }
             | Effect::Open { .. }
             | Effect::RunHooks { .. }
+            | Effect::Keep { .. }
+            | Effect::CallOffKeep
             | Effect::Signal { .. } => {}
         }
     }

@@ -1,0 +1,27 @@
+//! Asking a person before something is done that cannot simply be undone.
+
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+
+use crate::failure::Failure;
+
+/// Returns whether somebody is there to be asked.
+pub fn can_ask() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+/// Asks. Only a yes is one: without an answer it is no, and that is a failure.
+pub fn agree(question: &str) -> Result<(), Failure> {
+    let mut stderr = std::io::stderr().lock();
+    let _ = write!(stderr, "{question} [y/N] ").and_then(|()| stderr.flush());
+    let mut answer = String::new();
+    let _ = std::io::stdin().lock().read_line(&mut answer);
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::new("nothing was changed")),
+    }
+}
+
+/// Says that nobody can be asked about something.
+pub fn nobody_to_ask(what: &str) -> Failure {
+    Failure::usage(what).hint("nothing was changed; say `--yes`")
+}

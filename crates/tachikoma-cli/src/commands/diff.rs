@@ -1,0 +1,43 @@
+//! `tachikoma diff`: what an iteration changed, as git shows it. Only looks.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::ExitCode;
+
+use tachikoma_loop_runner::git::present;
+use tachikoma_loop_runner::git::snapshots::Moment;
+
+use super::kept;
+use crate::args::DiffArgs;
+use crate::failure::Failure;
+use crate::place::Place;
+
+/// Shows what changed from before an iteration to before the next, or to the present.
+pub fn diff(place: &Place, args: &DiffArgs) -> Result<ExitCode, Failure> {
+    let found = kept::find(place, args.loop_id)?;
+    let iteration = args.iteration.unwrap_or(found.last).max(1);
+    found.check(iteration)?;
+    let from = found.at(Moment::Iteration(iteration))?;
+    let to = if iteration < found.last {
+        found.at(Moment::Iteration(iteration + 1))?.commit.clone()
+    } else {
+        let rules = found.rules(place)?;
+        let present = present::present(
+            (*found.repository).clone(),
+            &found.current.dir,
+            &rules,
+            &from.commit,
+        );
+        present
+            .map_err(|error| kept::failed("the work tree cannot be looked at", &error))?
+            .tree
+            .clone()
+    };
+    let how = match (args.stat, args.name_only) {
+        (true, _) => Some("--stat"),
+        (false, true) => Some("--name-only"),
+        (false, false) => None,
+    };
+    // In our place, so that it has the terminal, and a pager its signals.
+    let error = kept::diff(&found.repository.git, true, how, &from.commit, &to).exec();
+    Err(Failure::new(format!("git cannot be started: {error}")))
+}

@@ -1,0 +1,196 @@
+//! What `diff` and `rollback` share: the loop that is meant, what git keeps of it, and git itself on the terminal.
+
+use std::process::Command;
+
+use tachikoma_core::{LoopId, Phase};
+use tachikoma_loop_runner::git::present::Rules;
+use tachikoma_loop_runner::git::snapshots::{self, Kept, Moment};
+use tachikoma_loop_runner::git::{
+    CallOff, Found, Git, GitError, Keeper, KeeperOptions, Opened, Protected, Repository, Whose,
+};
+use tachikoma_loop_runner::store::archive::ARCHIVED;
+use tachikoma_loop_runner::store::loops;
+use tachikoma_loop_runner::store::recover::{self, Loss};
+
+use crate::failure::{Failure, chain};
+use crate::out;
+use crate::place::{Current, Place};
+
+/// A loop with its snapshots.
+#[derive(Debug)]
+pub struct LoopKept {
+    /// The loop.
+    pub current: Current,
+    /// The repository that it works in.
+    pub repository: Box<Repository>,
+    /// What git keeps of it.
+    pub kept: Vec<Kept>,
+    /// The iteration that was begun last.
+    pub last: u32,
+    /// Whether what changed since somebody last looked is the loop's.
+    owes_a_look: bool,
+}
+
+/// Finds a loop, the current one unless another is named, and what git keeps of it.
+pub fn find(place: &Place, wanted: Option<LoopId>) -> Result<LoopKept, Failure> {
+    let current = match wanted {
+        None => place.current_loop()?,
+        Some(loop_id) => named(place, loop_id)?,
+    };
+    let archived = current.dir.join(ARCHIVED);
+    let snapshot = if archived.exists() {
+        archived
+    } else {
+        place
+            .premises_to_look_at(&current.working_dir, &current.root)
+            .snapshot
+    };
+    let found = recover::read(&current.dir, &snapshot, current.loop_id, Loss::Accept)?;
+    let repository = repository(place, &current)?;
+    let kept = snapshots::list(&repository.git, current.loop_id)
+        .map_err(|error| failed("snapshots cannot be listed", &error))?;
+    Ok(LoopKept {
+        current,
+        repository,
+        kept,
+        last: found.state.iteration,
+        // A runner that died in an iteration has not said so yet.
+        owes_a_look: found.state.owes_a_look()
+            || matches!(found.state.phase, Phase::Working { .. }),
+    })
+}
+
+fn repository(place: &Place, current: &Current) -> Result<Box<Repository>, Failure> {
+    let search_path = place.search_path();
+    let dir = &current.working_dir;
+    let reason = match Repository::find(dir, search_path.as_deref(), &CallOff::new()) {
+        Found::Repository(repository) => return Ok(repository),
+        Found::NoRepository => "it is in no repository".to_owned(),
+        Found::Unusable { reason } => reason,
+    };
+    Err(
+        Failure::new(format!("no snapshots of {}: {reason}", dir.display()))
+            .hint("git keeps them, for loops that run in a repository"),
+    )
+}
+
+/// A loop of the working directory around here, archived or not.
+fn named(place: &Place, loop_id: LoopId) -> Result<Current, Failure> {
+    let working_dir = place.working_dir().ok_or_else(|| place.no_loop())?;
+    let dir = loops::dir(&working_dir, loop_id);
+    if !dir.is_dir() {
+        let what = format!("no {loop_id} in {}", working_dir.display());
+        return Err(Failure::new(what).hint("`.ralph/loops` has the loops that are kept"));
+    }
+    Ok(Current {
+        loop_id,
+        dir,
+        root: working_dir.clone(),
+        working_dir,
+        is_kept: true,
+    })
+}
+
+impl LoopKept {
+    /// Finds the snapshot of a moment, and says so where it is that of an earlier iteration.
+    pub fn at(&self, moment: Moment) -> Result<&Kept, Failure> {
+        let found = snapshots::resolve(&self.kept, moment);
+        let found = found.ok_or_else(|| self.nothing_at(moment))?;
+        if found.moment != moment {
+            out::note(&format!(
+                "note: iteration {moment} has no snapshot of its own; that of iteration {} is the last before it",
+                found.moment
+            ));
+        }
+        Ok(found)
+    }
+
+    fn nothing_at(&self, moment: Moment) -> Failure {
+        let failure = Failure::new(format!(
+            "no snapshot {moment} of {} is kept",
+            self.current.loop_id
+        ));
+        let iterations = self.kept.iter().filter_map(|kept| match kept.moment {
+            Moment::Iteration(number) => Some(number),
+            Moment::Rollback(_) => None,
+        });
+        let (first, last) = (iterations.clone().min(), iterations.max());
+        match first.zip(last) {
+            None => failure.hint("no iteration of it has one: was it in a repository when it ran?"),
+            Some((first, last)) if first == last => {
+                failure.hint(format!("iteration {first} has one"))
+            }
+            Some((first, last)) => {
+                failure.hint(format!("iterations from {first} to {last} have one"))
+            }
+        }
+    }
+
+    /// Checks that an iteration was begun.
+    pub fn check(&self, iteration: u32) -> Result<(), Failure> {
+        if iteration <= self.last {
+            return Ok(());
+        }
+        let what = format!(
+            "{} has not come to iteration {iteration}",
+            self.current.loop_id
+        );
+        Err(Failure::usage(what).hint(match self.last {
+            0 => "it has not begun one yet".to_owned(),
+            last => format!("its last one is {last}"),
+        }))
+    }
+
+    /// Returns what is left alone, by the configuration of its directory.
+    pub fn rules(&self, place: &Place) -> Result<Rules, Failure> {
+        let git = place
+            .layers_of(&self.current.working_dir)?
+            .load()?
+            .settings
+            .git;
+        let protected = Protected::new(&git.protected);
+        Ok(Rules {
+            // Each was checked with the settings.
+            protected: protected.map_err(|error| Failure::usage(error.to_string()))?,
+            max_file_bytes: git.max_file_bytes,
+        })
+    }
+
+    /// Looks at the work tree in the loop's name, before something is done to it in that name. None where that cannot be: then
+    /// it is nobody's doing.
+    pub fn keeper(&self, place: &Place, rules: &Rules) -> Option<Box<Keeper>> {
+        let options = KeeperOptions {
+            working_dir: self.current.working_dir.clone(),
+            loop_dir: self.current.dir.clone(),
+            loop_id: self.current.loop_id,
+            search_path: place.search_path(),
+            protected: rules.protected.clone(),
+            max_file_bytes: rules.max_file_bytes,
+        };
+        let whose = if self.owes_a_look {
+            Whose::Loop
+        } else {
+            Whose::Others
+        };
+        match Keeper::open(options, whose, &CallOff::new()) {
+            Opened::Ready { keeper, .. } => Some(keeper),
+            Opened::NoRepository | Opened::Unusable { .. } => None,
+        }
+    }
+}
+
+/// Returns git's own `diff` of two trees, for whoever looks at our output.
+pub fn diff(git: &Git, pager: bool, how: Option<&str>, from: &str, to: &str) -> Command {
+    let mut command = git.on_the_terminal();
+    if !pager {
+        command.arg("--no-pager");
+    }
+    command.arg("diff");
+    command.args(how).args([from, to, "--"]);
+    command
+}
+
+/// Says what git could not do.
+pub fn failed(what: &str, error: &GitError) -> Failure {
+    Failure::new(format!("{what}: {}", chain(error)))
+}

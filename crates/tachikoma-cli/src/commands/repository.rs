@@ -1,0 +1,98 @@
+//! What git will be used for, and what stands in the way of that at the start of a run.
+
+use std::path::Path;
+
+use tachikoma_loop_runner::LoopConfig;
+use tachikoma_loop_runner::git::rollback::some;
+use tachikoma_loop_runner::git::start::{self, Standing};
+
+use crate::failure::Failure;
+use crate::out;
+use crate::sanitise::sanitise;
+
+/// What is known of the repository before a run.
+#[derive(Debug)]
+pub struct Repository {
+    standing: Result<Standing, String>,
+    commits: bool,
+}
+
+impl Repository {
+    /// Looks at the repository of a working directory, if git is to commit there.
+    pub fn of(config: &LoopConfig) -> Self {
+        Self {
+            standing: start::standing(&config.working_dir, config.search_path.as_deref()),
+            commits: config.settings.git.auto_commit,
+        }
+    }
+
+    /// Refuses a run whose commits could not be made, or whose first one could not tell whose changes are whose.
+    pub fn check(&self, first: bool, allow_dirty: bool) -> Result<(), Failure> {
+        let Some(standing) = self.standing.as_ref().ok().filter(|_| self.commits) else {
+            return Ok(());
+        };
+        if let Some(words) = &standing.no_identity {
+            return Err(no_identity(words));
+        }
+        if first && !allow_dirty && !standing.dirty.is_empty() {
+            return Err(dirty(&standing.dirty));
+        }
+        Ok(())
+    }
+
+    /// Warns of a loop around here in the same repository.
+    pub fn warn(&self, working_dir: &Path) {
+        let around = self
+            .standing
+            .as_ref()
+            .ok()
+            .and_then(|standing| start::live_around(working_dir, &standing.top));
+        if let Some(around) = around {
+            out::note(&format!(
+                "warning: another loop works in {}, in the same repository: each takes the other's changes for its own; \
+                 `git worktree add` gives one of them a work tree of its own",
+                around.display()
+            ));
+        }
+    }
+
+    /// Says what git will be used for.
+    pub fn purpose(&self) -> String {
+        const KEEPS: &str = "git keeps the work tree before each iteration";
+        match &self.standing {
+            Err(reason) => format!("git is not used: {}", sanitise(reason)),
+            Ok(_) if self.commits => {
+                format!("{KEEPS}, and what the loop changed is committed after it")
+            }
+            Ok(_) => format!("{KEEPS}, and nothing is committed (git.auto_commit)"),
+        }
+    }
+}
+
+fn no_identity(words: &str) -> Failure {
+    Failure::usage(format!(
+        "git has no name to commit with: {}",
+        sanitise(words)
+    ))
+    .hint(
+        "`git config user.name \"Your Name\"` and `git config user.email you@example.org`, or `--no-auto-commit`",
+    )
+}
+
+fn dirty(files: &[String]) -> Failure {
+    let named: Vec<String> = files
+        .iter()
+        .map(|file| sanitise(file).into_owned())
+        .collect();
+    let count = match files.len() {
+        1 => "a tracked file has changes".to_owned(),
+        count => format!("{count} tracked files have changes"),
+    };
+    Failure::usage(format!(
+        "refusing to start: {count} that are not committed: {}",
+        some(&named)
+    ))
+    .hint(
+        "commit or stash them; or `--allow-dirty` leaves them as they are and never commits these files; or `--no-auto-commit`",
+    )
+}

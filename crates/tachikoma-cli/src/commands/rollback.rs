@@ -1,0 +1,118 @@
+//! `tachikoma rollback`: the work tree as it was before an iteration. What it is now is kept first.
+
+use std::process::ExitCode;
+
+use tachikoma_loop_runner::git::rollback::{Rollback, RollbackError, some};
+use tachikoma_loop_runner::git::snapshots::{self, Moment};
+use tachikoma_loop_runner::git::{CallOff, Whose};
+use tachikoma_loop_runner::offline;
+use tachikoma_loop_runner::store::archive::is_archived;
+
+use super::confirm::{agree, can_ask, nobody_to_ask};
+use super::state::refuse_live;
+use super::{kept, runtime};
+use crate::args::RollbackArgs;
+use crate::failure::{Failure, chain};
+use crate::out;
+use crate::place::Place;
+
+/// Brings the work tree back.
+pub fn rollback(place: &Place, args: &RollbackArgs) -> Result<ExitCode, Failure> {
+    let found = kept::find(place, args.loop_id)?;
+    refuse_live(&found.current.working_dir)?;
+    if let Moment::Iteration(iteration) = args.to {
+        found.check(iteration)?;
+    }
+    let snapshot = found.at(args.to)?;
+    let current = &found.current;
+    let rules = found.rules(place)?;
+    let premises = place.premises(&current.working_dir)?;
+    if !args.yes && !can_ask() {
+        return Err(nobody_to_ask(
+            "nobody can be asked whether to replace files in the work tree",
+        ));
+    }
+    // Nobody starts a loop in the middle of it.
+    let lock = runtime()?.block_on(offline::alone(&current.working_dir))?;
+    let plan = Rollback::plan((*found.repository).clone(), &current.dir, &rules, snapshot)
+        .map_err(|error| refused(&error))?;
+    if !plan.left.is_empty() {
+        out::note(&format!("note: left as they are: {}", some(&plan.left)));
+    }
+    let to = described(args.to);
+    if plan.is_nothing() {
+        out::line(&format!("the work tree is as it was {to} already"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (present, target) = plan.trees();
+    let shown = kept::diff(
+        &found.repository.git,
+        false,
+        Some("--stat"),
+        present,
+        target,
+    )
+    .status();
+    shown.map_err(|error| Failure::new(format!("git cannot be started: {error}")))?;
+    if !args.yes {
+        agree(&format!("bring the work tree back to what it was {to}?"))?;
+    }
+    // Those of the user's are told from those that come now: these are the loop's to commit.
+    let keeper = is_archived(&current.dir).then_some(None);
+    let mut keeper = keeper.unwrap_or_else(|| found.keeper(place, &rules));
+    let moment = snapshots::next_rollback(&found.kept);
+    let name = plan.keep(current.loop_id, moment).map_err(|error| {
+        kept::failed("the work tree as it is cannot be kept", &error).hint("nothing was changed")
+    })?;
+    plan.perform().map_err(|error| {
+        kept::failed("the work tree could not be brought back", &error).hint(format!(
+            "what it was is kept as {name}: `tachikoma rollback {moment}`"
+        ))
+    })?;
+    if let Some(keeper) = &mut keeper
+        && let Err(error) = keeper.survey(Whose::Loop, &CallOff::new())
+    {
+        out::note(&format!(
+            "warning: the loop will not commit these changes: {}",
+            chain(&error)
+        ));
+    }
+    // The next session would look for work that is not there any more.
+    let note = format!(
+        "The operator has brought the work tree back to what it was {to}. What it was is kept as {name}."
+    );
+    if let Err(error) = offline::note(&lock, &premises, current.loop_id, note) {
+        out::note(&format!(
+            "warning: it is not in the journal: {}",
+            chain(&error)
+        ));
+    }
+    out::line(&format!(
+        "the work tree is as it was {to}; branch, commits and index are as they were"
+    ));
+    out::line(&format!("what it was is kept as {name}"));
+    let of = args
+        .loop_id
+        .map_or_else(String::new, |loop_id| format!(" --loop {loop_id}"));
+    out::line(&format!(
+        "`tachikoma rollback {moment}{of}` brings that back"
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn described(moment: Moment) -> String {
+    match moment {
+        Moment::Iteration(number) => format!("before iteration {number}"),
+        Moment::Rollback(number) => format!("before rollback {number}"),
+    }
+}
+
+fn refused(error: &RollbackError) -> Failure {
+    let failure = Failure::new(format!("refusing to roll back: {}", chain(error)));
+    match error {
+        RollbackError::InTheWay(_) => {
+            failure.hint("nothing was changed; move them away, and try again")
+        }
+        RollbackError::Git(_) => failure.hint("nothing was changed"),
+    }
+}

@@ -1,0 +1,161 @@
+//! `tachikoma diff`: what an iteration changed.
+
+use std::fs;
+
+use tachikoma_testkit::Scratch;
+
+use crate::git_support::{repository, run_iterations, sh, untouchable};
+use crate::live_pty::Terminal;
+use crate::support::{status, tachikoma, with_history};
+
+#[track_caller]
+fn names(scratch: &Scratch, words: &[&str]) -> Vec<String> {
+    let words = [&["diff", "--name-only"], words].concat();
+    let ran = tachikoma(scratch).run(words);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    ran.stdout.lines().map(Into::into).collect()
+}
+
+#[test]
+fn what_an_iteration_changed_is_shown_by_git_itself() {
+    let scratch = repository();
+    fs::create_dir(scratch.path().join("sub")).unwrap();
+    scratch.write("loose", "the user's\n");
+    run_iterations(
+        &scratch,
+        &[
+            "echo 1 > sub/new; echo 1 > noise.log",
+            "echo 2 > tracked; rm gone; echo 2 >> sub/new",
+            "true",
+            "echo 4 > last",
+        ],
+    );
+    let before = untouchable(&scratch);
+    assert_eq!(names(&scratch, &["1"]), ["sub/new"]);
+    assert_eq!(names(&scratch, &["2"]), ["gone", "sub/new", "tracked"]);
+    assert_eq!(names(&scratch, &["3"]), [""; 0]);
+    assert_eq!(names(&scratch, &[]), ["last"], "the last one");
+    let ran = tachikoma(&scratch).in_dir("sub").run(["diff", "2"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert!(ran.stdout.contains("-as committed\n+2\n"), "{}", ran.stdout);
+    assert!(!ran.stdout.contains('\u{1b}'), "no colour in a pipe");
+    let ran = tachikoma(&scratch).run(["diff", "2", "--stat"]);
+    assert!(ran.stdout.contains("3 files changed"), "{}", ran.stdout);
+
+    // To the present, with what came after the loop.
+    scratch.write("later", "1");
+    scratch.write(".env", "SECRET=1");
+    assert_eq!(names(&scratch, &["4"]), ["last", "later"]);
+    assert_eq!(untouchable(&scratch), before, "it only looks");
+    let loops = fs::read_dir(crate::support::loops(&scratch).remove(0)).unwrap();
+    let left: Vec<_> = loops
+        .map(|entry| entry.unwrap().file_name())
+        .filter(|name| name.to_string_lossy().contains(".tmp"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_snapshot_that_is_missing_is_made_up_for_by_the_one_before_it() {
+    let scratch = repository();
+    run_iterations(&scratch, &["echo 1 > a", "true", "echo 3 > b"]);
+    let loop_id = status(&scratch)["loop_id"].as_str().unwrap().to_owned();
+    sh(
+        &scratch,
+        &format!("git update-ref -d refs/tachikoma/{loop_id}/3"),
+    );
+    let ran = tachikoma(&scratch).run(["diff", "3", "--name-only"]);
+    assert_eq!(ran.stdout, "b\n");
+    assert!(
+        ran.stderr
+            .contains("that of iteration 2 is the last before it"),
+        "{}",
+        ran.stderr
+    );
+}
+
+/// Git looks into files that are as young as its index. A copy of the index that is younger would hide what changed in the tick in
+/// which the index was written.
+#[test]
+fn an_edit_in_the_same_tick_as_the_index_is_seen() {
+    let scratch = repository();
+    run_iterations(&scratch, &["true"]);
+    scratch.git(&["config", "core.trustctime", "false"]);
+    // Long enough ago for a clock of whole seconds.
+    let at = std::time::SystemTime::now() - std::time::Duration::from_secs(10);
+    let date = |name: &str| {
+        let file = fs::File::options()
+            .write(true)
+            .open(scratch.path().join(name));
+        file.unwrap().set_modified(at).unwrap();
+    };
+    scratch.write("tracked", "one\n");
+    date("tracked");
+    scratch.git(&["add", "tracked"]);
+    date(".git/index");
+    scratch.write("tracked", "two\n");
+    date("tracked");
+    let ran = tachikoma(&scratch).run(["diff"]);
+    assert!(ran.stdout.contains("+two"), "{}", ran.snapshot());
+}
+
+#[test]
+fn on_a_terminal_there_is_colour_and_the_users_pager() {
+    let scratch = repository();
+    run_iterations(&scratch, &["echo 1 > tracked"]);
+    let tool = tachikoma(&scratch)
+        .env("TERM", "xterm")
+        .env("GIT_PAGER", "sed 's/^/paged: /'");
+    let mut terminal = Terminal::start(&tool, &["diff"], 80);
+    terminal.await_text("paged: ");
+    assert_eq!(terminal.wait(), Some(0));
+    let seen = terminal.raw();
+    assert!(
+        seen.contains("paged: ") && seen.contains("\u{1b}["),
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn an_old_loop_is_asked_for_by_name() {
+    let scratch = repository();
+    run_iterations(&scratch, &["echo 1 > a", "echo 2 > b"]);
+    let old = status(&scratch)["loop_id"].as_str().unwrap().to_owned();
+    run_iterations(&scratch, &["echo 3 > c"]);
+    assert_eq!(names(&scratch, &[]), ["c"]);
+    assert_eq!(names(&scratch, &["1", "--loop", &old]), ["a"]);
+    assert_eq!(names(&scratch, &["--loop", &old]), ["b", "c"]);
+}
+
+#[test]
+fn what_cannot_be_shown_is_said() {
+    let scratch = repository();
+    let refused = |words: &[&str], code, says: &str| {
+        let ran = tachikoma(&scratch).run([&["diff"], words].concat());
+        assert_eq!(ran.code(), Some(code), "{}", ran.snapshot());
+        assert!(ran.stderr.contains(says), "{says}: {}", ran.stderr);
+    };
+    refused(&[], 1, "no loop in");
+    run_iterations(&scratch, &["echo 1 > a", "echo 2 > b"]);
+    refused(&["3"], 2, "has not come to iteration 3");
+    refused(&["0"], 2, "the number of an iteration, from 1");
+    refused(&["one"], 2, "the number of an iteration, from 1");
+    refused(&["--loop", "loop_1"], 2, "is not a loop id");
+    let none = "loop_00000000-0000-0000-0000-000000000001";
+    refused(&["--loop", none], 1, "`.ralph/loops` has the loops");
+    let loop_id = status(&scratch)["loop_id"].as_str().unwrap().to_owned();
+    sh(
+        &scratch,
+        &format!("git update-ref -d refs/tachikoma/{loop_id}/1"),
+    );
+    refused(&["1"], 1, "hint: iteration 2 has one");
+
+    let elsewhere = with_history();
+    let ran = tachikoma(&elsewhere).run(["diff"]);
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    assert!(
+        ran.stderr.contains("for loops that run in a repository"),
+        "{}",
+        ran.stderr
+    );
+}

@@ -1,0 +1,57 @@
+//! The snapshots of a loop go with the loop, and no others.
+
+use crate::git_support::{repository, run_iterations, sh};
+use crate::support::{loops, status, tachikoma};
+
+const FOREIGN: &str = "refs/tachikoma/loop_00000000-0000-0000-0000-000000000001/1";
+
+fn refs(scratch: &tachikoma_testkit::Scratch) -> Vec<String> {
+    let listed = scratch.git(&["for-each-ref", "--format=%(refname)", "refs/tachikoma"]);
+    listed.lines().map(Into::into).collect()
+}
+
+#[test]
+fn a_purge_takes_the_snapshots_of_the_loops_it_deletes() {
+    let scratch = repository();
+    run_iterations(&scratch, &["echo 1 > a", "echo 2 > a"]);
+    run_iterations(&scratch, &["echo 3 > a"]);
+    let ran = tachikoma(&scratch).run(["rollback", "1", "--yes"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    sh(
+        &scratch,
+        &format!("git update-ref {FOREIGN} HEAD; git update-ref refs/tachikoma/mine HEAD"),
+    );
+    assert_eq!(refs(&scratch).len(), 6);
+    let ran = tachikoma(&scratch).run(["state", "clear", "--purge", "--yes"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(refs(&scratch), [FOREIGN, "refs/tachikoma/mine"]);
+    assert_eq!(ran.stderr, "");
+}
+
+#[test]
+fn a_purge_says_what_it_could_not_delete() {
+    let scratch = repository();
+    run_iterations(&scratch, &["echo 1 > a"]);
+    let loop_id = status(&scratch)["loop_id"].as_str().unwrap().to_owned();
+    scratch.write(format!(".git/refs/tachikoma/{loop_id}/1.lock"), "");
+    let ran = tachikoma(&scratch).run(["state", "clear", "--purge", "--yes"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let says = format!("warning: the snapshots of {loop_id} are left: git update-ref failed");
+    assert!(ran.stderr.contains(&says), "{}", ran.stderr);
+}
+
+#[test]
+fn the_eleventh_loop_takes_the_snapshots_of_the_first() {
+    let scratch = repository();
+    run_iterations(&scratch, &["echo 1 > a"]);
+    let first = status(&scratch)["loop_id"].as_str().unwrap().to_owned();
+    sh(&scratch, &format!("git update-ref {FOREIGN} HEAD"));
+    for _ in 0..10 {
+        run_iterations(&scratch, &["true"]);
+    }
+    assert_eq!(loops(&scratch).len(), 10);
+    let refs = refs(&scratch);
+    assert!(!refs.iter().any(|name| name.contains(&first)), "{refs:?}");
+    assert!(refs.iter().any(|name| name == FOREIGN), "{refs:?}");
+    assert_eq!(refs.len(), 11);
+}

@@ -1,0 +1,169 @@
+//! What is looked at before a loop starts in a repository: whether it could commit, and whose changes would be whose.
+
+use tachikoma_testkit::{Ran, Scratch};
+
+use crate::git_support::{commit_all, repository, sh};
+use crate::support::{CLAIMS, run, start_busy, tachikoma};
+
+fn start(scratch: &Scratch, flags: &[&str]) -> Ran {
+    let more = flags.contains(&"--max-iterations");
+    let limit: &[&str] = if more {
+        &[]
+    } else {
+        &["--max-iterations", "1"]
+    };
+    let flags = [&["--quiet"], limit, flags].concat();
+    tachikoma(scratch).run(run(&flags, "true"))
+}
+
+#[track_caller]
+fn refused(scratch: &Scratch, flags: &[&str], says: &[&str]) {
+    let ran = start(scratch, flags);
+    assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
+    for says in says {
+        assert!(ran.stderr.contains(says), "{says}: {}", ran.stderr);
+    }
+    assert!(!scratch.path().join(".ralph").exists(), "nothing was begun");
+}
+
+#[test]
+fn a_dirty_work_tree_is_refused_at_the_first_start_with_three_ways_out() {
+    let ways_out = [
+        "commit or stash them",
+        "`--allow-dirty`",
+        "`--no-auto-commit`",
+    ];
+    let scratch = repository();
+    scratch.write("tracked", "edited\n");
+    refused(
+        &scratch,
+        &[],
+        &["a tracked file has changes that are not committed: tracked"],
+    );
+    refused(&scratch, &[], &ways_out);
+    refused(&scratch, &["--dry-run"], &ways_out);
+    sh(&scratch, "git add tracked; rm gone");
+    refused(
+        &scratch,
+        &[],
+        &["2 tracked files have changes that are not committed: gone, tracked"],
+    );
+
+    for number in 10..30 {
+        scratch.write(format!("file-{number}"), "1");
+    }
+    sh(&scratch, "git add .");
+    let ran = start(&scratch, &[]);
+    assert!(ran.stderr.contains("22 tracked files"), "{}", ran.stderr);
+    assert_eq!(ran.stderr.matches("file-").count(), 10, "{}", ran.stderr);
+    assert!(ran.stderr.contains("file-19 and 12 more"), "{}", ran.stderr);
+
+    // Each way out is one. The loop that has begun goes on whatever is dirty.
+    assert_eq!(start(&scratch, &["--no-auto-commit"]).code(), Some(3));
+    assert_eq!(start(&scratch, &["--new", "--allow-dirty"]).code(), Some(3));
+    let ran = start(&scratch, &["--max-iterations", "2"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let ran = start(&scratch, &["--new"]);
+    assert_eq!(ran.code(), Some(2), "a new loop has its own first start");
+    commit_all(&scratch);
+    assert_eq!(start(&scratch, &["--new"]).code(), Some(3));
+}
+
+#[test]
+fn only_tracked_files_count() {
+    let scratch = repository();
+    sh(
+        &scratch,
+        "git init -q ../other; cd ../other; git config user.name a; git config user.email b
+         git commit -q --allow-empty -m 1; cd ../w
+         git -c protocol.file.allow=always submodule --quiet add \"$PWD/../other\" sub; git commit -qam sub
+         mkdir -p .ralph; echo 1 > .ralph/theirs; git add -f .ralph/theirs; git commit -qm theirs
+         echo 1 > untracked; echo 1 > noise.log; echo 1 > sub/dirty; echo 2 > .ralph/theirs; touch tracked",
+    );
+    let ran = start(&scratch, &[]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+}
+
+#[test]
+fn without_an_identity_nothing_starts_that_would_have_to_commit() {
+    let scratch = repository();
+    assert_eq!(start(&scratch, &[]).code(), Some(3));
+    sh(
+        &scratch,
+        "git config --unset user.name; git config --unset user.email; git config user.useConfigOnly true",
+    );
+    // At every start, not only at the first.
+    let ran = start(&scratch, &["--max-iterations", "2"]);
+    assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
+    for says in [
+        "git has no name to commit with",
+        "`git config user.name",
+        "`git config user.email",
+        "`--no-auto-commit`",
+    ] {
+        assert!(ran.stderr.contains(says), "{says}: {}", ran.stderr);
+    }
+    let ran = start(&scratch, &["--max-iterations", "2", "--no-auto-commit"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+}
+
+#[test]
+fn a_dry_run_says_what_git_is_used_for() {
+    let said = |scratch: &Scratch, flags: &[&str]| {
+        let ran = start(scratch, &[&["--dry-run"], flags].concat());
+        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+        let mut lines = ran.stdout.lines().filter(|line| line.starts_with("git "));
+        lines.next().unwrap_or_default().to_owned()
+    };
+    let scratch = repository();
+    let keeps = "git keeps the work tree before each iteration, and ";
+    assert_eq!(
+        said(&scratch, &[]),
+        format!("{keeps}what the loop changed is committed after it")
+    );
+    assert_eq!(
+        said(&scratch, &["--no-auto-commit"]),
+        format!("{keeps}nothing is committed (git.auto_commit)")
+    );
+    assert_eq!(
+        said(&Scratch::new(), &[]),
+        "git is not used: no repository here"
+    );
+    sh(&scratch, "mkdir -p ':(top)x/sub' out.log");
+    let below = |dir: &str| {
+        let ran = tachikoma(&scratch)
+            .in_dir(dir)
+            .run(run(&["--dry-run"], "true"));
+        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+        ran.stdout.contains(keeps)
+    };
+    assert!(below(":(top)x/sub"));
+    assert!(!below("out.log"), "the repository ignores it");
+    let broken = Scratch::new();
+    broken.write(".git/HEAD", "nonsense");
+    let said = said(&broken, &[]);
+    assert!(said.starts_with("git is not used: "), "{said}");
+}
+
+#[test]
+fn a_loop_around_here_in_the_same_repository_is_warned_of() {
+    let scratch = repository();
+    scratch.write("sub/deep/file", "1");
+    commit_all(&scratch);
+    let second = |dir: &str| {
+        let flags = ["--quiet", "--no-auto-commit"];
+        let ran = tachikoma(&scratch).in_dir(dir).run(run(&flags, CLAIMS));
+        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+        ran.stderr.contains("another loop works in")
+    };
+    assert!(!second("sub/deep"), "none is live");
+    let live = start_busy(&scratch, &["--no-auto-commit"]);
+    assert!(second("sub/deep"));
+    // Another repository is none of its business.
+    sh(
+        &scratch,
+        "git init -q sub; cd sub; git config user.name a; git config user.email b",
+    );
+    assert!(!second("sub/deep"));
+    crate::support::kill(&scratch, live);
+}

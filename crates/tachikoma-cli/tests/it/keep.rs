@@ -1,0 +1,384 @@
+//! The work of a loop in the user's repository: what is committed, when, and what is said of it.
+
+use tachikoma_testkit::{Live, Scratch, await_until};
+
+use crate::claude_support::{bash, claims, prompts, run_claude, says, scenario, stage};
+use crate::keep_support::{
+    WORK, dirty, files_of, git_hook, recorded, repository, snapshots, subjects,
+};
+use crate::live_support::{await_nobody, seconds};
+use crate::support::{BUSY, SOON, await_events, events, kill, run, status, tachikoma};
+
+#[test]
+fn each_good_iteration_is_committed_and_that_is_said() {
+    let scratch = repository("");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], WORK));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(
+        subjects(&scratch),
+        [
+            "the user's",
+            "tachikoma: iteration 1 succeeded",
+            "tachikoma: iteration 2 succeeded"
+        ]
+    );
+    assert_eq!(files_of(&scratch, "HEAD~1"), ["known", "new1"]);
+    assert_eq!(files_of(&scratch, "HEAD"), ["known", "new2"]);
+    assert_eq!(dirty(&scratch), "", "and nothing else is touched");
+    let head = scratch.git(&["rev-parse", "HEAD"]);
+    let said = format!("committed 2 files as {}", &head[..7]);
+    assert!(ran.stdout.contains(&said), "{}", ran.snapshot());
+
+    let git = &status(&scratch)["git"];
+    assert_eq!(git["last_commit"]["id"], head.trim());
+    assert_eq!(git["last_commit"]["files"], 2);
+    assert_eq!(git["commits"], 2);
+    assert_eq!(git["uncommitted"], 0);
+    assert_eq!(git["files_changed"], 2);
+    let told = tachikoma(&scratch).run(["status"]).stdout;
+    let line = format!(
+        "git        committed 2 files as {} at iteration 2",
+        &head[..7]
+    );
+    assert!(told.contains(&line), "{told}");
+    let history = tachikoma(&scratch).run(["history", "--json"]).stdout;
+    let last: serde_json::Value =
+        serde_json::from_str(history.lines().last().expect("a line")).expect("an object");
+    assert_eq!(last["commit"]["id"], head.trim());
+    assert_eq!(last["files_changed"], 2);
+}
+
+#[test]
+fn the_work_tree_before_each_iteration_is_kept() {
+    let scratch = repository("");
+    // The second iteration changes nothing.
+    let script = format!("[ $TACHIKOMA_ITERATION = 2 ] || {{ {WORK} }}");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "3"], &script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let kept = snapshots(&scratch);
+    let numbers: Vec<u32> = kept.iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, [1, 2, 3]);
+    assert_eq!(kept[1].1, kept[2].1, "nothing came in between");
+    let tree = |commit: &str| scratch.git(&["rev-parse", &format!("{commit}^{{tree}}")]);
+    assert_eq!(tree(&kept[0].1), tree("HEAD~2"));
+    assert_eq!(tree(&kept[2].1), tree("HEAD~1"));
+    assert_eq!(events(&scratch, "snapshot_taken").len(), 2);
+    assert_eq!(subjects(&scratch).len(), 3, "nothing, nothing committed");
+}
+
+#[test]
+fn a_failed_iteration_is_left_to_the_next_good_one() {
+    let scratch = repository("");
+    let script = format!("{WORK} [ $TACHIKOMA_ITERATION != 1 ]");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], &script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(
+        subjects(&scratch)[1..],
+        ["tachikoma: iteration 2 succeeded"]
+    );
+    assert_eq!(files_of(&scratch, "HEAD"), ["known", "new1", "new2"]);
+}
+
+#[test]
+fn a_failed_iteration_is_committed_where_that_is_wanted() {
+    let scratch = repository(
+        "[git]\ncommit_on_failure = true\ncommit_message = 'wip({loop}) {iteration}/{session}: {status}, {context}'\n",
+    );
+    let script = format!("{WORK} exit 1");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], &script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let loop_id = status(&scratch)["loop_id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    assert_eq!(
+        subjects(&scratch)[1..],
+        [format!("wip({loop_id}) 1/1: failed, unknown")]
+    );
+}
+
+#[test]
+fn what_is_left_is_committed_at_the_end() {
+    let scratch = repository("");
+    let script = format!("{WORK} exit 1");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], &script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(subjects(&scratch)[1..], ["tachikoma: iteration 1 end"]);
+    assert_eq!(dirty(&scratch), "");
+}
+
+#[test]
+fn an_error_leaves_failed_work_where_it_is() {
+    let scratch = repository("[stop_conditions]\nmax_consecutive_failures = 1\n");
+    let script = format!("{WORK} exit 1");
+    let ran = tachikoma(&scratch).run(run(&[], &script));
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    assert_eq!(subjects(&scratch).len(), 1);
+    assert_eq!(dirty(&scratch), " M known\n?? new1\n");
+    assert_eq!(status(&scratch)["git"]["uncommitted"], 2);
+}
+
+#[test]
+fn the_work_is_committed_before_a_reboot_and_the_hand_off_stands_on_it() {
+    let scratch = repository("");
+    let script = format!("{WORK} [ $TACHIKOMA_ITERATION = 2 ] || {BUSY}");
+    let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "2"], &script));
+    let new = scratch.path().join("new1");
+    await_until("the agent has worked", SOON, || new.exists());
+    assert_eq!(tachikoma(&scratch).run(["reboot"]).code(), Some(0));
+    let ran = live.wait(SOON);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(
+        subjects(&scratch)[1..],
+        [
+            "tachikoma: iteration 1 checkpoint",
+            "tachikoma: iteration 2 succeeded"
+        ]
+    );
+    let checkpoint = scratch.git(&["rev-parse", "--short=7", "HEAD~1"]);
+    let given = tachikoma(&scratch).run(["checkpoint", "show", "2"]);
+    let stands = format!("The work tree stands on commit {}.", checkpoint.trim());
+    assert!(given.stdout.contains(&stands), "{}", given.snapshot());
+}
+
+#[test]
+fn the_whole_cycle_of_a_full_context_has_a_commit_of_its_own() {
+    let turns = [
+        bash("echo 1 > made", 30_000),
+        says("full", 171_000),
+        claims(20_000),
+    ];
+    let config = "\n[git]\ncommit_message = '{iteration} {status} at {context} in {session}'\n\
+        [[hook]]\non = 'before_reboot'\ncommand = 'echo 2 > more'\n";
+    let scratch = stage(&scenario(turns), config);
+    let ran = run_claude(&scratch, &["--max-iterations", "9"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(
+        subjects(&scratch)[1..],
+        ["1 succeeded at 85% in 1", "1 checkpoint at 86% in 1"]
+    );
+    assert_eq!(files_of(&scratch, "HEAD~1"), ["made"]);
+    assert_eq!(files_of(&scratch, "HEAD"), ["more"]);
+    let reboots = &status(&scratch)["stats"]["reboots"];
+    assert_eq!(*reboots, 1, "{}", ran.snapshot());
+    let second = &prompts(&scratch)[2];
+    let head = scratch.git(&["rev-parse", "--short=7", "HEAD"]);
+    let stands = format!("The work tree stands on commit {}.", head.trim());
+    assert!(second.1.contains(&stands), "{}", second.1);
+}
+
+#[test]
+fn without_auto_commit_snapshots_are_kept_and_nothing_is_committed() {
+    let scratch = repository("[git]\nauto_commit = false\n");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], WORK));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(subjects(&scratch).len(), 1);
+    assert_eq!(snapshots(&scratch).len(), 2);
+    assert_eq!(status(&scratch)["git"]["files_changed"], 2);
+}
+
+#[test]
+fn a_hook_that_refuses_costs_nothing_and_is_heard() {
+    let scratch = repository("");
+    git_hook(
+        &scratch,
+        "pre-commit",
+        "[ -e .git/fine ] || { echo the linter is not content >&2; exit 1; }",
+    );
+    let script = format!("{WORK} [ $TACHIKOMA_ITERATION = 1 ] || touch .git/fine");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], &script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let refused = ran
+        .stdout
+        .lines()
+        .find(|line| line.contains("not committed"));
+    assert!(
+        refused.is_some_and(|line| line.contains("the linter is not content")),
+        "{}",
+        ran.snapshot()
+    );
+    assert_eq!(
+        subjects(&scratch)[1..],
+        ["tachikoma: iteration 2 succeeded"]
+    );
+    assert_eq!(files_of(&scratch, "HEAD"), ["known", "new1", "new2"]);
+}
+
+/// A repository whose commits hang in a hook, and the loop that does.
+fn hanging(config: &str, delay: &str) -> (Scratch, Live, String) {
+    let scratch = repository(config);
+    let seconds = seconds();
+    let hook = format!("[ -e .git/fine ] || {{ touch .git/hangs; sleep {seconds}; }}");
+    git_hook(&scratch, "pre-commit", &hook);
+    let live = tachikoma(&scratch).spawn(run(&["--delay", delay], WORK));
+    (scratch, live, seconds)
+}
+
+fn await_hook(scratch: &Scratch) {
+    let hangs = scratch.path().join(".git/hangs");
+    await_until("the hook hangs", SOON, || hangs.exists());
+}
+
+/// The loop goes on, with a hook that does not hang any more, to the end of its next iteration.
+fn goes_on_and_commits(scratch: &Scratch, iterations: &str) {
+    scratch.write(".git/fine", "");
+    let ran = tachikoma(scratch).run(run(&["--max-iterations", iterations], WORK));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(dirty(scratch), "", "{}", ran.snapshot());
+    let log = scratch.git(&["log", "--format=%H", "--reverse"]);
+    let made: Vec<&str> = log.lines().skip(1).collect();
+    assert_eq!(recorded(scratch), made, "each commit is recorded, once");
+}
+
+#[test]
+fn stop_now_does_not_wait_for_a_hook_that_hangs() {
+    let (scratch, live, seconds) = hanging("", "0s");
+    await_hook(&scratch);
+    let answer = tachikoma(&scratch).run(["stop", "--now"]);
+    assert_eq!(answer.code(), Some(0), "{}", answer.snapshot());
+    let ran = live.wait(SOON);
+    assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
+    assert!(
+        ran.stdout.contains("not committed: it was called off"),
+        "{}",
+        ran.snapshot()
+    );
+    await_nobody(&seconds);
+    assert_eq!(subjects(&scratch).len(), 1);
+    assert_eq!(
+        dirty(&scratch),
+        " M known\n?? new1\n",
+        "the index is the user's"
+    );
+    assert_eq!(status(&scratch)["git"]["uncommitted"], 2);
+    goes_on_and_commits(&scratch, "2");
+    assert_eq!(files_of(&scratch, "HEAD"), ["known", "new1", "new2"]);
+}
+
+#[test]
+fn a_graceful_stop_sees_the_commit_through() {
+    let scratch = repository("");
+    let hook = "touch .git/hangs; while [ ! -e .git/fine ]; do sleep 0.01; done";
+    git_hook(&scratch, "pre-commit", hook);
+    let live = tachikoma(&scratch).spawn(run(&[], WORK));
+    await_hook(&scratch);
+    assert_eq!(status(&scratch)["git"]["keeping"], "iteration");
+    let answer = tachikoma(&scratch).run(["stop"]);
+    let words = "stops when the work is kept";
+    assert!(answer.stdout.contains(words), "{}", answer.snapshot());
+    scratch.write(".git/fine", "");
+    let ran = live.wait(SOON);
+    assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
+    assert_eq!(
+        subjects(&scratch)[1..],
+        ["tachikoma: iteration 1 succeeded"]
+    );
+}
+
+#[test]
+fn a_hook_that_hangs_is_ended_when_its_time_is_over() {
+    let (scratch, live, seconds) = hanging("[git]\ncommit_timeout = '1s'\n", "10m");
+    await_events(&scratch, "wait_started", 1);
+    await_nobody(&seconds);
+    let kept = &events(&scratch, "work_kept")[0]["kept"];
+    let error = kept["error"].as_str().expect("an error");
+    assert!(error.contains("did not end within 1s"), "{error}");
+    assert_eq!(tachikoma(&scratch).run(["stop", "--now"]).code(), Some(0));
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    assert_eq!(dirty(&scratch), " M known\n?? new1\n");
+    goes_on_and_commits(&scratch, "2");
+}
+
+#[test]
+fn skip_goes_on_without_the_commit() {
+    let (scratch, live, seconds) = hanging("", "10m");
+    await_hook(&scratch);
+    scratch.write(".git/fine", "");
+    assert_eq!(tachikoma(&scratch).run(["skip"]).code(), Some(0));
+    // The next iteration is not waited for, and its commit takes both.
+    await_events(&scratch, "wait_started", 1);
+    await_nobody(&seconds);
+    assert_eq!(files_of(&scratch, "HEAD"), ["known", "new1", "new2"]);
+    assert_eq!(tachikoma(&scratch).run(["stop"]).code(), Some(0));
+    assert_eq!(live.wait(SOON).code(), Some(5));
+}
+
+#[test]
+fn a_runner_killed_in_a_commit_loses_nothing_and_commits_once() {
+    let (scratch, live, seconds) = hanging("", "0s");
+    await_hook(&scratch);
+    kill(&scratch, live);
+    goes_on_and_commits(&scratch, "2");
+    await_nobody(&seconds);
+    assert!(!scratch.path().join(".git/index.lock").exists());
+    let all: Vec<String> = recorded(&scratch)
+        .iter()
+        .flat_map(|commit| files_of(&scratch, commit))
+        .collect();
+    for file in ["new1", "new2"] {
+        let times = all.iter().filter(|name| *name == file).count();
+        assert_eq!(times, 1, "{file}: {all:?}");
+    }
+}
+
+#[test]
+fn a_runner_killed_in_an_iteration_knows_that_its_changes_are_the_loops() {
+    let scratch = repository("");
+    let script = format!("{WORK} [ $TACHIKOMA_ATTEMPT = 2 ] || {BUSY}");
+    let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "1"], &script));
+    let new = scratch.path().join("new1");
+    await_until("the agent has worked", SOON, || new.exists());
+    kill(&scratch, live);
+    let ran = tachikoma(&scratch).run(["run"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(files_of(&scratch, "HEAD"), ["known", "new1"]);
+    assert_eq!(dirty(&scratch), "");
+    let kept = snapshots(&scratch);
+    assert_eq!(kept.len(), 1);
+    let before = scratch.git(&["show", &format!("{}:known", kept[0].1)]);
+    assert_eq!(before, "0\n", "before its first attempt");
+}
+
+/// Complaint 19, in the small: somebody else's changes were swept into commits.
+#[test]
+fn complaint_19_what_the_user_does_in_between_stays_the_users() {
+    let scratch = repository("");
+    scratch.write("mine", "committed\n");
+    scratch.git(&["add", "mine"]);
+    scratch.git(&["commit", "--quiet", "-m", "mine"]);
+    // While the loop waits, and while it does not run.
+    let live = tachikoma(&scratch).spawn(run(&["--delay", "10m"], WORK));
+    await_events(&scratch, "wait_started", 1);
+    scratch.write("mine", "edited in a wait\n");
+    scratch.write("mine too", "new\n");
+    assert_eq!(tachikoma(&scratch).run(["skip"]).code(), Some(0));
+    await_events(&scratch, "wait_started", 2);
+    assert_eq!(tachikoma(&scratch).run(["stop"]).code(), Some(0));
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    assert_eq!(files_of(&scratch, "HEAD"), ["known", "new2"]);
+    scratch.write("mine again", "new\n");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "3"], WORK));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(files_of(&scratch, "HEAD"), ["known", "new3"]);
+    assert_eq!(
+        dirty(&scratch),
+        " M mine\n?? \"mine again\"\n?? \"mine too\"\n"
+    );
+}
+
+#[test]
+fn a_stop_that_does_not_wait_for_a_commit_still_tells_the_loops_work_from_the_users() {
+    let scratch = repository("");
+    let script = format!("{WORK} [ $TACHIKOMA_ITERATION = 2 ] || {BUSY}");
+    let live = tachikoma(&scratch).spawn(run(&[], &script));
+    let new = scratch.path().join("new1");
+    await_until("the agent has worked", SOON, || new.exists());
+    assert_eq!(tachikoma(&scratch).run(["stop", "--now"]).code(), Some(0));
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    assert_eq!(subjects(&scratch).len(), 1, "nothing is waited for");
+    scratch.write("mine", "new\n");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], &script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(files_of(&scratch, "HEAD"), ["known", "new1", "new2"]);
+    assert_eq!(dirty(&scratch), "?? mine\n");
+}

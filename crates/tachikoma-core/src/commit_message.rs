@@ -1,0 +1,222 @@
+//! The message of a commit: a text with placeholders, checked before anything is to be committed.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::context::Context;
+use crate::id::{LoopId, SessionNo};
+
+/// Longer is surely a slip: the message is one argument of a command line.
+const BYTES_MAX: usize = 8 << 10;
+
+/// A message with its placeholders, as `[git] commit_message` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommitMessage(Vec<Part>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Placeholder(Placeholder),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Placeholder {
+    Iteration,
+    Status,
+    Context,
+    Session,
+    Loop,
+}
+
+const PLACEHOLDERS: [(&str, Placeholder); 5] = [
+    ("iteration", Placeholder::Iteration),
+    ("status", Placeholder::Status),
+    ("context", Placeholder::Context),
+    ("session", Placeholder::Session),
+    ("loop", Placeholder::Loop),
+];
+
+/// What the placeholders stand for.
+#[derive(Clone, Copy, Debug)]
+pub struct CommitFacts<'a> {
+    /// The iteration.
+    pub iteration: u32,
+    /// What the commit is for: how the iteration ended, or what comes next.
+    pub status: &'a str,
+    /// How full the context was; none where nobody knows.
+    pub context: Option<Context>,
+    /// The session.
+    pub session: SessionNo,
+    /// The loop.
+    pub loop_id: LoopId,
+}
+
+/// A text that cannot be a commit's message. Prints as what it must be, and what is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommitMessageError {
+    /// `{name}` stands for nothing.
+    Unknown(String),
+    /// A brace has no other half.
+    Unpaired(char),
+    /// Nothing would be left of it, and git commits nothing without a message.
+    Empty,
+    /// It has so many bytes.
+    TooLong(usize),
+    /// It has a NUL, which no argument can have.
+    Nul,
+}
+
+impl fmt::Display for CommitMessageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(name) => write!(f, "`{{{name}}}` is no placeholder"),
+            Self::Unpaired(brace) => write!(f, "`{brace}` has no other half"),
+            Self::Empty => f.write_str("it is empty, and git takes no empty message"),
+            Self::TooLong(bytes) => {
+                write!(f, "it has {bytes} bytes; at most {BYTES_MAX} are taken")
+            }
+            Self::Nul => f.write_str("it has a NUL character"),
+        }
+    }
+}
+
+impl std::error::Error for CommitMessageError {}
+
+impl CommitMessage {
+    /// What may stand in a message besides plain text, for people.
+    pub const ALLOWED: &'static str = "{iteration}, {status}, {context}, {session} and {loop} are filled in; {{ and }} are plain braces";
+
+    /// Returns the message with its placeholders filled in.
+    #[must_use]
+    pub fn fill(&self, facts: &CommitFacts<'_>) -> String {
+        let text = |part: &Part| match part {
+            Part::Text(text) => text.clone(),
+            Part::Placeholder(placeholder) => match placeholder {
+                Placeholder::Iteration => facts.iteration.to_string(),
+                Placeholder::Status => facts.status.to_owned(),
+                Placeholder::Context => facts.context.map_or_else(
+                    || "unknown".to_owned(),
+                    |context| format!("{}%", context.percent_rounded_down()),
+                ),
+                Placeholder::Session => facts.session.to_string(),
+                Placeholder::Loop => facts.loop_id.to_string(),
+            },
+        };
+        self.0.iter().map(text).collect()
+    }
+}
+
+impl FromStr for CommitMessage {
+    type Err = CommitMessageError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.len() > BYTES_MAX {
+            return Err(CommitMessageError::TooLong(text.len()));
+        }
+        if text.contains('\0') {
+            return Err(CommitMessageError::Nul);
+        }
+        let mut parts = Vec::new();
+        let mut plain = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find(['{', '}']) {
+            plain.push_str(&rest[..at]);
+            let brace = &rest[at..=at];
+            let after = &rest[at + 1..];
+            if let Some(after) = after.strip_prefix(brace) {
+                plain.push_str(brace);
+                rest = after;
+                continue;
+            }
+            if brace == "}" {
+                return Err(CommitMessageError::Unpaired('}'));
+            }
+            let Some((name, after)) = after.split_once('}') else {
+                return Err(CommitMessageError::Unpaired('{'));
+            };
+            let known = PLACEHOLDERS.iter().find(|(known, _)| *known == name);
+            let (_, placeholder) =
+                known.ok_or_else(|| CommitMessageError::Unknown(name.to_owned()))?;
+            parts.push(Part::Text(std::mem::take(&mut plain)));
+            parts.push(Part::Placeholder(*placeholder));
+            rest = after;
+        }
+        plain.push_str(rest);
+        if parts.is_empty() && plain.trim().is_empty() {
+            return Err(CommitMessageError::Empty);
+        }
+        parts.push(Part::Text(plain));
+        Ok(Self(parts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(template: &str, context: Option<Context>) -> String {
+        let facts = CommitFacts {
+            iteration: 7,
+            status: "succeeded",
+            context,
+            session: SessionNo(2),
+            loop_id: LoopId::from_u128(1),
+        };
+        template.parse::<CommitMessage>().unwrap().fill(&facts)
+    }
+
+    fn refused(template: &str) -> String {
+        template.parse::<CommitMessage>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_placeholder_is_filled_in() {
+        let context = Context {
+            tokens: 124_999,
+            window: 200_000,
+            estimated: false,
+        };
+        assert_eq!(
+            filled(
+                "{iteration} {status} {context} s{session}: {loop}",
+                Some(context)
+            ),
+            "7 succeeded 62% s2: loop_00000000-0000-0000-0000-000000000001"
+        );
+        assert_eq!(filled("{context}", None), "unknown");
+        for (name, _) in PLACEHOLDERS {
+            let named = format!("{{{name}}}");
+            assert!(CommitMessage::ALLOWED.contains(&named), "{named} is told");
+        }
+    }
+
+    #[test]
+    fn doubled_braces_are_plain_and_all_else_stays_as_it_is() {
+        assert_eq!(filled("{{{iteration}}} }}{{", None), "{7} }{");
+        assert_eq!(filled("feat: ü\n\n- {{x}}\n", None), "feat: ü\n\n- {x}\n");
+        assert_eq!(filled("{status}{status}", None), "succeededsucceeded");
+    }
+
+    #[test]
+    fn what_git_would_not_take_or_nobody_meant_is_refused() {
+        assert_eq!(refused("a {iter}"), "`{iter}` is no placeholder");
+        assert_eq!(refused("a {}"), "`{}` is no placeholder");
+        assert_eq!(
+            refused("{ iteration }"),
+            "`{ iteration }` is no placeholder"
+        );
+        assert_eq!(refused("a {iteration"), "`{` has no other half");
+        assert_eq!(refused("iteration} b"), "`}` has no other half");
+        assert_eq!(refused("{{iteration}"), "`}` has no other half");
+        assert_eq!(
+            refused(" \n"),
+            "it is empty, and git takes no empty message"
+        );
+        assert_eq!(refused("a\0b"), "it has a NUL character");
+        assert_eq!(
+            refused(&"a".repeat(8193)),
+            "it has 8193 bytes; at most 8192 are taken"
+        );
+        assert_eq!(filled(&"a".repeat(8192), None).len(), 8192);
+    }
+}

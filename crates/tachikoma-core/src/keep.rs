@@ -1,0 +1,176 @@
+//! What is kept of the loop's work in the repository around it: a look at the work tree when an iteration is over, a commit of
+//! what the loop changed, a snapshot before the next one.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::id::SessionNo;
+use crate::outcome::Outcome;
+use crate::phase::Wait;
+use crate::time::Timestamp;
+
+/// Work that is being kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keep {
+    /// At which point of the loop.
+    pub purpose: KeepPurpose,
+    /// Under which word it is committed; none = the work tree is only looked at.
+    pub commit: Option<CommitStatus>,
+    /// When it is given up; none = never.
+    pub until: Option<Timestamp>,
+    /// Whether it was told to end at once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub called_off: bool,
+    /// The wait that follows it.
+    #[serde(default)]
+    pub then: Option<Wait>,
+    /// How the loop ends with it, if it does.
+    #[serde(default)]
+    pub outcome: Option<Outcome>,
+}
+
+/// When work is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeepPurpose {
+    /// An attempt at an iteration is over.
+    Iteration,
+    /// The session is about to be replaced.
+    Checkpoint,
+    /// The loop ends.
+    End,
+}
+
+impl fmt::Display for KeepPurpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Iteration => "iteration",
+            Self::Checkpoint => "checkpoint",
+            Self::End => "end",
+        })
+    }
+}
+
+/// What a commit says about the work in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommitStatus {
+    /// Its iteration succeeded.
+    Succeeded,
+    /// Its iteration failed.
+    Failed,
+    /// The next session stands on it.
+    Checkpoint,
+    /// The loop ended.
+    End,
+}
+
+impl fmt::Display for CommitStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Checkpoint => "checkpoint",
+            Self::End => "end",
+        })
+    }
+}
+
+/// What a commit is made of, besides the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommitOrder {
+    /// The iteration last started.
+    pub iteration: u32,
+    /// What became of the work.
+    pub status: CommitStatus,
+    /// The session it was done in.
+    pub session: SessionNo,
+    /// The fill of its context; none where it is not known.
+    pub context: Option<Context>,
+}
+
+/// What came of keeping the work.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Kept {
+    /// Files that changed since the last look.
+    pub changed: u32,
+    /// Whether someone else committed since the last look.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub head_moved: bool,
+    /// Files that the loop changed and that are not committed.
+    pub uncommitted: u32,
+    /// What was committed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit: Option<Committed>,
+    /// Why nothing was committed that was to be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A commit of the loop's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Committed {
+    /// Its full name.
+    pub id: String,
+    /// How many files are in it.
+    pub files: u32,
+}
+
+impl Committed {
+    /// Returns the name as people write it.
+    #[must_use]
+    pub fn short(&self) -> &str {
+        short_commit(&self.id)
+    }
+}
+
+/// Returns the name of a commit as people write it.
+#[must_use]
+pub fn short_commit(id: &str) -> &str {
+    /// As many as git shows in a small repository; what is looked up by it is looked up by a person.
+    const SHORT: usize = 7;
+    id.get(..SHORT).unwrap_or(id)
+}
+
+/// What is known of the work in the repository.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeptWork {
+    /// How often work was kept: an answer carries the number of what it answers.
+    pub number: u64,
+    /// The latest snapshot.
+    pub snapshot: Option<Snapshot>,
+    /// The latest commit of the loop's.
+    pub last_commit: Option<PastCommit>,
+    /// How many it made.
+    pub commits: u32,
+    /// Files that the loop changed and that are not committed.
+    pub uncommitted: u32,
+    /// Files that the latest attempt changed; none where that is not known.
+    pub files_changed: Option<u32>,
+    /// Whether an attempt has begun, or ended, that the work tree was not looked at after.
+    pub unseen: bool,
+}
+
+/// The work tree before an iteration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The first iteration that began with it.
+    pub iteration: u32,
+    /// The commit that holds it, which is on no branch.
+    pub commit: String,
+}
+
+/// A commit that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastCommit {
+    /// When.
+    pub time: Timestamp,
+    /// The iteration last started at that time.
+    pub iteration: u32,
+    /// What it holds.
+    pub commit: Committed,
+}

@@ -1,0 +1,30 @@
+//! What of a loop's own can be destroyed under its runner.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What of a loop's own can be destroyed and repaired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Repair {
+    /// The journal.
+    Journal,
+    /// The lock of the working directory.
+    Lock,
+    /// The control socket.
+    Socket,
+    /// The snapshot.
+    Snapshot,
+}
+
+impl fmt::Display for Repair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Journal => "journal",
+            Self::Lock => "lock",
+            Self::Socket => "control socket",
+            Self::Snapshot => "snapshot",
+        })
+    }
+}

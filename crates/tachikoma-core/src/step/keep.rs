@@ -1,0 +1,196 @@
+//! Keeping the work: a look at the work tree and a commit behind an iteration, before a reboot and at the end.
+
+use std::time::Duration;
+
+use super::Turn;
+use crate::effect::Effect;
+use crate::event::LoopEvent;
+use crate::input::Urgency;
+use crate::keep::{CommitOrder, CommitStatus, Keep, KeepPurpose, Kept};
+use crate::outcome::{Outcome, Stop};
+use crate::phase::Wait;
+use crate::policy::KeepRules;
+
+/// For a look at the work tree, and for the end of a commit whose own time is over: a large tree on a slow disk takes
+/// seconds.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// For all of it when nothing is to be waited for: what was done by an agent that is gone must still be told from what a
+/// person does next, and that takes milliseconds as a rule.
+const URGENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Turn<'_> {
+    /// Keeps what an attempt did, then asks what comes next.
+    pub(super) fn keep_iteration(&mut self, status: Option<CommitStatus>, then: Option<Wait>) {
+        let Some(rules) = self.policy.keep else {
+            return self.settle(then);
+        };
+        let commit = status.filter(|status| *status != CommitStatus::Failed || rules.on_failure);
+        self.begin_keep(rules, KeepPurpose::Iteration, commit, then, None);
+    }
+
+    /// Keeps what the old session did, if there is where to. The next one stands on it, whatever became of its last
+    /// iteration.
+    pub(super) fn keep_checkpoint(&mut self) -> bool {
+        let Some(rules) = self.policy.keep else {
+            return false;
+        };
+        let commit = Some(CommitStatus::Checkpoint);
+        self.begin_keep(rules, KeepPurpose::Checkpoint, commit, None, None);
+        true
+    }
+
+    /// Ends the loop, after a commit of what is left to be committed.
+    pub(super) fn finish(&mut self, outcome: Outcome) {
+        let failed = matches!(outcome, Outcome::Error { .. });
+        let rules = self.policy.keep;
+        let rules = rules.filter(|rules| rules.commit && (rules.on_failure || !failed));
+        match rules {
+            Some(rules) if self.state.kept.uncommitted > 0 && !self.state.stop_urgent => {
+                let commit = Some(CommitStatus::End);
+                self.begin_keep(rules, KeepPurpose::End, commit, None, Some(outcome));
+            }
+            Some(_) | None => self.end(outcome),
+        }
+    }
+
+    fn begin_keep(
+        &mut self,
+        rules: KeepRules,
+        purpose: KeepPurpose,
+        commit: Option<CommitStatus>,
+        then: Option<Wait>,
+        outcome: Option<Outcome>,
+    ) {
+        let urgent = self.state.stop_urgent;
+        let commit = commit.filter(|_| rules.commit && !urgent);
+        let limit = match commit {
+            Some(_) if rules.timeout.is_zero() => None,
+            Some(_) => Some(rules.timeout + LOOK_TIMEOUT),
+            None if urgent => Some(URGENT_TIMEOUT),
+            None => Some(LOOK_TIMEOUT),
+        };
+        self.record(LoopEvent::KeepStarted {
+            purpose,
+            commit,
+            until: limit.map(|limit| self.now.after(limit)),
+            then,
+            outcome,
+        });
+        let session = &self.state.session;
+        let commit = commit.map(|status| CommitOrder {
+            iteration: self.state.iteration,
+            status,
+            session: session.number,
+            context: session.context,
+        });
+        self.wish(Effect::Keep {
+            number: self.state.kept.number,
+            commit,
+        });
+    }
+
+    /// Takes up what the death of a runner cut. What was to be the end is decided anew.
+    pub(super) fn resume_keep(&mut self, keep: &Keep) {
+        match (self.policy.keep, keep.purpose) {
+            (Some(rules), KeepPurpose::Iteration) => {
+                self.begin_keep(rules, keep.purpose, keep.commit, keep.then, None);
+            }
+            (Some(_), KeepPurpose::Checkpoint | KeepPurpose::End) | (None, _) => {
+                self.settle(keep.then);
+            }
+        }
+    }
+
+    /// The work tree before an iteration was kept.
+    pub(super) fn snapshot(&mut self, iteration: u32, commit: String, uncommitted: u32) {
+        let kept = &self.state.kept;
+        let known = kept.snapshot.as_ref().is_some_and(|s| s.commit == commit);
+        if !known || kept.uncommitted != uncommitted {
+            self.record(LoopEvent::SnapshotTaken {
+                iteration,
+                commit,
+                uncommitted,
+            });
+        }
+    }
+
+    /// The work was kept, or could not be.
+    pub(super) fn kept(&mut self, number: u64, kept: Result<Kept, String>) {
+        // The one place where an answer is dropped that nobody waits for any more.
+        let Some(keep) = self.state.keep().cloned() else {
+            return;
+        };
+        if number != self.state.kept.number {
+            return;
+        }
+        let purpose = keep.purpose;
+        match kept {
+            Ok(kept) => {
+                let known = Kept {
+                    uncommitted: self.state.kept.uncommitted,
+                    ..Kept::default()
+                };
+                if kept != known {
+                    let iteration = self.state.iteration;
+                    self.record(LoopEvent::WorkKept {
+                        purpose,
+                        iteration,
+                        kept,
+                    });
+                }
+            }
+            Err(reason) => self.record(LoopEvent::KeepGivenUp { purpose, reason }),
+        }
+        self.after_keep(keep);
+    }
+
+    pub(super) fn keep_overdue(&mut self, keep: Keep) {
+        if !keep.called_off {
+            self.wish(Effect::CallOffKeep);
+        }
+        self.give_up_keep(keep, "it did not end in time");
+    }
+
+    fn give_up_keep(&mut self, keep: Keep, reason: &str) {
+        self.record(LoopEvent::KeepGivenUp {
+            purpose: keep.purpose,
+            reason: reason.to_owned(),
+        });
+        self.after_keep(keep);
+    }
+
+    fn after_keep(&mut self, keep: Keep) {
+        match (keep.purpose, keep.outcome) {
+            (KeepPurpose::Checkpoint, _) => match self.state.stop.clone() {
+                // Asked for meanwhile: nothing else of the reboot is worth its while.
+                Some(stop) => self.end(stop.into()),
+                None => self.close_old(),
+            },
+            (KeepPurpose::End, Some(outcome)) => self.end(outcome),
+            (KeepPurpose::Iteration | KeepPurpose::End, _) => self.settle(keep.then),
+        }
+    }
+
+    /// Wants the end of the loop while its work is being kept: the commit is seen through, unless that is too long.
+    pub(super) fn stop_keeping(&mut self, keep: Keep, stop: Stop, urgency: Urgency) {
+        self.want_stop(stop, urgency);
+        if urgency == Urgency::Kill && keep.called_off {
+            return self.give_up_keep(keep, "it was told to end, and did not at once");
+        }
+        if urgency >= Urgency::Now {
+            self.call_off_keep(keep.then);
+        }
+    }
+
+    /// Has the commit under way end at once. What was done stays in the work tree, and the next commit takes it.
+    pub(super) fn call_off_keep(&mut self, then: Option<Wait>) {
+        let Some(keep) = self.state.keep().filter(|keep| !keep.called_off) else {
+            return;
+        };
+        let soon = self.now.after(URGENT_TIMEOUT);
+        let until = keep.until.map_or(soon, |until| until.min(soon));
+        self.record(LoopEvent::KeepCalledOff { until, then });
+        self.wish(Effect::CallOffKeep);
+    }
+}

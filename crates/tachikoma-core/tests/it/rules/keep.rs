@@ -1,0 +1,368 @@
+//! Work that is kept: a look at the work tree and a commit behind an iteration, before a reboot and at the end.
+
+use std::time::Duration;
+
+use tachikoma_core::policy::KeepRules;
+use tachikoma_core::{HookPoint, Kept, Policy, Urgency};
+
+use super::stream;
+use crate::play::Play;
+
+const RULES: KeepRules = KeepRules {
+    commit: true,
+    on_failure: false,
+    timeout: Duration::from_secs(300),
+};
+
+fn keeping(rules: KeepRules) -> Policy {
+    Policy {
+        keep: Some(rules),
+        ..Policy::default()
+    }
+}
+
+/// A loop with the first iteration's agent up.
+fn up() -> Play {
+    let mut play = Play::up(keeping(RULES));
+    play.hush();
+    play
+}
+
+#[test]
+fn what_a_good_iteration_changed_is_committed_before_anything_follows() {
+    let mut play = up();
+    play.snapshot("5a5a5a5", 0).exited(0).seconds(2).kept(3, 3);
+    play.sleep().snapshot("5a5a5a5", 0);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 snapshot: SnapshotTaken(1: 5a5a5a5)
+    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    2.0 kept: WorkKept(3 changed, 3 as 0000001, 0 left), WaitStarted(delay 3s)
+    5.0 wake: IterationStarted(2 attempt 1) ! launch
+    5.0 snapshot: -
+    ");
+    assert_eq!(play.state.kept.files_changed, Some(3));
+    assert_eq!(play.state.kept.commits, 1);
+    assert_eq!(play.state.kept.uncommitted, 0);
+}
+
+#[test]
+fn an_iteration_that_changed_nothing_records_nothing() {
+    let mut play = up();
+    play.exited(0).kept(0, 0);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 kept: WaitStarted(delay 5s)
+    ");
+    assert_eq!(play.state.kept.files_changed, Some(0));
+}
+
+#[test]
+fn a_failed_iteration_is_committed_only_where_that_is_wanted() {
+    let mut play = up();
+    play.exited(1).kept(2, 0).sleep().launched().hush();
+    play.exited(0).kept(1, 3);
+    insta::assert_snapshot!(play.told(), @"
+    1.0 exited 0: IterationCompleted(2 succeeded), KeepStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
+    1.0 kept: WorkKept(1 changed, 3 as 0000002, 0 left), WaitStarted(delay 5s)
+    ");
+    let mut play = Play::up(keeping(KeepRules {
+        on_failure: true,
+        ..RULES
+    }));
+    play.hush().exited(1);
+    insta::assert_snapshot!(play.told(), @"0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), KeepStarted(iteration within 360s) ! commit iteration 1, failed, session 1, context unknown");
+}
+
+#[test]
+fn with_commits_switched_off_the_work_tree_is_looked_at_all_the_same() {
+    let mut play = Play::up(keeping(KeepRules {
+        commit: false,
+        ..RULES
+    }));
+    play.hush().exited(0).kept(2, 0);
+    play.stop(Urgency::Graceful);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 60s) ! look
+    0.0 kept: WorkKept(2 changed, 2 left), WaitStarted(delay 5s)
+    0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
+    ");
+}
+
+#[test]
+fn what_the_operator_cut_is_looked_at_and_committed_with_the_next_good_iteration() {
+    let mut play = up();
+    play.skip().killed(2).kept(2, 0).launched();
+    play.exited(0).kept(0, 2);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 skip: EndingRequested(skip within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: skips iteration 1
+    0.0 killed 2: IterationCompleted(1 skipped), KeepStarted(iteration within 60s) ! look
+    0.0 kept: WorkKept(2 changed, 2 left), IterationStarted(2 attempt 1) ! launch
+    0.0 launched: AgentLaunched(77)
+    0.0 exited 0: IterationCompleted(2 succeeded), KeepStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
+    0.0 kept: WorkKept(0 changed, 2 as 0000002, 0 left), WaitStarted(delay 5s)
+    ");
+}
+
+#[test]
+fn a_commit_that_fails_costs_nothing_and_is_tried_again_at_the_end() {
+    let mut play = up();
+    play.exited(0)
+        .not_committed(2, ": the hook said no")
+        .stop(Urgency::Graceful);
+    play.kept(0, 2);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 kept: WorkKept(2 changed, 2 left: the hook said no), WaitStarted(delay 5s)
+    0.0 stop: KeepStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown ! ok: stops when the work is kept
+    0.0 kept: WorkKept(0 changed, 2 as 0000002, 0 left), Stopped(stopped by the operator) ! finish
+    ");
+}
+
+#[test]
+fn the_limit_of_iterations_and_a_claim_end_behind_the_commit() {
+    let mut play = Play::up(Policy {
+        max_iterations: 1,
+        ..keeping(RULES)
+    });
+    play.hush().exited(0).kept(1, 1);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), Completed(the limit of 1 iterations is reached) ! finish
+    ");
+    let mut play = up();
+    play.claimed().kept(1, 1);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 claimed: IterationCompleted(1 succeeded, claimed), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), Completed(the agent reported completion) ! finish
+    ");
+}
+
+#[test]
+fn an_error_commits_what_is_left_only_where_failures_are_committed() {
+    for (on_failure, told) in [(false, "Error"), (true, "KeepStarted(end")] {
+        let mut play = Play::up(Policy {
+            max_consecutive_failures: 2,
+            ..keeping(KeepRules {
+                on_failure,
+                ..RULES
+            })
+        });
+        play.exited(1).not_committed(2, ": no").sleep().launched();
+        play.exited(1).hush().not_committed(0, ": no");
+        let words = play.told();
+        assert!(words.contains(told), "{words}");
+    }
+}
+
+#[test]
+fn a_checkpoint_is_committed_whatever_became_of_the_iteration() {
+    let mut play = Play::up(Policy {
+        keep: Some(RULES),
+        ..stream()
+    });
+    play.hush().measured(900).killed(2).kept(2, 0).kept(0, 2);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    0.0 killed 2: IterationCompleted(1 handed over, needs reboot), KeepStarted(iteration within 60s) ! look
+    0.0 kept: WorkKept(2 changed, 2 left), RebootStarted(context at 90%), KeepStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context 90%
+    0.0 kept: WorkKept(0 changed, 2 as 0000002, 0 left), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
+    ");
+}
+
+#[test]
+fn a_checkpoint_is_committed_behind_the_hooks_and_a_reboot_that_they_forbid_has_none() {
+    let mut policy = keeping(RULES);
+    policy.reboot.hooks_before = Some(Duration::from_secs(30));
+    let mut play = Play::up(policy);
+    play.exited(0).kept(0, 0).hush().reboot();
+    play.hooks(HookPoint::BeforeReboot, None).kept(1, 1);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 reboot: RebootStarted(asked for by the operator), HooksStarted(before_reboot) ! run before_reboot ! ok: reboots
+    0.0 hooks: HooksRan(before_reboot, 1), KeepStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context unknown
+    0.0 kept: WorkKept(1 changed, 1 as 0000002, 0 left), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), WaitStarted(delay 5s)
+    ");
+    play.pause(Urgency::Graceful)
+        .reboot()
+        .hush()
+        .hooks(HookPoint::BeforeReboot, Some("no"));
+    assert!(!play.told().contains("KeepStarted"));
+}
+
+#[test]
+fn a_graceful_stop_sees_the_commit_through() {
+    let mut play = up();
+    play.exited(0).stop(Urgency::Graceful).kept(2, 2);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 stop: StopRequested(stopped by the operator) ! ok: stops when the work is kept
+    0.0 kept: WorkKept(2 changed, 2 as 0000001, 0 left), Stopped(stopped by the operator) ! finish
+    ");
+}
+
+#[test]
+fn an_urgent_stop_calls_the_commit_off_and_makes_no_other() {
+    let mut play = up();
+    play.exited(0).stop(Urgency::Now);
+    play.not_committed(2, ": called off");
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 stop: StopRequested(stopped by the operator), KeepCalledOff(within 5s) ! call off ! ok: stops when the work is kept
+    0.0 kept: WorkKept(2 changed, 2 left: called off), Stopped(stopped by the operator) ! finish
+    ");
+    let mut play = up();
+    play.stop(Urgency::Now).killed(2).kept(2, 0);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
+    0.0 killed 2: IterationCompleted(1 interrupted), KeepStarted(iteration within 5s) ! look
+    0.0 kept: WorkKept(2 changed, 2 left), Stopped(stopped by the operator) ! finish
+    ");
+}
+
+#[test]
+fn who_asks_twice_and_kills_waits_for_nothing() {
+    let mut play = up();
+    play.exited(0).shutdown(2, Urgency::Graceful);
+    play.shutdown(2, Urgency::Now).shutdown(2, Urgency::Kill);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 signal 2: StopRequested(stopped by SIGINT (Ctrl-C))
+    0.0 signal 2: StopRequested(stopped by SIGINT (Ctrl-C)), KeepCalledOff(within 5s) ! call off
+    0.0 signal 2: KeepGivenUp(iteration: it was told to end, and did not at once), Stopped(stopped by SIGINT (Ctrl-C)) ! finish
+    ");
+    assert!(play.state.owes_a_look(), "nobody knows what it changed");
+}
+
+#[test]
+fn pause_skip_and_reboot_act_on_a_commit_under_way() {
+    let mut play = up();
+    play.exited(0).pause(Urgency::Graceful).kept(1, 1);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 pause: PauseRequested ! ok: pauses when the work is kept
+    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), Paused(delay 5s)
+    ");
+    let mut play = up();
+    play.exited(0).pause(Urgency::Now);
+    play.not_committed(1, ": called off");
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 pause: PauseRequested, KeepCalledOff(within 5s) ! call off ! ok: pauses when the work is kept
+    0.0 kept: WorkKept(1 changed, 1 left: called off), Paused(delay 5s)
+    ");
+    let mut play = up();
+    play.exited(1).skip().kept(1, 0);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), KeepStarted(iteration within 60s) ! look
+    0.0 skip: KeepCalledOff(within 5s) ! call off ! ok: goes on without a commit; the work stays in the work tree
+    0.0 kept: WorkKept(1 changed, 1 left), IterationStarted(2 attempt 1) ! launch
+    ");
+    let mut play = up();
+    play.exited(0).reboot().kept(1, 1);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots when the work is kept
+    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), RebootStarted(asked for by the operator), KeepStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context unknown
+    ");
+    let mut play = up();
+    play.exited(0).kept(0, 0).reboot().hush();
+    play.skip().kept(0, 0);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 skip: KeepCalledOff(within 5s) ! call off ! ok: goes on without a commit; the work stays in the work tree
+    0.0 kept: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), WaitStarted(delay 5s)
+    ");
+}
+
+#[test]
+fn a_hanging_hook_is_given_up_behind_its_own_time_and_a_late_answer_is_dropped() {
+    let mut play = up();
+    play.exited(0);
+    let late = play.state.kept.number;
+    play.sleep().launched().exited(0);
+    let kept = Ok(Kept::default());
+    play.input("late", tachikoma_core::Input::Kept { number: late, kept });
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    360.0 wake: KeepGivenUp(iteration: it did not end in time), IterationStarted(2 attempt 1) ! call off ! launch
+    360.0 launched: AgentLaunched(77)
+    360.0 exited 0: IterationCompleted(2 succeeded), KeepStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
+    360.0 late: -
+    ");
+    let mut play = Play::up(keeping(KeepRules {
+        timeout: Duration::ZERO,
+        ..RULES
+    }));
+    play.exited(0);
+    assert_eq!(play.state.next_deadline(&play.policy), None, "no limit");
+}
+
+#[test]
+fn what_the_death_of_a_runner_cut_is_done_again() {
+    let mut play = up();
+    play.exited(0).hush().crash().kept(1, 1);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(after crash), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 kept: WorkKept(1 changed, 1 as 0000002, 0 left), WaitStarted(delay 5s)
+    ");
+    let mut play = up();
+    play.exited(1).kept(2, 0).stop(Urgency::Graceful).hush();
+    // The wish to stop died with its runner.
+    play.crash();
+    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), IterationStarted(2 attempt 1) ! launch");
+    let mut play = up();
+    play.exited(0).kept(0, 0).reboot().hush().crash();
+    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), RebootStarted(asked for by the operator), KeepStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context unknown");
+}
+
+#[test]
+fn a_new_runner_knows_whether_the_last_changes_are_the_loops() {
+    let mut play = up();
+    assert!(play.state.owes_a_look(), "an attempt is under way");
+    play.exited(0);
+    assert!(play.state.owes_a_look(), "it is being looked at");
+    play.kept(1, 1);
+    assert!(
+        !play.state.owes_a_look(),
+        "in a wait, whoever changes something is not the loop"
+    );
+    play.reboot();
+    assert!(
+        play.state.owes_a_look(),
+        "hooks and hand-offs may change something"
+    );
+    play.kept(0, 0).stop(Urgency::Graceful);
+    assert!(!play.state.owes_a_look());
+    play.start().launched().exited(0);
+    play.answer_keep(Err("git is gone".to_owned()));
+    assert!(play.state.owes_a_look(), "it could not be looked at");
+    assert_eq!(play.state.kept.files_changed, None);
+}
+
+#[test]
+fn what_others_commit_of_the_loops_work_is_not_waited_for_at_the_end() {
+    let mut play = up();
+    play.exited(1).kept(2, 0).sleep().hush();
+    play.snapshot("5a5a5a5", 0).launched().exited(0).kept(0, 0);
+    play.stop(Urgency::Graceful);
+    insta::assert_snapshot!(play.told(), @"
+    1.0 snapshot: SnapshotTaken(2: 5a5a5a5)
+    1.0 launched: AgentLaunched(77)
+    1.0 exited 0: IterationCompleted(2 succeeded), KeepStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
+    1.0 kept: WaitStarted(delay 5s)
+    1.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
+    ");
+}
+
+#[test]
+fn an_agent_that_ends_while_its_work_is_kept_is_started_again() {
+    let mut policy = keeping(RULES);
+    policy.agent.persistent = true;
+    policy.agent.event_stream = true;
+    policy.iteration_delay = Duration::ZERO;
+    let mut play = Play::up(policy);
+    play.hush().resulted(true).exited(0).kept(1, 1);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 exited 0: AgentExited(exit 0)
+    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), IterationStarted(2 attempt 1) ! launch
+    ");
+}

@@ -1,0 +1,40 @@
+//! Keeps the work of a loop in the user's own repository: what changed and whose it is, a snapshot before each iteration,
+//! commits of what the loop changed and of nothing else.
+//!
+//! `git` itself is the truth about what is ignored, filtered or odd, and is asked only when something changed: whether it
+//! did is found out in this process, by a walk over the work tree. The user's index is touched by `git commit` alone and by
+//! the `git add --intent-to-add` that it needs; everything else happens in an index of the loop's own.
+
+mod commit;
+mod fingerprint;
+mod head;
+mod index;
+mod intent;
+mod keeper;
+mod path;
+pub mod present;
+pub mod program;
+pub mod protected;
+pub mod repository;
+pub mod rollback;
+mod scan;
+mod signature;
+mod snapshot;
+pub mod snapshots;
+pub mod start;
+mod survey;
+mod walk;
+mod work;
+
+pub use commit::{Commit, CommitError};
+pub(crate) use keeper::is_ours_in_loop;
+pub use keeper::{Keeper, KeeperOptions, Opened};
+pub use path::RepoPath;
+pub use program::{CallOff, Git, GitError};
+pub use protected::{Protected, ProtectedError};
+pub use repository::{Found, Repository};
+pub use snapshot::{SNAPSHOTS_KEPT, Snapshot};
+pub use survey::{Survey, Whose};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! The work tree as it is now, as a tree that git can compare: made in an index of our own, so that the user's index stays as it is.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use super::index::ended_by_nul;
+use super::keeper::INDEX;
+use super::path::{is_ours, parts};
+use super::program::{CallOff, GitError, Order};
+use super::protected::Protected;
+use super::repository::Repository;
+use crate::store::whole;
+
+/// What is left alone.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Files that are neither kept nor replaced.
+    pub protected: Protected,
+    /// New files above this size are not kept. 0 = no limit.
+    pub max_file_bytes: u64,
+}
+
+impl Rules {
+    /// Returns whether a path, from the top, is never looked at nor touched.
+    pub(super) fn is_off_limits(&self, path: &[u8]) -> bool {
+        is_ours(path) || self.protected.has(path)
+    }
+
+    pub(super) fn is_huge(&self, path: &Path) -> bool {
+        let size = std::fs::symlink_metadata(path).map_or(0, |there| there.len());
+        self.max_file_bytes > 0 && size > self.max_file_bytes
+    }
+}
+
+/// The work tree as it is, with the index that it was made in.
+#[derive(Debug)]
+pub struct Present {
+    /// The tree.
+    pub tree: String,
+    pub(super) repository: Repository,
+    pub(super) index: TemporaryIndex,
+}
+
+impl Present {
+    /// Begins an order on the index that the tree was made in.
+    pub(super) fn order<'a>(&'a self, words: &[&'a str]) -> Order<'a> {
+        self.repository.git.order(words).index(&self.index.0)
+    }
+}
+
+/// An index that goes when nobody needs it any more.
+#[derive(Debug)]
+pub(super) struct TemporaryIndex(pub PathBuf);
+
+impl TemporaryIndex {
+    /// Copies an index into the directory of a loop; without one it begins empty.
+    pub fn of(base: Option<&PathBuf>, loop_dir: &Path) -> Result<Self, GitError> {
+        let index = Self(whole::temporary(loop_dir));
+        if let Some(base) = base {
+            index.copy(base).map_err(GitError::io("copy", base))?;
+        }
+        Ok(index)
+    }
+
+    fn copy(&self, base: &Path) -> io::Result<()> {
+        std::fs::copy(base, &self.0)?;
+        // Git looks into files that are as young as the index, and trusts its note of older ones.
+        let written = std::fs::metadata(base)?.modified()?;
+        let copy = File::options().write(true).open(&self.0)?;
+        copy.set_modified(written)
+    }
+}
+
+impl Drop for TemporaryIndex {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Looks at the work tree of a repository. `before` is what it will be compared with: what that has is not new, whatever its
+/// size. Nothing that the user sees changes; the contents of changed files go to git's store. Blocks.
+///
+/// # Errors
+/// Git fails, or the index cannot be copied.
+pub fn present(
+    repository: Repository,
+    loop_dir: &Path,
+    rules: &Rules,
+    before: &str,
+) -> Result<Present, GitError> {
+    let call_off = CallOff::new();
+    let surveyed = loop_dir.join(INDEX);
+    let base = if surveyed.is_file() {
+        &surveyed
+    } else {
+        &repository.index
+    };
+    let index = TemporaryIndex::of(base.is_file().then_some(base), loop_dir)?;
+    let ask = |words: &[&str], stdin: &[u8]| {
+        let order = repository.git.order(words).index(&index.0);
+        order.stdin(stdin).ask(&call_off)
+    };
+    let changed = ask(
+        &[
+            "diff-files",
+            "-z",
+            "--name-only",
+            "--no-renames",
+            "--ignore-submodules=dirty",
+        ],
+        &[],
+    )?;
+    let new = ask(&["ls-files", "-z", "--others", "--exclude-standard"], &[])?;
+    let known = ask(&["ls-tree", "-r", "-z", "--name-only", before], &[])?;
+    let known: BTreeSet<&[u8]> = parts(&known).collect();
+    let top = &repository.top;
+    let changed = parts(&changed).filter(|path| !rules.is_off_limits(path));
+    let (there, gone): (Vec<_>, Vec<_>) = changed.partition(|path| is_there(top, path));
+    let new = parts(&new).filter(|path| {
+        // A repository of its own ends with a slash.
+        !path.ends_with(b"/")
+            && !rules.is_off_limits(path)
+            && (known.contains(path) || !rules.is_huge(&at(top, path)))
+    });
+    let there = there.into_iter().filter(|path| can_be_kept(top, path));
+    let words = ["update-index", "-z", "--force-remove", "--stdin"];
+    ask(&words, &ended_by_nul(gone.into_iter()))?;
+    let words = [
+        "update-index",
+        "-z",
+        "--add",
+        "--remove",
+        "--replace",
+        "--stdin",
+    ];
+    ask(&words, &ended_by_nul(there.chain(new)))?;
+    let tree = repository.git.order(&["write-tree"]).index(&index.0);
+    Ok(Present {
+        tree: tree.ask_line(&call_off)?,
+        repository,
+        index,
+    })
+}
+
+/// What lies behind a link is somewhere else.
+fn is_there(top: &Path, path: &[u8]) -> bool {
+    let is_dir = |above: &[u8]| {
+        let there = std::fs::symlink_metadata(at(top, above));
+        there.is_ok_and(|there| there.is_dir())
+    };
+    ancestors(path).all(is_dir) && std::fs::symlink_metadata(at(top, path)).is_ok()
+}
+
+/// Returns the directories above a path, from the top.
+pub(super) fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    slashes.map(|(at, _)| &path[..at])
+}
+
+/// Git keeps files, links and submodules; a pipe in the place of one is passed over.
+fn can_be_kept(top: &Path, path: &[u8]) -> bool {
+    std::fs::symlink_metadata(at(top, path)).map_or(true, |there| {
+        there.is_file() || there.is_symlink() || there.is_dir()
+    })
+}
+
+pub(super) fn at(top: &Path, path: &[u8]) -> PathBuf {
+    top.join(OsStr::from_bytes(path))
+}

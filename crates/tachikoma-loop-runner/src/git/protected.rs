@@ -1,0 +1,138 @@
+//! Files that the loop never keeps: neither in snapshots nor in commits, nor looked at.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use globset::{Candidate, Glob, GlobBuilder, GlobSet, GlobSetBuilder};
+
+/// Patterns of protected files.
+///
+/// A pattern without a slash is matched with each name in a path, one with a slash with the path from the top of the
+/// repository. What matches a directory protects all that is in it.
+#[derive(Clone, Debug, Default)]
+pub struct Protected {
+    names: GlobSet,
+    paths: GlobSet,
+}
+
+/// A pattern that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("pattern `{pattern}`: {why}")]
+pub struct ProtectedError {
+    /// The pattern.
+    pub pattern: String,
+    why: String,
+}
+
+impl Protected {
+    /// Reads patterns.
+    ///
+    /// # Errors
+    /// One of them is none.
+    pub fn new<P: AsRef<str>>(patterns: &[P]) -> Result<Self, ProtectedError> {
+        let (mut names, mut paths) = (GlobSetBuilder::new(), GlobSetBuilder::new());
+        for pattern in patterns.iter().map(AsRef::as_ref) {
+            let plain = pattern.trim_end_matches('/');
+            let from_top = plain.strip_prefix('/').unwrap_or(plain);
+            if from_top.is_empty() {
+                return Err(bad(pattern, "it is empty"));
+            }
+            if plain.contains('/') {
+                paths.add(glob(pattern, from_top)?);
+            } else {
+                names.add(glob(pattern, plain)?);
+            }
+        }
+        let build = |set: GlobSetBuilder| set.build().map_err(|error| bad("", &error.to_string()));
+        Ok(Self {
+            names: build(names)?,
+            paths: build(paths)?,
+        })
+    }
+
+    /// Returns whether a path from the top of the repository is protected.
+    #[must_use]
+    pub fn has(&self, path: &[u8]) -> bool {
+        let mut start = 0;
+        loop {
+            let end = path[start..]
+                .iter()
+                .position(|byte| *byte == b'/')
+                .map_or(path.len(), |length| start + length);
+            if self.has_part(path, start, end) {
+                return true;
+            }
+            if end == path.len() {
+                return false;
+            }
+            start = end + 1;
+        }
+    }
+
+    fn has_part(&self, path: &[u8], start: usize, end: usize) -> bool {
+        matches(&self.names, &path[start..end]) || matches(&self.paths, &path[..end])
+    }
+}
+
+fn matches(set: &GlobSet, text: &[u8]) -> bool {
+    !set.is_empty() && set.is_match_candidate(&Candidate::new(Path::new(OsStr::from_bytes(text))))
+}
+
+fn glob(pattern: &str, text: &str) -> Result<Glob, ProtectedError> {
+    GlobBuilder::new(text)
+        .literal_separator(true)
+        .build()
+        .map_err(|error| bad(pattern, &error.kind().to_string()))
+}
+
+fn bad(pattern: &str, why: &str) -> ProtectedError {
+    ProtectedError {
+        pattern: pattern.to_owned(),
+        why: why.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_without_a_slash_matches_names_and_one_with_a_slash_paths_from_the_top() {
+        let patterns = [".env*", "*.key", "secrets/**", "/top", "a/*.pem", "kept/"];
+        let protected = Protected::new(&patterns).unwrap();
+        let has: [&[u8]; 9] = [
+            b".env",
+            b"a/b/.env.local",
+            b".envs/inside",
+            b"x/\xff.key",
+            b"secrets/a/b",
+            b"top",
+            b"top/inside",
+            b"a/x.pem",
+            b"b/kept/inside",
+        ];
+        for path in has {
+            assert!(protected.has(path), "{}", path.escape_ascii());
+        }
+        let has_not: [&[u8]; 6] = [
+            b"env",
+            b"key",
+            b"a/secrets/b",
+            b"a/top",
+            b"a/b/x.pem",
+            b"x.keys",
+        ];
+        for path in has_not {
+            assert!(!protected.has(path), "{}", path.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_is_none_is_named() {
+        let error = Protected::new(&["*.key", "a{b"]).unwrap_err();
+        assert_eq!(error.pattern, "a{b");
+        assert!(Protected::new(&["/"]).is_err());
+        assert!(Protected::new(&[""]).is_err());
+    }
+}

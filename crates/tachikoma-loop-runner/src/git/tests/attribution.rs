@@ -1,0 +1,159 @@
+//! Whose a change is: what was somebody else's before stays so until it is committed.
+
+use super::*;
+
+#[test]
+fn what_was_dirty_before_is_never_committed_whatever_the_loop_does_to_it() {
+    let place = Place::new();
+    place.scratch.write("a.txt", "theirs");
+    place.scratch.write("untracked.txt", "theirs");
+    place.remove("dir/b.txt");
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "theirs, and the loop's");
+    place.scratch.write("untracked.txt", "the loop was here");
+    place.scratch.write("dir/b.txt", "back again, but other");
+    place.scratch.write("dir/c.txt", "the loop's");
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    assert_eq!(survey.uncommitted, 1);
+    assert_eq!(
+        survey.warnings,
+        [
+            "not committed, because somebody else had changed it before: a.txt, dir/b.txt, untracked.txt"
+        ]
+    );
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.last_commit(), ["M dir/c.txt"]);
+    assert_eq!(place.status(), " M a.txt\n M dir/b.txt\n?? untracked.txt\n");
+    place.scratch.write("a.txt", "theirs, and the loop's again");
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    assert!(survey.warnings.is_empty(), "said once");
+}
+
+#[test]
+fn what_becomes_clean_is_the_loops_when_it_changes_again() {
+    let place = Place::new();
+    place.scratch.write("a.txt", "theirs");
+    place.scratch.write("dir/b.txt", "theirs");
+    let mut keeper = place.keeper();
+    place
+        .scratch
+        .git(&["commit", "--quiet", "-m", "mine", "a.txt"]);
+    place.scratch.git(&["checkout", "--quiet", "dir/b.txt"]);
+    let survey = keeper.survey(Whose::Others, &CallOff::new()).unwrap();
+    assert!(survey.head_moved);
+    assert_eq!(names(&survey), ["dir/b.txt"]);
+    place.scratch.write("a.txt", "the loop's");
+    place.scratch.write("dir/b.txt", "the loop's");
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 2);
+}
+
+#[test]
+fn what_somebody_does_between_iterations_is_theirs() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "the loop's");
+    place.scratch.write("dir/b.txt", "the loop's");
+    changed(&mut keeper, Whose::Loop);
+    place.scratch.write("dir/b.txt", "the loop's, and theirs");
+    place.scratch.write("new.txt", "theirs");
+    snapshot(&mut keeper, 2);
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.last_commit(), ["M a.txt"]);
+    assert_eq!(place.status(), " M dir/b.txt\n?? new.txt\n");
+}
+
+#[test]
+fn what_the_agent_committed_itself_is_not_committed_again() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "2");
+    place.scratch.write("new.txt", "1");
+    place.scratch.write("left.txt", "1");
+    place.scratch.git(&["add", "a.txt", "new.txt"]);
+    place
+        .scratch
+        .git(&["commit", "--quiet", "-m", "by the agent"]);
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    assert_eq!(names(&survey), ["a.txt", "left.txt", "new.txt"]);
+    assert!(survey.head_moved);
+    assert_eq!(survey.uncommitted, 1);
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.last_commit(), ["A left.txt"]);
+}
+
+#[test]
+fn a_commit_of_somebody_in_between_is_kept_and_gone_on_from() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "the loop's");
+    changed(&mut keeper, Whose::Loop);
+    place.scratch.write("dir/b.txt", "theirs");
+    place
+        .scratch
+        .git(&["commit", "--quiet", "-m", "theirs", "dir/b.txt"]);
+    let theirs = place.head();
+    snapshot(&mut keeper, 2);
+    let made = commit(&mut keeper, "of the loop").unwrap().unwrap();
+    assert_eq!(made.id, place.head());
+    let parent = place.scratch.git(&["rev-parse", "HEAD^"]);
+    assert_eq!(parent.trim_end(), theirs);
+    assert_eq!(place.last_commit(), ["M a.txt"]);
+}
+
+#[test]
+fn what_a_reset_uncovers_is_whose_the_reset_was() {
+    let place = Place::new();
+    place.scratch.write("a.txt", "2");
+    place.commit_all("second");
+    let mut keeper = place.keeper();
+    place.scratch.git(&["reset", "--quiet", "--soft", "HEAD^"]);
+    let survey = keeper.survey(Whose::Others, &CallOff::new()).unwrap();
+    assert!(survey.changed.is_empty() && survey.head_moved);
+    place.scratch.write("a.txt", "3");
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 0, "there is work of theirs in it");
+}
+
+#[test]
+fn a_rename_is_two_paths_and_one_commit() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    fs::rename(place.path("a.txt"), place.path("renamed.txt")).unwrap();
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt", "renamed.txt"]);
+    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(place.last_commit(), ["D a.txt", "A renamed.txt"]);
+    assert_eq!(place.status(), "");
+}
+
+#[test]
+fn protected_files_are_neither_looked_at_nor_kept() {
+    let place = Place::new();
+    place.scratch.write(".env.example", "tracked");
+    place.commit_all("protected but tracked");
+    place.scratch.write(".env", "theirs");
+    let mut keeper = place.keeper();
+    place.scratch.write(".env", "changed");
+    place.scratch.write(".env.example", "changed");
+    place.scratch.write("dir/server.key", "new");
+    place.scratch.write("secrets/deep/token", "new");
+    place.scratch.write("a.txt", "changed");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.last_commit(), ["M a.txt"]);
+    let kept = snapshot(&mut keeper, 1);
+    assert_eq!(
+        place.files_of(&kept),
+        [".gitignore", "a.txt", "dir/b.txt", "dir/c.txt"]
+    );
+    let objects = place
+        .scratch
+        .git(&["cat-file", "--batch-check", "--batch-all-objects"]);
+    for secret in ["changed", "new"] {
+        let oid = place.scratch.write("probe", secret);
+        let oid = place.scratch.git(&["hash-object", oid.to_str().unwrap()]);
+        let is_kept = objects.contains(oid.trim_end());
+        // `a.txt` has the same content as a secret, on purpose.
+        assert_eq!(is_kept, secret == "changed");
+    }
+}

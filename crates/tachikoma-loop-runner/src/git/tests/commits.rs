@@ -1,0 +1,213 @@
+//! Commits: what is in them, what stays as it was, and what keeps them from being made.
+
+use super::*;
+use std::thread;
+use tachikoma_testkit::await_until;
+
+#[test]
+fn new_changed_and_removed_files_are_committed_and_the_tree_is_clean() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "2");
+    place.scratch.write("new/file.txt", "1");
+    place.remove("dir/b.txt");
+    changed(&mut keeper, Whose::Loop);
+    let made = commit(&mut keeper, "tachikoma: iteration 1\n\n# not a comment").unwrap();
+    let made = made.unwrap();
+    assert_eq!(made.files, 3);
+    assert_eq!(made.id, place.head());
+    assert_eq!(
+        place.last_commit(),
+        ["M a.txt", "D dir/b.txt", "A new/file.txt"]
+    );
+    let said = place.scratch.git(&["log", "-1", "--format=%an: %B"]);
+    assert_eq!(
+        said.trim_end(),
+        "Scratch: tachikoma: iteration 1\n\n# not a comment"
+    );
+    assert_eq!(place.status(), "");
+    assert_eq!(commits(&mut keeper), 0);
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+}
+
+#[test]
+fn what_the_user_staged_stays_staged_and_uncommitted() {
+    let place = Place::new();
+    place.scratch.write("a.txt", "staged");
+    place.scratch.write("added.txt", "staged");
+    place.scratch.git(&["add", "a.txt", "added.txt"]);
+    place.scratch.write("a.txt", "staged, and changed since");
+    let staged = place.scratch.git(&["diff", "--cached"]);
+    let mut keeper = place.keeper();
+    place.scratch.write("dir/b.txt", "2");
+    place.scratch.write("new.txt", "1");
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(place.last_commit(), ["M dir/b.txt", "A new.txt"]);
+    assert_eq!(place.scratch.git(&["diff", "--cached"]), staged);
+    assert_eq!(place.status(), "MM a.txt\nA  added.txt\n");
+}
+
+#[test]
+fn stashes_stay_as_they_are() {
+    let place = Place::new();
+    place.scratch.write("a.txt", "stashed");
+    place.scratch.git(&["stash", "--quiet"]);
+    place.scratch.write("a.txt", "stashed too");
+    place.scratch.git(&["stash", "--quiet"]);
+    let before = place.scratch.git(&["stash", "list", "--format=%H"]);
+    let mut keeper = place.keeper();
+    for round in 0..3 {
+        snapshot(&mut keeper, round + 1);
+        place.scratch.write("dir/b.txt", format!("{round}"));
+        changed(&mut keeper, Whose::Loop);
+        assert_eq!(commits(&mut keeper), 1);
+    }
+    assert_eq!(place.scratch.git(&["stash", "list", "--format=%H"]), before);
+}
+
+#[test]
+fn nothing_is_committed_while_something_is_under_way() {
+    for (file, what) in [
+        ("MERGE_HEAD", "a merge"),
+        ("CHERRY_PICK_HEAD", "a cherry-pick"),
+        ("REVERT_HEAD", "a revert"),
+        ("rebase-merge/done", "a rebase"),
+        ("BISECT_LOG", "a bisection"),
+    ] {
+        let place = Place::new();
+        let mut keeper = place.keeper();
+        place.scratch.write("a.txt", "2");
+        changed(&mut keeper, Whose::Loop);
+        let marker = place.scratch.write(place.git_dir().join(file), "");
+        let head = place.head();
+        let error = commit(&mut keeper, "x").unwrap_err();
+        assert!(error.to_string().starts_with(what), "{error}");
+        assert_eq!(place.head(), head);
+        fs::remove_dir_all(
+            marker
+                .parent()
+                .filter(|dir| dir.ends_with("rebase-merge"))
+                .unwrap_or(&marker),
+        )
+        .or_else(|_| fs::remove_file(&marker))
+        .unwrap();
+        assert_eq!(commits(&mut keeper), 1, "the work is not lost");
+    }
+}
+
+#[test]
+fn a_merge_with_conflicts_is_surveyed_and_not_committed() {
+    let place = Place::new();
+    place.scratch.git(&["checkout", "--quiet", "-b", "other"]);
+    place.scratch.write("a.txt", "other");
+    place.commit_all("other");
+    place.scratch.git(&["checkout", "--quiet", "main"]);
+    place.scratch.write("a.txt", "main");
+    place.commit_all("main");
+    let merge = std::process::Command::new("git")
+        .args(["merge", "--quiet", "other"])
+        .current_dir(place.scratch.path())
+        .output();
+    assert!(!merge.unwrap().status.success(), "it conflicts");
+    let mut keeper = place.keeper();
+    let index = place.index();
+    place.scratch.write("dir/b.txt", "2");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["dir/b.txt"]);
+    snapshot(&mut keeper, 1);
+    assert!(matches!(
+        commit(&mut keeper, "x"),
+        Err(CommitError::Underway { what: "a merge" })
+    ));
+    assert_eq!(place.index(), index);
+}
+
+#[test]
+fn a_lock_of_another_git_is_waited_for() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("new.txt", "1");
+    changed(&mut keeper, Whose::Loop);
+    let lock = place.git_dir().join("index.lock");
+    fs::write(&lock, "").unwrap();
+    let path = place.scratch.home().join("asked");
+    place.asked();
+    let releasing = thread::spawn(move || {
+        // Once git has been refused at least once.
+        await_until("git to be asked twice", LIMIT, || {
+            let asked = fs::read_to_string(&path).unwrap_or_default();
+            asked.matches("intent-to-add").count() >= 2
+        });
+        fs::remove_file(lock).unwrap();
+    });
+    assert_eq!(commits(&mut keeper), 1);
+    releasing.join().unwrap();
+}
+
+#[test]
+fn a_lock_that_stays_is_named_and_left_alone() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "2");
+    changed(&mut keeper, Whose::Loop);
+    let lock = place.git_dir().join("index.lock");
+    fs::write(&lock, "theirs").unwrap();
+    let error = commit(&mut keeper, "x").unwrap_err();
+    assert!(
+        error.to_string().contains(lock.to_str().unwrap()),
+        "{error}"
+    );
+    assert_eq!(fs::read(&lock).unwrap(), b"theirs");
+    fs::remove_file(lock).unwrap();
+    assert_eq!(commits(&mut keeper), 1);
+}
+
+#[test]
+fn without_an_identity_git_says_so_and_nothing_is_lost() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.git(&["config", "--unset", "user.name"]);
+    place.scratch.git(&["config", "--unset", "user.email"]);
+    place.scratch.git(&["config", "user.useConfigOnly", "true"]);
+    place.scratch.write("new.txt", "1");
+    changed(&mut keeper, Whose::Loop);
+    snapshot(&mut keeper, 1);
+    let index = place.index();
+    let error = commit(&mut keeper, "x").unwrap_err();
+    assert!(error.to_string().contains("user.email"), "{error}");
+    assert_eq!(place.index(), index);
+    place.scratch.git(&["config", "user.name", "x"]);
+    place
+        .scratch
+        .git(&["config", "user.email", "x@example.invalid"]);
+    assert_eq!(commits(&mut keeper), 1);
+}
+
+#[test]
+fn a_file_that_became_a_directory_with_nothing_in_it_keeps_nothing_else_back() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.remove("a.txt");
+    fs::create_dir(place.path("a.txt")).unwrap();
+    place.scratch.write("dir/b.txt", "2");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt", "dir/b.txt"]);
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.last_commit(), ["M dir/b.txt"]);
+    assert_eq!(commits(&mut keeper), 0);
+    fs::remove_dir(place.path("a.txt")).unwrap();
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.last_commit(), ["D a.txt"]);
+}
+
+#[test]
+fn files_of_the_loop_itself_are_never_committed() {
+    let place = Place::new();
+    fs::remove_file(place.path(".ralph/.gitignore")).unwrap();
+    place.scratch.write("sub/.ralph/state.json", "1");
+    let mut keeper = place.keeper();
+    place.scratch.write(".ralph/state.json", "2");
+    place.scratch.write("sub/.ralph/state.json", "2");
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert_eq!(commits(&mut keeper), 0);
+}

@@ -1,0 +1,160 @@
+//! Things that become other things, and things that are no files.
+
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::process::Command;
+
+use super::*;
+
+#[track_caller]
+fn committed(keeper: &mut Keeper, place: &Place, expected: &[&str]) {
+    changed(keeper, Whose::Loop);
+    commits(keeper);
+    assert_eq!(place.last_commit(), expected);
+    assert_eq!(place.status(), "");
+}
+
+#[test]
+fn files_directories_and_links_change_places() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.remove("a.txt");
+    place.scratch.write("a.txt/inside", "1");
+    committed(&mut keeper, &place, &["D a.txt", "A a.txt/inside"]);
+    fs::remove_dir_all(place.path("a.txt")).unwrap();
+    symlink("dir", place.path("a.txt")).unwrap();
+    committed(&mut keeper, &place, &["A a.txt", "D a.txt/inside"]);
+    place.remove("a.txt");
+    place.scratch.write("a.txt", "a");
+    committed(&mut keeper, &place, &["T a.txt"]);
+    fs::remove_dir_all(place.path("dir")).unwrap();
+    symlink("a.txt", place.path("dir")).unwrap();
+    committed(
+        &mut keeper,
+        &place,
+        &["A dir", "D dir/b.txt", "D dir/c.txt"],
+    );
+    place.remove("dir");
+    place.scratch.write("dir/b.txt", "again");
+    committed(&mut keeper, &place, &["D dir", "A dir/b.txt"]);
+}
+
+#[test]
+fn a_link_that_points_elsewhere_and_a_mode_are_changes() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    symlink("a.txt", place.path("link")).unwrap();
+    place.commit_all("link");
+    let mut keeper = place.keeper();
+    place.remove("link");
+    symlink("dir", place.path("link")).unwrap();
+    let mode = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(place.path("a.txt"), mode).unwrap();
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt", "link"]);
+}
+
+#[test]
+fn pipes_and_sockets_are_passed_over_until_they_are_files() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    let pipe = place.path("pipe");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let socket = UnixListener::bind(place.path("socket")).unwrap();
+    place.remove("a.txt");
+    let made = Command::new("mkfifo").arg(place.path("a.txt")).status();
+    assert!(made.unwrap().success());
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    drop(socket);
+    for name in ["pipe", "a.txt", "socket"] {
+        place.remove(name);
+        place.scratch.write(name, "a file");
+    }
+    assert_eq!(
+        changed(&mut keeper, Whose::Loop),
+        ["a.txt", "pipe", "socket"]
+    );
+}
+
+#[test]
+fn a_repository_inside_is_its_own_business_until_it_is_none() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.git(&["init", "--quiet", "cloned"]);
+    place.scratch.write("cloned/file", "1");
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    place.scratch.write("cloned/file", "2");
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    fs::remove_dir_all(place.path("cloned/.git")).unwrap();
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["cloned/file"]);
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.last_commit(), ["A cloned/file"]);
+}
+
+#[test]
+fn a_submodule_is_opaque_until_it_stands_elsewhere() {
+    let place = Place::new();
+    let other = Scratch::with_git();
+    other.write("inside", "1");
+    other.git(&["add", "-A"]);
+    other.git(&["commit", "--quiet", "-m", "inside"]);
+    let url = other.path().display().to_string();
+    let allow = "protocol.file.allow=always";
+    place
+        .scratch
+        .git(&["-c", allow, "submodule", "--quiet", "add", &url, "sub"]);
+    place.commit_all("submodule");
+    let in_sub = |words: &[&str]| {
+        let mut all = vec![
+            "-C",
+            "sub",
+            "-c",
+            "user.name=x",
+            "-c",
+            "user.email=x@example.invalid",
+        ];
+        all.extend(words);
+        place.scratch.git(&all)
+    };
+    let (mut keeper, survey) = place.open(Whose::Others);
+    assert!(survey.changed.is_empty());
+    place.scratch.write("sub/inside", "dirty");
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    place.asked();
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(place.asked().is_empty());
+    in_sub(&["commit", "--quiet", "-am", "moved"]);
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["sub"]);
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.last_commit(), ["M sub"]);
+    place.scratch.write("a.txt", "2");
+    place.scratch.write("sub/inside", "dirty again");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    assert_eq!(commits(&mut keeper), 1);
+}
+
+#[test]
+fn an_unreadable_file_does_not_keep_the_others_out() {
+    // Root reads everything, but not what a filter refuses.
+    let place = Place::new();
+    place.scratch.write(".gitattributes", "*.bad filter=bad\n");
+    place.scratch.git(&["config", "filter.bad.clean", "exit 1"]);
+    place
+        .scratch
+        .git(&["config", "filter.bad.required", "true"]);
+    place.commit_all("filter");
+    let mut keeper = place.keeper();
+    place.scratch.write("x.bad", "1");
+    place.scratch.write("y.txt", "1");
+    let survey = keeper.survey(Whose::Loop, &CallOff::new());
+    match survey {
+        Ok(survey) => assert_eq!(names(&survey), ["y.txt"]),
+        Err(error) => assert!(error.to_string().contains("x.bad"), "{error}"),
+    }
+}

@@ -1,0 +1,93 @@
+//! Names that mean something to somebody: to git, to a shell, to a terminal.
+
+use std::os::unix::ffi::OsStrExt as _;
+
+use super::*;
+
+const NAMES: [&[u8]; 14] = [
+    b"two\nlines",
+    b"\"quoted\" 'names'",
+    b"not-\xff-utf8",
+    b"-leading-dash",
+    b"--all",
+    b":(top)x",
+    b":(exclude)a.txt",
+    b":!a.txt",
+    b"*",
+    b"[a].txt",
+    b" spaces ",
+    b"tab\there",
+    b"back\\slash",
+    b"dir-\xfe/:(glob)**",
+];
+
+fn file(place: &Place, name: &[u8], text: &str) {
+    let name = std::ffi::OsStr::from_bytes(name);
+    place.scratch.write(name, text);
+}
+
+#[test]
+fn whatever_files_are_called_each_is_itself() {
+    let place = Place::new();
+    place.scratch.write("theirs.txt", "not the loop's");
+    let mut keeper = place.keeper();
+    for name in NAMES {
+        file(&place, name, "1");
+    }
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    let mut expected: Vec<RepoPath> = NAMES.iter().copied().map(RepoPath::new).collect();
+    expected.sort();
+    assert_eq!(survey.changed, expected);
+    assert_eq!(commits(&mut keeper), NAMES.len());
+    assert_eq!(place.status(), "?? theirs.txt\n");
+    for name in NAMES {
+        file(&place, name, "2");
+    }
+    place.scratch.write("a.txt", "of somebody else");
+    keeper.survey(Whose::Others, &CallOff::new()).unwrap();
+    for name in NAMES {
+        file(&place, name, "3");
+    }
+    // All are theirs now, `*` and the rest included: nothing is to be committed.
+    assert_eq!(changed(&mut keeper, Whose::Loop).len(), NAMES.len());
+    assert_eq!(commits(&mut keeper), 0);
+    place.scratch.git(&["checkout", "--quiet", "."]);
+    assert_eq!(changed(&mut keeper, Whose::Others).len(), NAMES.len() + 1);
+    for name in NAMES {
+        fs::remove_file(place.scratch.path().join(std::ffi::OsStr::from_bytes(name))).unwrap();
+    }
+    assert_eq!(changed(&mut keeper, Whose::Loop).len(), NAMES.len());
+    assert_eq!(commits(&mut keeper), NAMES.len());
+    assert_eq!(place.status(), "?? theirs.txt\n");
+}
+
+#[test]
+fn names_that_look_like_patterns_commit_nothing_else() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    file(&place, b"*", "1");
+    file(&place, b":", "1");
+    changed(&mut keeper, Whose::Loop);
+    place.scratch.write("a.txt", "theirs");
+    place.scratch.write("b.txt", "theirs");
+    changed(&mut keeper, Whose::Others);
+    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(place.last_commit(), ["A *", "A :"]);
+    assert_eq!(place.status(), " M a.txt\n?? b.txt\n");
+}
+
+#[test]
+fn ignored_names_are_recognised_whatever_they_are() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    for name in [
+        &b":(top)x.log"[..],
+        b"-x.log",
+        b"\xff.log",
+        b"a\nb.log",
+        b"*.log",
+    ] {
+        file(&place, name, "1");
+    }
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+}

@@ -1,0 +1,232 @@
+//! Repositories of every shape.
+
+use super::*;
+
+#[test]
+fn without_a_repository_no_git_is_started() {
+    let place = Place::around(Scratch::new());
+    let opened = Keeper::open(place.options.clone(), Whose::Others, &CallOff::new());
+    assert!(matches!(opened, Opened::NoRepository), "{opened:?}");
+    assert!(place.asked().is_empty());
+}
+
+#[test]
+fn a_directory_that_the_repository_ignores_is_not_its_business() {
+    let mut place = Place::new();
+    place.scratch.write("build/work/file", "1");
+    place.options.working_dir = place.path("build/work");
+    let opened = Keeper::open(place.options.clone(), Whose::Others, &CallOff::new());
+    assert!(matches!(opened, Opened::NoRepository), "{opened:?}");
+}
+
+#[test]
+fn without_git_there_is_a_reason() {
+    let mut place = Place::new();
+    place.options.search_path = Some("/nonexistent".into());
+    // Not found there, the system would look in the tests' own PATH.
+    let program = place.path("no-git");
+    fs::create_dir(&program).unwrap();
+    place.scratch.write_script(
+        "no-git/git",
+        "#!/bin/sh\necho 'fatal: detected dubious ownership in repository\nadvice' >&2\nexit 128\n",
+    );
+    place.options.search_path = Some(program.into_os_string());
+    match Keeper::open(place.options.clone(), Whose::Others, &CallOff::new()) {
+        Opened::Unusable { reason } => {
+            assert_eq!(reason, "detected dubious ownership in repository");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_repository_without_commits_gets_its_first() {
+    let place = Place::empty();
+    place.scratch.write("theirs.txt", "1");
+    let mut keeper = place.keeper();
+    let first = snapshot(&mut keeper, 1);
+    assert_eq!(place.files_of(&first), ["theirs.txt"]);
+    place.scratch.write("new.txt", "1");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["new.txt"]);
+    let keeper2 = place.open(Whose::Loop);
+    assert_eq!(keeper2.1.uncommitted, 1, "also for the next runner");
+    let mut keeper = keeper2.0;
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.last_commit(), ["A new.txt"]);
+    assert_eq!(place.status(), "?? theirs.txt\n");
+}
+
+#[test]
+fn a_detached_head_takes_commits() {
+    let place = Place::new();
+    place.scratch.git(&["checkout", "--quiet", "--detach"]);
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "2");
+    changed(&mut keeper, Whose::Loop);
+    let made = commit(&mut keeper, "x").unwrap().unwrap();
+    assert_eq!(made.id, place.head());
+    let main = place.scratch.git(&["rev-parse", "main"]);
+    assert_ne!(made.id, main.trim_end());
+}
+
+#[test]
+fn a_linked_work_tree_has_its_own_index_and_head() {
+    let mut place = Place::new();
+    let linked = place.scratch.home().join("linked");
+    let linked_text = linked.display().to_string();
+    place
+        .scratch
+        .git(&["worktree", "add", "--quiet", "-b", "side", &linked_text]);
+    place.options.loop_dir = linked.join(".ralph/loops/one");
+    place.options.working_dir = linked.clone();
+    place.make_loop_dir();
+    let mut keeper = place.keeper();
+    snapshot(&mut keeper, 1);
+    fs::write(linked.join("a.txt"), "2").unwrap();
+    fs::write(linked.join("new.txt"), "1").unwrap();
+    place.scratch.write("dir/b.txt", "of the other work tree");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt", "new.txt"]);
+    let made = commit(&mut keeper, "x").unwrap().unwrap();
+    let side = place.scratch.git(&["rev-parse", "side"]);
+    assert_eq!(made.id, side.trim_end());
+    assert_eq!(place.status(), " M dir/b.txt\n");
+    place.asked();
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(place.asked().is_empty());
+}
+
+#[test]
+fn a_loop_in_a_subdirectory_keeps_the_whole_repository() {
+    let mut place = Place::new();
+    place.options.working_dir = place.path("dir");
+    place.options.loop_dir = place.path("dir/.ralph/loops/one");
+    place.make_loop_dir();
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "2");
+    place.scratch.write("dir/b.txt", "2");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt", "dir/b.txt"]);
+    assert_eq!(commits(&mut keeper), 2);
+}
+
+#[test]
+fn a_sparse_work_tree_is_not_taken_for_one_with_files_removed() {
+    let place = Place::new();
+    place.scratch.write("wide/one.txt", "1");
+    place.scratch.write("narrow/two.txt", "2");
+    place.commit_all("more");
+    for sparse_index in ["--no-sparse-index", "--sparse-index"] {
+        place
+            .scratch
+            .git(&["sparse-checkout", "set", "--cone", sparse_index, "narrow"]);
+        assert!(!place.path("wide/one.txt").exists());
+        let _ = fs::remove_file(place.options.loop_dir.join("git-index"));
+        let _ = fs::remove_file(place.options.loop_dir.join("git-work.json"));
+        let (mut keeper, survey) = place.open(Whose::Others);
+        assert_eq!(survey.uncommitted, 0);
+        let text = format!("by {sparse_index}");
+        place.scratch.write("narrow/two.txt", &text);
+        place.scratch.write("outside/new.txt", &text);
+        assert_eq!(
+            changed(&mut keeper, Whose::Loop),
+            ["narrow/two.txt", "outside/new.txt"]
+        );
+        assert_eq!(commits(&mut keeper), 2);
+        let kept = snapshot(&mut keeper, 1);
+        assert!(place.files_of(&kept).contains(&"wide/one.txt".to_owned()));
+    }
+}
+
+#[test]
+fn a_work_tree_that_becomes_sparse_has_no_files_removed() {
+    let place = Place::new();
+    place.scratch.write("wide/one.txt", "1");
+    place.scratch.write("narrow/two.txt", "2");
+    place.commit_all("more");
+    let mut keeper = place.keeper();
+    place
+        .scratch
+        .git(&["sparse-checkout", "set", "--cone", "narrow"]);
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    place.scratch.git(&["sparse-checkout", "disable"]);
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    place.scratch.write("wide/one.txt", "2");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["wide/one.txt"]);
+}
+
+#[test]
+fn files_that_are_assumed_to_be_unchanged_are_left_alone() {
+    let place = Place::new();
+    place
+        .scratch
+        .git(&["update-index", "--assume-unchanged", "a.txt"]);
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "local settings");
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    place
+        .scratch
+        .git(&["update-index", "--no-assume-unchanged", "a.txt"]);
+    assert_eq!(changed(&mut keeper, Whose::Others), ["a.txt"]);
+}
+
+#[test]
+fn a_split_index_and_line_ends_are_no_obstacle() {
+    let place = Place::new();
+    place.scratch.git(&["config", "core.autocrlf", "input"]);
+    place.scratch.git(&["config", "core.safecrlf", "true"]);
+    place
+        .scratch
+        .git(&["config", "core.untrackedCache", "true"]);
+    place.scratch.git(&["update-index", "--split-index"]);
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "two\r\nlines\r\n");
+    place.scratch.write("dir/b.txt", "2");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt", "dir/b.txt"]);
+    snapshot(&mut keeper, 1);
+}
+
+#[test]
+fn branches_without_a_file_of_their_own_are_followed() {
+    let place = Place::new();
+    place.scratch.git(&["pack-refs", "--all"]);
+    let mut keeper = place.keeper();
+    place.asked();
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(place.asked().is_empty());
+    place
+        .scratch
+        .git(&["commit", "--quiet", "--allow-empty", "-m", "empty"]);
+    place.scratch.git(&["pack-refs", "--all"]);
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    assert!(survey.head_moved && survey.changed.is_empty());
+    place.scratch.git(&["checkout", "--quiet", "-b", "other"]);
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    assert!(!survey.head_moved, "the same commit by another name");
+}
+
+#[test]
+fn references_in_tables_and_long_object_names_work_too() {
+    let place = Place::around(Scratch::new());
+    place.scratch.git(&[
+        "init",
+        "--quiet",
+        "--initial-branch=main",
+        "--ref-format=reftable",
+        "--object-format=sha256",
+    ]);
+    place.scratch.git(&["config", "user.name", "Scratch"]);
+    place
+        .scratch
+        .git(&["config", "user.email", "scratch@example.invalid"]);
+    place.scratch.write("a.txt", "1");
+    let mut keeper = place.keeper();
+    snapshot(&mut keeper, 1);
+    place.scratch.write("b.txt", "1");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["b.txt"]);
+    let made = commit(&mut keeper, "x").unwrap().unwrap();
+    assert_eq!(made.id.len(), 64);
+    assert_eq!(made.id, place.head());
+    place.scratch.git(&["add", "a.txt"]);
+    place.scratch.git(&["commit", "--quiet", "-m", "theirs"]);
+    let survey = keeper.survey(Whose::Others, &CallOff::new()).unwrap();
+    assert!(survey.head_moved);
+}

@@ -1,0 +1,232 @@
+//! What a survey sees, and what it costs.
+
+use super::*;
+
+#[test]
+fn an_iteration_that_changed_nothing_starts_no_git() {
+    let place = Place::new();
+    place.scratch.write("untracked.txt", "u");
+    place.scratch.write("noise.log", "1");
+    place.scratch.write("build/out", "1");
+    fs::create_dir(place.path("empty")).unwrap();
+    let mut keeper = place.keeper();
+    snapshot(&mut keeper, 1);
+    place.asked();
+    for iteration in 2..5 {
+        assert!(changed(&mut keeper, Whose::Loop).is_empty());
+        assert_eq!(commits(&mut keeper), 0);
+        snapshot(&mut keeper, iteration);
+    }
+    // What is ignored is nobody's change, however it changes.
+    place.scratch.write("noise.log", "2");
+    place.scratch.write("build/more/out", "1");
+    place.scratch.write(".ralph/state.json", "{}");
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert_eq!(place.asked(), Vec::<String>::new());
+    keeper.settle_refs(&CallOff::new()).unwrap();
+    let asked = place.asked();
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    assert!(asked[0].ends_with("update-ref --stdin"), "{asked:?}");
+}
+
+#[test]
+fn what_changed_came_and_went_is_seen_once() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "other");
+    place.scratch.write("new/deep/er.txt", "new");
+    place.remove("dir/b.txt");
+    assert_eq!(
+        changed(&mut keeper, Whose::Loop),
+        ["a.txt", "dir/b.txt", "new/deep/er.txt"]
+    );
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    place.scratch.write("a.txt", "a");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    assert_eq!(
+        keeper
+            .survey(Whose::Loop, &CallOff::new())
+            .unwrap()
+            .uncommitted,
+        2
+    );
+}
+
+#[test]
+fn a_file_that_was_touched_and_is_equal_did_not_change() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "a");
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    assert!(survey.changed.is_empty());
+    assert_eq!(survey.uncommitted, 0);
+    assert!(!place.asked().is_empty(), "git had to be asked");
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(place.asked().is_empty(), "but once only");
+}
+
+#[test]
+fn quick_edits_of_the_same_size_are_all_seen() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    let path = place.path("a.txt");
+    for round in 0..200 {
+        // In place: neither the size nor the inode tells.
+        fs::write(&path, format!("{round:04}")).unwrap();
+        assert_eq!(
+            changed(&mut keeper, Whose::Loop),
+            ["a.txt"],
+            "round {round}"
+        );
+    }
+}
+
+#[test]
+fn quick_edits_between_walks_alone_are_all_seen() {
+    use crate::git::fingerprint::{Dir, Mark, What};
+    use crate::git::walk::Walk;
+    let scratch = Scratch::new();
+    let mut root = Dir::default();
+    root.put(b"file", What::File(Mark::UNSEEN));
+    let mut missed = Vec::new();
+    for round in 0..2000 {
+        scratch.write("file", format!("{round:04}"));
+        let mut walk = Walk::new();
+        walk.walk(&scratch.path(), b"", &mut root).unwrap();
+        if walk.seen.changed.len() != 1 {
+            missed.push(round);
+        }
+    }
+    assert!(missed.is_empty(), "{missed:?}");
+}
+
+#[test]
+fn names_that_come_quickly_are_all_seen() {
+    use crate::git::fingerprint::Dir;
+    use crate::git::walk::Walk;
+    let scratch = Scratch::new();
+    let mut root = Dir::default();
+    for round in 0..500_u32 {
+        scratch.write(round.to_string(), "");
+        let mut walk = Walk::new();
+        walk.walk(&scratch.path(), b"", &mut root).unwrap();
+        let new: Vec<_> = walk
+            .seen
+            .new
+            .iter()
+            .map(|new| new.path.to_string())
+            .collect();
+        assert_eq!(new, [round.to_string()]);
+        for new in walk.seen.new {
+            root.put(new.path.bytes(), crate::git::fingerprint::What::Left);
+        }
+    }
+}
+
+#[test]
+fn what_is_ignored_no_more_is_seen_and_what_became_ignored_is_not_committed() {
+    let place = Place::new();
+    place.scratch.write("noise.log", "1");
+    let mut keeper = place.keeper();
+    place.scratch.write(".gitignore", "/build/\n");
+    assert_eq!(
+        changed(&mut keeper, Whose::Loop),
+        [".gitignore", "noise.log"]
+    );
+    place.scratch.write("made.tmp", "1");
+    place.scratch.write("made.txt", "1");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["made.tmp", "made.txt"]);
+    place.scratch.write(".gitignore", "/build/\n*.tmp\n");
+    assert_eq!(
+        changed(&mut keeper, Whose::Loop),
+        [".gitignore", "made.tmp"]
+    );
+    assert_eq!(commits(&mut keeper), 3);
+    assert_eq!(
+        place.last_commit(),
+        ["M .gitignore", "A made.txt", "A noise.log"]
+    );
+}
+
+#[test]
+fn rules_outside_of_the_work_tree_are_followed() {
+    let place = Place::new();
+    place.scratch.write("made.tmp", "1");
+    let mut keeper = place.keeper();
+    fs::write(place.git_dir().join("info/exclude"), "*.tmp\n").unwrap();
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["made.tmp"]);
+    place.scratch.write("other.tmp", "1");
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    fs::write(place.git_dir().join("info/exclude"), "").unwrap();
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["made.tmp", "other.tmp"]);
+}
+
+#[test]
+fn an_empty_directory_is_watched_and_a_file_in_it_is_seen() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("empty/deeper")).unwrap();
+    place.scratch.write("only/ignored.log", "1");
+    let mut keeper = place.keeper();
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    place.scratch.write("empty/deeper/file", "1");
+    place.scratch.write("only/file", "1");
+    assert_eq!(
+        changed(&mut keeper, Whose::Loop),
+        ["empty/deeper/file", "only/file"]
+    );
+}
+
+#[test]
+fn a_file_that_was_added_although_it_is_ignored_is_watched() {
+    let place = Place::new();
+    place.scratch.write("build/kept", "1");
+    place.scratch.write("forced.log", "1");
+    let mut keeper = place.keeper();
+    place
+        .scratch
+        .git(&["add", "-f", "forced.log", "build/kept"]);
+    assert_eq!(
+        changed(&mut keeper, Whose::Loop),
+        ["build/kept", "forced.log"]
+    );
+    place.scratch.write("build/kept", "2");
+    place.scratch.write("build/other", "2");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["build/kept"]);
+    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(place.last_commit(), ["A build/kept", "A forced.log"]);
+}
+
+#[test]
+fn huge_new_files_are_left_out_and_said_once() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("huge.bin", vec![0; 1001]);
+    place.scratch.write("a.txt", vec![0; 1001]);
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    assert_eq!(names(&survey), ["a.txt"], "what is committed may grow");
+    assert_eq!(
+        survey.warnings,
+        ["left out of snapshots and commits: huge.bin, above git.max_file_bytes = 1000"]
+    );
+    place.scratch.write("huge.bin", vec![1; 1001]);
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    assert!(survey.changed.is_empty() && survey.warnings.is_empty());
+    assert_eq!(commits(&mut keeper), 1);
+    place.scratch.write("huge.bin", "small");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["huge.bin"]);
+    place.scratch.write("huge.bin", vec![1; 1001]);
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["huge.bin"]);
+    assert_eq!(commits(&mut keeper), 0, "it is huge again");
+}
+
+#[test]
+fn a_survey_that_is_called_off_loses_nothing() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "2");
+    let call_off = CallOff::new();
+    call_off.call_off();
+    let error = keeper.survey(Whose::Loop, &call_off).unwrap_err();
+    assert!(error.to_string().contains("was called off"), "{error}");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+}

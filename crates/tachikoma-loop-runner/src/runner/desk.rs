@@ -1,0 +1,371 @@
+//! The desk at which the work is kept: a thread that owns the keeper of the repository and does one order after another, so
+//! that nobody waits for git who need not.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tachikoma_core::{Committed, Kept};
+use tokio::sync::mpsc;
+
+use crate::error::chain;
+use crate::git::{CallOff, CommitError, GitError, Keeper, KeeperOptions, Opened, Whose};
+use crate::task::panicked;
+
+/// Orders that may wait: one snapshot and one commit at a time, and those before them that were given up.
+const ORDERS_MAX: usize = 16;
+
+/// At the end of a run: for what is called off to end, and for the last references to be made.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the desk is asked.
+enum Order {
+    /// The work tree before an iteration; only a look if it is kept already.
+    Snapshot {
+        iteration: u32,
+        only_look: bool,
+        call_off: CallOff,
+    },
+    Keep {
+        number: u64,
+        commit: Option<Commit>,
+        look: CallOff,
+        call_off: CallOff,
+    },
+    Settle {
+        call_off: CallOff,
+    },
+}
+
+/// What is to be committed, and how.
+#[derive(Debug)]
+pub(super) struct Commit {
+    pub message: String,
+    /// None = as long as it likes.
+    pub limit: Option<Duration>,
+}
+
+/// What the desk has to say.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// There is no repository that can be used: why, in a line that a person should see.
+    Closed(String),
+    /// The work tree before an iteration is kept, or not.
+    Snapshot {
+        iteration: u32,
+        taken: Result<Taken, Untaken>,
+    },
+    /// The work is kept, or not.
+    Kept {
+        number: u64,
+        kept: Result<Kept, String>,
+    },
+    /// Something that a person should know.
+    Warning(String),
+    /// The thread panicked.
+    Broken(String),
+}
+
+/// The work tree before an iteration.
+#[derive(Debug)]
+pub(super) struct Taken {
+    /// None where it was kept before.
+    pub commit: Option<String>,
+    pub uncommitted: u32,
+}
+
+/// Why there is none.
+#[derive(Debug)]
+pub(super) enum Untaken {
+    CalledOff,
+    Failed(String),
+}
+
+/// The desk of one run.
+#[derive(Debug)]
+pub(super) struct Desk {
+    orders: Option<SyncSender<Order>>,
+    told: mpsc::UnboundedReceiver<Told>,
+    thread: Option<JoinHandle<()>>,
+    opening: CallOff,
+    snapshot: CallOff,
+    look: CallOff,
+    commit: CallOff,
+}
+
+impl Desk {
+    /// Opens the desk, with a look at all that changed since the last one.
+    pub fn open(options: KeeperOptions, whose: Whose) -> std::io::Result<Self> {
+        let (orders, waiting) = sync_channel(ORDERS_MAX);
+        let (say, told) = mpsc::unbounded_channel();
+        let opening = CallOff::new();
+        let call_off = opening.clone();
+        let thread = std::thread::Builder::new()
+            .name("git".to_owned())
+            .spawn(move || Clerk { say }.serve(options, whose, &call_off, &waiting))?;
+        Ok(Self {
+            orders: Some(orders),
+            told,
+            thread: Some(thread),
+            opening,
+            snapshot: CallOff::new(),
+            look: CallOff::new(),
+            commit: CallOff::new(),
+        })
+    }
+
+    /// Returns whether the order was taken.
+    fn order(&self, order: Order) -> bool {
+        let orders = self.orders.as_ref();
+        orders.is_some_and(|orders| orders.try_send(order).is_ok())
+    }
+
+    /// Asks for the work tree before an iteration. Returns whether an answer will come.
+    pub fn snapshot(&mut self, iteration: u32, only_look: bool) -> bool {
+        self.snapshot = CallOff::new();
+        self.order(Order::Snapshot {
+            iteration,
+            only_look,
+            call_off: self.snapshot.clone(),
+        })
+    }
+
+    /// Has the work tree before an iteration be given up: an agent is about to change it.
+    pub fn call_off_snapshot(&self) {
+        self.snapshot.call_off();
+    }
+
+    /// Asks for the work to be kept. Returns whether an answer will come.
+    pub fn keep(&mut self, number: u64, commit: Option<Commit>) -> bool {
+        self.look = CallOff::new();
+        self.commit = CallOff::new();
+        self.order(Order::Keep {
+            number,
+            commit,
+            look: self.look.clone(),
+            call_off: self.commit.clone(),
+        })
+    }
+
+    /// Has the commit under way end at once. The look is not called off: it is what tells the loop's work from that of others.
+    pub fn call_off_commit(&self) {
+        self.commit.call_off();
+    }
+
+    /// Waits for the next thing that the desk has to say. Cancel-safe.
+    pub async fn next(&mut self) -> Told {
+        if let Some(told) = self.told.recv().await {
+            return told;
+        }
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Err(payload)) => Told::Broken(panicked("git desk", payload.as_ref())),
+            Some(Ok(())) | None => std::future::pending().await,
+        }
+    }
+
+    fn call_off_all(&self) {
+        for call_off in [&self.opening, &self.snapshot, &self.look, &self.commit] {
+            call_off.call_off();
+        }
+    }
+
+    /// Closes the desk. What it does not do within a while stays undone.
+    pub async fn finish(mut self) {
+        self.call_off_all();
+        let call_off = CallOff::new();
+        self.order(Order::Settle {
+            call_off: call_off.clone(),
+        });
+        self.orders = None;
+        let told = &mut self.told;
+        let over = async { while told.recv().await.is_some() {} };
+        if tokio::time::timeout(FINISH_TIMEOUT, over).await.is_err() {
+            call_off.call_off();
+        } else if let Some(thread) = self.thread.take() {
+            // It has ended, and the run is over: how is nobody's concern.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A runner that is dropped in the middle leaves no git behind.
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.call_off_all();
+    }
+}
+
+/// Who sits at the desk.
+struct Clerk {
+    say: mpsc::UnboundedSender<Told>,
+}
+
+impl Clerk {
+    fn serve(
+        &self,
+        options: KeeperOptions,
+        whose: Whose,
+        call_off: &CallOff,
+        waiting: &Receiver<Order>,
+    ) {
+        let mut work = match Keeper::open(options, whose, call_off) {
+            Opened::Ready { keeper, survey } => {
+                self.warn(survey.warnings);
+                Some(Books {
+                    keeper,
+                    unseen: false,
+                })
+            }
+            Opened::NoRepository => {
+                // There is a `.git`, or nobody would have asked.
+                self.tell(Told::Closed("git finds no repository here".to_owned()));
+                None
+            }
+            Opened::Unusable { reason } => {
+                self.tell(Told::Closed(reason));
+                None
+            }
+        };
+        for order in waiting {
+            match order {
+                Order::Snapshot {
+                    iteration,
+                    only_look,
+                    call_off,
+                } => {
+                    let taken = match &mut work {
+                        Some(work) => self.snapshot(work, iteration, only_look, &call_off),
+                        None => Err(Untaken::CalledOff),
+                    };
+                    self.tell(Told::Snapshot { iteration, taken });
+                }
+                Order::Keep {
+                    number,
+                    commit,
+                    look,
+                    call_off,
+                } => {
+                    let kept = match &mut work {
+                        Some(work) => self.keep(work, commit, &look, &call_off),
+                        // That it is so was said when the desk opened.
+                        None => Ok(Kept::default()),
+                    };
+                    self.tell(Told::Kept { number, kept });
+                }
+                Order::Settle { call_off } => {
+                    if let Some(work) = &mut work {
+                        // What is not named is found by the name before it.
+                        let _ = work.keeper.settle_refs(&call_off);
+                    }
+                }
+            }
+        }
+    }
+
+    fn tell(&self, told: Told) {
+        // Nobody may be listening any more.
+        let _ = self.say.send(told);
+    }
+
+    fn warn(&self, warnings: Vec<String>) {
+        for warning in warnings {
+            self.tell(Told::Warning(warning));
+        }
+    }
+
+    fn snapshot(
+        &self,
+        work: &mut Books,
+        iteration: u32,
+        only_look: bool,
+        call_off: &CallOff,
+    ) -> Result<Taken, Untaken> {
+        if work.unseen {
+            self.look(work, Whose::Loop, call_off)?;
+        }
+        let commit = if only_look {
+            self.look(work, Whose::Others, call_off)?;
+            None
+        } else {
+            let taken = work.keeper.snapshot(iteration, call_off)?;
+            self.warn(taken.warnings);
+            Some(taken.commit)
+        };
+        Ok(Taken {
+            commit,
+            uncommitted: count(work.keeper.left()),
+        })
+    }
+
+    /// Looks at the work tree, and returns what is known of it then.
+    fn look(&self, work: &mut Books, whose: Whose, call_off: &CallOff) -> Result<Kept, GitError> {
+        let ours = whose == Whose::Loop;
+        work.unseen |= ours;
+        let survey = work.keeper.survey(whose, call_off)?;
+        work.unseen &= !ours;
+        self.warn(survey.warnings);
+        Ok(Kept {
+            changed: count(survey.changed.len()),
+            head_moved: survey.head_moved,
+            uncommitted: count(survey.uncommitted),
+            ..Kept::default()
+        })
+    }
+
+    fn keep(
+        &self,
+        work: &mut Books,
+        commit: Option<Commit>,
+        look: &CallOff,
+        call_off: &CallOff,
+    ) -> Result<Kept, String> {
+        let mut kept = self
+            .look(work, Whose::Loop, look)
+            .map_err(|error| chain(&error))?;
+        let Some(commit) = commit.filter(|_| kept.uncommitted > 0) else {
+            return Ok(kept);
+        };
+        match work.keeper.commit(&commit.message, commit.limit, call_off) {
+            Ok(made) => {
+                kept.commit = made.map(|made| Committed {
+                    id: made.id,
+                    files: count(made.files),
+                });
+            }
+            Err(CommitError::Git(GitError::CalledOff { .. })) => {
+                kept.error = Some(CALLED_OFF.to_owned());
+            }
+            Err(error) => kept.error = Some(chain(&error)),
+        }
+        kept.uncommitted = count(work.keeper.left());
+        Ok(kept)
+    }
+}
+
+/// What is said of a commit that nobody waited for.
+const CALLED_OFF: &str =
+    "it was called off; what was done stays in the work tree, and the next commit takes it";
+
+/// The keeper, and what it is owed.
+struct Books {
+    keeper: Box<Keeper>,
+    /// Whether a look at what the loop did was cut: then the next one takes that in.
+    unseen: bool,
+}
+
+impl From<GitError> for Untaken {
+    fn from(error: GitError) -> Self {
+        match error {
+            GitError::CalledOff { .. } => Self::CalledOff,
+            GitError::NotStarted { .. }
+            | GitError::TimedOut { .. }
+            | GitError::Failed { .. }
+            | GitError::Odd { .. }
+            | GitError::Io { .. } => Self::Failed(chain(&error)),
+        }
+    }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

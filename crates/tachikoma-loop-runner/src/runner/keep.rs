@@ -1,0 +1,313 @@
+//! Keeping the work in the repository around it: what the desk is asked, what it answers, and the iteration that waits for the
+//! snapshot before it.
+
+use std::time::Duration;
+
+use tachikoma_core::policy::KeepRules;
+use tachikoma_core::{
+    CommitFacts, CommitMessage, CommitOrder, Generation, Input, Kept, News, Phase, Rung, State,
+    TurnEnd,
+};
+use tokio::time::Instant;
+
+use super::LoopRunner;
+use super::desk::{Commit, Desk, Taken, Told, Untaken};
+use super::effects::{Begin, Ordered};
+use super::failure::Cut;
+use crate::clock;
+use crate::config::LoopConfig;
+use crate::git::{KeeperOptions, Protected, Whose};
+use crate::store::loops;
+use crate::worktree;
+
+/// How long an iteration waits for the snapshot before it. A large tree on a slow disk takes seconds; without one the loop
+/// is still worth running.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What is known of keeping the work in this run.
+#[derive(Debug, Default)]
+pub(super) struct Keeping {
+    desk: Option<Desk>,
+    /// A turn that begins when the work tree before it is kept.
+    deferred: Option<Deferred>,
+    /// The iteration whose snapshot is there, as far as this run knows: a later attempt at it does not replace it.
+    had: Option<u32>,
+}
+
+#[derive(Debug)]
+struct Deferred {
+    generation: Generation,
+    turn: Ordered,
+    begin: Begin,
+    due: Instant,
+}
+
+impl LoopConfig {
+    /// Returns how the work is kept; none where there is no repository to keep it in.
+    pub(super) fn keep_rules(&self) -> Option<KeepRules> {
+        let git = &self.settings.git;
+        worktree::may_be_in_a_repository(&self.working_dir).then(|| KeepRules {
+            commit: git.auto_commit,
+            on_failure: git.commit_on_failure,
+            timeout: git.commit_timeout.get(),
+        })
+    }
+}
+
+impl Keeping {
+    /// Returns when the turn that waits begins without its snapshot.
+    pub fn due(&self) -> Option<Instant> {
+        self.deferred.as_ref().map(|deferred| deferred.due)
+    }
+
+    /// Waits for what the desk has to say. Cancel-safe.
+    pub async fn next(&mut self) -> Told {
+        match &mut self.desk {
+            Some(desk) => desk.next().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Gives up whatever is under way. Makes the references that are still owed.
+    pub async fn finish(&mut self) {
+        self.deferred = None;
+        if let Some(desk) = self.desk.take() {
+            desk.finish().await;
+        }
+    }
+}
+
+impl LoopRunner {
+    /// Adds what the repository asks for to the rules.
+    pub(super) fn set_keep_rules(&mut self, rules: Option<KeepRules>) {
+        if rules.is_some() && self.policy.keep.is_none() {
+            // The snapshot before an iteration is no part of its launch.
+            self.policy.timeouts.launch += SNAPSHOT_TIMEOUT;
+        }
+        self.policy.keep = rules;
+    }
+
+    /// Opens the desk, and has it look at what changed since this loop last ran.
+    pub(super) fn open_desk(&mut self) {
+        self.set_keep_rules(self.config.keep_rules());
+        if self.policy.keep.is_none() {
+            return;
+        }
+        self.keeping.had = had_snapshot(&self.state);
+        let whose = if self.state.owes_a_look() {
+            Whose::Loop
+        } else {
+            Whose::Others
+        };
+        let root = self.config.store_root(self.state.loop_id);
+        let git = &self.config.settings.git;
+        let options = KeeperOptions {
+            working_dir: self.config.working_dir.clone(),
+            loop_dir: loops::dir(&root, self.state.loop_id),
+            loop_id: self.state.loop_id,
+            search_path: self.config.search_path.clone(),
+            // Each pattern was checked with the settings.
+            protected: Protected::new(&git.protected).unwrap_or_default(),
+            max_file_bytes: git.max_file_bytes,
+        };
+        match Desk::open(options, whose) {
+            Ok(desk) => self.keeping.desk = Some(desk),
+            Err(error) => self.close_desk(&format!("no thread for git: {error}")),
+        }
+    }
+
+    /// Goes on without a repository.
+    fn close_desk(&mut self, why: &str) {
+        self.policy.keep = None;
+        let warning = format!("nothing is committed, and no snapshots are kept: {why}");
+        self.queue.push_back(Input::Trouble { warning });
+    }
+
+    /// Begins a turn: when the work tree before it is kept, where there is a repository.
+    pub(super) async fn begin_turn(&mut self, generation: Generation, turn: Ordered, begin: Begin) {
+        let keeping = &mut self.keeping;
+        let iteration = turn.iteration;
+        let only_look = keeping.had == Some(iteration);
+        let asked = self.policy.keep.is_some()
+            && keeping
+                .desk
+                .as_mut()
+                .is_some_and(|desk| desk.snapshot(iteration, only_look));
+        if !asked {
+            return self.perform_turn(generation, turn, begin).await;
+        }
+        keeping.deferred = Some(Deferred {
+            generation,
+            turn,
+            begin,
+            due: Instant::from_std(clock::monotonic() + SNAPSHOT_TIMEOUT),
+        });
+    }
+
+    /// Takes in what the desk has to say.
+    pub(super) async fn desk_told(&mut self, told: Told) -> Result<Option<Input>, Cut> {
+        Ok(match told {
+            Told::Closed(why) => {
+                self.close_desk(&why);
+                None
+            }
+            Told::Warning(warning) => Some(Input::Trouble { warning }),
+            Told::Broken(reason) => Some(Input::Broken { reason }),
+            Told::Kept { number, kept } => Some(Input::Kept { number, kept }),
+            Told::Snapshot { iteration, taken } => {
+                if let Some(news) = self.snapshot_news(iteration, taken) {
+                    self.take(news).await?;
+                }
+                self.begin_deferred().await;
+                None
+            }
+        })
+    }
+
+    fn snapshot_news(&mut self, iteration: u32, taken: Result<Taken, Untaken>) -> Option<Input> {
+        match taken {
+            Ok(Taken {
+                commit,
+                uncommitted,
+            }) => {
+                self.keeping.had = Some(iteration);
+                let before = self.state.kept.snapshot.as_ref();
+                let commit = commit.or_else(|| before.map(|before| before.commit.clone()))?;
+                Some(Input::Snapshot {
+                    iteration,
+                    commit,
+                    uncommitted,
+                })
+            }
+            Err(Untaken::CalledOff) => None,
+            Err(Untaken::Failed(why)) => Some(unkept(iteration, &why)),
+        }
+    }
+
+    /// Begins the turn that waits, without the work tree before it: that took too long.
+    pub(super) async fn snapshot_late(&mut self) -> Input {
+        if let Some(desk) = &self.keeping.desk {
+            desk.call_off_snapshot();
+        }
+        self.begin_deferred().await;
+        let seconds = SNAPSHOT_TIMEOUT.as_secs();
+        unkept(
+            self.state.iteration,
+            &format!("git took more than {seconds} s"),
+        )
+    }
+
+    async fn begin_deferred(&mut self) {
+        if let Some(waited) = self.keeping.deferred.take() {
+            self.perform_turn(waited.generation, waited.turn, waited.begin)
+                .await;
+        }
+    }
+
+    /// A turn that is to end need not wait for its snapshot.
+    pub(super) fn hurry_deferred(&self) {
+        let ending = match &self.state.phase {
+            Phase::Working { work } => work.ending.is_some(),
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Keeping { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => true,
+        };
+        if let (Some(_), Some(desk), true) = (&self.keeping.deferred, &self.keeping.desk, ending) {
+            desk.call_off_snapshot();
+        }
+    }
+
+    /// Ends a turn that has not begun. Returns whether that is all there is to do.
+    pub(super) fn end_deferred(&mut self, generation: Generation, rung: Rung) -> bool {
+        let waits = |deferred: &mut Deferred| deferred.generation == generation;
+        let Some(deferred) = self.keeping.deferred.take_if(waits) else {
+            return false;
+        };
+        // The desk has something else to do now.
+        if let Some(desk) = &self.keeping.desk {
+            desk.call_off_snapshot();
+        }
+        let reason = "it was ended before it began".to_owned();
+        let (news, over) = match deferred.begin {
+            Begin::Launch { .. } => (News::NotLaunched { reason }, true),
+            Begin::Prompt => {
+                let end = TurnEnd {
+                    reason: Some(reason),
+                    ..TurnEnd::default()
+                };
+                // The process of the session is there all the same.
+                (News::Resulted(end), rung == Rung::Interrupt)
+            }
+        };
+        if over {
+            self.queue.push_back(Input::Agent { generation, news });
+        }
+        over
+    }
+
+    pub(super) fn keep(&mut self, number: u64, order: Option<CommitOrder>) {
+        let git = &self.config.settings.git;
+        let limit = Some(git.commit_timeout.get()).filter(|limit| !limit.is_zero());
+        let commit = order.map(|order| Commit {
+            message: self.commit_message(&order),
+            limit,
+        });
+        let asked = match &mut self.keeping.desk {
+            Some(desk) => desk.keep(number, commit),
+            None => {
+                // That there is none was said.
+                let kept = Ok(Kept::default());
+                return self.queue.push_back(Input::Kept { number, kept });
+            }
+        };
+        if !asked {
+            let kept = Err("git has not answered what it was asked before".to_owned());
+            self.queue.push_back(Input::Kept { number, kept });
+        }
+    }
+
+    fn commit_message(&self, order: &CommitOrder) -> String {
+        let text = &self.config.settings.git.commit_message;
+        let facts = CommitFacts {
+            iteration: order.iteration,
+            status: &order.status.to_string(),
+            context: order.context,
+            session: order.session,
+            loop_id: self.state.loop_id,
+        };
+        // It was checked with the settings.
+        let message = text.parse::<CommitMessage>();
+        message.map_or_else(|_| text.clone(), |message| message.fill(&facts))
+    }
+
+    pub(super) fn call_off_keep(&self) {
+        if let Some(desk) = &self.keeping.desk {
+            desk.call_off_commit();
+        }
+    }
+}
+
+fn unkept(iteration: u32, why: &str) -> Input {
+    Input::Trouble {
+        warning: format!(
+            "the work tree before iteration {iteration} is not kept, so that `tachikoma rollback {iteration}` cannot bring it back: {why}"
+        ),
+    }
+}
+
+/// Returns the iteration that is repeated and whose snapshot was taken before its agent began.
+fn had_snapshot(state: &State) -> Option<u32> {
+    let begun = match &state.phase {
+        Phase::Working { work } => work.launched.is_some(),
+        Phase::Idle
+        | Phase::Waiting { .. }
+        | Phase::Keeping { .. }
+        | Phase::Rebooting { .. }
+        | Phase::Paused { .. }
+        | Phase::Ended { .. } => state.cut,
+    };
+    begun.then_some(state.iteration)
+}

@@ -1,0 +1,56 @@
+//! The end of a run: nothing of it is left but what is written down.
+
+use std::time::Duration;
+
+use super::LoopRunner;
+use crate::process::GuardNews;
+
+/// How long an agent may take to end by itself at the end of a run: it has only to notice that its input has ended.
+const LET_GO_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl LoopRunner {
+    /// Lets an agent go that ends by itself when nothing more is asked of it: it saves its conversation on the way out.
+    async fn let_go(&mut self) {
+        let (Some(guard), Some(launch)) = (&mut self.guard, &mut self.launch) else {
+            return;
+        };
+        if !launch.listens() || launch.exit.is_some() {
+            return;
+        }
+        launch.end_input();
+        let gone = async {
+            loop {
+                match guard.next().await {
+                    GuardNews::Exited { .. } | GuardNews::Lost { .. } => return,
+                    GuardNews::Spawned { .. } | GuardNews::SpawnFailed { .. } => {}
+                }
+            }
+        };
+        // Whoever takes longer than that is not on the way out.
+        let _ = tokio::time::timeout(LET_GO_TIMEOUT, gone).await;
+    }
+
+    /// Ends whatever is left of the run. The journal stays open for the next one.
+    pub(super) async fn put_away(&mut self) {
+        if let Some(hooks) = &self.hooks {
+            hooks.call_off();
+        }
+        self.let_go().await;
+        if let Some(guard) = self.guard.take() {
+            guard.finish().await;
+        }
+        self.keeping.finish().await;
+        if let Some(launch) = self.launch.take() {
+            // The run is over: what its reader missed, nobody needs.
+            let _ = launch.join().await;
+        }
+        if let Some(hooks) = self.hooks.take() {
+            hooks.end().await;
+        }
+        // Whoever waits for an answer is told that there is nobody to give it.
+        self.tickets.clear();
+        self.queue.clear();
+        self.suspended = None;
+        self.looking = None;
+    }
+}
