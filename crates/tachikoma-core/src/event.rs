@@ -7,7 +7,7 @@ use crate::activity::Activity;
 use crate::context::Context;
 use crate::effect::Rung;
 use crate::exit::{Exit, Leftover};
-use crate::id::{Generation, LoopId, Seq, SessionNo};
+use crate::id::{Generation, SessionNo};
 use crate::keep::{CommitStatus, KeepPurpose, Kept};
 use crate::launch::{Change, Launch, Resumption, Runner};
 use crate::outcome::{
@@ -18,19 +18,6 @@ use crate::repair::Repair;
 use crate::state::State;
 use crate::stats::LoopStats;
 use crate::time::Timestamp;
-
-/// One fact with its place in the loop.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
-    /// Its place, from 1, without gaps.
-    pub seq: Seq,
-    /// When it was decided.
-    pub time: Timestamp,
-    /// The loop it belongs to.
-    pub loop_id: LoopId,
-    /// What happened.
-    pub event: LoopEvent,
-}
 
 /// A fact about a loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -479,17 +466,6 @@ pub enum LoopEvent {
         /// What it did.
         stats: LoopStats,
     },
-}
-
-impl LoopEvent {
-    /// Returns whether this is how a run ends.
-    #[must_use]
-    pub fn is_terminal(&self) -> bool {
-        matches!(
-            self,
-            Self::Completed { .. } | Self::Stopped { .. } | Self::Error { .. }
-        )
-    }
 }
 
 #[expect(

@@ -47,6 +47,7 @@ mod phase;
 pub mod policy;
 mod reasons;
 mod reboots;
+mod record;
 mod repair;
 pub mod replay;
 mod session;
@@ -60,7 +61,7 @@ pub use activity::{Activity, Busy};
 pub use commit_message::{CommitFacts, CommitMessage, CommitMessageError};
 pub use context::Context;
 pub use effect::{Answer, Effect, Rung, Step};
-pub use event::{LoopEvent, Record};
+pub use event::LoopEvent;
 pub use exit::{Exit, Leftover};
 pub use handoff::{WorkTree, checkpoint, checkpoint_now, handoff_due};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
@@ -81,6 +82,7 @@ pub use phase::{
 };
 pub use policy::Policy;
 pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootResult};
+pub use record::Record;
 pub use repair::Repair;
 pub use session::{
     Checkpoint, FailedCall, LiveAgent, NOTE_BYTES_MAX, Note, PastSession, Sample, Session, Tally,

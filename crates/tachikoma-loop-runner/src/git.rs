@@ -27,9 +27,11 @@ mod walk;
 mod work;
 
 pub use commit::{Commit, CommitError};
+pub(crate) use head::is_object_name;
 pub(crate) use keeper::is_ours_in_loop;
 pub use keeper::{Keeper, KeeperOptions, Opened};
 pub use path::RepoPath;
+pub(crate) use path::{is_ours, printable};
 pub use program::{CallOff, Git, GitError};
 pub use protected::{Protected, ProtectedError};
 pub use repository::{Found, Repository};

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use super::State;
 use crate::effect::Rung;
-use crate::event::{LoopEvent, Record};
+use crate::event::LoopEvent;
 use crate::id::Generation;
 use crate::keep::Keep;
 use crate::launch::{Launch, Runner};
 use crate::outcome::IterationOutcome;
 use crate::phase::{Ending, Ladder, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 use crate::reboots::{RebootEntry, RebootResult};
+use crate::record::Record;
 use crate::session::{LiveAgent, Note, PastSession, Session};
 use crate::time::Timestamp;
 

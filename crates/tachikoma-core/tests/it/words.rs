@@ -172,7 +172,7 @@ pub fn wish(effect: &Effect) -> String {
         Effect::Close { .. } => "close".to_owned(),
         Effect::Open { session, .. } => format!("open {session}"),
         Effect::RunHooks { point, .. } => format!("run {point}"),
-        Effect::Keep { commit: None, .. } => "look".to_owned(),
+        Effect::Keep { commit: None, .. } => "survey".to_owned(),
         Effect::Keep {
             commit: Some(order),
             ..

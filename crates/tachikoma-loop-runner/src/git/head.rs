@@ -121,7 +121,7 @@ fn line_of(path: &Path) -> Option<Vec<u8>> {
     Some(bytes.trim_ascii_end().to_vec())
 }
 
-pub(super) fn is_object_name(text: &[u8]) -> bool {
+pub(crate) fn is_object_name(text: &[u8]) -> bool {
     matches!(text.len(), 40 | 64) && text.iter().all(u8::is_ascii_hexdigit)
 }
 

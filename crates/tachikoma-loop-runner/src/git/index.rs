@@ -224,6 +224,7 @@ impl Ground {
             .filter(|path| !committed.contains(*path))
             .map(|path| LeftOut::Large(path.clone()))
             .collect();
+        let crowded = seen.crowded.iter().cloned().map(LeftOut::Crowded);
         let outside: BTreeSet<RepoPath> = left_out.iter().map(LeftOut::path).cloned().collect();
         let gone = seen.gone.iter().chain(&outside).map(RepoPath::bytes);
         self.take_out(gone, call_off)?;
@@ -233,13 +234,16 @@ impl Ground {
             .map(|changed| &changed.path)
             .filter(|path| !outside.contains(*path))
             .collect();
+        left_out.extend(crowded);
+        let mut unreadable = 0;
         while !paths.is_empty() {
             let Some(unable) = self.add(&paths, call_off)? else {
                 break;
             };
             paths.retain(|path| *path != &unable);
             left_out.push(LeftOut::Unreadable(unable));
-            if left_out.len() > outside.len() + UNREADABLE_MAX {
+            unreadable += 1;
+            if unreadable > UNREADABLE_MAX {
                 break;
             }
         }
@@ -322,12 +326,14 @@ impl Ground {
 pub(super) enum LeftOut {
     Large(RepoPath),
     Unreadable(RepoPath),
+    /// There were too many new ones before it.
+    Crowded(RepoPath),
 }
 
 impl LeftOut {
     pub fn path(&self) -> &RepoPath {
         match self {
-            Self::Large(path) | Self::Unreadable(path) => path,
+            Self::Large(path) | Self::Unreadable(path) | Self::Crowded(path) => path,
         }
     }
 }

@@ -71,7 +71,7 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
 }
 
 /// Whether a path belongs to a loop's own files, which are nobody's work, wherever in the repository they are.
-pub(super) fn is_ours(path: &[u8]) -> bool {
+pub(crate) fn is_ours(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/')
         .any(|part| part == RALPH_DIR.as_bytes())
 }

@@ -9,7 +9,7 @@ use super::fingerprint::{Dir, Mark, What};
 use super::index::{Ground, Listed, SUBMODULE, entries};
 use super::path::RepoPath;
 use super::program::{CallOff, GitError};
-use super::walk::{New, Seen, Walk, is_nested};
+use super::walk::{New, Room, Seen, Walk, is_nested};
 
 /// What is known of a work tree.
 #[derive(Debug)]
@@ -17,6 +17,7 @@ pub(super) struct Known {
     pub root: Dir,
     /// Whether it has less than the index: who changes that changes the user's index, and then everything is looked at anew.
     sparse: bool,
+    room: Room,
 }
 
 impl Ground {
@@ -76,12 +77,18 @@ impl Ground {
         for path in &out {
             root.forget(path.bytes());
         }
-        let mut walk = Walk::new();
+        let mut walk = Walk::new(Room::new(self.max_file_bytes));
         self.walk(&mut walk, &mut root)?;
+        for changed in &walk.seen.changed {
+            if !of_user.contains(changed.path.bytes()) {
+                walk.room.take(changed.size);
+            }
+        }
         self.learn(&mut walk, &mut root, call_off)?;
         let known = Known {
             root,
             sparse: !sparse.is_empty(),
+            room: walk.room,
         };
         let mut seen = walk.seen;
         seen.rules = false;
@@ -157,7 +164,7 @@ impl Ground {
             return Ok(None);
         }
         let root = &mut known.root;
-        let mut walk = Walk::new();
+        let mut walk = Walk::new(known.room);
         self.walk(&mut walk, root)?;
         if walk.seen.rules {
             return Ok(None);
@@ -170,6 +177,7 @@ impl Ground {
                 Followed::Everything => return Ok(None),
             }
         }
+        known.room = walk.room;
         Ok(Some(walk.seen).filter(|seen| !seen.rules && seen.new.is_empty()))
     }
 

@@ -81,6 +81,16 @@ impl Keeper {
         self.reference(None, call_off)
     }
 
+    /// Removes all references of the loop: nothing of it is to be left. Blocks.
+    ///
+    /// # Errors
+    /// Git fails.
+    pub fn forget_refs(&mut self) -> Result<(), GitError> {
+        self.owed.clear();
+        self.referenced = None;
+        snapshots::delete_all(&self.ground.repository.git, self.loop_id)
+    }
+
     /// The last snapshot serves one more iteration, whose reference can wait.
     fn owe(&mut self, iteration: u32) {
         self.owed.insert(iteration);

@@ -260,29 +260,29 @@ impl Keeper {
     }
 
     fn say_left_out(&mut self, left_out: &[LeftOut], survey: &mut Survey) {
-        let said = &mut self.said;
-        let mut pick = |large: bool| -> Vec<&RepoPath> {
-            left_out
-                .iter()
-                .filter(|file| matches!(file, LeftOut::Large(_)) == large)
-                .map(LeftOut::path)
-                .filter(|path| said.insert((*path).clone()))
-                .collect()
+        let max = self.ground.max_file_bytes;
+        let (mut large, mut unreadable, mut crowded) = (Vec::new(), Vec::new(), Vec::new());
+        for file in left_out {
+            if self.said.insert(file.path().clone()) {
+                match file {
+                    LeftOut::Large(path) => large.push(path),
+                    LeftOut::Unreadable(path) => unreadable.push(path),
+                    LeftOut::Crowded(path) => crowded.push(path),
+                }
+            }
+        }
+        let mut say = |paths: &[&RepoPath], why: &str| {
+            if !paths.is_empty() {
+                let warning = format!("left out of snapshots and commits: {}, {why}", list(paths));
+                survey.warnings.push(warning);
+            }
         };
-        let (large, unreadable) = (pick(true), pick(false));
-        if !large.is_empty() {
-            let max = self.ground.max_file_bytes;
-            survey.warnings.push(format!(
-                "left out of snapshots and commits: {}, above git.max_file_bytes = {max}",
-                list(&large),
-            ));
-        }
-        if !unreadable.is_empty() {
-            survey.warnings.push(format!(
-                "left out of snapshots and commits: {}, which git cannot read",
-                list(&unreadable),
-            ));
-        }
+        say(&large, &format!("above git.max_file_bytes = {max}"));
+        say(&unreadable, "which git cannot read");
+        say(
+            &crowded,
+            "because new files have more than 1 GiB together; let git ignore what need not be kept",
+        );
     }
 
     /// What the loop changed and may commit.

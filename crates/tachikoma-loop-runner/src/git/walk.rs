@@ -27,6 +27,9 @@ const RACY_COARSE_NANOS: i64 = 2_100_000_000;
 /// A file that is larger is taken for changed instead of read, for as long as its stamps cannot tell.
 const HASHED_BYTES_MAX: u64 = 32 << 20;
 
+/// What all new files together may have that are kept and not committed. More was not written by an agent.
+const NEW_BYTES_MAX: u64 = 1 << 30;
+
 /// Each level costs a descriptor. Deeper directories are not looked at.
 const DEPTH_MAX: usize = 200;
 
@@ -42,6 +45,8 @@ pub(super) struct Seen {
     pub gone: Vec<RepoPath>,
     /// Names that nobody knows yet.
     pub new: Vec<New>,
+    /// New files for which there is no room.
+    pub crowded: Vec<RepoPath>,
     /// Whether what is ignored may be another than before.
     pub rules: bool,
 }
@@ -71,17 +76,47 @@ pub(super) struct Walk {
     coarse: i64,
     path: Vec<u8>,
     chunk: Vec<u8>,
+    /// How many bytes new files may still have.
+    pub room: Room,
     pub seen: Seen,
 }
 
+/// New files are kept as they come. Data that nobody thought of ignoring must not fill the disk with copies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    left: u64,
+    /// A larger file is left out for itself; 0 is for no limit.
+    file_max: u64,
+}
+
+impl Room {
+    pub fn new(file_max: u64) -> Self {
+        Self {
+            left: NEW_BYTES_MAX,
+            file_max,
+        }
+    }
+
+    /// Takes up room for a file; returns whether there was enough.
+    pub fn take(&mut self, size: u64) -> bool {
+        if self.file_max == 0 || size > self.file_max {
+            return true;
+        }
+        let left = self.left.checked_sub(size);
+        self.left = left.unwrap_or(self.left);
+        left.is_some()
+    }
+}
+
 impl Walk {
-    pub fn new() -> Self {
+    pub fn new(room: Room) -> Self {
         let now = clock::file_time();
         Self {
             fine: now.saturating_sub(RACY_NANOS),
             coarse: now.saturating_sub(RACY_COARSE_NANOS),
             path: Vec::with_capacity(256),
             chunk: Vec::new(),
+            room,
             seen: Seen::default(),
         }
     }
@@ -374,7 +409,15 @@ impl Walk {
         let name = CString::new(path.bytes()).ok()?;
         let mut mark = Mark::UNSEEN;
         self.path.clear();
-        self.file(top, &name, &mut mark).then_some(mark)
+        let before = self.seen.changed.len();
+        let is_file = self.file(top, &name, &mut mark);
+        if let Some(size) = self.seen.changed.get(before).map(|changed| changed.size)
+            && !self.room.take(size)
+        {
+            self.seen.changed.truncate(before);
+            self.seen.crowded.push(path.clone());
+        }
+        is_file.then_some(mark)
     }
 }
 

@@ -33,6 +33,8 @@ enum Order {
         call_off: CallOff,
     },
     Settle {
+        /// Whether anything of the loop is to be left.
+        stays: bool,
         call_off: CallOff,
     },
 }
@@ -170,10 +172,11 @@ impl Desk {
     }
 
     /// Closes the desk. What it does not do within a while stays undone.
-    pub async fn finish(mut self) {
+    pub async fn finish(mut self, stays: bool) {
         self.call_off_all();
         let call_off = CallOff::new();
         self.order(Order::Settle {
+            stays,
             call_off: call_off.clone(),
         });
         self.orders = None;
@@ -252,10 +255,14 @@ impl Clerk {
                     };
                     self.tell(Told::Kept { number, kept });
                 }
-                Order::Settle { call_off } => {
+                Order::Settle { stays, call_off } => {
                     if let Some(work) = &mut work {
-                        // What is not named is found by the name before it.
-                        let _ = work.keeper.settle_refs(&call_off);
+                        // What is not named is found by the name before it, and what is not removed is in nobody's way.
+                        let _ = if stays {
+                            work.keeper.settle_refs(&call_off)
+                        } else {
+                            work.keeper.forget_refs()
+                        };
                     }
                 }
             }

@@ -68,11 +68,11 @@ impl Keeping {
         }
     }
 
-    /// Gives up whatever is under way. Makes the references that are still owed.
-    pub async fn finish(&mut self) {
+    /// Gives up whatever is under way. Makes the references that are still owed, or removes all if nothing is to be left.
+    pub async fn finish(&mut self, stays: bool) {
         self.deferred = None;
         if let Some(desk) = self.desk.take() {
-            desk.finish().await;
+            desk.finish(stays).await;
         }
     }
 }

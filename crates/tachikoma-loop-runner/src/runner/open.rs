@@ -14,6 +14,7 @@ use super::upkeep::Upkeep;
 use crate::clock::Clock;
 use crate::config::{AgentError, LoopConfig};
 use crate::control::{Server, ServerError};
+use crate::git::snapshots;
 use crate::handle;
 use crate::hooks::Registry;
 use crate::process::orphans;
@@ -102,6 +103,10 @@ impl LoopRunner {
         });
         if let Some(dead) = lock.crashed() {
             temporary::clear(&config.temporary_dir, dead.loop_id);
+            if !loops::dir(&config.working_dir, dead.loop_id).exists() {
+                // Nothing of it was to be left.
+                let _ = snapshots::delete_all_around(&config.working_dir, dead.loop_id);
+            }
         }
         let Opened {
             journal,

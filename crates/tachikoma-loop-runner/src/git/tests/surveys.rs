@@ -84,14 +84,14 @@ fn quick_edits_of_the_same_size_are_all_seen() {
 #[test]
 fn quick_edits_between_walks_alone_are_all_seen() {
     use crate::git::fingerprint::{Dir, Mark, What};
-    use crate::git::walk::Walk;
+    use crate::git::walk::{Room, Walk};
     let scratch = Scratch::new();
     let mut root = Dir::default();
     root.put(b"file", What::File(Mark::UNSEEN));
     let mut missed = Vec::new();
     for round in 0..2000 {
         scratch.write("file", format!("{round:04}"));
-        let mut walk = Walk::new();
+        let mut walk = Walk::new(Room::new(0));
         walk.walk(&scratch.path(), b"", &mut root).unwrap();
         if walk.seen.changed.len() != 1 {
             missed.push(round);
@@ -103,12 +103,12 @@ fn quick_edits_between_walks_alone_are_all_seen() {
 #[test]
 fn names_that_come_quickly_are_all_seen() {
     use crate::git::fingerprint::Dir;
-    use crate::git::walk::Walk;
+    use crate::git::walk::{Room, Walk};
     let scratch = Scratch::new();
     let mut root = Dir::default();
     for round in 0..500_u32 {
         scratch.write(round.to_string(), "");
-        let mut walk = Walk::new();
+        let mut walk = Walk::new(Room::new(0));
         walk.walk(&scratch.path(), b"", &mut root).unwrap();
         let new: Vec<_> = walk
             .seen
@@ -229,4 +229,25 @@ fn a_survey_that_is_called_off_loses_nothing() {
     let error = keeper.survey(Whose::Loop, &call_off).unwrap_err();
     assert!(error.to_string().contains("was called off"), "{error}");
     assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+}
+
+#[test]
+fn data_that_nobody_ignores_does_not_fill_the_disk_with_copies() {
+    let mut place = Place::new();
+    place.options.max_file_bytes = 900 << 20;
+    // Holes, which take no room on the disk; git would write them down.
+    for name in ["data/1", "data/2"] {
+        let file = fs::File::create(place.scratch.write(name, "")).unwrap();
+        file.set_len(800 << 20).unwrap();
+    }
+    place.scratch.write("data/3", "small");
+    let mut keeper = {
+        // The first fits, and would take its time.
+        let room = place.open_with_only_a_look();
+        assert_eq!(room, ["data/2"]);
+        place.remove("data/1");
+        place.remove("data/2");
+        place.keeper()
+    };
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
 }
