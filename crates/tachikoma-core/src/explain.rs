@@ -10,11 +10,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::event::{LoopEvent, Record};
+use crate::event::LoopEvent;
 use crate::id::{LoopId, Seq};
 use crate::launch::Launch;
 use crate::policy::Policy;
 use crate::policy::context::Level;
+use crate::record::Record;
 use crate::replay::Gap;
 use crate::state::State;
 use crate::time::Timestamp;

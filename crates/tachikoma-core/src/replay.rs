@@ -14,12 +14,13 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::event::{LoopEvent, Record};
+use crate::event::LoopEvent;
 use crate::id::{LoopId, Seq};
 use crate::launch::Launch;
 use crate::phase::Phase;
 use crate::policy::Policy;
 use crate::reasons;
+use crate::record::Record;
 use crate::state::State;
 use decision::{Decision, Side, What};
 use derive::{Derivation, Found};

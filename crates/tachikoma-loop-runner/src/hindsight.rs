@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use tachikoma_agents::{Agent, CommandAgent, PromptVia};
-use tachikoma_core::replay::Gap;
-use tachikoma_core::{Launch, LoopEvent, Policy, Record};
+use tachikoma_core::replay::{ByPlace, Gap};
+use tachikoma_core::{Launch, LoopEvent, Record};
 use toml::Value;
 
 use crate::config::{DISK_FULL_TIMEOUT, LoopConfig};
@@ -29,7 +29,7 @@ pub struct Setting {
 #[derive(Clone, Debug)]
 pub struct OfLaunch {
     /// The rules.
-    pub policy: Policy,
+    pub rules: ByPlace,
     /// Recorded settings that this version does not understand, and left out.
     pub left_out: Vec<String>,
     /// Whether its settings were recorded; if not, these are the defaults.
@@ -64,7 +64,7 @@ pub fn rules(launch: &Launch, over: &[Setting]) -> Result<OfLaunch, SettingsErro
     }
     let loaded = load(&settings, over)?;
     Ok(OfLaunch {
-        policy: policy(loaded, launch),
+        rules: by_place(loaded, launch),
         left_out,
         recorded: launch.settings.is_some(),
     })
@@ -94,7 +94,7 @@ fn value(text: &str) -> Option<Value> {
 }
 
 /// Asks a runner that is never run.
-fn policy(loaded: Loaded, launch: &Launch) -> Policy {
+fn by_place(loaded: Loaded, launch: &Launch) -> ByPlace {
     let nowhere = PathBuf::new;
     let config = LoopConfig {
         settings: loaded.settings,
@@ -118,7 +118,10 @@ fn policy(loaded: Loaded, launch: &Launch) -> Policy {
         prompt: PromptVia::Stdin,
         env: Vec::new(),
     }));
-    config.policy(&agent)
+    ByPlace {
+        kept: config.policy_in_repository(&agent),
+        unkept: config.policy(&agent),
+    }
 }
 
 /// Places that are reported; a journal with more of them is not one.

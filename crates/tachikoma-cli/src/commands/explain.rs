@@ -26,7 +26,8 @@ pub fn explain(
     let live = is_live(&current);
     let mut launches = Launches::default();
     let (reach, explained) = {
-        let rules = |launch: &_| launches.recorded(launch);
+        // Where the work is kept decides nothing that is asked again.
+        let rules = |launch: &_| launches.recorded(launch).unkept;
         let mut explain = Explain::new(current.loop_id, iteration, rules);
         let reach = hindsight::read(&current.dir, |record| explain.take(&record))?;
         (reach, explain.finish())

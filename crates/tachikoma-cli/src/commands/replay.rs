@@ -4,8 +4,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
-use tachikoma_core::replay::{Replay, Replayed, Rules, Sum};
-use tachikoma_core::{Launch, Policy};
+use tachikoma_core::Launch;
+use tachikoma_core::replay::{ByPlace, Replay, Replayed, Rules, Sum};
 use tachikoma_loop_runner::hindsight::{self, Reach, Setting};
 use tachikoma_loop_runner::settings::SettingsError;
 
@@ -29,7 +29,7 @@ pub struct Launches {
 
 impl Launches {
     /// Returns the rules by which a launch was run.
-    pub fn recorded(&mut self, launch: &Launch) -> Policy {
+    pub fn recorded(&mut self, launch: &Launch) -> ByPlace {
         self.last = Some(launch.clone());
         match hindsight::rules(launch, &[]) {
             Ok(found) => {
@@ -41,19 +41,19 @@ impl Launches {
                         "this version does not understand the recorded `{key}`"
                     ));
                 }
-                found.policy
+                found.rules
             }
             Err(error) => {
                 self.note(&format!("recorded settings cannot be read: {error}"));
-                Policy::default()
+                ByPlace::default()
             }
         }
     }
 
     /// Returns the rules by which a launch is decided again.
-    fn replayed(&mut self, launch: &Launch, over: &[Setting], recorded: &Policy) -> Policy {
+    fn replayed(&mut self, launch: &Launch, over: &[Setting], recorded: &ByPlace) -> ByPlace {
         match hindsight::rules(launch, over) {
-            Ok(found) => found.policy,
+            Ok(found) => found.rules,
             Err(error) => {
                 self.note(&format!(
                     "with what a launch was given these settings do not fit; its own are taken: {error}"
@@ -166,10 +166,10 @@ fn notes(
     replayed: &Replayed,
 ) -> Result<(), SettingsError> {
     if let Some(launch) = launches.last.clone() {
-        let recorded = hindsight::rules(&launch, &[])?.policy;
+        let recorded = hindsight::rules(&launch, &[])?.rules;
         for setting in over {
             let alone = hindsight::rules(&launch, std::slice::from_ref(setting));
-            if alone.is_ok_and(|alone| alone.policy == recorded) {
+            if alone.is_ok_and(|alone| alone.rules == recorded) {
                 launches.note(&format!(
                     "`{}` changes nothing here: it holds already, or what it is about is not in the journal",
                     setting.key

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use super::Explain;
 use crate::context::Context;
-use crate::event::Record;
 use crate::outcome::{Outcome, RebootReason};
 use crate::phase::Wait;
 use crate::policy::context::redline_percent;
 use crate::policy::{reboot, stop};
 use crate::reasons::{self, Span};
+use crate::record::Record;
 use crate::time::Timestamp;
 
 /// What a decision was made from, by name.

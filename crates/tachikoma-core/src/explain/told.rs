@@ -7,13 +7,14 @@ use serde_json::json;
 use super::asked::{Inputs, readings};
 use super::{Counted, Entry, Explain, Kind, TOOLS_MAX};
 use crate::context::Context;
-use crate::event::{LoopEvent, Record};
+use crate::event::LoopEvent;
 use crate::keep::short_commit;
 use crate::launch::Resumption;
 use crate::outcome::Stop;
 use crate::phase::{Cause, Phase, Work};
 use crate::policy::context::level;
 use crate::reasons::{self, Nth, Span, count};
+use crate::record::Record;
 use crate::time::Timestamp;
 
 impl Explain<'_> {

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::event::{LoopEvent, Record};
+use crate::event::LoopEvent;
 use crate::outcome::{Outcome, RebootReason};
 use crate::phase::{Cause, Phase, WaitReason};
 use crate::policy::Policy;
 use crate::reasons::{self, Span};
+use crate::record::Record;
 use crate::state::State;
 use crate::time::Timestamp;
 

@@ -5,11 +5,12 @@
 use std::collections::VecDeque;
 
 use super::{ByPlace, inputs};
-use crate::event::{LoopEvent, Record};
+use crate::event::LoopEvent;
 use crate::input::Input;
 use crate::launch::Launch;
 use crate::phase::{Cause, Phase, Wait};
 use crate::policy::Policy;
+use crate::record::Record;
 use crate::state::State;
 use crate::step::step;
 use crate::time::Timestamp;

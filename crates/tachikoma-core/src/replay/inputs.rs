@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::event::{LoopEvent, Record};
+use crate::event::LoopEvent;
 use crate::exit::{Exit, Leftover};
 use crate::id::Ticket;
 use crate::input::{Input, LoopCommand, News, TurnEnd, Urgency};
 use crate::keep::Kept;
 use crate::outcome::{Failure, Outcome, Problem, RebootReason, Stop};
 use crate::phase::{Cause, Phase, RebootStage};
+use crate::record::Record;
 use crate::state::State;
 
 /// How the core words a fresh session that cannot be opened, before the reason.
