@@ -115,6 +115,8 @@ pub struct Explain<'a> {
     counted: Counted,
     /// Whether an attempt is over and nothing has been decided about it yet.
     unsettled: bool,
+    /// When the last attempt was over.
+    over: Option<Timestamp>,
 }
 
 impl<'a> Explain<'a> {
@@ -138,6 +140,7 @@ impl<'a> Explain<'a> {
             end: None,
             counted: Counted::default(),
             unsettled: false,
+            over: None,
         }
     }
 

@@ -204,9 +204,9 @@ pub(crate) fn wait_key(wait: &Wait) -> Option<&'static str> {
     }
 }
 
-/// Says why the loop waits.
-pub(crate) fn wait(policy: &Policy, state: &State, wait: &Wait) -> String {
-    let span = Span(wait.until.since(state.time));
+/// Says why the loop waits, and how long after the attempt was over.
+pub(crate) fn wait(policy: &Policy, state: &State, wait: &Wait, over: Timestamp) -> String {
+    let span = Span(wait.until.since(over));
     match wait.reason {
         WaitReason::Delay => format!("waited {span}: iteration_delay"),
         WaitReason::Backoff => {

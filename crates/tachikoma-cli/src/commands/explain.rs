@@ -128,6 +128,9 @@ fn note_end(reach: &Reach, explained: &Explained, live: bool) {
         let doing = match &state.phase {
             Phase::Working { .. } => format!("in the middle of iteration {}", state.iteration),
             Phase::Waiting { .. } => format!("in a wait after iteration {}", state.iteration),
+            Phase::Keeping { .. } => {
+                format!("while the work of iteration {} was kept", state.iteration)
+            }
             Phase::Rebooting { .. } => format!("in a reboot after iteration {}", state.iteration),
             Phase::Paused { .. } => format!("in a pause after iteration {}", state.iteration),
             Phase::Idle | Phase::Ended { .. } => format!("after iteration {}", state.iteration),

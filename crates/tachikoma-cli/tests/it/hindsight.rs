@@ -132,6 +132,7 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     [TIME]    the agent reported success; it cost $0.0950
     [TIME]    1 tool call (Bash 1), 4 readings
     [TIME]    succeeded after [DURATION]
+    [TIME] => what the loop changed is committed, as succeeded (until [TIME])
     [TIME] => no stop condition is met: iterations 2 of 9 (max_iterations); failures in a row 0 of 10 (stop_conditions.max_consecutive_failures); no claim of completion
     [TIME] => session 1 is rebooted: context 85.5 % (171 010 of 200 000 tokens), redline 85 %: reached
     [TIME] => the old session is asked for its hand-off (reboot.preserve_summary) (until [TIME])
@@ -139,6 +140,7 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     [TIME]    context 86 % (172 010 of 200 000 tokens), redline 85 %: reached
     [TIME]    the agent reported success; it cost $0.0517
     [TIME]    it wrote a hand-off of 40 bytes
+    [TIME] => what the loop changed is committed, as checkpoint (until [TIME])
     [TIME]    the agent's process ended between two turns: exit 0
     [TIME]    agent claude is up (pid [PID])
     [TIME]    session 2 began
@@ -159,6 +161,7 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     [TIME]    the agent reported success, and claims that the work is complete; it cost $0.0061
     [TIME]    no tool calls, 2 readings
     [TIME]    succeeded after [DURATION]; it claims that the work is complete
+    [TIME] => what the loop changed is committed, as succeeded (until [TIME])
     --- stderr
     ");
     let ran = tachikoma(&scratch).run(["explain", "2", "--json"]);
@@ -213,13 +216,13 @@ fn another_redline_is_replayed() {
     iteration 3 (estimated)
       recorded: the turn ended for a reboot, then rebooted (redline)
       replayed: waited [DURATION] (delay)
-      because:  context 164.5 % (329 016 of 200 000 tokens, estimated); its fill is the agent's own matter: reboot.enabled = false
+      because:  context 100 % (200 000 of 200 000 tokens, estimated); its fill is the agent's own matter: reboot.enabled = false
 
                        recorded       replayed  (replayed: estimated)
     iterations                4              4
     reboots                   2              0
     cost                $0.3001        $0.1967
-    tokens               190030         347036
+    tokens               997090        1018056
     waited                [DURATION]           [DURATION]
     recorded:    the agent reported completion
     replayed:    the agent reported completion
@@ -240,7 +243,7 @@ fn another_redline_is_replayed() {
     iterations                4              1
     reboots                   2              0
     cost                $0.3001        $0.0392
-    tokens               190030          30010
+    tokens               997090         130020
     waited                [DURATION]          [DURATION]
     recorded:    the agent reported completion
     replayed:    the limit of 1 iterations is reached
@@ -286,7 +289,7 @@ fn a_setting_that_is_wrong_is_refused_and_one_without_effect_is_said() {
     --- stderr
     error: --set: `context.warning_percent` must be a number from 0 to 100, not 120
     ");
-    assert_snapshot!(said("git.auto_commit=false"), @"
+    assert_snapshot!(said("reboot.triggers.on_patterns=[\"done\"]"), @"
     exit: 0
     --- stdout
     with git.auto_commit=false every decision is the same
@@ -300,7 +303,6 @@ fn a_setting_that_is_wrong_is_refused_and_one_without_effect_is_said() {
     recorded:    the limit of 1 iterations is reached
     replayed:    the limit of 1 iterations is reached
     --- stderr
-    note: `git.auto_commit` changes nothing here: it holds already, or what it is about is not in the journal
     ");
 }
 
@@ -323,7 +325,7 @@ fn a_live_loop_is_explained_without_its_lock() {
     let ran = tachikoma(&scratch).run(["explain"]);
     let told = mask(&ran.stderr);
     assert_snapshot!(told, @"
-    note: the records end with 5 ([TIME]), in the middle of iteration 1, and nobody runs the loop: its runner was killed, or the machine went down; `tachikoma run` goes on with it
+    note: the journal ends with record 5 ([TIME]), in the middle of iteration 1, and nobody runs the loop: its runner was killed, or the machine went down; `tachikoma run` goes on with it
     ");
 }
 
@@ -358,18 +360,16 @@ fn a_journal_that_is_cut_or_damaged_is_explained_as_far_as_it_reads() {
     hurt[at + 1] = b'I';
     fs::write(&path, &hurt).unwrap();
     assert_snapshot!(both(), @"
-    note: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 9: its checksum does not match; what follows is not part of this
-    note: the records end with 8 ([TIME]), in the middle of iteration 2, and nobody runs the loop: its runner was killed, or the machine went down; `tachikoma run` goes on with it
-    note: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 9: its checksum does not match; what follows is not part of this
+    note: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 9: its checksum does not match; what follows it there is not part of this
+    note: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 9: its checksum does not match; what follows it there is not part of this
     ");
     // One that is not there.
     let mut lines: Vec<&str> = whole.lines().collect();
     lines.remove(lines.len() - 4);
     fs::write(&path, lines.join("\n") + "\n").unwrap();
     assert_snapshot!(both(), @"
-    note: the journal ends here: record 15 stands where record 14 ought to
-    note: the records end with 13 ([TIME]), after iteration 3, and nobody runs the loop: its runner was killed, or the machine went down; `tachikoma run` goes on with it
-    note: the journal ends here: record 15 stands where record 14 ought to
+    note: record 15 stands where record 14 ought to; what follows it there is not part of this
+    note: record 15 stands where record 14 ought to; what follows it there is not part of this
     ");
 }
 

@@ -129,7 +129,12 @@ impl Explain<'_> {
     }
 
     pub(super) fn waits(&mut self, record: &Record, wait: &Wait) {
-        let words = reasons::wait(&self.policy, &self.state, wait);
+        let words = reasons::wait(
+            &self.policy,
+            &self.state,
+            wait,
+            self.over.unwrap_or(record.time),
+        );
         let mut inputs = Inputs::new();
         inputs.insert("reason", json!(wait.reason));
         inputs.insert("failures_in_a_row", json!(self.state.failure_streak));

@@ -184,6 +184,7 @@ impl Explain<'_> {
                 };
                 self.fact(record, format!("{} after {took}{claims}", report.outcome));
                 self.unsettled = true;
+                self.over = Some(record.time);
             }
             LoopEvent::IterationFailed {
                 failure,
@@ -199,9 +200,11 @@ impl Explain<'_> {
                     format!("failed after {took}, the {nth} in a row: {failure}"),
                 );
                 self.unsettled = true;
+                self.over = Some(record.time);
             }
             LoopEvent::IterationLimited { reason, streak, .. } => {
                 self.tools(record);
+                self.over = Some(record.time);
                 let nth = Nth(*streak);
                 let words = format!(
                     "the model's service takes nothing more ({nth} time in a row): {reason}; no failure, and the iteration is repeated"

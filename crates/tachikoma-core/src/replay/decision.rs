@@ -107,6 +107,8 @@ pub(super) struct Side {
     pub waited: Duration,
     /// Tokens of all answers, as the agent counted them.
     pub tokens: u64,
+    /// When the last attempt was over.
+    over: Option<Timestamp>,
     /// Tokens of an answer that is not over.
     answering: u64,
     rebooting: bool,
@@ -152,6 +154,14 @@ impl Side {
     }
 
     fn note_time(&mut self, record: &Record) {
+        if matches!(
+            record.event,
+            LoopEvent::IterationCompleted { .. }
+                | LoopEvent::IterationFailed { .. }
+                | LoopEvent::IterationLimited { .. }
+        ) {
+            self.over = Some(record.time);
+        }
         let moves_on = record.event.is_terminal()
             || matches!(
                 record.event,
@@ -229,11 +239,13 @@ impl Side {
                 (What::Fresh, by)
             }
             LoopEvent::WaitStarted { wait } => {
-                let length = wait.until.since(record.time);
+                // Keeping the work takes part of it.
+                let over = self.over.unwrap_or(record.time);
+                let length = wait.until.since(over);
                 let reason = wait.reason;
                 let by = match reasons::wait_key(wait) {
                     Some("iteration_delay") => "iteration_delay".to_owned(),
-                    key => by_key(key, reasons::wait(policy, state, wait)),
+                    key => by_key(key, reasons::wait(policy, state, wait, over)),
                 };
                 (What::Waited { reason, length }, by)
             }

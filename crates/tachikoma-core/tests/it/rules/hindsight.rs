@@ -156,7 +156,7 @@ fn failures_waits_and_the_end_are_told_with_their_counts() {
         ..super::stream()
     });
     play.seconds(1).exited(7).sleep().launched();
-    play.sleep().killed(2);
+    play.sleep().sleep().killed(2);
     assert_snapshot!(told(&play, Some(1)), @"
        iteration 1, attempt 1, session 1: the agent is launched
        agent  is up (pid 77)
@@ -169,9 +169,10 @@ fn failures_waits_and_the_end_are_told_with_their_counts() {
     assert_snapshot!(told(&play, None), @"
        iteration 2, attempt 1, session 1: the agent is launched
        agent  is up (pid 77)
-    => the turn is ended: first_output_timeout ran out: the agent said nothing at all; last heard of 2 min ago
+    => nothing is heard of the agent (first_output_timeout ran out: the agent said nothing at all): its processes are looked at before it is ended
+    => the turn is ended: first_output_timeout ran out: the agent said nothing at all; last heard of 2 min 20 s ago
        the agent is signalled: interrupt
-       failed after 2 min, the 2nd in a row: first_output_timeout ran out: the agent said nothing at all
+       failed after 2 min 20 s, the 2nd in a row: first_output_timeout ran out: the agent said nothing at all
     => the loop ended: 2 iterations failed in a row (max_consecutive_failures = 2); the last one: first_output_timeout ran out: the agent said nothing at all
     ");
     let end = explained(&play, None).end.expect("it ended");
@@ -299,18 +300,22 @@ fn other_limits_and_waits_are_found_and_nothing_counts_after_an_end() {
 #[test]
 fn whoever_hangs_hangs_until_the_other_time_out() {
     let mut play = Play::up(super::stream());
-    // Silent until it is given up.
-    play.output().sleep().killed(2).stop(Urgency::Graceful);
+    // Silent until it is looked at, and then until it is given up.
+    play.output()
+        .sleep()
+        .sleep()
+        .killed(2)
+        .stop(Urgency::Graceful);
     let mut other = play.policy.clone();
     other.timeouts.silence = Duration::from_secs(60);
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    1-1: the turn ended after 10 min 30 s: silence_timeout ran out: the agent fell silent, then waited 1 s (backoff), then the loop ended: stopped by the operator | the turn ended after 1 min 3 s: silence_timeout ran out: the agent fell silent, then waited 1 s (backoff), then the loop ended: stopped by the operator | silence_timeout ran out: the agent fell silent
+    1-1: the turn ended after 10 min 50 s: silence_timeout ran out: the agent fell silent, then waited 1 s (backoff), then the loop ended: stopped by the operator | the turn ended after 1 min 23 s: silence_timeout ran out: the agent fell silent, then waited 1 s (backoff), then the loop ended: stopped by the operator | silence_timeout ran out: the agent fell silent
     recorded: 1 iterations, 0 reboots, 0 tokens, waited 0 ms, stopped by the operator
     replayed: 1 iterations, 0 reboots, 0 tokens, waited 1000 ms, stopped by the operator
     ");
     other.timeouts.silence = Duration::from_secs(1200);
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    1-1 (estimated): the turn ended after 10 min 30 s: silence_timeout ran out: the agent fell silent, then waited 1 s (backoff), then the loop ended: stopped by the operator | the turn ended after 21 min: silence_timeout ran out: the agent fell silent, then waited 1 s (backoff), then the loop ended: stopped by the operator | silence_timeout ran out: the agent fell silent
+    1-1 (estimated): the turn ended after 10 min 50 s: silence_timeout ran out: the agent fell silent, then waited 1 s (backoff), then the loop ended: stopped by the operator | the turn ended after 21 min: silence_timeout ran out: the agent fell silent, then waited 1 s (backoff), then the loop ended: stopped by the operator | silence_timeout ran out: the agent fell silent
     recorded: 1 iterations, 0 reboots, 0 tokens, waited 0 ms, stopped by the operator
     replayed: 1 iterations, 0 reboots, 0 tokens, waited 0 ms, stopped by the operator
     ");
