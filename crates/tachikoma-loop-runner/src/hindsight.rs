@@ -181,3 +181,69 @@ pub fn read(
         torn: end == JournalEnd::Torn,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn launch(settings: &[(&str, &str)]) -> Launch {
+        let settings = settings.iter();
+        let settings = settings.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        Launch {
+            agent: "claude".to_owned(),
+            settings: Some(settings.collect()),
+            ..Launch::default()
+        }
+    }
+
+    fn set(key: &str, value: &str) -> Setting {
+        Setting {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_was_recorded_holds_and_what_is_laid_over_it_wins() {
+        let recorded = launch(&[
+            ("agent.name", "\"claude\""),
+            ("iteration_delay", "\"30s\""),
+            ("max_iterations", "7"),
+            ("agents.claude.env.KEY", "\"***\""),
+        ]);
+        let found = rules(&recorded, &[]).unwrap();
+        assert_eq!(found.left_out, Vec::<String>::new());
+        let policy = &found.rules.unkept;
+        assert_eq!(policy.iteration_delay, Duration::from_secs(30));
+        assert_eq!(policy.max_iterations, 7);
+        assert!(policy.agent.persistent, "{policy:?}");
+        assert!(policy.keep.is_none() && found.rules.kept.keep.is_some());
+        let over = [set("iteration_delay", "5s"), set("context_threshold", "60")];
+        let policy = rules(&recorded, &over).unwrap().rules.kept;
+        assert_eq!(policy.iteration_delay, Duration::from_secs(5));
+        assert!((policy.reboot.redline_percent - 60.0).abs() < 1e-9);
+        assert_eq!(policy.max_iterations, 7);
+    }
+
+    #[test]
+    fn what_this_version_does_not_know_is_left_out_and_named() {
+        let recorded = launch(&[("of.the.future", "true"), ("max_iterations", "7")]);
+        let found = rules(&recorded, &[]).unwrap();
+        assert_eq!(found.left_out, ["of.the.future"]);
+        assert_eq!(found.rules.unkept.max_iterations, 7);
+        let error = rules(&recorded, &[set("max_iteration", "3")]).unwrap_err();
+        assert!(error.to_string().contains("did you mean `max_iterations`"));
+    }
+
+    #[test]
+    fn without_recorded_settings_the_agent_is_known_all_the_same() {
+        let recorded = Launch {
+            agent: "claude".to_owned(),
+            ..Launch::default()
+        };
+        let found = rules(&recorded, &[]).unwrap();
+        assert!(!found.recorded && found.rules.unkept.agent.persistent);
+    }
+}
