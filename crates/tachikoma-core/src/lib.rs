@@ -55,6 +55,7 @@ mod state;
 mod stats;
 mod step;
 mod summary;
+pub mod tests_seen;
 mod time;
 
 pub use activity::{Activity, Busy};
@@ -94,4 +95,5 @@ pub use summary::{
     CommitSummary, ContextSummary, GitSummary, OutcomeSummary, RebootSummary, SessionSummary,
     Status, WaitSummary,
 };
+pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;

@@ -24,6 +24,7 @@ pub mod snapshots;
 pub mod start;
 mod survey;
 mod walk;
+mod whose;
 mod work;
 
 pub use commit::{Commit, CommitError};
@@ -36,7 +37,8 @@ pub use program::{CallOff, Git, GitError};
 pub use protected::{Protected, ProtectedError};
 pub use repository::{Found, Repository};
 pub use snapshot::{SNAPSHOTS_KEPT, Snapshot};
-pub use survey::{Survey, Whose};
+pub use survey::Survey;
+pub use whose::Whose;
 
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,7 @@ mod activity;
 mod adoption;
 pub mod cgroup;
 mod children;
+mod deferred;
 mod guard;
 mod input;
 pub mod orphans;
@@ -26,6 +27,7 @@ mod spawn;
 
 pub(crate) use activity::look;
 pub use children::wake_children;
+pub use deferred::Deferred;
 pub use guard::{Guard, GuardError, GuardNews, GuardOptions, Spawn};
 pub use input::{input, lines, output};
 pub use orphans::is_descendant;

@@ -70,6 +70,8 @@ pub struct LoopRunner {
     journal: Journal,
     lock: WorkLock,
     found: Found,
+    /// The time of the last record before this run.
+    ran_until: Timestamp,
     /// The loop before this one, which is done.
     follows: Option<LoopId>,
     basis: Basis,

@@ -1,5 +1,7 @@
 //! The work of a loop in the user's repository: what is committed, when, and what is said of it.
 
+use std::path::Path;
+
 use tachikoma_testkit::{Live, Scratch, await_until};
 
 use crate::claude_support::{bash, claims, prompts, run_claude, says, scenario, stage};
@@ -99,6 +101,19 @@ fn a_failed_iteration_is_committed_where_that_is_wanted() {
 
 #[test]
 fn what_is_left_is_committed_at_the_end() {
+    let scratch = repository("");
+    let script = format!("{WORK} touch up; {BUSY}");
+    let live = tachikoma(&scratch).spawn(run(&[], &script));
+    await_until("the work", SOON, || scratch.path().join("up").exists());
+    let stop = tachikoma(&scratch).run(["stop"]);
+    assert_eq!(stop.code(), Some(0), "{}", stop.snapshot());
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    assert_eq!(subjects(&scratch)[1..], ["tachikoma: iteration 1 end"]);
+    assert_eq!(dirty(&scratch), "");
+}
+
+#[test]
+fn failed_work_is_committed_when_the_loop_ends_well() {
     let scratch = repository("");
     let script = format!("{WORK} exit 1");
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], &script));
@@ -329,10 +344,17 @@ fn a_runner_killed_in_an_iteration_knows_that_its_changes_are_the_loops() {
     let new = scratch.path().join("new1");
     await_until("the agent has worked", SOON, || new.exists());
     kill(&scratch, live);
+    // What the user does before the next run is not the loop's.
+    let lock = scratch.path().join(".ralph/lock");
+    await_until("a later stamp", SOON, || {
+        let users = scratch.write("users", "the user's\n");
+        let stamp = |path: &Path| path.metadata().and_then(|there| there.modified()).ok();
+        stamp(&users) > stamp(&lock)
+    });
     let ran = tachikoma(&scratch).run(["run"]);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_eq!(files_of(&scratch, "HEAD"), ["known", "new1"]);
-    assert_eq!(dirty(&scratch), "");
+    assert_eq!(dirty(&scratch), "?? users\n");
     let kept = snapshots(&scratch);
     assert_eq!(kept.len(), 1);
     let before = scratch.git(&["show", &format!("{}:known", kept[0].1)]);
@@ -344,8 +366,10 @@ fn a_runner_killed_in_an_iteration_knows_that_its_changes_are_the_loops() {
 fn complaint_19_what_the_user_does_in_between_stays_the_users() {
     let scratch = repository("");
     scratch.write("mine", "committed\n");
-    scratch.git(&["add", "mine"]);
+    scratch.write(".gitignore", "local.conf\n");
+    scratch.git(&["add", "mine", ".gitignore"]);
     scratch.git(&["commit", "--quiet", "-m", "mine"]);
+    scratch.write("local.conf", "a password\n");
     // While the loop waits, and while it does not run.
     let live = tachikoma(&scratch).spawn(run(&["--delay", "10m"], WORK));
     await_events(&scratch, "wait_started", 1);
@@ -357,12 +381,17 @@ fn complaint_19_what_the_user_does_in_between_stays_the_users() {
     assert_eq!(live.wait(SOON).code(), Some(5));
     assert_eq!(files_of(&scratch, "HEAD"), ["known", "new2"]);
     scratch.write("mine again", "new\n");
-    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "3"], WORK));
+    // The agent rewrites the rules, and makes an empty file.
+    let work = format!("{WORK} echo node_modules >.gitignore; : >empty;");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "3"], &work));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
-    assert_eq!(files_of(&scratch, "HEAD"), ["known", "new3"]);
+    assert_eq!(
+        files_of(&scratch, "HEAD"),
+        [".gitignore", "empty", "known", "new3"]
+    );
     assert_eq!(
         dirty(&scratch),
-        " M mine\n?? \"mine again\"\n?? \"mine too\"\n"
+        " M mine\n?? local.conf\n?? \"mine again\"\n?? \"mine too\"\n"
     );
 }
 

@@ -163,4 +163,13 @@ fn complaint_18_what_an_agent_wipes_out_can_be_brought_back() {
     ] {
         assert_eq!(scratch.read(name), text, "{name}");
     }
+    // It came back as the user's, and the next iteration leaves it to them.
+    let words = run(
+        &["--max-iterations", "3", "--allow-dirty"],
+        "echo more >more.txt",
+    );
+    let ran = tachikoma(&scratch).run(&words);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let committed = scratch.git(&["show", "--format=", "--name-only", "HEAD"]);
+    assert_eq!(committed, "more.txt\n");
 }

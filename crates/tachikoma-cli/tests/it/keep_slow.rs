@@ -82,6 +82,26 @@ fn an_iteration_begins_without_its_snapshot_when_that_takes_too_long() {
 }
 
 #[test]
+fn the_first_iteration_waits_for_the_opening_look() {
+    let scratch = repository("");
+    // Longer than an iteration waits for its snapshot.
+    let begun = scratch.home().join("begun");
+    let script = format!(
+        "case \"$*\" in *ls-files*) if [ ! -e {0} ]; then touch {0}; sleep 23; fi;; esac",
+        begun.display()
+    );
+    let tool = tachikoma(&scratch).env("PATH", path_with_git(&scratch, &script));
+    let live = tool.spawn(run(&["--max-iterations", "1"], WORK));
+    let ran = live.wait(Duration::from_secs(90));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(
+        subjects(&scratch)[1..],
+        ["tachikoma: iteration 1 succeeded"],
+        "what the agent did is not taken for what was there before"
+    );
+}
+
+#[test]
 fn a_prompt_that_waits_for_its_snapshot_is_not_given_after_an_interrupt() {
     // A turn that changes something, so that the second iteration has a snapshot of its own.
     let turns = [

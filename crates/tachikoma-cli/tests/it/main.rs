@@ -22,6 +22,7 @@ mod errors_store;
 mod git_diff;
 mod git_prune;
 mod git_rollback;
+mod git_rollback_ended;
 mod git_start;
 mod git_support;
 mod hindsight;

@@ -149,6 +149,26 @@ impl Dir {
         current.get(name)
     }
 
+    /// Returns what a path stands for, or the directory above it that nobody looked into; and whether it is the path itself.
+    pub fn outermost(&self, path: &[u8]) -> Option<(&What, bool)> {
+        let mut current = self;
+        let mut parts = path.split(|byte| *byte == b'/').peekable();
+        while let Some(part) = parts.next() {
+            let what = current.get(part)?;
+            match what {
+                What::Dir(below) if parts.peek().is_some() => current = below,
+                What::File(_)
+                | What::Dir(_)
+                | What::Submodule(_)
+                | What::Nested
+                | What::Ignored(_)
+                | What::Odd(_)
+                | What::Left => return Some((what, parts.peek().is_none())),
+            }
+        }
+        None
+    }
+
     /// Sets what a path stands for, unless something on the way to it is no directory.
     pub fn put(&mut self, path: &[u8], what: What) {
         let (dir, name) = split(path);

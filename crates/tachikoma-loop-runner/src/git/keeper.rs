@@ -13,7 +13,8 @@ use super::program::{CallOff, GitError};
 use super::protected::Protected;
 use super::repository::{Found, Repository};
 use super::scan::Known;
-use super::survey::{Survey, Watched, Whose};
+use super::survey::{Survey, Watched};
+use super::whose::Whose;
 use super::work::{Remembered, Work};
 
 /// The index of the loop's own, in the directory of the loop.
@@ -55,6 +56,8 @@ pub struct Keeper {
     pub(super) work: Work,
     /// Whether nothing is remembered, and all that is uncommitted is somebody else's.
     pub(super) fresh: bool,
+    /// When the last survey of this runner began, by the clock that stamps files.
+    pub(super) surveyed: Option<i64>,
     /// Whether what is uncommitted is known.
     pub(super) judged: bool,
     /// What is known of the work tree; none if it has to be found out anew.
@@ -67,6 +70,8 @@ pub struct Keeper {
     pub(super) dirty: BTreeMap<RepoPath, bool>,
     /// What was said already.
     pub(super) said: BTreeSet<RepoPath>,
+    /// What the next survey is to say.
+    pub(super) unsaid: Vec<String>,
     /// Snapshots that have no reference yet: that of the last commit.
     pub(super) owed: BTreeSet<u32>,
     /// Whether the commit of the last snapshot is known to be there.
@@ -159,6 +164,7 @@ impl Keeper {
             work_path,
             work,
             fresh,
+            surveyed: None,
             judged: false,
             known: None,
             index_mark: None,
@@ -166,6 +172,7 @@ impl Keeper {
             head: Head::default(),
             dirty: BTreeMap::new(),
             said: BTreeSet::new(),
+            unsaid: Vec::new(),
             owed: BTreeSet::new(),
             snapshot_checked: false,
             referenced: None,

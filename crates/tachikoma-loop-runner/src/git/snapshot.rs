@@ -6,7 +6,7 @@ use super::head::verify;
 use super::keeper::Keeper;
 use super::program::{CallOff, GitError};
 use super::snapshots::{self, Moment};
-use super::survey::Whose;
+use super::whose::Whose;
 use super::work::Kept;
 
 /// How many snapshots of a loop are kept: two nights of iterations that take a minute.

@@ -9,24 +9,15 @@ use super::keeper::Keeper;
 use super::path::RepoPath;
 use super::program::{CallOff, GitError};
 use super::repository::Repository;
+use super::scan::Known;
 use super::signature::{Digest, of_file};
 use super::walk::Seen;
+use super::whose::{Before, Change, Since, Whose, list};
+use crate::clock;
 
 /// The tree of a branch without commits, in both kinds of repository; git knows them without having them.
 const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
 const EMPTY_TREE_256: &str = "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321";
-
-/// Files that one warning names.
-const NAMED_MAX: usize = 5;
-
-/// Whose the changes are that a survey finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// The loop's: an iteration or something else of it ran since the last survey.
-    Loop,
-    /// Somebody else's.
-    Others,
-}
 
 /// What a survey found.
 #[derive(Debug, Default)]
@@ -122,24 +113,38 @@ impl Keeper {
     fn try_survey(&mut self, whose: Whose, call_off: &CallOff) -> Result<Survey, GitError> {
         // Looked at before the work tree: what changes meanwhile is seen the next time.
         let marks = self.watched.look(&self.ground.repository);
+        let began = clock::file_time();
         self.check_index()?;
         let mut survey = Survey::default();
         let head_looks_other = marks.head != self.watched.marks.head;
-        if let Some(seen) = self.look(marks, call_off)? {
+        if let Some((seen, before)) = self.look(marks, call_off)? {
             let left_out = self.ground.take_in(&seen, call_off)?;
             self.say_left_out(&left_out, &mut survey);
             let tree = self.ground.write_tree(call_off)?;
             self.index_mark = Some(of_file(&self.ground.index));
             let head_moved = head_looks_other && self.ask_head(call_off)?;
             survey.head_moved = head_moved && self.judged;
-            self.judge(tree, head_moved, whose, &mut survey, call_off)?;
+            let since = Since {
+                whose,
+                before,
+                began,
+            };
+            self.judge(tree, head_moved, &since, &mut survey, call_off)?;
+            self.attribute_left_out(&left_out, whose)?;
         } else if head_looks_other && self.ask_head(call_off)? {
             survey.head_moved = true;
             let tree = self.work.tree.clone();
-            self.judge(tree, true, whose, &mut survey, call_off)?;
+            let since = Since {
+                whose,
+                before: Before::Watched,
+                began,
+            };
+            self.judge(tree, true, &since, &mut survey, call_off)?;
         }
         self.watched.marks = marks;
+        self.surveyed = Some(began);
         survey.uncommitted = self.uncommitted().count();
+        survey.warnings.append(&mut self.unsaid);
         Ok(survey)
     }
 
@@ -155,18 +160,37 @@ impl Keeper {
     }
 
     /// Walks, or makes everything known anew; none if nothing changed.
-    fn look(&mut self, marks: Marks, call_off: &CallOff) -> Result<Option<Seen>, GitError> {
+    fn look(
+        &mut self,
+        marks: Marks,
+        call_off: &CallOff,
+    ) -> Result<Option<(Seen, Before)>, GitError> {
         let before = self.watched.marks;
-        if let Some(mut known) = self.known.take().filter(|_| marks.rules == before.rules) {
+        let mut known = self.known.take();
+        // What a commit has needs no room any more.
+        let may_look = |known: &&mut Known| {
+            marks.rules == before.rules && !(known.crowded && marks.head != before.head)
+        };
+        if let Some(known_now) = known.as_mut().filter(may_look) {
             let follow = marks.users_index != before.users_index;
-            if let Some(seen) = self.ground.look(&mut known, follow, call_off)? {
-                self.known = Some(known);
-                return Ok(Some(seen).filter(|seen| !seen.is_empty()));
+            if let Some(seen) = self.ground.look(known_now, follow, call_off)? {
+                self.known = known;
+                return Ok(Some((seen, Before::Watched)).filter(|(seen, _)| !seen.is_empty()));
             }
         }
-        let (known, seen) = self.ground.scan(call_off)?;
-        self.known = Some(known);
-        Ok(Some(seen))
+        let (now, seen) = self.ground.scan(call_off)?;
+        self.known = Some(now);
+        let since = self.surveyed.or(self.work.surveyed);
+        let before = match known {
+            Some(known) if known.rules || marks.rules != before.rules => Before::Known {
+                root: known.root,
+                since,
+            },
+            // The user's index is another: who adds a file that is ignored has a reason.
+            Some(_) => Before::Watched,
+            None => Before::Unknown { since },
+        };
+        Ok(Some((seen, before)))
     }
 
     /// Asks what the work tree stands on; returns whether that is something else than before.
@@ -182,7 +206,7 @@ impl Keeper {
         &mut self,
         tree: String,
         head_moved: bool,
-        whose: Whose,
+        since: &Since,
         survey: &mut Survey,
         call_off: &CallOff,
     ) -> Result<(), GitError> {
@@ -208,55 +232,30 @@ impl Keeper {
             }
             Err(error) => return Err(error),
         };
-        let before = self.work.clone();
-        self.dirty = dirty;
-        self.work.tree = tree;
+        // First all that is to be known then, and only when it is written down is it known: else a failure would pass for a
+        // survey that found nothing.
+        let dirty = dirty
+            .into_iter()
+            .map(|(path, change)| (path, change.came()))
+            .collect();
+        let mut work = self.work.clone();
+        work.tree = tree;
+        work.surveyed = Some(since.began);
         if self.fresh {
-            self.work.theirs.extend(self.dirty.keys().cloned());
-            self.fresh = false;
+            work.theirs
+                .extend(BTreeMap::<RepoPath, bool>::keys(&dirty).cloned());
         }
-        self.attribute(&changed, whose, survey);
+        let not_ours = work.attribute(&self.ground.repository.top, &changed, &dirty, since);
+        if work != self.work {
+            work.write(&self.work_path)?;
+        }
+        self.work = work;
+        self.dirty = dirty;
+        self.fresh = false;
+        self.say_not_ours(&not_ours, survey);
         survey.changed = changed.into_keys().collect();
-        if self.work != before {
-            self.work.write(&self.work_path)?;
-        }
         self.judged = true;
         Ok(())
-    }
-
-    /// Every uncommitted file is the loop's or somebody else's: those that changed, and those that became uncommitted because
-    /// the work tree stands on another commit.
-    fn attribute(&mut self, changed: &BTreeMap<RepoPath, bool>, whose: Whose, survey: &mut Survey) {
-        let work = &mut self.work;
-        let dirty = &self.dirty;
-        work.mine.retain(|path| dirty.contains_key(path));
-        work.theirs.retain(|path| dirty.contains_key(path));
-        let mut not_ours = Vec::new();
-        for path in dirty.keys() {
-            let known = work.mine.contains(path) || work.theirs.contains(path);
-            if known && !changed.contains_key(path) {
-                continue;
-            }
-            match whose {
-                Whose::Others => {
-                    work.theirs.insert(path.clone());
-                }
-                Whose::Loop if work.theirs.contains(path) => {
-                    if self.said.insert(path.clone()) {
-                        not_ours.push(path);
-                    }
-                }
-                Whose::Loop => {
-                    work.mine.insert(path.clone());
-                }
-            }
-        }
-        if !not_ours.is_empty() {
-            survey.warnings.push(format!(
-                "not committed, because somebody else had changed it before: {}",
-                list(&not_ours),
-            ));
-        }
     }
 
     fn say_left_out(&mut self, left_out: &[LeftOut], survey: &mut Survey) {
@@ -284,20 +283,15 @@ impl Keeper {
             "because new files have more than 1 GiB together; let git ignore what need not be kept",
         );
     }
-
-    /// What the loop changed and may commit.
-    pub(super) fn uncommitted(&self) -> impl Iterator<Item = &RepoPath> {
-        self.work.mine.difference(&self.work.theirs)
-    }
 }
 
 impl Ground {
-    /// Compares pairs of trees; of each difference, whether it is a file that came.
+    /// Compares pairs of trees.
     fn differences(
         &self,
         pairs: &str,
         call_off: &CallOff,
-    ) -> Result<[BTreeMap<RepoPath, bool>; 2], GitError> {
+    ) -> Result<[BTreeMap<RepoPath, Change>; 2], GitError> {
         let words = [
             "diff-tree",
             "--stdin",
@@ -320,11 +314,11 @@ impl Ground {
                     what: "diff-tree",
                     answer: String::from_utf8_lossy(&rest[..rest.len().min(200)]).into_owned(),
                 };
-                let status = parts.next().and_then(<[u8]>::last).ok_or_else(odd)?;
+                let change = parts.next().and_then(Change::parse).ok_or_else(odd)?;
                 let path = parts.next().ok_or_else(odd)?;
                 rest = parts.next().unwrap_or_default();
                 if !self.leaves_out(path) {
-                    found[current].insert(RepoPath::new(path), *status == b'A');
+                    found[current].insert(RepoPath::new(path), change);
                 }
             } else {
                 // `<tree> <tree>` before the differences of each pair.
@@ -344,18 +338,5 @@ impl Ground {
             });
         }
         Ok(found)
-    }
-}
-
-fn list(paths: &[&RepoPath]) -> String {
-    let names: Vec<String> = paths
-        .iter()
-        .take(NAMED_MAX)
-        .map(ToString::to_string)
-        .collect();
-    let more = paths.len().saturating_sub(NAMED_MAX);
-    match more {
-        0 => names.join(", "),
-        more => format!("{} and {more} more", names.join(", ")),
     }
 }

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use super::fingerprint::{Content, Dir, Mark, What, split};
 use super::head::mark_of_submodule;
 use super::path::RepoPath;
+use super::program::CallOff;
 use super::signature::{changed_at, of};
 use crate::clock;
 
@@ -28,7 +29,12 @@ const RACY_COARSE_NANOS: i64 = 2_100_000_000;
 const HASHED_BYTES_MAX: u64 = 32 << 20;
 
 /// What all new files together may have that are kept and not committed. More was not written by an agent.
+#[cfg(not(test))]
 const NEW_BYTES_MAX: u64 = 1 << 30;
+
+/// So that tests need not write it.
+#[cfg(test)]
+const NEW_BYTES_MAX: u64 = 64 << 10;
 
 /// Each level costs a descriptor. Deeper directories are not looked at.
 const DEPTH_MAX: usize = 200;
@@ -76,6 +82,8 @@ pub(super) struct Walk {
     coarse: i64,
     path: Vec<u8>,
     chunk: Vec<u8>,
+    /// Looked at in each directory.
+    call_off: CallOff,
     /// How many bytes new files may still have.
     pub room: Room,
     pub seen: Seen,
@@ -109,13 +117,14 @@ impl Room {
 }
 
 impl Walk {
-    pub fn new(room: Room) -> Self {
+    pub fn new(room: Room, call_off: &CallOff) -> Self {
         let now = clock::file_time();
         Self {
             fine: now.saturating_sub(RACY_NANOS),
             coarse: now.saturating_sub(RACY_COARSE_NANOS),
             path: Vec::with_capacity(256),
             chunk: Vec::new(),
+            call_off: call_off.clone(),
             room,
             seen: Seen::default(),
         }
@@ -145,6 +154,10 @@ impl Walk {
     }
 
     fn dir(&mut self, top: &Path, fd: &OwnedFd, dir: &mut Dir, depth: usize) {
+        // Whoever walks asks when it is over.
+        if self.call_off.is_called_off() {
+            return;
+        }
         let Ok(stat) = rustix::fs::fstat(fd) else {
             return;
         };
@@ -444,7 +457,7 @@ fn size_of(stat: &Stat) -> u64 {
 }
 
 /// Whether a file says what is ignored.
-fn is_rules(path: &[u8]) -> bool {
+pub(super) fn is_rules(path: &[u8]) -> bool {
     split(path).1 == b".gitignore"
 }
 

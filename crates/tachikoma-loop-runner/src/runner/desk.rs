@@ -52,6 +52,8 @@ pub(super) struct Commit {
 pub(super) enum Told {
     /// There is no repository that can be used: why, in a line that a person should see.
     Closed(String),
+    /// The opening look is over.
+    Opened,
     /// The work tree before an iteration is kept, or not.
     Snapshot {
         iteration: u32,
@@ -135,6 +137,11 @@ impl Desk {
     /// Has the work tree before an iteration be given up: an agent is about to change it.
     pub fn call_off_snapshot(&self) {
         self.snapshot.call_off();
+    }
+
+    /// Has the opening look be given up, and with it the keeping of the work.
+    pub fn call_off_opening(&self) {
+        self.opening.call_off();
     }
 
     /// Asks for the work to be kept. Returns whether an answer will come.
@@ -229,6 +236,7 @@ impl Clerk {
                 None
             }
         };
+        self.tell(Told::Opened);
         for order in waiting {
             match order {
                 Order::Snapshot {

@@ -124,6 +124,7 @@ impl LoopRunner {
         } else {
             begin_temporary(&config)?
         };
+        let ran_until = state.time;
         let (handle, ends) = handle::channel(Status::of(&state, true));
         let bound = Server::bind(&config.runtime_dir, state.loop_id, handle.clone());
         // What never ran must not stand in the way of the loop before it.
@@ -160,6 +161,7 @@ impl LoopRunner {
             journal,
             lock,
             found,
+            ran_until,
             follows: before.filter(|_| done),
             handle,
             ends,

@@ -91,7 +91,7 @@ fn quick_edits_between_walks_alone_are_all_seen() {
     let mut missed = Vec::new();
     for round in 0..2000 {
         scratch.write("file", format!("{round:04}"));
-        let mut walk = Walk::new(Room::new(0));
+        let mut walk = Walk::new(Room::new(0), &CallOff::new());
         walk.walk(&scratch.path(), b"", &mut root).unwrap();
         if walk.seen.changed.len() != 1 {
             missed.push(round);
@@ -108,7 +108,7 @@ fn names_that_come_quickly_are_all_seen() {
     let mut root = Dir::default();
     for round in 0..500_u32 {
         scratch.write(round.to_string(), "");
-        let mut walk = Walk::new(Room::new(0));
+        let mut walk = Walk::new(Room::new(0), &CallOff::new());
         walk.walk(&scratch.path(), b"", &mut root).unwrap();
         let new: Vec<_> = walk
             .seen
@@ -124,15 +124,9 @@ fn names_that_come_quickly_are_all_seen() {
 }
 
 #[test]
-fn what_is_ignored_no_more_is_seen_and_what_became_ignored_is_not_committed() {
+fn what_became_ignored_is_not_committed() {
     let place = Place::new();
-    place.scratch.write("noise.log", "1");
     let mut keeper = place.keeper();
-    place.scratch.write(".gitignore", "/build/\n");
-    assert_eq!(
-        changed(&mut keeper, Whose::Loop),
-        [".gitignore", "noise.log"]
-    );
     place.scratch.write("made.tmp", "1");
     place.scratch.write("made.txt", "1");
     assert_eq!(changed(&mut keeper, Whose::Loop), ["made.tmp", "made.txt"]);
@@ -141,11 +135,61 @@ fn what_is_ignored_no_more_is_seen_and_what_became_ignored_is_not_committed() {
         changed(&mut keeper, Whose::Loop),
         [".gitignore", "made.tmp"]
     );
-    assert_eq!(commits(&mut keeper), 3);
-    assert_eq!(
-        place.last_commit(),
-        ["M .gitignore", "A made.txt", "A noise.log"]
-    );
+    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(place.last_commit(), ["M .gitignore", "A made.txt"]);
+}
+
+#[test]
+fn what_was_ignored_before_is_somebody_elses_when_the_rules_change() {
+    for restart in [false, true] {
+        let place = Place::new();
+        place.scratch.write("noise.log", "a password");
+        place.scratch.write("build/data/db", "1");
+        let mut keeper = place.keeper();
+        place.scratch.write(".gitignore", "node_modules\n");
+        place.scratch.write("build/made", "by the loop");
+        fs::rename(place.path("dir"), place.path("moved")).unwrap();
+        let survey = if restart {
+            drop(keeper);
+            let opened = place.open(Whose::Loop);
+            keeper = opened.0;
+            opened.1
+        } else {
+            keeper.survey(Whose::Loop, &CallOff::new()).unwrap()
+        };
+        assert_eq!(
+            names(&survey),
+            [
+                ".gitignore",
+                "build/data/db",
+                "build/made",
+                "dir/b.txt",
+                "dir/c.txt",
+                "moved/b.txt",
+                "moved/c.txt",
+                "noise.log"
+            ]
+        );
+        assert_eq!(
+            survey.warnings,
+            [
+                "not committed, because somebody else had changed it before: build/data/db, noise.log"
+            ]
+        );
+        commits(&mut keeper);
+        assert_eq!(
+            place.last_commit(),
+            [
+                "M .gitignore",
+                "A build/made",
+                "D dir/b.txt",
+                "D dir/c.txt",
+                "A moved/b.txt",
+                "A moved/c.txt"
+            ]
+        );
+        assert_eq!(place.status(), "?? build/data/db\n?? noise.log\n");
+    }
 }
 
 #[test]
@@ -234,20 +278,24 @@ fn a_survey_that_is_called_off_loses_nothing() {
 #[test]
 fn data_that_nobody_ignores_does_not_fill_the_disk_with_copies() {
     let mut place = Place::new();
-    place.options.max_file_bytes = 900 << 20;
-    // Holes, which take no room on the disk; git would write them down.
+    place.options.max_file_bytes = 60 << 10;
+    let mut keeper = place.keeper();
     for name in ["data/1", "data/2"] {
-        let file = fs::File::create(place.scratch.write(name, "")).unwrap();
-        file.set_len(800 << 20).unwrap();
+        place.scratch.write(name, vec![b'1'; 50 << 10]);
     }
     place.scratch.write("data/3", "small");
-    let mut keeper = {
-        // The first fits, and would take its time.
-        let room = place.open_with_only_a_look();
-        assert_eq!(room, ["data/2"]);
-        place.remove("data/1");
-        place.remove("data/2");
-        place.keeper()
-    };
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    assert_eq!(names(&survey), ["data/1", "data/3"]);
+    assert!(survey.warnings[0].contains("data/2"), "{survey:?}");
+    // What is committed, or goes, needs no room any more.
+    assert_eq!(commits(&mut keeper), 2);
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.last_commit(), ["A data/2"]);
+    for name in ["data/4", "data/5"] {
+        place.scratch.write(name, vec![b'2'; 50 << 10]);
+    }
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["data/4"]);
+    place.remove("data/4");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["data/4", "data/5"]);
 }
