@@ -4,6 +4,7 @@
 //! nothing came of it, is asked of the rules again.
 
 mod asked;
+mod judged;
 mod told;
 
 use std::collections::BTreeMap;
@@ -96,6 +97,8 @@ struct Counted {
     denied: u32,
     files: u32,
     readings: u32,
+    calls: u32,
+    tokens: u64,
     level: Option<Level>,
     /// The latest reading, unless it was told.
     untold: Option<Entry>,
@@ -117,6 +120,8 @@ pub struct Explain<'a> {
     unsettled: bool,
     /// When the last attempt was over.
     over: Option<Timestamp>,
+    /// Whether a claim of the iteration was not believed.
+    refused: bool,
 }
 
 impl<'a> Explain<'a> {
@@ -141,6 +146,7 @@ impl<'a> Explain<'a> {
             counted: Counted::default(),
             unsettled: false,
             over: None,
+            refused: false,
         }
     }
 
@@ -160,8 +166,7 @@ impl<'a> Explain<'a> {
             }
             return Ok(());
         }
-        // Work is kept before anything is asked.
-        if self.unsettled && !is_of_keeping(&record.event) {
+        if self.unsettled && !comes_before(&record.event) {
             self.unsettled = false;
             self.settled(record);
         }
@@ -202,6 +207,7 @@ impl<'a> Explain<'a> {
         };
         let over = std::mem::replace(&mut self.current, next);
         self.counted = Counted::default();
+        self.refused = false;
         self.keep(over);
     }
 
@@ -240,12 +246,26 @@ impl<'a> Explain<'a> {
     }
 }
 
-fn is_of_keeping(event: &LoopEvent) -> bool {
+/// Returns whether it may come behind an attempt before anything is decided: work is kept and checked first.
+fn comes_before(event: &LoopEvent) -> bool {
     matches!(
         event,
         LoopEvent::KeepStarted { .. }
             | LoopEvent::KeepCalledOff { .. }
             | LoopEvent::WorkKept { .. }
             | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::CheckStarted { .. }
+            | LoopEvent::ConditionsAnswered { .. }
+            | LoopEvent::GatesRan { .. }
+            | LoopEvent::CheckGivenUp { .. }
+            | LoopEvent::ClaimRefused(_)
+            | LoopEvent::StopRequested { .. }
+            | LoopEvent::PauseRequested
+            | LoopEvent::AgentExited { .. }
+            | LoopEvent::LeftoversEnded { .. }
+            | LoopEvent::QuotaTold(_)
+            | LoopEvent::StoodStill { .. }
+            | LoopEvent::Noted { .. }
+            | LoopEvent::Warned { .. }
     )
 }

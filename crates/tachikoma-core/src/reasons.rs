@@ -3,10 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::completion::{Claim, GateResult};
 use crate::context::Context;
 use crate::outcome::{Outcome, RebootReason};
 use crate::phase::{Wait, WaitReason};
 use crate::policy::context::{Level, hard_limit_percent, level, redline_percent};
+use crate::policy::stop::Condition;
 use crate::policy::{Policy, RebootRules};
 use crate::reboots::RebootBook;
 use crate::state::State;
@@ -237,6 +239,52 @@ pub(crate) fn end_key(outcome: &Outcome) -> Option<&'static str> {
         | Outcome::Signal { .. }
         | Outcome::Error { .. } => None,
     }
+}
+
+/// Returns the setting that a stop condition has.
+pub(crate) fn condition_key(name: &str) -> String {
+    match name {
+        "max_iterations" => name.to_owned(),
+        name => format!("stop_conditions.{name}"),
+    }
+}
+
+/// Says how near each stop condition is.
+pub(crate) fn conditions(conditions: &[Condition]) -> String {
+    if conditions.is_empty() {
+        return "none is set".to_owned();
+    }
+    let words = conditions.iter().map(|condition| {
+        let key = condition_key(condition.name);
+        format!("{} ({key})", condition.words)
+    });
+    let words: Vec<String> = words.collect();
+    words.join("; ")
+}
+
+/// Says who claims that the work is complete.
+pub(crate) fn claims(claims: &[Claim]) -> String {
+    if claims.is_empty() {
+        return "no claim of completion".to_owned();
+    }
+    let claims: Vec<String> = claims.iter().map(ToString::to_string).collect();
+    format!("completion is claimed by {}", claims.join(", "))
+}
+
+/// Says how gates went.
+pub(crate) fn gates(results: &[GateResult]) -> String {
+    let words = results.iter().map(|result| {
+        let (name, took) = (
+            &result.name,
+            Span(Duration::from_millis(result.duration_ms)),
+        );
+        match &result.error {
+            None => format!("the gate `{name}` passed after {took}"),
+            Some(error) => format!("the gate `{name}` failed after {took}: {error}"),
+        }
+    });
+    let words: Vec<String> = words.collect();
+    words.join("; ")
 }
 
 #[cfg(test)]

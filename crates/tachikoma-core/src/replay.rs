@@ -17,8 +17,9 @@ use serde::Serialize;
 use crate::event::LoopEvent;
 use crate::id::{LoopId, Seq};
 use crate::launch::Launch;
-use crate::phase::Phase;
-use crate::policy::Policy;
+use crate::ledger::TurnSpending;
+use crate::phase::{Cause, Phase};
+use crate::policy::{Policy, stop};
 use crate::reasons;
 use crate::record::Record;
 use crate::state::State;
@@ -37,6 +38,8 @@ pub struct ByPlace {
     pub kept: Policy,
     /// Those where there is none.
     pub unkept: Policy,
+    /// The patterns that end the loop; none = whichever ended it. What else would have matched is not recorded.
+    pub stop_patterns: Option<Vec<String>>,
 }
 
 impl ByPlace {
@@ -50,6 +53,7 @@ impl From<Policy> for ByPlace {
         Self {
             kept: policy.clone(),
             unkept: policy,
+            stop_patterns: None,
         }
     }
 }
@@ -91,7 +95,7 @@ pub struct Sum {
     pub outcome: Option<String>,
     /// What it cost, in dollars, as far as the agent says.
     pub cost_usd: f64,
-    /// Tokens of all answers, as the agent counted them.
+    /// Tokens that it used, as far as the agent says.
     pub tokens: u64,
     /// Time spent waiting, in milliseconds.
     pub waited_ms: u64,
@@ -211,12 +215,8 @@ impl<'a> Replay<'a> {
         self.advance(true);
         self.compare();
         let state = &self.derivation.state;
-        let recorded = sum(state, &self.recorded, 0);
-        let replayed = sum(
-            &self.shadow.state,
-            &self.shadow.side,
-            self.shadow.owed_microusd,
-        );
+        let recorded = sum(state, &self.recorded, TurnSpending::default());
+        let replayed = sum(&self.shadow.state, &self.shadow.side, self.shadow.owed);
         let goes_on = recorded.outcome.is_some() && replayed.outcome.is_none();
         Replayed {
             differences: self.differences,
@@ -283,6 +283,7 @@ impl<'a> Replay<'a> {
         let recorded = std::mem::take(&mut self.recorded.decisions);
         let replayed = std::mem::take(&mut self.shadow.side.decisions);
         let estimated = std::mem::take(&mut self.shadow.guessed);
+        let assumed = std::mem::take(&mut self.shadow.assumed);
         if !self.compared {
             return;
         }
@@ -312,7 +313,7 @@ impl<'a> Replay<'a> {
             to: self.iteration,
             recorded: words(&both.0),
             replayed: words(&both.1),
-            by: self.by(&recorded, &replayed),
+            by: because(self.by(&recorded, &replayed), &assumed),
             estimated,
         });
         self.last = Some(both);
@@ -337,7 +338,20 @@ impl<'a> Replay<'a> {
 
     fn why_not(&self, missing: &What) -> String {
         let Shadow { policy, state, .. } = &self.shadow;
+        let unmet = || {
+            let conditions = stop::conditions(policy, state, state.time);
+            let conditions = reasons::conditions(&conditions);
+            format!("no stop condition is met: {conditions}")
+        };
         match (missing, &state.session.context) {
+            (
+                What::Ended { .. }
+                | What::Cut {
+                    cause: Cause::Interrupt,
+                    ..
+                },
+                _,
+            ) => unmet(),
             (
                 What::Cut { .. } | What::Rebooted { .. } | What::Pending { .. } | What::Advised,
                 Some(context),
@@ -347,11 +361,24 @@ impl<'a> Replay<'a> {
                 None,
             ) => "nothing calls for it".to_owned(),
             (What::Futile, _) => "there was no reboot to judge, or it was worth it".to_owned(),
+            (What::Refused, _) => "no claim was refused".to_owned(),
+            (What::Gated { .. }, _) => "there are no such gates, or nothing was claimed".to_owned(),
             (What::Fresh, _) => "the session goes on".to_owned(),
             (What::Waited { reason, .. }, _) => format!("nothing to wait for ({reason})"),
-            (What::Ended { .. }, _) => "no stop condition is met".to_owned(),
         }
     }
+}
+
+/// Says what was taken for granted behind why something was decided.
+fn because(by: String, assumed: &[String]) -> String {
+    let mut parts = vec![by];
+    parts.retain(|by| !by.is_empty());
+    for words in assumed {
+        if !parts.contains(words) {
+            parts.push(words.clone());
+        }
+    }
+    parts.join("; ")
 }
 
 fn words(decisions: &[What]) -> String {
@@ -362,14 +389,15 @@ fn words(decisions: &[What]) -> String {
     words.join(", then ")
 }
 
-fn sum(state: &State, side: &Side, owed_microusd: u64) -> Sum {
-    let cost = state.stats.cost_microusd.saturating_add(owed_microusd);
+fn sum(state: &State, side: &Side, owed: TurnSpending) -> Sum {
+    let cost = state.stats.cost_microusd.saturating_add(owed.cost_microusd);
     let outcome = match &state.phase {
         Phase::Ended { outcome } => Some(outcome.to_string()),
         Phase::Idle
         | Phase::Waiting { .. }
         | Phase::Working { .. }
         | Phase::Keeping { .. }
+        | Phase::Checking { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. } => None,
     };
@@ -378,7 +406,7 @@ fn sum(state: &State, side: &Side, owed_microusd: u64) -> Sum {
         reboots: state.stats.reboots,
         outcome,
         cost_usd: std::time::Duration::from_micros(cost).as_secs_f64(),
-        tokens: side.tokens,
+        tokens: state.stats.tokens.saturating_add(owed.tokens),
         waited_ms: u64::try_from(side.waited.as_millis()).unwrap_or(u64::MAX),
     }
 }

@@ -96,6 +96,7 @@ fn value(text: &str) -> Option<Value> {
 /// Asks a runner that is never run.
 fn by_place(loaded: Loaded, launch: &Launch) -> ByPlace {
     let nowhere = PathBuf::new;
+    let stop_patterns = Some(loaded.settings.stop_conditions.stop_on_patterns.clone());
     let config = LoopConfig {
         settings: loaded.settings,
         working_dir: nowhere(),
@@ -121,6 +122,7 @@ fn by_place(loaded: Loaded, launch: &Launch) -> ByPlace {
     ByPlace {
         kept: config.policy_in_repository(&agent),
         unkept: config.policy(&agent),
+        stop_patterns,
     }
 }
 

@@ -131,6 +131,12 @@ fn note_end(reach: &Reach, explained: &Explained, live: bool) {
             Phase::Keeping { .. } => {
                 format!("while the work of iteration {} was kept", state.iteration)
             }
+            Phase::Checking { .. } => {
+                format!(
+                    "while the work of iteration {} was checked",
+                    state.iteration
+                )
+            }
             Phase::Rebooting { .. } => format!("in a reboot after iteration {}", state.iteration),
             Phase::Paused { .. } => format!("in a pause after iteration {}", state.iteration),
             Phase::Idle | Phase::Ended { .. } => format!("after iteration {}", state.iteration),

@@ -176,6 +176,14 @@ fn notes(
                 ));
             }
         }
+        let patterns = |rules: ByPlace| rules.stop_patterns.unwrap_or_default();
+        let known = patterns(recorded);
+        let added = patterns(hindsight::rules(&launch, over)?.rules);
+        for pattern in added.iter().filter(|pattern| !known.contains(pattern)) {
+            launches.note(&format!(
+                "whether the pattern `{pattern}` would have matched is not known: the agent's words are not in the journal"
+            ));
+        }
     }
     if replayed.lost > 0 {
         launches.note(&format!(

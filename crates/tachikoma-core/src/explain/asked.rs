@@ -29,14 +29,13 @@ impl Explain<'_> {
 
     /// Says what was asked after an attempt and led to nothing: what did lead to something is recorded.
     pub(super) fn settled(&mut self, record: &Record) {
-        if stop::verdict(&self.policy, &self.state).is_some() {
+        let now = record.time;
+        if stop::verdict(&self.policy, &self.state, now).is_some() {
             return;
         }
-        if self.state.stop.is_none() {
-            let inputs = self.stop_inputs();
-            let words = format!("no stop condition is met: {}", self.stop_words());
-            self.decide(record, words, None, inputs);
-        }
+        let inputs = self.stop_inputs(now);
+        let words = format!("no stop condition is met: {}", self.stop_words(now));
+        self.decide(record, words, None, inputs);
         let asked = self.state.reboot_pending.is_none();
         if asked && reboot::verdict(&self.policy, &self.state) == reboot::Verdict::GoOn {
             let (words, inputs) = self.no_reboot(record.time);
@@ -141,45 +140,42 @@ impl Explain<'_> {
         self.decide(record, words, Some(wait.until), inputs);
     }
 
-    pub(super) fn stop_inputs(&self) -> Inputs {
+    pub(super) fn stop_inputs(&self, now: Timestamp) -> Inputs {
         let (policy, state) = (&self.policy, &self.state);
-        let mut inputs = Inputs::new();
-        inputs.insert("claimed", json!(state.claimed));
-        inputs.insert("next_iteration", json!(state.next_iteration()));
-        inputs.insert("max_iterations", json!(policy.max_iterations));
-        inputs.insert("failures_in_a_row", json!(state.failure_streak));
-        inputs.insert(
-            "stop_conditions.max_consecutive_failures",
-            json!(policy.max_consecutive_failures),
-        );
-        inputs
+        let conditions = stop::conditions(policy, state, now);
+        let conditions = conditions.iter().map(|condition| {
+            json!({
+                "key": reasons::condition_key(condition.name),
+                "value": condition.value,
+                "limit": condition.limit,
+                "percent": condition.percent,
+                "met": condition.met,
+            })
+        });
+        Inputs::from([
+            ("stop_conditions", conditions.collect()),
+            ("claimed", json!(state.claimed)),
+            ("claims", json!(state.completion.claims)),
+            ("next_iteration", json!(state.next_iteration())),
+            ("max_iterations", json!(policy.max_iterations)),
+            ("failures_in_a_row", json!(state.failure_streak)),
+        ])
     }
 
-    fn stop_words(&self) -> String {
-        let (policy, state) = (&self.policy, &self.state);
-        let of = |limit: u32| match limit {
-            0 => "without a limit".to_owned(),
-            limit => format!("of {limit}"),
+    fn stop_words(&self, now: Timestamp) -> String {
+        let conditions = stop::conditions(&self.policy, &self.state, now);
+        let claim = match self.refused {
+            true => "the claim of completion was refused".to_owned(),
+            false => reasons::claims(&self.state.completion.claims),
         };
-        let claim = match (state.claimed, policy.claim_suffices) {
-            (false, _) => "no claim of completion",
-            (true, true) => "the agent claims completion, and no gate is configured",
-            (true, false) => "the agent claims completion, and its gates have not passed",
-        };
-        // What is owed does not count as had.
-        let had = state.next_iteration().saturating_sub(1);
-        format!(
-            "iterations {had} {} (max_iterations); failures in a row {} {} (stop_conditions.max_consecutive_failures); {claim}",
-            of(policy.max_iterations),
-            state.failure_streak,
-            of(policy.max_consecutive_failures),
-        )
+        format!("{}; {claim}", reasons::conditions(&conditions))
     }
 
     pub(super) fn ended(&mut self, record: &Record, outcome: &Outcome) {
         let why = match outcome {
-            Outcome::Done | Outcome::LimitReached { .. } => {
-                format!("{outcome} ({})", self.stop_words())
+            Outcome::Done => format!("{outcome}: {}", self.belief()),
+            Outcome::LimitReached { .. } => {
+                format!("{outcome} ({})", self.stop_words(record.time))
             }
             Outcome::Condition { .. }
             | Outcome::Budget { .. }
@@ -187,8 +183,11 @@ impl Explain<'_> {
             | Outcome::Signal { .. }
             | Outcome::Error { .. } => outcome.to_string(),
         };
-        let mut inputs = self.stop_inputs();
+        let mut inputs = self.stop_inputs(record.time);
         inputs.insert("outcome", json!(outcome.kind()));
+        if *outcome == Outcome::Done {
+            inputs.extend(self.belief_inputs());
+        }
         self.decide(record, format!("the loop ended: {why}"), None, inputs);
         self.end = self.current.entries.last().cloned();
     }

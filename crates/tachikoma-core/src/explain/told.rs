@@ -13,9 +13,10 @@ use crate::launch::Resumption;
 use crate::outcome::Stop;
 use crate::phase::{Cause, Phase, Work};
 use crate::policy::context::level;
-use crate::reasons::{self, Nth, Span, count};
+use crate::reasons::{self, Grouped, Nth, Span, count};
 use crate::record::Record;
 use crate::time::Timestamp;
+use crate::turn_report::{LimitedAttempt, TurnReport};
 
 impl Explain<'_> {
     /// A new iteration begins: that is what was decided after the one before it.
@@ -30,7 +31,7 @@ impl Explain<'_> {
         }
     }
 
-    fn fact(&mut self, record: &Record, words: impl Into<String>) {
+    pub(super) fn fact(&mut self, record: &Record, words: impl Into<String>) {
         let entry = self.entry(record, Kind::Fact, words.into());
         self.push(entry);
     }
@@ -127,30 +128,27 @@ impl Explain<'_> {
             LoopEvent::ToolEnded { error, .. } => self.counted.failed += u32::from(error.is_some()),
             LoopEvent::ToolDenied { .. } => self.counted.denied += 1,
             LoopEvent::FileTouched { .. } => self.counted.files += 1,
-            LoopEvent::TurnResulted {
-                success,
-                reason,
-                claimed,
-                cost_microusd,
-                ..
-            } => {
-                self.tell_untold();
-                let mut words = match success {
-                    true => "the agent reported success".to_owned(),
-                    false => {
-                        let reason = reason.as_deref().unwrap_or("without a reason");
-                        format!("the agent reported failure: {reason}")
-                    }
-                };
-                if *claimed {
-                    words.push_str(", and claims that the work is complete");
-                }
-                if *cost_microusd > 0 {
-                    let cost = Duration::from_micros(*cost_microusd).as_secs_f64();
-                    words.push_str(&format!("; it cost ${cost:.4}"));
-                }
+            LoopEvent::TurnResulted(report) => self.turn(record, report),
+            LoopEvent::CallEnded { tokens } => {
+                self.counted.calls += 1;
+                self.counted.tokens = self.counted.tokens.saturating_add(*tokens);
+            }
+            LoopEvent::QuotaTold(quota) => self.quota(record, quota),
+            LoopEvent::StopPatternMatched { pattern } => {
+                let words = format!(
+                    "its final words match the pattern `{pattern}` (stop_conditions.stop_on_patterns)"
+                );
                 self.fact(record, words);
             }
+            LoopEvent::Claimed { reason } => self.claimed(record, reason.as_deref()),
+            LoopEvent::CheckStarted { check } => self.check_started(record, check),
+            LoopEvent::ConditionsAnswered { answers } => self.answered(record, answers),
+            LoopEvent::GatesRan { results, .. } => self.gates_ran(record, results),
+            LoopEvent::CheckGivenUp { reason } => {
+                let words = format!("that is given up: {reason}");
+                self.decide(record, words, None, Inputs::new());
+            }
+            LoopEvent::ClaimRefused(refusal) => self.refused(record, refusal),
             LoopEvent::EndingRequested {
                 cause,
                 boundary_until,
@@ -202,7 +200,7 @@ impl Explain<'_> {
                 self.unsettled = true;
                 self.over = Some(record.time);
             }
-            LoopEvent::IterationLimited { reason, streak, .. } => {
+            LoopEvent::IterationLimited(LimitedAttempt { reason, streak, .. }) => {
                 self.tools(record);
                 self.over = Some(record.time);
                 let nth = Nth(*streak);
@@ -276,24 +274,9 @@ impl Explain<'_> {
                 self.decide(record, "paused, as the operator asked", None, Inputs::new());
             }
             LoopEvent::Resumed => self.fact(record, "the operator lets it go on"),
-            LoopEvent::StopRequested { stop, .. } => {
-                let words = match stop {
-                    Stop::Operator => "the operator stops the loop".to_owned(),
-                    Stop::Signal { signal } => format!("signal {signal} stops the loop"),
-                    Stop::Hook { reason } | Stop::Unable { reason } => {
-                        format!("the loop has to end: {reason}")
-                    }
-                };
-                self.decide(record, words, None, Inputs::new());
-            }
-            LoopEvent::StopConditionTriggered { reason } => {
-                let inputs = self.stop_inputs();
-                self.decide(
-                    record,
-                    format!("a stop condition is met: {reason}"),
-                    None,
-                    inputs,
-                );
+            LoopEvent::StopRequested { stop, .. } => self.stop_wanted(record, stop),
+            LoopEvent::StopConditionTriggered { condition, reason } => {
+                self.condition_met(record, condition, reason);
             }
             LoopEvent::SessionStarted { session, .. } => {
                 self.fact(record, format!("session {session} began"));
@@ -375,12 +358,32 @@ impl Explain<'_> {
             | LoopEvent::SessionEnded { .. }
             | LoopEvent::SessionNamed { .. }
             | LoopEvent::OutputSeen
+            | LoopEvent::CostTold { .. }
             | LoopEvent::Noted { .. }
             | LoopEvent::HooksStarted { .. }
             | LoopEvent::ClosingStarted { .. }
             | LoopEvent::SessionOpening { .. }
             | LoopEvent::CustomSet { .. } => {}
         }
+    }
+
+    fn turn(&mut self, record: &Record, report: &TurnReport) {
+        self.tell_untold();
+        let mut words = match report.success {
+            true => "the agent reported success".to_owned(),
+            false => {
+                let reason = report.reason.as_deref().unwrap_or("without a reason");
+                format!("the agent reported failure: {reason}")
+            }
+        };
+        if report.claimed {
+            words.push_str(", and claims that the work is complete");
+        }
+        if report.cost_microusd > 0 {
+            let cost = Duration::from_micros(report.cost_microusd).as_secs_f64();
+            words.push_str(&format!("; it cost ${cost:.4}"));
+        }
+        self.fact(record, words);
     }
 
     /// A reading is told when it is the first, when it changes what may be done, and when it is the last before a decision.
@@ -406,7 +409,7 @@ impl Explain<'_> {
         self.tell_untold();
         let counted = std::mem::take(&mut self.counted);
         let calls: u32 = counted.tools.values().sum::<u32>() + counted.other_tools;
-        if calls == 0 && counted.readings == 0 {
+        if calls == 0 && counted.readings == 0 && counted.calls == 0 {
             return;
         }
         let mut by_name: Vec<String> = Vec::new();
@@ -432,6 +435,11 @@ impl Explain<'_> {
         if counted.readings > 0 {
             parts.push(count(counted.readings, "reading"));
         }
+        if counted.calls > 0 {
+            let tokens = Grouped(counted.tokens);
+            let calls = count(counted.calls, "call");
+            parts.push(format!("{calls} of the model ({tokens} tokens)"));
+        }
         self.fact(record, parts.join(", "));
     }
 
@@ -445,7 +453,10 @@ impl Explain<'_> {
                 None => "the turn is ended for a reboot".to_owned(),
             },
             Cause::Skip => "the turn is ended: the operator skips it".to_owned(),
-            Cause::Interrupt => "the turn is ended: a stop, or a pause at once".to_owned(),
+            Cause::Interrupt => match &self.state.stop {
+                Some(Stop::Budget { .. }) => "the turn is ended: a budget is used up".to_owned(),
+                Some(_) | None => "the turn is ended: a stop, or a pause at once".to_owned(),
+            },
             Cause::Timeout { timeout } => {
                 let work = work(&self.state.phase);
                 let active = work.map(|work| Span(now.since(work.active)));
@@ -462,6 +473,7 @@ fn work(phase: &Phase) -> Option<&Work> {
         Phase::Idle
         | Phase::Waiting { .. }
         | Phase::Keeping { .. }
+        | Phase::Checking { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => None,

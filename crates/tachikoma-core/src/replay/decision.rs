@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::completion::CheckStage;
 use crate::event::LoopEvent;
-use crate::outcome::{Outcome, RebootReason};
+use crate::outcome::{Outcome, RebootReason, Stop};
 use crate::phase::{Cause, Phase, WaitReason};
 use crate::policy::Policy;
 use crate::reasons::{self, Span};
@@ -35,6 +36,10 @@ pub(super) enum What {
         reason: WaitReason,
         length: Duration,
     },
+    /// Gates had to pass.
+    Gated { names: Vec<String> },
+    /// A claim of completion was not believed.
+    Refused,
     /// The loop ended.
     Ended { outcome: Outcome },
 }
@@ -85,6 +90,8 @@ impl fmt::Display for What {
                 };
                 write!(f, "waited {} ({reason})", Span(*length))
             }
+            Self::Gated { names } => write!(f, "gates run ({})", names.join(", ")),
+            Self::Refused => f.write_str("a claim of completion refused"),
             Self::Ended { outcome } => write!(f, "the loop ended: {outcome}"),
         }
     }
@@ -105,12 +112,8 @@ pub(super) struct Side {
     pub decisions: Vec<Decision>,
     /// Time in which it waited.
     pub waited: Duration,
-    /// Tokens of all answers, as the agent counted them.
-    pub tokens: u64,
     /// When the last attempt was over.
     over: Option<Timestamp>,
-    /// Tokens of an answer that is not over.
-    answering: u64,
     rebooting: bool,
     waiting_since: Option<Timestamp>,
 }
@@ -119,38 +122,9 @@ impl Side {
     /// Takes a record in, with the state that its step led to.
     pub fn take(&mut self, policy: &Policy, state: &State, record: &Record) {
         self.note_time(record);
-        self.count_tokens(&record.event);
         if let Some(decision) = self.decision(policy, state, record) {
             self.decisions.push(decision);
         }
-    }
-
-    /// Counts the last reading of each answer: it is what the model read and wrote for it.
-    fn count_tokens(&mut self, event: &LoopEvent) {
-        if let LoopEvent::ContextMeasured {
-            context, answering, ..
-        } = event
-        {
-            self.answering = context.tokens;
-            if !answering {
-                self.answered();
-            }
-        }
-        if matches!(
-            event,
-            LoopEvent::TurnResulted { .. }
-                | LoopEvent::IterationCompleted { .. }
-                | LoopEvent::IterationFailed { .. }
-                | LoopEvent::IterationLimited { .. }
-                | LoopEvent::AttemptCut { .. }
-        ) {
-            self.answered();
-        }
-    }
-
-    fn answered(&mut self) {
-        let tokens = std::mem::take(&mut self.answering);
-        self.tokens = self.tokens.saturating_add(tokens);
     }
 
     fn note_time(&mut self, record: &Record) {
@@ -158,7 +132,7 @@ impl Side {
             record.event,
             LoopEvent::IterationCompleted { .. }
                 | LoopEvent::IterationFailed { .. }
-                | LoopEvent::IterationLimited { .. }
+                | LoopEvent::IterationLimited(_)
         ) {
             self.over = Some(record.time);
         }
@@ -167,6 +141,7 @@ impl Side {
                 record.event,
                 LoopEvent::WaitStarted { .. }
                     | LoopEvent::KeepStarted { .. }
+                    | LoopEvent::CheckStarted { .. }
                     | LoopEvent::Paused { .. }
                     | LoopEvent::IterationStarted { .. }
                     | LoopEvent::RebootStarted { .. }
@@ -189,7 +164,8 @@ impl Side {
             LoopEvent::EndingRequested { cause, .. } => {
                 let by = match (cause, &state.session.context) {
                     (Cause::HandOver, Some(context)) => reasons::reading(policy, context),
-                    (Cause::HandOver | Cause::Skip | Cause::Interrupt, _) => String::new(),
+                    (Cause::Interrupt, _) => by_itself(state.stop.as_ref()),
+                    (Cause::HandOver | Cause::Skip, _) => String::new(),
                     (Cause::Timeout { timeout }, _) => timeout.to_string(),
                 };
                 let timed = matches!(cause, Cause::Timeout { .. });
@@ -249,6 +225,18 @@ impl Side {
                 };
                 (What::Waited { reason, length }, by)
             }
+            LoopEvent::CheckStarted { check } => match &check.stage {
+                CheckStage::Asking => return None,
+                CheckStage::Gates { names, claimed } => {
+                    let by = match claimed {
+                        true => reasons::claims(&state.completion.claims),
+                        false => "they run behind every iteration that went well".to_owned(),
+                    };
+                    let names = names.clone();
+                    (What::Gated { names }, by)
+                }
+            },
+            LoopEvent::ClaimRefused(refusal) => (What::Refused, refusal.reasons.join("; ")),
             LoopEvent::Completed { outcome, .. }
             | LoopEvent::Stopped { outcome, .. }
             | LoopEvent::Error { outcome, .. } => {
@@ -276,14 +264,22 @@ impl Side {
             | LoopEvent::ToolEnded { .. }
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::FileTouched { .. }
-            | LoopEvent::TurnResulted { .. }
+            | LoopEvent::TurnResulted(_)
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold(_)
+            | LoopEvent::StopPatternMatched { .. }
+            | LoopEvent::Claimed { .. }
+            | LoopEvent::ConditionsAnswered { .. }
+            | LoopEvent::GatesRan { .. }
+            | LoopEvent::CheckGivenUp { .. }
             | LoopEvent::Noted { .. }
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationCompleted { .. }
             | LoopEvent::IterationFailed { .. }
-            | LoopEvent::IterationLimited { .. }
+            | LoopEvent::IterationLimited(_)
             | LoopEvent::LookRequested { .. }
             | LoopEvent::BusySeen { .. }
             | LoopEvent::SnapshotTaken { .. }
@@ -311,12 +307,26 @@ impl Side {
     }
 }
 
+/// Says why a loop ends a turn of its own accord.
+fn by_itself(stop: Option<&Stop>) -> String {
+    match stop {
+        Some(
+            Stop::Budget { reason }
+            | Stop::Hook { reason }
+            | Stop::Script { reason }
+            | Stop::Unable { reason },
+        ) => reason.clone(),
+        Some(Stop::Operator | Stop::Signal { .. }) | None => String::new(),
+    }
+}
+
 fn attempt_started(state: &State) -> Option<Timestamp> {
     match &state.phase {
         Phase::Working { work } => Some(work.started),
         Phase::Idle
         | Phase::Waiting { .. }
         | Phase::Keeping { .. }
+        | Phase::Checking { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => None,

@@ -8,8 +8,10 @@ use super::{ByPlace, inputs};
 use crate::event::LoopEvent;
 use crate::input::Input;
 use crate::launch::Launch;
+use crate::outcome::Stop;
 use crate::phase::{Cause, Phase, Wait};
 use crate::policy::Policy;
+use crate::policy::budget::Budgets;
 use crate::record::Record;
 use crate::state::State;
 use crate::step::step;
@@ -27,6 +29,12 @@ pub(super) struct Scene {
     pub waiting: Option<Wait>,
     /// Why the turn under way was being ended, if the agent had been told.
     pub ending: Option<Cause>,
+    /// Whether its own rules wanted its end, and not the operator.
+    pub by_itself: bool,
+    /// What it might spend.
+    pub budgets: Budgets,
+    /// What its conversation had cost.
+    pub conversation_microusd: u64,
 }
 
 impl Scene {
@@ -39,6 +47,7 @@ impl Scene {
             }
             Phase::Idle
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => (None, None),
@@ -47,6 +56,17 @@ impl Scene {
             deadline: state.next_deadline(policy),
             waiting,
             ending,
+            by_itself: match &state.stop {
+                Some(
+                    Stop::Budget { .. }
+                    | Stop::Hook { .. }
+                    | Stop::Script { .. }
+                    | Stop::Unable { .. },
+                ) => true,
+                Some(Stop::Operator | Stop::Signal { .. }) | None => false,
+            },
+            budgets: policy.budgets,
+            conversation_microusd: state.ledger.conversation_microusd,
         }
     }
 }

@@ -18,45 +18,58 @@ const NOT_OPENED: &str = "the fresh session cannot be opened: ";
 
 /// Returns the inputs that may have led to the first of the records, in a state; the one of which most follows first.
 pub(super) fn guesses(state: &State, records: &VecDeque<Record>) -> Vec<Input> {
-    let Some(first) = records.front() else {
-        return Vec::new();
-    };
-    let second = records.get(1).map(|record| &record.event);
-    match (&first.event, second) {
-        // They are ended with their agent, and recorded before its end.
-        (LoopEvent::LeftoversEnded { leftovers }, Some(LoopEvent::Started { .. }) | None) => {
-            // The runner died over it.
-            let exit = Exit::Unknown;
-            of(state, &LoopEvent::AgentExited { exit }, None, leftovers)
-        }
-        (LoopEvent::LeftoversEnded { leftovers }, Some(event)) => {
-            let third = records.get(2).map(|record| &record.event);
-            of(state, event, third, leftovers)
-        }
-        (event, second) => {
-            let mut guesses = of(state, event, second, &[]);
-            // Work that was kept and had not changed leaves no record of its own.
-            if state.keep().is_some() && guesses.contains(&Input::Wake) {
-                guesses.insert(0, kept(state, Ok(as_before(state))));
+    let leaving = Leaving::before(records);
+    let events = records.iter().map(|record| &record.event);
+    let mut events = events.skip(leaving.records);
+    let (event, next) = (events.next(), events.next());
+    let died = matches!(event, Some(LoopEvent::Started { .. }) | None);
+    if leaving.records > 0 && died {
+        // The runner died over it.
+        let exit = Exit::Unknown;
+        return of(state, &LoopEvent::AgentExited { exit }, None, &leaving);
+    }
+    let mut guesses = event.map_or_else(Vec::new, |event| of(state, event, next, &leaving));
+    // Work that was kept and had not changed leaves no record of its own.
+    if state.keep().is_some() && guesses.contains(&Input::Wake) {
+        guesses.insert(0, kept(state, Ok(as_before(state))));
+    }
+    guesses
+}
+
+/// What is recorded of the end of a process before its end itself.
+#[derive(Default)]
+struct Leaving {
+    leftovers: Vec<Leftover>,
+    stop_pattern: Option<String>,
+    records: usize,
+}
+
+impl Leaving {
+    fn before(records: &VecDeque<Record>) -> Self {
+        let mut leaving = Self::default();
+        for record in records {
+            if let LoopEvent::LeftoversEnded { leftovers } = &record.event {
+                leaving.leftovers.clone_from(leftovers);
+            } else if let LoopEvent::StopPatternMatched { pattern } = &record.event {
+                leaving.stop_pattern = Some(pattern.clone());
+            } else {
+                break;
             }
-            guesses
+            leaving.records += 1;
         }
+        leaving
     }
 }
 
 #[expect(clippy::too_many_lines, reason = "one arm for each event")]
-fn of(
-    state: &State,
-    event: &LoopEvent,
-    next: Option<&LoopEvent>,
-    leftovers: &[Leftover],
-) -> Vec<Input> {
+fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leaving) -> Vec<Input> {
     let agent = |news| told(state, news);
     let exited = |exit, claimed, last_words, problem| {
         agent(News::Exited {
             exit,
             claimed,
-            leftovers: leftovers.to_vec(),
+            stop_pattern: leaving.stop_pattern.clone(),
+            leftovers: leaving.leftovers.clone(),
             last_words,
             problem,
         })
@@ -64,6 +77,7 @@ fn of(
     match event {
         LoopEvent::SegmentOpened { .. }
         | LoopEvent::ConfigChanged { .. }
+        | LoopEvent::StopPatternMatched { .. }
         | LoopEvent::LeftoversEnded { .. } => Vec::new(),
         LoopEvent::Started { launch, runner, .. } => vec![Input::Start {
             launch: launch.clone(),
@@ -83,14 +97,16 @@ fn of(
         LoopEvent::StopRequested { stop, .. } => match stop {
             Stop::Operator => urgently(LoopCommand::Stop),
             Stop::Signal { signal } => shutdowns(*signal),
-            Stop::Hook { .. } | Stop::Unable { .. } => {
+            Stop::Budget { .. } | Stop::Hook { .. } | Stop::Script { .. } | Stop::Unable { .. } => {
                 let mut guesses = same_reading(state);
                 // Told to be quick about it.
                 guesses.extend(urgently(LoopCommand::Stop));
                 guesses
             }
         },
-        LoopEvent::WaitStarted { .. } | LoopEvent::IterationStarted { .. } => {
+        LoopEvent::WaitStarted { .. }
+        | LoopEvent::IterationStarted { .. }
+        | LoopEvent::StopConditionTriggered { .. } => {
             vec![Input::Wake, command(LoopCommand::SkipIteration)]
         }
         LoopEvent::SessionStarted { .. } | LoopEvent::SessionEnded { .. } => {
@@ -132,30 +148,52 @@ fn of(
         })],
         LoopEvent::ToolDenied { name } => vec![agent(News::Denied { tool: name.clone() })],
         LoopEvent::FileTouched { path } => vec![agent(News::Touched { path: path.clone() })],
-        LoopEvent::TurnResulted {
-            success,
-            reason,
-            problem,
-            claimed,
-            pattern,
-            cost_microusd,
-            spent,
-        } => {
+        LoopEvent::TurnResulted(report) => {
             let text = match next {
                 Some(LoopEvent::HandOffWritten { text }) => text.clone(),
                 Some(_) | None => String::new(),
             };
+            let stop_pattern = match next {
+                Some(LoopEvent::StopPatternMatched { pattern }) => Some(pattern.clone()),
+                Some(_) | None => None,
+            };
             vec![agent(News::Resulted(TurnEnd {
-                success: *success,
-                reason: reason.clone(),
-                problem: problem.clone(),
+                success: report.success,
+                reason: report.reason.clone(),
+                problem: report.problem.clone(),
                 text,
-                claimed: *claimed,
-                pattern: pattern.clone(),
+                claimed: report.claimed,
+                pattern: report.pattern.clone(),
                 more: false,
-                cost_microusd: *cost_microusd,
-                spent: *spent,
+                stop_pattern,
+                cost_microusd: report.cost_microusd,
+                tokens: report.tokens,
+                spent: report.spent,
             }))]
+        }
+        LoopEvent::CallEnded { tokens } => vec![agent(News::CallEnded { tokens: *tokens })],
+        LoopEvent::CostTold {
+            conversation_microusd,
+        } => vec![agent(News::Cost {
+            conversation_microusd: *conversation_microusd,
+        })],
+        LoopEvent::QuotaTold(quota) => vec![agent(News::Quota(quota.clone()))],
+        LoopEvent::Claimed { reason } => vec![Input::Done {
+            ticket: Ticket::default(),
+            reason: reason.clone(),
+        }],
+        LoopEvent::ConditionsAnswered { answers } => vec![Input::Answered {
+            number: state.completion.number,
+            answers: answers.clone(),
+        }],
+        LoopEvent::GatesRan { results, .. } => vec![Input::GatesRan {
+            number: state.completion.number,
+            results: results.clone(),
+        }],
+        LoopEvent::CheckGivenUp { .. } => {
+            let mut guesses = vec![Input::Wake, command(LoopCommand::SkipIteration)];
+            guesses.extend(urgently(LoopCommand::Pause));
+            guesses
         }
         LoopEvent::Noted { text } => vec![Input::Note {
             ticket: Ticket::default(),
@@ -211,9 +249,10 @@ fn of(
             Failure::GuardLost => agent(News::GuardLost),
             Failure::Unkillable { .. } => Input::Wake,
         }],
-        LoopEvent::IterationLimited { reason, until, .. } => {
-            let problem = Problem::Limited { until: *until };
-            let words = Some(reason.clone());
+        LoopEvent::IterationLimited(limited) => {
+            let until = limited.until;
+            let problem = Problem::Limited { until };
+            let words = Some(limited.reason.clone());
             vec![exited(Exit::Unknown, false, words, Some(problem))]
         }
         LoopEvent::BusySeen { activity } => vec![agent(News::Looked {
@@ -263,7 +302,8 @@ fn of(
             point: *point,
             results: results.clone(),
         }],
-        LoopEvent::StopConditionTriggered { .. }
+        LoopEvent::CheckStarted { .. }
+        | LoopEvent::ClaimRefused(_)
         | LoopEvent::LookRequested { .. }
         | LoopEvent::HandOffRequested { .. }
         | LoopEvent::HandOffWritten { .. }
@@ -354,6 +394,7 @@ fn same_reading(state: &State) -> Vec<Input> {
         Phase::Idle
         | Phase::Waiting { .. }
         | Phase::Keeping { .. }
+        | Phase::Checking { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => false,
@@ -406,6 +447,7 @@ fn is_opening(state: &State) -> bool {
         | Phase::Waiting { .. }
         | Phase::Working { .. }
         | Phase::Keeping { .. }
+        | Phase::Checking { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => false,
     }

@@ -31,6 +31,12 @@ impl Readings {
         self.shift != 0 || self.recorded_anew != self.replayed_anew
     }
 
+    /// Returns by how many tokens the context is fuller than the recorded one.
+    pub fn more(&self) -> i64 {
+        let difference = |(recorded, would): (u64, u64)| signed(would) - signed(recorded);
+        self.latest.map_or(0, difference)
+    }
+
     /// Returns whether there is more room than in the recorded context.
     pub fn is_emptier(&self) -> bool {
         self.shift < 0 || (self.replayed_anew && !self.recorded_anew)

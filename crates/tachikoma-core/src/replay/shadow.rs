@@ -3,8 +3,11 @@
 //! What the record cannot tell is guessed, and marked: how a turn goes on that the recorded loop ended, how an agent takes an
 //! interrupt that it never got, how a reboot goes that there never was, how full a context is that was emptied earlier or later.
 
+mod check;
 mod guess;
+mod news;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use guess::ROUNDS_MAX;
@@ -13,12 +16,14 @@ use super::ByPlace;
 use super::decision::Side;
 use super::derive::{Scene, Taken};
 use super::readings::Readings;
+use crate::completion::{Check, GateResult, ObjectivesSeen};
 use crate::effect::Effect;
 use crate::event::LoopEvent;
-use crate::input::{Input, LoopCommand, News, TurnEnd};
-use crate::outcome::{Problem, Spent};
+use crate::input::{Input, LoopCommand, News};
+use crate::ledger::TurnSpending;
 use crate::phase::{Phase, Work};
 use crate::policy::Policy;
+use crate::policy::budget::Budgets;
 use crate::record::Record;
 use crate::state::State;
 use crate::step::step;
@@ -36,8 +41,12 @@ pub(super) struct Shadow {
     pub guessed: bool,
     /// Whether it ended where the recorded loop went on.
     pub over: bool,
-    /// What turns cost that it ended earlier: their work has to be done all the same.
-    pub owed_microusd: u64,
+    /// What was taken for granted for it, in words.
+    pub assumed: Vec<String>,
+    /// What turns spent that it ended earlier: their work has to be done all the same.
+    pub owed: TurnSpending,
+    /// What it spent of that itself.
+    heard: TurnSpending,
     /// By how much its clock is ahead, in milliseconds.
     offset: i64,
     /// Whether it has begun an attempt that the recorded loop has not.
@@ -45,6 +54,18 @@ pub(super) struct Shadow {
     /// Whether the recorded attempt is of no more concern to it.
     deaf: bool,
     readings: Readings,
+    /// By how many tokens the answers of the turn under way would have been longer or shorter.
+    more_tokens: i64,
+    /// The same of the answer under way.
+    more_in_answer: i64,
+    /// How each gate went last in the record.
+    gates: BTreeMap<String, GateResult>,
+    /// What the objectives were when they were last read in the record.
+    objectives: Option<ObjectivesSeen>,
+    /// What was last found out in the record.
+    recorded_check: Option<Check>,
+    /// What the recorded loop might spend: only of that is told what a turn spends before its end.
+    recorded_budgets: Budgets,
     /// How long the last recorded reboot took.
     reboot_takes: Duration,
     /// Whether the processes of the agent are looked at in the record.
@@ -62,7 +83,15 @@ impl Shadow {
             side: Side::default(),
             guessed: false,
             over: false,
-            owed_microusd: 0,
+            assumed: Vec::new(),
+            owed: TurnSpending::default(),
+            heard: TurnSpending::default(),
+            more_tokens: 0,
+            more_in_answer: 0,
+            gates: BTreeMap::new(),
+            objectives: None,
+            recorded_check: None,
+            recorded_budgets: Budgets::default(),
             offset: 0,
             early: false,
             deaf: false,
@@ -96,6 +125,7 @@ impl Shadow {
         }
         self.recorded_looks =
             matches!(&recorded.phase, Phase::Working { work } if work.look.is_some());
+        self.recorded_budgets = taken.scene.budgets;
         let now = self.at(first.time);
         self.overdue(now, &taken.scene);
         if let Some(input) = &taken.input {
@@ -104,14 +134,24 @@ impl Shadow {
         for record in &taken.records {
             self.watch(record, taken, recorded);
         }
-        if self.state.keep().is_some() && recorded.keep().is_none() {
-            self.finish_keep(now);
-        }
-        if self.is_rebooting() && !matches!(recorded.phase, Phase::Rebooting { .. }) {
-            self.finish_reboot(now);
-        }
+        self.catch_up(now, recorded);
         let ended = |state: &State| matches!(state.phase, Phase::Ended { .. });
         self.over = ended(&self.state) && !ended(recorded);
+    }
+
+    /// Comes to an end with what the recorded loop is not at, or not any more.
+    fn catch_up(&mut self, now: Timestamp, recorded: &State) {
+        for _ in 0..ROUNDS_MAX {
+            if self.state.keep().is_some() && recorded.keep().is_none() {
+                self.finish_keep(now);
+            } else if self.state.check().is_some() && recorded.check().is_none() {
+                self.finish_check(now);
+            } else if self.is_rebooting() && !matches!(recorded.phase, Phase::Rebooting { .. }) {
+                self.finish_reboot(now);
+            } else {
+                return;
+            }
+        }
     }
 
     fn watch(&mut self, record: &Record, taken: &Taken, recorded: &State) {
@@ -120,6 +160,17 @@ impl Shadow {
         }
         if let LoopEvent::RebootCompleted { duration_ms, .. } = &record.event {
             self.reboot_takes = Duration::from_millis(*duration_ms);
+        }
+        if let LoopEvent::CheckStarted { check } = &record.event {
+            self.recorded_check = Some(check.clone());
+        }
+        if let LoopEvent::ConditionsAnswered { answers } = &record.event {
+            self.objectives.clone_from(&answers.objectives);
+        }
+        if let LoopEvent::GatesRan { results, .. } = &record.event {
+            let results = results.iter();
+            self.gates
+                .extend(results.map(|result| (result.name.clone(), result.clone())));
         }
         if let LoopEvent::IterationStarted { .. } = &record.event {
             self.join(record, &taken.scene, recorded);
@@ -137,6 +188,7 @@ impl Shadow {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
@@ -168,6 +220,9 @@ impl Shadow {
             if matches!(record.event, LoopEvent::SessionStarted { .. }) {
                 self.readings.replayed_anew();
             }
+            if let LoopEvent::StopConditionTriggered { condition, .. } = &record.event {
+                self.doubt(condition);
+            }
             self.side.take(&self.policy, &self.state, record);
         }
         made.effects
@@ -185,12 +240,16 @@ impl Shadow {
     /// Wakes it for time-outs of its own that the recorded loop did not have.
     fn overdue(&mut self, now: Timestamp, scene: &Scene) {
         for _ in 0..ROUNDS_MAX {
-            let keeps = self.state.keep().is_some();
-            if self.work().is_none() && !self.is_rebooting() && !keeps {
-                return;
-            }
+            let ours = match &self.state.phase {
+                // When it wakes is not known before the recorded loop does.
+                Phase::Waiting { .. } => self.state.out_of_time(&self.policy),
+                Phase::Working { .. }
+                | Phase::Keeping { .. }
+                | Phase::Checking { .. }
+                | Phase::Rebooting { .. } => self.state.next_deadline(&self.policy),
+                Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return,
+            };
             let theirs = scene.deadline.map(|deadline| self.at(deadline));
-            let ours = self.state.next_deadline(&self.policy);
             let Some(due) = ours.filter(|due| *due < now && theirs.is_none_or(|t| *due < t)) else {
                 return;
             };
@@ -207,17 +266,18 @@ impl Shadow {
         let effects = match input {
             Input::Agent { news, .. } => return self.news(now, news, taken, ending),
             Input::Wake => match &self.state.phase {
-                Phase::Waiting { wait } => {
-                    let due = wait.until.after(lateness(scene, now, self.offset));
+                Phase::Waiting { .. } => {
+                    let due = self.due(scene, now);
                     // It wakes when its next attempt is heard of, unless the recorded loop wakes from a wait as well.
                     if due > now || scene.waiting.is_none() {
                         return;
                     }
                     self.feed(due, Input::Wake, written)
                 }
-                Phase::Working { .. } | Phase::Keeping { .. } | Phase::Rebooting { .. } => {
-                    self.feed(now, Input::Wake, written)
-                }
+                Phase::Working { .. }
+                | Phase::Keeping { .. }
+                | Phase::Checking { .. }
+                | Phase::Rebooting { .. } => self.feed(now, Input::Wake, written),
                 Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return,
             },
             Input::Command { command, .. } => {
@@ -226,12 +286,11 @@ impl Shadow {
                     return;
                 }
                 let now = match &self.state.phase {
-                    Phase::Waiting { wait } => {
-                        now.min(wait.until.after(lateness(scene, now, self.offset)))
-                    }
+                    Phase::Waiting { .. } => now.min(self.due(scene, now)),
                     Phase::Idle
                     | Phase::Working { .. }
                     | Phase::Keeping { .. }
+                    | Phase::Checking { .. }
                     | Phase::Rebooting { .. }
                     | Phase::Paused { .. }
                     | Phase::Ended { .. } => now,
@@ -242,16 +301,22 @@ impl Shadow {
                 let (number, kept) = (self.state.kept.number, kept.clone());
                 self.feed(now, Input::Kept { number, kept }, written)
             }
+            Input::Answered { answers, .. } => return self.answered(now, answers, written),
+            Input::GatesRan { results, .. } => return self.gates_ran(now, results, written),
+            // Of a turn that it does not hear.
+            Input::Done { .. } if self.deaf || self.early => return,
             Input::Start { .. }
+            | Input::Done { .. }
             | Input::Snapshot { .. }
             | Input::Shutdown { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
             | Input::StoodStill { .. }
+            // It says that time has passed, before a runner dies.
+            | Input::Note { .. }
             | Input::HooksRan { .. } => self.feed(now, input.clone(), written),
             // They decide nothing.
-            Input::Note { .. }
-            | Input::Set { .. }
+            Input::Set { .. }
             | Input::Trouble { .. }
             | Input::DiskWasFull { .. }
             | Input::Repaired { .. } => return,
@@ -259,100 +324,20 @@ impl Shadow {
         self.react(&effects, ending);
     }
 
-    fn news(&mut self, now: Timestamp, news: &News, taken: &Taken, ending: bool) {
-        let written = taken.cut.then_some(taken.records.len());
-        if self.deaf || self.early {
-            match news {
-                News::Measured { context, .. } => self.readings.unheard(*context),
-                News::Resulted(end) => self.owes(end.cost_microusd),
-                News::Launched { .. }
-                | News::NotLaunched { .. }
-                | News::Output
-                | News::Opened
-                | News::Named { .. }
-                | News::ToolStarted { .. }
-                | News::ToolEnded { .. }
-                | News::Denied { .. }
-                | News::Touched { .. }
-                | News::Exited { .. }
-                | News::Looked { .. }
-                | News::StreamEnded
-                | News::GuardLost => {}
-            }
-            return;
-        }
-        let told_to_end = self.work().is_none_or(|work| work.ladder.is_some());
-        let untold = taken.scene.ending.filter(|_| !told_to_end);
-        let news = match news {
-            News::Measured { context, answering } => {
-                let would_be = self.readings.heard(*context);
-                self.guessed |= would_be != *context;
-                let context = would_be;
-                News::Measured {
-                    context,
-                    answering: *answering,
-                }
-            }
-            News::Resulted(end) => match untold {
-                Some(cause) if self.goes_on(now, cause, end.cost_microusd) => return,
-                Some(_) | None => News::Resulted(self.end(end)),
-            },
-            News::Exited { .. } | News::GuardLost => match untold {
-                Some(cause) if self.goes_on(now, cause, 0) => return,
-                Some(_) | None => news.clone(),
-            },
-            News::Named { .. } if self.readings.apart() => return,
-            News::Launched { .. }
-            | News::NotLaunched { .. }
-            | News::Output
-            | News::Opened
-            | News::Named { .. }
-            | News::ToolStarted { .. }
-            | News::ToolEnded { .. }
-            | News::Denied { .. }
-            | News::Touched { .. }
-            | News::Looked { .. }
-            | News::StreamEnded => news.clone(),
-        };
-        let effects = self.agent(now, news, written);
-        self.react(&effects, ending);
-    }
-
-    fn owes(&mut self, microusd: u64) {
-        self.owed_microusd = self.owed_microusd.saturating_add(microusd);
-    }
-
-    /// What a turn came to, as far as it would have come to the same.
-    fn end(&mut self, end: &TurnEnd) -> TurnEnd {
-        let mut end = end.clone();
-        if let Some(Problem::Limited { until: Some(until) }) = &mut end.problem {
-            *until = Timestamp::from_millis(until.as_millis().saturating_add(self.offset));
-        }
-        if end.spent == Some(Spent::Full) && self.readings.is_emptier() {
-            self.guessed = true;
-            end = TurnEnd {
-                success: true,
-                cost_microusd: end.cost_microusd,
-                ..TurnEnd::default()
-            };
-        }
-        end
-    }
-
     /// The recorded loop begins an attempt: what it does in it is the next that is heard.
     fn join(&mut self, record: &Record, scene: &Scene, recorded: &State) {
         let now = self.at(record.time);
-        let late = lateness(scene, now, self.offset);
         for _ in 0..ROUNDS_MAX {
             if self.early {
                 break;
             }
             match &self.state.phase {
-                Phase::Waiting { wait } => {
-                    let due = wait.until.after(late);
+                Phase::Waiting { .. } => {
+                    let due = self.due(scene, now);
                     let _ = self.feed(due, Input::Wake, None);
                 }
                 Phase::Keeping { .. } => self.finish_keep(now),
+                Phase::Checking { .. } => self.finish_check(now),
                 Phase::Rebooting { .. } => self.finish_reboot(now),
                 Phase::Working { .. } => self.run_out(now),
                 Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => break,
@@ -370,6 +355,7 @@ impl Shadow {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => false,
@@ -380,12 +366,13 @@ impl Shadow {
             self.react(&effects, false);
         }
     }
-}
 
-/// How much later than it could the recorded loop ended its wait.
-fn lateness(scene: &Scene, now: Timestamp, offset: i64) -> Duration {
-    let recorded = Timestamp::from_millis(now.as_millis().saturating_sub(offset));
-    scene
-        .waiting
-        .map_or(Duration::ZERO, |wait| recorded.since(wait.until))
+    /// Tells when it wakes from a wait: as late as the recorded loop does.
+    fn due(&self, scene: &Scene, now: Timestamp) -> Timestamp {
+        let recorded = Timestamp::from_millis(now.as_millis().saturating_sub(self.offset));
+        let deadline = scene.deadline.filter(|_| scene.waiting.is_some());
+        let late = deadline.map_or(Duration::ZERO, |deadline| recorded.since(deadline));
+        let due = self.state.next_deadline(&self.policy).unwrap_or(now);
+        due.after(late)
+    }
 }

@@ -1,5 +1,6 @@
 //! What the record cannot tell, guessed: each time as the least that can have happened.
 
+use super::super::derive::Scene;
 use super::Shadow;
 use crate::effect::Effect;
 use crate::exit::Exit;
@@ -17,21 +18,21 @@ const SIGINT: i32 = 2;
 
 impl Shadow {
     /// Ends a turn that the recorded loop ended by its own rules, and this one did not: returns whether it did.
-    pub(super) fn goes_on(&mut self, now: Timestamp, cause: Cause, cost_microusd: u64) -> bool {
-        match cause {
+    pub(super) fn goes_on(&mut self, now: Timestamp, scene: &Scene, end: &TurnEnd) -> bool {
+        match scene.ending {
+            Some(Cause::Interrupt) if !scene.by_itself => false,
             // The rest of it is not recorded: taken as done.
-            Cause::HandOver
-            | Cause::Timeout {
-                timeout: Timeout::Session,
-            } => {
-                self.guessed = true;
+            Some(
+                Cause::HandOver
+                | Cause::Interrupt
+                | Cause::Timeout {
+                    timeout: Timeout::Session,
+                },
+            ) => {
+                let end = self.end(end);
+                let end = self.well(&end);
                 if self.policy.agent.event_stream {
-                    let news = News::Resulted(TurnEnd {
-                        success: true,
-                        cost_microusd,
-                        ..TurnEnd::default()
-                    });
-                    let effects = self.agent(now, news, None);
+                    let effects = self.agent(now, News::Resulted(end), None);
                     self.react(&effects, false);
                 }
                 if self.work().is_some() {
@@ -41,23 +42,25 @@ impl Shadow {
                 true
             }
             // Whoever hangs goes on hanging.
-            Cause::Timeout {
+            Some(Cause::Timeout {
                 timeout:
                     Timeout::Launch
                     | Timeout::FirstOutput
                     | Timeout::Silence
                     | Timeout::Tool
                     | Timeout::StreamGone,
-            } => {
-                self.owes(cost_microusd);
+            }) => {
+                self.owes(end);
                 self.run_out(now);
                 true
             }
-            Cause::Timeout {
-                timeout: Timeout::ResultGrace,
-            }
-            | Cause::Skip
-            | Cause::Interrupt => false,
+            Some(
+                Cause::Timeout {
+                    timeout: Timeout::ResultGrace,
+                }
+                | Cause::Skip,
+            )
+            | None => false,
         }
     }
 
@@ -92,6 +95,7 @@ impl Shadow {
             return;
         }
         self.deaf = true;
+        self.heard = self.state.ledger.turn;
         let now = self.state.time;
         let answer = if self.policy.agent.persistent {
             News::Resulted(TurnEnd::default())
@@ -153,6 +157,7 @@ fn gone(exit: Exit) -> News {
     News::Exited {
         exit,
         claimed: false,
+        stop_pattern: None,
         leftovers: Vec::new(),
         last_words: None,
         problem: None,

@@ -11,12 +11,13 @@ use tachikoma_core::{LoopId, Policy, Seq, Urgency};
 
 use crate::play::Play;
 
-fn talker() -> Policy {
+pub fn talker() -> Policy {
     Policy {
         agent: AgentTraits {
             event_stream: true,
             persistent: true,
             steerable: true,
+            tells_cost: false,
             refuses_before: None,
         },
         reboot: RebootRules {
@@ -27,7 +28,7 @@ fn talker() -> Policy {
     }
 }
 
-fn explained(play: &Play, wanted: Option<u32>) -> Explained {
+pub fn explained(play: &Play, wanted: Option<u32>) -> Explained {
     let mut explain = Explain::new(LoopId::from_u128(1), wanted, |_| play.policy.clone());
     for record in &play.journal {
         explain.take(record).expect("no gap");
@@ -35,7 +36,7 @@ fn explained(play: &Play, wanted: Option<u32>) -> Explained {
     explain.finish()
 }
 
-fn told(play: &Play, wanted: Option<u32>) -> String {
+pub fn told(play: &Play, wanted: Option<u32>) -> String {
     let mut text = String::new();
     for entry in &explained(play, wanted)
         .account
@@ -51,7 +52,7 @@ fn told(play: &Play, wanted: Option<u32>) -> String {
     text
 }
 
-fn replayed(play: &Play, other: &Policy) -> Replayed {
+pub fn replayed(play: &Play, other: &Policy) -> Replayed {
     let mut replay = Replay::new(LoopId::from_u128(1), |_| Rules {
         recorded: play.policy.clone().into(),
         replayed: other.clone().into(),
@@ -64,7 +65,7 @@ fn replayed(play: &Play, other: &Policy) -> Replayed {
     found
 }
 
-fn differences(found: &Replayed) -> String {
+pub fn differences(found: &Replayed) -> String {
     let mut text = String::new();
     for difference in &found.differences {
         let guess = if difference.estimated {
@@ -84,9 +85,10 @@ fn differences(found: &Replayed) -> String {
     }
     let sum = |sum: &tachikoma_core::replay::Sum| {
         format!(
-            "{} iterations, {} reboots, {} tokens, waited {} ms, {}",
+            "{} iterations, {} reboots, ${:.3}, {} tokens, waited {} ms, {}",
             sum.iterations,
             sum.reboots,
+            sum.cost_usd,
             sum.tokens,
             sum.waited_ms,
             sum.outcome.as_deref().unwrap_or("open")
@@ -104,12 +106,12 @@ fn filling() -> Play {
         play.seconds(1)
             .measured(tokens)
             .seconds(1)
-            .resulted(true)
+            .priced(tokens * 1_000, tokens)
             .sleep();
     }
     play.tool("t1").seconds(1).tool_ended("t1").measured(860);
     play.seconds(1).resulted(false).exited(0).opened();
-    play.seconds(1).measured(150).resulted(true).sleep();
+    play.seconds(1).measured(150).priced(150_000, 150).sleep();
     play.measured(170).stop(Urgency::Graceful).resulted(false);
     play
 }
@@ -127,7 +129,7 @@ fn a_redline_is_told_with_the_reading_the_line_and_the_rate_limits() {
        the agent reported failure: without a reason
        1 tool call (Bash 1), 1 reading
        handed over after 2 s
-    => no stop condition is met: iterations 4 without a limit (max_iterations); failures in a row 0 of 10 (stop_conditions.max_consecutive_failures); no claim of completion
+    => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); no claim of completion
     => session 1 is rebooted: context 86 % (860 of 1 000 tokens), redline 85 %: reached
        the agent's process ended between two turns: exit 0
        agent  is up (pid 77)
@@ -139,10 +141,10 @@ fn a_redline_is_told_with_the_reading_the_line_and_the_rate_limits() {
        iteration 1, attempt 1, session 1: the agent is launched
        agent  is up (pid 77)
        context 20 % (200 of 1 000 tokens), redline 85 %: below
-       the agent reported success
+       the agent reported success; it cost $0.2000
        no tool calls, 1 reading
        succeeded after 2 s
-    => no stop condition is met: iterations 1 without a limit (max_iterations); failures in a row 0 of 10 (stop_conditions.max_consecutive_failures); no claim of completion
+    => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); no claim of completion
     => the session goes on: context 20 % (200 of 1 000 tokens), redline 85 %: below; not worse than before
     => waited 5 s: iteration_delay
     => went on with iteration 2
@@ -161,7 +163,7 @@ fn failures_waits_and_the_end_are_told_with_their_counts() {
        iteration 1, attempt 1, session 1: the agent is launched
        agent  is up (pid 77)
        failed after 1 s, the 1st in a row: the agent ended with exit 7 and without a final result
-    => no stop condition is met: iterations 1 without a limit (max_iterations); failures in a row 1 of 2 (stop_conditions.max_consecutive_failures); no claim of completion
+    => no stop condition is met: 1 of 2 iterations failed in a row (stop_conditions.max_consecutive_failures); no claim of completion
     => the session goes on: context not known, 0 tool calls of 100 (context.tool_call_threshold); not worse than before
     => backoff 1 s: 1st failure in a row, doubled each time up to 1 min
     => went on with iteration 2
@@ -201,7 +203,7 @@ fn a_reboot_that_has_to_wait_is_told_with_what_holds_it_back() {
        the agent reported failure: without a reason
        no tool calls, 2 readings
        handed over after 16 s
-    => no stop condition is met: iterations 2 without a limit (max_iterations); failures in a row 0 of 10 (stop_conditions.max_consecutive_failures); no claim of completion
+    => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); no claim of completion
     => waited 4 min 44 s for the reboot, with no room for another prompt: the last reboot 16 s ago, reboot.min_reboot_interval is 5 min; 1 in the last hour, reboot.max_reboots_per_hour = 10
     ");
 }
@@ -228,7 +230,7 @@ fn a_death_of_the_runner_is_part_of_the_iteration() {
        the agent reported success
        no tool calls, 1 reading
        succeeded after 0 s
-    => no stop condition is met: iterations 1 without a limit (max_iterations); failures in a row 0 of 10 (stop_conditions.max_consecutive_failures); no claim of completion
+    => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); no claim of completion
     => the session goes on: context 12 % (120 of 1 000 tokens), redline 85 %: below; not worse than before
     => waited 5 s: iteration_delay
     ");
@@ -250,8 +252,8 @@ fn a_lower_redline_empties_the_context_earlier() {
     assert_snapshot!(differences(&replayed(&play, &other)), @"
     3-3 (estimated): waited 5 s (delay) | the turn ended for a reboot, then rebooted (redline) | context 70 % (700 of 1 000 tokens), redline 60 %: reached
     4-4 (estimated): the agent told to come to an end, then the turn ended for a reboot, then rebooted (redline) | waited 5 s (delay) | context 36 % (360 of 1 000 tokens, estimated), redline 60 %: below
-    recorded: 6 iterations, 1 reboots, 2530 tokens, waited 20000 ms, stopped by the operator
-    replayed: 6 iterations, 1 reboots, 2090 tokens, waited 20000 ms, stopped by the operator
+    recorded: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 20000 ms, stopped by the operator
+    replayed: 6 iterations, 1 reboots, $1.500, 1710 tokens, waited 20000 ms, stopped by the operator
     ");
 }
 
@@ -262,14 +264,14 @@ fn a_higher_redline_leaves_the_context_full() {
     other.reboot.redline_percent = 92.0;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
     4-4 (estimated): the agent told to come to an end, then the turn ended for a reboot, then rebooted (redline) | the agent told to come to an end, then waited 5 s (delay) | context 86 % (860 of 1 000 tokens), redline 92 %: below
-    recorded: 6 iterations, 1 reboots, 2530 tokens, waited 20000 ms, stopped by the operator
-    replayed: 6 iterations, 0 reboots, 3950 tokens, waited 25000 ms, stopped by the operator
+    recorded: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 20000 ms, stopped by the operator
+    replayed: 6 iterations, 0 reboots, $1.500, 2210 tokens, waited 25000 ms, stopped by the operator
     ");
     other.reboot.enabled = false;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
     4-4 (estimated): the agent told to come to an end, then the turn ended for a reboot, then rebooted (redline) | waited 5 s (delay) | context 86 % (860 of 1 000 tokens); its fill is the agent's own matter: reboot.enabled = false
-    recorded: 6 iterations, 1 reboots, 2530 tokens, waited 20000 ms, stopped by the operator
-    replayed: 6 iterations, 0 reboots, 3950 tokens, waited 25000 ms, stopped by the operator
+    recorded: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 20000 ms, stopped by the operator
+    replayed: 6 iterations, 0 reboots, $1.500, 2210 tokens, waited 25000 ms, stopped by the operator
     ");
 }
 
@@ -282,8 +284,8 @@ fn other_limits_and_waits_are_found_and_nothing_counts_after_an_end() {
     };
     assert_snapshot!(differences(&replayed(&play, &limit)), @"
     2-2: waited 5 s (delay) | the loop ended: the limit of 2 iterations is reached | max_iterations: the limit of 2 iterations is reached
-    recorded: 6 iterations, 1 reboots, 2530 tokens, waited 20000 ms, stopped by the operator
-    replayed: 2 iterations, 0 reboots, 650 tokens, waited 5000 ms, the limit of 2 iterations is reached
+    recorded: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 20000 ms, stopped by the operator
+    replayed: 2 iterations, 0 reboots, $0.650, 650 tokens, waited 5000 ms, the limit of 2 iterations is reached
     ");
     let delay = Policy {
         iteration_delay: Duration::from_secs(60),
@@ -292,8 +294,8 @@ fn other_limits_and_waits_are_found_and_nothing_counts_after_an_end() {
     assert_snapshot!(differences(&replayed(&play, &delay)), @"
     1-3: waited 5 s (delay) | waited 1 min (delay) | iteration_delay
     5-5: waited 5 s (delay) | waited 1 min (delay) | iteration_delay
-    recorded: 6 iterations, 1 reboots, 2530 tokens, waited 20000 ms, stopped by the operator
-    replayed: 6 iterations, 1 reboots, 2530 tokens, waited 240000 ms, stopped by the operator
+    recorded: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 20000 ms, stopped by the operator
+    replayed: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 240000 ms, stopped by the operator
     ");
 }
 
@@ -310,14 +312,14 @@ fn whoever_hangs_hangs_until_the_other_time_out() {
     other.timeouts.silence = Duration::from_secs(60);
     assert_snapshot!(differences(&replayed(&play, &other)), @"
     1-1: the turn ended after 10 min 50 s: silence_timeout ran out: the agent fell silent, then waited 1 s (backoff), then the loop ended: stopped by the operator | the turn ended after 1 min 23 s: silence_timeout ran out: the agent fell silent, then waited 1 s (backoff), then the loop ended: stopped by the operator | silence_timeout ran out: the agent fell silent
-    recorded: 1 iterations, 0 reboots, 0 tokens, waited 0 ms, stopped by the operator
-    replayed: 1 iterations, 0 reboots, 0 tokens, waited 1000 ms, stopped by the operator
+    recorded: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, stopped by the operator
+    replayed: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 1000 ms, stopped by the operator
     ");
     other.timeouts.silence = Duration::from_secs(1200);
     assert_snapshot!(differences(&replayed(&play, &other)), @"
     1-1 (estimated): the turn ended after 10 min 50 s: silence_timeout ran out: the agent fell silent, then waited 1 s (backoff), then the loop ended: stopped by the operator | the turn ended after 21 min: silence_timeout ran out: the agent fell silent, then waited 1 s (backoff), then the loop ended: stopped by the operator | silence_timeout ran out: the agent fell silent
-    recorded: 1 iterations, 0 reboots, 0 tokens, waited 0 ms, stopped by the operator
-    replayed: 1 iterations, 0 reboots, 0 tokens, waited 0 ms, stopped by the operator
+    recorded: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, stopped by the operator
+    replayed: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, stopped by the operator
     ");
 }
 

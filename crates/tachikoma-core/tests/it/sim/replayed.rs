@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::RebootRules;
+use tachikoma_core::policy::budget::Budgets;
+use tachikoma_core::policy::completion::{CompletionRules, GateRule};
 use tachikoma_core::replay::{Replay, Replayed, Rules};
 use tachikoma_core::{LoopId, Policy};
 
@@ -11,7 +13,7 @@ use super::world::World;
 
 /// Each is lived through and then decided again.
 const LOOPS: u64 = 2_000;
-/// Each of these under eight other sets of rules.
+/// Each of these under other sets of rules.
 const LOOPS_OTHERWISE: u64 = 400;
 
 fn replay(world: &World, replayed: &Policy) -> Replayed {
@@ -54,7 +56,7 @@ fn by_its_own_rules_every_record_of_a_loop_comes_out_again_and_nothing_differs()
 
 #[test]
 fn by_any_other_rules_the_books_close_and_a_limit_is_kept() {
-    let mut differ = 0;
+    let (mut differ, mut ended_for_budget, mut done_only) = (0, 0, 0);
     for seed in 0..LOOPS_OTHERWISE {
         let mut world = World::new(seed);
         world.run(&mut Coverage::new());
@@ -67,17 +69,41 @@ fn by_any_other_rules_the_books_close_and_a_limit_is_kept() {
                 most == 0 || found.replayed.iterations <= most,
                 "seed {seed}: {found:#?}"
             );
+            let done = found.replayed.outcome.as_deref() == Some("the agent reported completion");
+            let never = other.completion.confirmations == u32::MAX;
+            assert!(!(done && never), "seed {seed}: {found:#?}");
+            done_only += usize::from(done);
+            ended_for_budget += usize::from(spent(&found));
             let ended = found.replayed.outcome.is_some();
             assert!(!(ended && found.goes_on), "seed {seed}");
         }
     }
-    assert!(differ > 800, "other rules decide otherwise: {differ}");
+    assert!(differ > 1_600, "other rules decide otherwise: {differ}");
+    assert!(ended_for_budget > 300, "budgets end it: {ended_for_budget}");
+    assert!(done_only > 100, "claims are believed: {done_only}");
+}
+
+/// Whether a budget of the other rules ended the loop.
+fn spent(found: &Replayed) -> bool {
+    let outcome = found.replayed.outcome.as_deref().unwrap_or_default();
+    found.recorded.outcome != found.replayed.outcome
+        && ["(max_cost_usd)", "(max_tokens)", "(max_duration)"]
+            .iter()
+            .any(|key| outcome.ends_with(key))
 }
 
 /// Rules that differ in one thing each.
 fn others(policy: &Policy) -> Vec<Policy> {
     let reboot = |reboot: RebootRules| Policy {
         reboot,
+        ..policy.clone()
+    };
+    let completion = |completion: CompletionRules| Policy {
+        completion,
+        ..policy.clone()
+    };
+    let budget = |budgets: Budgets| Policy {
+        budgets,
         ..policy.clone()
     };
     let rules = policy.reboot;
@@ -106,6 +132,42 @@ fn others(policy: &Policy) -> Vec<Policy> {
         },
         quick,
         slow,
+        // What was refused is believed, and the other way round.
+        completion(CompletionRules {
+            gates: Vec::new(),
+            asking: None,
+            objectives: false,
+            confirmations: 1,
+        }),
+        completion(CompletionRules {
+            confirmations: u32::MAX,
+            ..policy.completion.clone()
+        }),
+        completion(CompletionRules {
+            gates: vec![GateRule {
+                name: "another".to_owned(),
+                timeout: Duration::from_secs(9),
+                each_iteration: true,
+            }],
+            asking: Some(Duration::from_secs(9)),
+            ..policy.completion.clone()
+        }),
+        Policy {
+            max_test_failure_streak: 1,
+            stop_patterns: u32::from(policy.stop_patterns == 0),
+            ..policy.clone()
+        },
+        budget(Budgets {
+            cost_microusd: 100_000,
+            tokens: 20_000,
+            ..Budgets::default()
+        }),
+        budget(Budgets {
+            duration: Duration::from_secs(30),
+            quota_percent: 50.0,
+            ..Budgets::default()
+        }),
+        budget(Budgets::default()),
         reboot(RebootRules {
             redline_percent: 30.0,
             min_interval: Duration::ZERO,

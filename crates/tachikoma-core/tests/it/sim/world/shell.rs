@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Committed, Effect, Exit, Generation, HookPoint, HookResult, Input, Kept, LoopEvent, News,
-    Phase, RebootStage, Record, Rung, Step, Ticket, TurnEnd, step,
+    Answers, Committed, Effect, Exit, GateResult, Generation, HookPoint, HookResult, Input, Kept,
+    LoopEvent, News, Objectives, ObjectivesSeen, Phase, RebootStage, Record, Rung, ScriptResult,
+    ScriptVerdict, Step, Ticket, TurnEnd, step,
 };
 
 use super::super::Coverage;
@@ -17,7 +18,9 @@ impl World {
     /// came of it, if the shell lived.
     pub(super) fn feed(&mut self, coverage: &mut Coverage, input: Input) -> Option<bool> {
         let ticket = match &input {
-            Input::Command { ticket, .. } | Input::Note { ticket, .. } => Some(*ticket),
+            Input::Command { ticket, .. }
+            | Input::Note { ticket, .. }
+            | Input::Done { ticket, .. } => Some(*ticket),
             Input::Start { .. }
             | Input::Wake
             | Input::Shutdown { .. }
@@ -25,6 +28,8 @@ impl World {
             | Input::HooksRan { .. }
             | Input::Snapshot { .. }
             | Input::Kept { .. }
+            | Input::Answered { .. }
+            | Input::GatesRan { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
             | Input::StoodStill { .. }
@@ -93,6 +98,7 @@ impl World {
         *coverage.entry(words::event(&record.event)).or_default() += 1;
         if matches!(record.event, LoopEvent::SessionStarted { .. }) {
             self.fill = 0;
+            self.cost = 0;
         }
         self.audit.take(&self.policy, &record);
         self.replayed.apply(&record);
@@ -108,6 +114,7 @@ impl World {
         let bounded = match &self.state.phase {
             Phase::Waiting { .. } => true,
             Phase::Keeping { keep } => keep.until.is_some(),
+            Phase::Checking { check } => check.until.is_some(),
             Phase::Rebooting { reboot } => {
                 let limited = match &reboot.stage {
                     // Between two records of one step.
@@ -120,6 +127,10 @@ impl World {
                     | RebootStage::Hooks { .. }
                     | RebootStage::Closing { .. } => true,
                 };
+                let timed = self.policy.budgets.duration > Duration::ZERO
+                    && self.state.stop.is_none()
+                    && !matches!(reboot.stage, RebootStage::Keeping { .. });
+                let limited = limited || timed;
                 let deadline = self.state.next_deadline(&self.policy);
                 assert_eq!(deadline.is_some(), limited, "0 means no limit");
                 limited
@@ -160,6 +171,7 @@ impl World {
                 let lines = agent::turn(&mut self.dice, &mut self.fill);
                 self.say(*generation, lines);
             }
+            Effect::AskCost { generation } => self.tell_cost(*generation),
             Effect::AskHandOff { generation } => {
                 self.is_up(*generation);
                 let lines = agent::hand_off(&mut self.dice);
@@ -180,6 +192,8 @@ impl World {
             Effect::RunHooks { point, .. } => self.hooks(*point),
             Effect::Keep { number, commit } => self.keep(*number, commit.is_some()),
             Effect::CallOffKeep => self.call_off_keep(),
+            Effect::Ask { number } => self.ask(*number),
+            Effect::RunGates { number, names } => self.gates(*number, names),
             Effect::Signal { generation, rung } => self.signal(*generation, *rung),
             Effect::Finish => {
                 self.obey_by = None;
@@ -232,6 +246,22 @@ impl World {
         }
     }
 
+    /// Some agents forget a part of it, and some answer late or never.
+    fn tell_cost(&mut self, generation: Generation) {
+        self.is_up(generation);
+        self.cost += self.dice.below(400);
+        if self.dice.one_in(20) {
+            self.cost /= 2;
+        }
+        if !self.dice.one_in(10) {
+            let after = self.dice.pick(&[0, 0, 3, 2_000]);
+            let news = News::Cost {
+                conversation_microusd: self.cost,
+            };
+            self.schedule(self.now + after, Input::Agent { generation, news });
+        }
+    }
+
     /// Nothing more is asked of the agent: most go.
     fn close(&mut self, generation: Generation) {
         self.is_up(generation);
@@ -244,6 +274,7 @@ impl World {
             News::Exited {
                 exit: Exit::Code(0),
                 claimed: false,
+                stop_pattern: None,
                 leftovers: Vec::new(),
                 last_words: None,
                 problem: None,
@@ -330,6 +361,66 @@ impl World {
         self.schedule(self.now + after, Input::Kept { number, kept });
     }
 
+    /// The objectives are read and the scripts answer, or one of them hangs.
+    fn ask(&mut self, number: u64) {
+        let rules = &self.policy.completion;
+        assert!(rules.asking.is_some(), "there is something to ask");
+        let objectives = rules.objectives.then(|| match self.dice.below(6) {
+            0 => ObjectivesSeen::Unknown {
+                reason: "it is gone".to_owned(),
+            },
+            1..4 => ObjectivesSeen::Read {
+                objectives: Objectives::read("- [x] a\n- [x] b\n"),
+            },
+            _ => ObjectivesSeen::Read {
+                objectives: Objectives::read("- [x] a\n- [ ] b\n"),
+            },
+        });
+        let verdict = match self.dice.below(24) {
+            0 => ScriptVerdict::Claim,
+            1 => ScriptVerdict::Stop,
+            2 => ScriptVerdict::Unclear {
+                problem: "exit 3".to_owned(),
+            },
+            _ => ScriptVerdict::GoOn,
+        };
+        let scripts = vec![ScriptResult {
+            name: "ask.sh".to_owned(),
+            duration_ms: 3,
+            verdict,
+            words: None,
+        }];
+        let answers = Answers {
+            objectives,
+            scripts,
+        };
+        let after = self.dice.pick(&[0, 100, 2_000, 50_000]);
+        if !self.dice.one_in(10) {
+            self.schedule(self.now + after, Input::Answered { number, answers });
+        }
+    }
+
+    /// Gates pass, fail, are killed, take long, or never answer.
+    fn gates(&mut self, number: u64, names: &[String]) {
+        assert!(!names.is_empty(), "only gates that there are are run");
+        let results = names.iter().map(|name| GateResult {
+            name: name.clone(),
+            duration_ms: 3,
+            error: match self.dice.below(6) {
+                0 => Some("exit 1".to_owned()),
+                1 => Some("signal 9".to_owned()),
+                _ => None,
+            },
+            output: None,
+            file: None,
+        });
+        let results = results.collect();
+        let after = self.dice.pick(&[0, 100, 2_000, 700_000]);
+        if !self.dice.one_in(10) {
+            self.schedule(self.now + after, Input::GatesRan { number, results });
+        }
+    }
+
     /// What an agent was about to say is not said any more.
     fn silence(&mut self, generation: Generation) {
         self.queue.retain(|_, input| match input {
@@ -341,6 +432,9 @@ impl World {
             | Input::HooksRan { .. }
             | Input::Snapshot { .. }
             | Input::Kept { .. }
+            | Input::Answered { .. }
+            | Input::GatesRan { .. }
+            | Input::Done { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
             | Input::StoodStill { .. }
@@ -393,6 +487,7 @@ fn check_effects(step: &Step, ticket: Option<Ticket>) {
             Effect::Launch { .. }
             | Effect::Prompt { .. }
             | Effect::AskHandOff { .. }
+            | Effect::AskCost { .. }
             | Effect::Advise { .. }
             | Effect::Look { .. }
             | Effect::Close { .. }
@@ -400,6 +495,8 @@ fn check_effects(step: &Step, ticket: Option<Ticket>) {
             | Effect::RunHooks { .. }
             | Effect::Keep { .. }
             | Effect::CallOffKeep
+            | Effect::Ask { .. }
+            | Effect::RunGates { .. }
             | Effect::Signal { .. } => {}
         }
     }
