@@ -11,7 +11,7 @@ use toml::Value;
 
 use crate::config::{DISK_FULL_TIMEOUT, LoopConfig};
 use crate::process::Adoption;
-use crate::settings::{Layers, Loaded, Origin, SettingsError};
+use crate::settings::{Layers, Loaded, Origin, Secret, SettingsError};
 use crate::store::StoreError;
 use crate::store::journal::{self, JournalEnd};
 use crate::store::recover::Loss;
@@ -43,6 +43,8 @@ pub struct OfLaunch {
 pub fn rules(launch: &Launch, over: &[Setting]) -> Result<OfLaunch, SettingsError> {
     let mut left_out = Vec::new();
     let mut settings = launch.settings.clone().unwrap_or_default();
+    // Secrets are recorded as masks, and decide nothing.
+    settings.retain(|key, text| *text != masked() && key != "notify");
     let agent = Value::from(launch.agent.as_str()).to_string();
     if launch.settings.is_none() && !launch.agent.is_empty() {
         settings.insert("agent.name".to_owned(), agent);
@@ -86,6 +88,10 @@ fn load(settings: &BTreeMap<String, String>, over: &[Setting]) -> Result<Loaded,
         );
     }
     layers.load()
+}
+
+fn masked() -> String {
+    Value::from(Secret::MASK).to_string()
 }
 
 fn value(text: &str) -> Option<Value> {
@@ -214,6 +220,7 @@ mod tests {
             ("iteration_delay", "\"30s\""),
             ("max_iterations", "7"),
             ("agents.claude.env.KEY", "\"***\""),
+            ("notify", "[{to = \"slack\", url = \"***\"}]"),
         ]);
         let found = rules(&recorded, &[]).unwrap();
         assert_eq!(found.left_out, Vec::<String>::new());
