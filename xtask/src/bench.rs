@@ -8,6 +8,7 @@ mod interrupt;
 mod iterations;
 pub mod memory;
 mod record;
+mod replay;
 pub mod report;
 mod resume;
 pub mod sample;
@@ -47,7 +48,7 @@ impl Bench {
 
 /// The measurements by name, in the order in which they are made.
 type Measure = fn(&Bench) -> Result<Vec<Row>, String>;
-const MEASURES: [(&str, Measure); 11] = [
+const MEASURES: [(&str, Measure); 12] = [
     ("iteration", iterations::many),
     ("first", iterations::first),
     ("record", record::durable),
@@ -58,6 +59,7 @@ const MEASURES: [(&str, Measure); 11] = [
     ("stop", stop::measure),
     ("interrupt", interrupt::measure),
     ("decode", decode::measure),
+    ("replay", replay::measure),
     ("git", git::measure),
 ];
 
@@ -146,7 +148,7 @@ mod tests {
         );
         assert_eq!(
             Wish::parse(&["spot"]),
-            Err("nothing called spot can be measured; there are iteration, first, record, growth, resume, memory, startup, stop, interrupt, decode, git".to_owned())
+            Err("nothing called spot can be measured; there are iteration, first, record, growth, resume, memory, startup, stop, interrupt, decode, replay, git".to_owned())
         );
     }
 }

@@ -25,7 +25,7 @@ fn endless() -> Scenario {
 }
 
 /// The same, of an agent that minds no budget by itself.
-fn overspending() -> Scenario {
+pub fn overspending() -> Scenario {
     let mut scenario = endless();
     scenario.agent.always = Misbehaviour {
         overspends: true,
@@ -35,11 +35,11 @@ fn overspending() -> Scenario {
 }
 
 /// Turns that end by themselves.
-fn short() -> Scenario {
+pub fn short() -> Scenario {
     Scenario::of([Turn::text("did a part").using(DEAR)]).for_ever()
 }
 
-fn run_with(scratch: &Scratch, budgets: &[(&str, &str)]) -> Ran {
+pub fn run_with(scratch: &Scratch, budgets: &[(&str, &str)]) -> Ran {
     let tool = budgets.iter().fold(claude(scratch), |tool, (key, value)| {
         tool.env(format!("TACHIKOMA_STOP_CONDITIONS__{key}"), value)
     });

@@ -197,6 +197,10 @@ fn help_of_the_program() {
       logs         Print what the agent wrote
       context      Show how full the context of a session became, reading by reading
       history      Show what became of each iteration
+      explain      Say why the loop went on, waited, rebooted or stopped: the decisions of an iteration,
+                   and what they were made from
+      replay       Decide the recorded loop again by other settings, and show where it would have gone
+                   another way
       diff         Show what an iteration changed, as git shows it
       rollback     Bring the work tree back to what it was before an iteration
       checkpoint   Look at what a session is told that takes over from another

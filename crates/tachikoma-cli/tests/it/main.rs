@@ -28,6 +28,8 @@ mod git_rollback;
 mod git_rollback_ended;
 mod git_start;
 mod git_support;
+mod hindsight;
+mod hindsight_end;
 mod hooks;
 mod keep;
 mod keep_night;

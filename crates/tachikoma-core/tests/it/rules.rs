@@ -3,6 +3,8 @@
 mod budget;
 mod completion;
 mod failure;
+mod hindsight;
+mod hindsight_end;
 mod keep;
 mod life;
 mod limits;

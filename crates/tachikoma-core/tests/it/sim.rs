@@ -5,6 +5,7 @@ mod audit;
 mod books;
 mod dice;
 mod proof;
+mod replayed;
 mod world;
 
 use std::collections::BTreeMap;

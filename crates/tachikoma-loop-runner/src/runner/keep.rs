@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use tachikoma_agents::Agent;
 use tachikoma_core::policy::{KeepRules, Timeouts};
 use tachikoma_core::{
-    CommitFacts, CommitMessage, CommitOrder, Generation, Input, Kept, News, Phase, Rung, State,
-    TurnEnd,
+    CommitFacts, CommitMessage, CommitOrder, Generation, Input, Kept, News, Phase, Policy, Rung,
+    State, TurnEnd,
 };
 use tokio::time::Instant;
 
@@ -51,12 +52,23 @@ struct Deferred {
 impl LoopConfig {
     /// Returns how the work is kept; none where there is no repository to keep it in.
     pub(super) fn keep_rules(&self) -> Option<KeepRules> {
+        worktree::may_be_in_a_repository(&self.working_dir).then(|| self.keep_rules_in_repository())
+    }
+
+    fn keep_rules_in_repository(&self) -> KeepRules {
         let git = &self.settings.git;
-        worktree::may_be_in_a_repository(&self.working_dir).then(|| KeepRules {
+        KeepRules {
             commit: git.auto_commit,
             on_failure: git.commit_on_failure,
             timeout: git.commit_timeout.get(),
-        })
+        }
+    }
+
+    /// Returns the rules of the loop for an agent, where there is a repository to keep its work in.
+    pub(crate) fn policy_in_repository(&self, agent: &Agent) -> Policy {
+        let mut policy = self.policy(agent);
+        set_keep_rules(&mut policy, Some(self.keep_rules_in_repository()));
+        policy
     }
 }
 
@@ -90,18 +102,18 @@ impl Keeping {
     }
 }
 
-impl LoopRunner {
-    /// Adds what the repository asks for to the rules.
-    pub(super) fn set_keep_rules(&mut self, rules: Option<KeepRules>) {
-        // The snapshot before an iteration is no part of its launch.
-        let waits = rules.map_or(Duration::ZERO, |_| OPENING_TIMEOUT + SNAPSHOT_TIMEOUT);
-        self.policy.timeouts.launch = Timeouts::default().launch + waits;
-        self.policy.keep = rules;
-    }
+/// Adds what the repository asks for to the rules.
+fn set_keep_rules(policy: &mut Policy, rules: Option<KeepRules>) {
+    // The snapshot before an iteration is no part of its launch.
+    let waits = rules.map_or(Duration::ZERO, |_| OPENING_TIMEOUT + SNAPSHOT_TIMEOUT);
+    policy.timeouts.launch = Timeouts::default().launch + waits;
+    policy.keep = rules;
+}
 
+impl LoopRunner {
     /// Opens the desk, and has it look at what changed since this loop last ran.
     pub(super) fn open_desk(&mut self) {
-        self.set_keep_rules(self.config.keep_rules());
+        set_keep_rules(&mut self.policy, self.config.keep_rules());
         if self.policy.keep.is_none() {
             return;
         }

@@ -24,7 +24,7 @@ const STEPS_MAX: u32 = 400;
 
 pub struct World {
     dice: Dice,
-    policy: Policy,
+    pub policy: Policy,
     now: i64,
     state: State,
     /// The same loop as a reader of the journal knows it.
