@@ -170,7 +170,7 @@ impl Keeper {
         if let Ok(survey) = &surveyed {
             self.follow_hook(files, &survey.changed, call_off);
         }
-        let id = match (surveyed, &self.head.commit) {
+        let id = match (surveyed, &self.head) {
             (Ok(_), Some(id)) => id.clone(),
             // Whoever called off wants to go on, and the commit is there all the same.
             (Ok(_) | Err(_), _) => {

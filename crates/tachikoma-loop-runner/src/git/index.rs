@@ -9,7 +9,7 @@ use super::path::{RepoPath, is_ours, parts};
 use super::program::{CallOff, GitError, Order};
 use super::protected::Protected;
 use super::repository::{Repository, with_suffix};
-use super::walk::Seen;
+use super::seen::Seen;
 use crate::store::{private, regular};
 
 /// Files that git cannot take in are left out one by one; that many are no accident.

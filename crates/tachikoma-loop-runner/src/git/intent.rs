@@ -37,7 +37,7 @@ impl Keeper {
         files: &[RepoPath],
         call_off: &CallOff,
     ) -> Result<Option<Intent>, CommitError> {
-        let came = |path: &&RepoPath| self.dirty.get(*path).copied().unwrap_or(false);
+        let came = |path: &&RepoPath| self.dirty.get(*path).is_some_and(|head| !head.is_there());
         let mut new: Vec<RepoPath> = files.iter().filter(came).cloned().collect();
         if new.is_empty() {
             return Ok(None);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tachikoma_core::LoopId;
 
-use super::head::Head;
+use super::differences::Side;
 use super::index::Ground;
 use super::path::RepoPath;
 use super::program::{CallOff, GitError};
@@ -62,9 +62,12 @@ pub struct Keeper {
     /// What the index of the loop's own looked like when it was last written; none before.
     pub(super) index_mark: Option<u64>,
     pub(super) watched: Watched,
-    pub(super) head: Head,
-    /// What differs from the commit that the work tree stands on, and whether it is not in that.
-    pub(super) dirty: BTreeMap<RepoPath, bool>,
+    /// The commit that the work tree stands on; none on a branch without commits.
+    pub(super) head: Option<String>,
+    /// A tree that is that of this commit.
+    pub(super) equals_head: Option<String>,
+    /// What differs from that commit, and what the commit has of it.
+    pub(super) dirty: BTreeMap<RepoPath, Side>,
     /// What was said already.
     pub(super) said: BTreeSet<RepoPath>,
     /// Snapshots that have no reference yet: that of the last commit.
@@ -163,7 +166,8 @@ impl Keeper {
             known: None,
             index_mark: None,
             watched,
-            head: Head::default(),
+            head: None,
+            equals_head: None,
             dirty: BTreeMap::new(),
             said: BTreeSet::new(),
             owed: BTreeSet::new(),
