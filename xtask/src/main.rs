@@ -8,9 +8,11 @@
 mod bench;
 mod check;
 mod licences;
+mod npm;
 mod picture;
 mod product;
 mod real_agents;
+mod real_runners;
 mod soak;
 mod tidy;
 
@@ -26,6 +28,7 @@ usage: cargo xtask <chore>
   bench      [--json FILE] [--strict] [NAME...]: speed and memory, beside their goals
   soak       [--rounds N] [--sample] [NAME...]: what a test shows once, many times over
   real-agents [NAME...]: the real agent, pinned, against a scripted model (needs npm and namespaces)
+  real-runners [NAME...]: the real runners of tests, and what is read of them (needs npm, python3, nextest, perl)
   picture    the README's picture, from a run of the demonstration
 ";
 
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         ["bench", rest @ ..] => (bench::run, rest),
         ["soak", rest @ ..] => (soak::run, rest),
         ["real-agents", rest @ ..] => (real_agents::run, rest),
+        ["real-runners", rest @ ..] => (real_runners::run, rest),
         ["picture"] => (|root, _| picture::run(root), &[]),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

@@ -6,17 +6,20 @@
 
 mod answers;
 mod deaths;
+mod errors;
 mod failures;
 mod fill;
 mod full;
 mod ground;
 mod install;
 mod isolation;
+mod limits;
 mod looping;
 mod orders;
 mod runner;
 mod sessions;
 mod setup;
+mod stalls;
 mod steering;
 mod turns;
 
@@ -36,6 +39,9 @@ type Check = fn(&Ground) -> String;
 
 /// A check with its name, and how long any of its waits may take.
 struct Row(&'static str, Check, Duration);
+
+/// Those that are made one after the other for each failure of a model's service stand with them.
+const GROUPS: [&[Row]; 4] = [CHECKS, errors::CHECKS, limits::CHECKS, stalls::CHECKS];
 
 /// In the order in which they are made.
 const CHECKS: &[Row] = &[
@@ -63,6 +69,8 @@ const CHECKS: &[Row] = &[
     Row("one-conversation", turns::one_conversation, USUAL),
     Row("fresh-each", turns::fresh_each_iteration, USUAL),
     Row("process-each", turns::process_each_iteration, USUAL),
+    Row("no-background", turns::nothing_in_the_background, USUAL),
+    Row("outside-is-denied", turns::outside_is_denied, USUAL),
     Row("safe-permission", turns::safe_permission, USUAL),
     Row("advice", full::advice, USUAL),
     Row("redline", full::redline, USUAL),
@@ -129,13 +137,17 @@ fn fill_many_times(programs: &Programs, reboots: &str) -> Result<(), String> {
     Ok(())
 }
 
+fn checks() -> impl Iterator<Item = &'static Row> {
+    GROUPS.into_iter().flatten()
+}
+
 /// Refuses names that no check has.
 fn known(names: &[&str]) -> Result<(), String> {
-    let unknown = |name: &&&str| !CHECKS.iter().any(|row| row.0 == **name);
+    let unknown = |name: &&&str| !checks().any(|row| row.0 == **name);
     match names.iter().find(unknown) {
         None => Ok(()),
         Some(name) => {
-            let known: Vec<_> = CHECKS.iter().map(|Row(name, ..)| *name).collect();
+            let known: Vec<_> = checks().map(|Row(name, ..)| *name).collect();
             let known = known.join(", ");
             Err(format!("no check is called {name}; there are {known}"))
         }
@@ -147,7 +159,7 @@ fn make(programs: &Programs, names: &[&str]) -> Result<(), String> {
     let started = Instant::now();
     let mut failed = Vec::new();
     let wanted = |row: &&Row| names.is_empty() || names.contains(&row.0);
-    let rows: Vec<&Row> = CHECKS.iter().filter(wanted).collect();
+    let rows: Vec<&Row> = checks().filter(wanted).collect();
     for Row(name, check, patience) in &rows {
         let began = Instant::now();
         let ended = one(*check, programs, *patience);
@@ -205,9 +217,9 @@ mod tests {
 
     #[test]
     fn each_check_has_a_name_of_its_own() {
-        let mut names: Vec<_> = CHECKS.iter().map(|Row(name, ..)| *name).collect();
+        let mut names: Vec<_> = checks().map(|Row(name, ..)| *name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), CHECKS.len());
+        assert_eq!(names.len(), checks().count());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Returns `text` with everything removed that a terminal would obey rather than show.
+/// Returns `text` with everything removed that a terminal would obey rather than show, as one line.
 pub fn sanitise(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_harmless) {
         return Cow::Borrowed(text);
@@ -11,6 +11,7 @@ pub fn sanitise(text: &str) -> Cow<'_, str> {
     Cow::Owned(
         stripped
             .chars()
+            .map(|character| if character == '\n' { ' ' } else { character })
             .filter(|character| is_harmless(*character))
             .collect(),
     )
@@ -34,6 +35,7 @@ mod tests {
             ("\u{1b}]0;title\u{7}after", "after"),
             ("\u{1b}]52;c;aGk=\u{1b}\\clipboard", "clipboard"),
             ("a\rb\u{8}c\u{7}", "abc"),
+            ("lint: 2 errors\nfix them", "lint: 2 errors fix them"),
             ("\u{9b}2Jcleared", "2Jcleared"),
             ("\u{202e}gnp.exe", "gnp.exe"),
         ] {

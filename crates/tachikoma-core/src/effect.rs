@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::Record;
 use crate::id::{Generation, SessionNo, Ticket};
 use crate::keep::CommitOrder;
 use crate::outcome::RebootReason;
 use crate::phase::{HookPoint, LoopState};
+use crate::record::Record;
 
 /// What came of one input: facts to be journalled and published, then wishes to be carried out, in this order.
 #[must_use = "facts must be journalled before effects are carried out"]
@@ -86,6 +86,11 @@ pub enum Effect {
         generation: Generation,
         /// How hard.
         rung: Rung,
+    },
+    /// Look at all processes of this launch for a moment and answer with [`News::Looked`](crate::News::Looked).
+    Look {
+        /// Which launch.
+        generation: Generation,
     },
     /// Open a fresh session, without a prompt, and send [`News`](crate::News) about it: first of all
     /// [`News::Opened`](crate::News::Opened).

@@ -3,31 +3,21 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::activity::Activity;
 use crate::context::Context;
 use crate::effect::Rung;
 use crate::exit::{Exit, Leftover};
-use crate::id::{Generation, LoopId, Seq, SessionNo};
+use crate::id::{Generation, SessionNo};
 use crate::keep::{CommitStatus, KeepPurpose, Kept};
 use crate::launch::{Change, Launch, Resumption, Runner};
-use crate::outcome::{Failure, IterationReport, Outcome, Problem, RebootReason, Spent, Stop};
+use crate::outcome::{
+    Failure, IterationReport, Outcome, Problem, RebootReason, Spent, Stop, Timeout,
+};
 use crate::phase::{Cause, HookPoint, HookResult, Wait};
 use crate::repair::Repair;
 use crate::state::State;
 use crate::stats::LoopStats;
 use crate::time::Timestamp;
-
-/// One fact with its place in the loop.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
-    /// Its place, from 1, without gaps.
-    pub seq: Seq,
-    /// When it was decided.
-    pub time: Timestamp,
-    /// The loop it belongs to.
-    pub loop_id: LoopId,
-    /// What happened.
-    pub event: LoopEvent,
-}
 
 /// A fact about a loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -263,6 +253,18 @@ pub enum LoopEvent {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         agent_lives: bool,
     },
+    /// Nothing was heard of the agent for as long as a time-out allows: its processes are looked at before it is ended.
+    LookRequested {
+        /// Which time-out.
+        timeout: Timeout,
+        /// Until when the look has to be answered.
+        until: Timestamp,
+    },
+    /// Its processes are at work, so the time-out begins anew.
+    BusySeen {
+        /// What they were seen doing.
+        activity: Activity,
+    },
     /// The agent closed its output, and lives on.
     StreamEnded,
     /// The death of a runner cut an attempt; its iteration is repeated.
@@ -464,17 +466,6 @@ pub enum LoopEvent {
         /// What it did.
         stats: LoopStats,
     },
-}
-
-impl LoopEvent {
-    /// Returns whether this is how a run ends.
-    #[must_use]
-    pub fn is_terminal(&self) -> bool {
-        matches!(
-            self,
-            Self::Completed { .. } | Self::Stopped { .. } | Self::Error { .. }
-        )
-    }
 }
 
 #[expect(

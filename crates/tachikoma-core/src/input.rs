@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::activity::Activity;
 use crate::context::Context;
 use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, Ticket};
@@ -240,6 +241,11 @@ pub enum News {
         last_words: Option<String>,
         /// What that means for the loop.
         problem: Option<Problem>,
+    },
+    /// Its processes were looked at. The answer to [`Effect::Look`](crate::Effect::Look).
+    Looked {
+        /// What they did; none where that cannot be seen.
+        activity: Option<Activity>,
     },
     /// Its output ended, and it did not.
     StreamEnded,

@@ -29,6 +29,7 @@
     clippy::disallowed_types
 )]
 
+mod activity;
 mod commit_message;
 mod context;
 mod effect;
@@ -44,18 +45,21 @@ mod outcome;
 mod phase;
 pub mod policy;
 mod reboots;
+mod record;
 mod repair;
 mod session;
 mod state;
 mod stats;
 mod step;
 mod summary;
+pub mod tests_seen;
 mod time;
 
+pub use activity::{Activity, Busy};
 pub use commit_message::{CommitFacts, CommitMessage, CommitMessageError};
 pub use context::Context;
 pub use effect::{Answer, Effect, Rung, Step};
-pub use event::{LoopEvent, Record};
+pub use event::LoopEvent;
 pub use exit::{Exit, Leftover};
 pub use handoff::{WorkTree, checkpoint, checkpoint_now, handoff_due};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
@@ -76,6 +80,7 @@ pub use phase::{
 };
 pub use policy::Policy;
 pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootResult};
+pub use record::Record;
 pub use repair::Repair;
 pub use session::{
     Checkpoint, FailedCall, LiveAgent, NOTE_BYTES_MAX, Note, PastSession, Sample, Session, Tally,
@@ -87,4 +92,5 @@ pub use summary::{
     CommitSummary, ContextSummary, GitSummary, OutcomeSummary, RebootSummary, SessionSummary,
     Status, WaitSummary,
 };
+pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;

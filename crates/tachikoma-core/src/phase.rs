@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::activity::Busy;
 use crate::effect::Rung;
 use crate::id::{Generation, SessionNo};
 use crate::keep::Keep;
@@ -186,6 +187,12 @@ pub struct Work {
     /// Whether the model is in the middle of an answer.
     #[serde(default)]
     pub answering: bool,
+    /// Until when a look at its processes has to be answered, if one is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub look: Option<Timestamp>,
+    /// When its processes were last seen at work since it was last heard of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<Busy>,
     /// When its output ended while it lived on.
     #[serde(default)]
     pub stream_ended: Option<Timestamp>,

@@ -2,6 +2,7 @@
 //! verdict and its reason, because the reason is what a person reads.
 
 pub mod budget;
+pub mod busy;
 pub mod context;
 pub mod custom;
 pub mod degradation;

@@ -17,12 +17,13 @@ mod turn_end;
 use std::time::Duration;
 
 use crate::effect::{Answer, Effect, Step};
-use crate::event::{LoopEvent, Record};
+use crate::event::LoopEvent;
 use crate::id::Ticket;
 use crate::input::Input;
 use crate::outcome::Outcome;
 use crate::phase::{Phase, Work};
 use crate::policy::{Policy, custom, timeout};
+use crate::record::Record;
 use crate::state::State;
 use crate::time::Timestamp;
 

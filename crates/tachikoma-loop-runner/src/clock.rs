@@ -72,6 +72,13 @@ fn wall() -> Timestamp {
     timestamp_of(SystemTime::now())
 }
 
+/// Returns a moment of a loop by the system's clock, such as files have.
+#[must_use]
+pub fn system_time_of(time: Timestamp) -> SystemTime {
+    let millis = u64::try_from(time.as_millis()).unwrap_or(0);
+    UNIX_EPOCH + Duration::from_millis(millis)
+}
+
 /// Returns a moment of the system's clock, such as that of a file, as a loop writes it.
 #[must_use]
 pub fn timestamp_of(time: SystemTime) -> Timestamp {

@@ -6,7 +6,6 @@
 //! the `git add --intent-to-add` that it needs; everything else happens in an index of the loop's own.
 
 mod commit;
-mod differences;
 mod fingerprint;
 mod head;
 mod index;
@@ -19,13 +18,13 @@ pub mod protected;
 pub mod repository;
 pub mod rollback;
 mod scan;
-mod seen;
 mod signature;
 mod snapshot;
 pub mod snapshots;
 pub mod start;
 mod survey;
 mod walk;
+mod whose;
 mod work;
 
 pub use commit::{Commit, CommitError};
@@ -38,7 +37,8 @@ pub use program::{CallOff, Git, GitError};
 pub use protected::{Protected, ProtectedError};
 pub use repository::{Found, Repository};
 pub use snapshot::{SNAPSHOTS_KEPT, Snapshot};
-pub use survey::{Survey, Whose};
+pub use survey::Survey;
+pub use whose::Whose;
 
 #[cfg(test)]
 mod tests;

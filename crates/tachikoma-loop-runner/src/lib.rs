@@ -17,6 +17,7 @@ pub mod hooks;
 pub mod offline;
 pub mod process;
 pub mod prompt;
+pub mod results;
 mod runner;
 pub mod session;
 pub mod settings;

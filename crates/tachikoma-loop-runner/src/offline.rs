@@ -102,6 +102,7 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
         | Effect::RunHooks { .. }
         | Effect::Keep { .. }
         | Effect::CallOffKeep
+        | Effect::Look { .. }
         | Effect::Signal { .. }
         | Effect::Finish => None,
     });

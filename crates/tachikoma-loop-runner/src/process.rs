@@ -11,17 +11,23 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 pub use tachikoma_core::{Exit, Leftover, Rung};
 
+mod activity;
 mod adoption;
 pub mod cgroup;
 mod children;
+mod deferred;
 mod guard;
 mod input;
 pub mod orphans;
 mod protocol;
 mod serve;
+#[cfg(target_os = "linux")]
+mod sockets;
 mod spawn;
 
+pub(crate) use activity::look;
 pub use children::wake_children;
+pub use deferred::Deferred;
 pub use guard::{Guard, GuardError, GuardNews, GuardOptions, Spawn};
 pub use input::{input, lines, output};
 pub use orphans::is_descendant;

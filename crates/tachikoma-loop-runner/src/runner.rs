@@ -8,6 +8,7 @@ mod handoff;
 mod heal;
 mod hooks;
 mod keep;
+mod look;
 mod news;
 mod open;
 mod put_away;
@@ -24,8 +25,8 @@ use std::sync::Arc;
 use regex::Regex;
 use tachikoma_agents::Agent;
 use tachikoma_core::{
-    Answer, Input, Leftover, LoopEvent, Outcome, Policy, Record, Runner, Seq, State, Status,
-    Ticket, Timestamp, step,
+    Answer, Input, Leftover, LoopEvent, LoopId, Outcome, Policy, Record, Runner, Seq, State,
+    Status, Ticket, Timestamp, step,
 };
 use tokio::sync::oneshot;
 
@@ -69,6 +70,10 @@ pub struct LoopRunner {
     journal: Journal,
     lock: WorkLock,
     found: Found,
+    /// The time of the last record before this run.
+    ran_until: Timestamp,
+    /// The loop before this one, which is done.
+    follows: Option<LoopId>,
     basis: Basis,
     /// Where the loop is stored if it is not to be kept.
     temporary: Option<Arc<TemporaryStore>>,
@@ -79,6 +84,8 @@ pub struct LoopRunner {
     launch: Option<LiveLaunch>,
     /// Hooks that run, or are on their way out.
     hooks: Option<HookRun>,
+    /// A look at the agent that is under way.
+    looking: Option<look::Looking>,
     registry: Registry,
     /// How the work is kept.
     keeping: keep::Keeping,
@@ -117,6 +124,12 @@ impl LoopRunner {
     #[must_use]
     pub fn found(&self) -> &Found {
         &self.found
+    }
+
+    /// Returns the loop that was found done, so that this one is another.
+    #[must_use]
+    pub fn follows(&self) -> Option<LoopId> {
+        self.follows
     }
 
     /// Returns what the state was made from.
@@ -350,6 +363,7 @@ impl LoopRunner {
                 upkeep,
                 hooks,
                 keeping,
+                looking,
                 ..
             } = self;
             let arrived = tokio::select! {
@@ -363,6 +377,7 @@ impl LoopRunner {
                 told = keeping.next() => Arrived::Desk(told),
                 () = until(snapshot_due) => Arrived::SnapshotLate,
                 ran = hooks_ended(hooks.as_mut()) => Arrived::Hooks(ran),
+                seen = look::looked(looking) => Arrived::Input(seen),
                 news = launch_news(launch.as_mut()) => Arrived::Launch(news),
             };
             // Whoever was about to be stopped measures that better.

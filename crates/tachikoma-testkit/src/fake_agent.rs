@@ -10,6 +10,7 @@ mod events;
 mod inbox;
 mod replay;
 mod sessions;
+mod silence;
 mod tools;
 mod turn;
 
@@ -63,6 +64,8 @@ pub struct Misbehaviour {
     pub hang_at_start: bool,
     /// Hangs after this line.
     pub silent_after_line: Option<u64>,
+    /// What it does while it hangs.
+    pub while_silent: Option<WhileSilent>,
     /// Prints a line that is not JSON, and one that is not text, before this line.
     pub garbage_before_line: Option<u64>,
     /// Prints a line of so many bytes before its second line.
@@ -91,6 +94,19 @@ pub struct Misbehaviour {
     pub version: Option<String>,
     /// Says this on standard error when it exits before its time.
     pub last_words: Option<String>,
+}
+
+/// What an agent may do while it says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WhileSilent {
+    /// Computes.
+    Compute,
+    /// Takes whatever comes from this port of the machine.
+    Receive {
+        /// The port.
+        port: u16,
+    },
 }
 
 /// What an agent may not hear.

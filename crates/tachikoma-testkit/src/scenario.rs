@@ -131,6 +131,8 @@ pub enum Fault {
     },
     /// The connection is reset before the first byte.
     Reset,
+    /// The connection is closed before the first byte.
+    Closed,
     /// A good status and a stream without events.
     EmptyStream,
     /// A good status and a page for people.

@@ -200,7 +200,6 @@ fn millis(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it")]
 fn said(error: impl std::error::Error) -> String {
     tachikoma_loop_runner::chain(&error)
 }

@@ -115,6 +115,7 @@ pub fn immediate(ground: &Ground) -> String {
 }
 
 /// The service refuses a conversation that is too long: a fresh session takes over.
+// complaint_53
 pub fn too_long(ground: &Ground) -> String {
     let refused = "prompt is too long: 210000 tokens > 200000 maximum";
     let scenario = Scenario::of([
@@ -139,7 +140,11 @@ pub fn too_long(ground: &Ground) -> String {
 pub fn by_hand(ground: &Ground) -> String {
     let scenario = Scenario::of([
         Turn::bash(HELD).using(Usage::cached(9_000)),
-        Turn::text("Not this.").using(Usage::cached(9_100)),
+        // So that the interrupt comes before it.
+        Turn {
+            delay_ms: 5_000,
+            ..Turn::text("Not this.").using(Usage::cached(9_100))
+        },
     ])
     .when(
         "Write its hand-off",

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::npm;
 use crate::product::{Live, text};
 
 /// What is installed. The lock file beside this one has the same.
@@ -14,15 +15,12 @@ pub const VERSION: &str = "2.1.325";
 const MANIFEST: &str = include_str!("npm/package.json");
 const LOCK: &str = include_str!("npm/package-lock.json");
 
-/// The package is 100 MB.
-const INSTALL_PATIENCE: Duration = Duration::from_secs(600);
-
 /// It takes 0.03 s.
 const VERSION_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Returns where the agent is, and installs it first where it is not.
 pub fn claude() -> Result<PathBuf, String> {
-    let home = target_dir()?.join("real-agents");
+    let home = npm::target_dir()?.join("real-agents");
     let dir = home.join(format!("claude-code-{VERSION}"));
     if let Some(program) = program_in(&dir)
         && expect_version(&program).is_ok()
@@ -44,19 +42,11 @@ pub fn claude() -> Result<PathBuf, String> {
     fs::create_dir_all(&new).map_err(|error| format!("make {}: {error}", new.display()))?;
     fs::write(new.join("package.json"), MANIFEST).map_err(text)?;
     fs::write(new.join("package-lock.json"), LOCK).map_err(text)?;
-    install_in(&new)?;
+    npm::ci(&new)?;
     let program = program_in(&new).ok_or("npm installed no program for this machine")?;
     expect_version(&program)?;
     fs::rename(&new, &dir).map_err(|error| format!("rename {}: {error}", new.display()))?;
     program_in(&dir).ok_or_else(|| format!("{} is gone again", dir.display()))
-}
-
-/// Where cargo builds: the directory above the one that this program is in.
-fn target_dir() -> Result<PathBuf, String> {
-    let this = std::env::current_exe().map_err(text)?;
-    let target = this.parent().and_then(Path::parent);
-    let target = target.ok_or("this program is not below a target directory")?;
-    Ok(target.to_path_buf())
 }
 
 /// The native program: it needs no node to run, and npm none of the package's scripts to place it.
@@ -68,27 +58,6 @@ fn program_in(dir: &Path) -> Option<PathBuf> {
         .filter(|entry| entry.file_name().to_str().is_some_and(native))
         .map(|entry| entry.path().join("claude"))
         .find(|program| program.is_file())
-}
-
-fn install_in(dir: &Path) -> Result<(), String> {
-    let mut npm = Command::new("npm");
-    npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
-        .args(["--loglevel", "error"])
-        .current_dir(dir)
-        .stdin(Stdio::null());
-    let code = Live::start(&mut npm)
-        .map_err(|error| {
-            format!("{error}; the real agent comes from npm: install it (Debian: apt-get install nodejs npm)")
-        })?
-        .wait(INSTALL_PATIENCE)
-        .map_err(|_| format!("`npm ci` did not end within {INSTALL_PATIENCE:?}"))?;
-    match code {
-        Some(0) => Ok(()),
-        _ => Err(format!(
-            "`npm ci` in {} failed; its words are above",
-            dir.display()
-        )),
-    }
 }
 
 fn expect_version(program: &Path) -> Result<(), String> {

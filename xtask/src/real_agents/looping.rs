@@ -195,6 +195,15 @@ pub fn outcomes(events: &[Value]) -> Vec<String> {
     events.iter().filter_map(outcome).collect()
 }
 
+/// The attempts, in order: iteration and attempt.
+pub fn attempts(events: &[Value]) -> Vec<(u64, u64)> {
+    let number = |event: &Value, name: &str| event[name].as_u64().unwrap_or_default();
+    of_type(events, "iteration_started")
+        .into_iter()
+        .map(|event| (number(event, "iteration"), number(event, "attempt")))
+        .collect()
+}
+
 /// The agent's own names of its conversations, in order.
 pub fn names(events: &[Value]) -> Vec<&str> {
     let named = of_type(events, "session_named").into_iter();

@@ -90,6 +90,44 @@ pub fn process_each_iteration(ground: &Ground) -> String {
     "1 conversation, 3 processes".into()
 }
 
+/// What a sub-agent does, and what it says, is there when the turn ends: complaint 20.
+// complaint_20
+pub fn nothing_in_the_background(ground: &Ground) -> String {
+    let task = json!({
+        "description": "count", "prompt": "count all the beans", "subagent_type": "general-purpose",
+        "run_in_background": true,
+    });
+    let scenario = Scenario::of([Turn::tool("Agent", task), Turn::text("Seven.")]).with_subagent([
+        Turn::bash("sleep 2; echo 7 > beans"),
+        Turn::text("Seven beans."),
+    ]);
+    let model = ScriptedModel::start(scenario);
+    let looping = Looping::start(ground, &model, &[], 1);
+    looping.await_events("iteration_completed", 1);
+    assert_eq!(ground.scratch.read("beans"), "7\n", "before the turn ended");
+    let events = looping.ended(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    let asked = model.asked_for(Kind::Main);
+    let results: Vec<_> = asked.iter().map(|asked| asked.tool_results).collect();
+    assert_eq!(results, [0, 1], "the conversation got what it said");
+    "its file and its words are there".into()
+}
+
+/// Without leave, nothing is written beside the work tree: complaint 17.
+// complaint_17
+pub fn outside_is_denied(ground: &Ground) -> String {
+    let other = ground.scratch.home().join("elsewhere.txt");
+    let write = json!({"file_path": other, "content": "not mine\n"});
+    let scenario = Scenario::of([Turn::tool("Write", write), Turn::text("Not permitted.")]);
+    let model = ScriptedModel::start(scenario);
+    let settings = [("AGENTS__CLAUDE__PERMISSION", "safe")];
+    let events = Looping::start(ground, &model, &settings, 1).ended(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(only(&events, "tool_denied")["name"], "Write");
+    assert!(!other.exists(), "{}", other.display());
+    "denied".into()
+}
+
 /// Without leave, files of the work tree may be changed, commands are denied, and the loop shows it.
 pub fn safe_permission(ground: &Ground) -> String {
     let file = ground.scratch.path().join("made.txt");

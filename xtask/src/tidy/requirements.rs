@@ -18,16 +18,28 @@ const LISTED: [(&str, u32); 9] = [
     ("D003", 14),
 ];
 
+/// What people complain about elsewhere and this project answers for.
+const COMPLAINTS: [std::ops::RangeInclusive<u32>; 5] = [1..=20, 37..=45, 47..=47, 53..=53, 59..=59];
+
+/// A complaint may be none of ours, with a reason behind it.
+const NOT_OURS: &str = "does not concern us: ";
+
+/// Every id that the page must list.
+fn ids() -> impl Iterator<Item = String> {
+    let listed = LISTED
+        .iter()
+        .flat_map(|(document, last)| (1..=*last).map(move |number| format!("{document}-{number}")));
+    let complaints = COMPLAINTS.into_iter().flatten();
+    listed.chain(complaints.map(|number| format!("C-{number}")))
+}
+
 /// Each id has one row, and each row names tests or files that exist, or says that none do yet.
 pub fn all_are_listed_and_shown(tree: &Tree) -> Vec<Finding> {
     let Some(page) = tree.get(PAGE) else {
         return vec![Finding::file(PAGE, "is missing")];
     };
     let mut findings = Vec::new();
-    let mut missing: Vec<String> = LISTED
-        .iter()
-        .flat_map(|(document, last)| (1..=*last).map(move |number| format!("{document}-{number}")))
-        .collect();
+    let mut missing: Vec<String> = ids().collect();
     let mut seen: Vec<&str> = Vec::new();
     for (line, row) in rows(&page.text) {
         let [id, _, shown_by] = row[..] else {
@@ -42,6 +54,10 @@ pub fn all_are_listed_and_shown(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::new(PAGE, line, format!("{id} is unknown")));
         }
         seen.push(id);
+        if id.starts_with("C-") && shown_by.len() > NOT_OURS.len() && shown_by.starts_with(NOT_OURS)
+        {
+            continue;
+        }
         let wrong = wrong_evidence(tree, shown_by);
         findings.extend(wrong.map(|rule| Finding::new(PAGE, line, format!("{id}: {rule}"))));
     }
@@ -62,12 +78,14 @@ fn rows(page: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
     })
 }
 
-/// `S000-1`, `D002-19`.
+/// `S000-1`, `D002-19`, `C-5`.
 fn is_id(cell: &str) -> bool {
     let digits = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
-    cell.strip_prefix(['S', 'D'])
+    let requirement = cell
+        .strip_prefix(['S', 'D'])
         .and_then(|rest| rest.split_once('-'))
-        .is_some_and(|(document, number)| digits(document) && digits(number))
+        .is_some_and(|(document, number)| digits(document) && digits(number));
+    requirement || cell.strip_prefix("C-").is_some_and(digits)
 }
 
 /// What is wrong with a cell of evidence: `` `file.rs::test` `` or `` `file` ``, any number of
@@ -101,10 +119,7 @@ mod tests {
 
     /// A page with a row for every id but those in `without`.
     fn page(without: &[&str], more: &str) -> String {
-        let ids = LISTED
-            .iter()
-            .flat_map(|(document, last)| (1..=*last).map(move |n| format!("{document}-{n}")));
-        let rows = ids
+        let rows = ids()
             .filter(|id| !without.contains(&id.as_str()))
             .map(|id| format!("| {id} | text | not yet |\n"));
         let rows: String = rows.collect();
@@ -138,8 +153,13 @@ mod tests {
                     | S000-3 | text | `b.rs::here` |\n\
                     | S000-4 | text | not yet, surely |\n\
                     | S000-5 | text | `docs/requirements.md` |\n\
-                    | S000-6 | text |";
-        let without = ["S000-1", "S000-2", "S000-3", "S000-4", "S000-5"];
+                    | S000-6 | text |\n\
+                    | C-13 | text | does not concern us: there is none |\n\
+                    | C-14 | text | does not concern us: |\n\
+                    | S000-7 | text | does not concern us: there is none |";
+        let without = [
+            "S000-1", "S000-2", "S000-3", "S000-4", "S000-5", "S000-7", "C-13", "C-14",
+        ];
         let page = page(&without, more);
         let files = [
             (PAGE, page.as_str()),
@@ -150,7 +170,9 @@ mod tests {
             "docs/requirements.md:2: S000-2: there is no `fn gone` in a.rs\n\
              docs/requirements.md:3: S000-3: there is no file b.rs\n\
              docs/requirements.md:4: S000-4: names a test in backticks or says \"not yet\"\n\
-             docs/requirements.md:6: a row has three cells"
+             docs/requirements.md:6: a row has three cells\n\
+             docs/requirements.md:8: C-14: names a test in backticks or says \"not yet\"\n\
+             docs/requirements.md:9: S000-7: names a test in backticks or says \"not yet\""
         );
     }
 

@@ -199,6 +199,7 @@ mod tests {
         )
     }
 
+    // complaint_20
     #[test]
     fn the_launch_is_what_the_settings_say() {
         let turn = Turn {
@@ -227,6 +228,7 @@ mod tests {
     ");
     }
 
+    // complaint_53
     #[test]
     fn it_refuses_prompts_only_where_it_may_not_compact() {
         assert_eq!(agent().traits().refuses_before, Some(23_000));

@@ -126,6 +126,7 @@ mod tests {
         resets_at(text, Timestamp::from_millis(NOW), zones).map(|moment| moment.to_string())
     }
 
+    // complaint_37
     #[test]
     fn every_version_says_it_in_its_own_words() {
         for text in [
@@ -146,6 +147,7 @@ mod tests {
         }
     }
 
+    // complaint_40
     #[test]
     fn times_of_day_are_the_next_of_their_name() {
         for (text, expected) in [

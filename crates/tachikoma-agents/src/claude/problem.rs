@@ -28,11 +28,12 @@ pub(crate) fn of_result(
             Some(Problem::Permanent { advice })
         }
         FailureClass::Other => of_words(&result.text),
+        // "Start a new session to continue", it says: what was refused stays in the conversation.
+        FailureClass::Refused => Some(Problem::Poisoned),
         // A conversation that is full or lost is told by itself.
         FailureClass::PromptTooLong
         | FailureClass::Lost
         | FailureClass::Unreachable
-        | FailureClass::Refused
         | FailureClass::Interrupted
         | FailureClass::OwnLimit => None,
     }
@@ -84,7 +85,7 @@ mod tests {
             (FailureClass::Lost, "No conversation found", None),
             (FailureClass::Other, "hm", None),
             (FailureClass::Unreachable, "Connection refused", None),
-            (FailureClass::Refused, "flagged", None),
+            (FailureClass::Refused, "flagged", Some(Problem::Poisoned)),
         ] {
             assert_eq!(of(failure, text), expected, "{failure:?} {text}");
         }

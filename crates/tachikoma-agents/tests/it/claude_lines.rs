@@ -176,6 +176,7 @@ fn a_summary_is_an_estimate_and_an_emptied_conversation_is_unknown() {
     assert_eq!(decoder.session().session_id, "n");
 }
 
+// complaint_37
 #[test]
 fn usage_limits_are_told_from_other_failures_in_every_version() {
     let failed = |text: &str| format!(r#""is_error":true,"subtype":"success","result":"{text}""#);

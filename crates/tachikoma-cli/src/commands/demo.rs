@@ -82,11 +82,28 @@ fn prepare(dir: &Path) -> Result<(), Failure> {
     std::fs::write(dir.join("prompt.md"), PROMPT).map_err(failed)?;
     std::fs::write(dir.join("plan.md"), PLAN).map_err(failed)?;
     // Without git the demonstration is the same, only not in a repository.
-    let _ = Command::new("git")
-        .args(["init", "--quiet"])
-        .current_dir(dir)
-        .stderr(Stdio::null())
-        .status();
+    let _ = begin_repository(dir);
+    Ok(())
+}
+
+/// Makes a repository with a first commit, under names of its own: whoever looks at a demonstration may have none.
+fn begin_repository(dir: &Path) -> std::io::Result<()> {
+    let orders: [&[&str]; 6] = [
+        &["init", "--quiet"],
+        &["config", "user.name", "tachikoma demo"],
+        &["config", "user.email", "demo@localhost"],
+        &["config", "commit.gpgsign", "false"],
+        &["add", "prompt.md", "plan.md"],
+        &["commit", "--quiet", "--message", "the plan"],
+    ];
+    for words in orders {
+        Command::new("git")
+            .args(words)
+            .current_dir(dir)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()?;
+    }
     Ok(())
 }
 

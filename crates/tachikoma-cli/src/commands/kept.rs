@@ -2,13 +2,14 @@
 
 use std::process::Command;
 
-use tachikoma_core::{LoopId, Phase};
+use tachikoma_core::{LoopId, Phase, Timestamp};
 use tachikoma_loop_runner::git::present::Rules;
 use tachikoma_loop_runner::git::snapshots::{self, Kept, Moment};
 use tachikoma_loop_runner::git::{
-    CallOff, Found, Git, GitError, Keeper, KeeperOptions, Opened, Protected, Repository, Whose,
+    CallOff, Found, Git, Keeper, KeeperOptions, Opened, Protected, Repository, Whose,
 };
 use tachikoma_loop_runner::store::archive::ARCHIVED;
+use tachikoma_loop_runner::store::lock::WorkLock;
 use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::store::recover::{self, Loss};
 
@@ -29,6 +30,8 @@ pub struct LoopKept {
     pub last: u32,
     /// Whether what changed since somebody last looked is the loop's.
     owes_a_look: bool,
+    /// The time of its last record.
+    until: Timestamp,
 }
 
 /// Finds a loop, the current one unless another is named, and what git keeps of it.
@@ -57,6 +60,7 @@ pub fn find(place: &Place, wanted: Option<LoopId>) -> Result<LoopKept, Failure> 
         // A runner that died in an iteration has not said so yet.
         owes_a_look: found.state.owes_a_look()
             || matches!(found.state.phase, Phase::Working { .. }),
+        until: found.state.time,
     })
 }
 
@@ -158,7 +162,7 @@ impl LoopKept {
 
     /// Looks at the work tree in the loop's name, before something is done to it in that name. None where that cannot be: then
     /// it is nobody's doing.
-    pub fn keeper(&self, place: &Place, rules: &Rules) -> Option<Box<Keeper>> {
+    pub fn keeper(&self, place: &Place, rules: &Rules, lock: &WorkLock) -> Option<Box<Keeper>> {
         let options = KeeperOptions {
             working_dir: self.current.working_dir.clone(),
             loop_dir: self.current.dir.clone(),
@@ -167,11 +171,7 @@ impl LoopKept {
             protected: rules.protected.clone(),
             max_file_bytes: rules.max_file_bytes,
         };
-        let whose = if self.owes_a_look {
-            Whose::Loop
-        } else {
-            Whose::Others
-        };
+        let whose = Whose::since_the_last_look(self.owes_a_look, lock.died(), self.until);
         match Keeper::open(options, whose, &CallOff::new()) {
             Opened::Ready { keeper, .. } => Some(keeper),
             Opened::NoRepository | Opened::Unusable { .. } => None,
@@ -191,6 +191,6 @@ pub fn diff(git: &Git, pager: bool, how: Option<&str>, from: &str, to: &str) -> 
 }
 
 /// Says what git could not do.
-pub fn failed(what: &str, error: &GitError) -> Failure {
+pub fn failed(what: &str, error: &dyn std::error::Error) -> Failure {
     Failure::new(format!("{what}: {}", chain(error)))
 }

@@ -6,6 +6,7 @@ use tachikoma_loop_runner::git::rollback::{Rollback, RollbackError, some};
 use tachikoma_loop_runner::git::snapshots::{self, Moment};
 use tachikoma_loop_runner::git::{CallOff, Whose};
 use tachikoma_loop_runner::offline;
+use tachikoma_loop_runner::process::Deferred;
 use tachikoma_loop_runner::store::archive::is_archived;
 
 use super::confirm::{agree, can_ask, nobody_to_ask};
@@ -59,11 +60,26 @@ pub fn rollback(place: &Place, args: &RollbackArgs) -> Result<ExitCode, Failure>
     }
     // Those of the user's are told from those that come now: these are the loop's to commit.
     let keeper = is_archived(&current.dir).then_some(None);
-    let mut keeper = keeper.unwrap_or_else(|| found.keeper(place, &rules));
+    let mut keeper = keeper.unwrap_or_else(|| found.keeper(place, &rules, &lock));
+    // Half a work tree is of no use to anybody: who ends us waits until it is whole.
+    let _whole = Deferred::new()
+        .map_err(|error| Failure::new(format!("signals cannot be put off: {error}")))?;
     let moment = snapshots::next_rollback(&found.kept);
     let name = plan.keep(current.loop_id, moment).map_err(|error| {
         kept::failed("the work tree as it is cannot be kept", &error).hint("nothing was changed")
     })?;
+    let tell = |what: &str| {
+        let note = format!(
+            "The operator {what} the work tree back to what it was {to}. What it was is kept as {name}."
+        );
+        if let Err(error) = offline::note(&lock, &premises, current.loop_id, note) {
+            out::note(&format!(
+                "warning: it is not in the journal: {}",
+                chain(&error)
+            ));
+        }
+    };
+    tell("begins to bring");
     plan.perform().map_err(|error| {
         kept::failed("the work tree could not be brought back", &error).hint(format!(
             "what it was is kept as {name}: `tachikoma rollback {moment}`"
@@ -78,15 +94,7 @@ pub fn rollback(place: &Place, args: &RollbackArgs) -> Result<ExitCode, Failure>
         ));
     }
     // The next session would look for work that is not there any more.
-    let note = format!(
-        "The operator has brought the work tree back to what it was {to}. What it was is kept as {name}."
-    );
-    if let Err(error) = offline::note(&lock, &premises, current.loop_id, note) {
-        out::note(&format!(
-            "warning: it is not in the journal: {}",
-            chain(&error)
-        ));
-    }
+    tell("has brought");
     out::line(&format!(
         "the work tree is as it was {to}; branch, commits and index are as they were"
     ));

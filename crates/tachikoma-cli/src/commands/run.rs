@@ -17,7 +17,7 @@ use crate::args::RunArgs;
 use crate::failure::Failure;
 use crate::out;
 use crate::place::Place;
-use crate::report::line::{Lines, changes_of, ending};
+use crate::report::line::{Lines, changes_of, ending, files};
 use crate::report::{Reporter, Style, found};
 use crate::sanitise::sanitise;
 use crate::signals::{Signals, Terminal};
@@ -86,6 +86,7 @@ pub async fn run_here(
         announcer.abort();
     }
     let stats = runner.state().stats;
+    let uncommitted = runner.state().kept.uncommitted;
     let unwritten = runner.is_unwritten();
     runner.close().await;
     reporter.finish();
@@ -106,6 +107,12 @@ pub async fn run_here(
     }
     if style == Style::Quiet {
         out::tell(&ending(&outcome, &stats));
+    }
+    if uncommitted > 0 && config.settings.git.auto_commit {
+        let files = files(uncommitted);
+        out::note(&format!(
+            "note: {files} that the loop changed stay uncommitted in the work tree; `tachikoma events` says why"
+        ));
     }
     if let Some(hint) = next_step(&outcome).map(|hint| if kept { hint } else { NOT_KEPT }) {
         out::note(&format!("hint: {hint}"));
@@ -128,6 +135,11 @@ fn answer(config: &LoopConfig, runner: &LoopRunner, style: Style) {
         for line in changes.iter().flat_map(|changes| changes_of(changes)) {
             out::note(&format!("note: {line}"));
         }
+    }
+    if let Some(done) = runner.follows() {
+        out::note(&format!(
+            "note: {done} is done: this is a new loop, with the agent, prompt and flags that are given now"
+        ));
     }
     for trouble in basis.troubles.iter().filter(|_| style != Style::Lines) {
         out::note(&format!("warning: {}", sanitise(trouble)));

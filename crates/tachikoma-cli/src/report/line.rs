@@ -82,6 +82,8 @@ impl Lines {
             | LoopEvent::StoodStill { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationLimited { .. }
+            | LoopEvent::LookRequested { .. }
+            | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::SnapshotTaken { .. }
@@ -194,6 +196,9 @@ fn lines(record: &Record) -> Vec<String> {
             ..
         } => format!("the reboot changed nothing: {reason}"),
         LoopEvent::RungClimbed { rung, .. } => format!("ending the agent: {rung}"),
+        LoopEvent::BusySeen { activity } => {
+            format!("the agent is silent, but at work ({activity}): it has more time")
+        }
         LoopEvent::CustomSet { key, .. } => format!("`{}` is set", sanitise(key)),
         LoopEvent::StoodStill { duration_ms } => {
             let stood = span(Duration::from_millis(*duration_ms));
@@ -297,6 +302,7 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::SessionNamed { .. }
         | LoopEvent::ContextMeasured { .. }
         | LoopEvent::FileTouched { .. }
+        | LoopEvent::LookRequested { .. }
         | LoopEvent::StreamEnded
         | LoopEvent::SnapshotTaken { .. }
         | LoopEvent::KeepStarted { .. }

@@ -118,6 +118,8 @@ impl Screen {
             | LoopEvent::WrapUpAdvised { .. }
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::IterationLimited { .. }
+            | LoopEvent::LookRequested { .. }
+            | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::FileTouched { .. }
             | LoopEvent::Noted { .. }

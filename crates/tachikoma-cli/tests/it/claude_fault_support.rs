@@ -1,13 +1,12 @@
-//! `tachikoma run --agent claude` with the fake agent in the place of Claude Code.
+//! The same loop in haste: the fake agent misbehaves, and nothing is waited for. Without a repository, set by variables.
 
-use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
 
-use tachikoma_testkit::fake_agent::{Misbehaviour, SCENARIO_VAR, STATE_VAR};
+use tachikoma_testkit::fake_agent::Misbehaviour;
 use tachikoma_testkit::{Ran, Scenario, Scratch, Tool};
 
-use crate::support::{shown, tachikoma};
+use crate::claude_support::{self, fake_agent_path, write_scenario};
+use crate::support::shown;
 
 /// Nothing is waited for that a test does not want to see waited for.
 const SETTINGS: [(&str, &str); 6] = [
@@ -19,38 +18,34 @@ const SETTINGS: [(&str, &str); 6] = [
     ("REBOOT__GRACEFUL_DELAY", "1s"),
 ];
 
-/// The fake agent, which `cargo test` builds beside the binary.
-pub(crate) fn fake_agent() -> PathBuf {
-    let binary = Path::new(env!("CARGO_BIN_EXE_tachikoma"));
-    let path = binary.with_file_name("examples").join("fake-agent");
-    assert!(path.exists(), "{} is built by `cargo test`", path.display());
-    path
-}
-
 /// A work tree with a prompt and what the agent is going to say.
 pub(crate) fn with_scenario(scenario: &Scenario) -> Scratch {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "do the next thing\n");
     // Under a name that is the same on every machine.
-    symlink(fake_agent(), scratch.home().join("claude")).unwrap();
-    let scenario = serde_json::to_string(scenario).expect("it is data");
-    fs::write(scratch.home().join("scenario.json"), scenario).unwrap();
+    symlink(fake_agent_path(), scratch.home().join("claude")).unwrap();
+    write_scenario(&scratch, scenario);
     scratch
 }
 
 /// The binary, with the fake agent as its `claude`.
 pub(crate) fn claude(scratch: &Scratch) -> Tool<'_> {
-    SETTINGS
-        .iter()
-        .fold(tachikoma(scratch), |tool, (name, value)| {
-            tool.env(format!("TACHIKOMA_{name}"), value)
-        })
-        .env(
-            "TACHIKOMA_SESSION__CLAUDE_COMMAND",
-            scratch.home().join("claude"),
-        )
-        .env(SCENARIO_VAR, scratch.home().join("scenario.json"))
-        .env(STATE_VAR, scratch.home().join("agent"))
+    set(claude_support::claude(scratch), &SETTINGS).env(
+        "TACHIKOMA_SESSION__CLAUDE_COMMAND",
+        scratch.home().join("claude"),
+    )
+}
+
+/// The same with more settings, as variables are called.
+pub(crate) fn set<'a>(tool: Tool<'a>, settings: &[(&str, &str)]) -> Tool<'a> {
+    let set =
+        |tool: Tool<'a>, (name, value): &(&str, &str)| tool.env(format!("TACHIKOMA_{name}"), value);
+    settings.iter().fold(tool, set)
+}
+
+/// Runs a loop of so many iterations to its end, and returns what it printed.
+pub(crate) fn loop_of(scratch: &Scratch, iterations: &str, settings: &[(&str, &str)]) -> String {
+    shown(&set(claude(scratch), settings).run(run(iterations)))
 }
 
 /// A scenario whose processes misbehave, one after the other.

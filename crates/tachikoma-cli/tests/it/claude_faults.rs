@@ -4,8 +4,8 @@ use insta::assert_snapshot;
 use tachikoma_testkit::fake_agent::{Ignored, Misbehaviour};
 use tachikoma_testkit::{Afterwards, Scenario, Scratch, Turn, Usage, processes_with, unique};
 
-use crate::claude_fault_support::{claude, misbehaving, run, trouble, with_scenario};
-use crate::support::{SOON, await_events, events, shown};
+use crate::claude_fault_support::{claude, loop_of, misbehaving, run, trouble, with_scenario};
+use crate::support::{SOON, await_events, events};
 
 fn texts() -> Scenario {
     Scenario::of([Turn::text("one"), Turn::text("two"), Turn::text("three")])
@@ -18,17 +18,8 @@ fn first_one(
     settings: &[(&str, &str)],
 ) -> (Scratch, String) {
     let scratch = with_scenario(&misbehaving(texts(), [wrong]));
-    let shown = run_with(&scratch, iterations, settings);
+    let shown = loop_of(&scratch, iterations, settings);
     (scratch, shown)
-}
-
-fn run_with(scratch: &Scratch, iterations: &str, settings: &[(&str, &str)]) -> String {
-    let tool = settings
-        .iter()
-        .fold(claude(scratch), |tool, (name, value)| {
-            tool.env(format!("TACHIKOMA_{name}"), value)
-        });
-    shown(&tool.run(run(iterations)))
 }
 
 /// How the iterations went, and how often the agent was started.
@@ -43,6 +34,7 @@ fn outline(scratch: &Scratch) -> (Vec<String>, usize) {
     (outcomes, events(scratch, "agent_launched").len())
 }
 
+// complaint_4
 #[test]
 fn it_says_nothing_at_all() {
     let wrong = Misbehaviour {
@@ -72,6 +64,7 @@ fn it_says_nothing_at_all() {
     ");
 }
 
+// complaint_2
 #[test]
 fn it_falls_silent() {
     let wrong = Misbehaviour {
@@ -195,6 +188,7 @@ fn it_dies_in_the_middle_of_a_turn() {
     );
 }
 
+// complaint_1
 #[test]
 fn it_lingers_after_its_result() {
     let wrong = Misbehaviour {
@@ -347,7 +341,7 @@ fn a_fresh_session_that_cannot_be_opened_leaves_the_old_one() {
         ("SESSION__FIRST_OUTPUT_TIMEOUT", "1s"),
         ("REBOOT__FAILURE_COOLDOWN", "10m"),
     ];
-    let shown = run_with(&scratch, "2", &settings);
+    let shown = loop_of(&scratch, "2", &settings);
     assert_snapshot!(shown, @"
     exit: 3
     --- stdout

@@ -52,8 +52,12 @@ fn the_full_cycle_hands_the_work_over() {
         kept.clone() + "the task\n1\n",
         "the hand-off as it is kept, and then the prompt as it is by now"
     );
-    let commit = scratch.git(&["log", "-1", "--format=%h"]);
-    assert_snapshot!(kept.replace(commit.trim(), "[COMMIT]"), @"
+    let commits = scratch.git(&["log", "-2", "--format=%h"]);
+    let masked = commits.lines().zip(["[COMMIT]", "[THE AGENT'S]"]);
+    let masked = masked.fold(kept.clone(), |text, (commit, mask)| {
+        text.replace(commit, mask)
+    });
+    assert_snapshot!(masked, @"
     # Hand-off from the session before this one
 
     You continue work that an earlier session began; its conversation is gone, its changes to the files are not. Look at the work tree first and do not redo what is done.
@@ -84,7 +88,8 @@ fn the_full_cycle_hands_the_work_over() {
 
     ## Commits made so far, latest first
 
-    - [COMMIT] the lexer
+    - [COMMIT] tachikoma: iteration 1 succeeded
+    - [THE AGENT'S] the lexer
 
     ---
     ");

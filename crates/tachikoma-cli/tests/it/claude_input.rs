@@ -140,6 +140,7 @@ fn it_is_of_a_version_that_nobody_has_tried() {
     assert_eq!(warned.len(), 1, "once, for all its processes: {warned:?}");
 }
 
+// complaint_59
 #[test]
 fn its_conversation_is_gone() {
     let scenario = Scenario::of([Turn::text("one"), Turn::text("two"), Turn::text("three")]);

@@ -27,9 +27,14 @@ pub fn stage(scenario: &Scenario, more: &str) -> Scratch {
 /// The prompt, the settings and the scenario, in a directory that may be anything.
 pub fn place(scratch: &Scratch, scenario: &Scenario, more: &str) {
     scratch.write("prompt.md", "the task\n");
-    let program = example("fake-agent");
+    let program = fake_agent_path();
     let session = format!("\n[session]\nclaude_command = \"{}\"\n", program.display());
     scratch.write("tachikoma.toml", format!("{NO_WAITS}{session}{more}"));
+    write_scenario(scratch, scenario);
+}
+
+/// What the agent is going to say.
+pub fn write_scenario(scratch: &Scratch, scenario: &Scenario) {
     let text = serde_json::to_string(scenario).expect("it is data");
     std::fs::write(scratch.home().join("scenario.json"), text).expect("it is ours");
 }
@@ -85,10 +90,10 @@ pub fn prompts(scratch: &Scratch) -> Vec<(String, String)> {
     text.unwrap_or_default().lines().map(parse).collect()
 }
 
-fn example(name: &str) -> PathBuf {
-    let tests = std::env::current_exe().expect("we run");
-    let target = tests.parent().and_then(Path::parent).expect("in deps");
-    let path = target.join("examples").join(name);
+/// The fake agent, which `cargo test` builds beside the binary.
+pub fn fake_agent_path() -> PathBuf {
+    let binary = Path::new(env!("CARGO_BIN_EXE_tachikoma"));
+    let path = binary.with_file_name("examples").join("fake-agent");
     assert!(path.exists(), "{} is built by `cargo test`", path.display());
     path
 }

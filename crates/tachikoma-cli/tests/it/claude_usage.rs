@@ -43,6 +43,7 @@ fn millis(record: &Value) -> u64 {
 }
 
 /// One call before the limit is lifted, one within two seconds after it, and neither success nor failure in between.
+// complaint_40
 #[test]
 fn one_call_before_the_limit_is_lifted_and_one_after_it() {
     let (scratch, replay, lifted) = limited(3);
@@ -68,6 +69,7 @@ fn one_call_before_the_limit_is_lifted_and_one_after_it() {
     assert_eq!(status(&scratch)["stats"]["iterations"], 1);
 }
 
+// complaint_42
 #[test]
 fn the_wait_goes_on_over_the_death_of_the_runner_and_can_be_cut_short() {
     let (scratch, replay, _) = limited(3600);

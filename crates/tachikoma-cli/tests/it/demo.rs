@@ -41,6 +41,10 @@ fn a_relative_directory_is_made_and_holds_all_of_it() {
     assert!(ran.stdout.starts_with(&first), "{}", ran.stdout);
     assert!(ran.stdout.contains("that was: "), "{}", ran.stdout);
     assert!(dir.join(".ralph/loops").is_dir());
+    let commits = ran.stdout.matches("\ncommitted ").count();
+    assert_eq!(commits, 5, "its work is committed: {}", ran.stdout);
+    assert!(!ran.stdout.contains("warning"), "{}", ran.stdout);
+    assert!(!ran.stdout.contains("not committed"), "{}", ran.stdout);
 }
 
 #[test]

@@ -284,6 +284,30 @@ fn what_git_does_not_keep_is_not_overwritten() {
     assert_eq!(scratch.read("e"), "1\n");
 }
 
+/// It may have been there at the time, and nobody looked.
+#[test]
+fn what_was_ignored_then_stays() {
+    let scratch = repository();
+    scratch.write(".gitignore", "local.conf\n/data/\n*.log\n");
+    scratch.write("sub/.gitignore", "here\n");
+    commit_all(&scratch);
+    scratch.write("local.conf", "the user's\n");
+    scratch.write("data/db", "the user's\n");
+    scratch.write("sub/here", "the user's\n");
+    run_iterations(
+        &scratch,
+        &["echo '*.log' > .gitignore; rm sub/.gitignore; echo 1 > new"],
+    );
+    let ran = done(&scratch, "1");
+    for file in ["local.conf", "data/db", "sub/here"] {
+        assert_eq!(scratch.read(file), "the user's\n");
+    }
+    assert!(!scratch.path().join("new").exists());
+    let says = "left as they are: data/db, local.conf, sub/here";
+    assert!(ran.stderr.contains(says), "{}", ran.stderr);
+    assert_eq!(scratch.git(&["status", "--short"]), "");
+}
+
 #[test]
 fn protected_and_huge_files_stay_whoever_knows_them() {
     let scratch = repository();
@@ -401,6 +425,25 @@ fn in_a_linked_work_tree_with_a_sparse_checkout() {
     assert_eq!(scratch.read("near/a"), "1\n");
     assert!(!scratch.path().join("near/b").exists() && !scratch.path().join("far").exists());
     assert_eq!(scratch.git(&["status", "--short"]), "");
+}
+
+/// Who asks for a sparse work tree has files outside of it all the same.
+#[test]
+fn files_outside_a_sparse_checkout_stay() {
+    let scratch = repository();
+    scratch.write("far/a", "1\n");
+    scratch.write("near/a", "1\n");
+    commit_all(&scratch);
+    scratch.git(&["sparse-checkout", "set", "--cone", "near"]);
+    scratch.write("far/mine", "the user's\n");
+    run_iterations(&scratch, &["echo 2 > near/a", "echo 2 > far/new"]);
+    done(&scratch, "1");
+    assert_eq!(scratch.read("near/a"), "1\n");
+    assert_eq!(scratch.read("far/mine"), "the user's\n");
+    assert!(!scratch.path().join("far/new").exists() && !scratch.path().join("far/a").exists());
+    done(&scratch, "before-rollback-1");
+    assert_eq!(scratch.read("far/mine"), "the user's\n");
+    assert_eq!(scratch.read("far/new"), "2\n");
 }
 
 #[test]

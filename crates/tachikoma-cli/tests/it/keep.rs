@@ -1,7 +1,10 @@
 //! The work of a loop in the user's repository: what is committed, when, and what is said of it.
 
+use std::path::Path;
+
 use tachikoma_testkit::{Live, Scratch, await_until};
 
+use crate::claude_support::{bash, claims, prompts, run_claude, says, scenario, stage};
 use crate::keep_support::{
     WORK, dirty, files_of, git_hook, recorded, repository, snapshots, subjects,
 };
@@ -99,6 +102,19 @@ fn a_failed_iteration_is_committed_where_that_is_wanted() {
 #[test]
 fn what_is_left_is_committed_at_the_end() {
     let scratch = repository("");
+    let script = format!("{WORK} touch up; {BUSY}");
+    let live = tachikoma(&scratch).spawn(run(&[], &script));
+    await_until("the work", SOON, || scratch.path().join("up").exists());
+    let stop = tachikoma(&scratch).run(["stop"]);
+    assert_eq!(stop.code(), Some(0), "{}", stop.snapshot());
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    assert_eq!(subjects(&scratch)[1..], ["tachikoma: iteration 1 end"]);
+    assert_eq!(dirty(&scratch), "");
+}
+
+#[test]
+fn failed_work_is_committed_when_the_loop_ends_well() {
+    let scratch = repository("");
     let script = format!("{WORK} exit 1");
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], &script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -138,6 +154,32 @@ fn the_work_is_committed_before_a_reboot_and_the_hand_off_stands_on_it() {
     let given = tachikoma(&scratch).run(["checkpoint", "show", "2"]);
     let stands = format!("The work tree stands on commit {}.", checkpoint.trim());
     assert!(given.stdout.contains(&stands), "{}", given.snapshot());
+}
+
+#[test]
+fn the_whole_cycle_of_a_full_context_has_a_commit_of_its_own() {
+    let turns = [
+        bash("echo 1 > made", 30_000),
+        says("full", 171_000),
+        claims(20_000),
+    ];
+    let config = "\n[git]\ncommit_message = '{iteration} {status} at {context} in {session}'\n\
+        [[hook]]\non = 'before_reboot'\ncommand = 'echo 2 > more'\n";
+    let scratch = stage(&scenario(turns), config);
+    let ran = run_claude(&scratch, &["--max-iterations", "9"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(
+        subjects(&scratch)[1..],
+        ["1 succeeded at 85% in 1", "1 checkpoint at 86% in 1"]
+    );
+    assert_eq!(files_of(&scratch, "HEAD~1"), ["made"]);
+    assert_eq!(files_of(&scratch, "HEAD"), ["more"]);
+    let reboots = &status(&scratch)["stats"]["reboots"];
+    assert_eq!(*reboots, 1, "{}", ran.snapshot());
+    let second = &prompts(&scratch)[2];
+    let head = scratch.git(&["rev-parse", "--short=7", "HEAD"]);
+    let stands = format!("The work tree stands on commit {}.", head.trim());
+    assert!(second.1.contains(&stands), "{}", second.1);
 }
 
 #[test]
@@ -302,12 +344,70 @@ fn a_runner_killed_in_an_iteration_knows_that_its_changes_are_the_loops() {
     let new = scratch.path().join("new1");
     await_until("the agent has worked", SOON, || new.exists());
     kill(&scratch, live);
+    // What the user does before the next run is not the loop's.
+    let lock = scratch.path().join(".ralph/lock");
+    await_until("a later stamp", SOON, || {
+        let users = scratch.write("users", "the user's\n");
+        let stamp = |path: &Path| path.metadata().and_then(|there| there.modified()).ok();
+        stamp(&users) > stamp(&lock)
+    });
     let ran = tachikoma(&scratch).run(["run"]);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_eq!(files_of(&scratch, "HEAD"), ["known", "new1"]);
-    assert_eq!(dirty(&scratch), "");
+    assert_eq!(dirty(&scratch), "?? users\n");
     let kept = snapshots(&scratch);
     assert_eq!(kept.len(), 1);
     let before = scratch.git(&["show", &format!("{}:known", kept[0].1)]);
     assert_eq!(before, "0\n", "before its first attempt");
+}
+
+/// Complaint 19, in the small: somebody else's changes were swept into commits.
+#[test]
+fn complaint_19_what_the_user_does_in_between_stays_the_users() {
+    let scratch = repository("");
+    scratch.write("mine", "committed\n");
+    scratch.write(".gitignore", "local.conf\n");
+    scratch.git(&["add", "mine", ".gitignore"]);
+    scratch.git(&["commit", "--quiet", "-m", "mine"]);
+    scratch.write("local.conf", "a password\n");
+    // While the loop waits, and while it does not run.
+    let live = tachikoma(&scratch).spawn(run(&["--delay", "10m"], WORK));
+    await_events(&scratch, "wait_started", 1);
+    scratch.write("mine", "edited in a wait\n");
+    scratch.write("mine too", "new\n");
+    assert_eq!(tachikoma(&scratch).run(["skip"]).code(), Some(0));
+    await_events(&scratch, "wait_started", 2);
+    assert_eq!(tachikoma(&scratch).run(["stop"]).code(), Some(0));
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    assert_eq!(files_of(&scratch, "HEAD"), ["known", "new2"]);
+    scratch.write("mine again", "new\n");
+    // The agent rewrites the rules, and makes an empty file.
+    let work = format!("{WORK} echo node_modules >.gitignore; : >empty;");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "3"], &work));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(
+        files_of(&scratch, "HEAD"),
+        [".gitignore", "empty", "known", "new3"]
+    );
+    assert_eq!(
+        dirty(&scratch),
+        " M mine\n?? local.conf\n?? \"mine again\"\n?? \"mine too\"\n"
+    );
+}
+
+#[test]
+fn a_stop_that_does_not_wait_for_a_commit_still_tells_the_loops_work_from_the_users() {
+    let scratch = repository("");
+    let script = format!("{WORK} [ $TACHIKOMA_ITERATION = 2 ] || {BUSY}");
+    let live = tachikoma(&scratch).spawn(run(&[], &script));
+    let new = scratch.path().join("new1");
+    await_until("the agent has worked", SOON, || new.exists());
+    assert_eq!(tachikoma(&scratch).run(["stop", "--now"]).code(), Some(0));
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    assert_eq!(subjects(&scratch).len(), 1, "nothing is waited for");
+    scratch.write("mine", "new\n");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], &script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(files_of(&scratch, "HEAD"), ["known", "new1", "new2"]);
+    assert_eq!(dirty(&scratch), "?? mine\n");
 }

@@ -153,11 +153,23 @@ fn complaint_18_what_an_agent_wipes_out_can_be_brought_back() {
     let ran = tachikoma(&scratch).run(&words);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert!(!scratch.path().join(UNTRACKED).exists(), "it is gone");
-    let kept = snapshots(&scratch);
-    let before = &kept.last().expect("a snapshot").1;
-    let show = |name: &str| scratch.git(&["show", &format!("{before}:{name}")]);
-    assert_eq!(show(UNTRACKED), "remember the milk\n");
-    assert_eq!(show(EDITED), "edited\n");
-    assert_eq!(show(STAGED), "staged, and more\n");
-    assert_eq!(show(ADDED), "added\n");
+    let back = tachikoma(&scratch).run(["rollback", "2", "--yes"]);
+    assert_eq!(back.code(), Some(0), "{}", back.snapshot());
+    for (name, text) in [
+        (UNTRACKED, "remember the milk\n"),
+        (EDITED, "edited\n"),
+        (STAGED, "staged, and more\n"),
+        (ADDED, "added\n"),
+    ] {
+        assert_eq!(scratch.read(name), text, "{name}");
+    }
+    // It came back as the user's, and the next iteration leaves it to them.
+    let words = run(
+        &["--max-iterations", "3", "--allow-dirty"],
+        "echo more >more.txt",
+    );
+    let ran = tachikoma(&scratch).run(&words);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let committed = scratch.git(&["show", "--format=", "--name-only", "HEAD"]);
+    assert_eq!(committed, "more.txt\n");
 }

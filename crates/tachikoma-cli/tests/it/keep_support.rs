@@ -1,5 +1,9 @@
 //! A repository in which a loop runs, and what the tests ask of it.
 
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+
 use serde_json::Value;
 use tachikoma_testkit::Scratch;
 
@@ -45,10 +49,32 @@ pub fn recorded(scratch: &Scratch) -> Vec<String> {
 
 /// Makes a hook of the repository.
 pub fn git_hook(scratch: &Scratch, name: &str, script: &str) {
-    scratch.write_script(
-        format!(".git/hooks/{name}"),
-        format!("#!/bin/sh\n{script}\n"),
-    );
+    program(&scratch.path().join(".git/hooks").join(name), script);
+}
+
+/// Makes a program that is a script. Not written by this process: another test's child could still hold it open for writing
+/// when it is to be run.
+fn program(path: &Path, script: &str) {
+    let made = Command::new("sh")
+        .args(["-c", "mkdir -p \"${1%/*}\" && printf '#!/bin/sh\\n%s\\n' \"$2\" > \"$1\" && chmod 755 \"$1\"", "sh"])
+        .arg(path)
+        .arg(script)
+        .status();
+    assert!(made.expect("sh starts").success(), "{}", path.display());
+}
+
+/// The `PATH` of a user whose git does something else first, with its words in `$*`.
+pub fn path_with_git(scratch: &Scratch, script: &str) -> OsString {
+    let bin = scratch.home().join("bin");
+    let path = std::env::var_os("PATH").expect("there is a PATH");
+    let git = std::env::split_paths(&path)
+        .map(|dir| dir.join("git"))
+        .find(|git| git.exists())
+        .expect("git is installed");
+    let script = format!("{script}\nexec {} \"$@\"", git.display());
+    program(&bin.join("git"), &script);
+    let all = std::iter::once(bin).chain(std::env::split_paths(&path));
+    std::env::join_paths(all).expect("no colons")
 }
 
 /// The snapshots of the only loop: iteration and commit.

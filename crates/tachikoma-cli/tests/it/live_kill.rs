@@ -56,6 +56,7 @@ fn a_killed_runner_leaves_no_process() {
     kill_runners(&tool(&scratch), &seconds);
 }
 
+// complaint_44
 #[test]
 fn a_killed_runner_without_cgroup_leaves_no_process() {
     let seconds = seconds();
@@ -150,6 +151,7 @@ fn leftovers_end_before_a_new_agent(scratch: &Scratch, tool: &Tool<'_>, seconds:
     assert_eq!(events(tool).iter().filter(|record| cut(record)).count(), 1);
 }
 
+// complaint_47
 #[test]
 fn what_outlives_runner_and_guard_ends_before_the_next_agent_starts() {
     let seconds = seconds();
@@ -164,6 +166,7 @@ fn what_outlives_runner_and_guard_is_known_by_its_marker() {
     leftovers_end_before_a_new_agent(&scratch, &tool_of_nobody(&scratch), &seconds);
 }
 
+// complaint_44
 #[test]
 fn a_runner_that_waits_for_the_lock_gets_in_when_the_first_is_killed() {
     let seconds = seconds();

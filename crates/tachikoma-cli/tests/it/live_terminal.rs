@@ -115,6 +115,7 @@ fn the_first_ctrl_c_stops() {
     assert_eq!(status(&tool)["outcome"]["kind"], "signal");
 }
 
+// complaint_45
 #[test]
 fn the_second_ctrl_c_is_now_and_the_third_kills() {
     for (ignored, rungs) in [
@@ -240,6 +241,7 @@ fn a_loop_can_be_stopped_while_it_was_suspended() {
     await_nobody(&seconds);
 }
 
+// complaint_45
 #[test]
 fn closing_the_terminal_ends_a_loop_in_the_foreground() {
     let quiet = ["run", "--quiet", "--delay", "0s", "--", "sh", "agent.sh"];

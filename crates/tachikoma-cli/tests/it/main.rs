@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
 mod agents;
+mod claude_busy;
 mod claude_fault_support;
 mod claude_faults;
 mod claude_handoff;
@@ -11,6 +12,7 @@ mod claude_limits;
 mod claude_looking;
 mod claude_support;
 mod claude_usage;
+mod complaints;
 mod config;
 mod demo;
 mod errors_control;
@@ -20,11 +22,13 @@ mod errors_store;
 mod git_diff;
 mod git_prune;
 mod git_rollback;
+mod git_rollback_ended;
 mod git_start;
 mod git_support;
 mod hooks;
 mod keep;
 mod keep_night;
+mod keep_slow;
 mod keep_support;
 mod live_control;
 mod live_kill;

@@ -93,6 +93,7 @@ fn a_pipe_in_the_place_of_the_journal() {
 }
 
 /// What an agent deletes in a long iteration is back long before its end: its runner may be killed in between.
+// complaint_12
 #[test]
 fn a_kill_after_everything_was_deleted_in_a_long_iteration_costs_nothing() {
     let scratch = Scratch::new();
@@ -107,6 +108,8 @@ fn a_kill_after_everything_was_deleted_in_a_long_iteration_costs_nothing() {
     );
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "1"], &script));
     await_events(&scratch, "repaired", 2);
+    // The agent's next `git add` must not find the loop.
+    assert!(scratch.path().join(".ralph/.gitignore").exists());
     kill(&scratch, live);
     let before = scratch.read("before");
     let loop_id = status(&scratch)["loop_id"].clone();
@@ -174,6 +177,7 @@ fn two_runners_after_everything_was_deleted() {
 fn what_is_in_the_place_of_the_snapshot_and_cannot_be_moved_stays() {
     let scratch = Scratch::new();
     let script = "[ $TACHIKOMA_ITERATION != 2 ] && exit 0
+        until grep -q '\"iteration\": 2' .ralph/state.json; do sleep 0.01; done
         echo mine >.ralph/state.json; mkdir .ralph/quarantine; chmod 500 .ralph/quarantine";
     let ran = unprivileged(&scratch).run(run(&["--max-iterations", "3"], script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());

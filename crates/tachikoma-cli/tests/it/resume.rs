@@ -131,12 +131,13 @@ fn a_loop_that_is_done_is_followed_by_a_new_one() {
     let done = |words: &[&str]| {
         let ran = tachikoma(&scratch).run(words);
         assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-        status(&scratch)["loop_id"].clone()
+        (status(&scratch)["loop_id"].clone(), shown(&ran))
     };
-    let first = done(&run(&[], CLAIMS));
+    let (first, _) = done(&run(&[], CLAIMS));
     let before = journals(&scratch);
-    let second = done(&run(&[], CLAIMS));
+    let (second, said) = done(&run(&[], CLAIMS));
     assert_ne!(first, second);
+    assert!(said.contains("is done: this is a new loop"), "{said}");
     for (path, bytes) in before {
         assert_eq!(fs::read(path).expect("it is kept"), bytes);
     }

@@ -33,6 +33,7 @@ fn the_prompt_is_read_again_at_each_iteration() {
     assert_eq!(scratch.read("got-2"), "second\n");
 }
 
+// complaint_17
 #[test]
 fn the_agent_works_in_the_working_directory_that_is_set() {
     let scratch = Scratch::new();
@@ -51,6 +52,7 @@ fn the_agent_works_in_the_working_directory_that_is_set() {
     assert!(place.join(".ralph/loops").is_dir(), "and so does its state");
 }
 
+// complaint_19
 #[test]
 fn what_the_loop_keeps_is_no_business_of_the_repository() {
     let scratch = Scratch::with_git();
@@ -210,6 +212,7 @@ fn the_agent_knows_its_turn() {
     ");
 }
 
+// complaint_8
 #[test]
 fn the_agent_does_not_get_our_own_input() {
     let scratch = Scratch::new();

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use insta::assert_snapshot;
 use tachikoma_testkit::{Scratch, Tool, await_until};
 
+use crate::keep_support::{WORK, repository, snapshots, subjects};
 use crate::support::{BUSY, SOON, files, kill, loops, run, shown, status, tachikoma, with_history};
 
 const UNKEPT: &str = "[state]\nenabled = false\n";
@@ -180,4 +181,24 @@ fn a_loop_that_is_kept_is_neither_resumed_nor_touched() {
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_eq!(status(&scratch)["loop_id"], kept);
     assert_eq!(status(&scratch)["iteration"], 2);
+}
+
+#[test]
+fn its_snapshots_go_with_it_and_its_commits_stay() {
+    let scratch = repository(UNKEPT);
+    let temporary = scratch.home().join("tmp");
+    fs::create_dir_all(&temporary).expect("it is ours");
+    let tool = tachikoma(&scratch).env("TMPDIR", temporary);
+    let script = format!("{WORK} [ $TACHIKOMA_ITERATION != 3 ] || {BUSY}");
+    let ran = tool.run(run(&["--max-iterations", "2"], &script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(subjects(&scratch).len(), 3);
+    assert_eq!(snapshots(&scratch), []);
+    // Also when its runner is killed.
+    let live = tool.spawn(run(&[], &format!("{WORK} {BUSY}")));
+    await_until("a snapshot", SOON, || !snapshots(&scratch).is_empty());
+    kill(&scratch, live);
+    let ran = tool.run(run(&["--max-iterations", "1", "--allow-dirty"], WORK));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(snapshots(&scratch), []);
 }

@@ -40,15 +40,53 @@ pub fn next(policy: &Policy, work: &Work) -> Option<(Timestamp, Timeout)> {
             after(ended, limits.result_grace, Timeout::StreamGone),
         );
     }
-    let quiet = if let Some(oldest) = work.tools.values().map(|tool| tool.since).min() {
-        after(oldest, limits.tool, Timeout::Tool)
-    } else if work.spoke {
-        after(work.active, limits.silence, Timeout::Silence)
-            .map(|(time, timeout)| (time.after(output_step(policy)), timeout))
+    let oldest = work.tools.values().map(|tool| tool.since).min();
+    earlier(
+        session,
+        match oldest {
+            Some(oldest) => after(oldest, limits.tool, Timeout::Tool),
+            None => quiet(policy, work, launched),
+        },
+    )
+}
+
+/// Returns when an agent of which nothing is heard is looked at or ended.
+fn quiet(policy: &Policy, work: &Work, launched: Timestamp) -> Option<(Timestamp, Timeout)> {
+    let (limit, timeout) = if work.spoke {
+        (policy.timeouts.silence, Timeout::Silence)
     } else {
-        after(launched, limits.first_output, Timeout::FirstOutput)
+        (policy.timeouts.first_output, Timeout::FirstOutput)
     };
-    earlier(session, quiet)
+    if let Some(until) = work.look {
+        return Some((until, timeout));
+    }
+    let heard = heard(policy, work, launched);
+    match work.busy {
+        None => after(heard, limit, timeout),
+        Some(busy) => earlier(
+            after(busy.time, limit, timeout),
+            after(heard, policy.timeouts.tool, timeout),
+        ),
+    }
+}
+
+/// Returns since when nothing is heard of an agent, at the latest.
+fn heard(policy: &Policy, work: &Work, launched: Timestamp) -> Timestamp {
+    if work.spoke {
+        work.active.after(output_step(policy))
+    } else {
+        launched
+    }
+}
+
+/// Returns whether an agent that has been quiet for too long may be busy instead of stuck, so that it is worth a look. As
+/// a tool call, nobody is busy for longer than `tool_timeout`.
+#[must_use]
+pub fn may_be_busy(policy: &Policy, work: &Work, now: Timestamp) -> bool {
+    let launched = work.launched.unwrap_or(work.started);
+    let most = policy.timeouts.tool;
+    let spent = most > Duration::ZERO && heard(policy, work, launched).after(most) <= now;
+    work.look.is_none() && work.ending.is_none() && !spent
 }
 
 /// Returns when the stage that a reboot is in is given up.

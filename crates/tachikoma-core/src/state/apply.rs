@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use super::State;
 use crate::effect::Rung;
-use crate::event::{LoopEvent, Record};
+use crate::event::LoopEvent;
 use crate::id::Generation;
 use crate::keep::Keep;
 use crate::launch::{Launch, Runner};
 use crate::outcome::IterationOutcome;
 use crate::phase::{Ending, Ladder, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 use crate::reboots::{RebootEntry, RebootResult};
+use crate::record::Record;
 use crate::session::{LiveAgent, Note, PastSession, Session};
 use crate::time::Timestamp;
 
@@ -136,10 +137,9 @@ impl State {
                 });
             }
             LoopEvent::AgentExited { .. } => self.agent = None,
-            LoopEvent::OutputSeen => self.work(|work| {
-                work.spoke = true;
-                work.active = time;
-            }),
+            LoopEvent::OutputSeen => self.work(|work| work.heard(time)),
+            LoopEvent::LookRequested { until, .. } => self.work(|work| work.look = Some(*until)),
+            LoopEvent::BusySeen { activity } => self.work(|work| work.seen(*activity, time)),
             LoopEvent::ContextMeasured {
                 context,
                 answering,
@@ -148,8 +148,7 @@ impl State {
                 self.session.context = Some(*context);
                 self.session.redline_tokens = redline_tokens.or(self.session.redline_tokens);
                 self.work(|work| {
-                    work.spoke = true;
-                    work.active = time;
+                    work.heard(time);
                     work.answering = *answering;
                 });
             }
@@ -163,17 +162,17 @@ impl State {
                         since: time,
                     };
                     work.tools.insert(id.clone(), tool);
-                    work.active = time;
-                    work.spoke = true;
+                    work.heard(time);
                 });
             }
             LoopEvent::ToolEnded { id, error } => {
                 let mut tool = None;
                 self.work(|work| {
-                    // One that an interrupt of ours ended has not failed.
-                    let cut = work.ladder.is_some();
-                    tool = work.tools.remove(id).filter(|_| !cut);
-                    work.active = time;
+                    // One that an interrupt of ours ended has not failed, and is what was last seen.
+                    if work.ladder.is_none() {
+                        tool = work.tools.remove(id);
+                        work.heard(time);
+                    }
                 });
                 if let (Some(tool), Some(error)) = (tool, error) {
                     self.session

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::activity::{Activity, Busy};
 use crate::id::Generation;
 use crate::phase::Work;
 use crate::policy::{Policy, timeout};
@@ -15,6 +16,8 @@ impl Work {
             .into_iter()
             .chain(&mut self.launched)
             .chain(&mut self.stream_ended)
+            .chain(&mut self.look)
+            .chain(self.busy.as_mut().map(|busy| &mut busy.time))
             .chain(self.tools.values_mut().map(|tool| &mut tool.since))
             .chain(self.result.as_mut().map(|result| &mut result.time))
             .chain(
@@ -28,6 +31,24 @@ impl Work {
         }
     }
 
+    /// Notes that the agent was heard of: whatever was to be found out about its silence does not matter any more.
+    pub(super) fn heard(&mut self, time: Timestamp) {
+        // What it says to our interrupt is no sign of life, and must not hide what was seen before.
+        if self.ladder.is_some() {
+            return;
+        }
+        self.spoke = true;
+        self.active = time;
+        self.look = None;
+        self.busy = None;
+    }
+
+    /// Notes that its processes are at work.
+    pub(super) fn seen(&mut self, activity: Activity, time: Timestamp) {
+        self.look = None;
+        self.busy = Some(Busy { time, activity });
+    }
+
     pub(super) fn new(generation: Generation, started: Timestamp) -> Self {
         Self {
             generation,
@@ -38,6 +59,8 @@ impl Work {
             active: started,
             spoke: false,
             answering: false,
+            look: None,
+            busy: None,
             stream_ended: None,
             tools: BTreeMap::new(),
             result: None,

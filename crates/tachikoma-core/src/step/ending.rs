@@ -1,12 +1,18 @@
 //! Ending an iteration before its time: the wait for a boundary, then the ladder.
 
+use std::time::Duration;
+
 use super::Turn;
+use crate::activity::Activity;
 use crate::effect::{Effect, Rung};
 use crate::event::LoopEvent;
 use crate::input::Urgency;
 use crate::outcome::{Failure, Outcome, Timeout};
 use crate::phase::{Cause, Work};
-use crate::policy::timeout;
+use crate::policy::{busy, timeout};
+
+/// A look takes two seconds; a machine that needs so much longer for it shows nothing that can be judged.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Turn<'_> {
     /// Asks for the end of the iteration under way. Asking again can only make it more urgent.
@@ -77,8 +83,40 @@ impl Turn<'_> {
             Some((_, timeout @ Timeout::Launch)) => {
                 self.request_ending(Cause::Timeout { timeout }, Urgency::Kill);
             }
+            Some((_, timeout @ (Timeout::Silence | Timeout::FirstOutput)))
+                if timeout::may_be_busy(self.policy, work, self.now) =>
+            {
+                self.look(work, timeout);
+            }
             Some((_, timeout)) => self.request_ending(Cause::Timeout { timeout }, Urgency::Now),
             None => self.interrupt_at_boundary(),
+        }
+    }
+
+    fn look(&mut self, work: &Work, timeout: Timeout) {
+        let until = self.now.after(LOOK_TIMEOUT);
+        self.record(LoopEvent::LookRequested { timeout, until });
+        self.wish(Effect::Look {
+            generation: work.generation,
+        });
+    }
+
+    /// An agent that is at work has time again, one that is not is ended.
+    pub(super) fn looked(&mut self, work: &Work, activity: Option<Activity>) {
+        // It may have spoken meanwhile, be done, or be on its way out.
+        let over = work.result.is_some() || work.stream_ended.is_some() || work.ending.is_some();
+        if work.look.is_none() || over {
+            return;
+        }
+        match activity.filter(busy::is_busy) {
+            Some(activity) => self.record(LoopEvent::BusySeen { activity }),
+            None => {
+                let timeout = match work.spoke {
+                    true => Timeout::Silence,
+                    false => Timeout::FirstOutput,
+                };
+                self.request_ending(Cause::Timeout { timeout }, Urgency::Now);
+            }
         }
     }
 

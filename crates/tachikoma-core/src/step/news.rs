@@ -70,6 +70,7 @@ impl Turn<'_> {
                     self.record(LoopEvent::FileTouched { path });
                 }
             }
+            News::Looked { activity } => self.looked(work, activity),
             News::Resulted(end) => self.resulted(work, end),
             News::Exited {
                 exit,
@@ -118,6 +119,7 @@ impl Turn<'_> {
             | News::ToolEnded { .. }
             | News::Denied { .. }
             | News::Touched { .. }
+            | News::Looked { .. }
             | News::StreamEnded
             | News::Resulted(_) => {}
         }
@@ -135,8 +137,9 @@ impl Turn<'_> {
     }
 
     fn output(&mut self, work: &Work) {
-        // Only the time-outs of an event stream care, and they care in steps.
-        let due = !work.spoke || self.now.since(work.active) >= timeout::output_step(self.policy);
+        // Only the time-outs of an event stream care, and they care in steps; on the ladder none of them runs.
+        let due = work.ladder.is_none()
+            && (!work.spoke || self.now.since(work.active) >= timeout::output_step(self.policy));
         if self.policy.agent.event_stream && due {
             self.record(LoopEvent::OutputSeen);
         }

@@ -219,6 +219,7 @@ impl Turn<'_> {
             | News::ToolStarted { .. }
             | News::ToolEnded { .. }
             | News::Denied { .. }
+            | News::Looked { .. }
             | News::StreamEnded
             | News::Touched { .. } => {}
         }

@@ -91,6 +91,15 @@ fn limited(failure: &Failure) -> Option<(String, Option<Timestamp>)> {
 
 /// Says what an agent was last seen doing, if it was seen at all.
 fn last_seen(work: &Work, now: Timestamp) -> Option<String> {
+    let busy = work.busy.map(|busy| {
+        let ago = now.since(busy.time).as_secs();
+        format!("busy {ago} s ago: {}", busy.activity)
+    });
+    let parts: Vec<String> = last_heard(work, now).into_iter().chain(busy).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+fn last_heard(work: &Work, now: Timestamp) -> Option<String> {
     let ago = |time: Timestamp| now.since(time).as_secs();
     let oldest = work.tools.values().min_by_key(|tool| tool.since);
     Some(match oldest {

@@ -6,10 +6,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use tachikoma_core::policy::busy::is_busy;
 use tachikoma_core::policy::{AgentTraits, KeepRules, RebootRules};
 use tachikoma_core::{
-    Context, Exit, Generation, HookPoint, HookResult, Input, Kept, LoopCommand, News, Policy,
-    Problem, Repair, State, Ticket, TurnEnd, Urgency, step,
+    Activity, Context, Exit, Generation, HookPoint, HookResult, Input, Kept, LoopCommand, News,
+    Policy, Problem, Repair, State, Ticket, TurnEnd, Urgency, step,
 };
 
 use crate::play::{Play, exited};
@@ -105,6 +106,7 @@ fn phases() -> Vec<(&'static str, Play)> {
         ("ending-launch", play(&|p| _ = p.start().stop(Urgency::Now))),
         ("working", up(&|p| _ = p.output())),
         ("tool", up(&|p| _ = p.tool("t"))),
+        ("looking", up(&|p| _ = p.output().sleep())),
         ("resulted", up(&|p| _ = p.resulted(true))),
         ("boundary", up(&|p| _ = p.tool("t").stop(Urgency::Graceful))),
         ("interrupt", up(&|p| _ = p.stop(Urgency::Now))),
@@ -336,6 +338,13 @@ fn news() -> Vec<News> {
         },
         answering: false,
     };
+    let looked = |cpu_ms| News::Looked {
+        activity: Some(Activity {
+            over_ms: 1_000,
+            cpu_ms,
+            ..Activity::default()
+        }),
+    };
     let resulted = |success| {
         News::Resulted(TurnEnd {
             success,
@@ -378,6 +387,9 @@ fn news() -> Vec<News> {
             problem: Some(Problem::Limited { until: None }),
             ..TurnEnd::default()
         }),
+        looked(1_000),
+        looked(0),
+        News::Looked { activity: None },
         News::StreamEnded,
         exited(Exit::Code(0), false),
         exited(Exit::Code(0), true),
@@ -438,6 +450,13 @@ fn news_name(news: &News) -> String {
         News::ToolEnded { .. } => "tool ended".to_owned(),
         News::Denied { .. } => "denied".to_owned(),
         News::Touched { .. } => "touched".to_owned(),
+        News::Looked { activity: None } => "not seen".to_owned(),
+        News::Looked {
+            activity: Some(activity),
+        } => match is_busy(activity) {
+            true => "busy".to_owned(),
+            false => "not busy".to_owned(),
+        },
         News::StreamEnded => "stream ended".to_owned(),
         News::Resulted(end) if end.problem.is_some() => "limited".to_owned(),
         News::Resulted(end) if end.success => "resulted".to_owned(),

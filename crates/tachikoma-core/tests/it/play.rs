@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tachikoma_core::{
-    Committed, Context, Exit, Generation, HookPoint, HookResult, Input, Kept, Launch, LoopCommand,
-    LoopId, News, Policy, Problem, Record, Runner, Spent, State, Step, Ticket, Timestamp, TurnEnd,
-    Urgency, step,
+    Activity, Committed, Context, Exit, Generation, HookPoint, HookResult, Input, Kept, Launch,
+    LoopCommand, LoopId, News, Policy, Problem, Record, Runner, Spent, State, Step, Ticket,
+    Timestamp, TurnEnd, Urgency, step,
 };
 
 use crate::words;
@@ -144,6 +144,16 @@ impl Play {
 
     pub fn output(&mut self) -> &mut Self {
         self.news("output", News::Output)
+    }
+
+    /// The agent's processes were looked at, for a second.
+    pub fn looked(&mut self, cpu_ms: u64) -> &mut Self {
+        let activity = Some(Activity {
+            over_ms: 1_000,
+            cpu_ms,
+            ..Activity::default()
+        });
+        self.news("looked", News::Looked { activity })
     }
 
     pub fn measured(&mut self, tokens: u64) -> &mut Self {

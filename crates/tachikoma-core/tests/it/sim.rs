@@ -130,6 +130,8 @@ const EXPECTED: &[&str] = &[
     "IterationCompleted",
     "IterationFailed",
     "IterationLimited",
+    "LookRequested",
+    "BusySeen",
     "StreamEnded",
     "AttemptCut",
     "SnapshotTaken",

@@ -49,6 +49,7 @@ fn working(work: &Work) -> &'static str {
         (None, None) if work.launched.is_none() => "launching",
         (None, None) if work.result.is_some() => "resulted",
         (None, None) if !work.tools.is_empty() => "tool",
+        (None, None) if work.look.is_some() => "looking",
         (None, None) => "working",
     }
 }
@@ -106,6 +107,8 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::IterationCompleted { .. } => "IterationCompleted",
         LoopEvent::IterationFailed { .. } => "IterationFailed",
         LoopEvent::IterationLimited { .. } => "IterationLimited",
+        LoopEvent::LookRequested { .. } => "LookRequested",
+        LoopEvent::BusySeen { .. } => "BusySeen",
         LoopEvent::StreamEnded => "StreamEnded",
         LoopEvent::AttemptCut { .. } => "AttemptCut",
         LoopEvent::SnapshotTaken { .. } => "SnapshotTaken",
@@ -136,6 +139,7 @@ pub fn effect(effect: &Effect) -> &'static str {
             Rung::Terminate => "term",
             Rung::Kill => "kill",
         },
+        Effect::Look { .. } => "look",
         Effect::Prompt { .. } => "prompt",
         Effect::Advise { .. } => "advise",
         Effect::AskHandOff { .. } => "ask",
@@ -161,13 +165,14 @@ pub fn wish(effect: &Effect) -> String {
             ..
         } => format!("launch in {agent_id}"),
         Effect::Signal { rung, .. } => format!("signal {rung}"),
+        Effect::Look { .. } => "look".to_owned(),
         Effect::Prompt { .. } => "prompt".to_owned(),
         Effect::Advise { percent, .. } => format!("advise {percent}%"),
         Effect::AskHandOff { .. } => "ask for the hand-off".to_owned(),
         Effect::Close { .. } => "close".to_owned(),
         Effect::Open { session, .. } => format!("open {session}"),
         Effect::RunHooks { point, .. } => format!("run {point}"),
-        Effect::Keep { commit: None, .. } => "look".to_owned(),
+        Effect::Keep { commit: None, .. } => "survey".to_owned(),
         Effect::Keep {
             commit: Some(order),
             ..
@@ -222,6 +227,7 @@ pub fn fact(record: &Record) -> String {
             iteration, attempt, ..
         }
         | LoopEvent::AttemptCut { iteration, attempt } => format!("{iteration} attempt {attempt}"),
+        LoopEvent::BusySeen { activity } => activity.to_string(),
         LoopEvent::AgentLaunched { pid } => pid.to_string(),
         LoopEvent::ContextMeasured { context, .. } => format!("{}%", context.percent()),
         LoopEvent::WrapUpAdvised { percent } => format!("{percent}%"),
@@ -232,6 +238,7 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::Noted { text } | LoopEvent::HandOffWritten { text } => text.clone(),
         LoopEvent::HandOffRequested { until: limit }
         | LoopEvent::KeepCalledOff { until: limit, .. }
+        | LoopEvent::LookRequested { until: limit, .. }
         | LoopEvent::ClosingStarted { until: limit, .. } => format!("within {}", until(limit)),
         LoopEvent::HooksStarted { point, .. } => point.to_string(),
         LoopEvent::HooksRan { point, results } => format!("{point}, {}", results.len()),

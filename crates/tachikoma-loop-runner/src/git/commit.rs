@@ -1,23 +1,33 @@
 //! Commits of what the loop changed, by the user's own git with its hooks, and of nothing else.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::fingerprint::What;
 use super::head::verify;
-use super::index::ended_by_nul;
-use super::intent::Intent;
+use super::index::{ended_by_nul, entries};
 use super::keeper::Keeper;
-use super::path::RepoPath;
+use super::path::{RepoPath, parts};
+use super::present::{ancestors, at};
 use super::program::{Answer, CallOff, GitError, Order};
-use super::survey::Whose;
+use super::survey::Survey;
+use super::walk::is_nested;
+use super::whose::{Whose, list};
 use crate::clock;
 
 /// Whoever else works on the index is done in a moment; an editor's plugin looks every few seconds.
-pub(super) const LOCK_WAIT: Duration = Duration::from_secs(2);
+const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// How often it is tried meanwhile.
-pub(super) const LOCK_PAUSE: Duration = Duration::from_millis(50);
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// What git says where there is nothing to commit, by what else there is.
+const NOTHING: [&str; 3] = [
+    "nothing to commit",
+    "nothing added to commit",
+    "no changes added to commit",
+];
 
 /// What is in the repository's own directory while something is under way that a commit would end up in.
 const UNDERWAY: [(&str, &str); 7] = [
@@ -35,7 +45,7 @@ const UNDERWAY: [(&str, &str); 7] = [
 pub struct Commit {
     /// Its full name.
     pub id: String,
-    /// How many files of the loop's are in it.
+    /// How many files it changed.
     pub files: usize,
 }
 
@@ -59,6 +69,9 @@ pub enum CommitError {
         /// The lock.
         lock: PathBuf,
     },
+    /// Git sees no difference where there was one.
+    #[error("git finds nothing to commit; the next commit looks again")]
+    Nothing,
     /// Git refused, or one of the user's hooks did.
     #[error(transparent)]
     Git(#[from] GitError),
@@ -76,11 +89,11 @@ impl Keeper {
         limit: Option<Duration>,
         call_off: &CallOff,
     ) -> Result<Option<Commit>, CommitError> {
-        let files: Vec<RepoPath> = self
+        let mut files: Vec<RepoPath> = self
             .uncommitted()
             .filter(|path| self.dirty.contains_key(*path))
             .filter(|path| !self.ground.leaves_out(path.bytes()))
-            .filter(|path| !self.became_directory(path))
+            .filter(|path| !self.became_directory(path) && !self.is_behind_file(path))
             .cloned()
             .collect();
         if files.is_empty() {
@@ -89,15 +102,28 @@ impl Keeper {
         if let Some(what) = self.underway() {
             return Err(CommitError::Underway { what });
         }
-        let intent = self.intend(&files, call_off)?;
+        self.drop_refused(&mut files, call_off)?;
+        if files.is_empty() {
+            return Ok(None);
+        }
+        self.intend(&files, call_off)?;
         let committed = self.commit_files(&files, message, limit, call_off);
         match committed {
             Ok(()) => self.committed(&files, call_off).map(Some),
+            // What was cut was a hook behind it. If this cannot be found out, the next survey sees the commit.
+            Err(_) if self.was_made(&files).unwrap_or(false) => {
+                self.committed(&files, call_off).map(Some)
+            }
             Err(error) => {
-                self.take_back(intent, call_off);
+                // Whoever called off the commit still wants the index to be what it was. If this fails, the next runner tries it.
+                let _ = self.take_back_intended(&CallOff::new());
+                self.watched.follow_users_index(&self.ground.repository);
                 // A hook may have changed files, and that is the loop's doing. If this fails too, the next survey sees them.
-                let looked = self.survey(Whose::Loop, call_off).is_ok();
-                let over = looked && !files.iter().any(|path| self.dirty.contains_key(path));
+                let looked = self.look_again(call_off).is_ok();
+                let over = looked
+                    && (self.are_clean(&files)
+                        || matches!(error, CommitError::Nothing)
+                            && self.are_clean_anew(&files, call_off));
                 if over { Ok(None) } else { Err(error) }
             }
         }
@@ -110,6 +136,82 @@ impl Keeper {
         let known = known.and_then(|known| known.root.at(path.bytes()));
         !matches!(known, Some(What::Submodule(_)))
             && there.symlink_metadata().is_ok_and(|there| there.is_dir())
+    }
+
+    /// What was in a directory that became a link or a file goes with what comes in its place. By name git would look for it
+    /// behind the link.
+    fn is_behind_file(&self, path: &RepoPath) -> bool {
+        let top = &self.ground.repository.top;
+        ancestors(path.bytes()).any(|above| {
+            let there = at(top, above).symlink_metadata();
+            there.is_ok_and(|there| !there.is_dir())
+                && self.work.mine.contains(above)
+                && !self.work.theirs.contains(above)
+        })
+    }
+
+    /// Takes out what git will not take, so that it does not keep the rest from being committed: new files that are ignored by
+    /// now, or in a directory that became a repository of its own.
+    fn drop_refused(
+        &mut self,
+        files: &mut Vec<RepoPath>,
+        call_off: &CallOff,
+    ) -> Result<(), CommitError> {
+        let came = |path: &&RepoPath| self.dirty.get(*path).copied().unwrap_or(false);
+        let new: Vec<&RepoPath> = files.iter().filter(came).collect();
+        let new_bytes = new.iter().map(|path| path.bytes());
+        let mut refused = self.ground.ignored(new_bytes, true, call_off)?;
+        let top = &self.ground.repository.top;
+        let in_another = |path: &&&RepoPath| {
+            ancestors(path.bytes())
+                .any(|dir| is_nested(rustix::fs::CWD, at(top, dir).as_os_str().as_encoded_bytes()))
+        };
+        refused.extend(new.iter().filter(in_another).map(|path| (*path).clone()));
+        if !refused.is_empty() {
+            // Who has added an ignored file means it.
+            let users = self.ground.users_entries(call_off)?;
+            for entry in entries(&users) {
+                refused.remove(entry.path);
+            }
+        }
+        if refused.is_empty() {
+            return Ok(());
+        }
+        files.retain(|path| !refused.contains(path));
+        let names: Vec<&RepoPath> = refused.iter().collect();
+        self.unsaid.push(format!(
+            "not committed, because git does not take it any more (ignored, or in a repository of its own): {}",
+            list(&names)
+        ));
+        self.forget_work_tree()?;
+        self.look_again(call_off)?;
+        Ok(())
+    }
+
+    fn are_clean(&self, files: &[RepoPath]) -> bool {
+        !files.iter().any(|path| self.dirty.contains_key(path))
+    }
+
+    /// The same as git sees it now: attributes may have changed since a file was taken in, and with them what it comes to.
+    fn are_clean_anew(&mut self, files: &[RepoPath], call_off: &CallOff) -> bool {
+        let looked = self
+            .forget_work_tree()
+            .and_then(|()| self.look_again(call_off));
+        looked.is_ok() && self.are_clean(files)
+    }
+
+    /// Makes the next survey look at everything anew, as the user's index has it.
+    fn forget_work_tree(&mut self) -> Result<(), GitError> {
+        self.known = None;
+        self.index_mark = None;
+        self.ground.drop_index()
+    }
+
+    /// Surveys for itself; what there is to say is left to the next one.
+    fn look_again(&mut self, call_off: &CallOff) -> Result<Survey, GitError> {
+        let mut survey = self.survey(Whose::Loop, call_off)?;
+        self.unsaid.append(&mut survey.warnings);
+        Ok(survey)
     }
 
     fn underway(&self) -> Option<&'static str> {
@@ -151,6 +253,9 @@ impl Keeper {
             if answer.code == Some(0) {
                 return Ok(());
             }
+            if is_nothing(&answer) {
+                return Err(CommitError::Nothing);
+            }
             if !is_locked(&answer) {
                 return Err(order.failed(&answer).into());
             }
@@ -161,16 +266,51 @@ impl Keeper {
         }
     }
 
+    /// Whether the work tree stands on a commit of these files that was not there before.
+    fn was_made(&self, files: &[RepoPath]) -> Result<bool, GitError> {
+        let call_off = CallOff::new();
+        let git = &self.ground.repository.git;
+        let head = verify(git, "HEAD^{commit}", &call_off)?;
+        if head.is_none() || head == self.head.commit {
+            return Ok(false);
+        }
+        if verify(git, "HEAD^1^{commit}", &call_off)? != self.head.commit {
+            return Ok(false);
+        }
+        let committed = self.files_of("HEAD", &call_off)?;
+        Ok(files.iter().any(|path| committed.contains(path)))
+    }
+
+    /// The files that a commit changed.
+    fn files_of(&self, commit: &str, call_off: &CallOff) -> Result<BTreeSet<RepoPath>, GitError> {
+        let words = [
+            "diff-tree",
+            "--root",
+            "--no-commit-id",
+            "--name-only",
+            "--no-renames",
+            "-r",
+            "-z",
+            commit,
+        ];
+        let answer = self.ground.repository.git.order(&words).ask(call_off)?;
+        Ok(parts(&answer).map(RepoPath::new).collect())
+    }
+
     /// What is to be known after a commit.
     fn committed(&mut self, files: &[RepoPath], call_off: &CallOff) -> Result<Commit, CommitError> {
         self.forget_intended()?;
         // Its own changes of the user's index are no news.
         self.watched.follow_users_index(&self.ground.repository);
-        let surveyed = self.survey(Whose::Loop, call_off);
+        let surveyed = self.look_again(call_off);
+        if surveyed.is_ok() && !self.are_clean(files) {
+            // A hook changed them, or they were taken in by other attributes than the commit. If this fails, so will the next.
+            let _ = self.are_clean_anew(files, call_off);
+        }
         if let Ok(survey) = &surveyed {
             self.follow_hook(files, &survey.changed, call_off);
         }
-        let id = match (surveyed, &self.head) {
+        let id = match (surveyed, &self.head.commit) {
             (Ok(_), Some(id)) => id.clone(),
             // Whoever called off wants to go on, and the commit is there all the same.
             (Ok(_) | Err(_), _) => {
@@ -181,9 +321,10 @@ impl Keeper {
                 })?
             }
         };
+        let changed = self.files_of(&id, &CallOff::new());
         Ok(Commit {
             id,
-            files: files.len(),
+            files: changed.map_or(files.len(), |changed| changed.len()),
         })
     }
 
@@ -216,24 +357,13 @@ pub(super) fn specs(files: &[RepoPath]) -> Vec<u8> {
     specs
 }
 
+/// Whether git found nothing that differs. It says so in its answer; complaints are about other things.
+fn is_nothing(answer: &Answer) -> bool {
+    let text = String::from_utf8_lossy(&answer.bytes);
+    NOTHING.iter().any(|nothing| text.contains(nothing))
+}
+
 /// Whether git failed because another one works on the index.
 fn is_locked(answer: &Answer) -> bool {
     answer.words.contains("index.lock")
-}
-
-/// What was made known for a commit that failed is unknown again.
-impl Keeper {
-    fn take_back(&mut self, intent: Option<Intent>, call_off: &CallOff) {
-        let Some(intent) = intent else {
-            return;
-        };
-        // Whoever called off the commit still wants the index to be what it was.
-        let done = intent.take_back(&self.ground.repository);
-        if done {
-            let _ = self.forget_intended();
-        } else {
-            let _ = self.take_back_intended(call_off);
-        }
-        self.watched.follow_users_index(&self.ground.repository);
-    }
 }

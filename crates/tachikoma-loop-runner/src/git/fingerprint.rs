@@ -68,15 +68,6 @@ pub(super) enum Content {
     Unknown,
 }
 
-/// A directory in another.
-#[derive(Debug)]
-pub(super) struct Below<'a> {
-    pub name: &'a CStr,
-    pub dir: &'a mut Dir,
-    /// Whether it turned out to be none any more.
-    pub gone: bool,
-}
-
 impl Dir {
     /// Returns what a name stands for.
     pub fn get(&self, name: &[u8]) -> Option<&What> {
@@ -158,6 +149,26 @@ impl Dir {
         current.get(name)
     }
 
+    /// Returns what a path stands for, or the directory above it that nobody looked into; and whether it is the path itself.
+    pub fn outermost(&self, path: &[u8]) -> Option<(&What, bool)> {
+        let mut current = self;
+        let mut parts = path.split(|byte| *byte == b'/').peekable();
+        while let Some(part) = parts.next() {
+            let what = current.get(part)?;
+            match what {
+                What::Dir(below) if parts.peek().is_some() => current = below,
+                What::File(_)
+                | What::Dir(_)
+                | What::Submodule(_)
+                | What::Nested
+                | What::Ignored(_)
+                | What::Odd(_)
+                | What::Left => return Some((what, parts.peek().is_none())),
+            }
+        }
+        None
+    }
+
     /// Sets what a path stands for, unless something on the way to it is no directory.
     pub fn put(&mut self, path: &[u8], what: What) {
         let (dir, name) = split(path);
@@ -186,42 +197,6 @@ impl Dir {
         if self.entries.len() < before {
             self.compact();
         }
-    }
-
-    /// The directories in it, by name.
-    pub fn below(&mut self) -> Vec<Below<'_>> {
-        let names = &self.names;
-        let dirs = self.entries.iter_mut().filter_map(|entry| {
-            let with_nul = &names[entry.start as usize..=entry.end as usize];
-            match &mut entry.what {
-                What::Dir(dir) => Some(Below {
-                    name: CStr::from_bytes_with_nul(with_nul).ok()?,
-                    dir,
-                    gone: false,
-                }),
-                What::File(_)
-                | What::Submodule(_)
-                | What::Nested
-                | What::Ignored(_)
-                | What::Odd(_)
-                | What::Left => None,
-            }
-        });
-        dirs.collect()
-    }
-
-    /// How many names there are in it and below.
-    pub fn weight(&self) -> usize {
-        let below = self.entries.iter().map(|entry| match &entry.what {
-            What::Dir(dir) => dir.weight(),
-            What::File(_)
-            | What::Submodule(_)
-            | What::Nested
-            | What::Ignored(_)
-            | What::Odd(_)
-            | What::Left => 1,
-        });
-        below.sum()
     }
 
     /// The names in order.

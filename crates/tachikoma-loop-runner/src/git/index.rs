@@ -9,20 +9,27 @@ use super::path::{RepoPath, is_ours, parts};
 use super::program::{CallOff, GitError, Order};
 use super::protected::Protected;
 use super::repository::{Repository, with_suffix};
-use super::seen::Seen;
+use super::walk::Seen;
 use crate::store::{private, regular};
 
-/// Files that git cannot take in are left out one by one; that many are no accident.
-const UNREADABLE_MAX: usize = 16;
+/// Files that can be opened and that git cannot take in all the same, because a filter fails, are left out one by one; each
+/// costs a process, and that many are no accident.
+const UNREADABLE_MAX: usize = 64;
 
-/// Git's words before the name of a file that it cannot take in.
-const UNABLE: &str = "fatal: Unable to process path ";
+/// Git's words around the name of a file that it cannot take in.
+const FATAL: &str = "fatal: ";
+const UNABLE: &str = "Unable to process path ";
+const FILTER: &str = ": clean filter '";
 
 /// Names that fit onto one command line with certainty.
 const NAMES_PER_ORDER: usize = 100;
 
 /// Before a path it changes nothing but how git reads it.
 const HERE: &[u8] = b"./";
+
+/// How many lines git says about an entry, and the flag of one that is intended only.
+const DEBUG_LINES: usize = 5;
+const INTENDED: u32 = 0x2000_0000;
 
 /// What is needed to look at a work tree and to keep it as a tree.
 #[derive(Debug)]
@@ -37,6 +44,9 @@ pub(super) struct Ground {
 
 /// The kind of an entry that is a submodule.
 pub(super) const SUBMODULE: &[u8] = b"160000";
+
+/// The same of a directory in a tree.
+const DIRECTORY: &[u8] = b"040000";
 
 /// An entry of an index.
 #[derive(Debug)]
@@ -137,30 +147,11 @@ impl Ground {
         tracked: bool,
         call_off: &CallOff,
     ) -> Result<BTreeSet<RepoPath>, GitError> {
-        let mut asked = Vec::new();
-        for path in paths {
-            // It cannot be told to take names literally; behind a dot nothing has another meaning.
-            asked.extend_from_slice(HERE);
-            asked.extend_from_slice(path);
-            asked.push(0);
-        }
-        if asked.is_empty() {
-            return Ok(BTreeSet::new());
-        }
         let mut words = vec!["check-ignore", "-z", "--stdin"];
         if tracked {
             words.push("--no-index");
         }
-        let order = self.order(&words).stdin(&asked);
-        let answer = order.run(call_off)?;
-        match answer.code {
-            // 1: none of them.
-            Some(0 | 1) => {
-                let paths = parts(&answer.bytes).filter_map(|path| path.strip_prefix(HERE));
-                Ok(paths.map(RepoPath::new).collect())
-            }
-            Some(_) | None => Err(order.failed(&answer)),
-        }
+        ignored(&self.order(&words), paths, call_off)
     }
 
     /// Takes paths out of the index.
@@ -240,12 +231,27 @@ impl Ground {
             let Some(unable) = self.add(&paths, call_off)? else {
                 break;
             };
-            paths.retain(|path| *path != &unable);
-            left_out.push(LeftOut::Unreadable(unable));
+            if unreadable == 0 {
+                // One is seldom alone: those that nobody can open need not be tried one by one.
+                let top = &self.repository.top;
+                paths.retain(|path| {
+                    let can = *path != &unable && can_be_opened(&top.join(path.as_path()));
+                    if !can && *path != &unable {
+                        left_out.push(LeftOut::Unreadable((*path).clone()));
+                    }
+                    can
+                });
+            } else {
+                paths.retain(|path| *path != &unable);
+            }
             unreadable += 1;
             if unreadable > UNREADABLE_MAX {
-                break;
+                return Err(GitError::Odd {
+                    what: "update-index",
+                    answer: format!("it cannot take in {unable} and {UNREADABLE_MAX} more"),
+                });
             }
+            left_out.push(LeftOut::Unreadable(unable));
         }
         Ok(left_out)
     }
@@ -267,10 +273,15 @@ impl Ground {
         if answer.code == Some(0) {
             return Ok(None);
         }
-        let named = answer.words.rsplit_once(UNABLE).map(|(_, name)| name);
+        let named = answer
+            .words
+            .rsplit_once(FATAL)
+            .map_or("", |(_, named)| named);
         let is_it = |path: &&&RepoPath| {
             let name = String::from_utf8_lossy(path.bytes());
-            named == Some(name.trim_end())
+            let filtered = named.strip_prefix(&*name);
+            named.strip_prefix(UNABLE) == Some(name.trim_end())
+                || filtered.is_some_and(|rest| rest.starts_with(FILTER))
         };
         let unable = paths.iter().find(is_it);
         unable
@@ -278,22 +289,35 @@ impl Ground {
             .ok_or_else(|| order.failed(&answer))
     }
 
+    /// Which of the paths are in the user's index without content, for `git add --intent-to-add` only.
+    pub fn only_intended<'a>(
+        &self,
+        paths: &[&'a RepoPath],
+        call_off: &CallOff,
+    ) -> Result<Vec<&'a RepoPath>, GitError> {
+        let mut found = Vec::new();
+        for some in paths.chunks(NAMES_PER_ORDER) {
+            let words = ["--literal-pathspecs", "ls-files", "--debug", "-z", "--"];
+            let mut order = self.repository.git.order(&words);
+            for path in some {
+                order = order.word(path.as_path());
+            }
+            let answer = order.ask(call_off)?;
+            let intended = intended(&answer);
+            found.extend(some.iter().filter(|path| intended.contains(path.bytes())));
+        }
+        Ok(found)
+    }
+
     /// Which of the paths are in the commit that the work tree stands on.
-    fn committed(
+    pub fn committed(
         &self,
         paths: &[&RepoPath],
         call_off: &CallOff,
     ) -> Result<BTreeSet<RepoPath>, GitError> {
         let mut found = BTreeSet::new();
         for some in paths.chunks(NAMES_PER_ORDER) {
-            let words = [
-                "--literal-pathspecs",
-                "ls-tree",
-                "-z",
-                "--name-only",
-                "HEAD",
-                "--",
-            ];
+            let words = ["--literal-pathspecs", "ls-tree", "-z", "HEAD", "--"];
             let mut order = self.order(&words);
             for path in some {
                 order = order.word(path.as_path());
@@ -301,7 +325,11 @@ impl Ground {
             let answer = order.run(call_off)?;
             // On a branch without commits there is none to look into.
             if answer.code == Some(0) {
-                found.extend(parts(&answer.bytes).map(RepoPath::new));
+                // `100644 blob <object><TAB>path`; a directory of that name is something else.
+                let listed = parts(&answer.bytes).filter(|part| !part.starts_with(DIRECTORY));
+                let tab = |part: &&[u8]| part.iter().position(|byte| *byte == b'\t');
+                let paths = listed.filter_map(|part| Some(&part[tab(&part)? + 1..]));
+                found.extend(paths.map(RepoPath::new));
             }
         }
         Ok(found)
@@ -321,6 +349,53 @@ impl Ground {
     }
 }
 
+/// Reads `path`, NUL, and five lines of which the last ends with the flags of the entry.
+fn intended(answer: &[u8]) -> BTreeSet<&[u8]> {
+    let mut parts = parts(answer);
+    let mut path = parts.next().unwrap_or_default();
+    let mut found = BTreeSet::new();
+    for part in parts {
+        let mut lines = part.splitn(DEBUG_LINES + 1, |byte| *byte == b'\n');
+        let flags = lines.nth(DEBUG_LINES - 1).unwrap_or_default();
+        let flags = String::from_utf8_lossy(flags);
+        let flags = flags.rsplit_once("flags: ").map(|(_, flags)| flags);
+        let flags = flags.and_then(|flags| u32::from_str_radix(flags, 16).ok());
+        if flags.is_some_and(|flags| flags & INTENDED != 0) {
+            found.insert(path);
+        }
+        path = lines.next().unwrap_or_default();
+    }
+    found
+}
+
+/// Asks `git check-ignore` which of the paths are ignored.
+pub(super) fn ignored<'a>(
+    check: &Order<'_>,
+    paths: impl Iterator<Item = &'a [u8]>,
+    call_off: &CallOff,
+) -> Result<BTreeSet<RepoPath>, GitError> {
+    let mut asked = Vec::new();
+    for path in paths {
+        // It cannot be told to take names literally; behind a dot nothing has another meaning.
+        asked.extend_from_slice(HERE);
+        asked.extend_from_slice(path);
+        asked.push(0);
+    }
+    if asked.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    let order = check.clone().stdin(&asked);
+    let answer = order.run(call_off)?;
+    match answer.code {
+        // 1: none of them.
+        Some(0 | 1) => {
+            let paths = parts(&answer.bytes).filter_map(|path| path.strip_prefix(HERE));
+            Ok(paths.map(RepoPath::new).collect())
+        }
+        Some(_) | None => Err(order.failed(&answer)),
+    }
+}
+
 /// A file that changed and is not kept.
 #[derive(Debug)]
 pub(super) enum LeftOut {
@@ -336,6 +411,13 @@ impl LeftOut {
             Self::Large(path) | Self::Unreadable(path) | Self::Crowded(path) => path,
         }
     }
+}
+
+/// Whether the content of a file can be read. What is gone or no plain file is git's to judge.
+fn can_be_opened(path: &Path) -> bool {
+    let is_file = fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
+    let denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    !is_file || !regular::open(path).is_err_and(denied)
 }
 
 pub(super) fn ended_by_nul<'a>(paths: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {

@@ -6,14 +6,15 @@ use std::path::PathBuf;
 
 use tachikoma_core::LoopId;
 
-use super::differences::Side;
+use super::head::Head;
 use super::index::Ground;
 use super::path::RepoPath;
 use super::program::{CallOff, GitError};
 use super::protected::Protected;
 use super::repository::{Found, Repository};
 use super::scan::Known;
-use super::survey::{Survey, Watched, Whose};
+use super::survey::{Survey, Watched};
+use super::whose::Whose;
 use super::work::{Remembered, Work};
 
 /// The index of the loop's own, in the directory of the loop.
@@ -55,6 +56,8 @@ pub struct Keeper {
     pub(super) work: Work,
     /// Whether nothing is remembered, and all that is uncommitted is somebody else's.
     pub(super) fresh: bool,
+    /// When the last survey of this runner began, by the clock that stamps files.
+    pub(super) surveyed: Option<i64>,
     /// Whether what is uncommitted is known.
     pub(super) judged: bool,
     /// What is known of the work tree; none if it has to be found out anew.
@@ -62,14 +65,13 @@ pub struct Keeper {
     /// What the index of the loop's own looked like when it was last written; none before.
     pub(super) index_mark: Option<u64>,
     pub(super) watched: Watched,
-    /// The commit that the work tree stands on; none on a branch without commits.
-    pub(super) head: Option<String>,
-    /// A tree that is that of this commit.
-    pub(super) equals_head: Option<String>,
-    /// What differs from that commit, and what the commit has of it.
-    pub(super) dirty: BTreeMap<RepoPath, Side>,
+    pub(super) head: Head,
+    /// What differs from the commit that the work tree stands on, and whether it is not in that.
+    pub(super) dirty: BTreeMap<RepoPath, bool>,
     /// What was said already.
     pub(super) said: BTreeSet<RepoPath>,
+    /// What the next survey is to say.
+    pub(super) unsaid: Vec<String>,
     /// Snapshots that have no reference yet: that of the last commit.
     pub(super) owed: BTreeSet<u32>,
     /// Whether the commit of the last snapshot is known to be there.
@@ -162,14 +164,15 @@ impl Keeper {
             work_path,
             work,
             fresh,
+            surveyed: None,
             judged: false,
             known: None,
             index_mark: None,
             watched,
-            head: None,
-            equals_head: None,
+            head: Head::default(),
             dirty: BTreeMap::new(),
             said: BTreeSet::new(),
+            unsaid: Vec::new(),
             owed: BTreeSet::new(),
             snapshot_checked: false,
             referenced: None,

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use super::index::ended_by_nul;
@@ -14,6 +15,15 @@ use super::program::{CallOff, GitError, Order};
 use super::protected::Protected;
 use super::repository::Repository;
 use crate::store::whole;
+
+/// Lists files that are not, or may not be, what the index says.
+const CHANGED: [&str; 5] = [
+    "diff-files",
+    "-z",
+    "--name-only",
+    "--no-renames",
+    "--ignore-submodules=dirty",
+];
 
 /// What is left alone.
 #[derive(Clone, Debug)]
@@ -50,6 +60,16 @@ impl Present {
     pub(super) fn order<'a>(&'a self, words: &[&'a str]) -> Order<'a> {
         self.repository.git.order(words).index(&self.index.0)
     }
+
+    /// Names the files that are not what the index says.
+    pub(super) fn differing(&self) -> Result<BTreeSet<Vec<u8>>, GitError> {
+        let call_off = CallOff::new();
+        // It fails where there is something to say, which is asked next.
+        let refresh = self.order(&["update-index", "-q", "--refresh"]);
+        refresh.run(&call_off)?;
+        let answer = self.order(&CHANGED).ask(&call_off)?;
+        Ok(parts(&answer).map(<[u8]>::to_vec).collect())
+    }
 }
 
 /// An index that goes when nobody needs it any more.
@@ -81,6 +101,25 @@ impl Drop for TemporaryIndex {
     }
 }
 
+/// A directory outside of the work tree that goes with all that is in it.
+#[derive(Debug)]
+pub(super) struct TemporaryDir(pub PathBuf);
+
+impl TemporaryDir {
+    pub fn new() -> Result<Self, GitError> {
+        let path = whole::temporary(&std::env::temp_dir());
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(GitError::io("make directory", &path))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for TemporaryDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// Looks at the work tree of a repository. `before` is what it will be compared with: what that has is not new, whatever its
 /// size. Nothing that the user sees changes; the contents of changed files go to git's store. Blocks.
 ///
@@ -104,16 +143,7 @@ pub fn present(
         let order = repository.git.order(words).index(&index.0);
         order.stdin(stdin).ask(&call_off)
     };
-    let changed = ask(
-        &[
-            "diff-files",
-            "-z",
-            "--name-only",
-            "--no-renames",
-            "--ignore-submodules=dirty",
-        ],
-        &[],
-    )?;
+    let changed = ask(&CHANGED, &[])?;
     let new = ask(&["ls-files", "-z", "--others", "--exclude-standard"], &[])?;
     let known = ask(&["ls-tree", "-r", "-z", "--name-only", before], &[])?;
     let known: BTreeSet<&[u8]> = parts(&known).collect();
@@ -147,7 +177,7 @@ pub fn present(
 }
 
 /// What lies behind a link is somewhere else.
-fn is_there(top: &Path, path: &[u8]) -> bool {
+pub(super) fn is_there(top: &Path, path: &[u8]) -> bool {
     let is_dir = |above: &[u8]| {
         let there = std::fs::symlink_metadata(at(top, above));
         there.is_ok_and(|there| there.is_dir())

@@ -207,6 +207,7 @@ impl Git {
             limit: Some(ASK_TIMEOUT),
             answer_max: ANSWER_BYTES_MAX,
             users: false,
+            ends_with_us: false,
         }
     }
 }
@@ -222,6 +223,7 @@ pub struct Order<'a> {
     limit: Option<Duration>,
     answer_max: usize,
     users: bool,
+    ends_with_us: bool,
 }
 
 /// How git ended, and what it said.
@@ -297,6 +299,13 @@ impl<'a> Order<'a> {
     #[must_use]
     pub fn in_the_users_name(mut self) -> Self {
         self.users = true;
+        self
+    }
+
+    /// Lets it end when the thread that runs it is gone: it must not go on changing what the user sees.
+    #[must_use]
+    pub fn ends_with_us(mut self) -> Self {
+        self.ends_with_us = true;
         self
     }
 
@@ -397,10 +406,13 @@ impl<'a> Order<'a> {
         if self.users {
             // Whoever has `-m` needs no editor; a hook that wants one anyway gets one that does nothing.
             command.env("GIT_EDITOR", ":").env("LANGUAGE", "C");
-            in_a_session_of_its_own(&mut command);
         } else {
             // The agent may be at work in the same repository.
             command.env("GIT_OPTIONAL_LOCKS", "0").env("LC_ALL", "C");
+        }
+        if self.users || self.ends_with_us {
+            in_a_session_of_its_own(&mut command);
+        } else {
             std::os::unix::process::CommandExt::process_group(&mut command, 0);
         }
         command.envs(self.env.iter().copied());

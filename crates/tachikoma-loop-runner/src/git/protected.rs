@@ -8,8 +8,9 @@ use globset::{Candidate, Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 
 /// Patterns of protected files.
 ///
-/// A pattern without a slash is matched with each name in a path, one with a slash with the path from the top of the
-/// repository. What matches a directory protects all that is in it.
+/// A pattern without a slash is matched with each name in a path, one with a slash with the path from any directory, and one
+/// that begins with a slash with the path from the top of the repository. Letters match in both cases. What matches a
+/// directory protects all that is in it.
 #[derive(Clone, Debug, Default)]
 pub struct Protected {
     names: GlobSet,
@@ -38,8 +39,11 @@ impl Protected {
             if from_top.is_empty() {
                 return Err(bad(pattern, "it is empty"));
             }
-            if plain.contains('/') {
+            if plain.starts_with('/') {
                 paths.add(glob(pattern, from_top)?);
+            } else if plain.contains('/') {
+                // The loop may work below the top, and one file too few in a commit is better than one too many.
+                paths.add(glob(pattern, &format!("**/{plain}"))?);
             } else {
                 names.add(glob(pattern, plain)?);
             }
@@ -82,6 +86,7 @@ fn matches(set: &GlobSet, text: &[u8]) -> bool {
 fn glob(pattern: &str, text: &str) -> Result<Glob, ProtectedError> {
     GlobBuilder::new(text)
         .literal_separator(true)
+        .case_insensitive(true)
         .build()
         .map_err(|error| bad(pattern, &error.kind().to_string()))
 }
@@ -98,10 +103,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_without_a_slash_matches_names_and_one_with_a_slash_paths_from_the_top() {
+    fn a_pattern_matches_anywhere_unless_it_begins_with_a_slash() {
         let patterns = [".env*", "*.key", "secrets/**", "/top", "a/*.pem", "kept/"];
         let protected = Protected::new(&patterns).unwrap();
-        let has: [&[u8]; 9] = [
+        let has: [&[u8]; 13] = [
+            b"a/secrets/b",
+            b"Secrets/b",
+            b"x/.ENV",
+            b"b/a/x.pem",
             b".env",
             b"a/b/.env.local",
             b".envs/inside",
@@ -115,10 +124,11 @@ mod tests {
         for path in has {
             assert!(protected.has(path), "{}", path.escape_ascii());
         }
-        let has_not: [&[u8]; 6] = [
+        let has_not: [&[u8]; 7] = [
             b"env",
             b"key",
-            b"a/secrets/b",
+            b"secrets",
+            b"a/secrets2/b",
             b"a/top",
             b"a/b/x.pem",
             b"x.keys",

@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use tachikoma_core::LoopId;
 
+use super::index::{self, Listed};
 use super::path::{RepoPath, parts};
-use super::present::{self, Present, Rules, TemporaryIndex, ancestors, at};
+use super::present::{self, Present, Rules, TemporaryDir, TemporaryIndex, ancestors, at};
 use super::program::{CallOff, GitError};
 use super::repository::Repository;
 use super::snapshots::{self, Kept, Moment};
+use super::walk::is_rules;
 
 /// Names in one message: the rest is counted.
 pub const NAMED_MAX: usize = 10;
@@ -42,6 +44,17 @@ pub enum RollbackError {
     InTheWay(Vec<String>),
 }
 
+/// Why the work tree was not brought back, or not all of it.
+#[derive(Debug, thiserror::Error)]
+pub enum PerformError {
+    /// Git could not do it: something has changed since it was planned, and nothing was done, or the disk failed in the middle.
+    #[error(transparent)]
+    Git(#[from] GitError),
+    /// Git says that it is done, and the files are others.
+    #[error("not as they should be: {}", some(.0))]
+    Differs(Vec<String>),
+}
+
 /// Names the first of many.
 #[must_use]
 pub fn some(names: &[String]) -> String {
@@ -58,7 +71,11 @@ pub fn some(names: &[String]) -> String {
 pub struct Rollback {
     present: Present,
     target: String,
-    /// What differs and stays as it is: protected and huge files, submodules.
+    /// What differed from its entry in the index before anything was done: nobody could take it in.
+    odd: BTreeSet<Vec<u8>>,
+    /// What is to go.
+    gone: Vec<Vec<u8>>,
+    /// What differs and stays as it is: protected, huge and formerly ignored files, submodules.
     pub left: Vec<String>,
 }
 
@@ -92,14 +109,29 @@ impl Rollback {
             &snapshot.commit,
         ]);
         let differences = order.ask(&CallOff::new())?;
+        let entries = present.order(&["ls-files", "-s", "-v", "-z"]);
+        let entries = entries.ask(&CallOff::new())?;
+        let sparse: BTreeSet<&[u8]> = index::entries(&entries)
+            .filter(Listed::is_sparse)
+            .map(|entry| entry.path)
+            .collect();
+        let differences = read(&differences);
+        let ignored = ignored_then(&present, loop_dir, &snapshot.commit, &differences)?;
         let mut left = Vec::new();
         let mut wanted = Vec::new();
-        for difference in read(&differences) {
+        for difference in differences {
             let huge = || {
                 difference.status == b'D'
                     && rules.is_huge(&at(&present.repository.top, difference.path))
             };
-            if rules.is_off_limits(difference.path) || difference.modes.contains(&GITLINK) || huge()
+            if sparse.contains(difference.path) {
+                // The user wants no file there.
+                continue;
+            }
+            if rules.is_off_limits(difference.path)
+                || difference.modes.contains(&GITLINK)
+                || ignored.contains(difference.path)
+                || huge()
             {
                 left.push(RepoPath::new(difference.path).to_string());
             } else {
@@ -111,9 +143,14 @@ impl Rollback {
             return Err(RollbackError::InTheWay(in_the_way));
         }
         let target = target(&present, loop_dir, &wanted)?;
+        let gone = wanted.iter().filter(|wanted| wanted.status == b'D');
+        let gone = gone.map(|wanted| wanted.path.to_vec()).collect();
+        let odd = present.differing()?;
         let rollback = Self {
             present,
             target,
+            odd,
+            gone,
             left,
         };
         rollback.turn(&["--dry-run"])?;
@@ -160,21 +197,70 @@ impl Rollback {
         Ok(name)
     }
 
-    /// Brings the work tree back.
+    /// Brings the work tree back, and looks whether it is.
     ///
     /// # Errors
-    /// Git could not do it: something has changed since it was planned, and nothing was done, or the disk failed in the middle.
-    pub fn perform(self) -> Result<(), GitError> {
-        self.turn(&[])
+    /// Git could not do it, or has not.
+    pub fn perform(self) -> Result<(), PerformError> {
+        self.turn(&[])?;
+        let mut differs = self.present.differing()?;
+        differs.retain(|path| !self.odd.contains(path));
+        let top = &self.present.repository.top;
+        let still_there = |path: &&Vec<u8>| {
+            // In the place of a directory there may be a file by now, and the other way round.
+            let there = std::fs::symlink_metadata(at(top, path));
+            present::is_there(top, path) && there.is_ok_and(|there| !there.is_dir())
+        };
+        differs.extend(self.gone.iter().filter(still_there).cloned());
+        if differs.is_empty() {
+            return Ok(());
+        }
+        let names = differs.iter().map(|path| RepoPath::new(path).to_string());
+        Err(PerformError::Differs(names.collect()))
     }
 
+    /// A work tree that is to be sparse has files outside of it all the same, which git would take away.
     fn turn(&self, how: &[&str]) -> Result<(), GitError> {
-        let mut words = vec!["read-tree", "-m", "-u"];
+        let mut words = vec!["read-tree", "-m", "-u", "--no-sparse-checkout"];
         words.extend(how);
         words.extend([self.present.tree.as_str(), &self.target]);
         let order = self.present.order(&words).limit(Some(TURN_TIMEOUT));
+        let order = order.ends_with_us();
         order.ask(&CallOff::new()).map(drop)
     }
+}
+
+/// Finds what is to go only because the rules about what is ignored were others at the time: it may have been there, and nobody
+/// looked.
+fn ignored_then(
+    present: &Present,
+    loop_dir: &Path,
+    then: &str,
+    differences: &[Difference<'_>],
+) -> Result<BTreeSet<RepoPath>, GitError> {
+    let came = differences.iter().filter(|came| came.status == b'D');
+    let came: Vec<&[u8]> = came.map(|came| came.path).collect();
+    if came.is_empty() || !differences.iter().any(|changed| is_rules(changed.path)) {
+        return Ok(BTreeSet::new());
+    }
+    let call_off = CallOff::new();
+    let git = &present.repository.git;
+    let index = TemporaryIndex::of(None, loop_dir)?;
+    let order = git.order(&["read-tree", then]).index(&index.0);
+    order.ask(&call_off)?;
+    let listed = git.order(&["ls-files", "-z"]).index(&index.0);
+    let listed = listed.ask(&call_off)?;
+    let rules = index::ended_by_nul(parts(&listed).filter(|path| is_rules(path)));
+    // A work tree with nothing but the rules of that time.
+    let dir = TemporaryDir::new()?;
+    if !rules.is_empty() {
+        let order = git.order(&["checkout-index", "-z", "--stdin"]);
+        let order = order.index(&index.0).env("GIT_WORK_TREE", &dir.0);
+        order.stdin(&rules).ask(&call_off)?;
+    }
+    let check = git.order(&["check-ignore", "-z", "--stdin"]);
+    let check = check.env("GIT_WORK_TREE", &dir.0);
+    index::ignored(&check, came.into_iter(), &call_off)
 }
 
 /// Makes the tree that is wanted: the present one, but for the differences.

@@ -9,8 +9,10 @@ use super::fingerprint::{Dir, Mark, What};
 use super::index::{Ground, Listed, SUBMODULE, entries};
 use super::path::RepoPath;
 use super::program::{CallOff, GitError};
-use super::seen::{New, Room, Seen};
-use super::walk::{Walk, is_nested};
+use super::walk::{New, Room, Seen, Walk, is_nested};
+
+/// What is called off when a walk is.
+const WALK: &str = "a look at the work tree";
 
 /// What is known of a work tree.
 #[derive(Debug)]
@@ -18,7 +20,12 @@ pub(super) struct Known {
     pub root: Dir,
     /// Whether it has less than the index: who changes that changes the user's index, and then everything is looked at anew.
     sparse: bool,
+    /// Whether the last look found that what is ignored may be another than before.
+    pub rules: bool,
+    /// What was left of it after the last look: what goes or is committed gives none back before everything is looked at anew.
     room: Room,
+    /// Whether there are files for which there was none.
+    pub crowded: bool,
 }
 
 impl Ground {
@@ -78,8 +85,8 @@ impl Ground {
         for path in &out {
             root.forget(path.bytes());
         }
-        let mut walk = Walk::new(Room::new(self.max_file_bytes));
-        self.walk(&mut walk, &mut root)?;
+        let mut walk = Walk::new(Room::new(self.max_file_bytes), call_off);
+        self.walk(&mut walk, &mut root, call_off)?;
         for changed in &walk.seen.changed {
             if !of_user.contains(changed.path.bytes()) {
                 walk.room.take(changed.size);
@@ -89,7 +96,9 @@ impl Ground {
         let known = Known {
             root,
             sparse: !sparse.is_empty(),
+            rules: false,
             room: walk.room,
+            crowded: !walk.seen.crowded.is_empty(),
         };
         let mut seen = walk.seen;
         seen.rules = false;
@@ -97,10 +106,21 @@ impl Ground {
     }
 
     /// Walks over what is known.
-    pub fn walk(&self, walk: &mut Walk, root: &mut Dir) -> Result<(), GitError> {
+    pub fn walk(
+        &self,
+        walk: &mut Walk,
+        root: &mut Dir,
+        call_off: &CallOff,
+    ) -> Result<(), GitError> {
         let top = &self.repository.top;
         walk.walk(top, b"", root)
-            .map_err(|errno| GitError::io("look at directory", top)(errno.into()))
+            .map_err(|errno| GitError::io("look at directory", top)(errno.into()))?;
+        if call_off.is_called_off() {
+            return Err(GitError::CalledOff {
+                what: WALK.to_owned(),
+            });
+        }
+        Ok(())
     }
 
     /// Finds out what the new names stand for that a walk saw, and what is in new directories.
@@ -165,20 +185,27 @@ impl Ground {
             return Ok(None);
         }
         let root = &mut known.root;
-        let mut walk = Walk::new(known.room);
-        self.walk(&mut walk, root)?;
-        if walk.seen.rules {
+        let mut walk = Walk::new(known.room, call_off);
+        self.walk(&mut walk, root, call_off)?;
+        known.rules = walk.seen.rules;
+        if known.rules {
             return Ok(None);
         }
         self.learn(&mut walk, root, call_off)?;
+        known.rules = walk.seen.rules;
         if follow {
             match self.follow_user(root, &walk.seen.gone, call_off)? {
                 Followed::Nothing => {}
-                Followed::More => self.walk(&mut walk, root)?,
+                Followed::More => self.walk(&mut walk, root, call_off)?,
                 Followed::Everything => return Ok(None),
             }
         }
         known.room = walk.room;
+        // There may be room again.
+        let again = known.crowded && !walk.seen.gone.is_empty() || !walk.seen.crowded.is_empty();
+        if again {
+            return Ok(None);
+        }
         Ok(Some(walk.seen).filter(|seen| !seen.rules && seen.new.is_empty()))
     }
 

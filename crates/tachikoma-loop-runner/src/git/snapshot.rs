@@ -6,7 +6,7 @@ use super::head::verify;
 use super::keeper::Keeper;
 use super::program::{CallOff, GitError};
 use super::snapshots::{self, Moment};
-use super::survey::Whose;
+use super::whose::Whose;
 use super::work::Kept;
 
 /// How many snapshots of a loop are kept: two nights of iterations that take a minute.
@@ -40,11 +40,7 @@ impl Keeper {
         if let Some(commit) = self.kept_before(iteration, call_off)? {
             return Ok(Snapshot { commit, warnings });
         }
-        let commit = match &self.head {
-            // Nothing is uncommitted: the commit that the work tree stands on is the snapshot.
-            Some(head) if self.equals_head.as_ref() == Some(&self.work.tree) => head.clone(),
-            Some(_) | None => self.commit_tree(iteration, call_off)?,
-        };
+        let commit = self.commit_tree(iteration, call_off)?;
         self.reference(Some((iteration, commit.as_str())), call_off)?;
         self.work.snapshot = Some(Kept {
             tree: self.work.tree.clone(),
@@ -85,6 +81,16 @@ impl Keeper {
         self.reference(None, call_off)
     }
 
+    /// Removes all references of the loop: nothing of it is to be left. Blocks.
+    ///
+    /// # Errors
+    /// Git fails.
+    pub fn forget_refs(&mut self) -> Result<(), GitError> {
+        self.owed.clear();
+        self.referenced = None;
+        snapshots::delete_all(&self.ground.repository.git, self.loop_id)
+    }
+
     /// The last snapshot serves one more iteration, whose reference can wait.
     fn owe(&mut self, iteration: u32) {
         self.owed.insert(iteration);
@@ -98,7 +104,7 @@ impl Keeper {
         let tree = &self.work.tree;
         let git = &self.ground.repository.git;
         let mut order = git.order(&["commit-tree", tree, "-m", &message]);
-        if let Some(head) = &self.head {
+        if let Some(head) = &self.head.commit {
             order = order.word("-p").word(head);
         }
         order

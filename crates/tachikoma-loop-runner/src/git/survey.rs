@@ -3,27 +3,21 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::differences::{Differences, Side, empty_tree};
-use super::head::{self, mark};
-use super::index::LeftOut;
+use super::head::{Head, mark};
+use super::index::{Ground, LeftOut};
 use super::keeper::Keeper;
 use super::path::RepoPath;
 use super::program::{CallOff, GitError};
 use super::repository::Repository;
-use super::seen::Seen;
+use super::scan::Known;
 use super::signature::{Digest, of_file};
+use super::walk::Seen;
+use super::whose::{Before, Change, Since, Whose, list};
+use crate::clock;
 
-/// Files that one warning names.
-const NAMED_MAX: usize = 5;
-
-/// Whose the changes are that a survey finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// The loop's: an iteration or something else of it ran since the last survey.
-    Loop,
-    /// Somebody else's.
-    Others,
-}
+/// The tree of a branch without commits, in both kinds of repository; git knows them without having them.
+const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
+const EMPTY_TREE_256: &str = "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321";
 
 /// What a survey found.
 #[derive(Debug, Default)]
@@ -119,24 +113,38 @@ impl Keeper {
     fn try_survey(&mut self, whose: Whose, call_off: &CallOff) -> Result<Survey, GitError> {
         // Looked at before the work tree: what changes meanwhile is seen the next time.
         let marks = self.watched.look(&self.ground.repository);
+        let began = clock::file_time();
         self.check_index()?;
         let mut survey = Survey::default();
         let head_looks_other = marks.head != self.watched.marks.head;
-        if let Some(seen) = self.look(marks, call_off)? {
+        if let Some((seen, before)) = self.look(marks, call_off)? {
             let left_out = self.ground.take_in(&seen, call_off)?;
             self.say_left_out(&left_out, &mut survey);
             let tree = self.ground.write_tree(call_off)?;
             self.index_mark = Some(of_file(&self.ground.index));
             let head_moved = head_looks_other && self.ask_head(call_off)?;
             survey.head_moved = head_moved && self.judged;
-            self.judge(tree, head_moved, whose, &mut survey, call_off)?;
+            let since = Since {
+                whose,
+                before,
+                began,
+            };
+            self.judge(tree, head_moved, &since, &mut survey, call_off)?;
+            self.attribute_left_out(&left_out, whose)?;
         } else if head_looks_other && self.ask_head(call_off)? {
             survey.head_moved = true;
             let tree = self.work.tree.clone();
-            self.judge(tree, true, whose, &mut survey, call_off)?;
+            let since = Since {
+                whose,
+                before: Before::Watched,
+                began,
+            };
+            self.judge(tree, true, &since, &mut survey, call_off)?;
         }
         self.watched.marks = marks;
+        self.surveyed = Some(began);
         survey.uncommitted = self.uncommitted().count();
+        survey.warnings.append(&mut self.unsaid);
         Ok(survey)
     }
 
@@ -152,23 +160,42 @@ impl Keeper {
     }
 
     /// Walks, or makes everything known anew; none if nothing changed.
-    fn look(&mut self, marks: Marks, call_off: &CallOff) -> Result<Option<Seen>, GitError> {
+    fn look(
+        &mut self,
+        marks: Marks,
+        call_off: &CallOff,
+    ) -> Result<Option<(Seen, Before)>, GitError> {
         let before = self.watched.marks;
-        if let Some(mut known) = self.known.take().filter(|_| marks.rules == before.rules) {
+        let mut known = self.known.take();
+        // What a commit has needs no room any more.
+        let may_look = |known: &&mut Known| {
+            marks.rules == before.rules && !(known.crowded && marks.head != before.head)
+        };
+        if let Some(known_now) = known.as_mut().filter(may_look) {
             let follow = marks.users_index != before.users_index;
-            if let Some(seen) = self.ground.look(&mut known, follow, call_off)? {
-                self.known = Some(known);
-                return Ok(Some(seen).filter(|seen| !seen.is_empty()));
+            if let Some(seen) = self.ground.look(known_now, follow, call_off)? {
+                self.known = known;
+                return Ok(Some((seen, Before::Watched)).filter(|(seen, _)| !seen.is_empty()));
             }
         }
-        let (known, seen) = self.ground.scan(call_off)?;
-        self.known = Some(known);
-        Ok(Some(seen))
+        let (now, seen) = self.ground.scan(call_off)?;
+        self.known = Some(now);
+        let since = self.surveyed.or(self.work.surveyed);
+        let before = match known {
+            Some(known) if known.rules || marks.rules != before.rules => Before::Known {
+                root: known.root,
+                since,
+            },
+            // The user's index is another: who adds a file that is ignored has a reason.
+            Some(_) => Before::Watched,
+            None => Before::Unknown { since },
+        };
+        Ok(Some((seen, before)))
     }
 
     /// Asks what the work tree stands on; returns whether that is something else than before.
     fn ask_head(&mut self, call_off: &CallOff) -> Result<bool, GitError> {
-        let head = head::commit(&self.ground.repository, call_off)?;
+        let head = Head::ask(&self.ground.repository, call_off)?;
         let moved = head != self.head;
         self.head = head;
         Ok(moved)
@@ -179,104 +206,56 @@ impl Keeper {
         &mut self,
         tree: String,
         head_moved: bool,
-        whose: Whose,
+        since: &Since,
         survey: &mut Survey,
         call_off: &CallOff,
     ) -> Result<(), GitError> {
         if tree == self.work.tree && !head_moved && self.judged {
             return Ok(());
         }
-        let known = !self.fresh && !self.work.tree.is_empty() && tree != self.work.tree;
-        let changed = if known {
-            self.ground.differences(&self.work.tree, &tree, call_off)
+        let empty = if tree.len() == EMPTY_TREE.len() {
+            EMPTY_TREE
         } else {
-            Ok(Differences::default())
+            EMPTY_TREE_256
         };
-        // The tree of the last survey may be gone from the repository: then nobody knows what changed since.
-        let (changed, lost) = match changed {
-            Ok(changed) => (changed.files, false),
-            Err(error) if error.is_final() => return Err(error),
-            Err(_) => (BTreeMap::new(), true),
+        let head = self.head.tree.as_deref().unwrap_or(empty);
+        let pair = |from: &str| format!("{from} {tree}\n");
+        let lost = self.fresh || self.work.tree.is_empty();
+        let before = if lost { &tree } else { &self.work.tree };
+        let asked = [pair(before), pair(head)];
+        let [changed, dirty] = match self.ground.differences(&asked.concat(), call_off) {
+            Ok(found) => found,
+            // The tree of the last survey may be gone from the repository: then nobody knows what changed since.
+            Err(error) if !error.is_final() && !lost => {
+                let asked = [pair(&tree), pair(head)];
+                self.ground.differences(&asked.concat(), call_off)?
+            }
+            Err(error) => return Err(error),
         };
-        if head_moved || lost || !self.judged {
-            let head = self.head.as_deref().unwrap_or_else(|| empty_tree(&tree));
-            let from_head = self.ground.differences(head, &tree, call_off)?;
-            self.equals_head = from_head.none.then(|| tree.clone());
-            self.dirty = from_head
-                .files
-                .into_iter()
-                .map(|(path, [head, _])| (path, head))
-                .collect();
-        } else {
-            self.follow(&changed);
-        }
-        let before = self.work.clone();
-        self.work.tree = tree;
+        // First all that is to be known then, and only when it is written down is it known: else a failure would pass for a
+        // survey that found nothing.
+        let dirty = dirty
+            .into_iter()
+            .map(|(path, change)| (path, change.came()))
+            .collect();
+        let mut work = self.work.clone();
+        work.tree = tree;
+        work.surveyed = Some(since.began);
         if self.fresh {
-            self.work.theirs.extend(self.dirty.keys().cloned());
-            self.fresh = false;
+            work.theirs
+                .extend(BTreeMap::<RepoPath, bool>::keys(&dirty).cloned());
         }
-        self.attribute(&changed, whose, survey);
+        let not_ours = work.attribute(&self.ground.repository.top, &changed, &dirty, since);
+        if work != self.work {
+            work.write(&self.work_path)?;
+        }
+        self.work = work;
+        self.dirty = dirty;
+        self.fresh = false;
+        self.say_not_ours(&not_ours, survey);
         survey.changed = changed.into_keys().collect();
-        if self.work != before {
-            self.work.write(&self.work_path)?;
-        }
         self.judged = true;
         Ok(())
-    }
-
-    /// What is uncommitted after a change follows from what was before, as long as the work tree stands on the same commit.
-    fn follow(&mut self, changed: &BTreeMap<RepoPath, [Side; 2]>) {
-        for (path, [before, now]) in changed {
-            // Who was not uncommitted was what the commit has.
-            let committed = self.dirty.get(path).unwrap_or(before);
-            if committed == now {
-                self.dirty.remove(path);
-            } else {
-                let committed = committed.clone();
-                self.dirty.insert(path.clone(), committed);
-            }
-        }
-    }
-
-    /// Every uncommitted file is the loop's or somebody else's: those that changed, and those that became uncommitted because
-    /// the work tree stands on another commit.
-    fn attribute(
-        &mut self,
-        changed: &BTreeMap<RepoPath, [Side; 2]>,
-        whose: Whose,
-        survey: &mut Survey,
-    ) {
-        let work = &mut self.work;
-        let dirty = &self.dirty;
-        work.mine.retain(|path| dirty.contains_key(path));
-        work.theirs.retain(|path| dirty.contains_key(path));
-        let mut not_ours = Vec::new();
-        for path in dirty.keys() {
-            let known = work.mine.contains(path) || work.theirs.contains(path);
-            if known && !changed.contains_key(path) {
-                continue;
-            }
-            match whose {
-                Whose::Others => {
-                    work.theirs.insert(path.clone());
-                }
-                Whose::Loop if work.theirs.contains(path) => {
-                    if self.said.insert(path.clone()) {
-                        not_ours.push(path);
-                    }
-                }
-                Whose::Loop => {
-                    work.mine.insert(path.clone());
-                }
-            }
-        }
-        if !not_ours.is_empty() {
-            survey.warnings.push(format!(
-                "not committed, because somebody else had changed it before: {}",
-                list(&not_ours),
-            ));
-        }
     }
 
     fn say_left_out(&mut self, left_out: &[LeftOut], survey: &mut Survey) {
@@ -304,22 +283,60 @@ impl Keeper {
             "because new files have more than 1 GiB together; let git ignore what need not be kept",
         );
     }
-
-    /// What the loop changed and may commit.
-    pub(super) fn uncommitted(&self) -> impl Iterator<Item = &RepoPath> {
-        self.work.mine.difference(&self.work.theirs)
-    }
 }
 
-fn list(paths: &[&RepoPath]) -> String {
-    let names: Vec<String> = paths
-        .iter()
-        .take(NAMED_MAX)
-        .map(ToString::to_string)
-        .collect();
-    let more = paths.len().saturating_sub(NAMED_MAX);
-    match more {
-        0 => names.join(", "),
-        more => format!("{} and {more} more", names.join(", ")),
+impl Ground {
+    /// Compares pairs of trees.
+    fn differences(
+        &self,
+        pairs: &str,
+        call_off: &CallOff,
+    ) -> Result<[BTreeMap<RepoPath, Change>; 2], GitError> {
+        let words = [
+            "diff-tree",
+            "--stdin",
+            "-r",
+            "-z",
+            "--no-renames",
+            "--no-ext-diff",
+            "--ignore-submodules=dirty",
+        ];
+        let order = self.repository.git.order(&words);
+        let answer = order.stdin(pairs.as_bytes()).ask(call_off)?;
+        let mut found = [BTreeMap::new(), BTreeMap::new()];
+        let mut current = 0;
+        let mut headers = 0;
+        let mut rest = answer.as_slice();
+        while !rest.is_empty() {
+            if rest[0] == b':' {
+                let mut parts = rest.splitn(3, |byte| *byte == 0);
+                let odd = || GitError::Odd {
+                    what: "diff-tree",
+                    answer: String::from_utf8_lossy(&rest[..rest.len().min(200)]).into_owned(),
+                };
+                let change = parts.next().and_then(Change::parse).ok_or_else(odd)?;
+                let path = parts.next().ok_or_else(odd)?;
+                rest = parts.next().unwrap_or_default();
+                if !self.leaves_out(path) {
+                    found[current].insert(RepoPath::new(path), change);
+                }
+            } else {
+                // `<tree> <tree>` before the differences of each pair.
+                let end = rest.iter().position(|byte| matches!(byte, b'\n' | 0));
+                rest = &rest[end.map_or(rest.len(), |end| end + 1)..];
+                current = headers.min(1);
+                headers += 1;
+            }
+        }
+        if headers != found.len() {
+            return Err(GitError::Odd {
+                what: "diff-tree",
+                answer: format!(
+                    "nothing about one of {}",
+                    pairs.trim_end().replace('\n', ", ")
+                ),
+            });
+        }
+        Ok(found)
     }
 }

@@ -18,8 +18,6 @@ use std::time::Duration;
 use tachikoma_core::LoopId;
 use tachikoma_testkit::Scratch;
 
-use super::index::Ground;
-use super::repository::{Found, Repository};
 use super::{
     CallOff, Commit, CommitError, Keeper, KeeperOptions, Opened, Protected, RepoPath, Survey, Whose,
 };
@@ -95,26 +93,6 @@ impl Place {
         }
     }
 
-    /// Looks at everything without taking it in; names the files for which there was no room.
-    fn open_with_only_a_look(&self) -> Vec<String> {
-        let keeper = Self::around_git(&self.options);
-        let (_, seen) = keeper.scan(&CallOff::new()).unwrap();
-        seen.crowded.iter().map(ToString::to_string).collect()
-    }
-
-    fn around_git(options: &KeeperOptions) -> Ground {
-        let path = options.search_path.as_deref();
-        match Repository::find(&options.working_dir, path, &CallOff::new()) {
-            Found::Repository(repository) => Ground {
-                repository: *repository,
-                index: options.loop_dir.join("looked"),
-                protected: options.protected.clone(),
-                max_file_bytes: options.max_file_bytes,
-            },
-            other @ (Found::NoRepository | Found::Unusable { .. }) => panic!("{other:?}"),
-        }
-    }
-
     fn keeper(&self) -> Box<Keeper> {
         self.open(Whose::Others).0
     }
@@ -141,6 +119,11 @@ impl Place {
 
     fn index(&self) -> Vec<u8> {
         fs::read(self.git_dir().join("index")).unwrap()
+    }
+
+    /// What the user's index has.
+    fn staged(&self) -> String {
+        self.scratch.git(&["ls-files", "-s", "-v"])
     }
 
     fn status(&self) -> String {

@@ -22,16 +22,36 @@ const BYTES_MAX: u64 = 256 << 20;
 pub(super) struct Work {
     /// The work tree as it was last surveyed.
     pub tree: String,
+    /// When that began, by the clock that stamps files. A later survey that found nothing new is not written down.
+    #[serde(default)]
+    pub surveyed: Option<i64>,
     /// Files that the loop changed and has not committed.
     pub mine: BTreeSet<RepoPath>,
     /// Uncommitted files that somebody else changed.
     pub theirs: BTreeSet<RepoPath>,
+    /// Those of them that nobody sees as changed any more, because the loop put them back or away: they stay somebody else's.
+    #[serde(default)]
+    pub resting: BTreeSet<RepoPath>,
+    /// What somebody else's files were before they were put back or away, by their objects. It may come back.
+    #[serde(default)]
+    pub aside: BTreeSet<(RepoPath, String)>,
     /// The last snapshot.
     #[serde(default)]
     pub snapshot: Option<Kept>,
     /// Files that `git add --intent-to-add` was asked to make known, for a commit that has not ended.
     #[serde(default)]
     pub intended: BTreeSet<RepoPath>,
+    /// What had to make room for them in the user's index.
+    #[serde(default)]
+    pub displaced: Vec<Displaced>,
+}
+
+/// An entry of the user's index that cannot be there together with another: a file in the place of a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Displaced {
+    pub mode: String,
+    pub object: String,
+    pub path: RepoPath,
 }
 
 /// A snapshot that was made.

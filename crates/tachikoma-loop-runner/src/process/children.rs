@@ -78,6 +78,8 @@ pub(super) struct Stat {
     pub(super) in_kernel: bool,
     /// Whether its program was started with no environment at all.
     pub(super) bare: bool,
+    /// CPU time that it used, and those of its children that it reaped.
+    pub(super) cpu_ticks: u64,
 }
 
 /// Returns what tells a process apart, or nothing if it is gone.
@@ -92,7 +94,9 @@ fn parse_stat(line: &str) -> Option<Stat> {
     let state = fields.next()?;
     let parent = fields.next()?;
     let flags: u64 = fields.nth(4)?.parse().ok()?;
-    let started = fields.nth(12)?;
+    let times = fields.by_ref().skip(4).take(4);
+    let cpu_ticks = times.filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+    let started = fields.nth(4)?;
     let code = fields.nth(3);
     let environment = fields.nth(23).zip(fields.next());
     Some(Stat {
@@ -104,6 +108,7 @@ fn parse_stat(line: &str) -> Option<Stat> {
         // The kernel writes down where the code lies after it has laid out the environment.
         bare: code.is_some_and(|start| start != "0")
             && environment.is_some_and(|(start, end)| start == end),
+        cpu_ticks,
     })
 }
 
@@ -195,6 +200,7 @@ mod tests {
                 dying: false,
                 in_kernel: false,
                 bare: false,
+                cpu_ticks: 5 + 6 + 7 + 8,
             })
         );
         assert_eq!(parse_stat("42 (a"), None);

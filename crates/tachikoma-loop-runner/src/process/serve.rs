@@ -16,6 +16,7 @@ use super::cgroup::Cgroup;
 use super::protocol::{self, Inbox, Order, Received, Report, SpawnOrder, SpawnSubject};
 use super::{Exit, Rung, children, spawn};
 use crate::clock;
+use crate::store::lock;
 use agent::{Agent, Progress};
 
 mod agent;
@@ -60,8 +61,8 @@ struct Server {
     inbox: Inbox,
     marker: String,
     cgroup: Option<Cgroup>,
-    /// Held for its sake only: while it is open no other runner gets the working directory.
-    _lock: Option<OwnedFd>,
+    /// While it is open no other runner gets the working directory.
+    lock: Option<OwnedFd>,
     agent: Option<Agent>,
     /// Children that SIGKILL did not end, so that they are not waited for again.
     written_off: Vec<Pid>,
@@ -83,7 +84,7 @@ impl Server {
             inbox: Inbox::default(),
             marker: String::new(),
             cgroup: None,
-            _lock: None,
+            lock: None,
             agent: None,
             written_off: Vec::new(),
         })
@@ -130,9 +131,9 @@ impl Server {
                     self.marker = marker;
                     self.cgroup =
                         cgroup.map(|path| Cgroup::at(std::ffi::OsString::from(path).into()));
-                    self._lock = fds.into_iter().next();
+                    self.lock = fds.into_iter().next();
                 }
-                Order::Hold => self._lock = fds.into_iter().next(),
+                Order::Hold => self.lock = fds.into_iter().next(),
                 Order::Spawn(order) => self.spawn(*order, fds)?,
                 Order::Signal { generation, rung } => self.signal(generation, rung),
                 Order::Suspend => self.signal_group(Signal::STOP),
@@ -258,6 +259,9 @@ impl Server {
             (End::Gone, Some(cgroup)) => end_cgroup(&cgroup, deadline),
             // The runner removes the group when it has seen our end.
             (End::Bye, Some(_)) | (End::Bye | End::Gone, None) => (),
+        }
+        if let (End::Gone, Some(lock)) = (end, &self.lock) {
+            lock::note_death(lock);
         }
         ExitCode::SUCCESS
     }

@@ -33,6 +33,8 @@ enum Order {
         call_off: CallOff,
     },
     Settle {
+        /// Whether anything of the loop is to be left.
+        stays: bool,
         call_off: CallOff,
     },
 }
@@ -50,6 +52,8 @@ pub(super) struct Commit {
 pub(super) enum Told {
     /// There is no repository that can be used: why, in a line that a person should see.
     Closed(String),
+    /// The opening look is over.
+    Opened,
     /// The work tree before an iteration is kept, or not.
     Snapshot {
         iteration: u32,
@@ -135,6 +139,11 @@ impl Desk {
         self.snapshot.call_off();
     }
 
+    /// Has the opening look be given up, and with it the keeping of the work.
+    pub fn call_off_opening(&self) {
+        self.opening.call_off();
+    }
+
     /// Asks for the work to be kept. Returns whether an answer will come.
     pub fn keep(&mut self, number: u64, commit: Option<Commit>) -> bool {
         self.look = CallOff::new();
@@ -170,10 +179,11 @@ impl Desk {
     }
 
     /// Closes the desk. What it does not do within a while stays undone.
-    pub async fn finish(mut self) {
+    pub async fn finish(mut self, stays: bool) {
         self.call_off_all();
         let call_off = CallOff::new();
         self.order(Order::Settle {
+            stays,
             call_off: call_off.clone(),
         });
         self.orders = None;
@@ -226,6 +236,7 @@ impl Clerk {
                 None
             }
         };
+        self.tell(Told::Opened);
         for order in waiting {
             match order {
                 Order::Snapshot {
@@ -252,10 +263,14 @@ impl Clerk {
                     };
                     self.tell(Told::Kept { number, kept });
                 }
-                Order::Settle { call_off } => {
+                Order::Settle { stays, call_off } => {
                     if let Some(work) = &mut work {
-                        // What is not named is found by the name before it.
-                        let _ = work.keeper.settle_refs(&call_off);
+                        // What is not named is found by the name before it, and what is not removed is in nobody's way.
+                        let _ = if stays {
+                            work.keeper.settle_refs(&call_off)
+                        } else {
+                            work.keeper.forget_refs()
+                        };
                     }
                 }
             }

@@ -69,6 +69,7 @@ impl LoopRunner {
                     launch.end_input();
                 }
             }
+            Effect::Look { generation } => self.look(generation),
             Effect::Signal { generation, rung } => self.signal(generation, rung),
             Effect::RunHooks { point, reason } => self.run_hooks(point, reason),
             Effect::Keep { number, commit } => self.keep(number, commit),

@@ -34,6 +34,7 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
             | News::ToolStarted { .. }
             | News::ToolEnded { .. }
             | News::Denied { .. }
+            | News::Looked { .. }
             | News::StreamEnded
             | News::Touched { .. } => false,
         },

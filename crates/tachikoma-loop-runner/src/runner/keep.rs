@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tachikoma_core::policy::KeepRules;
+use tachikoma_core::policy::{KeepRules, Timeouts};
 use tachikoma_core::{
     CommitFacts, CommitMessage, CommitOrder, Generation, Input, Kept, News, Phase, Rung, State,
     TurnEnd,
@@ -24,10 +24,16 @@ use crate::worktree;
 /// is still worth running.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How long the first iteration waits for the opening look: what an agent did meanwhile would pass for somebody else's. Longer
+/// than it takes to read a gigabyte from a slow disk.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(300);
+
 /// What is known of keeping the work in this run.
 #[derive(Debug, Default)]
 pub(super) struct Keeping {
     desk: Option<Desk>,
+    /// Whether the opening look is over.
+    opened: bool,
     /// A turn that begins when the work tree before it is kept.
     deferred: Option<Deferred>,
     /// The iteration whose snapshot is there, as far as this run knows: a later attempt at it does not replace it.
@@ -68,11 +74,11 @@ impl Keeping {
         }
     }
 
-    /// Gives up whatever is under way. Makes the references that are still owed.
-    pub async fn finish(&mut self) {
+    /// Gives up whatever is under way. Makes the references that are still owed, or removes all if nothing is to be left.
+    pub async fn finish(&mut self, stays: bool) {
         self.deferred = None;
         if let Some(desk) = self.desk.take() {
-            desk.finish().await;
+            desk.finish(stays).await;
         }
     }
 }
@@ -80,10 +86,9 @@ impl Keeping {
 impl LoopRunner {
     /// Adds what the repository asks for to the rules.
     pub(super) fn set_keep_rules(&mut self, rules: Option<KeepRules>) {
-        if rules.is_some() && self.policy.keep.is_none() {
-            // The snapshot before an iteration is no part of its launch.
-            self.policy.timeouts.launch += SNAPSHOT_TIMEOUT;
-        }
+        // The snapshot before an iteration is no part of its launch.
+        let waits = rules.map_or(Duration::ZERO, |_| OPENING_TIMEOUT + SNAPSHOT_TIMEOUT);
+        self.policy.timeouts.launch = Timeouts::default().launch + waits;
         self.policy.keep = rules;
     }
 
@@ -94,11 +99,8 @@ impl LoopRunner {
             return;
         }
         self.keeping.had = had_snapshot(&self.state);
-        let whose = if self.state.owes_a_look() {
-            Whose::Loop
-        } else {
-            Whose::Others
-        };
+        let whose =
+            Whose::since_the_last_look(self.state.owes_a_look(), self.lock.died(), self.ran_until);
         let root = self.config.store_root(self.state.loop_id);
         let git = &self.config.settings.git;
         let options = KeeperOptions {
@@ -140,7 +142,11 @@ impl LoopRunner {
             generation,
             turn,
             begin,
-            due: Instant::from_std(clock::monotonic() + SNAPSHOT_TIMEOUT),
+            due: due_in(if keeping.opened {
+                SNAPSHOT_TIMEOUT
+            } else {
+                OPENING_TIMEOUT
+            }),
         });
     }
 
@@ -149,6 +155,13 @@ impl LoopRunner {
         Ok(match told {
             Told::Closed(why) => {
                 self.close_desk(&why);
+                None
+            }
+            Told::Opened => {
+                self.keeping.opened = true;
+                if let Some(deferred) = &mut self.keeping.deferred {
+                    deferred.due = due_in(SNAPSHOT_TIMEOUT);
+                }
                 None
             }
             Told::Warning(warning) => Some(Input::Trouble { warning }),
@@ -188,9 +201,16 @@ impl LoopRunner {
     pub(super) async fn snapshot_late(&mut self) -> Input {
         if let Some(desk) = &self.keeping.desk {
             desk.call_off_snapshot();
+            if !self.keeping.opened {
+                desk.call_off_opening();
+            }
         }
         self.begin_deferred().await;
-        let seconds = SNAPSHOT_TIMEOUT.as_secs();
+        let limit = match self.keeping.opened {
+            true => SNAPSHOT_TIMEOUT,
+            false => OPENING_TIMEOUT,
+        };
+        let seconds = limit.as_secs();
         unkept(
             self.state.iteration,
             &format!("git took more than {seconds} s"),
@@ -226,6 +246,10 @@ impl LoopRunner {
         let Some(deferred) = self.keeping.deferred.take_if(waits) else {
             return false;
         };
+        // The desk has something else to do now.
+        if let Some(desk) = &self.keeping.desk {
+            desk.call_off_snapshot();
+        }
         let reason = "it was ended before it began".to_owned();
         let (news, over) = match deferred.begin {
             Begin::Launch { .. } => (News::NotLaunched { reason }, true),
@@ -284,6 +308,10 @@ impl LoopRunner {
             desk.call_off_commit();
         }
     }
+}
+
+fn due_in(time: Duration) -> Instant {
+    Instant::from_std(clock::monotonic() + time)
 }
 
 fn unkept(iteration: u32, why: &str) -> Input {

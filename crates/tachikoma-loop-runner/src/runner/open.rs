@@ -14,6 +14,7 @@ use super::upkeep::Upkeep;
 use crate::clock::Clock;
 use crate::config::{AgentError, LoopConfig};
 use crate::control::{Server, ServerError};
+use crate::git::snapshots;
 use crate::handle;
 use crate::hooks::Registry;
 use crate::process::orphans;
@@ -102,6 +103,10 @@ impl LoopRunner {
         });
         if let Some(dead) = lock.crashed() {
             temporary::clear(&config.temporary_dir, dead.loop_id);
+            if !loops::dir(&config.working_dir, dead.loop_id).exists() {
+                // Nothing of it was to be left.
+                let _ = snapshots::delete_all_around(&config.working_dir, dead.loop_id);
+            }
         }
         let Opened {
             journal,
@@ -119,6 +124,7 @@ impl LoopRunner {
         } else {
             begin_temporary(&config)?
         };
+        let ran_until = state.time;
         let (handle, ends) = handle::channel(Status::of(&state, true));
         let bound = Server::bind(&config.runtime_dir, state.loop_id, handle.clone());
         // What never ran must not stand in the way of the loop before it.
@@ -139,6 +145,7 @@ impl LoopRunner {
             .inspect_err(|_| discard())
             .map_err(StoreError::io("write", Path::new(".ralph/lock")))?;
         let saved = make_way(&config, &found, before, state.loop_id).inspect_err(|_| discard())?;
+        let done = found == Found::Nothing && !config.new_loop;
         let policy = config.policy(&agent);
         let patterns = &config.settings.reboot.triggers.on_patterns;
         // Each was checked with the settings.
@@ -154,12 +161,15 @@ impl LoopRunner {
             journal,
             lock,
             found,
+            ran_until,
+            follows: before.filter(|_| done),
             handle,
             ends,
             control: Some(control),
             guard: None,
             launch: None,
             hooks: None,
+            looking: None,
             registry: Registry::default(),
             keeping: super::keep::Keeping::default(),
             queue: std::collections::VecDeque::new(),

@@ -39,7 +39,9 @@ impl LoopRunner {
         if let Some(guard) = self.guard.take() {
             guard.finish().await;
         }
-        self.keeping.finish().await;
+        self.keeping
+            .finish(self.config.settings.state.enabled)
+            .await;
         if let Some(launch) = self.launch.take() {
             // The run is over: what its reader missed, nobody needs.
             let _ = launch.join().await;
@@ -51,5 +53,6 @@ impl LoopRunner {
         self.tickets.clear();
         self.queue.clear();
         self.suspended = None;
+        self.looking = None;
     }
 }

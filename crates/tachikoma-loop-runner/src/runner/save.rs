@@ -70,6 +70,8 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::RungClimbed { .. }
         | LoopEvent::StoodStill { .. }
         | LoopEvent::LeftoversEnded { .. }
+        | LoopEvent::LookRequested { .. }
+        | LoopEvent::BusySeen { .. }
         | LoopEvent::StreamEnded
         | LoopEvent::AttemptCut { .. }
         | LoopEvent::SnapshotTaken { .. }

@@ -72,11 +72,11 @@ pub struct SessionSettings {
     pub fresh_each_iteration: bool,
     /// Every iteration gets a process of its own, in the same conversation. Else one process serves the whole conversation.
     pub process_each_iteration: bool,
-    /// How long the agent may take to its first output. Not for `command`, which reports nothing. 0 = no limit.
+    /// How long the agent may take to its first output, unless its processes are at work. Not for `command`, which reports nothing. 0 = no limit.
     pub first_output_timeout: HumanDuration,
-    /// How long the agent may be silent; not counted while a tool runs. Not for `command`. 0 = no limit.
+    /// How long the agent may be silent; not counted while a tool runs or its processes are at work. Not for `command`. 0 = no limit.
     pub silence_timeout: HumanDuration,
-    /// How long one tool may run. Not for `command`. 0 = no limit.
+    /// How long one tool may run, or an agent be silently at work. Not for `command`. 0 = no limit.
     pub tool_timeout: HumanDuration,
     /// How long the agent may take to exit after its final result. Not for `command`. 0 = none.
     pub result_grace: HumanDuration,

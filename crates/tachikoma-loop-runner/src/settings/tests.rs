@@ -50,6 +50,7 @@ fn contract_in_full() -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
+// complaint_9
 #[test]
 fn the_contract_is_the_default() {
     assert_eq!(loaded(CONTRACT).settings, Settings::default());

@@ -2,10 +2,10 @@
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
@@ -62,11 +62,25 @@ fn holder_text(holder: Option<&Holder>) -> String {
     })
 }
 
+/// What a guard writes behind the holder's name when its runner and all agents are gone: the time of the file is then that of
+/// their death.
+const DEATH: &[u8] = b"\n";
+
+/// Notes that the holder of a lock is dead, with all that it had started. What cannot be noted is made up from the journal.
+pub(crate) fn note_death(lock: &OwnedFd) {
+    let signed = rustix::fs::fstat(lock).map_or(0, |stat| stat.st_size);
+    // Without a name in it the lock was given back.
+    if let Some(end) = u64::try_from(signed).ok().filter(|end| *end > 0) {
+        let _ = rustix::io::pwrite(lock, DEATH, end);
+    }
+}
+
 /// The lock, held until it is dropped. The file is close-on-exec: no agent inherits it.
 #[derive(Debug)]
 pub struct WorkLock {
     file: File,
     crashed: Option<Holder>,
+    died: Option<SystemTime>,
     /// What was written into it.
     signature: Vec<u8>,
 }
@@ -120,9 +134,12 @@ impl WorkLock {
         let mut text = String::new();
         let _ = (&file).take(BYTES_MAX).read_to_string(&mut text);
         let crashed = serde_json::from_str(&text).ok();
+        let marked = crashed.is_some() && text.as_bytes().ends_with(DEATH);
+        let died = ours.modified().ok().filter(|_| marked);
         Ok(Some(Self {
             file,
             crashed,
+            died,
             signature: Vec::new(),
         }))
     }
@@ -131,6 +148,12 @@ impl WorkLock {
     #[must_use]
     pub fn crashed(&self) -> Option<&Holder> {
         self.crashed.as_ref()
+    }
+
+    /// Returns when the runner that crashed was dead with all that it had started, if its guard has seen to that.
+    #[must_use]
+    pub fn died(&self) -> Option<SystemTime> {
+        self.died
     }
 
     /// Writes down who holds the lock.
@@ -185,6 +208,8 @@ impl WorkLock {
             Err(_) => return Ok(None),
         };
         self.retake(working_dir, &path).await?;
+        // Whoever cleaned up before commits everything next.
+        ignore(&working_dir.join(RALPH_DIR));
         Ok(Some(format!("{wrong}; a new one was made and locked")))
     }
 
@@ -214,7 +239,7 @@ impl WorkLock {
     ///
     /// # Errors
     /// No file descriptor is left.
-    pub fn share(&self) -> std::io::Result<std::os::fd::OwnedFd> {
+    pub fn share(&self) -> std::io::Result<OwnedFd> {
         self.file.as_fd().try_clone_to_owned()
     }
 

@@ -60,6 +60,7 @@ fn what(repairs: &[(Repair, String)]) -> Vec<Repair> {
     repairs.iter().map(|(what, _)| *what).collect()
 }
 
+// complaint_12
 #[test]
 fn the_whole_directory_is_deleted() {
     let (place, repairs) = check("rm -rf .ralph");

@@ -115,6 +115,7 @@ fn a_dropped_runner_looks_like_a_crash_to_the_next_one() {
     });
 }
 
+// complaint_9
 #[test]
 fn session_timeout_ends_an_agent_that_hangs() {
     let place = Place::new();

@@ -18,4 +18,6 @@ mod process_ladder;
 mod process_orphans;
 mod process_output;
 mod process_start;
+mod results;
+mod results_damaged;
 mod support;

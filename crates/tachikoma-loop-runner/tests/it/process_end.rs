@@ -171,6 +171,7 @@ fn finishing_copes_with_a_guard_that_was_killed() {
     });
 }
 
+// complaint_44
 #[test]
 fn lock_is_held_until_the_guard_has_cleaned_up() {
     let place = tempfile::tempdir().unwrap();

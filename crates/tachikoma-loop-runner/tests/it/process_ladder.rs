@@ -30,6 +30,7 @@ fn each_rung_is_its_own_signal() {
     });
 }
 
+// complaint_43
 #[test]
 fn agent_that_ignores_the_first_rungs_is_killed_with_all_it_started() {
     for containment in CONTAINMENTS {

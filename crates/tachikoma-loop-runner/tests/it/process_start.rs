@@ -98,6 +98,7 @@ fn guard_that_cannot_be_started_is_an_error() {
     }
 }
 
+// complaint_8
 #[test]
 fn input_is_the_prompt_and_then_the_end() {
     run(async {
@@ -153,6 +154,7 @@ fn environment_is_inherited_changed_and_marked() {
     });
 }
 
+// complaint_47
 #[test]
 fn agent_leads_its_own_session_and_inherits_no_descriptor() {
     run(async {

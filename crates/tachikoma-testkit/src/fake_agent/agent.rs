@@ -12,7 +12,7 @@ use signal_hook::consts::SIGINT;
 use super::args::Args;
 use super::inbox::{Inbox, News};
 use super::sessions::{Session, State, new_uuid};
-use super::{Ignored, Misbehaviour, Surroundings, events, replay, tools};
+use super::{Ignored, Misbehaviour, Surroundings, events, replay, silence, tools};
 use crate::scenario::Scenario;
 
 const MODEL: &str = "claude-sonnet-4-5";
@@ -234,6 +234,9 @@ impl Agent {
 
     /// Does nothing more, but hears what comes.
     pub(super) fn hang(&mut self) -> Result<(), Break> {
+        if let Some(doing) = self.wrong.while_silent {
+            silence::begin(doing).map_err(Break::Failed)?;
+        }
         loop {
             let news = self.inbox.next(None);
             self.hear(news)?;

@@ -179,6 +179,7 @@ impl Agent {
             Fault::Cut { .. }
             | Fault::ErrorEvent { .. }
             | Fault::Reset
+            | Fault::Closed
             | Fault::EmptyStream
             | Fault::Html => (None, "connection_error".into(), String::new()),
         };

@@ -26,6 +26,7 @@ pub(super) fn account(turn: &Turn) -> (String, Option<Usage>) {
         Some(Fault::Cut { after }) => ("cut".into(), started(*after)),
         Some(Fault::ErrorEvent { after, .. }) => ("error_event".into(), started(*after)),
         Some(Fault::Reset) => ("reset".into(), None),
+        Some(Fault::Closed) => ("closed".into(), None),
         Some(Fault::EmptyStream) => ("empty_stream".into(), None),
         Some(Fault::Html) => ("html".into(), None),
     }
@@ -74,6 +75,7 @@ pub(super) fn answer(
             set_socket_linger(&*stream, Some(Duration::ZERO))?;
             return Ok(());
         }
+        Some(Fault::Closed) => return Ok(()),
         Some(Fault::EmptyStream) => {
             http::start_stream(stream, &headers)?;
             return http::send_piece(stream, "");

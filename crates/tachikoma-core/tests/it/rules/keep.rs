@@ -82,7 +82,7 @@ fn with_commits_switched_off_the_work_tree_is_looked_at_all_the_same() {
     play.hush().exited(0).kept(2, 0);
     play.stop(Urgency::Graceful);
     insta::assert_snapshot!(play.told(), @"
-    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 60s) ! look
+    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 60s) ! survey
     0.0 kept: WorkKept(2 changed, 2 left), WaitStarted(delay 5s)
     0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
     ");
@@ -95,7 +95,7 @@ fn what_the_operator_cut_is_looked_at_and_committed_with_the_next_good_iteration
     play.exited(0).kept(0, 2);
     insta::assert_snapshot!(play.told(), @"
     0.0 skip: EndingRequested(skip within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: skips iteration 1
-    0.0 killed 2: IterationCompleted(1 skipped), KeepStarted(iteration within 60s) ! look
+    0.0 killed 2: IterationCompleted(1 skipped), KeepStarted(iteration within 60s) ! survey
     0.0 kept: WorkKept(2 changed, 2 left), IterationStarted(2 attempt 1) ! launch
     0.0 launched: AgentLaunched(77)
     0.0 exited 0: IterationCompleted(2 succeeded), KeepStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
@@ -163,7 +163,7 @@ fn a_checkpoint_is_committed_whatever_became_of_the_iteration() {
     play.hush().measured(900).killed(2).kept(2, 0).kept(0, 2);
     insta::assert_snapshot!(play.told(), @"
     0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt
-    0.0 killed 2: IterationCompleted(1 handed over, needs reboot), KeepStarted(iteration within 60s) ! look
+    0.0 killed 2: IterationCompleted(1 handed over, needs reboot), KeepStarted(iteration within 60s) ! survey
     0.0 kept: WorkKept(2 changed, 2 left), RebootStarted(context at 90%), KeepStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context 90%
     0.0 kept: WorkKept(0 changed, 2 as 0000002, 0 left), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
     ");
@@ -213,7 +213,7 @@ fn an_urgent_stop_calls_the_commit_off_and_makes_no_other() {
     play.stop(Urgency::Now).killed(2).kept(2, 0);
     insta::assert_snapshot!(play.told(), @"
     0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
-    0.0 killed 2: IterationCompleted(1 interrupted), KeepStarted(iteration within 5s) ! look
+    0.0 killed 2: IterationCompleted(1 interrupted), KeepStarted(iteration within 5s) ! survey
     0.0 kept: WorkKept(2 changed, 2 left), Stopped(stopped by the operator) ! finish
     ");
 }
@@ -252,7 +252,7 @@ fn pause_skip_and_reboot_act_on_a_commit_under_way() {
     let mut play = up();
     play.exited(1).skip().kept(1, 0);
     insta::assert_snapshot!(play.told(), @"
-    0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), KeepStarted(iteration within 60s) ! look
+    0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), KeepStarted(iteration within 60s) ! survey
     0.0 skip: KeepCalledOff(within 5s) ! call off ! ok: goes on without a commit; the work stays in the work tree
     0.0 kept: WorkKept(1 changed, 1 left), IterationStarted(2 attempt 1) ! launch
     ");

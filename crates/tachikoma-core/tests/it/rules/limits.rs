@@ -43,6 +43,7 @@ fn a_limit_is_waited_for_to_its_end_and_the_iteration_is_owed() {
     assert_eq!((play.state.failure_streak, play.state.limit_streak), (0, 0));
 }
 
+// complaint_42
 #[test]
 fn a_limit_without_an_end_is_waited_for_longer_each_time() {
     let mut play = Play::up(session());

@@ -24,6 +24,7 @@ fn policy() -> Policy {
     }
 }
 
+// complaint_53
 #[test]
 fn a_refusal_is_a_reboot_whatever_the_last_reading_was_and_no_failure() {
     let mut play = Play::up(policy());

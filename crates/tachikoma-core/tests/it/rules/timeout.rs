@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::Timeouts;
-use tachikoma_core::{Input, Policy, State};
+use tachikoma_core::{Input, News, Policy, State, Urgency};
 
 use super::stream;
 use crate::play::Play;
@@ -27,9 +27,10 @@ fn a_launch_that_is_not_answered_is_killed() {
 #[test]
 fn a_stream_that_says_nothing_at_all_times_out_after_first_output_timeout() {
     let mut play = Play::up(stream());
-    play.hush().sleep().killed(2);
+    play.hush().sleep().looked(0).killed(2);
     insta::assert_snapshot!(play.told(), @"
-    120.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    120.0 wake: LookRequested(within 20s) ! look
+    120.0 looked: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
     120.0 killed 2: IterationFailed(1: first_output_timeout ran out: the agent said nothing at all; streak 1), WaitStarted(backoff 1s)
     ");
 }
@@ -39,13 +40,111 @@ fn a_stream_that_falls_silent_times_out_after_silence_timeout_but_never_earlier(
     let mut play = Play::up(stream());
     play.seconds(1).output().hush();
     play.seconds(29).output().seconds(30).output();
-    play.sleep().killed(2);
+    play.sleep().looked(0).killed(2);
     insta::assert_snapshot!(play.told(), @"
     30.0 output: -
     60.0 output: OutputSeen
-    690.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    690.0 wake: LookRequested(within 20s) ! look
+    690.0 looked: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
     690.0 killed 2: IterationFailed(1: silence_timeout ran out: the agent fell silent (last seen: output, 630 s ago); streak 1), WaitStarted(backoff 1s)
     ");
+}
+
+#[test]
+fn complaint_10_an_agent_that_is_busy_has_time_until_tool_timeout() {
+    let mut policy = stream();
+    policy.timeouts.tool = Duration::from_secs(1_500);
+    let mut play = Play::up(policy);
+    play.output().hush();
+    play.sleep().seconds(2).looked(100);
+    play.sleep().seconds(2).looked(1_000);
+    play.sleep().killed(2);
+    insta::assert_snapshot!(play.told(), @"
+    630.0 wake: LookRequested(within 20s) ! look
+    632.0 looked: BusySeen(100 ms of CPU time in 1000 ms)
+    1232.0 wake: LookRequested(within 20s) ! look
+    1234.0 looked: BusySeen(1000 ms of CPU time in 1000 ms)
+    1530.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    1530.0 killed 2: IterationFailed(1: silence_timeout ran out: the agent fell silent (last seen: output, 1530 s ago; busy 296 s ago: 1000 ms of CPU time in 1000 ms); streak 1), WaitStarted(backoff 1s)
+    ");
+}
+
+#[test]
+fn an_agent_that_is_busy_before_its_first_word_has_time_too() {
+    let mut play = Play::up(stream());
+    play.hush().sleep().looked(1_000).sleep().looked(99);
+    play.killed(2);
+    insta::assert_snapshot!(play.told(), @"
+    120.0 wake: LookRequested(within 20s) ! look
+    120.0 looked: BusySeen(1000 ms of CPU time in 1000 ms)
+    240.0 wake: LookRequested(within 20s) ! look
+    240.0 looked: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    240.0 killed 2: IterationFailed(1: first_output_timeout ran out: the agent said nothing at all (last seen: busy 120 s ago: 1000 ms of CPU time in 1000 ms); streak 1), WaitStarted(backoff 1s)
+    ");
+}
+
+#[test]
+fn a_word_of_the_agent_ends_the_look_at_it() {
+    let mut play = Play::up(stream());
+    play.output().sleep().hush();
+    play.output().looked(0).looked(1_000);
+    insta::assert_snapshot!(play.told(), @"
+    630.0 output: OutputSeen
+    630.0 looked: -
+    630.0 looked: -
+    ");
+    play.hush().sleep().tool("a").looked(0);
+    insta::assert_snapshot!(play.told(), @"
+    1260.0 wake: LookRequested(within 20s) ! look
+    1260.0 tool: ToolStarted(a)
+    1260.0 looked: -
+    ");
+}
+
+#[test]
+fn a_look_that_is_not_answered_or_shows_nothing_saves_nobody() {
+    let mut play = Play::up(stream());
+    play.hush().sleep().sleep();
+    insta::assert_snapshot!(play.told(), @"
+    120.0 wake: LookRequested(within 20s) ! look
+    140.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    ");
+    let mut play = Play::up(stream());
+    let unseen = News::Looked { activity: None };
+    play.hush().sleep().news("not seen", unseen);
+    insta::assert_snapshot!(play.told(), @"
+    120.0 wake: LookRequested(within 20s) ! look
+    120.0 not seen: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    ");
+}
+
+#[test]
+fn nobody_is_looked_at_who_is_on_the_way_out_or_done() {
+    let mut play = Play::up(stream());
+    play.output().sleep().hush();
+    play.stop(Urgency::Graceful).looked(0).looked(1_000);
+    insta::assert_snapshot!(play.told(), @"
+    630.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
+    630.0 looked: -
+    630.0 looked: -
+    ");
+    let mut play = Play::up(stream());
+    play.output().sleep().resulted(true).hush().looked(0);
+    insta::assert_snapshot!(play.told(), @"630.0 looked: -");
+}
+
+#[test]
+fn without_tool_timeout_the_busy_have_as_much_time_as_they_need() {
+    let mut policy = stream();
+    policy.timeouts.tool = Duration::ZERO;
+    policy.timeouts.session = Duration::ZERO;
+    let mut play = Play::up(policy);
+    play.output();
+    for _ in 0..100 {
+        play.sleep().looked(1_000);
+    }
+    assert!(play.state.outcome().is_none());
+    assert_eq!(play.state.failure_streak, 0);
 }
 
 #[test]
@@ -85,6 +184,29 @@ fn the_oldest_tool_call_is_the_one_that_times_out() {
     ");
 }
 
+#[test]
+fn what_an_agent_says_to_the_interrupt_does_not_hide_what_it_was_doing() {
+    let mut play = Play::up(stream());
+    play.tool("a").hush().sleep();
+    play.tool_ended("a").output().measured(20).killed(2);
+    insta::assert_snapshot!(play.told(), @"
+    3600.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    3600.0 tool ended: ToolEnded(a)
+    3600.0 output: -
+    3600.0 measured 20: ContextMeasured(2%)
+    3600.0 killed 2: IterationFailed(1: session_timeout ran out (last seen: tool Bash: make test for 3600 s); streak 1), WaitStarted(backoff 1s)
+    ");
+    let mut play = Play::up(stream());
+    play.output().sleep().looked(0).hush();
+    play.seconds(3).output().measured(20).killed(2);
+    insta::assert_snapshot!(play.told(), @"
+    633.0 output: -
+    633.0 measured 20: ContextMeasured(2%)
+    633.0 killed 2: IterationFailed(1: silence_timeout ran out: the agent fell silent (last seen: output, 633 s ago); streak 1), WaitStarted(backoff 1s)
+    ");
+}
+
+// complaint_1
 #[test]
 fn an_agent_that_lingers_after_its_result_keeps_its_success() {
     let mut play = Play::up(stream());

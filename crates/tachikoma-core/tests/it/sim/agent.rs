@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tachikoma_core::policy::{AgentTraits, Backoff, Graces, KeepRules, RebootRules, Timeouts};
 use tachikoma_core::{
-    Context, Exit, Generation, Leftover, News, Policy, Problem, Rung, Spent, Timestamp, TurnEnd,
+    Activity, Context, Exit, Generation, Leftover, News, Policy, Problem, Rung, Spent, Timestamp,
+    TurnEnd,
 };
 
 use super::dice::Dice;
@@ -62,6 +63,20 @@ pub fn hand_off(dice: &mut Dice) -> Vec<(i64, News)> {
         1 => vec![(after, exited(dice, Exit::Code(1)))],
         2 => vec![(after, resulted(dice, false))],
         _ => vec![(after, resulted(dice, true))],
+    }
+}
+
+/// Writes what is seen of an agent that is looked at, if anything is.
+pub fn look(dice: &mut Dice) -> Vec<(i64, News)> {
+    let after = dice.pick(&[0, 2_000, 2_000, 30_000]);
+    let activity = (!dice.one_in(8)).then(|| Activity {
+        over_ms: 2_000,
+        cpu_ms: dice.pick(&[0, 2_000]),
+        ..Activity::default()
+    });
+    match dice.below(8) {
+        0 => Vec::new(),
+        _ => vec![(after, News::Looked { activity })],
     }
 }
 

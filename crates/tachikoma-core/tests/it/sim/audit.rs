@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tachikoma_core::policy::context::{Level, level};
+use tachikoma_core::policy::timeout;
 use tachikoma_core::{
     CommitStatus, Context, Generation, IterationOutcome, KeepPurpose, LoopEvent, LoopStats,
     Outcome, Policy, RebootReason, Record, Seq, SessionNo, Timestamp,
@@ -20,6 +21,8 @@ pub struct Audit {
     done: bool,
     /// When the attempt under way began.
     open: Option<Timestamp>,
+    /// When the agent was last heard of.
+    heard: Timestamp,
     iteration: u32,
     attempt: u32,
     cut: bool,
@@ -145,7 +148,27 @@ impl Audit {
                 self.generation = *generation;
                 self.agent = Some(*generation);
             }
-            LoopEvent::ContextMeasured { context, .. } => self.context = Some(*context),
+            LoopEvent::ContextMeasured { context, .. } => {
+                self.context = Some(*context);
+                self.heard = self.time;
+            }
+            LoopEvent::AgentLaunched { .. }
+            | LoopEvent::OutputSeen
+            | LoopEvent::ToolStarted { .. }
+            | LoopEvent::ToolEnded { .. } => self.heard = self.time,
+            LoopEvent::StoodStill { duration_ms } => {
+                self.heard = self.heard.after(Duration::from_millis(*duration_ms));
+            }
+            LoopEvent::LookRequested { .. } | LoopEvent::BusySeen { .. } => {
+                assert!(self.open.is_some(), "only an agent at work is looked at");
+                // A look takes its time, and output is recorded in steps.
+                let slack = timeout::output_step(policy) + Duration::from_secs(20);
+                let most = policy.timeouts.tool;
+                assert!(
+                    most.is_zero() || self.time <= self.heard.after(most + slack),
+                    "nobody is busy for longer than tool_timeout"
+                );
+            }
             LoopEvent::TurnResulted { cost_microusd, .. } => {
                 self.stats.cost_microusd += cost_microusd;
             }
@@ -242,8 +265,6 @@ impl Audit {
             | LoopEvent::ConfigChanged { .. }
             | LoopEvent::WaitStarted { .. }
             | LoopEvent::SessionEnded { .. }
-            | LoopEvent::AgentLaunched { .. }
-            | LoopEvent::OutputSeen
             | LoopEvent::SessionNamed { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::ToolDenied { .. }
@@ -255,11 +276,8 @@ impl Audit {
             | LoopEvent::HooksRan { .. }
             | LoopEvent::ClosingStarted { .. }
             | LoopEvent::RebootVerified { .. }
-            | LoopEvent::ToolStarted { .. }
-            | LoopEvent::ToolEnded { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
-            | LoopEvent::StoodStill { .. }
             | LoopEvent::CustomSet { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::StopConditionTriggered { .. }
@@ -308,6 +326,7 @@ impl Audit {
         );
         (self.iteration, self.attempt) = expected;
         self.cut = false;
+        self.heard = self.time;
         self.open = Some(self.time);
     }
 

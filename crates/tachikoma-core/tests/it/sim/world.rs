@@ -219,6 +219,7 @@ impl World {
             | News::ToolEnded { .. }
             | News::Denied { .. }
             | News::Touched { .. }
+            | News::Looked { .. }
             | News::StreamEnded
             | News::Resulted(_) => false,
         };

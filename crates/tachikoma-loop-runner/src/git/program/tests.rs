@@ -1,7 +1,7 @@
 //! Programs that are no `git`, and hang, flood or fail.
 
 use super::*;
-use std::time::Instant;
+use crate::clock;
 use tachikoma_testkit::{Scratch, await_until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -87,7 +87,7 @@ fn who_is_called_off_is_ended_at_once_and_nothing_is_started_after() {
     let calling = std::thread::spawn(move || {
         await_until("git to run", PATIENCE, || there.exists());
         caller.call_off();
-        Instant::now()
+        clock::monotonic()
     });
     let error = git.order(&["x"]).limit(None).run(&call_off).unwrap_err();
     assert!(calling.join().unwrap().elapsed() < Duration::from_secs(5));
@@ -112,7 +112,7 @@ fn who_leaves_a_child_with_its_output_open_is_not_waited_for() {
         &scratch,
         &format!("sleep 1000 & echo $! >'{}'; echo said", pid.display()),
     );
-    let began = Instant::now();
+    let began = clock::monotonic();
     let answer = git.order(&["x"]).ask_line(&CallOff::new()).unwrap();
     assert_eq!(answer, "said");
     assert!(began.elapsed() < PATIENCE);

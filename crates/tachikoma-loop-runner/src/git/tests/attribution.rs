@@ -49,6 +49,61 @@ fn what_becomes_clean_is_the_loops_when_it_changes_again() {
 }
 
 #[test]
+fn what_the_loop_puts_back_or_away_is_not_its_own_when_it_returns() {
+    let place = Place::new();
+    place.scratch.write("a.txt", "theirs");
+    place.scratch.write("notes.txt", "theirs");
+    let mut keeper = place.keeper();
+    let kept = snapshot(&mut keeper, 1);
+    place.scratch.git(&["stash", "--quiet", "-u"]);
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt", "notes.txt"]);
+    snapshot(&mut keeper, 2);
+    assert_eq!(commits(&mut keeper), 0);
+    drop(keeper);
+    let mut keeper = place.keeper();
+    place.scratch.git(&["stash", "pop", "--quiet"]);
+    place.scratch.write("dir/c.txt", "the loop's");
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.status(), " M a.txt\n?? notes.txt\n");
+    // Put back by hand, and brought back by a rollback in the name of the loop.
+    place.scratch.git(&["checkout", "--quiet", "a.txt"]);
+    place.remove("notes.txt");
+    snapshot(&mut keeper, 3);
+    let words = ["restore", "--source", &kept, "a.txt", "notes.txt"];
+    place.scratch.git(&words);
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 0);
+    // What the agent commits itself is in a commit, and then anybody's.
+    place.scratch.git(&["add", "-A"]);
+    place
+        .scratch
+        .git(&["commit", "--quiet", "-m", "by the agent"]);
+    changed(&mut keeper, Whose::Loop);
+    place.scratch.write("a.txt", "the loop's");
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 1);
+}
+
+#[test]
+fn what_was_left_out_or_is_moved_stays_its_owners() {
+    let place = Place::new();
+    place.scratch.write("huge.bin", vec![0; 1001]);
+    place.scratch.write("notes.txt", "theirs");
+    place.scratch.write("empty", "");
+    let mut keeper = place.keeper();
+    place.scratch.write("huge.bin", "small");
+    fs::create_dir(place.path("docs")).unwrap();
+    fs::rename(place.path("notes.txt"), place.path("docs/notes.txt")).unwrap();
+    place.remove("empty");
+    place.scratch.write("__init__.py", "");
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.last_commit(), ["A __init__.py"]);
+    assert_eq!(place.status(), "?? docs/notes.txt\n?? huge.bin\n");
+}
+
+#[test]
 fn what_somebody_does_between_iterations_is_theirs() {
     let place = Place::new();
     let mut keeper = place.keeper();
@@ -137,7 +192,7 @@ fn protected_files_are_neither_looked_at_nor_kept() {
     place.scratch.write(".env.example", "changed");
     place.scratch.write("dir/server.key", "new");
     place.scratch.write("secrets/deep/token", "new");
-    place.scratch.write("a.txt", "changed");
+    place.scratch.write("a.txt", "no secret");
     assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
     assert_eq!(commits(&mut keeper), 1);
     assert_eq!(place.last_commit(), ["M a.txt"]);
@@ -149,11 +204,10 @@ fn protected_files_are_neither_looked_at_nor_kept() {
     let objects = place
         .scratch
         .git(&["cat-file", "--batch-check", "--batch-all-objects"]);
-    for secret in ["changed", "new"] {
-        let oid = place.scratch.write("probe", secret);
+    for text in ["theirs", "changed", "new", "no secret"] {
+        let oid = place.scratch.write("probe", text);
         let oid = place.scratch.git(&["hash-object", oid.to_str().unwrap()]);
         let is_kept = objects.contains(oid.trim_end());
-        // `a.txt` has the same content as a secret, on purpose.
-        assert_eq!(is_kept, secret == "changed");
+        assert_eq!(is_kept, text == "no secret", "{text}");
     }
 }

@@ -172,10 +172,10 @@ fn without_an_identity_git_says_so_and_nothing_is_lost() {
     place.scratch.write("new.txt", "1");
     changed(&mut keeper, Whose::Loop);
     snapshot(&mut keeper, 1);
-    let index = place.index();
+    let index = place.staged();
     let error = commit(&mut keeper, "x").unwrap_err();
     assert!(error.to_string().contains("user.email"), "{error}");
-    assert_eq!(place.index(), index);
+    assert_eq!(place.staged(), index);
     place.scratch.git(&["config", "user.name", "x"]);
     place
         .scratch
@@ -210,4 +210,59 @@ fn files_of_the_loop_itself_are_never_committed() {
     place.scratch.write("sub/.ralph/state.json", "2");
     assert!(changed(&mut keeper, Whose::Loop).is_empty());
     assert_eq!(commits(&mut keeper), 0);
+}
+
+#[test]
+fn what_git_takes_no_more_does_not_keep_the_rest_from_being_committed() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("nested/x", "1");
+    place.scratch.write("build/o.js", "1");
+    place.scratch.git(&["add", "-f", "build/o.js"]);
+    place.scratch.write("a.txt", "2");
+    changed(&mut keeper, Whose::Loop);
+    place.hook("pre-commit", "exit 1");
+    commit(&mut keeper, "x").unwrap_err();
+    place.hook("pre-commit", "exit 0");
+    let nested = place.path("nested");
+    place
+        .scratch
+        .git(&["init", "--quiet", nested.to_str().unwrap()]);
+    place.scratch.git(&["reset", "--quiet"]);
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.last_commit(), ["M a.txt"]);
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    let said = survey.warnings.join("\n");
+    assert!(said.contains("build/o.js, nested/x"), "{said}");
+    assert_eq!(survey.uncommitted, 0);
+    assert_eq!(commit(&mut keeper, "x").unwrap(), None);
+}
+
+#[test]
+fn attributes_that_change_leave_nothing_uncommitted() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("new.txt", "1\r\n");
+    changed(&mut keeper, Whose::Loop);
+    place.scratch.write(".gitattributes", "*.txt text\n");
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(place.at("HEAD", "new.txt"), "1\n");
+    assert_eq!((keeper.left(), place.status().as_str()), (0, ""));
+    assert_eq!(commit(&mut keeper, "x").unwrap(), None);
+}
+
+#[test]
+fn what_comes_to_nothing_by_new_attributes_is_no_failure() {
+    let place = Place::new();
+    place.scratch.write("a.txt", "1\n");
+    place.commit_all("a line");
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "1\r\n");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    fs::create_dir_all(place.git_dir().join("info")).unwrap();
+    fs::write(place.git_dir().join("info/attributes"), "*.txt text\n").unwrap();
+    assert_eq!(commit(&mut keeper, "x").unwrap(), None);
+    assert_eq!(keeper.left(), 0);
 }

@@ -153,8 +153,58 @@ fn an_unreadable_file_does_not_keep_the_others_out() {
     place.scratch.write("x.bad", "1");
     place.scratch.write("y.txt", "1");
     let survey = keeper.survey(Whose::Loop, &CallOff::new());
-    match survey {
-        Ok(survey) => assert_eq!(names(&survey), ["y.txt"]),
-        Err(error) => assert!(error.to_string().contains("x.bad"), "{error}"),
+    assert_eq!(names(&survey.unwrap()), ["y.txt"]);
+    // A few more make no difference, and too many are told instead of passed over.
+    for number in 0..20 {
+        place.scratch.write(format!("{number}.bad"), "1");
     }
+    place.scratch.write("z.txt", "1");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["z.txt"]);
+    for number in 20..90 {
+        place.scratch.write(format!("{number}.bad"), "1");
+    }
+    place.scratch.write("z.txt", "2");
+    let error = keeper.survey(Whose::Loop, &CallOff::new()).unwrap_err();
+    assert!(error.to_string().contains(".bad and 64 more"), "{error}");
+    place.scratch.git(&["config", "filter.bad.clean", "cat"]);
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    assert_eq!(survey.changed.len(), 92, "with what was left out before");
+}
+
+#[test]
+fn a_directory_that_became_a_link_is_committed_and_counted() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    fs::rename(place.path("dir"), place.path("real")).unwrap();
+    symlink("real", place.path("dir")).unwrap();
+    changed(&mut keeper, Whose::Loop);
+    // Refused at first: what had to make room in the index is there again.
+    place.hook("pre-commit", "exit 1");
+    let staged = place.staged();
+    commit(&mut keeper, "x").unwrap_err();
+    assert_eq!(place.staged(), staged);
+    place.hook("pre-commit", "exit 0");
+    assert_eq!(commits(&mut keeper), 5);
+    let expected = [
+        "A dir",
+        "D dir/b.txt",
+        "D dir/c.txt",
+        "A real/b.txt",
+        "A real/c.txt",
+    ];
+    assert_eq!(place.last_commit(), expected);
+    assert_eq!(place.status(), "");
+    assert_eq!(keeper.left(), 0);
+}
+
+#[test]
+fn a_directory_that_became_a_link_to_nowhere_is_committed() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    fs::remove_dir_all(place.path("dir")).unwrap();
+    symlink("nowhere", place.path("dir")).unwrap();
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 3);
+    assert_eq!(place.last_commit(), ["A dir", "D dir/b.txt", "D dir/c.txt"]);
+    assert_eq!(place.status(), "");
 }

@@ -38,6 +38,45 @@ fn the_next_runner_knows_whose_the_files_are() {
 }
 
 #[test]
+fn what_is_done_after_the_death_of_a_runner_is_somebody_elses() {
+    let place = Place::new();
+    drop(place.keeper());
+    place.scratch.write("a.txt", "of an iteration that was cut");
+    place.scratch.write("made.txt", "the same");
+    place.remove("dir/b.txt");
+    let death = place.path("made.txt").metadata().unwrap().modified();
+    let death = death.unwrap() + Duration::from_millis(20);
+    await_until("a later stamp", LIMIT, || {
+        let notes = place.scratch.write("notes.txt", "of the user");
+        notes.metadata().unwrap().modified().unwrap() > death
+    });
+    place.scratch.write(".gitignore", "*.log\n");
+    let (mut keeper, survey) = place.open(Whose::LoopUntil(death));
+    assert_eq!(survey.uncommitted, 3);
+    assert_eq!(commits(&mut keeper), 3);
+    assert_eq!(
+        place.last_commit(),
+        ["M a.txt", "D dir/b.txt", "A made.txt"]
+    );
+    assert_eq!(place.status(), " M .gitignore\n?? notes.txt\n");
+}
+
+#[test]
+fn what_cannot_be_written_down_is_found_again() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    let good = std::mem::replace(&mut keeper.work_path, place.path("dir/b.txt/git-work.json"));
+    place.scratch.write("a.txt", "the loop's");
+    assert!(keeper.survey(Whose::Loop, &CallOff::new()).is_err());
+    keeper.work_path = good;
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    drop(keeper);
+    let (mut keeper, survey) = place.open(Whose::Others);
+    assert_eq!(survey.uncommitted, 1);
+    assert_eq!(commits(&mut keeper), 1);
+}
+
+#[test]
 fn what_is_known_of_the_work_and_lost_makes_everything_somebody_elses() {
     for hurt in [None, Some("{}"), Some("")] {
         let place = Place::new();
@@ -141,9 +180,6 @@ fn git_that_is_killed_in_the_middle_loses_nothing() {
         "commit ",
     ] {
         let place = Place::new();
-        place
-            .scratch
-            .write("theirs.txt", "so that not all is committed");
         let mut keeper = place.keeper();
         snapshot(&mut keeper, 1);
         place.scratch.write("a.txt", "2");
@@ -166,7 +202,7 @@ fn git_that_is_killed_in_the_middle_loses_nothing() {
         let kept = snapshot(&mut keeper, 2);
         keeper.settle_refs(&CallOff::new()).unwrap();
         assert!(once.exists(), "{command}");
-        assert_eq!(place.status(), "?? theirs.txt\n", "{command}");
+        assert_eq!(place.status(), "", "{command}");
         assert_eq!(place.last_commit(), ["M a.txt", "A new.txt"], "{command}");
         assert_eq!(place.at(&kept, "new.txt"), "1", "{command}");
     }

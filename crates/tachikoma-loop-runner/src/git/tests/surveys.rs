@@ -1,7 +1,6 @@
 //! What a survey sees, and what it costs.
 
 use super::*;
-use tachikoma_testkit::await_until;
 
 #[test]
 fn an_iteration_that_changed_nothing_starts_no_git() {
@@ -85,15 +84,14 @@ fn quick_edits_of_the_same_size_are_all_seen() {
 #[test]
 fn quick_edits_between_walks_alone_are_all_seen() {
     use crate::git::fingerprint::{Dir, Mark, What};
-    use crate::git::seen::Room;
-    use crate::git::walk::Walk;
+    use crate::git::walk::{Room, Walk};
     let scratch = Scratch::new();
     let mut root = Dir::default();
     root.put(b"file", What::File(Mark::UNSEEN));
     let mut missed = Vec::new();
     for round in 0..2000 {
         scratch.write("file", format!("{round:04}"));
-        let mut walk = Walk::new(Room::new(0));
+        let mut walk = Walk::new(Room::new(0), &CallOff::new());
         walk.walk(&scratch.path(), b"", &mut root).unwrap();
         if walk.seen.changed.len() != 1 {
             missed.push(round);
@@ -103,88 +101,14 @@ fn quick_edits_between_walks_alone_are_all_seen() {
 }
 
 #[test]
-fn a_file_that_was_written_a_moment_ago_is_compared_by_its_content() {
-    use crate::git::fingerprint::{Content, Dir, Mark, What};
-    use crate::git::seen::Room;
-    use crate::git::walk::Walk;
-    let scratch = Scratch::new();
-    scratch.write("file", "1");
-    let mut root = Dir::default();
-    root.put(b"file", What::File(Mark::UNSEEN));
-    let look = |root: &mut Dir| {
-        let mut walk = Walk::new(Room::new(0));
-        walk.walk(&scratch.path(), b"", root).unwrap();
-        let Some(What::File(mark)) = root.at(b"file") else {
-            panic!("it is a file");
-        };
-        (walk.seen.changed.len(), *mark)
-    };
-    let (_, mark) = look(&mut root);
-    assert!(matches!(mark.content, Content::Racy(_)), "{mark:?}");
-    assert_eq!(look(&mut root).0, 0);
-    // As if it had had another content under the same stamps, which newer kernels do not let happen any more.
-    let content = Content::Racy(0);
-    root.put(b"file", What::File(Mark { content, ..mark }));
-    assert_eq!(look(&mut root).0, 1);
-    await_until("its stamps to tell", LIMIT, || {
-        look(&mut root).1.content == Content::Settled
-    });
-    assert_eq!(look(&mut root).0, 0);
-}
-
-#[test]
-fn a_directory_that_was_changed_a_moment_ago_is_listed_again() {
-    use crate::git::fingerprint::Dir;
-    use crate::git::seen::Room;
-    use crate::git::signature::of_file;
-    use crate::git::walk::Walk;
-    let scratch = Scratch::new();
-    let mut root = Dir::default();
-    let look = |root: &mut Dir| {
-        let mut walk = Walk::new(Room::new(0));
-        walk.walk(&scratch.path(), b"", root).unwrap();
-        walk.seen.new.len()
-    };
-    look(&mut root);
-    assert!(root.racy);
-    scratch.write("file", "1");
-    // As if the directory had kept its stamps.
-    root.signature = of_file(&scratch.path());
-    assert_eq!(look(&mut root), 1);
-}
-
-#[test]
-fn many_directories_are_walked_over_as_few_are() {
-    let place = Place::new();
-    for number in 0..60 {
-        for file in 0..20 {
-            place.scratch.write(format!("wide/{number}/{file}"), "1");
-        }
-    }
-    place.commit_all("many");
-    let mut keeper = place.keeper();
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
-    place.scratch.write("wide/0/0", "2");
-    place.scratch.write("wide/59/19", "2");
-    place.scratch.write("wide/30/new", "2");
-    fs::remove_dir_all(place.path("wide/58")).unwrap();
-    fs::remove_dir_all(place.path("wide/1")).unwrap();
-    assert_eq!(changed(&mut keeper, Whose::Loop).len(), 43);
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
-    fs::remove_dir_all(place.path("wide")).unwrap();
-    assert_eq!(changed(&mut keeper, Whose::Loop).len(), 1200 - 40 + 1);
-}
-
-#[test]
 fn names_that_come_quickly_are_all_seen() {
     use crate::git::fingerprint::Dir;
-    use crate::git::seen::Room;
-    use crate::git::walk::Walk;
+    use crate::git::walk::{Room, Walk};
     let scratch = Scratch::new();
     let mut root = Dir::default();
     for round in 0..500_u32 {
         scratch.write(round.to_string(), "");
-        let mut walk = Walk::new(Room::new(0));
+        let mut walk = Walk::new(Room::new(0), &CallOff::new());
         walk.walk(&scratch.path(), b"", &mut root).unwrap();
         let new: Vec<_> = walk
             .seen
@@ -200,15 +124,9 @@ fn names_that_come_quickly_are_all_seen() {
 }
 
 #[test]
-fn what_is_ignored_no_more_is_seen_and_what_became_ignored_is_not_committed() {
+fn what_became_ignored_is_not_committed() {
     let place = Place::new();
-    place.scratch.write("noise.log", "1");
     let mut keeper = place.keeper();
-    place.scratch.write(".gitignore", "/build/\n");
-    assert_eq!(
-        changed(&mut keeper, Whose::Loop),
-        [".gitignore", "noise.log"]
-    );
     place.scratch.write("made.tmp", "1");
     place.scratch.write("made.txt", "1");
     assert_eq!(changed(&mut keeper, Whose::Loop), ["made.tmp", "made.txt"]);
@@ -217,11 +135,61 @@ fn what_is_ignored_no_more_is_seen_and_what_became_ignored_is_not_committed() {
         changed(&mut keeper, Whose::Loop),
         [".gitignore", "made.tmp"]
     );
-    assert_eq!(commits(&mut keeper), 3);
-    assert_eq!(
-        place.last_commit(),
-        ["M .gitignore", "A made.txt", "A noise.log"]
-    );
+    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(place.last_commit(), ["M .gitignore", "A made.txt"]);
+}
+
+#[test]
+fn what_was_ignored_before_is_somebody_elses_when_the_rules_change() {
+    for restart in [false, true] {
+        let place = Place::new();
+        place.scratch.write("noise.log", "a password");
+        place.scratch.write("build/data/db", "1");
+        let mut keeper = place.keeper();
+        place.scratch.write(".gitignore", "node_modules\n");
+        place.scratch.write("build/made", "by the loop");
+        fs::rename(place.path("dir"), place.path("moved")).unwrap();
+        let survey = if restart {
+            drop(keeper);
+            let opened = place.open(Whose::Loop);
+            keeper = opened.0;
+            opened.1
+        } else {
+            keeper.survey(Whose::Loop, &CallOff::new()).unwrap()
+        };
+        assert_eq!(
+            names(&survey),
+            [
+                ".gitignore",
+                "build/data/db",
+                "build/made",
+                "dir/b.txt",
+                "dir/c.txt",
+                "moved/b.txt",
+                "moved/c.txt",
+                "noise.log"
+            ]
+        );
+        assert_eq!(
+            survey.warnings,
+            [
+                "not committed, because somebody else had changed it before: build/data/db, noise.log"
+            ]
+        );
+        commits(&mut keeper);
+        assert_eq!(
+            place.last_commit(),
+            [
+                "M .gitignore",
+                "A build/made",
+                "D dir/b.txt",
+                "D dir/c.txt",
+                "A moved/b.txt",
+                "A moved/c.txt"
+            ]
+        );
+        assert_eq!(place.status(), "?? build/data/db\n?? noise.log\n");
+    }
 }
 
 #[test]
@@ -310,20 +278,24 @@ fn a_survey_that_is_called_off_loses_nothing() {
 #[test]
 fn data_that_nobody_ignores_does_not_fill_the_disk_with_copies() {
     let mut place = Place::new();
-    place.options.max_file_bytes = 900 << 20;
-    // Holes, which take no room on the disk; git would write them down.
+    place.options.max_file_bytes = 60 << 10;
+    let mut keeper = place.keeper();
     for name in ["data/1", "data/2"] {
-        let file = fs::File::create(place.scratch.write(name, "")).unwrap();
-        file.set_len(800 << 20).unwrap();
+        place.scratch.write(name, vec![b'1'; 50 << 10]);
     }
     place.scratch.write("data/3", "small");
-    let mut keeper = {
-        // The first fits, and would take its time.
-        let room = place.open_with_only_a_look();
-        assert_eq!(room, ["data/2"]);
-        place.remove("data/1");
-        place.remove("data/2");
-        place.keeper()
-    };
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    assert_eq!(names(&survey), ["data/1", "data/3"]);
+    assert!(survey.warnings[0].contains("data/2"), "{survey:?}");
+    // What is committed, or goes, needs no room any more.
+    assert_eq!(commits(&mut keeper), 2);
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.last_commit(), ["A data/2"]);
+    for name in ["data/4", "data/5"] {
+        place.scratch.write(name, vec![b'2'; 50 << 10]);
+    }
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["data/4"]);
+    place.remove("data/4");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["data/4", "data/5"]);
 }

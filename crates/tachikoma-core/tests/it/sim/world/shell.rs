@@ -166,6 +166,11 @@ impl World {
                 self.say(*generation, lines);
             }
             Effect::Advise { generation, .. } => self.is_up(*generation),
+            Effect::Look { generation } => {
+                self.is_up(*generation);
+                let lines = agent::look(&mut self.dice);
+                self.say(*generation, lines);
+            }
             Effect::Close { generation } => self.close(*generation),
             Effect::Open { generation, .. } => {
                 self.begin(*generation);
@@ -389,6 +394,7 @@ fn check_effects(step: &Step, ticket: Option<Ticket>) {
             | Effect::Prompt { .. }
             | Effect::AskHandOff { .. }
             | Effect::Advise { .. }
+            | Effect::Look { .. }
             | Effect::Close { .. }
             | Effect::Open { .. }
             | Effect::RunHooks { .. }

@@ -1,0 +1,153 @@
+//! An agent that says nothing: it is looked at before it is ended, and one that is at work is not ended.
+
+use std::io::Write as _;
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use tachikoma_testkit::fake_agent::{Misbehaviour, WhileSilent};
+use tachikoma_testkit::{Scenario, Scratch, Turn};
+
+use crate::claude_fault_support::{loop_of, misbehaving, with_scenario};
+use crate::support::events;
+
+/// What an agent that is busy has at most, since it was last heard of.
+const TOOL_TIMEOUT_MS: u64 = 6_000;
+
+const SETTINGS: [(&str, &str); 3] = [
+    ("SESSION__FIRST_OUTPUT_TIMEOUT", "1s"),
+    ("SESSION__SILENCE_TIMEOUT", "1s"),
+    ("SESSION__TOOL_TIMEOUT", "6s"),
+];
+
+/// Runs a loop of one iteration whose agent misbehaves so. Returns how the iteration failed.
+fn one_iteration(wrong: Misbehaviour) -> (Scratch, Value) {
+    let scratch = with_scenario(&misbehaving(Scenario::of([Turn::text("one")]), [wrong]));
+    let shown = loop_of(&scratch, "1", &SETTINGS);
+    let mut failed = events(&scratch, "iteration_failed");
+    assert_eq!(failed.len(), 1, "{shown}");
+    (scratch, failed.remove(0))
+}
+
+/// Falls silent in the middle of an answer, and does this.
+fn falls_silent(doing: Option<WhileSilent>) -> Misbehaviour {
+    Misbehaviour {
+        silent_after_line: Some(4),
+        while_silent: doing,
+        ..Misbehaviour::default()
+    }
+}
+
+/// A server on this machine that sends so many bytes every tenth of a second, until it is dropped.
+struct Server {
+    port: u16,
+    _alive: std::sync::mpsc::Sender<()>,
+}
+
+impl Server {
+    fn sending(bytes: usize) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (alive, dropped) = channel();
+        // Ends with the test, or with the agent's connection.
+        thread::spawn(move || send(&listener, &dropped, &vec![b'.'; bytes]));
+        Self {
+            port,
+            _alive: alive,
+        }
+    }
+}
+
+fn send(listener: &TcpListener, dropped: &Receiver<()>, piece: &[u8]) {
+    let Ok((mut stream, _)) = listener.accept() else {
+        return;
+    };
+    let tick = Duration::from_millis(100);
+    while dropped.recv_timeout(tick) == Err(RecvTimeoutError::Timeout)
+        && stream.write_all(piece).is_ok()
+    {}
+}
+
+/// What is seen of work in two seconds, at least.
+const COMPUTES: (&str, u64) = ("cpu_ms", 200);
+const RECEIVES: (&str, u64) = ("network_bytes", 1024);
+
+#[track_caller]
+fn expect_busy(scratch: &Scratch, failed: &Value, (what, least): (&str, u64)) {
+    let seen = events(scratch, "busy_seen");
+    assert!(!seen.is_empty(), "{failed}");
+    for busy in &seen {
+        assert!(busy["activity"][what].as_u64() >= Some(least), "{busy}");
+    }
+    let took = failed["duration_ms"].as_u64();
+    assert!(
+        took >= Some(TOOL_TIMEOUT_MS),
+        "not before tool_timeout: {failed}"
+    );
+    // One for each time that a time-out ran out: a handful, whatever the machine has to do.
+    assert!(seen.len() <= 3, "{}", seen.len());
+}
+
+#[track_caller]
+fn expect_idle(scratch: &Scratch) {
+    assert_eq!(events(scratch, "busy_seen"), Vec::<Value>::new());
+    assert_eq!(events(scratch, "look_requested").len(), 1);
+}
+
+#[track_caller]
+fn expect_timeout(failed: &Value, timeout: &str) {
+    let failure = &failed["failure"];
+    assert_eq!(failure["kind"], "timed_out", "{failure}");
+    assert_eq!(failure["timeout"], timeout, "{failure}");
+}
+
+#[test]
+fn complaint_10_one_that_computes_is_left_alone_until_tool_timeout() {
+    let (scratch, failed) = one_iteration(falls_silent(Some(WhileSilent::Compute)));
+    expect_busy(&scratch, &failed, COMPUTES);
+    expect_timeout(&failed, "silence");
+    let seen = failed["failure"]["last_seen"].as_str().unwrap();
+    assert!(
+        seen.contains("; busy ") && seen.contains("ms of CPU time"),
+        "{seen}"
+    );
+}
+
+#[test]
+fn one_that_computes_before_its_first_word_is_left_alone_too() {
+    let (scratch, failed) = one_iteration(Misbehaviour {
+        hang_at_start: true,
+        while_silent: Some(WhileSilent::Compute),
+        ..Misbehaviour::default()
+    });
+    expect_busy(&scratch, &failed, COMPUTES);
+    expect_timeout(&failed, "first_output");
+}
+
+// complaint_10
+#[test]
+fn one_that_gets_an_answer_of_ten_words_in_a_second_is_left_alone() {
+    let server = Server::sending(126);
+    let port = server.port;
+    let (scratch, failed) = one_iteration(falls_silent(Some(WhileSilent::Receive { port })));
+    expect_busy(&scratch, &failed, RECEIVES);
+    expect_timeout(&failed, "silence");
+}
+
+#[test]
+fn one_that_gets_only_pings_is_ended_although_it_gets_ten_in_a_second() {
+    let server = Server::sending(41);
+    let port = server.port;
+    let (scratch, failed) = one_iteration(falls_silent(Some(WhileSilent::Receive { port })));
+    expect_idle(&scratch);
+    expect_timeout(&failed, "silence");
+}
+
+#[test]
+fn one_that_sleeps_is_ended() {
+    let (scratch, failed) = one_iteration(falls_silent(None));
+    expect_idle(&scratch);
+    expect_timeout(&failed, "silence");
+}

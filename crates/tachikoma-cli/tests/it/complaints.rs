@@ -1,0 +1,178 @@
+//! What people complain about in other programs of this kind, tried on this one. The numbers are those of the table
+//! "Complaints" in `docs/requirements.md`, which names the tests elsewhere too.
+
+use serde_json::Value;
+use tachikoma_testkit::fake_agent::Misbehaviour;
+use tachikoma_testkit::{Scenario, Scratch, Turn, processes_with, unique};
+
+use crate::claude_fault_support::{claude, loop_of, misbehaving, run, with_scenario};
+use crate::support::{events, run as run_shell, tachikoma};
+
+fn outcomes(scratch: &Scratch) -> Vec<Value> {
+    let completed = events(scratch, "iteration_completed");
+    completed
+        .iter()
+        .map(|e| e["report"]["outcome"].clone())
+        .collect()
+}
+
+/// Sessions that are done and never exit.
+#[test]
+fn complaint_5_finished_agents_that_stay_do_not_pile_up() {
+    let mark = unique();
+    let stays = Misbehaviour {
+        hang_after_result: true,
+        escaping_child: Some(mark.clone()),
+        ..Misbehaviour::default()
+    };
+    let mut scenario = Scenario::of([Turn::text("done for now")]).for_ever();
+    scenario.agent.always = stays;
+    let scratch = with_scenario(&scenario);
+    let settings = [
+        ("SESSION__FRESH_EACH_ITERATION", "true"),
+        ("SESSION__RESULT_GRACE", "100ms"),
+    ];
+    let shown = loop_of(&scratch, "3", &settings);
+    assert_eq!(outcomes(&scratch), ["succeeded"; 3], "{shown}");
+    assert_eq!(events(&scratch, "agent_launched").len(), 3);
+    assert_eq!(processes_with(&mark), Vec::<u32>::new(), "none is left");
+}
+
+/// Words in its output that start a timer of five seconds, after which it is killed.
+#[test]
+fn complaint_6_no_words_of_the_agent_end_it_before_its_result() {
+    let work = Turn::bash("echo 'Event emitted: build.done'; sleep 6; echo x > made")
+        .saying("Event emitted: build.done");
+    let scratch = with_scenario(&Scenario::of([work, Turn::text("built")]));
+    let shown = loop_of(&scratch, "1", &[("SESSION__SILENCE_TIMEOUT", "1s")]);
+    assert_eq!(outcomes(&scratch), ["succeeded"], "{shown}");
+    assert_eq!(events(&scratch, "rung_climbed"), Vec::<Value>::new());
+    assert_eq!(scratch.read("made"), "x\n");
+}
+
+/// A time-out in the middle of a task, after which all is forgotten.
+#[test]
+fn complaint_11_after_a_timeout_the_work_and_the_conversation_go_on() {
+    let stuck = Turn::bash("echo half > work; sleep 600");
+    let scratch = with_scenario(&Scenario::of([stuck, Turn::text("the other half")]));
+    let shown = loop_of(&scratch, "2", &[("SESSION__TOOL_TIMEOUT", "1s")]);
+    let failed = events(&scratch, "iteration_failed");
+    assert_eq!(failed[0]["failure"]["timeout"], "tool", "{shown}");
+    let seen = failed[0]["failure"]["last_seen"]
+        .as_str()
+        .unwrap_or_default();
+    assert!(seen.starts_with("tool Bash: echo half > work"), "{seen}");
+    assert_eq!(outcomes(&scratch), ["succeeded"], "{shown}");
+    assert_eq!(events(&scratch, "session_named").len(), 1, "the same one");
+    assert_eq!(scratch.read("work"), "half\n");
+}
+
+/// Project files and packages that are called like a limit.
+#[test]
+fn complaint_38_39_words_about_limits_in_what_a_tool_or_the_agent_writes_are_no_limit() {
+    let file = "@upstash/ratelimit\n5-hour limit reached\nClaude AI usage limit reached|1794715906";
+    let work = Turn::bash(&format!("printf '%s' '{file}'; exit 1"))
+        .saying("You've hit your limit · resets 4:11am (UTC)");
+    let says = Turn::text("You've hit your limit · resets 4:11am (UTC)");
+    let scratch = with_scenario(&Scenario::of([work, says]));
+    let shown = loop_of(&scratch, "1", &[]);
+    assert_eq!(outcomes(&scratch), ["succeeded"], "{shown}");
+    assert_eq!(events(&scratch, "iteration_limited"), Vec::<Value>::new());
+    assert_eq!(events(&scratch, "wait_started"), Vec::<Value>::new());
+}
+
+/// A time-out that becomes a limit, because such words came before it.
+#[test]
+fn complaint_38_a_timeout_behind_words_about_limits_is_a_timeout() {
+    let stuck = Turn::bash("echo 'API rate limit reached'; sleep 600")
+        .saying("You've hit your limit · resets 4:11am (UTC)");
+    let scratch = with_scenario(&Scenario::of([stuck, Turn::text("well")]));
+    let shown = loop_of(&scratch, "2", &[("SESSION__TOOL_TIMEOUT", "1s")]);
+    assert_eq!(
+        events(&scratch, "iteration_limited"),
+        Vec::<Value>::new(),
+        "{shown}"
+    );
+    assert_eq!(
+        events(&scratch, "iteration_failed")[0]["failure"]["kind"],
+        "timed_out"
+    );
+}
+
+/// A limit that is taken for an answer, again and again.
+#[test]
+fn complaint_37_41_a_limit_is_neither_an_answer_nor_a_claim_nor_a_failure() {
+    let limit = Turn::status(429, "rate_limit_error", "<promise>COMPLETE</promise>");
+    let turns = [limit, Turn::text("<promise>COMPLETE</promise>")];
+    let scratch = with_scenario(&Scenario::of(turns));
+    let tool = claude(&scratch).env("CLAUDE_CODE_MAX_RETRIES", "0");
+    let live = tool.spawn(run("9"));
+    crate::support::await_events(&scratch, "wait_started", 1);
+    assert_eq!(tool.run(["skip"]).code(), Some(0));
+    assert_eq!(live.wait(crate::support::SOON).code(), Some(0), "done");
+    assert_eq!(events(&scratch, "iteration_limited").len(), 1);
+    assert_eq!(events(&scratch, "iteration_failed"), Vec::<Value>::new());
+    assert_eq!(outcomes(&scratch), ["succeeded"], "the second attempt");
+}
+
+/// A chain of processes that survives the supervisor's time-out.
+#[test]
+fn complaint_43_a_timeout_ends_the_whole_chain_of_processes() {
+    let scratch = Scratch::new();
+    let mark = unique();
+    let end = format!("sleep 600; : {mark}");
+    let chain = format!("sh -c \"sh -c '{end}'; :\" & setsid sh -c '{end}' & sh -c '{end}'; :");
+    let words = run_shell(&["--max-iterations", "1"], &chain);
+    let ran = tachikoma(&scratch)
+        .env("TACHIKOMA_SESSION__SESSION_TIMEOUT", "1s")
+        .run(words);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let failed = &events(&scratch, "iteration_failed")[0]["failure"];
+    assert_eq!(failed["timeout"], "session", "{failed}");
+    assert_eq!(processes_with(&mark), Vec::<u32>::new(), "none is left");
+}
+
+/// A process that dies at once, again and again, over the same conversation.
+#[test]
+fn complaint_59_a_conversation_that_kills_its_process_is_given_up_after_the_third_time() {
+    let dies = Misbehaviour {
+        exit_at_line: Some(2),
+        exit_code: 1,
+        ..Misbehaviour::default()
+    };
+    let first = Misbehaviour {
+        die_after_results: Some(1),
+        ..Misbehaviour::default()
+    };
+    let starts = [first, dies.clone(), dies.clone(), dies];
+    let scenario = Scenario::of([Turn::text("well")]).for_ever();
+    let scratch = with_scenario(&misbehaving(scenario, starts));
+    let shown = loop_of(&scratch, "5", &[]);
+    let failed = events(&scratch, "iteration_failed");
+    assert_eq!(failed.len(), 3, "{shown}");
+    let reboots = events(&scratch, "reboot_completed");
+    assert_eq!(reboots.len(), 1, "{shown}");
+    assert_eq!(reboots[0]["reason"]["kind"], "error_recovery");
+    assert_eq!(outcomes(&scratch), ["succeeded", "succeeded"], "{shown}");
+}
+
+#[test]
+fn complaint_59_a_conversation_that_is_in_use_elsewhere_is_replaced_at_once() {
+    let taken = Misbehaviour {
+        exit_at_line: Some(1),
+        exit_code: 1,
+        last_words: Some("Error: Session ID 3f0b is already in use.".to_owned()),
+        ..Misbehaviour::default()
+    };
+    let scenario = Scenario::of([Turn::text("well")]).for_ever();
+    let scratch = with_scenario(&misbehaving(scenario, [taken]));
+    let shown = loop_of(&scratch, "2", &[]);
+    let failed = events(&scratch, "iteration_failed");
+    assert_eq!(
+        failed[0]["failure"]["problem"]["kind"], "poisoned",
+        "{shown}"
+    );
+    let reason = &events(&scratch, "reboot_completed")[0]["reason"];
+    assert_eq!(reason["kind"], "error_recovery");
+    assert_eq!(outcomes(&scratch), ["succeeded"], "{shown}");
+}

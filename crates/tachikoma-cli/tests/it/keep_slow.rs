@@ -1,0 +1,129 @@
+//! A git that does not answer: the loop waits for it, but not for long, and obeys meanwhile.
+
+use std::time::{Duration, Instant};
+
+use tachikoma_testkit::{Scratch, Tool, await_until};
+
+use crate::claude_support::{claude, says, scenario, stage};
+use crate::keep_support::{WORK, path_with_git, repository, subjects};
+use crate::live_support::{await_nobody, seconds};
+use crate::support::{SOON, await_events, events, run, status, tachikoma};
+
+/// Longer than any of these may take: half of the time that an iteration waits for its snapshot.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
+/// The binary, with a git that hangs when it is to make the commit of a snapshot and the condition holds.
+fn slow<'a>(tool: Tool<'a>, scratch: &Scratch, condition: &str, seconds: &str) -> Tool<'a> {
+    let marks = scratch.home();
+    let hangs = marks.join("hangs");
+    let script = format!(
+        "case \"$*\" in *commit-tree*) if {condition}; then touch {}; sleep {seconds}; fi;; esac",
+        hangs.display()
+    );
+    tool.env("PATH", path_with_git(scratch, &script))
+}
+
+fn await_slow(scratch: &Scratch) {
+    let hangs = scratch.home().join("hangs");
+    await_until("git hangs", SOON, || hangs.exists());
+}
+
+#[test]
+fn a_stop_does_not_wait_for_the_snapshot() {
+    let scratch = repository("");
+    let seconds = seconds();
+    let live = slow(tachikoma(&scratch), &scratch, "true", &seconds).spawn(run(&[], WORK));
+    await_slow(&scratch);
+    let asked = Instant::now();
+    assert_eq!(tachikoma(&scratch).run(["stop", "--now"]).code(), Some(0));
+    let ran = live.wait(SOON);
+    assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
+    assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
+    await_nobody(&seconds);
+}
+
+#[test]
+fn a_third_ctrl_c_starts_nothing_that_waits_for_its_snapshot() {
+    let scratch = repository("");
+    let seconds = seconds();
+    let mut live = slow(tachikoma(&scratch), &scratch, "true", &seconds).spawn(run(&[], WORK));
+    await_slow(&scratch);
+    // Before the first has called the snapshot off, as far as that can be had.
+    for _ in 0..3 {
+        live.signal(rustix::process::Signal::INT);
+    }
+    let ran = live.wait(SOON);
+    assert_eq!(ran.code(), Some(130), "{}", ran.snapshot());
+    await_nobody(&seconds);
+    let stats = &status(&scratch)["stats"];
+    assert_eq!(stats["iterations"], stats["interrupted"], "{stats}");
+}
+
+#[test]
+fn an_iteration_begins_without_its_snapshot_when_that_takes_too_long() {
+    let scratch = repository("");
+    let seconds = seconds();
+    let tool = slow(tachikoma(&scratch), &scratch, "true", &seconds);
+    let live = tool.spawn(run(&["--max-iterations", "1"], WORK));
+    let ran = live.wait(Duration::from_secs(90));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let warned = &events(&scratch, "warned")[0]["warning"];
+    let words = "the work tree before iteration 1 is not kept";
+    assert!(
+        warned.as_str().is_some_and(|w| w.starts_with(words)),
+        "{warned}"
+    );
+    await_nobody(&seconds);
+    assert_eq!(
+        subjects(&scratch)[1..],
+        ["tachikoma: iteration 1 succeeded"],
+        "its work is committed all the same"
+    );
+}
+
+#[test]
+fn the_first_iteration_waits_for_the_opening_look() {
+    let scratch = repository("");
+    // Longer than an iteration waits for its snapshot.
+    let begun = scratch.home().join("begun");
+    let script = format!(
+        "case \"$*\" in *ls-files*) if [ ! -e {0} ]; then touch {0}; sleep 23; fi;; esac",
+        begun.display()
+    );
+    let tool = tachikoma(&scratch).env("PATH", path_with_git(&scratch, &script));
+    let live = tool.spawn(run(&["--max-iterations", "1"], WORK));
+    let ran = live.wait(Duration::from_secs(90));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(
+        subjects(&scratch)[1..],
+        ["tachikoma: iteration 1 succeeded"],
+        "what the agent did is not taken for what was there before"
+    );
+}
+
+#[test]
+fn a_prompt_that_waits_for_its_snapshot_is_not_given_after_an_interrupt() {
+    // A turn that changes something, so that the second iteration has a snapshot of its own.
+    let turns = [
+        tachikoma_testkit::Turn::bash("echo 1 > made"),
+        says("one", 1_000),
+        says("two", 2_000),
+    ];
+    let scratch = stage(&scenario(turns), "");
+    let seconds = seconds();
+    let tool = slow(claude(&scratch), &scratch, "[ -e made ]", &seconds);
+    let live = tool.spawn(["run"]);
+    await_slow(&scratch);
+    await_events(&scratch, "iteration_started", 2);
+    let asked = Instant::now();
+    assert_eq!(claude(&scratch).run(["skip"]).code(), Some(0));
+    await_events(&scratch, "iteration_started", 3);
+    assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
+    let prompts = crate::claude_support::prompts(&scratch);
+    assert_eq!(prompts.len(), 1, "the second one was never given");
+    assert_eq!(claude(&scratch).run(["stop", "--now"]).code(), Some(0));
+    let ran = live.wait(SOON);
+    assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
+    await_nobody(&seconds);
+    assert_eq!(status(&scratch)["stats"]["skipped"], 1);
+}

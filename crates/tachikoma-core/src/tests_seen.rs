@@ -1,0 +1,460 @@
+//! What is known of each test over many runs: which pass, which fail, which were just mended or broken, and which
+//! cannot make up their mind.
+//!
+//! A run is remembered as its difference to what was known ([`TestRun`]), because a journal that names thousands of
+//! passing tests at every iteration would be nothing but that. The books ([`TestsSeen`]) have a hash and the last
+//! [`RUNS_KEPT`] outcomes of each test, and the names of those that failed within them.
+
+mod outcomes;
+mod result;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+pub use outcomes::{FLIPS_FLAKY, Outcomes, RUNS_KEPT, RUNS_RECENT, Standing};
+pub use result::{ParseTestIdError, TestId, Verdict};
+
+/// Tests that are remembered. As many make 0.7 MB of each snapshot, which is written at the end of every iteration.
+pub const TESTS_KEPT_MAX: usize = 20_000;
+
+/// Names that are remembered: those of tests that failed. With more, nobody reads names.
+pub const NAMES_KEPT_MAX: usize = 500;
+
+/// Names are kept up to this length; what a test is known by is the hash of all of it.
+pub const NAME_BYTES_KEPT: usize = 200;
+
+/// What holds of known tests that a [`TestRun`] does not name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rest {
+    /// They ended as in the run before this one.
+    AsBefore,
+    /// They were not part of the run.
+    NotRun,
+}
+
+/// One run of the tests, as its difference to what was known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TestRun {
+    /// Whether what is tested changed since the run before. A flip without a change is no mending.
+    pub changed: bool,
+    /// What holds of tests that are not named here.
+    pub rest: Rest,
+    /// Tests with what they came to.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ended: BTreeMap<TestId, Verdict>,
+    /// Tests that were not part of the run although the rest was.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub not_run: BTreeSet<TestId>,
+    /// Names of tests that failed or are flaky and whose names are not known yet.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub names: BTreeMap<TestId, String>,
+}
+
+/// What is known of the tests over all runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TestsSeen {
+    /// How many runs there were.
+    runs: u32,
+    /// Runs in a row in which a test failed.
+    failing_streak: u32,
+    tests: BTreeMap<TestId, Outcomes>,
+    names: BTreeMap<TestId, String>,
+}
+
+impl TestsSeen {
+    /// Returns what a run means, given what is known; apply it to make it known.
+    ///
+    /// Of two results with one name the graver counts. `changed` is whether what is tested changed since the run before.
+    pub fn compare<'a>(
+        &self,
+        changed: bool,
+        results: impl IntoIterator<Item = (&'a str, Verdict)>,
+    ) -> TestRun {
+        let mut all: BTreeMap<TestId, (Verdict, &str)> = BTreeMap::new();
+        for (name, verdict) in results {
+            let entry = all.entry(TestId::of(name)).or_insert((verdict, name));
+            entry.0 = entry.0.max(verdict);
+        }
+        let mut names = BTreeMap::new();
+        for (id, (verdict, name)) in &all {
+            let tells = verdict.is_failure() || *verdict == Verdict::Flaky;
+            if tells && !self.names.contains_key(id) && names.len() < NAMES_KEPT_MAX {
+                let end = name.floor_char_boundary(NAME_BYTES_KEPT);
+                names.insert(*id, name.get(..end).unwrap_or_default().to_owned());
+            }
+        }
+        let repeats = |id: &TestId, verdict: Verdict| {
+            // What was not part of the run before is not "as before".
+            self.tests
+                .get(id)
+                .is_some_and(|known| known.last_run == self.runs && same(known.last(), verdict))
+        };
+        let not_run: BTreeSet<TestId> = self
+            .tests
+            .iter()
+            .filter(|(id, known)| known.last_run == self.runs && !all.contains_key(id))
+            .map(|(id, _)| *id)
+            .collect();
+        let differs = all
+            .iter()
+            .filter(|(id, (verdict, _))| !repeats(id, *verdict));
+        let (rest, not_run, listed): (_, _, Vec<_>) =
+            if not_run.len() + differs.clone().count() <= all.len() {
+                (Rest::AsBefore, not_run, differs.collect())
+            } else {
+                (Rest::NotRun, BTreeSet::new(), all.iter().collect())
+            };
+        // Known ones first, because "as before" would be wrong for them; then the gravest, so that the bound costs little.
+        let mut listed: Vec<(TestId, Verdict)> = listed
+            .into_iter()
+            .map(|(id, (verdict, _))| (*id, *verdict))
+            .collect();
+        listed.sort_by_key(|(id, verdict)| (!self.tests.contains_key(id), Reverse(*verdict), *id));
+        listed.truncate(TESTS_KEPT_MAX);
+        TestRun {
+            changed,
+            rest,
+            ended: listed.into_iter().collect(),
+            not_run,
+            names,
+        }
+    }
+
+    /// Takes a run into the books.
+    pub fn apply(&mut self, run: &TestRun) {
+        let before = self.runs;
+        self.runs = self.runs.saturating_add(1);
+        let mut failed = false;
+        let mut take = |outcomes: &mut Outcomes, verdict: Verdict| {
+            failed |= verdict.is_failure();
+            outcomes.push(verdict, run.changed);
+            outcomes.last_run = self.runs;
+        };
+        if run.rest == Rest::AsBefore {
+            for (id, outcomes) in &mut self.tests {
+                let named = run.ended.contains_key(id) || run.not_run.contains(id);
+                if !named && outcomes.last_run == before {
+                    take(outcomes, outcomes.last());
+                }
+            }
+        }
+        for (id, verdict) in &run.ended {
+            take(self.tests.entry(*id).or_default(), *verdict);
+        }
+        self.failing_streak = match failed {
+            true => self.failing_streak.saturating_add(1),
+            false => 0,
+        };
+        for (id, name) in &run.names {
+            self.names.insert(*id, name.clone());
+        }
+        self.forget();
+    }
+
+    /// Keeps the books within their bounds: what passes and was not run for the longest time goes first.
+    fn forget(&mut self) {
+        let too_many = self.tests.len().saturating_sub(TESTS_KEPT_MAX);
+        if too_many > 0 {
+            let worth = |(id, of): (&TestId, &Outcomes)| (of.is_of_interest(), of.last_run, *id);
+            let mut order: Vec<_> = self.tests.iter().map(worth).collect();
+            order.sort_unstable();
+            for (_, _, id) in order.into_iter().take(too_many) {
+                self.tests.remove(&id);
+            }
+        }
+        let tests = &self.tests;
+        let of_interest = |id: &TestId| tests.get(id).is_some_and(Outcomes::is_of_interest);
+        self.names.retain(|id, _| of_interest(id));
+        let too_many = self.names.len().saturating_sub(NAMES_KEPT_MAX);
+        if too_many > 0 {
+            let worth = |id: &TestId| {
+                let of = tests.get(id).copied().unwrap_or_default();
+                (of.failed_last(), of.last_run, *id)
+            };
+            let mut order: Vec<_> = self.names.keys().map(worth).collect();
+            order.sort_unstable();
+            for (_, _, id) in order.into_iter().take(too_many) {
+                self.names.remove(&id);
+            }
+        }
+    }
+
+    /// How many runs there were.
+    #[must_use]
+    pub const fn runs(&self) -> u32 {
+        self.runs
+    }
+
+    /// Runs in a row in which a test failed.
+    #[must_use]
+    pub const fn failing_streak(&self) -> u32 {
+        self.failing_streak
+    }
+
+    /// What is known of one test.
+    #[must_use]
+    pub fn outcomes(&self, id: TestId) -> Option<&Outcomes> {
+        self.tests.get(&id)
+    }
+
+    /// Its name, if it is one of those that are kept.
+    #[must_use]
+    pub fn name(&self, id: TestId) -> Option<&str> {
+        self.names.get(&id).map(String::as_str)
+    }
+
+    /// All tests with how they stand, in the order of their ids.
+    pub fn standings(&self) -> impl Iterator<Item = (TestId, Standing)> {
+        self.tests
+            .iter()
+            .map(|(id, outcomes)| (*id, outcomes.standing()))
+    }
+
+    /// How many tests stand so.
+    #[must_use]
+    pub fn count(&self, standing: Standing) -> usize {
+        self.standings()
+            .filter(|(_, found)| *found == standing)
+            .count()
+    }
+
+    /// The names of tests that stand so, as far as they are kept, in alphabetical order. Those that always passed have
+    /// none here.
+    #[must_use]
+    pub fn names(&self, standing: Standing) -> Vec<&str> {
+        let mut names: Vec<&str> = self
+            .standings()
+            .filter(|(_, found)| *found == standing)
+            .filter_map(|(id, _)| self.name(id))
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Tests that pass in `run` and failed when they last ran, or are new: progress. The first run is where one starts
+    /// from and has none; when the books are full nobody can say what is new.
+    #[must_use]
+    pub fn newly_passing(&self, run: &TestRun) -> usize {
+        let new_counts = self.runs > 0 && self.tests.len() < TESTS_KEPT_MAX;
+        let progress = |(id, verdict): &(&TestId, &Verdict)| match verdict {
+            Verdict::Passed | Verdict::Flaky => self
+                .outcomes(**id)
+                .map_or(new_counts, Outcomes::failed_last),
+            Verdict::Skipped | Verdict::Failed | Verdict::Errored => false,
+        };
+        run.ended.iter().filter(progress).count()
+    }
+}
+
+/// Whether two verdicts leave the same trace.
+const fn same(left: Verdict, right: Verdict) -> bool {
+    match (left, right) {
+        (Verdict::Failed | Verdict::Errored, Verdict::Failed | Verdict::Errored) => true,
+        (left, right) => left as u8 == right as u8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was run, with all outcomes of each test, the plain way.
+    #[derive(Default)]
+    struct Model(BTreeMap<String, Outcomes>, u32);
+
+    impl Model {
+        fn take(&mut self, changed: bool, results: &[(String, Verdict)]) {
+            self.1 += 1;
+            for (name, verdict) in results {
+                let outcomes = self.0.entry(name.clone()).or_default();
+                outcomes.push(*verdict, changed);
+                outcomes.last_run = self.1;
+            }
+        }
+    }
+
+    fn take(seen: &mut TestsSeen, changed: bool, results: &[(&str, Verdict)]) -> TestRun {
+        let run = seen.compare(changed, results.iter().copied());
+        seen.apply(&run);
+        run
+    }
+
+    /// Numbers that anyone can draw again (`xorshift`).
+    fn draw(state: &mut u64) -> u64 {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        *state
+    }
+
+    #[test]
+    fn the_difference_says_all_that_the_run_said() {
+        for seed in 1..=200 {
+            let mut state = seed * 0x9e37_79b9;
+            let (mut seen, mut model) = (TestsSeen::default(), Model::default());
+            let (mut streak, mut short) = (0, false);
+            for _ in 0..40 {
+                // Some runs have most tests, some have few.
+                let share = [1, 9, 10][usize::try_from(draw(&mut state) % 3).unwrap()];
+                let mut results = Vec::new();
+                for number in 0..12 {
+                    if draw(&mut state) % 10 >= share {
+                        continue;
+                    }
+                    let verdict = match draw(&mut state) % 20 {
+                        0 => Verdict::Skipped,
+                        1 => Verdict::Flaky,
+                        2 | 3 => Verdict::Failed,
+                        4 => Verdict::Errored,
+                        _ => Verdict::Passed,
+                    };
+                    results.push((format!("test {number}"), verdict));
+                }
+                let changed = draw(&mut state).is_multiple_of(2);
+                let run =
+                    seen.compare(changed, results.iter().map(|(name, v)| (name.as_str(), *v)));
+                // It is written down and read back.
+                let text = serde_json::to_string(&run).unwrap();
+                let run: TestRun = serde_json::from_str(&text).unwrap();
+                short |= run.ended.len() + run.not_run.len() < results.len();
+                seen.apply(&run);
+                model.take(changed, &results);
+                let failed = results.iter().any(|(_, verdict)| verdict.is_failure());
+                streak = if failed { streak + 1 } else { 0 };
+                assert_eq!(seen.failing_streak(), streak, "seed {seed}");
+                for (name, expected) in &model.0 {
+                    let id = TestId::of(name);
+                    assert_eq!(seen.outcomes(id), Some(expected), "seed {seed}, {name}");
+                    let shown = expected.is_of_interest().then_some(name.as_str());
+                    assert_eq!(seen.name(id), shown, "seed {seed}, {name}");
+                }
+                assert_eq!(seen.standings().count(), model.0.len(), "seed {seed}");
+                let text = serde_json::to_string(&seen).unwrap();
+                assert_eq!(serde_json::from_str::<TestsSeen>(&text).unwrap(), seen);
+            }
+            assert!(
+                short,
+                "a difference is shorter than what it is the difference of"
+            );
+        }
+    }
+
+    #[test]
+    fn a_run_like_the_one_before_is_a_record_of_nothing() {
+        let mut seen = TestsSeen::default();
+        let all: Vec<String> = (0..5000).map(|number| format!("test {number}")).collect();
+        let results = || all.iter().map(|name| (name.as_str(), Verdict::Passed));
+        let first = seen.compare(true, results());
+        assert_eq!((first.ended.len(), seen.newly_passing(&first)), (5000, 0));
+        seen.apply(&first);
+        let second = seen.compare(true, results());
+        assert_eq!(
+            serde_json::to_string(&second).unwrap(),
+            r#"{"changed":true,"rest":"as_before"}"#
+        );
+        seen.apply(&second);
+        // One alone: the others were not run.
+        let third = seen.compare(true, [("test 7", Verdict::Failed)]);
+        assert_eq!((third.rest, third.ended.len()), (Rest::NotRun, 1));
+        seen.apply(&third);
+        assert_eq!(seen.names(Standing::NewlyFailing), ["test 7"]);
+        assert_eq!(seen.outcomes(TestId::of("test 8")).unwrap().runs(), 2);
+    }
+
+    #[test]
+    fn names_are_known_for_what_failed() {
+        let mut seen = TestsSeen::default();
+        take(
+            &mut seen,
+            true,
+            &[
+                ("good", Verdict::Passed),
+                ("bad", Verdict::Failed),
+                ("odd", Verdict::Passed),
+            ],
+        );
+        assert_eq!(seen.names(Standing::Failing), ["bad"]);
+        assert_eq!(seen.count(Standing::Passing), 2);
+        let run = take(
+            &mut seen,
+            false,
+            &[
+                ("good", Verdict::Passed),
+                ("bad", Verdict::Passed),
+                ("odd", Verdict::Flaky),
+            ],
+        );
+        assert_eq!(run.ended.len(), 2);
+        assert_eq!(seen.names(Standing::Flaky), ["bad", "odd"]);
+        let mut seen = TestsSeen::default();
+        take(
+            &mut seen,
+            true,
+            &[("good", Verdict::Passed), ("bad", Verdict::Failed)],
+        );
+        let run = seen.compare(
+            true,
+            [
+                ("good", Verdict::Failed),
+                ("bad", Verdict::Passed),
+                ("new", Verdict::Passed),
+            ],
+        );
+        assert_eq!(seen.newly_passing(&run), 2);
+        seen.apply(&run);
+        assert_eq!(seen.names(Standing::NewlyFailing), ["good"]);
+        assert_eq!(seen.names(Standing::RecentlyFixed), ["bad"]);
+        assert_eq!(seen.failing_streak(), 2);
+        take(&mut seen, true, &[("good", Verdict::Passed)]);
+        assert_eq!(seen.failing_streak(), 0);
+    }
+
+    #[test]
+    fn two_results_of_one_name_are_one_and_the_graver() {
+        let mut seen = TestsSeen::default();
+        take(
+            &mut seen,
+            true,
+            &[
+                ("a", Verdict::Failed),
+                ("a", Verdict::Passed),
+                ("a", Verdict::Skipped),
+            ],
+        );
+        assert_eq!(seen.outcomes(TestId::of("a")).unwrap().runs(), 1);
+        assert_eq!(seen.count(Standing::Failing), 1);
+    }
+
+    #[test]
+    fn the_books_stay_bounded_and_keep_what_matters() {
+        let mut seen = TestsSeen::default();
+        let long = "x".repeat(1000);
+        let failing: Vec<String> = (0..700).map(|number| format!("{number} é{long}")).collect();
+        let passing: Vec<String> = (0..30_000).map(|number| format!("p{number}")).collect();
+        for _ in 0..3 {
+            let results = failing.iter().map(|name| (name.as_str(), Verdict::Failed));
+            let results =
+                results.chain(passing.iter().map(|name| (name.as_str(), Verdict::Passed)));
+            let run = seen.compare(true, results);
+            assert!(run.ended.len() <= TESTS_KEPT_MAX && run.names.len() <= NAMES_KEPT_MAX);
+            seen.apply(&run);
+            assert_eq!(seen.standings().count(), TESTS_KEPT_MAX);
+            assert_eq!(seen.count(Standing::Failing), 700);
+            assert_eq!(seen.names(Standing::Failing).len(), NAMES_KEPT_MAX);
+            assert!(
+                seen.names(Standing::Failing)
+                    .iter()
+                    .all(|name| name.len() <= NAME_BYTES_KEPT)
+            );
+            let bytes = serde_json::to_string(&seen).unwrap().len();
+            assert!(bytes < 1_000_000, "{bytes} bytes in each snapshot");
+        }
+        // Full books cannot tell what is new from what was forgotten.
+        let run = seen.compare(true, [("new", Verdict::Passed)]);
+        assert_eq!(seen.newly_passing(&run), 0);
+    }
+}

@@ -1,0 +1,151 @@
+//! How one test ended in one run, and what it is known by.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// How one test ended, from the least to the gravest: of two results with one name the graver counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It was not run, or its failure was expected.
+    Skipped,
+    /// It passed.
+    Passed,
+    /// It failed and passed in the same run; its runner lets it pass.
+    Flaky,
+    /// It failed.
+    Failed,
+    /// It could not be run: its set-up broke, its file does not load, its process died.
+    Errored,
+}
+
+impl Verdict {
+    /// All of them, from the least to the gravest.
+    pub const ALL: [Self; 5] = [
+        Self::Skipped,
+        Self::Passed,
+        Self::Flaky,
+        Self::Failed,
+        Self::Errored,
+    ];
+
+    /// Whether the run failed because of it.
+    #[must_use]
+    pub const fn is_failure(self) -> bool {
+        match self {
+            Self::Failed | Self::Errored => true,
+            Self::Skipped | Self::Passed | Self::Flaky => false,
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Skipped => "skipped",
+            Self::Passed => "passed",
+            Self::Flaky => "flaky",
+            Self::Failed => "failed",
+            Self::Errored => "errored",
+        })
+    }
+}
+
+/// What a test is known by: the hash of its name, the same on every machine and in every version.
+///
+/// 64 bits: with [`TESTS_KEPT_MAX`](super::TESTS_KEPT_MAX) names two of them share a hash once in 10^11 projects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct TestId(u64);
+
+impl TestId {
+    /// Returns what a test of this name is known by (FNV-1a).
+    #[must_use]
+    pub fn of(name: &str) -> Self {
+        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        Self(name.bytes().fold(0xcbf2_9ce4_8422_2325, mix))
+    }
+}
+
+impl fmt::Display for TestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl From<TestId> for String {
+    fn from(id: TestId) -> Self {
+        id.to_string()
+    }
+}
+
+/// A text that is no [`TestId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParseTestIdError;
+
+impl fmt::Display for ParseTestIdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a test is known by 16 hexadecimal digits")
+    }
+}
+
+impl std::error::Error for ParseTestIdError {}
+
+impl FromStr for TestId {
+    type Err = ParseTestIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = digits.then(|| u64::from_str_radix(text, 16).ok()).flatten();
+        id.map(Self).ok_or(ParseTestIdError)
+    }
+}
+
+impl TryFrom<String> for TestId {
+    type Error = ParseTestIdError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_is_known_by_the_same_hash_for_ever() {
+        // Journals have these.
+        assert_eq!(TestId::of("").to_string(), "cbf29ce484222325");
+        assert_eq!(TestId::of("a").to_string(), "af63dc4c8601ec8c");
+        assert_eq!(TestId::of("foobar").to_string(), "85944171f73967e8");
+        for name in ["", "a", "fixture > tests::passes", "é"] {
+            let id = TestId::of(name);
+            assert_eq!(id.to_string().parse(), Ok(id));
+            let json = serde_json::to_string(&id).unwrap();
+            assert_eq!(serde_json::from_str::<TestId>(&json).unwrap(), id);
+        }
+        for bad in [
+            "",
+            "85944171f73967e",
+            "85944171f73967e88",
+            "+5944171f73967e8",
+            "x5944171f73967e8",
+        ] {
+            assert_eq!(bad.parse::<TestId>(), Err(ParseTestIdError), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_graver_verdict_is_the_greater() {
+        let order = Verdict::ALL;
+        assert!(order.is_sorted());
+        let failures: Vec<_> = order
+            .into_iter()
+            .filter(|verdict| verdict.is_failure())
+            .collect();
+        assert_eq!(failures, [Verdict::Failed, Verdict::Errored]);
+    }
+}

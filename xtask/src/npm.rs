@@ -1,0 +1,52 @@
+//! What comes from npm: pinned, with the checksums of a lock file, without scripts, below the target directory.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::product::{Live, text};
+
+/// An agent is 100 MB.
+const INSTALL_PATIENCE: Duration = Duration::from_secs(600);
+
+/// Where cargo builds: the directory above the one that this program is in.
+pub fn target_dir() -> Result<PathBuf, String> {
+    let this = std::env::current_exe().map_err(text)?;
+    let target = this.parent().and_then(Path::parent);
+    let target = target.ok_or("this program is not below a target directory")?;
+    Ok(target.to_path_buf())
+}
+
+/// Installs what the lock file in `dir` says, and nothing else.
+pub fn ci(dir: &Path) -> Result<(), String> {
+    run(dir, "ci")
+}
+
+/// Installs what the lock file in `dir` says, and what it leaves open: packages for other machines than those that it was
+/// made on.
+pub fn install(dir: &Path) -> Result<(), String> {
+    run(dir, "install")
+}
+
+fn run(dir: &Path, how: &str) -> Result<(), String> {
+    let mut npm = Command::new("npm");
+    npm.args([how, "--ignore-scripts", "--no-audit", "--no-fund"])
+        .args(["--loglevel", "error"])
+        .current_dir(dir)
+        .stdin(Stdio::null());
+    let code = Live::start(&mut npm)
+        .map_err(|error| {
+            format!(
+                "{error}; this chore needs npm: install it (Debian: apt-get install nodejs npm)"
+            )
+        })?
+        .wait(INSTALL_PATIENCE)
+        .map_err(|_| format!("`npm {how}` did not end within {INSTALL_PATIENCE:?}"))?;
+    match code {
+        Some(0) => Ok(()),
+        _ => Err(format!(
+            "`npm {how}` in {} failed; its words are above",
+            dir.display()
+        )),
+    }
+}

@@ -1,0 +1,288 @@
+//! A model's service that answers with an error, to a loop: what class it is, what is waited for, and how often it is asked.
+//! Each row of the table in `docs/agents/claude-code.md` is one check.
+
+use serde_json::Value;
+use tachikoma_testkit::{Fault, Kind, Scenario, ScriptedModel, Turn};
+
+use super::ground::Ground;
+use super::looping::{
+    LIMIT_REACHED, Looping, Settings, attempts, names, of_type, only, outcomes, pids, told,
+};
+use super::{Row, USUAL};
+
+pub const CHECKS: &[Row] = &[
+    Row("429-always", too_many, USUAL),
+    Row("529-always", overloaded, USUAL),
+    Row("529-fallback", another_model, USUAL),
+    Row("retry-after-2", retry_after, USUAL),
+    Row("retry-after-3600", retry_after_long, USUAL),
+    Row("500-always", broken, USUAL),
+    Row("reset", reset, USUAL),
+    Row("closed", closed, USUAL),
+    Row("cut-always", cut, USUAL),
+    Row("empty-stream", empty, USUAL),
+    Row("html", page, USUAL),
+    Row("error-event", error_event, USUAL),
+    Row("error-event-always", error_events, USUAL),
+    Row("400", bad_request, USUAL),
+    Row("max-tokens", max_tokens, USUAL),
+    Row("401", unauthorised, USUAL),
+    Row("403", forbidden, USUAL),
+    Row("billing", no_credit, USUAL),
+    Row("413", too_large, USUAL),
+    Row("refusal", refusal, USUAL),
+];
+
+/// The agent asks twice instead of eleven times, which would take three minutes.
+const ONE_RETRY: (&str, &str) = ("AGENTS__CLAUDE__ENV__CLAUDE_CODE_MAX_RETRIES", "1");
+
+/// Answers so many requests with this turn, and all others well.
+fn wrong(turn: &Turn, times: usize) -> ScriptedModel {
+    let turns = std::iter::repeat_n(turn.clone(), times);
+    ScriptedModel::start(Scenario::of(turns.chain([Turn::text("well")])))
+}
+
+/// How often the model was asked.
+fn calls(model: &ScriptedModel) -> usize {
+    model.asked_for(Kind::Main).len()
+}
+
+/// The one wait of a loop, by its reason.
+#[track_caller]
+fn expect_wait(events: &[Value], reason: &str) {
+    let wait = only(events, "wait_started");
+    assert_eq!(wait["wait"]["reason"], reason, "{}", told(events));
+}
+
+/// The words of the one failure, which is of this class: none, `poisoned` or `permanent`.
+#[track_caller]
+fn expect_failure(events: &[Value], class: Option<&str>, words: &str) {
+    let failure = &only(events, "iteration_failed")["failure"];
+    assert_eq!(failure["kind"], "reported", "{failure}");
+    assert_eq!(failure["problem"]["kind"].as_str(), class, "{failure}");
+    let reason = failure["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains(words), "{words:?} in {reason:?}");
+}
+
+/// It may go well the next time: one failed iteration, a backoff, and the next one in the same conversation and process.
+fn transient(ground: &Ground, turn: &Turn, times: usize, words: &str) -> String {
+    let model = wrong(turn, times);
+    let events = Looping::start(ground, &model, &[ONE_RETRY], 2).ended(LIMIT_REACHED);
+    assert_eq!(
+        outcomes(&events),
+        ["failed", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    expect_failure(&events, None, words);
+    expect_wait(&events, "backoff");
+    assert_eq!(attempts(&events), [(1, 1), (2, 1)]);
+    assert_eq!((names(&events).len(), pids(&events).len()), (1, 1));
+    assert_eq!(calls(&model), times + 1);
+    format!("{times} calls, backoff, same conversation")
+}
+
+/// The service has too much to do: a wait that is no failure, and the same iteration again.
+fn limited(ground: &Ground, turn: &Turn, times: usize) -> String {
+    let model = wrong(turn, times);
+    let looping = Looping::start(ground, &model, &[ONE_RETRY], 1);
+    looping.await_events("wait_started", 1);
+    assert_eq!(calls(&model), times, "nobody is asked while we wait");
+    looping.tell(&["skip"]);
+    let events = looping.ended(LIMIT_REACHED);
+    let limit = only(&events, "iteration_limited");
+    assert_eq!(
+        (&limit["until"], &limit["attempt"]),
+        (&Value::Null, &1.into())
+    );
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    expect_wait(&events, "usage_limit");
+    assert_eq!(attempts(&events), [(1, 1), (1, 2)]);
+    assert_eq!((names(&events).len(), pids(&events).len()), (1, 1));
+    assert_eq!(calls(&model), times + 1);
+    format!("{times} calls, waited for, the same iteration again")
+}
+
+/// No loop can mend it: the end, with its sentence and advice.
+fn permanent(ground: &Ground, turn: &Turn, times: usize, words: &str, advice: &str) -> String {
+    let model = wrong(turn, times);
+    let events = Looping::start(ground, &model, &[ONE_RETRY], 2).ended(1);
+    expect_failure(&events, Some("permanent"), words);
+    let reason = only(&events, "error")["outcome"]["reason"].to_string();
+    assert!(
+        reason.contains(words) && reason.contains(advice),
+        "{reason}"
+    );
+    assert_eq!(of_type(&events, "wait_started").len(), 0);
+    assert_eq!((attempts(&events), calls(&model)), (vec![(1, 1)], times));
+    format!("{times} calls, the end: {advice}")
+}
+
+/// The agent gets over it by itself: nothing but the number of calls shows.
+fn unnoticed(ground: &Ground, turn: &Turn, times: usize, settings: Settings<'_>) -> String {
+    let model = wrong(turn, times);
+    let events = Looping::start(ground, &model, settings, 1).ended(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(of_type(&events, "wait_started").len(), 0);
+    assert_eq!(attempts(&events), [(1, 1)]);
+    assert_eq!(calls(&model), times + 1);
+    format!("{} calls, no failure", times + 1)
+}
+
+fn busy() -> Turn {
+    Turn::status(429, "rate_limit_error", "slow down")
+}
+
+fn overload() -> Turn {
+    Turn::status(529, "overloaded_error", "Overloaded")
+}
+
+fn ending_with(reason: &str) -> Turn {
+    Turn {
+        stop_reason: Some(reason.to_owned()),
+        ..Turn::text("and so on")
+    }
+}
+
+/// 429 without a moment.
+// complaint_40
+fn too_many(ground: &Ground) -> String {
+    limited(ground, &busy(), 2)
+}
+
+fn overloaded(ground: &Ground) -> String {
+    limited(ground, &overload(), 2)
+}
+
+/// The agent's own way out is left to it.
+fn another_model(ground: &Ground) -> String {
+    let fallback = "[\"--fallback-model\", \"claude-haiku-4-5\"]";
+    let settings = [("AGENTS__CLAUDE__ARGS", fallback)];
+    let model = ScriptedModel::reacting(Scenario::default(), |request| {
+        let first = request.model.starts_with("claude-sonnet");
+        (request.kind == Kind::Main && first).then(overload)
+    });
+    let events = Looping::start(ground, &model, &settings, 1).ended(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(of_type(&events, "wait_started").len(), 0);
+    format!("{} calls, answered by the other", calls(&model))
+}
+
+/// The agent waits as it is told, which is not our wait.
+fn retry_after(ground: &Ground) -> String {
+    unnoticed(ground, &busy().header("retry-after", "2"), 2, &[])
+}
+
+/// It does not wait for so long, and does not tell us how long it would have to: ours is the wait for want of a moment.
+fn retry_after_long(ground: &Ground) -> String {
+    limited(ground, &busy().header("retry-after", "3600"), 1)
+}
+
+fn broken(ground: &Ground) -> String {
+    let turn = Turn::status(500, "api_error", "Internal");
+    transient(ground, &turn, 2, "API Error: 500")
+}
+
+fn reset(ground: &Ground) -> String {
+    transient(ground, &Turn::fault(Fault::Reset), 2, "Connection")
+}
+
+fn closed(ground: &Ground) -> String {
+    transient(ground, &Turn::fault(Fault::Closed), 2, "Connection")
+}
+
+/// Twice as a stream, once without.
+fn cut(ground: &Ground) -> String {
+    let turn = Turn::fault(Fault::Cut { after: 4 });
+    transient(ground, &turn, 3, "Connection")
+}
+
+/// Once as a stream, once without.
+fn empty(ground: &Ground) -> String {
+    let turn = Turn::fault(Fault::EmptyStream);
+    transient(ground, &turn, 2, "empty or malformed response")
+}
+
+/// A network that wants someone to sign in.
+fn page(ground: &Ground) -> String {
+    transient(ground, &Turn::fault(Fault::Html), 2, "HTML page")
+}
+
+fn in_the_stream() -> Turn {
+    let error = "overloaded_error".to_owned();
+    Turn::fault(Fault::ErrorEvent { after: 3, error })
+}
+
+fn error_event(ground: &Ground) -> String {
+    unnoticed(ground, &in_the_stream(), 1, &[])
+}
+
+fn error_events(ground: &Ground) -> String {
+    transient(ground, &in_the_stream(), 2, "malformed response")
+}
+
+/// The agent tries variations of it at once.
+fn bad_request(ground: &Ground) -> String {
+    let turn = Turn::status(400, "invalid_request_error", "messages: no");
+    transient(ground, &turn, 6, "API Error: 400")
+}
+
+/// Three continuations, then the agent's own limit.
+fn max_tokens(ground: &Ground) -> String {
+    transient(
+        ground,
+        &ending_with("max_tokens"),
+        4,
+        "output token maximum",
+    )
+}
+
+fn unauthorised(ground: &Ground) -> String {
+    let turn = Turn::status(401, "authentication_error", "invalid x-api-key");
+    permanent(ground, &turn, 2, "Invalid API key", "ANTHROPIC_API_KEY")
+}
+
+fn forbidden(ground: &Ground) -> String {
+    let turn = Turn::status(403, "permission_error", "not for you");
+    permanent(ground, &turn, 1, "403", "ANTHROPIC_API_KEY")
+}
+
+fn no_credit(ground: &Ground) -> String {
+    let words = "Your credit balance is too low to access the Anthropic API.";
+    let turn = Turn::status(400, "invalid_request_error", words);
+    permanent(ground, &turn, 1, "Credit balance is too low", "account")
+}
+
+/// Nothing more goes into the conversation: a fresh one goes on.
+fn too_large(ground: &Ground) -> String {
+    let model = wrong(&Turn::status(413, "request_too_large", "too much"), 1);
+    let events = Looping::start(ground, &model, &[ONE_RETRY], 2).ended(LIMIT_REACHED);
+    let seen = told(&events);
+    assert_eq!(outcomes(&events), ["handed_over", "succeeded"], "{seen}");
+    assert_eq!(
+        only(&events, "reboot_completed")["reason"]["kind"],
+        "refused"
+    );
+    assert_eq!((names(&events).len(), calls(&model)), (2, 2));
+    "a fresh session".into()
+}
+
+/// The conversation is what is refused, as the agent says itself: a fresh one goes on.
+fn refusal(ground: &Ground) -> String {
+    let model = wrong(&ending_with("refusal"), 2);
+    let events = Looping::start(ground, &model, &[ONE_RETRY], 2).ended(LIMIT_REACHED);
+    assert_eq!(
+        outcomes(&events),
+        ["failed", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    expect_failure(&events, Some("poisoned"), "Start a new session");
+    expect_wait(&events, "backoff");
+    assert_eq!(
+        only(&events, "reboot_completed")["reason"]["kind"],
+        "error_recovery"
+    );
+    assert_eq!((names(&events).len(), calls(&model)), (2, 3));
+    "a fresh session".into()
+}

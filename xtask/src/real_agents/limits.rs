@@ -1,0 +1,141 @@
+//! The usage limit of a subscription, to a loop: one call before it is lifted, one after, and nothing that counts as a failure.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn, await_until};
+
+use super::ground::Ground;
+use super::looping::{
+    LIMIT_REACHED, Looping, Settings, all_events, attempts, names, of_type, only, outcomes, told,
+};
+use super::{Row, USUAL};
+
+pub const CHECKS: &[Row] = &[
+    Row("limit-waited-for", waited_for, USUAL),
+    Row("limit-runner-dies", over_a_death, USUAL),
+    Row("limit-warning", warning, USUAL),
+];
+
+/// A subscription instead of a key; its token is as much a dummy.
+const SUBSCRIPTION: Settings<'_> = &[
+    ("AGENTS__CLAUDE__ENV__ANTHROPIC_API_KEY", ""),
+    ("AGENTS__CLAUDE__ENV__CLAUDE_CODE_OAUTH_TOKEN", "dummy"),
+];
+
+/// How long after the limit is lifted the service is asked again, at most.
+const LATE_MAX: Duration = Duration::from_secs(2);
+
+/// What the agent itself takes from its start to its first call, on a loaded machine.
+const AGENT_START: Duration = Duration::from_secs(2);
+
+/// With what a service says about a limit.
+fn marked(turn: Turn, status: &str, reset: u64) -> Turn {
+    let name = |name: &str| format!("anthropic-ratelimit-unified-{name}");
+    turn.header(&name("status"), status)
+        .header(&name("reset"), reset.to_string())
+        .header(&name("representative-claim"), "five_hour")
+        .header(&name("5h-utilization"), "0.93")
+}
+
+/// A service that refuses everyone until so many seconds after the first call, and when it was asked.
+struct Limited {
+    model: ScriptedModel,
+    asked: Arc<Mutex<Vec<Duration>>>,
+    seconds: u64,
+}
+
+impl Limited {
+    fn until(seconds: u64) -> Self {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&asked);
+        let model = ScriptedModel::reacting(Scenario::default(), move |request| {
+            if request.kind != Kind::Main {
+                return None;
+            }
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            let now = now.expect("after 1970");
+            let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+            log.push(now);
+            let reset = lifted(&log, seconds);
+            (now.as_secs() < reset).then(|| {
+                let words = "This request would exceed your limit";
+                marked(
+                    Turn::status(429, "rate_limit_error", words),
+                    "rejected",
+                    reset,
+                )
+            })
+        });
+        Self {
+            model,
+            asked,
+            seconds,
+        }
+    }
+
+    /// One call was too many, one came in time after the limit, and the iteration is the same.
+    fn expect_one_probe(&self, events: &[Value], late_max: Duration) -> String {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        assert_eq!(asked.len(), 2, "one call before and one after: {asked:?}");
+        let late = asked[1].checked_sub(Duration::from_secs(lifted(&asked, self.seconds)));
+        let late = late.expect("not before the limit is lifted");
+        assert!(late < late_max, "{late:?} after the limit was lifted");
+        let limit = only(events, "iteration_limited");
+        assert!(limit["until"].is_string(), "{limit}");
+        assert!(limit["reason"].to_string().contains("limit"), "{limit}");
+        for wait in of_type(events, "wait_started") {
+            assert_eq!(wait["wait"]["reason"], "usage_limit", "{}", told(events));
+            assert_eq!(wait["wait"]["until"], limit["until"]);
+        }
+        assert_eq!(outcomes(events), ["succeeded"], "{}", told(events));
+        assert_eq!(attempts(events), [(1, 1), (1, 2)]);
+        assert_eq!(names(events).len(), 1, "the same conversation");
+        format!("asked {} ms after it was lifted", late.as_millis())
+    }
+}
+
+/// When the limit is lifted, in seconds since 1970.
+fn lifted(asked: &[Duration], seconds: u64) -> u64 {
+    asked.first().map_or(0, Duration::as_secs) + seconds
+}
+
+// complaint_37, complaint_40
+fn waited_for(ground: &Ground) -> String {
+    let limited = Limited::until(4);
+    let looping = Looping::start(ground, &limited.model, SUBSCRIPTION, 1);
+    limited.expect_one_probe(&looping.ended(LIMIT_REACHED), LATE_MAX)
+}
+
+/// The wait outlives the runner.
+// complaint_42
+fn over_a_death(ground: &Ground) -> String {
+    let limited = Limited::until(6);
+    let mut looping = Looping::start(ground, &limited.model, SUBSCRIPTION, 1);
+    looping.await_events("wait_started", 1);
+    looping.talk().signal(Signal::KILL);
+    await_until("the runner's end", ground.patience, || {
+        !looping.talk().is_running()
+    });
+    looping.take_up().ended(LIMIT_REACHED);
+    let events = all_events(ground, &limited.model);
+    limited.expect_one_probe(&events, LATE_MAX + AGENT_START)
+}
+
+/// That a limit comes near is a reading, and no failure.
+fn warning(ground: &Ground) -> String {
+    let turn = marked(Turn::text("well"), "allowed_warning", 4_000_000_000);
+    let model = ScriptedModel::start(Scenario::of([turn]).for_ever());
+    let events = Looping::start(ground, &model, SUBSCRIPTION, 2).end(LIMIT_REACHED);
+    assert_eq!(
+        outcomes(&events),
+        ["succeeded", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    assert_eq!(of_type(&events, "wait_started").len(), 0);
+    assert_eq!(model.asked_for(Kind::Main).len(), 2);
+    "no wait".into()
+}

@@ -1,0 +1,145 @@
+//! A model that says nothing to a loop: the iteration is ended, with what was last seen, and the next one goes on in the same
+//! conversation.
+
+use serde_json::Value;
+use tachikoma_testkit::{Fault, Kind, Scenario, ScriptedModel, Turn};
+
+use super::ground::Ground;
+use super::looping::{
+    LIMIT_REACHED, Looping, Settings, attempts, names, of_type, only, outcomes, told,
+};
+use super::{Row, USUAL};
+
+pub const CHECKS: &[Row] = &[
+    Row("never-answers", never_answers, USUAL),
+    Row("own-timeout", own_timeout, USUAL),
+    Row("goes-silent", goes_silent, USUAL),
+    Row("pings-only", pings_only, USUAL),
+    Row("slow-answer", slow_answer, USUAL),
+    Row("busy-tool", busy_tool, USUAL),
+    Row("stuck-tool", stuck_tool, USUAL),
+];
+
+const SILENCE: (&str, &str) = ("SESSION__SILENCE_TIMEOUT", "1s");
+
+fn run(ground: &Ground, turn: Turn, settings: Settings<'_>) -> (Vec<Value>, usize) {
+    let model = ScriptedModel::start(Scenario::of([turn, Turn::text("well")]));
+    let events = Looping::start(ground, &model, settings, 2).ended(LIMIT_REACHED);
+    (events, model.asked_for(Kind::Main).len())
+}
+
+/// Ended by this time-out, then well.
+fn stalled(ground: &Ground, turn: Turn, timeout: &str, seen: &str) -> String {
+    let settings = [SILENCE, ("SESSION__TOOL_TIMEOUT", "3s")];
+    let (events, calls) = run(ground, turn, &settings);
+    assert_eq!(
+        outcomes(&events),
+        ["failed", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    let failure = &only(&events, "iteration_failed")["failure"];
+    assert_eq!(
+        (&failure["kind"], &failure["timeout"]),
+        (&"timed_out".into(), &timeout.into())
+    );
+    let last = failure["last_seen"].as_str().unwrap_or_default();
+    assert!(last.starts_with(seen), "{last}");
+    assert_eq!(only(&events, "wait_started")["wait"]["reason"], "backoff");
+    assert_eq!(of_type(&events, "busy_seen").len(), 0, "{}", told(&events));
+    assert_eq!(attempts(&events), [(1, 1), (2, 1)]);
+    assert_eq!(names(&events).len(), 1, "the same conversation");
+    assert_eq!(calls, 2);
+    format!("{timeout}; last seen: {last}")
+}
+
+/// The request is taken and never answered. The agent would wait for six minutes, and try eleven times.
+// complaint_3
+fn never_answers(ground: &Ground) -> String {
+    stalled(ground, Turn::fault(Fault::NoAnswer), "silence", "output, ")
+}
+
+/// The agent's own time-out, shortened: it fails by itself.
+fn own_timeout(ground: &Ground) -> String {
+    let settings = [
+        ("AGENTS__CLAUDE__ENV__API_TIMEOUT_MS", "1500"),
+        ("AGENTS__CLAUDE__ENV__CLAUDE_CODE_MAX_RETRIES", "0"),
+    ];
+    let (events, calls) = run(ground, Turn::fault(Fault::NoAnswer), &settings);
+    assert_eq!(
+        outcomes(&events),
+        ["failed", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    let failure = &only(&events, "iteration_failed")["failure"];
+    assert_eq!(failure["kind"], "reported", "{failure}");
+    assert_eq!((calls, names(&events).len()), (2, 1));
+    failure["reason"].to_string()
+}
+
+/// An answer begins and does not go on. The agent would wait for five minutes.
+// complaint_2, complaint_3
+fn goes_silent(ground: &Ground) -> String {
+    let turn = Turn::fault(Fault::Silence { after: 4 });
+    stalled(ground, turn, "silence", "an answer, ")
+}
+
+/// An answer begins, and then only pings come: the agent would wait for ever.
+// complaint_3
+fn pings_only(ground: &Ground) -> String {
+    let turn = Turn::fault(Fault::Pings {
+        after: 4,
+        every_ms: 100,
+    });
+    stalled(ground, turn, "silence", "an answer, ")
+}
+
+/// Ten words in a second, for longer than the time-out: each of them is heard.
+// complaint_10
+fn slow_answer(ground: &Ground) -> String {
+    let turn = Turn::text("word ".repeat(60)).in_pieces(5, 100);
+    let (events, calls) = run(ground, turn, &[SILENCE]);
+    assert_eq!(
+        outcomes(&events),
+        ["succeeded", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    assert_eq!(
+        of_type(&events, "look_requested").len(),
+        0,
+        "{}",
+        told(&events)
+    );
+    assert_eq!(calls, 2);
+    "6 s with a time-out of 1 s".into()
+}
+
+/// A tool that says nothing for longer than the time-out, with a time-out of its own.
+// complaint_10
+fn busy_tool(ground: &Ground) -> String {
+    let turn = Turn::bash("timeout 20 sh -c 'for i in 1 2 3 4 5; do sleep 1; done'");
+    let (events, calls) = run(ground, turn, &[SILENCE]);
+    assert_eq!(
+        outcomes(&events),
+        ["succeeded", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    assert_eq!(
+        of_type(&events, "look_requested").len(),
+        0,
+        "{}",
+        told(&events)
+    );
+    assert_eq!(calls, 3);
+    "5 s with a time-out of 1 s".into()
+}
+
+/// A tool that does not end.
+// complaint_11
+fn stuck_tool(ground: &Ground) -> String {
+    let turn = Turn::bash("for i in $(seq 600); do sleep 1; done");
+    stalled(ground, turn, "tool", "tool Bash: ")
+}
