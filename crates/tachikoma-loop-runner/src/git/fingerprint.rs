@@ -68,6 +68,15 @@ pub(super) enum Content {
     Unknown,
 }
 
+/// A directory in another.
+#[derive(Debug)]
+pub(super) struct Below<'a> {
+    pub name: &'a CStr,
+    pub dir: &'a mut Dir,
+    /// Whether it turned out to be none any more.
+    pub gone: bool,
+}
+
 impl Dir {
     /// Returns what a name stands for.
     pub fn get(&self, name: &[u8]) -> Option<&What> {
@@ -197,6 +206,42 @@ impl Dir {
         if self.entries.len() < before {
             self.compact();
         }
+    }
+
+    /// The directories in it.
+    pub fn below(&mut self) -> Vec<Below<'_>> {
+        let names = &self.names;
+        let dirs = self.entries.iter_mut().filter_map(|entry| {
+            let with_nul = &names[entry.start as usize..=entry.end as usize];
+            match &mut entry.what {
+                What::Dir(dir) => Some(Below {
+                    name: CStr::from_bytes_with_nul(with_nul).ok()?,
+                    dir,
+                    gone: false,
+                }),
+                What::File(_)
+                | What::Submodule(_)
+                | What::Nested
+                | What::Ignored(_)
+                | What::Odd(_)
+                | What::Left => None,
+            }
+        });
+        dirs.collect()
+    }
+
+    /// How many names there are in it and below.
+    pub fn weight(&self) -> usize {
+        let below = self.entries.iter().map(|entry| match &entry.what {
+            What::Dir(dir) => dir.weight(),
+            What::File(_)
+            | What::Submodule(_)
+            | What::Nested
+            | What::Ignored(_)
+            | What::Odd(_)
+            | What::Left => 1,
+        });
+        below.sum()
     }
 
     /// The names in order.

@@ -9,7 +9,8 @@ use super::fingerprint::{Dir, Mark, What};
 use super::index::{Ground, Listed, SUBMODULE, entries};
 use super::path::RepoPath;
 use super::program::{CallOff, GitError};
-use super::walk::{New, Room, Seen, Walk, is_nested};
+use super::seen::{New, Room, Seen};
+use super::walk::{Walk, is_nested};
 
 /// What is called off when a walk is.
 const WALK: &str = "a look at the work tree";

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tachikoma_core::Timestamp;
 
+use super::differences::{Change, Dirty};
 use super::fingerprint::{Dir, What};
 use super::index::LeftOut;
 use super::keeper::Keeper;
@@ -71,33 +72,6 @@ pub(super) struct Since {
     pub whose: Whose,
     pub before: Before,
     pub began: i64,
-}
-
-/// A file that differs between two trees, by the objects that it has in them.
-#[derive(Debug)]
-pub(super) struct Change {
-    before: Option<Box<str>>,
-    after: Option<Box<str>>,
-}
-
-impl Change {
-    /// Reads `:old-mode new-mode old-object new-object status`.
-    pub fn parse(head: &[u8]) -> Option<Self> {
-        let mut words = std::str::from_utf8(head).ok()?.split(' ').skip(2);
-        let mut object = || {
-            let word = words.next()?;
-            Some(word.bytes().any(|byte| byte != b'0').then(|| word.into()))
-        };
-        Some(Self {
-            before: object()?,
-            after: object()?,
-        })
-    }
-
-    /// Whether it is a file that was not in the first.
-    pub fn came(&self) -> bool {
-        self.before.is_none()
-    }
 }
 
 impl Before {
@@ -204,7 +178,7 @@ impl Work {
         &mut self,
         top: &Path,
         changed: &BTreeMap<RepoPath, Change>,
-        dirty: &BTreeMap<RepoPath, bool>,
+        dirty: &Dirty,
         since: &Since,
     ) -> Vec<RepoPath> {
         let work = self;
@@ -212,13 +186,13 @@ impl Work {
         work.follow_theirs(since.whose, changed, dirty);
         let went: BTreeMap<&str, &RepoPath> = changed
             .iter()
-            .filter(|(_, change)| change.after.is_none())
-            .filter_map(|(path, change)| Some((change.before.as_deref()?, path)))
+            .filter(|(_, change)| change.after.is_nothing())
+            .filter_map(|(path, change)| Some((change.before.object()?, path)))
             .collect();
         let surfaced = |path: &RepoPath, change: &Change| {
             let moved = |object: &str| went.contains_key(object);
             change.came()
-                && !change.after.as_deref().is_some_and(moved)
+                && !change.after.object().is_some_and(moved)
                 && since.before.had(path, top)
         };
         let mut not_ours = Vec::new();
@@ -259,12 +233,7 @@ impl Work {
 
     /// Somebody else's files stay so until a commit has them, or until somebody else puts them back. The loop may put them
     /// away, and bring them back later.
-    fn follow_theirs(
-        &mut self,
-        whose: Whose,
-        changed: &BTreeMap<RepoPath, Change>,
-        dirty: &BTreeMap<RepoPath, bool>,
-    ) {
+    fn follow_theirs(&mut self, whose: Whose, changed: &BTreeMap<RepoPath, Change>, dirty: &Dirty) {
         let Self {
             theirs,
             resting,
@@ -273,8 +242,8 @@ impl Work {
         } = self;
         theirs.retain(|path| {
             let change = changed.get(path);
-            let before = change.and_then(|change| change.before.as_deref());
-            let after = change.and_then(|change| change.after.as_deref());
+            let before = change.and_then(|change| change.before.object());
+            let after = change.and_then(|change| change.after.object());
             let is_dirty = dirty.contains_key(path);
             let was_resting = resting.contains(path);
             if let Some(before) = before.filter(|_| !(was_resting || is_dirty && after.is_some())) {
@@ -305,7 +274,7 @@ impl Work {
 
     /// Whether a file is again what it was in somebody else's hands, under its name or a new one.
     fn is_back(&self, path: &RepoPath, change: &Change) -> bool {
-        let Some(after) = change.after.as_deref() else {
+        let Some(after) = change.after.object() else {
             return false;
         };
         let moved = || self.aside.iter().any(|(_, object)| object == after);

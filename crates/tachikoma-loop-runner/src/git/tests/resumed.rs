@@ -180,6 +180,7 @@ fn git_that_is_killed_in_the_middle_loses_nothing() {
         "commit ",
     ] {
         let place = Place::new();
+        place.scratch.write("theirs.txt", "so that not all is committed");
         let mut keeper = place.keeper();
         snapshot(&mut keeper, 1);
         place.scratch.write("a.txt", "2");
@@ -202,7 +203,7 @@ fn git_that_is_killed_in_the_middle_loses_nothing() {
         let kept = snapshot(&mut keeper, 2);
         keeper.settle_refs(&CallOff::new()).unwrap();
         assert!(once.exists(), "{command}");
-        assert_eq!(place.status(), "", "{command}");
+        assert_eq!(place.status(), "?? theirs.txt\n", "{command}");
         assert_eq!(place.last_commit(), ["M a.txt", "A new.txt"], "{command}");
         assert_eq!(place.at(&kept, "new.txt"), "1", "{command}");
     }
