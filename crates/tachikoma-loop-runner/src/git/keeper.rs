@@ -71,6 +71,8 @@ pub struct Keeper {
     pub(super) equals_head: Option<String>,
     /// What differs from that commit.
     pub(super) dirty: Dirty,
+    /// Whether that is known since the work tree stands on that commit.
+    pub(super) dirty_follows: bool,
     /// What was said already.
     pub(super) said: BTreeSet<RepoPath>,
     /// What the next survey is to say.
@@ -175,6 +177,7 @@ impl Keeper {
             head: None,
             equals_head: None,
             dirty: Dirty::new(),
+            dirty_follows: false,
             said: BTreeSet::new(),
             unsaid: Vec::new(),
             owed: BTreeSet::new(),

@@ -193,9 +193,12 @@ impl Keeper {
     /// Asks what the work tree stands on; returns whether that is something else than before.
     fn ask_head(&mut self, call_off: &CallOff) -> Result<bool, GitError> {
         let head = head::commit(&self.ground.repository, call_off)?;
-        let moved = head != self.head;
-        self.head = head;
-        Ok(moved)
+        if head != self.head {
+            self.head = head;
+            self.dirty_follows = false;
+        }
+        // A survey that failed behind this point has not found out what that means.
+        Ok(!self.dirty_follows)
     }
 
     /// Finds out what changed and what is uncommitted, and whose it is.
@@ -244,6 +247,7 @@ impl Keeper {
         }
         self.work = work;
         self.dirty = dirty;
+        self.dirty_follows = true;
         self.equals_head = equals_head;
         self.fresh = false;
         self.say_not_ours(&not_ours, survey);
