@@ -234,6 +234,7 @@ impl Keeper {
         let words = [
             "commit",
             "--only",
+            "--quiet",
             "--pathspec-from-file=-",
             "--pathspec-file-nul",
             "--cleanup=whitespace",
