@@ -36,6 +36,7 @@ mod effect;
 mod event;
 mod exit;
 mod handoff;
+mod told;
 mod id;
 mod input;
 mod keep;
@@ -62,6 +63,7 @@ pub use effect::{Answer, Effect, Rung, Step};
 pub use event::LoopEvent;
 pub use exit::{Exit, Leftover};
 pub use handoff::{WorkTree, checkpoint, checkpoint_now, handoff_due};
+pub use told::told;
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use input::{Input, LoopCommand, News, TurnEnd, Urgency};
 pub use keep::{

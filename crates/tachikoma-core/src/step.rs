@@ -58,7 +58,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
             uncommitted,
         } => turn.snapshot(iteration, commit, uncommitted),
         Input::Kept { number, kept } => turn.kept(number, kept),
-        Input::Note { ticket, text } => turn.note(ticket, &text),
+        Input::Note { ticket, text, tell } => turn.note(ticket, &text, tell),
         Input::Set { ticket, key, value } => turn.set(ticket, key, value),
         Input::Trouble { warning } => turn.record(LoopEvent::Warned { warning }),
         Input::DiskWasFull { duration } => turn.record(LoopEvent::DiskWasFull {

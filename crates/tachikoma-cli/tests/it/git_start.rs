@@ -1,9 +1,10 @@
 //! What is looked at before a loop starts in a repository: whether it could commit, and whose changes would be whose.
 
-use tachikoma_testkit::{Ran, Scratch};
+use tachikoma_loop_runner::store::lock::is_held;
+use tachikoma_testkit::{Ran, Scratch, await_until};
 
 use crate::git_support::{commit_all, repository, sh};
-use crate::support::{CLAIMS, run, start_busy, tachikoma};
+use crate::support::{BUSY, CLAIMS, SOON, run, start_busy, tachikoma};
 
 fn start(scratch: &Scratch, flags: &[&str]) -> Ran {
     let more = flags.contains(&"--max-iterations");
@@ -166,4 +167,27 @@ fn a_loop_around_here_in_the_same_repository_is_warned_of() {
     );
     assert!(!second("sub/deep"));
     crate::support::kill(&scratch, live);
+}
+
+#[test]
+fn a_loop_elsewhere_in_the_same_repository_is_warned_of() {
+    let scratch = repository();
+    for dir in ["one/deep", "other"] {
+        scratch.write(format!("{dir}/file"), "1");
+    }
+    commit_all(&scratch);
+    let mut live = tachikoma(&scratch)
+        .in_dir("one/deep")
+        .spawn(run(&["--no-auto-commit"], BUSY));
+    let works_in = scratch.path().join("one/deep");
+    await_until("it is live", SOON, || is_held(&works_in));
+    for dir in ["other", "."] {
+        let flags = ["--quiet", "--no-auto-commit"];
+        let ran = tachikoma(&scratch).in_dir(dir).run(run(&flags, CLAIMS));
+        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+        let says = format!("another loop works in {}", works_in.display());
+        assert!(ran.stderr.contains(&says), "{dir}: {}", ran.stderr);
+    }
+    live.signal(rustix::process::Signal::KILL);
+    await_until("it is dead", SOON, || !is_held(&works_in));
 }

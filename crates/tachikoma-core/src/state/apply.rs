@@ -211,7 +211,10 @@ impl State {
                     });
                 });
             }
-            LoopEvent::Noted { text } => {
+            LoopEvent::Noted { text, tell } => {
+                if *tell {
+                    self.kept.untold = Some(text.clone());
+                }
                 if self.notes.len() >= NOTES_MAX {
                     self.notes.remove(0);
                 }
@@ -255,6 +258,7 @@ impl State {
                 self.limit_streak = 0;
                 if report.outcome == IterationOutcome::Succeeded {
                     self.session.oriented = true;
+                    self.kept.untold = None;
                     self.session.fast_failures = 0;
                     self.failure_streak = 0;
                 }

@@ -5,7 +5,8 @@ use std::io;
 use std::path::Path;
 
 use tachikoma_agents::{self as agents, LaunchPlan, Message, Turn};
-use tachikoma_core::{Effect, Generation, Input, News, Rung, SessionNo, TurnEnd};
+use tachikoma_core::{Effect, Generation, Input, News, Rung, SessionNo, TurnEnd, told,
+};
 
 use super::LoopRunner;
 use crate::advice;
@@ -163,7 +164,7 @@ impl LoopRunner {
     async fn words(&mut self) -> Result<String, String> {
         let words = prompt::read(&self.state.launch.prompt, &self.config.working_dir)
             .map_err(|error| chain(&error))?;
-        let words = self.handoff().await + &words;
+        let words = told(&self.state) + &self.handoff().await + &words;
         self.asked.clone_from(&words);
         Ok(words)
     }

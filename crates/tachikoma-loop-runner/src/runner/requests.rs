@@ -28,7 +28,11 @@ impl LoopRunner {
             }
             Request::Note { text, reply } => {
                 let ticket = self.ticket(reply);
-                Some(Input::Note { ticket, text })
+                Some(Input::Note {
+                    ticket,
+                    text,
+                    tell: false,
+                })
             }
             Request::Register { point, hook, reply } => {
                 // Whoever asked may have gone: then the hook stays all the same.

@@ -378,6 +378,7 @@ impl World {
             3 => Input::Note {
                 ticket: Ticket(self.tickets),
                 text,
+                tell: self.tickets % 2 == 0,
             },
             1 => Input::DiskWasFull {
                 duration: Duration::from_secs(7),
