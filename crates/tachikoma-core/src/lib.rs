@@ -36,7 +36,6 @@ mod effect;
 mod event;
 mod exit;
 mod handoff;
-mod told;
 mod id;
 mod input;
 mod keep;
@@ -55,6 +54,7 @@ mod step;
 mod summary;
 pub mod tests_seen;
 mod time;
+mod told;
 
 pub use activity::{Activity, Busy};
 pub use commit_message::{CommitFacts, CommitMessage, CommitMessageError};
@@ -63,7 +63,6 @@ pub use effect::{Answer, Effect, Rung, Step};
 pub use event::LoopEvent;
 pub use exit::{Exit, Leftover};
 pub use handoff::{WorkTree, checkpoint, checkpoint_now, handoff_due};
-pub use told::told;
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use input::{Input, LoopCommand, News, TurnEnd, Urgency};
 pub use keep::{
@@ -96,3 +95,4 @@ pub use summary::{
 };
 pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;
+pub use told::told;

@@ -14,7 +14,12 @@ pub fn told(state: &State) -> String {
         text.push_str(what);
         text.push_str(" Look at the files before you go on: they are not as you left them.\n\n");
     }
-    if let Some(why) = state.kept.refused.as_deref().filter(|_| state.kept.uncommitted > 0) {
+    if let Some(why) = state
+        .kept
+        .refused
+        .as_deref()
+        .filter(|_| state.kept.uncommitted > 0)
+    {
         let start = why.ceil_char_boundary(why.len().saturating_sub(REFUSED_BYTES_MAX));
         let (cut, why) = (start > 0, why.get(start..).unwrap_or_default());
         let dots = if cut { "..." } else { "" };

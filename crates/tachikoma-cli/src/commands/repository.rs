@@ -42,7 +42,12 @@ impl Repository {
 
     /// Warns of a loop around here in the same repository, and of commits that no branch will have.
     pub fn warn(&self, working_dir: &Path) {
-        if self.commits && self.standing.as_ref().is_ok_and(|standing| standing.detached) {
+        if self.commits
+            && self
+                .standing
+                .as_ref()
+                .is_ok_and(|standing| standing.detached)
+        {
             out::note(
                 "note: the repository is on no branch (detached HEAD): the commits of the loop will be on none either; \
                  `git switch -c NAME` before or after it gives them one",

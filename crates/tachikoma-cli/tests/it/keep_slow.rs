@@ -134,8 +134,7 @@ fn a_prompt_that_waits_for_its_snapshot_is_not_given_after_an_interrupt() {
 fn a_killed_runner_leaves_no_process_of_a_commit() {
     let scratch = repository("");
     let seconds = seconds();
-    let script =
-        format!("setsid sleep {seconds} </dev/null >/dev/null 2>&1 &\nsleep {seconds}");
+    let script = format!("setsid sleep {seconds} </dev/null >/dev/null 2>&1 &\nsleep {seconds}");
     git_hook(&scratch, "pre-commit", &script);
     let mut live = tachikoma(&scratch).spawn(run(&[], WORK));
     await_until("the hook and its child", SOON, || {

@@ -38,7 +38,9 @@ pub(super) enum What {
     Ignored(FileType),
     /// A pipe, a socket or a device.
     Odd(FileType),
-    /// Nobody looks there: protected, the loop's own, or assumed to be unchanged.
+    /// Never kept, as its user wants it; its signature tells when there is something to say. 0 before the first look.
+    Protected(u64),
+    /// Nobody looks there: the loop's own, or assumed to be unchanged.
     Left,
 }
 
@@ -131,6 +133,7 @@ impl Dir {
                 | What::Nested
                 | What::Ignored(_)
                 | What::Odd(_)
+                | What::Protected(_)
                 | What::Left => return None,
             }
         }
@@ -152,6 +155,7 @@ impl Dir {
                 | What::Nested
                 | What::Ignored(_)
                 | What::Odd(_)
+                | What::Protected(_)
                 | What::Left => return None,
             }
         }
@@ -172,6 +176,7 @@ impl Dir {
                 | What::Nested
                 | What::Ignored(_)
                 | What::Odd(_)
+                | What::Protected(_)
                 | What::Left => return Some((what, parts.peek().is_none())),
             }
         }
@@ -224,6 +229,7 @@ impl Dir {
                 | What::Nested
                 | What::Ignored(_)
                 | What::Odd(_)
+                | What::Protected(_)
                 | What::Left => None,
             }
         });
@@ -239,6 +245,7 @@ impl Dir {
             | What::Nested
             | What::Ignored(_)
             | What::Odd(_)
+            | What::Protected(_)
             | What::Left => 1,
         });
         below.sum()
@@ -273,7 +280,11 @@ impl Dir {
                     path.push(b'/');
                     below.watched(path, each);
                 }
-                What::Nested | What::Ignored(_) | What::Odd(_) | What::Left => {}
+                What::Nested
+                | What::Ignored(_)
+                | What::Odd(_)
+                | What::Protected(_)
+                | What::Left => {}
             }
             path.truncate(length);
         }

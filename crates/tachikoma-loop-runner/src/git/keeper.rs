@@ -73,6 +73,8 @@ pub struct Keeper {
     pub(super) dirty: Dirty,
     /// Whether that is known since the work tree stands on that commit.
     pub(super) dirty_follows: bool,
+    /// Protected files that changed since that was last looked into.
+    pub(super) protected_changed: Vec<RepoPath>,
     /// What was said already.
     pub(super) said: BTreeSet<RepoPath>,
     /// What the next survey is to say.
@@ -178,6 +180,7 @@ impl Keeper {
             equals_head: None,
             dirty: Dirty::new(),
             dirty_follows: false,
+            protected_changed: Vec::new(),
             said: BTreeSet::new(),
             unsaid: Vec::new(),
             owed: BTreeSet::new(),

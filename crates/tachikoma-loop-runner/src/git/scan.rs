@@ -103,6 +103,8 @@ impl Ground {
         };
         let mut seen = walk.seen;
         seen.rules = false;
+        // They were there before.
+        seen.protected.clear();
         Ok((known, seen))
     }
 
@@ -142,7 +144,10 @@ impl Ground {
         while !walk.seen.new.is_empty() {
             let mut asked = Vec::new();
             for new in mem::take(&mut walk.seen.new) {
-                if self.leaves_out(new.path.bytes()) {
+                if self.protected.has(new.path.bytes()) {
+                    root.put(new.path.bytes(), What::Protected(0));
+                    walk.seen.protected.push(new.path);
+                } else if self.leaves_out(new.path.bytes()) {
                     root.put(new.path.bytes(), What::Left);
                 } else {
                     match new.kind {

@@ -23,6 +23,8 @@ pub(super) struct Seen {
     pub new: Vec<New>,
     /// New files for which there is no room.
     pub crowded: Vec<RepoPath>,
+    /// Protected files that came or changed, for which nothing is done.
+    pub protected: Vec<RepoPath>,
     /// Whether what is ignored may be another than before.
     pub rules: bool,
 }
@@ -46,6 +48,7 @@ impl Seen {
         self.gone.extend(other.gone);
         self.new.extend(other.new);
         self.crowded.extend(other.crowded);
+        self.protected.extend(other.protected);
         self.rules |= other.rules;
     }
 

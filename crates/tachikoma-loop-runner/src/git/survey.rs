@@ -138,6 +138,7 @@ impl Keeper {
             };
             self.judge(tree, true, &since, &mut survey, call_off)?;
         }
+        self.say_protected(whose, &mut survey, call_off)?;
         self.watched.marks = marks;
         self.surveyed = Some(began);
         survey.uncommitted = self.uncommitted().count();
@@ -170,8 +171,9 @@ impl Keeper {
         };
         if let Some(known_now) = known.as_mut().filter(may_look) {
             let follow = marks.users_index != before.users_index;
-            if let Some(seen) = self.ground.look(known_now, follow, call_off)? {
+            if let Some(mut seen) = self.ground.look(known_now, follow, call_off)? {
                 self.known = known;
+                self.protected_changed.append(&mut seen.protected);
                 return Ok(Some((seen, Before::Watched)).filter(|(seen, _)| !seen.is_empty()));
             }
         }

@@ -116,6 +116,7 @@ impl Walk {
             What::File(mark) => self.file(fd, name, mark),
             What::Submodule(mark) => self.submodule(top, fd, name, mark),
             What::Nested => self.nested(fd, name),
+            What::Protected(mark) => self.protected(fd, name, mark),
             What::Dir(_) | What::Ignored(_) | What::Odd(_) | What::Left => true,
         });
         let mut below = dir.below();
@@ -354,11 +355,24 @@ impl Walk {
         is
     }
 
+    /// A file that is never kept: whether it changed is said, once.
+    fn protected(&mut self, fd: &OwnedFd, name: &CStr, mark: &mut u64) -> bool {
+        if let Ok(stat) = statat(fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            let now = of(&stat);
+            if *mark != 0 && *mark != now {
+                let path = self.full(name);
+                self.seen.protected.push(path);
+            }
+            *mark = now;
+        }
+        true
+    }
+
     fn gone(&mut self, name: &CStr, what: &What) {
         match what {
             What::File(_) | What::Submodule(_) => self.push_gone(name),
             What::Dir(below) => self.all_gone(name, below),
-            What::Nested | What::Ignored(_) | What::Odd(_) | What::Left => {}
+            What::Nested | What::Ignored(_) | What::Odd(_) | What::Protected(_) | What::Left => {}
         }
     }
 

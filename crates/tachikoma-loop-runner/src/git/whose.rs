@@ -13,7 +13,7 @@ use super::fingerprint::{Dir, What};
 use super::index::LeftOut;
 use super::keeper::Keeper;
 use super::path::RepoPath;
-use super::program::GitError;
+use super::program::{CallOff, GitError};
 use super::survey::Survey;
 use super::work::Work;
 use crate::clock;
@@ -81,10 +81,11 @@ impl Before {
             Self::Watched => false,
             Self::Known { root, since } => match root.outermost(path.bytes()) {
                 // What was ignored under its own name was there.
-                Some((What::Ignored(_) | What::Left, true)) => true,
-                Some((What::Ignored(_) | What::Left | What::Nested, false)) => {
-                    !is_born_since(&top.join(path.as_path()), *since)
-                }
+                Some((What::Ignored(_) | What::Protected(_) | What::Left, true)) => true,
+                Some((
+                    What::Ignored(_) | What::Protected(_) | What::Left | What::Nested,
+                    false,
+                )) => !is_born_since(&top.join(path.as_path()), *since),
                 Some((
                     What::File(_) | What::Dir(_) | What::Submodule(_) | What::Nested | What::Odd(_),
                     _,
@@ -133,6 +134,32 @@ impl Keeper {
                 list(&new),
             ));
         }
+    }
+
+    /// Names protected files that the loop changed, once. Those that are ignored as well are nobody's concern.
+    pub(super) fn say_protected(
+        &mut self,
+        whose: Whose,
+        survey: &mut Survey,
+        call_off: &CallOff,
+    ) -> Result<(), GitError> {
+        let changed = std::mem::take(&mut self.protected_changed);
+        let is_news = |path: &RepoPath| whose == Whose::Loop && !self.said.contains(path);
+        let changed: BTreeSet<RepoPath> = changed.into_iter().filter(is_news).collect();
+        let paths = changed.iter().map(RepoPath::bytes);
+        let ignored = self.ground.ignored(paths, false, call_off)?;
+        let new: Vec<&RepoPath> = changed
+            .iter()
+            .filter(|path| !ignored.contains(*path))
+            .collect();
+        if !new.is_empty() {
+            survey.warnings.push(format!(
+                "left out of snapshots and commits: {}, which `git.protected` names",
+                list(&new)
+            ));
+        }
+        self.said.extend(changed);
+        Ok(())
     }
 
     /// What is left out now and somebody else's stays so, should it ever be taken in.

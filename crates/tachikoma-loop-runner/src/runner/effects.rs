@@ -5,8 +5,7 @@ use std::io;
 use std::path::Path;
 
 use tachikoma_agents::{self as agents, LaunchPlan, Message, Turn};
-use tachikoma_core::{Effect, Generation, Input, News, Rung, SessionNo, TurnEnd, told,
-};
+use tachikoma_core::{Effect, Generation, Input, News, Rung, SessionNo, TurnEnd, told};
 
 use super::LoopRunner;
 use crate::advice;

@@ -180,7 +180,9 @@ fn git_that_is_killed_in_the_middle_loses_nothing() {
         "commit ",
     ] {
         let place = Place::new();
-        place.scratch.write("theirs.txt", "so that not all is committed");
+        place
+            .scratch
+            .write("theirs.txt", "so that not all is committed");
         let mut keeper = place.keeper();
         snapshot(&mut keeper, 1);
         place.scratch.write("a.txt", "2");
@@ -207,7 +209,9 @@ fn a_look_that_fails_after_the_commit_below_moved_is_made_up_for() {
     let mut keeper = place.keeper();
     place.scratch.write("a.txt", "2");
     assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
-    place.scratch.git(&["commit", "--quiet", "-am", "the agent's"]);
+    place
+        .scratch
+        .git(&["commit", "--quiet", "-am", "the agent's"]);
     let once = kill_once(&place, "diff-tree");
     let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
     assert!(once.exists());
