@@ -146,16 +146,23 @@ fn a_dry_run_says_what_git_is_used_for() {
     assert!(said.starts_with("git is not used: "), "{said}");
 }
 
+/// A loop in a directory that is done at once.
+#[track_caller]
+fn works_and_claims(scratch: &Scratch, dir: &str) -> Ran {
+    let flags = ["--quiet", "--no-auto-commit"];
+    let script = format!("touch done.$$; {CLAIMS}");
+    let ran = tachikoma(scratch).in_dir(dir).run(run(&flags, &script));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    ran
+}
+
 #[test]
 fn a_loop_around_here_in_the_same_repository_is_warned_of() {
     let scratch = repository();
     scratch.write("sub/deep/file", "1");
     commit_all(&scratch);
     let second = |dir: &str| {
-        let flags = ["--quiet", "--no-auto-commit"];
-        let script = format!("touch done.$$; {CLAIMS}");
-        let ran = tachikoma(&scratch).in_dir(dir).run(run(&flags, &script));
-        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+        let ran = works_and_claims(&scratch, dir);
         ran.stderr.contains("another loop works in")
     };
     assert!(!second("sub/deep"), "none is live");
@@ -183,9 +190,7 @@ fn a_loop_elsewhere_in_the_same_repository_is_warned_of() {
     let works_in = scratch.path().join("one/deep");
     await_until("it is live", SOON, || is_held(&works_in));
     for dir in ["other", "."] {
-        let flags = ["--quiet", "--no-auto-commit"];
-        let ran = tachikoma(&scratch).in_dir(dir).run(run(&flags, CLAIMS));
-        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+        let ran = works_and_claims(&scratch, dir);
         let says = format!("another loop works in {}", works_in.display());
         assert!(ran.stderr.contains(&says), "{dir}: {}", ran.stderr);
     }
