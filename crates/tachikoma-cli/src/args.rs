@@ -164,6 +164,9 @@ pub struct DiffArgs {
     /// Print the names of the files
     #[arg(long)]
     pub name_only: bool,
+    /// Print which snapshots there are, and in which commits
+    #[arg(long, conflicts_with_all = ["iteration", "stat", "name_only"])]
+    pub list: bool,
     /// The loop; the current one, if not given
     #[arg(long = "loop", value_name = "ID")]
     pub loop_id: Option<LoopId>,
@@ -363,8 +366,11 @@ pub struct RunArgs {
     #[arg(long)]
     pub dry_run: bool,
     /// Do not commit after iterations
-    #[arg(long)]
+    #[arg(long, conflicts_with = "auto_commit")]
     pub no_auto_commit: bool,
+    /// Commit after iterations: takes back the --no-auto-commit of an earlier run
+    #[arg(long)]
+    pub auto_commit: bool,
     /// Start even if tracked files have changes that are not committed
     #[arg(long)]
     pub allow_dirty: bool,

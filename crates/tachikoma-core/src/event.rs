@@ -190,6 +190,9 @@ pub enum LoopEvent {
     Noted {
         /// The note.
         text: String,
+        /// Whether a conversation that goes on must be told, too.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        tell: bool,
     },
     /// The iteration is to be ended before its time.
     EndingRequested {

@@ -115,6 +115,8 @@ pub enum Input {
         ticket: Ticket,
         /// The note.
         text: String,
+        /// Whether a conversation that goes on must be told, too.
+        tell: bool,
     },
     /// Something is to be written down for later.
     Set {

@@ -153,6 +153,12 @@ pub struct KeptWork {
     pub files_changed: Option<u32>,
     /// Whether an attempt has begun, or ended, that the work tree was not looked at after.
     pub unseen: bool,
+    /// Why the latest commit was not made that was to be; none since there is nothing left to commit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// What a conversation that goes on must be told, because somebody changed the work tree under it; none since it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub untold: Option<String>,
 }
 
 /// The work tree before an iteration.

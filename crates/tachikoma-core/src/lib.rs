@@ -60,6 +60,7 @@ mod step;
 mod summary;
 pub mod tests_seen;
 mod time;
+mod told;
 mod turn_report;
 
 pub use activity::{Activity, Busy};
@@ -106,4 +107,5 @@ pub use summary::{
 };
 pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;
+pub use told::told;
 pub use turn_report::{LimitedAttempt, TurnReport};

@@ -4,6 +4,7 @@ mod apply;
 mod clock;
 mod completion;
 mod keep;
+mod notes;
 mod reboot;
 mod taken_up;
 mod work;

@@ -63,7 +63,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         Input::Answered { number, answers } => turn.answered(number, answers),
         Input::GatesRan { number, results } => turn.gates_ran(number, results),
         Input::Done { ticket, reason } => turn.done(ticket, reason),
-        Input::Note { ticket, text } => turn.note(ticket, &text),
+        Input::Note { ticket, text, tell } => turn.note(ticket, &text, tell),
         Input::Set { ticket, key, value } => turn.set(ticket, key, value),
         Input::Trouble { warning } => turn.record(LoopEvent::Warned { warning }),
         Input::DiskWasFull { duration } => turn.record(LoopEvent::DiskWasFull {

@@ -6,6 +6,7 @@
 //! the `git add --intent-to-add` that it needs; everything else happens in an index of the loop's own.
 
 mod commit;
+mod differences;
 mod fingerprint;
 mod head;
 mod index;
@@ -18,6 +19,7 @@ pub mod protected;
 pub mod repository;
 pub mod rollback;
 mod scan;
+mod seen;
 mod signature;
 mod snapshot;
 pub mod snapshots;

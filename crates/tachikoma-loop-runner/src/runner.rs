@@ -381,7 +381,7 @@ impl LoopRunner {
             let arrived = tokio::select! {
                 biased;
                 Some((signal, urgency)) = ends.shutdowns.recv() => Arrived::Input(Input::Shutdown { signal, urgency }),
-                reason = broken(control.as_mut(), upkeep) => Arrived::Input(Input::Broken { reason }),
+                input = beside(control.as_mut(), upkeep) => Arrived::Input(input),
                 Some(request) = ends.requests.recv() => Arrived::Request(request),
                 () = until(deadline) => Arrived::Input(Input::Wake),
                 () = until(save_due) => Arrived::SaveDue,
@@ -450,8 +450,9 @@ async fn until(deadline: Option<tokio::time::Instant>) {
     }
 }
 
-/// Returns which part of the runner panicked beside the launch, and how; does not return as long as none does. Cancel-safe.
-async fn broken(control: Option<&mut Server>, upkeep: &mut Upkeep) -> String {
+/// Returns which part of the runner panicked beside the launch, and how, or what it has to say; does not return as long as there
+/// is nothing. Cancel-safe.
+async fn beside(control: Option<&mut Server>, upkeep: &mut Upkeep) -> Input {
     let control = async {
         match control {
             Some(control) => control.broken().await,
@@ -459,8 +460,8 @@ async fn broken(control: Option<&mut Server>, upkeep: &mut Upkeep) -> String {
         }
     };
     tokio::select! {
-        reason = control => reason,
-        reason = upkeep.broken() => reason,
+        reason = control => Input::Broken { reason },
+        input = upkeep.next() => input,
     }
 }
 

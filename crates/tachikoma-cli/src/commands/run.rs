@@ -109,8 +109,12 @@ pub async fn run_here(
     let stats = runner.state().stats;
     let uncommitted = runner.state().kept.uncommitted;
     let unwritten = runner.is_unwritten();
+    let unsaid = runner.unsaid();
     runner.close().await;
     reporter.finish();
+    for trouble in unsaid {
+        out::note(&format!("warning: {}", sanitise(&trouble)));
+    }
     drop(temporary);
     let kept = config.settings.state.enabled;
     let outcome = result.map_err(|error| {

@@ -199,7 +199,7 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::ToolDenied { name } => {
             format!("the agent was not permitted to use {}", sanitise(name))
         }
-        LoopEvent::Noted { text } => format!("noted: {}", sanitise(text)),
+        LoopEvent::Noted { text, .. } => format!("noted: {}", sanitise(text)),
         LoopEvent::HandOffRequested { .. } => {
             "the old session is asked for its hand-off".to_owned()
         }

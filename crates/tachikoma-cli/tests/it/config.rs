@@ -249,6 +249,8 @@ fn help_of_run() {
           --detach                       Leave the loop running in the background
           --dry-run                      Say what would be run, and do not
           --no-auto-commit               Do not commit after iterations
+          --auto-commit                  Commit after iterations: takes back the --no-auto-commit of an
+                                         earlier run
           --allow-dirty                  Start even if tracked files have changes that are not committed
           --nested                       Start even from inside the agent of another loop
       -h, --help                         Print help

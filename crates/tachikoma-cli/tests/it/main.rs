@@ -35,6 +35,7 @@ mod keep;
 mod keep_night;
 mod keep_slow;
 mod keep_support;
+mod keep_told;
 mod live_control;
 mod live_kill;
 mod live_pty;

@@ -12,14 +12,11 @@ use crate::outcome::IterationOutcome;
 use crate::phase::{Ending, Ladder, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 use crate::reboots::{RebootEntry, RebootResult};
 use crate::record::Record;
-use crate::session::{LiveAgent, Note, PastSession, Session};
+use crate::session::{LiveAgent, PastSession, Session};
 use crate::time::Timestamp;
 
 /// Sessions that are remembered; a loop of thousands must not carry all of them in every segment.
 const HISTORY_MAX: usize = 100;
-
-/// Notes that are remembered; the hand-off carries them all, and it is bounded too.
-const NOTES_MAX: usize = 50;
 use crate::turn_report::{LimitedAttempt, TurnReport};
 
 impl State {
@@ -242,16 +239,7 @@ impl State {
             LoopEvent::StopPatternMatched { pattern } => {
                 self.stop_pattern = Some(pattern.clone());
             }
-            LoopEvent::Noted { text } => {
-                if self.notes.len() >= NOTES_MAX {
-                    self.notes.remove(0);
-                }
-                self.notes.push(Note {
-                    time,
-                    iteration: self.iteration,
-                    text: text.clone(),
-                });
-            }
+            LoopEvent::Noted { text, tell } => self.noted(text, *tell, time),
             LoopEvent::EndingRequested {
                 cause,
                 boundary_until,
@@ -290,6 +278,7 @@ impl State {
                 self.limit_streak = 0;
                 if report.outcome == IterationOutcome::Succeeded {
                     self.session.oriented = true;
+                    self.kept.untold = None;
                     self.session.fast_failures = 0;
                     self.failure_streak = 0;
                 }

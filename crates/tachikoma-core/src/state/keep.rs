@@ -107,6 +107,8 @@ impl State {
     ) {
         self.completion.seen_in_the_tree(kept);
         self.kept.uncommitted = kept.uncommitted;
+        let called_off = self.keep().is_some_and(|keep| keep.called_off);
+        self.kept.refused = kept.error.clone().filter(|_| !called_off);
         if purpose == KeepPurpose::Iteration {
             self.kept.files_changed = Some(kept.changed);
         }

@@ -256,7 +256,7 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::SessionNamed { agent_id } => agent_id.clone(),
         LoopEvent::ToolDenied { name } => name.clone(),
         LoopEvent::FileTouched { path } => path.clone(),
-        LoopEvent::Noted { text } | LoopEvent::HandOffWritten { text } => text.clone(),
+        LoopEvent::Noted { text, .. } | LoopEvent::HandOffWritten { text } => text.clone(),
         LoopEvent::HandOffRequested { until: limit }
         | LoopEvent::KeepCalledOff { until: limit, .. }
         | LoopEvent::LookRequested { until: limit, .. }

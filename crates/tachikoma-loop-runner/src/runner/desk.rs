@@ -18,6 +18,14 @@ const ORDERS_MAX: usize = 16;
 /// At the end of a run: for what is called off to end, and for the last references to be made.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// For a look at the work tree behind an iteration, whatever a commit may take: longer than a large tree on a slow disk needs.
+#[cfg(not(test))]
+const LOOK_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// So that tests need not wait for it.
+#[cfg(test)]
+const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// What the desk is asked.
 enum Order {
     /// The work tree before an iteration; only a look if it is kept already.
@@ -346,9 +354,16 @@ impl Clerk {
         look: &CallOff,
         call_off: &CallOff,
     ) -> Result<Kept, String> {
+        let look = look.within(LOOK_TIMEOUT);
         let mut kept = self
-            .look(work, Whose::Loop, look)
-            .map_err(|error| chain(&error))?;
+            .look(work, Whose::Loop, &look)
+            .map_err(|error| match look.is_overdue() {
+                true => format!(
+                    "the look at the work tree took more than {} s; the next one takes in what changed",
+                    LOOK_TIMEOUT.as_secs()
+                ),
+                false => chain(&error),
+            })?;
         let Some(commit) = commit.filter(|_| kept.uncommitted > 0) else {
             return Ok(kept);
         };
@@ -395,4 +410,65 @@ impl From<GitError> for Untaken {
 
 fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use tachikoma_core::LoopId;
+    use tachikoma_testkit::Scratch;
+
+    use super::*;
+    use crate::git::Protected;
+
+    #[tokio::test]
+    async fn a_look_behind_an_iteration_ends_also_where_a_commit_may_take_for_ever() {
+        let scratch = Scratch::with_git();
+        scratch.write("a.txt", "1");
+        scratch.git(&["add", "a.txt"]);
+        scratch.git(&["commit", "--quiet", "-m", "before"]);
+        // A git that never ends once there is a file for it.
+        let bin = scratch.home().join("bin");
+        let hang = scratch.home().join("hang");
+        let text = format!(
+            "#!/bin/sh\ncase \"$*\" in *update-index*) [ -e '{}' ] && exec sleep 1000;; esac\nPATH='{}' exec git \"$@\"\n",
+            hang.display(),
+            std::env::var("PATH").unwrap(),
+        );
+        std::fs::create_dir(&bin).unwrap();
+        scratch.write_script(bin.join("git"), text);
+        let loop_dir = scratch.path().join(".ralph/loops/one");
+        std::fs::create_dir_all(&loop_dir).unwrap();
+        let options = KeeperOptions {
+            working_dir: scratch.path(),
+            loop_dir,
+            loop_id: LoopId::from_u128(1),
+            search_path: Some(bin.into_os_string()),
+            protected: Protected::default(),
+            max_file_bytes: 0,
+        };
+        let mut desk = Desk::open(options, Whose::Others).unwrap();
+        let told = desk.next().await;
+        assert!(matches!(told, Told::Opened), "{told:?}");
+        scratch.write("a.txt", "2");
+        std::fs::write(&hang, "").unwrap();
+        let message = "of the loop".to_owned();
+        let commit = |message| Commit {
+            message,
+            limit: None,
+        };
+        assert!(desk.keep(1, Some(commit(message.clone()))));
+        let told = desk.next().await;
+        let Told::Kept { kept: Err(why), .. } = told else {
+            panic!("{told:?}");
+        };
+        assert!(why.contains("took more than"), "{why}");
+        std::fs::remove_file(&hang).unwrap();
+        assert!(desk.keep(2, Some(commit(message))));
+        let told = desk.next().await;
+        let Told::Kept { kept: Ok(kept), .. } = told else {
+            panic!("{told:?}");
+        };
+        assert_eq!(kept.commit.map(|commit| commit.files), Some(1));
+        desk.finish(true).await;
+    }
 }

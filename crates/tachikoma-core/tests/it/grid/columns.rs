@@ -111,6 +111,7 @@ pub fn inputs(play: &Play) -> Vec<Column> {
     inputs.push(Input::Note {
         ticket,
         text: "n".to_owned(),
+        tell: false,
     });
     inputs.push(Input::Trouble {
         warning: "disk".to_owned(),

@@ -397,6 +397,7 @@ impl World {
             3 => Input::Note {
                 ticket: Ticket(self.tickets),
                 text,
+                tell: self.tickets.is_multiple_of(2),
             },
             1 => Input::DiskWasFull {
                 duration: Duration::from_secs(7),
