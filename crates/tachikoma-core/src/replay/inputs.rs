@@ -195,9 +195,10 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
             guesses.extend(urgently(LoopCommand::Pause));
             guesses
         }
-        LoopEvent::Noted { text } => vec![Input::Note {
+        LoopEvent::Noted { text, tell } => vec![Input::Note {
             ticket: Ticket::default(),
             text: text.clone(),
+            tell: *tell,
         }],
         LoopEvent::EndingRequested { cause, .. } => match cause {
             Cause::HandOver => {
