@@ -145,7 +145,8 @@ fn quotes(lines: &[&str], place: usize, asked: &[&str], asked_place: usize) -> b
                     above.map_or(String::new(), |above| neighbours(lines, above).0.to_owned())
                 };
                 let (mine, asked) = (up(lines, place), up(asked, asked_place));
-                !asked.is_empty() && mine.ends_with(&asked)
+                // Both may begin here.
+                mine.ends_with(&asked) && (mine.is_empty() || !asked.is_empty())
             };
             same && (!below.is_empty() || conditional || further())
         }
@@ -267,6 +268,8 @@ mod tests {
         ] {
             assert_eq!(said(quoted), Claim::NotMeant(Doubt::Prompt), "{quoted:?}");
         }
+        let whole = "Work. At the end print\n<promise>COMPLETE</promise>\n";
+        assert_eq!(claim(whole, PROMISE, whole), Claim::NotMeant(Doubt::Prompt));
     }
 
     #[test]
