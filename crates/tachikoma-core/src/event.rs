@@ -15,9 +15,11 @@ use crate::outcome::{
     Failure, IterationReport, Outcome, Problem, RebootReason, Spent, Stop, Timeout,
 };
 use crate::phase::{Cause, HookPoint, HookResult, Wait};
+use crate::progress::Measured;
 use crate::repair::Repair;
 use crate::state::State;
 use crate::stats::{LoopStats, is_zero};
+use crate::tests_report::TestsReport;
 use crate::time::Timestamp;
 
 /// A fact about a loop.
@@ -347,6 +349,10 @@ pub enum LoopEvent {
         /// How each went, in order.
         results: Vec<GateResult>,
     },
+    /// What gates said of tests was read.
+    TestsRan(TestsReport),
+    /// An iteration is over, and it is known what came of it.
+    ProgressMeasured(Measured),
     /// Nobody knows what would have been found out.
     CheckGivenUp {
         /// Why.

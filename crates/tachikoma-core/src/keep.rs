@@ -97,6 +97,9 @@ pub struct CommitOrder {
 pub struct Kept {
     /// Files that changed since the last look.
     pub changed: u32,
+    /// Lines added and removed in them; 0 where that is not known.
+    #[serde(skip_serializing_if = "is_none")]
+    pub lines: u32,
     /// Whether someone else committed since the last look.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub head_moved: bool,
@@ -108,6 +111,14 @@ pub struct Kept {
     /// Why nothing was committed that was to be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde asks with a reference"
+)]
+fn is_none(lines: &u32) -> bool {
+    *lines == 0
 }
 
 /// A commit of the loop's.

@@ -251,6 +251,8 @@ impl UnderWay {
             | LoopEvent::Claimed { .. }
             | LoopEvent::CheckStarted { .. }
             | LoopEvent::ConditionsAnswered { .. }
+            | LoopEvent::TestsRan(_)
+            | LoopEvent::ProgressMeasured(_)
             | LoopEvent::CheckGivenUp { .. }
             | LoopEvent::ClaimRefused(_)
             | LoopEvent::StopConditionTriggered { .. }

@@ -96,6 +96,8 @@ impl Lines {
             | LoopEvent::CheckStarted { .. }
             | LoopEvent::ConditionsAnswered { .. }
             | LoopEvent::GatesRan { .. }
+            | LoopEvent::TestsRan(_)
+            | LoopEvent::ProgressMeasured(_)
             | LoopEvent::CheckGivenUp { .. }
             | LoopEvent::ClaimRefused(_)
             | LoopEvent::StopConditionTriggered { .. }
@@ -275,6 +277,9 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::CheckStarted { check } => return check::started(check),
         LoopEvent::ConditionsAnswered { answers } => return check::answered(answers),
         LoopEvent::GatesRan { results, .. } => return check::gates(results),
+        LoopEvent::TestsRan(report) => check::tests(report),
+        // The end of the loop says what came of it, and `history` what each iteration was worth.
+        LoopEvent::ProgressMeasured(_) => return Vec::new(),
         LoopEvent::CheckGivenUp { reason } => sanitise(reason).into_owned(),
         LoopEvent::ClaimRefused(refusal) => check::refused(refusal),
         LoopEvent::StopConditionTriggered { reason } => {

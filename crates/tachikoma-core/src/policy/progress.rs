@@ -37,7 +37,9 @@ impl Evidence {
     pub fn score(&self) -> u32 {
         let changed = self.files > 0;
         // A change is something, however small.
-        let diff = (self.lines.min(LINES_MAX) * FOR_DIFF / LINES_MAX).max(u32::from(changed));
+        // Where lines are not known, each file has at least one.
+        let lines = self.lines.max(self.files).min(LINES_MAX);
+        let diff = (lines * FOR_DIFF / LINES_MAX).max(u32::from(changed));
         let commits = if self.commits { FOR_COMMIT } else { 0 };
         let tests = self.newly_passing.saturating_mul(FOR_TEST);
         let objectives = self.ticked.saturating_mul(FOR_OBJECTIVE);

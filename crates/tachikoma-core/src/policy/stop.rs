@@ -40,7 +40,20 @@ pub fn verdict(policy: &Policy, state: &State) -> Option<Outcome> {
             ),
         });
     }
-    limit(policy, state)
+    no_progress(policy, state).or_else(|| limit(policy, state))
+}
+
+/// Iterations that fail have a limit of their own, which says how they do: behind one of them nothing is judged, unless that is
+/// switched off.
+fn no_progress(policy: &Policy, state: &State) -> Option<Outcome> {
+    let limit = policy.max_no_progress_iterations;
+    let count = state.stats.no_progress_count;
+    let judged = state.failure_streak == 0 || policy.max_consecutive_failures == 0;
+    (limit > 0 && count >= limit && judged).then(|| Outcome::Condition {
+        reason: format!(
+            "{count} iterations in a row without progress (max_no_progress_iterations = {limit})"
+        ),
+    })
 }
 
 fn limit(policy: &Policy, state: &State) -> Option<Outcome> {

@@ -112,6 +112,7 @@ impl State {
                 self.cut = false;
                 self.claimed = false;
                 self.completion.attempt_started();
+                self.progress.attempt_started(*attempt);
                 self.kept.unseen = true;
                 self.session.context_before = self.session.context;
                 let mut work = Work::new(*generation, time);
@@ -255,7 +256,7 @@ impl State {
                 agent_lives,
             } => {
                 let end = report.outcome.into();
-                self.completion.attempt_ended(end);
+                self.attempt_ended(end);
                 if report.claimed {
                     self.claim(Claim::Promise);
                 }
@@ -275,7 +276,7 @@ impl State {
                 ..
             } => {
                 self.failure_streak = *streak;
-                self.completion.attempt_ended(AttemptEnd::Failed);
+                self.attempt_ended(AttemptEnd::Failed);
                 self.limit_streak = 0;
                 self.session.note_failure(*duration_ms);
                 self.last_failure = Some(failure.clone());
@@ -288,7 +289,7 @@ impl State {
             } => {
                 self.limit_streak = *streak;
                 self.cut = true;
-                self.completion.attempt_ended(AttemptEnd::Cut);
+                self.attempt_ended(AttemptEnd::Cut);
                 if !agent_lives {
                     self.agent = None;
                 }
@@ -297,6 +298,7 @@ impl State {
             LoopEvent::StreamEnded => self.work(|work| work.stream_ended = Some(time)),
             LoopEvent::AttemptCut { .. } => {
                 self.cut = true;
+                self.progress.missed();
                 self.agent = None;
                 self.phase = Phase::Idle;
             }
@@ -332,6 +334,8 @@ impl State {
             LoopEvent::CheckStarted { check } => self.check_started(check),
             LoopEvent::ConditionsAnswered { answers } => self.conditions_answered(answers),
             LoopEvent::GatesRan { iteration, results } => self.gates_ran(*iteration, results),
+            LoopEvent::TestsRan(report) => self.progress.tested(report),
+            LoopEvent::ProgressMeasured(measured) => self.progress_measured(measured),
             LoopEvent::CheckGivenUp { reason } => self.check_given_up(reason),
             LoopEvent::ClaimRefused(refusal) => self.claim_refused(refusal),
             LoopEvent::RebootRequested { reason, not_before } => {

@@ -7,6 +7,10 @@ use crate::time::Timestamp;
 
 impl State {
     pub(super) fn take_up(&mut self, launch: &Launch, runner: &Runner, time: Timestamp) {
+        if self.owes_a_look() {
+            // The opening look takes in what was done, and nobody asks it how much that was.
+            self.progress.missed();
+        }
         self.launch = launch.clone();
         self.runner = Some(runner.clone());
         self.agent = None;
@@ -17,6 +21,7 @@ impl State {
         if matches!(self.phase, Phase::Ended { .. }) {
             self.failure_streak = 0;
             self.stats.test_failure_streak = 0;
+            self.stats.no_progress_count = 0;
             self.reboots.failures = 0;
             self.reboots.futile = 0;
             self.pause_requested = false;

@@ -217,6 +217,7 @@ fn with_a_session() -> Vec<(&'static str, Play)> {
 fn with_a_repository() -> Vec<(&'static str, Play)> {
     let policy = Policy {
         keep: Some(KeepRules {
+            repository: true,
             commit: true,
             on_failure: false,
             timeout: Duration::from_secs(300),
@@ -356,11 +357,16 @@ fn inputs(play: &Play) -> Vec<Column> {
     }
     for error in [None, Some("exit 1")] {
         let results = vec![gate("tests", error)];
-        inputs.push(Input::GatesRan { number, results });
+        inputs.push(Input::GatesRan {
+            number,
+            results,
+            tests: None,
+        });
     }
     inputs.push(Input::GatesRan {
         number: 99,
         results: Vec::new(),
+        tests: None,
     });
     inputs.push(Input::Done {
         ticket,

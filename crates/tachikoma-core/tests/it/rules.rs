@@ -6,6 +6,7 @@ mod keep;
 mod life;
 mod limits;
 mod pause;
+mod progress;
 mod reboot;
 mod session;
 mod spent;

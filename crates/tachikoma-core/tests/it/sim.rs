@@ -3,6 +3,7 @@
 mod agent;
 mod audit;
 mod dice;
+mod forward;
 mod proof;
 mod world;
 

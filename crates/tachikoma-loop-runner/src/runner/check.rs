@@ -59,7 +59,11 @@ impl LoopRunner {
                     let name = std::path::Path::new(file).file_name();
                     result.file = name.map(|name| name.to_string_lossy().into_owned());
                 }
-                Input::GatesRan { number, results }
+                Input::GatesRan {
+                    number,
+                    results,
+                    tests: None,
+                }
             }
             Ran::Broken(reason) => Input::Broken { reason },
         })

@@ -53,6 +53,7 @@ impl LoopConfig {
     pub(super) fn keep_rules(&self) -> Option<KeepRules> {
         let git = &self.settings.git;
         worktree::may_be_in_a_repository(&self.working_dir).then(|| KeepRules {
+            repository: true,
             commit: git.auto_commit,
             on_failure: git.commit_on_failure,
             timeout: git.commit_timeout.get(),

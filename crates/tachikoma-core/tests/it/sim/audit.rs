@@ -11,6 +11,7 @@ use tachikoma_core::{
     Outcome, Policy, RebootReason, Record, Seq, SessionNo, Timestamp,
 };
 
+use super::forward::Forward;
 use super::proof::Proof;
 
 #[derive(Default)]
@@ -49,6 +50,7 @@ pub struct Audit {
     hurried: bool,
     tried_at_the_end: bool,
     streak: u32,
+    forward: Forward,
     pub stats: LoopStats,
 }
 
@@ -74,6 +76,8 @@ impl Audit {
                 "nothing happens in a loop that ended"
             );
         }
+        self.forward.take(policy, &record.event);
+        self.stats.no_progress_count = self.forward.streak;
         match &record.event {
             LoopEvent::Started { .. } => {
                 self.agent = None;
@@ -303,6 +307,8 @@ impl Audit {
             }
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::TestsRan(_)
+            | LoopEvent::ProgressMeasured(_)
             | LoopEvent::WaitStarted { .. }
             | LoopEvent::SessionEnded { .. }
             | LoopEvent::SessionNamed { .. }

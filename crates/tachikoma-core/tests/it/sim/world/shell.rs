@@ -5,7 +5,7 @@ use std::time::Duration;
 use tachikoma_core::{
     Answers, Committed, Effect, Exit, GateResult, Generation, HookPoint, HookResult, Input, Kept,
     LoopEvent, News, Objectives, ObjectivesSeen, Phase, RebootStage, Record, Rung, ScriptResult,
-    ScriptVerdict, Step, Ticket, TurnEnd, step,
+    ScriptVerdict, Step, TestsReport, Ticket, TurnEnd, step,
 };
 
 use super::super::Coverage;
@@ -394,7 +394,17 @@ impl World {
         let results = results.collect();
         let after = self.dice.pick(&[0, 100, 2_000, 700_000]);
         if !self.dice.one_in(10) {
-            self.schedule(self.now + after, Input::GatesRan { number, results });
+            let newly_passing = self.dice.pick(&[0, 0, 1]);
+            let tests = self.dice.one_in(2).then(|| TestsReport {
+                newly_passing,
+                ..TestsReport::default()
+            });
+            let ran = Input::GatesRan {
+                number,
+                results,
+                tests,
+            };
+            self.schedule(self.now + after, ran);
         }
     }
 
