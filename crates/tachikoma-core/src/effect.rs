@@ -54,6 +54,12 @@ pub enum Effect {
         /// The fill, in percent, rounded down.
         percent: u8,
     },
+    /// Ask the agent what its conversation has cost so far; answered by [`News::Cost`](crate::News::Cost), in a turn or between
+    /// two.
+    AskCost {
+        /// Which launch.
+        generation: Generation,
+    },
     /// Ask the agent, in one turn, for what the next session has to know.
     AskHandOff {
         /// Which launch.

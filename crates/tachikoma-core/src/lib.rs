@@ -41,6 +41,7 @@ mod id;
 mod input;
 mod keep;
 mod launch;
+mod ledger;
 mod objectives;
 mod outcome;
 mod phase;
@@ -57,6 +58,7 @@ mod summary;
 mod tests_report;
 pub mod tests_seen;
 mod time;
+mod turn_report;
 
 pub use activity::{Activity, Busy};
 pub use commit_message::{CommitFacts, CommitMessage, CommitMessageError};
@@ -76,6 +78,7 @@ pub use keep::{
     short_commit,
 };
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
+pub use ledger::{Ledger, QuotaWindow, TurnSpending, microusd};
 pub use objectives::Objectives;
 pub use outcome::{
     ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, RebootReason, Spent,
@@ -97,9 +100,10 @@ pub use state::{InvalidState, State};
 pub use stats::LoopStats;
 pub use step::step;
 pub use summary::{
-    CommitSummary, CompletionSummary, ContextSummary, GateSummary, GitSummary, OutcomeSummary,
-    ProgressSummary, RebootSummary, SessionSummary, Status, WaitSummary,
+    CommitSummary, CompletionSummary, ConditionSummary, ContextSummary, GateSummary, GitSummary,
+    OutcomeSummary, ProgressSummary, RebootSummary, SessionSummary, Status, WaitSummary,
 };
 pub use tests_report::{NAMED_MAX, TestCounts, TestsReport};
 pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;
+pub use turn_report::{LimitedAttempt, TurnReport};

@@ -101,6 +101,11 @@ pub enum Stop {
         /// The signal's number.
         signal: i32,
     },
+    /// A budget that is used up.
+    Budget {
+        /// Which one, and by how much.
+        reason: String,
+    },
     /// A hook, by its exit code.
     Hook {
         /// Which one, and what it said.
@@ -123,6 +128,7 @@ impl From<Stop> for Outcome {
         match stop {
             Stop::Operator => Self::Operator,
             Stop::Signal { signal } => Self::Signal { signal },
+            Stop::Budget { reason } => Self::Budget { reason },
             Stop::Hook { reason } | Stop::Script { reason } => Self::Condition { reason },
             Stop::Unable { reason } => Self::Error { reason },
         }

@@ -16,6 +16,7 @@ pub mod timeout;
 
 use std::time::Duration;
 
+use budget::Budgets;
 use completion::CompletionRules;
 
 /// The rules of a loop. The default is what an empty configuration file means.
@@ -31,6 +32,10 @@ pub struct Policy {
     pub max_test_failure_streak: u32,
     /// Iterations in a row without progress that end the loop; 0 = no limit.
     pub max_no_progress_iterations: u32,
+    /// How many patterns of the agent's words end the loop.
+    pub stop_patterns: u32,
+    /// What the loop may spend.
+    pub budgets: Budgets,
     /// When a claim of completion is believed.
     pub completion: CompletionRules,
     /// What the agent can do.
@@ -61,6 +66,8 @@ impl Default for Policy {
             max_consecutive_failures: 10,
             max_test_failure_streak: 3,
             max_no_progress_iterations: 5,
+            stop_patterns: 0,
+            budgets: Budgets::default(),
             completion: CompletionRules::default(),
             agent: AgentTraits::default(),
             timeouts: Timeouts::default(),
@@ -88,6 +95,8 @@ pub struct AgentTraits {
     pub persistent: bool,
     /// It can be told something in the middle of a turn.
     pub steerable: bool,
+    /// It can be asked in the middle of a turn what its conversation has cost.
+    pub tells_cost: bool,
     /// So many tokens before the end of its window it takes no prompt any more.
     pub refuses_before: Option<u64>,
 }

@@ -1,6 +1,7 @@
 //! The state of a loop: a fold over its records. [`State::apply`] is the only way it changes.
 
 mod apply;
+mod clock;
 mod completion;
 mod keep;
 mod reboot;
@@ -16,8 +17,10 @@ use crate::completion::Completion;
 use crate::id::{Generation, LoopId, Seq};
 use crate::keep::KeptWork;
 use crate::launch::{Launch, Runner};
+use crate::ledger::Ledger;
 use crate::outcome::{Failure, Outcome, RebootReason, Stop};
 use crate::phase::{LoopState, Phase};
+use crate::policy::stop::Limits;
 use crate::policy::{Policy, timeout};
 use crate::progress::Progress;
 use crate::reboots::RebootBook;
@@ -98,6 +101,15 @@ pub struct State {
     /// What the agent and the operator noted for the sessions to come, oldest first.
     #[serde(default)]
     pub notes: Vec<Note>,
+    /// What was spent.
+    #[serde(default)]
+    pub ledger: Ledger,
+    /// The stop conditions that the latest run was told.
+    #[serde(default)]
+    pub limits: Limits,
+    /// The pattern of `stop_on_patterns` that the agent's latest words match.
+    #[serde(default)]
+    pub stop_pattern: Option<String>,
     /// What hooks and the operator wrote down for later.
     pub custom: BTreeMap<String, serde_json::Value>,
 }
@@ -154,6 +166,9 @@ impl State {
             checkpoint: Checkpoint::default(),
             kept: KeptWork::default(),
             notes: Vec::new(),
+            ledger: Ledger::default(),
+            limits: Limits::default(),
+            stop_pattern: None,
             custom: BTreeMap::new(),
         }
     }
@@ -206,14 +221,15 @@ impl State {
     /// Returns the moment at which the core wants to be woken. A query: there are no timers to cancel or forget.
     #[must_use]
     pub fn next_deadline(&self, policy: &Policy) -> Option<Timestamp> {
-        match &self.phase {
+        let deadline = match &self.phase {
             Phase::Waiting { wait } => Some(wait.until),
             Phase::Working { work } => work.deadline(policy),
             Phase::Keeping { keep } => keep.until,
             Phase::Checking { check } => check.until,
             Phase::Rebooting { reboot } => timeout::reboot(policy, reboot),
             // Only the operator or a new runner ends these.
-            Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => None,
-        }
+            Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return None,
+        };
+        deadline.into_iter().chain(self.out_of_time(policy)).min()
     }
 }

@@ -12,6 +12,7 @@ mod news;
 mod reading;
 mod reboot;
 mod settle;
+mod spending;
 mod start;
 mod turn_end;
 
@@ -149,6 +150,10 @@ impl Turn<'_> {
     }
 
     fn wake(&mut self) {
+        let over = self.state.out_of_time(self.policy);
+        if over.is_some_and(|moment| moment <= self.now) {
+            self.look_at_budgets();
+        }
         match &self.state.phase {
             Phase::Waiting { wait } if wait.until <= self.now => self.proceed(None),
             Phase::Working { work } => {

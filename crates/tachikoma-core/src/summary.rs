@@ -8,6 +8,7 @@ use crate::keep::KeepPurpose;
 use crate::launch::Runner;
 use crate::outcome::Outcome;
 use crate::phase::{LoopState, Phase};
+use crate::policy::stop::Condition;
 use crate::progress::Score;
 use crate::state::State;
 use crate::stats::LoopStats;
@@ -36,6 +37,9 @@ pub struct Status {
     /// The reboot that is wanted and has not begun.
     #[serde(default)]
     pub reboot: Option<RebootSummary>,
+    /// What ends the loop by itself, and how near it is.
+    #[serde(default)]
+    pub stop_conditions: Vec<ConditionSummary>,
     /// What is known of the work in the repository; none where nothing was kept.
     #[serde(default)]
     pub git: Option<GitSummary>,
@@ -104,6 +108,25 @@ pub struct RebootSummary {
     pub reason: String,
     /// The moment before which it may not happen; none where it happens at the next boundary.
     pub not_before: Option<Timestamp>,
+}
+
+/// A stop condition, as `status` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConditionSummary {
+    /// Its key.
+    pub name: String,
+    /// What is seen.
+    pub value: String,
+    /// What may be seen.
+    pub limit: String,
+    /// How near it is, in percent.
+    pub percent: u8,
+    /// Whether it is met.
+    pub met: bool,
+    /// The same in words.
+    pub words: String,
+    /// When it will be met if the loop goes on as before, where that can be said.
+    pub gone_at: Option<Timestamp>,
 }
 
 /// The work in the repository, as `status` prints it.
@@ -224,6 +247,7 @@ impl Status {
                 reason: reason.to_string(),
                 not_before: state.reboot_not_before,
             }),
+            stop_conditions: conditions(state),
             git: git(state, live),
             completion: completion(state, live),
             progress: progress(state),
@@ -238,6 +262,22 @@ impl Status {
             runner: if live { state.runner.clone() } else { None },
         }
     }
+}
+
+fn conditions(state: &State) -> Vec<ConditionSummary> {
+    let ended = state.outcome().is_some();
+    let conditions = state.limits.conditions(state, state.time);
+    let summary = |condition: Condition| ConditionSummary {
+        name: condition.name.to_owned(),
+        value: condition.value,
+        limit: condition.limit,
+        percent: condition.percent,
+        met: condition.met,
+        words: condition.words,
+        // Nothing goes on any more.
+        gone_at: condition.gone_at.filter(|_| !ended),
+    };
+    conditions.into_iter().map(summary).collect()
 }
 
 fn context(state: &State) -> Option<ContextSummary> {

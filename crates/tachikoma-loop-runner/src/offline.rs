@@ -96,6 +96,7 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
         Effect::Launch { .. }
         | Effect::Prompt { .. }
         | Effect::Advise { .. }
+        | Effect::AskCost { .. }
         | Effect::AskHandOff { .. }
         | Effect::Close { .. }
         | Effect::Open { .. }

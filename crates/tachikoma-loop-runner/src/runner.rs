@@ -12,6 +12,7 @@ mod keep;
 mod look;
 mod news;
 mod open;
+mod patterns;
 mod put_away;
 mod requests;
 mod room;
@@ -66,6 +67,10 @@ pub struct LoopRunner {
     policy: Policy,
     /// Words of the agent that call for a reboot.
     patterns: Vec<Regex>,
+    /// Words of the agent that end the loop.
+    stop_patterns: Vec<Regex>,
+    /// Whether the agent has shown that it cannot say what a turn costs while it runs.
+    cost_unsaid: bool,
     /// The version that the agent told last.
     agent_version: Option<String>,
     state: State,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tachikoma_core::{
     Committed, Context, GateResult, IterationOutcome, KeepPurpose, LoopEvent, Record, Seq,
-    SessionNo, Timestamp,
+    SessionNo, Timestamp, TurnReport,
 };
 use tachikoma_loop_runner::store::journal;
 
@@ -163,7 +163,7 @@ impl UnderWay {
                 self.context = Some(*context);
                 None
             }
-            LoopEvent::TurnResulted { cost_microusd, .. } => {
+            LoopEvent::TurnResulted(TurnReport { cost_microusd, .. }) => {
                 self.cost_microusd = self.cost_microusd.saturating_add(*cost_microusd);
                 None
             }
@@ -239,11 +239,15 @@ impl UnderWay {
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::FileTouched { .. }
             | LoopEvent::Noted { .. }
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold(_)
+            | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }
             | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::IterationLimited { .. }
+            | LoopEvent::IterationLimited(_)
             | LoopEvent::LookRequested { .. }
             | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded

@@ -161,10 +161,10 @@ fn next_step(outcome: &Outcome) -> Option<&'static str> {
         Outcome::Error { .. } => Some(
             "`tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on",
         ),
-        Outcome::Condition { .. }
-        | Outcome::Budget { .. }
-        | Outcome::Operator
-        | Outcome::Signal { .. } => Some("`tachikoma run` goes on where this ended"),
+        Outcome::Budget { .. } => Some("raise the budget to go on, or use `--new` to begin again"),
+        Outcome::Condition { .. } | Outcome::Operator | Outcome::Signal { .. } => {
+            Some("`tachikoma run` goes on where this ended")
+        }
         Outcome::Done => None,
     }
 }
@@ -189,6 +189,10 @@ fn introduce(config: &LoopConfig) {
         agent_text(config)
     ));
     if let Some(problem) = config.agent().ok().and_then(|a| config.redline_problem(&a)) {
+        out::note(&format!("note: {problem}"));
+    }
+    let problems = config.agent().map(|agent| config.budget_problems(&agent));
+    for problem in problems.unwrap_or_default() {
         out::note(&format!("note: {problem}"));
     }
     if !may_be_in_a_repository(&config.working_dir) {
@@ -260,7 +264,8 @@ fn dry_run(plan: &Plan, repository: &Repository) {
         PromptSource::Text { text } => out::line(&format!("prompt text, {} bytes", text.len())),
     }
     if let Ok(agent @ Agent::Claude(_)) = config.agent() {
-        launch_lines(&agent);
+        let usd = config.settings.stop_conditions.max_cost_usd.get();
+        launch_lines(&agent, Some(usd).filter(|usd| *usd > 0.0));
     }
     out::line(&repository.purpose());
     for entry in plan
@@ -274,8 +279,11 @@ fn dry_run(plan: &Plan, repository: &Repository) {
 }
 
 /// Says how the agent is started. Values of variables may be secrets: only those that the adapter sets are shown.
-fn launch_lines(agent: &Agent) {
-    let plan = agent.plan(&Turn::default());
+fn launch_lines(agent: &Agent, budget_usd: Option<f64>) {
+    let plan = agent.plan(&Turn {
+        budget_usd,
+        ..Turn::default()
+    });
     let words = std::iter::once(&plan.program).chain(&plan.args);
     let words: Vec<String> = words.map(|word| quoted(&word.to_string_lossy())).collect();
     out::line(&format!("command {}", words.join(" ")));

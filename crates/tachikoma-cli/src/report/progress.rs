@@ -124,7 +124,7 @@ impl Screen {
             | LoopEvent::SessionNamed { .. }
             | LoopEvent::WrapUpAdvised { .. }
             | LoopEvent::ToolDenied { .. }
-            | LoopEvent::IterationLimited { .. }
+            | LoopEvent::IterationLimited(_)
             | LoopEvent::LookRequested { .. }
             | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
@@ -140,7 +140,11 @@ impl Screen {
             | LoopEvent::OutputSeen
             | LoopEvent::ToolStarted { .. }
             | LoopEvent::ToolEnded { .. }
-            | LoopEvent::TurnResulted { .. }
+            | LoopEvent::TurnResulted(_)
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold(_)
+            | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
 mod agents;
+mod budgets;
 mod claude_busy;
 mod claude_fault_support;
 mod claude_faults;

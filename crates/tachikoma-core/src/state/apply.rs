@@ -20,6 +20,7 @@ const HISTORY_MAX: usize = 100;
 
 /// Notes that are remembered; the hand-off carries them all, and it is bounded too.
 const NOTES_MAX: usize = 50;
+use crate::turn_report::{LimitedAttempt, TurnReport};
 
 impl State {
     /// Takes one fact in. The only mutation of a state, live or replayed.
@@ -34,6 +35,7 @@ impl State {
         );
         self.seq = record.seq;
         self.time = record.time;
+        self.pass_time(&record.event, record.time);
         self.apply_event(&record.event, record.time);
     }
 
@@ -47,7 +49,15 @@ impl State {
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
             | LoopEvent::Repaired { .. } => {}
-            LoopEvent::Started { launch, runner, .. } => self.take_up(launch, runner, time),
+            LoopEvent::Started {
+                launch,
+                runner,
+                limits,
+                ..
+            } => {
+                self.limits = *limits;
+                self.take_up(launch, runner, time);
+            }
             LoopEvent::PauseRequested => self.pause_requested = true,
             LoopEvent::Paused { then } => {
                 self.pause_requested = false;
@@ -61,6 +71,7 @@ impl State {
             }
             LoopEvent::WaitStarted { wait } => self.phase = Phase::Waiting { wait: *wait },
             LoopEvent::SessionStarted { session, agent_id } => {
+                self.ledger.session_began();
                 self.session = Session {
                     number: *session,
                     agent_id: agent_id.clone(),
@@ -79,7 +90,6 @@ impl State {
                 reason,
             } => {
                 self.checkpoint.take(&self.session, reason);
-                self.session.context = None;
                 // A crash between two records of one reboot may say it twice.
                 self.history.retain(|past| past.number != *session);
                 if self.history.len() >= HISTORY_MAX {
@@ -113,20 +123,11 @@ impl State {
                 self.claimed = false;
                 self.completion.attempt_started();
                 self.progress.attempt_started(*attempt);
+                self.stop_pattern = None;
+                self.ledger.turn_began();
                 self.kept.unseen = true;
                 self.session.context_before = self.session.context;
-                let mut work = Work::new(*generation, time);
-                match self.agent.filter(|agent| agent.generation == *generation) {
-                    // The process of the session is up, and gets its next prompt.
-                    Some(agent) => {
-                        work.pid = agent.pid;
-                        work.launched = Some(time);
-                        work.reused = true;
-                    }
-                    None => self.launching(*generation),
-                }
-                let work = Box::new(work);
-                self.phase = Phase::Working { work };
+                self.begin_work(*generation, time);
             }
             LoopEvent::AgentLaunched { pid } => {
                 if let Some(agent) = &mut self.agent {
@@ -190,17 +191,19 @@ impl State {
                     self.session.files.push(path.clone());
                 }
             }
-            LoopEvent::TurnResulted {
+            LoopEvent::TurnResulted(TurnReport {
                 success,
                 reason,
                 problem,
                 claimed,
                 pattern,
                 cost_microusd,
+                tokens,
                 spent,
-            } => {
+            }) => {
                 self.session.spent = *spent;
-                self.stats.cost_microusd = self.stats.cost_microusd.saturating_add(*cost_microusd);
+                let (cost, tokens) = (*cost_microusd, *tokens);
+                self.ledger.turn_resulted(&mut self.stats, cost, tokens);
                 if pattern.is_some() {
                     self.session.pattern.clone_from(pattern);
                 }
@@ -214,6 +217,20 @@ impl State {
                         after_interrupt: work.ladder.is_some(),
                     });
                 });
+            }
+            LoopEvent::CallEnded { tokens } => self.ledger.call_ended(&mut self.stats, *tokens),
+            LoopEvent::CostTold {
+                conversation_microusd,
+            } => {
+                let conversation = *conversation_microusd;
+                self.ledger.cost_told(&mut self.stats, conversation);
+            }
+            LoopEvent::QuotaTold(quota) => {
+                self.stats.on_subscription = true;
+                self.ledger.quota_told(quota.clone());
+            }
+            LoopEvent::StopPatternMatched { pattern } => {
+                self.stop_pattern = Some(pattern.clone());
             }
             LoopEvent::Noted { text } => {
                 if self.notes.len() >= NOTES_MAX {
@@ -282,11 +299,11 @@ impl State {
                 self.last_failure = Some(failure.clone());
                 self.finish_iteration(IterationOutcome::Failed, *duration_ms, *agent_lives);
             }
-            LoopEvent::IterationLimited {
+            LoopEvent::IterationLimited(LimitedAttempt {
                 streak,
                 agent_lives,
                 ..
-            } => {
+            }) => {
                 self.limit_streak = *streak;
                 self.cut = true;
                 self.attempt_ended(AttemptEnd::Cut);
@@ -359,6 +376,7 @@ impl State {
             }
             LoopEvent::HandOffRequested { until } => {
                 let until = *until;
+                self.ledger.turn_began();
                 self.checkpoint.words = None;
                 self.reboot(|reboot| reboot.stage = RebootStage::HandOff { until });
             }
@@ -420,17 +438,11 @@ impl State {
                 aborted,
             } => {
                 let error = error.clone();
-                let result = if *aborted {
-                    RebootResult::Aborted { error }
-                } else {
-                    RebootResult::Failed { error }
+                let result = match aborted {
+                    true => RebootResult::Aborted { error },
+                    false => RebootResult::Failed { error },
                 };
-                let started = self.rebooting().map_or(time, |reboot| reboot.started);
-                let duration_ms =
-                    u64::try_from(time.since(started).as_millis()).unwrap_or(u64::MAX);
-                let entry = self.entry(time, reason, *iteration, duration_ms, result);
-                self.reboots.failed(entry);
-                self.phase = Phase::Idle;
+                self.reboot_failed(time, reason, *iteration, result);
             }
             LoopEvent::RebootVerified { futile, .. } => {
                 self.session.unproven = false;
@@ -448,7 +460,7 @@ impl State {
         }
     }
 
-    fn launching(&mut self, generation: Generation) {
+    pub(super) fn launching(&mut self, generation: Generation) {
         self.generation = generation;
         self.agent = Some(LiveAgent {
             generation,

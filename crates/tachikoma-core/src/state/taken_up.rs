@@ -20,8 +20,10 @@ impl State {
         self.stop_urgent = false;
         if matches!(self.phase, Phase::Ended { .. }) {
             self.failure_streak = 0;
+            // Whoever runs a loop again that was stopped for these wants it to go on.
             self.stats.test_failure_streak = 0;
             self.stats.no_progress_count = 0;
+            self.stop_pattern = None;
             self.reboots.failures = 0;
             self.reboots.futile = 0;
             self.pause_requested = false;

@@ -3,24 +3,30 @@
 //! A cell is the phase that follows and what is wished for; `=` stays in the phase, `=*` stays in it and records
 //! something, `.` does nothing at all.
 
+mod columns;
 mod names;
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::completion::{CompletionRules, GateRule};
 use tachikoma_core::policy::{AgentTraits, KeepRules, RebootRules};
-use tachikoma_core::{
-    Activity, Context, Exit, Generation, HookPoint, HookResult, Input, Kept, LoopCommand, News,
-    Policy, Problem, Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency, step,
-};
+use tachikoma_core::{HookPoint, Input, Policy, ScriptVerdict, Urgency, step};
 
-use crate::play::{Play, exited, gate, script};
-use crate::words;
-
+use columns::{Column, inputs};
 use names::name;
 
-const URGENCIES: [Urgency; 3] = [Urgency::Graceful, Urgency::Now, Urgency::Kill];
+use crate::play::Play;
+use crate::words;
+
+/// No budget of money: its questions would be in every cell.
+const BUDGETS: Budgets = Budgets {
+    cost_microusd: 0,
+    tokens: 1_000,
+    duration: Duration::ZERO,
+    quota_percent: 80.0,
+};
 
 #[test]
 fn every_phase_answers_every_input_as_the_grid_says() {
@@ -44,14 +50,6 @@ fn every_phase_answers_every_input_as_the_grid_says() {
         text.push('\n');
     }
     insta::assert_snapshot!("grid", text);
-}
-
-#[derive(Clone, PartialEq)]
-enum Column {
-    /// An input at the present moment.
-    At(Input),
-    /// A wake at the next deadline, or after a while where there is none.
-    Late,
 }
 
 fn cell(play: &Play, column: Column) -> String {
@@ -87,6 +85,7 @@ fn phases() -> Vec<(&'static str, Play)> {
             event_stream: true,
             ..AgentTraits::default()
         },
+        budgets: BUDGETS,
         ..Policy::default()
     };
     let play = |script: &dyn Fn(&mut Play)| {
@@ -152,6 +151,7 @@ fn with_a_session() -> Vec<(&'static str, Play)> {
             event_stream: true,
             persistent: true,
             steerable: true,
+            tells_cost: false,
             refuses_before: None,
         },
         reboot: RebootRules {
@@ -159,6 +159,7 @@ fn with_a_session() -> Vec<(&'static str, Play)> {
             hooks_after: Some(seconds(30)),
             ..RebootRules::default()
         },
+        budgets: BUDGETS,
         ..Policy::default()
     };
     let up = |script: &dyn Fn(&mut Play)| {
@@ -288,186 +289,4 @@ fn with_gates() -> Vec<(&'static str, Play)> {
         assert!(name.starts_with(phase), "{name} is named {phase}");
     }
     rows
-}
-
-fn inputs(play: &Play) -> Vec<Column> {
-    let state: &State = &play.state;
-    let mut inputs = vec![play.start_input(), Input::Wake];
-    let ticket = Ticket(1);
-    let mut commands: Vec<LoopCommand> = URGENCIES.map(LoopCommand::Pause).into();
-    commands.push(LoopCommand::Resume);
-    commands.extend(URGENCIES.map(LoopCommand::Stop));
-    commands.extend([LoopCommand::ForceReboot, LoopCommand::SkipIteration]);
-    inputs.extend(
-        commands
-            .into_iter()
-            .map(|command| Input::Command { ticket, command }),
-    );
-    inputs.extend(URGENCIES.map(|urgency| Input::Shutdown {
-        signal: 15,
-        urgency,
-    }));
-    let generation = state.generation;
-    inputs.extend(
-        news()
-            .into_iter()
-            .map(|news| Input::Agent { generation, news }),
-    );
-    inputs.push(Input::Agent {
-        generation: Generation(99),
-        news: exited(Exit::Code(0), true),
-    });
-    for point in [HookPoint::BeforeReboot, HookPoint::AfterReboot] {
-        for error in [None, Some("no".to_owned())] {
-            let results = vec![HookResult {
-                name: "hook.sh".to_owned(),
-                duration_ms: 1,
-                error,
-                ..HookResult::default()
-            }];
-            inputs.push(Input::HooksRan { point, results });
-        }
-    }
-    let number = state.kept.number;
-    let one = Kept {
-        changed: 1,
-        uncommitted: 1,
-        ..Kept::default()
-    };
-    for kept in [Ok(one), Err("no".to_owned())] {
-        inputs.push(Input::Kept { number, kept });
-    }
-    inputs.push(Input::Kept {
-        number: 99,
-        kept: Ok(Kept::default()),
-    });
-    inputs.push(Input::Snapshot {
-        iteration: 1,
-        commit: "5".to_owned(),
-        uncommitted: 0,
-    });
-    let number = state.completion.number;
-    for verdict in [
-        ScriptVerdict::GoOn,
-        ScriptVerdict::Claim,
-        ScriptVerdict::Stop,
-    ] {
-        let answers = script(verdict);
-        inputs.push(Input::Answered { number, answers });
-    }
-    for error in [None, Some("exit 1")] {
-        let results = vec![gate("tests", error)];
-        inputs.push(Input::GatesRan {
-            number,
-            results,
-            tests: None,
-        });
-    }
-    inputs.push(Input::GatesRan {
-        number: 99,
-        results: Vec::new(),
-        tests: None,
-    });
-    inputs.push(Input::Done {
-        ticket,
-        reason: None,
-    });
-    inputs.push(Input::Decline { signal: 15 });
-    inputs.push(Input::Broken {
-        reason: "a task panicked".to_owned(),
-    });
-    inputs.push(Input::StoodStill {
-        duration: Duration::from_secs(3600),
-    });
-    inputs.push(Input::Set {
-        ticket,
-        key: "k".to_owned(),
-        value: serde_json::json!(1),
-    });
-    inputs.push(Input::Note {
-        ticket,
-        text: "n".to_owned(),
-    });
-    inputs.push(Input::Trouble {
-        warning: "disk".to_owned(),
-    });
-    inputs.push(Input::DiskWasFull {
-        duration: Duration::from_secs(60),
-    });
-    inputs.push(Input::Repaired {
-        what: Repair::Journal,
-        how: "restored".to_owned(),
-    });
-    let mut columns: Vec<Column> = inputs.into_iter().map(Column::At).collect();
-    columns.insert(2, Column::Late);
-    columns
-}
-
-fn news() -> Vec<News> {
-    let measured = |tokens| News::Measured {
-        context: Context {
-            tokens,
-            window: 100,
-            estimated: false,
-        },
-        answering: false,
-    };
-    let looked = |cpu_ms| News::Looked {
-        activity: Some(Activity {
-            over_ms: 1_000,
-            cpu_ms,
-            ..Activity::default()
-        }),
-    };
-    let resulted = |success| {
-        News::Resulted(TurnEnd {
-            success,
-            text: "words".to_owned(),
-            ..TurnEnd::default()
-        })
-    };
-    vec![
-        News::Launched { pid: 78 },
-        News::NotLaunched {
-            reason: "gone".to_owned(),
-        },
-        News::Opened,
-        News::Named {
-            agent_id: "c".to_owned(),
-        },
-        News::Output,
-        measured(10),
-        measured(75),
-        measured(90),
-        measured(99),
-        News::ToolStarted {
-            id: "u".to_owned(),
-            name: "Read".to_owned(),
-            summary: "a.rs".to_owned(),
-        },
-        News::ToolEnded {
-            id: "t".to_owned(),
-            error: None,
-        },
-        News::Denied {
-            tool: "Bash".to_owned(),
-        },
-        News::Touched {
-            path: "a.rs".to_owned(),
-        },
-        resulted(true),
-        resulted(false),
-        News::Resulted(TurnEnd {
-            problem: Some(Problem::Limited { until: None }),
-            ..TurnEnd::default()
-        }),
-        looked(1_000),
-        looked(0),
-        News::Looked { activity: None },
-        News::StreamEnded,
-        exited(Exit::Code(0), false),
-        exited(Exit::Code(0), true),
-        exited(Exit::Code(1), false),
-        News::GuardLost,
-    ]
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tachikoma_core::{
     Activity, Answers, Committed, Context, Exit, GateResult, Generation, HookPoint, HookResult,
     Input, Kept, Launch, LoopCommand, LoopId, News, Objectives, ObjectivesSeen, Policy, Problem,
-    Record, Runner, ScriptResult, ScriptVerdict, Spent, State, Step, Ticket, Timestamp, TurnEnd,
-    Urgency, step,
+    QuotaWindow, Record, Runner, ScriptResult, ScriptVerdict, Spent, State, Step, Ticket,
+    Timestamp, TurnEnd, Urgency, step,
 };
 
 use crate::words;
@@ -202,6 +202,42 @@ impl Play {
             ..TurnEnd::default()
         };
         self.news("spent", News::Resulted(end))
+    }
+
+    /// A call of the model is over.
+    pub fn called(&mut self, tokens: u64) -> &mut Self {
+        self.news(&format!("called {tokens}"), News::CallEnded { tokens })
+    }
+
+    /// The conversation has cost so much, in millionths of a dollar.
+    pub fn cost(&mut self, conversation_microusd: u64) -> &mut Self {
+        let news = News::Cost {
+            conversation_microusd,
+        };
+        self.news(&format!("cost {conversation_microusd}"), news)
+    }
+
+    /// The turn goes well, and cost so much.
+    pub fn priced(&mut self, cost_microusd: u64, tokens: u64) -> &mut Self {
+        let end = TurnEnd {
+            success: true,
+            cost_microusd,
+            tokens,
+            ..TurnEnd::default()
+        };
+        self.news(
+            &format!("resulted for {cost_microusd}"),
+            News::Resulted(end),
+        )
+    }
+
+    pub fn quota(&mut self, window: &str, percent: f64, resets_in: Option<u64>) -> &mut Self {
+        let quota = QuotaWindow {
+            window: window.to_owned(),
+            percent,
+            resets_at: resets_in.map(|s| self.now.after(Duration::from_secs(s))),
+        };
+        self.news(&format!("quota {percent}"), News::Quota(quota))
     }
 
     pub fn exited(&mut self, code: i32) -> &mut Self {
@@ -403,6 +439,7 @@ pub fn exited(exit: Exit, claimed: bool) -> News {
     News::Exited {
         exit,
         claimed,
+        stop_pattern: None,
         leftovers: Vec::new(),
         last_words: None,
         problem: None,

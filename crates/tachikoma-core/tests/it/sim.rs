@@ -2,6 +2,7 @@
 
 mod agent;
 mod audit;
+mod books;
 mod dice;
 mod forward;
 mod proof;
@@ -64,7 +65,7 @@ fn live_through(seed: u64, coverage: &mut Coverage) {
     }
 }
 
-/// Everything that the core can be or say; what it cannot yet (conditions, budgets) is not here.
+/// Everything that the core can be or say.
 const EXPECTED: &[&str] = &[
     "delay",
     "backoff",
@@ -92,6 +93,8 @@ const EXPECTED: &[&str] = &[
     "paused",
     "ended:done",
     "ended:limit",
+    "ended:condition",
+    "ended:budget",
     "ended:operator",
     "ended:condition",
     "ended:signal",
@@ -129,6 +132,11 @@ const EXPECTED: &[&str] = &[
     "ToolStarted",
     "ToolEnded",
     "TurnResulted",
+    "CallEnded",
+    "CostTold",
+    "QuotaTold",
+    "StopPatternMatched",
+    "StopConditionTriggered",
     "EndingRequested",
     "RungClimbed",
     "LeftoversEnded",

@@ -1,8 +1,9 @@
 //! Short words for phases, events and effects, as the snapshots and the coverage of the simulation print them.
 
 use tachikoma_core::{
-    Answer, Cause, CheckStage, Effect, HookPoint, KeepPurpose, LoopEvent, ObjectivesSeen, Outcome,
-    Phase, RebootStage, Record, Resumption, Rung, Timestamp, Wait, WaitReason, Work,
+    Answer, Cause, CheckStage, Effect, HookPoint, KeepPurpose, LimitedAttempt, LoopEvent,
+    ObjectivesSeen, Outcome, Phase, RebootStage, Record, Resumption, Rung, Timestamp, TurnReport,
+    Wait, WaitReason, Work,
 };
 
 pub fn phase(phase: &Phase) -> &'static str {
@@ -102,7 +103,11 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::ContextMeasured { .. } => "ContextMeasured",
         LoopEvent::ToolStarted { .. } => "ToolStarted",
         LoopEvent::ToolEnded { .. } => "ToolEnded",
-        LoopEvent::TurnResulted { .. } => "TurnResulted",
+        LoopEvent::TurnResulted(_) => "TurnResulted",
+        LoopEvent::CallEnded { .. } => "CallEnded",
+        LoopEvent::CostTold { .. } => "CostTold",
+        LoopEvent::QuotaTold(_) => "QuotaTold",
+        LoopEvent::StopPatternMatched { .. } => "StopPatternMatched",
         LoopEvent::EndingRequested { .. } => "EndingRequested",
         LoopEvent::RungClimbed { .. } => "RungClimbed",
         LoopEvent::StoodStill { .. } => "StoodStill",
@@ -110,7 +115,7 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::LeftoversEnded { .. } => "LeftoversEnded",
         LoopEvent::IterationCompleted { .. } => "IterationCompleted",
         LoopEvent::IterationFailed { .. } => "IterationFailed",
-        LoopEvent::IterationLimited { .. } => "IterationLimited",
+        LoopEvent::IterationLimited(_) => "IterationLimited",
         LoopEvent::LookRequested { .. } => "LookRequested",
         LoopEvent::BusySeen { .. } => "BusySeen",
         LoopEvent::StreamEnded => "StreamEnded",
@@ -154,6 +159,7 @@ pub fn effect(effect: &Effect) -> &'static str {
         Effect::Look { .. } => "look",
         Effect::Prompt { .. } => "prompt",
         Effect::Advise { .. } => "advise",
+        Effect::AskCost { .. } => "cost?",
         Effect::AskHandOff { .. } => "hand-off",
         Effect::Close { .. } => "close",
         Effect::Open { .. } => "open",
@@ -182,6 +188,7 @@ pub fn wish(effect: &Effect) -> String {
         Effect::Look { .. } => "look".to_owned(),
         Effect::Prompt { .. } => "prompt".to_owned(),
         Effect::Advise { percent, .. } => format!("advise {percent}%"),
+        Effect::AskCost { .. } => "ask for the cost".to_owned(),
         Effect::AskHandOff { .. } => "ask for the hand-off".to_owned(),
         Effect::Close { .. } => "close".to_owned(),
         Effect::Open { session, .. } => format!("open {session}"),
@@ -267,10 +274,10 @@ pub fn fact(record: &Record) -> String {
             Some(error) => format!("{id}: {error}"),
             None => id.clone(),
         },
-        LoopEvent::TurnResulted {
+        LoopEvent::TurnResulted(TurnReport {
             spent: Some(spent), ..
-        } => format!("{spent:?}").to_lowercase(),
-        LoopEvent::TurnResulted { success, .. } => success.to_string(),
+        }) => format!("{spent:?}").to_lowercase(),
+        LoopEvent::TurnResulted(TurnReport { success, .. }) => success.to_string(),
         LoopEvent::EndingRequested {
             cause,
             boundary_until,
@@ -305,13 +312,20 @@ pub fn fact(record: &Record) -> String {
             streak,
             ..
         } => format!("{iteration}: {failure}; streak {streak}"),
-        LoopEvent::IterationLimited {
+        LoopEvent::IterationLimited(LimitedAttempt {
             iteration,
             attempt,
             reason,
             streak,
             ..
-        } => format!("{iteration} attempt {attempt}: {reason}; streak {streak}"),
+        }) => format!("{iteration} attempt {attempt}: {reason}; streak {streak}"),
+        LoopEvent::StopConditionTriggered { condition, .. } => condition.clone(),
+        LoopEvent::StopPatternMatched { pattern } => pattern.clone(),
+        LoopEvent::CallEnded { tokens } => format!("{tokens} tokens"),
+        LoopEvent::CostTold {
+            conversation_microusd,
+        } => format!("{conversation_microusd}"),
+        LoopEvent::QuotaTold(quota) => format!("{} {}%", quota.window, quota.percent),
         LoopEvent::SnapshotTaken {
             iteration, commit, ..
         } => format!("{iteration}: {commit}"),
@@ -375,9 +389,7 @@ pub fn fact(record: &Record) -> String {
             let claims: Vec<String> = refusal.claims.iter().map(ToString::to_string).collect();
             format!("{}: {}", claims.join(", "), refusal.reasons.join(" | "))
         }
-        LoopEvent::StopConditionTriggered { reason } | LoopEvent::CheckGivenUp { reason } => {
-            reason.clone()
-        }
+        LoopEvent::CheckGivenUp { reason } => reason.clone(),
         LoopEvent::RebootRequested { reason, not_before } => match not_before {
             Some(moment) => format!("{reason}, not before {}", until(moment)),
             None => reason.to_string(),

@@ -63,6 +63,7 @@ impl LoopRunner {
                 let words = advice::wrap_up(percent);
                 self.say(generation, &Message::Prompt(&words));
             }
+            Effect::AskCost { generation } => self.ask_cost(generation),
             Effect::AskHandOff { generation } => {
                 self.say(generation, &Message::Prompt(advice::ASK_HAND_OFF));
             }
@@ -111,6 +112,15 @@ impl LoopRunner {
     fn launch_of(&mut self, generation: Generation) -> Option<&mut LiveLaunch> {
         let launch = self.launch.as_mut();
         launch.filter(|launch| launch.generation == generation)
+    }
+
+    /// Asks what the conversation has cost. A question that is not heard is asked again behind the next call.
+    fn ask_cost(&mut self, generation: Generation) {
+        let line = self.agent.line(&Message::WhatCost);
+        let line = line.filter(|_| !self.cost_unsaid);
+        if let (Some(line), Some(launch)) = (line, self.launch_of(generation)) {
+            let _ = launch.say(line);
+        }
     }
 
     /// Says something to an agent that listens. One that does not hear it will be noticed by its silence.
@@ -213,7 +223,11 @@ impl LoopRunner {
         resume: Option<&str>,
         prompt: &str,
     ) -> Result<(), String> {
-        let plan = self.agent.plan(&Turn { prompt, resume });
+        let plan = self.agent.plan(&Turn {
+            prompt,
+            resume,
+            budget_usd: self.budget_left_usd(),
+        });
         let path = with_ourselves(
             search_path(&plan, self.config.search_path.as_ref()),
             self.config.guard.first(),

@@ -38,6 +38,9 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
             | News::Denied { .. }
             | News::Looked { .. }
             | News::StreamEnded
+            | News::CallEnded { .. }
+            | News::Cost { .. }
+            | News::Quota(_)
             | News::Touched { .. } => false,
         },
         Input::StoodStill { .. }

@@ -34,7 +34,7 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         LoopEvent::Started { .. }
         | LoopEvent::IterationCompleted { .. }
         | LoopEvent::IterationFailed { .. }
-        | LoopEvent::IterationLimited { .. }
+        | LoopEvent::IterationLimited(_)
         | LoopEvent::WorkKept { .. }
         | LoopEvent::KeepGivenUp { .. }
         | LoopEvent::GatesRan { .. }
@@ -68,7 +68,11 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::ContextMeasured { .. }
         | LoopEvent::ToolStarted { .. }
         | LoopEvent::ToolEnded { .. }
-        | LoopEvent::TurnResulted { .. }
+        | LoopEvent::TurnResulted(_)
+        | LoopEvent::CallEnded { .. }
+        | LoopEvent::CostTold { .. }
+        | LoopEvent::QuotaTold(_)
+        | LoopEvent::StopPatternMatched { .. }
         | LoopEvent::EndingRequested { .. }
         | LoopEvent::RungClimbed { .. }
         | LoopEvent::StoodStill { .. }

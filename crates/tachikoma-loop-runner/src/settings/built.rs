@@ -6,11 +6,6 @@ use super::Moment;
 pub(super) const NOT_BUILT: &[&str] = &[
     "attended_mode",
     "stop_conditions.max_no_progress_iterations",
-    "stop_conditions.stop_on_patterns",
-    "stop_conditions.max_cost_usd",
-    "stop_conditions.max_tokens",
-    "stop_conditions.max_duration",
-    "stop_conditions.max_quota_percent",
     "reboot.confirm_timeout",
     "state.backup_dir",
     "state.backup_interval",

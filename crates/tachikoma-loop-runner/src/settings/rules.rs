@@ -119,15 +119,27 @@ fn patterns(settings: &Settings) -> Vec<Broken> {
     let mut broken = Vec::new();
     for (key, patterns) in lists {
         for pattern in patterns {
-            if let Err(error) = regex::Regex::new(pattern) {
-                let why = error.to_string();
-                let why = why.lines().last().unwrap_or_default().trim();
-                broken.push(Broken {
-                    keys: vec![key.into()],
-                    what: format!("`{key}`: `{pattern}` is no regular expression: {why}"),
-                    hint: "write a backslash before characters that are meant as they are",
-                });
-            }
+            let (what, hint) = match regex::Regex::new(pattern) {
+                // It would match every answer.
+                Ok(regex) if regex.is_match("") && regex.is_match("x\n\u{1}") => (
+                    "matches every text".to_owned(),
+                    "name at least one character that has to be there",
+                ),
+                Ok(_) => continue,
+                Err(error) => {
+                    let why = error.to_string();
+                    let why = why.lines().last().unwrap_or_default().trim();
+                    (
+                        format!("is no regular expression: {why}"),
+                        "write a backslash before characters that are meant as they are",
+                    )
+                }
+            };
+            broken.push(Broken {
+                keys: vec![key.into()],
+                what: format!("`{key}`: `{pattern}` {what}"),
+                hint,
+            });
         }
     }
     broken

@@ -17,16 +17,16 @@ pub struct StopConditions {
     pub max_no_progress_iterations: u32,
     /// Failed iterations in a row that end the loop with an error. 0 = no limit.
     pub max_consecutive_failures: u32,
-    /// Regular expressions over the agent's final text that stop the loop.
+    /// Regular expressions over the agent's final text that stop the loop; what it quotes from the prompt does not count.
     pub stop_on_patterns: Vec<String>,
     /// Programs asked after every iteration, all at once, with the status as JSON on their standard input: exit 0 = go on, 10 =
     /// the work is complete, which the gates have to prove, 11 = stop.
     pub custom_scripts: Vec<PathBuf>,
-    /// What the loop may cost. 0 = no limit.
+    /// What the loop may cost over its whole life, by the agent's own figures; looked at while it works, too. 0 = no limit.
     pub max_cost_usd: Usd,
-    /// Tokens the loop may use. 0 = no limit.
+    /// Tokens the loop may use, those from the cache included; looked at while it works, too. 0 = no limit.
     pub max_tokens: u64,
-    /// How long the loop may take. 0 = no limit.
+    /// How long the loop may run; pauses and standstills do not count. 0 = no limit.
     pub max_duration: HumanDuration,
     /// Share of the subscription's window the loop may use, where the agent reports it. 0 = no limit.
     pub max_quota_percent: Percent,

@@ -3,9 +3,9 @@
 use tachikoma_core::policy::busy::is_busy;
 use tachikoma_core::{Input, LoopCommand, News, ScriptVerdict, Urgency};
 
-use super::Column;
+use super::columns::Column;
 
-/// Names an input; a new kind does not compile until it has a name here, and then belongs into [`inputs`].
+/// Names an input; a new kind does not compile until it has a name here, and then belongs into `inputs`.
 pub fn name(column: &Column) -> String {
     let input = match column {
         Column::Late => return "wake at deadline".to_owned(),
@@ -78,6 +78,9 @@ fn news_name(news: &News) -> String {
             false => "not busy".to_owned(),
         },
         News::StreamEnded => "stream ended".to_owned(),
+        News::CallEnded { .. } => "tokens gone".to_owned(),
+        News::Cost { .. } => "cost told".to_owned(),
+        News::Quota(_) => "quota gone".to_owned(),
         News::Resulted(end) if end.problem.is_some() => "limited".to_owned(),
         News::Resulted(end) if end.success => "resulted".to_owned(),
         News::Resulted(_) => "result: failure".to_owned(),

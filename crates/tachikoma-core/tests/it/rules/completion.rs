@@ -109,7 +109,7 @@ fn failing_runs_of_gates_in_a_row_end_the_loop_and_errors_of_iterations_do_not_c
     2.0 gates: GatesRan(lint exit 2), IterationStarted(7 attempt 1) ! launch
     2.0 launched: AgentLaunched(77)
     2.0 exited 0: IterationCompleted(7 succeeded), CheckStarted(gates within 70s) ! run lint
-    2.0 gates: GatesRan(lint exit 2), Stopped(gates failed 3 times in a row (max_test_failure_streak = 3), the last time: `lint`) ! finish
+    2.0 gates: GatesRan(lint exit 2), StopConditionTriggered(max_test_failure_streak), Stopped(gates failed 3 times in a row (max_test_failure_streak = 3), the last time: `lint`) ! finish
     ");
     play.hush().start();
     assert_eq!(

@@ -384,6 +384,7 @@ fn the_twelve_events_have_their_names_and_carry_the_loop() {
             agent_lives: false,
         },
         LoopEvent::StopConditionTriggered {
+            condition: String::new(),
             reason: "x".to_owned(),
         },
         LoopEvent::RebootStarted {

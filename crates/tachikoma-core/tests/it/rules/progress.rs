@@ -70,7 +70,7 @@ fn a_loop_that_does_not_come_forward_ends_and_says_so() {
     play.hush().exited(0).kept(0, 0);
     insta::assert_snapshot!(play.told(), @"
     15.0 exited 0: IterationCompleted(4 succeeded), KeepStarted(iteration within 60s) ! survey
-    15.0 kept: ProgressMeasured(4: 0), Stopped(3 iterations in a row without progress (max_no_progress_iterations = 3)) ! finish
+    15.0 kept: ProgressMeasured(4: 0), StopConditionTriggered(max_no_progress_iterations), Stopped(3 iterations in a row without progress (max_no_progress_iterations = 3)) ! finish
     ");
     assert_eq!(play.state.progress.last, Some(1));
     assert!(matches!(

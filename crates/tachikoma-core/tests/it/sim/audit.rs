@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::books::Books;
 use tachikoma_core::policy::completion::CompletionRules;
 use tachikoma_core::policy::context::{Level, level};
 use tachikoma_core::policy::timeout;
 use tachikoma_core::{
-    CommitStatus, Context, Generation, IterationOutcome, KeepPurpose, LoopEvent, LoopStats,
-    Outcome, Policy, RebootReason, Record, Seq, SessionNo, Timestamp,
+    CommitStatus, Context, Generation, IterationOutcome, KeepPurpose, LimitedAttempt, LoopEvent,
+    LoopStats, Outcome, Policy, RebootReason, Record, Seq, SessionNo, Timestamp,
 };
 
 use super::forward::Forward;
@@ -51,6 +52,7 @@ pub struct Audit {
     tried_at_the_end: bool,
     streak: u32,
     forward: Forward,
+    books: Books,
     pub stats: LoopStats,
 }
 
@@ -76,8 +78,13 @@ impl Audit {
                 "nothing happens in a loop that ended"
             );
         }
-        self.forward.take(policy, &record.event);
+        let (event, now) = (&record.event, record.time);
+        self.forward.take(policy, event);
         self.stats.no_progress_count = self.forward.streak;
+        self.books.take(&policy.budgets, event, now, self.stopping);
+        self.stats.cost_microusd = self.books.cost();
+        self.stats.tokens = self.books.tokens();
+        self.stats.on_subscription = self.books.on_subscription();
         match &record.event {
             LoopEvent::Started { .. } => {
                 self.agent = None;
@@ -130,17 +137,19 @@ impl Audit {
             }
             LoopEvent::AttemptCut { iteration, attempt } => {
                 assert_eq!((*iteration, *attempt), (self.iteration, self.attempt));
-                assert!(self.open.take().is_some(), "only an open attempt is cut");
+                // Or one whose agent was gone before it heard its prompt.
+                let open = self.open.take().is_some() || self.cut;
+                assert!(open, "only an open attempt is cut");
                 self.cut = true;
                 self.agent = None;
                 self.proof.claimed = false;
             }
-            LoopEvent::IterationLimited {
+            LoopEvent::IterationLimited(LimitedAttempt {
                 iteration,
                 attempt,
                 agent_lives,
                 ..
-            } => {
+            }) => {
                 assert_eq!((*iteration, *attempt), (self.iteration, self.attempt));
                 assert!(
                     self.open.take().is_some(),
@@ -184,9 +193,6 @@ impl Audit {
                     most.is_zero() || self.time <= self.heard.after(most + slack),
                     "nobody is busy for longer than tool_timeout"
                 );
-            }
-            LoopEvent::TurnResulted { cost_microusd, .. } => {
-                self.stats.cost_microusd += cost_microusd;
             }
             LoopEvent::WrapUpAdvised { .. } => {
                 assert!(self.advised.insert(self.session.0), "once per session");
@@ -268,7 +274,11 @@ impl Audit {
                 commit,
                 outcome,
                 ..
-            } => self.keep_started(policy, *purpose, *commit, outcome.as_ref()),
+            } => {
+                // Whoever is stopped in a pause, and dies on the way, goes on when it is run again.
+                self.paused &= outcome.is_none();
+                self.keep_started(policy, *purpose, *commit, outcome.as_ref());
+            }
             LoopEvent::KeepCalledOff { .. } => {
                 assert!(self.keeping.is_some(), "what is under way is called off");
             }
@@ -312,6 +322,11 @@ impl Audit {
             | LoopEvent::WaitStarted { .. }
             | LoopEvent::SessionEnded { .. }
             | LoopEvent::SessionNamed { .. }
+            | LoopEvent::TurnResulted(_)
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold(_)
+            | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::Noted { .. }
@@ -372,8 +387,9 @@ impl Audit {
             && rules
                 .after_iterations
                 .is_some_and(|most| self.session_iterations >= most);
+        // A prompt that was not heard is given again, and is no further iteration.
         assert!(
-            !due || self.may_not_reboot(policy),
+            !due || self.cut || self.may_not_reboot(policy),
             "a session has no more iterations than it may, unless its reboot failed or has to wait"
         );
         (self.iteration, self.attempt) = expected;

@@ -35,6 +35,8 @@ pub struct World {
     queue: BTreeMap<(i64, u64), Input>,
     order: u64,
     fill: u64,
+    /// What the conversation has cost.
+    cost: u64,
     /// Files that the loop changed and that are not committed.
     files: u32,
     tickets: u64,
@@ -62,6 +64,7 @@ impl World {
             queue: BTreeMap::new(),
             order: 0,
             fill: 0,
+            cost: 0,
             files: 0,
             tickets: 0,
             steps: 0,
@@ -226,6 +229,9 @@ impl World {
             | News::Touched { .. }
             | News::Looked { .. }
             | News::StreamEnded
+            | News::CallEnded { .. }
+            | News::Cost { .. }
+            | News::Quota(_)
             | News::Resulted(_) => false,
         };
         if !over {

@@ -98,6 +98,7 @@ impl World {
         *coverage.entry(words::event(&record.event)).or_default() += 1;
         if matches!(record.event, LoopEvent::SessionStarted { .. }) {
             self.fill = 0;
+            self.cost = 0;
         }
         self.audit.take(&self.policy, &record);
         self.replayed.apply(&record);
@@ -126,6 +127,10 @@ impl World {
                     | RebootStage::Hooks { .. }
                     | RebootStage::Closing { .. } => true,
                 };
+                let timed = self.policy.budgets.duration > Duration::ZERO
+                    && self.state.stop.is_none()
+                    && !matches!(reboot.stage, RebootStage::Keeping { .. });
+                let limited = limited || timed;
                 let deadline = self.state.next_deadline(&self.policy);
                 assert_eq!(deadline.is_some(), limited, "0 means no limit");
                 limited
@@ -166,6 +171,7 @@ impl World {
                 let lines = agent::turn(&mut self.dice, &mut self.fill);
                 self.say(*generation, lines);
             }
+            Effect::AskCost { generation } => self.tell_cost(*generation),
             Effect::AskHandOff { generation } => {
                 self.is_up(*generation);
                 let lines = agent::hand_off(&mut self.dice);
@@ -240,6 +246,22 @@ impl World {
         }
     }
 
+    /// Some agents forget a part of it, and some answer late or never.
+    fn tell_cost(&mut self, generation: Generation) {
+        self.is_up(generation);
+        self.cost += self.dice.below(400);
+        if self.dice.one_in(20) {
+            self.cost /= 2;
+        }
+        if !self.dice.one_in(10) {
+            let after = self.dice.pick(&[0, 0, 3, 2_000]);
+            let news = News::Cost {
+                conversation_microusd: self.cost,
+            };
+            self.schedule(self.now + after, Input::Agent { generation, news });
+        }
+    }
+
     /// Nothing more is asked of the agent: most go.
     fn close(&mut self, generation: Generation) {
         self.is_up(generation);
@@ -252,6 +274,7 @@ impl World {
             News::Exited {
                 exit: Exit::Code(0),
                 claimed: false,
+                stop_pattern: None,
                 leftovers: Vec::new(),
                 last_words: None,
                 problem: None,
@@ -474,6 +497,7 @@ fn check_effects(step: &Step, ticket: Option<Ticket>) {
             Effect::Launch { .. }
             | Effect::Prompt { .. }
             | Effect::AskHandOff { .. }
+            | Effect::AskCost { .. }
             | Effect::Advise { .. }
             | Effect::Look { .. }
             | Effect::Close { .. }
