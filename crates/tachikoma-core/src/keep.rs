@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::id::SessionNo;
 use crate::outcome::Outcome;
 use crate::phase::Wait;
+use crate::record::is_zero;
 use crate::time::Timestamp;
 
 /// Work that is being kept.
@@ -98,7 +99,7 @@ pub struct Kept {
     /// Files that changed since the last look.
     pub changed: u32,
     /// Lines added and removed in them; 0 where that is not known.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub lines: u32,
     /// Whether someone else committed since the last look.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -111,14 +112,6 @@ pub struct Kept {
     /// Why nothing was committed that was to be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde asks with a reference"
-)]
-fn is_none(lines: &u32) -> bool {
-    *lines == 0
 }
 
 /// A commit of the loop's.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::completion::{Answers, ObjectivesSeen};
 use crate::keep::Kept;
 use crate::policy::progress::Evidence;
+use crate::record::is_zero;
 use crate::tests_report::TestsReport;
 
 /// Scores that are remembered: enough to see where the work goes.
@@ -16,6 +17,7 @@ pub struct Measured {
     /// Which one.
     pub iteration: u32,
     /// What it did.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub evidence: Evidence,
     /// What that is worth, from 0 to 100; 0 where nothing came of it.
     pub score: u32,

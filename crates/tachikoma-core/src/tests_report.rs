@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
+use crate::record::is_zero;
 use crate::tests_seen::{Standing, TestsSeen, Verdict};
 
 /// Names of each kind in a report. Whoever wants more of them runs the tests.
@@ -22,7 +23,7 @@ pub struct TestsReport {
     /// Tests that were not run.
     pub skipped: u32,
     /// Tests that passed and did not before.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub newly_passing: u32,
     /// The first of those that failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -39,14 +40,6 @@ pub struct TestsReport {
     /// The first of those that passed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub passing: Vec<String>,
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde asks with a reference"
-)]
-fn is_none(number: &u32) -> bool {
-    *number == 0
 }
 
 /// How many tests ended in which way, with those that their runner did not name.

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tachikoma_core::{ConditionSummary, GitSummary, Status, short_commit};
+use tachikoma_core::{ConditionSummary, GitSummary, ProgressSummary, Status, short_commit};
 use tachikoma_loop_runner::control::{Client, ClientError, Request, Response};
 use tachikoma_loop_runner::store::lock;
 use tachikoma_loop_runner::store::recover::{self, Loss};
@@ -148,6 +148,14 @@ fn text(status: &Status) -> String {
             format!("{}{}", near.words, gone.unwrap_or_default()),
         );
     }
+    if let Some(tests) = &status.tests {
+        let iteration = tests.iteration;
+        let said = check::tests_words(tests);
+        line("tests", format!("{said}; at iteration {iteration}"));
+    }
+    if let Some(progress) = &status.progress {
+        line("progress", progress_text(progress));
+    }
     line("so far", totals(&status.stats));
     if let Some(outcome) = &status.outcome {
         line("outcome", format!("{}: {}", outcome.kind, outcome.reason));
@@ -174,6 +182,19 @@ fn worth_saying(condition: &ConditionSummary) -> bool {
             | "stop_on_patterns"
     );
     !counts || condition.percent > 0
+}
+
+/// Says what the latest iterations were worth. How near the end is for want of progress is said with the other ends.
+fn progress_text(progress: &ProgressSummary) -> String {
+    const SHOWN_MAX: usize = 10;
+    let scores = progress.scores.iter().rev().take(SHOWN_MAX);
+    let mut scores: Vec<String> = scores.map(|score| score.score.to_string()).collect();
+    scores.reverse();
+    let last = match progress.last_iteration {
+        Some(last) => format!("last at iteration {last}"),
+        None => "none yet".to_owned(),
+    };
+    format!("{last}; of the latest iterations: {}", scores.join(" "))
 }
 
 fn git_text(git: &GitSummary) -> String {

@@ -54,7 +54,12 @@ pub fn gates(results: &[GateResult]) -> Vec<String> {
 
 /// Says what the tests came to, and what is new.
 pub fn tests(report: &TestsReport) -> String {
-    let mut said = format!("tests: {} passed, {} failed", report.passed, report.failed);
+    format!("tests: {}", tests_words(report))
+}
+
+/// The same for `status`.
+pub fn tests_words(report: &TestsReport) -> String {
+    let mut said = format!("{} passed, {} failed", report.passed, report.failed);
     if report.skipped > 0 {
         let _ = write!(said, ", {} skipped", report.skipped);
     }
