@@ -153,8 +153,8 @@ fn text(status: &Status) -> String {
         let said = check::tests_words(tests);
         line("tests", format!("{said}; at iteration {iteration}"));
     }
-    if let Some(progress) = &status.progress {
-        line("progress", progress_text(progress));
+    if let Some(text) = status.progress.as_ref().and_then(progress_text) {
+        line("progress", text);
     }
     line("so far", totals(&status.stats));
     if let Some(outcome) = &status.outcome {
@@ -184,17 +184,18 @@ fn worth_saying(condition: &ConditionSummary) -> bool {
     !counts || condition.percent > 0
 }
 
-/// Says what the latest iterations were worth. How near the end is for want of progress is said with the other ends.
-fn progress_text(progress: &ProgressSummary) -> String {
+/// Says what the latest iterations were worth, once one was. How near the end is for want of progress is said with the other
+/// ends.
+fn progress_text(progress: &ProgressSummary) -> Option<String> {
     const SHOWN_MAX: usize = 10;
-    let scores = progress.scores.iter().rev().take(SHOWN_MAX);
-    let mut scores: Vec<String> = scores.map(|score| score.score.to_string()).collect();
-    scores.reverse();
-    let last = match progress.last_iteration {
-        Some(last) => format!("last at iteration {last}"),
-        None => "none yet".to_owned(),
-    };
-    format!("{last}; of the latest iterations: {}", scores.join(" "))
+    let last = progress.last_iteration?;
+    let skipped = progress.scores.len().saturating_sub(SHOWN_MAX);
+    let scores = progress.scores.iter().skip(skipped);
+    let scores: Vec<String> = scores.map(|score| score.score.to_string()).collect();
+    Some(format!(
+        "last at iteration {last}; scores of the latest: {}",
+        scores.join(" ")
+    ))
 }
 
 fn git_text(git: &GitSummary) -> String {

@@ -18,7 +18,7 @@ fn done() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
+    tachikoma 0.1.0: agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent command, containment [HELD]
@@ -90,7 +90,7 @@ fn a_claim_that_its_gate_confirms_ends_the_loop() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
+    tachikoma 0.1.0: agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     a claim of completion needs these gates to pass: tests
     [LOOP] starts: agent command, containment [HELD]

@@ -311,14 +311,14 @@ fn a_dry_run_changes_nothing() {
     assert_snapshot!(shown(&ran), @r#"
     exit: 0
     --- stdout
-    would run agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
+    would run agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
     in [DIR]
     prompt text, 2 bytes
     git is not used: no repository here
     max_iterations = 7  # tachikoma.toml:1
     iteration_delay = "0s"  # --delay
     agent.name = "command"  # -- PROGRAM
-    agents.command.program = ["sh", "-c", "echo '<promise>COMPLETE</promise>'"]  # -- PROGRAM
+    agents.command.program = ["sh", "-c", "{ echo done >> work; echo '<promise>COMPLETE</promise>'; }"]  # -- PROGRAM
     --- stderr
     "#);
     assert_eq!(files(&scratch.path()), before);

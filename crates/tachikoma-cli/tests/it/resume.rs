@@ -69,11 +69,11 @@ fn a_loop_that_was_stopped() {
     assert_snapshot!(shown(&ran), @r#"
     exit: 0
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
+    tachikoma 0.1.0: agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] goes on: agent command, containment [HELD]
-    `agents.command.program` is ["sh", "-c", "echo '<promise>COMPLETE</promise>'"] now; it was ["sh", "-c", "exec sleep 600"]
+    `agents.command.program` is ["sh", "-c", "{ echo done >> work; echo '<promise>COMPLETE</... now; it was ["sh", "-c", "exec sleep 600"]
     iteration 2 (session 1)
       | <promise>COMPLETE</promise>
     iteration 2 succeeded in [DURATION] and claims completion
@@ -270,7 +270,7 @@ fn a_paused_loop_is_paused_after_a_crash() {
     assert_snapshot!(shown(&live.wait(SOON)), @"
     exit: 0
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
+    tachikoma 0.1.0: agent command (`sh -c [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] goes on: agent command, containment [HELD]
