@@ -332,6 +332,9 @@ pub struct RunArgs {
     /// Start even if tracked files have changes that are not committed
     #[arg(long)]
     pub allow_dirty: bool,
+    /// Start even from inside the agent of another loop
+    #[arg(long)]
+    pub nested: bool,
     /// A program to be run as the agent: it gets the prompt on its standard input, and exit code 0 means success
     #[arg(last = true, value_name = "PROGRAM")]
     pub program: Vec<String>,

@@ -33,6 +33,9 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         out::note(&format!("note: {note}"));
     }
     plan.config.check()?;
+    if !args.nested {
+        not_inside_an_agent()?;
+    }
     let repository = Repository::of(&plan.config);
     repository.check(plan.is_first, args.allow_dirty)?;
     if args.dry_run {
@@ -49,6 +52,24 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         (false, false, false) => (Style::Lines, Terminal::Foreground),
     };
     runtime()?.block_on(run_here(plan.config, style, terminal))
+}
+
+/// Agents that start loops, whose agents start loops, have no end and cost without one.
+fn not_inside_an_agent() -> Result<(), Failure> {
+    let (Ok(iteration), Some(dir)) = (
+        std::env::var("TACHIKOMA_ITERATION"),
+        std::env::var_os("TACHIKOMA_DIR"),
+    ) else {
+        return Ok(());
+    };
+    let words = format!(
+        "this is iteration {} of the loop in {}: a loop is not started from inside another one",
+        sanitise(&iteration),
+        sanitise(&dir.to_string_lossy()),
+    );
+    Err(Failure::usage(words).hint(
+        "with --nested it is; it is ended with the iteration that started it, and has a budget of its own",
+    ))
 }
 
 /// Runs a loop in this process and reports on it.

@@ -214,6 +214,34 @@ fn complaint_31_a_limit_with_an_equals_sign_is_a_limit() {
     assert_eq!(scratch.read("heard"), "gogogo");
 }
 
+/// An agent that starts loops would start agents that start loops.
+#[test]
+fn complaint_32_a_loop_does_not_start_loops_unless_that_is_meant() {
+    let scratch = Scratch::new();
+    scratch.write("inner/prompt.md", "inner");
+    let start = |flag: &str| {
+        let program = env!("CARGO_BIN_EXE_tachikoma");
+        format!(
+            "cd inner && {program} run prompt.md --max-iterations 1 {flag} -- sh -c 'cat > heard' 2> said; echo $? > code"
+        )
+    };
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], &start("")));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(scratch.read("inner/code").trim(), "2");
+    let said = scratch.read("inner/said");
+    let expected = "a loop is not started from inside another one";
+    assert!(
+        said.contains("this is iteration 1")
+            && said.contains(expected)
+            && said.contains("--nested"),
+        "{said}"
+    );
+    assert!(!scratch.path().join("inner/heard").exists());
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], &start("--nested")));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(scratch.read("inner/heard"), "inner");
+}
+
 #[test]
 fn budgets_that_an_agent_cannot_be_held_to_are_said() {
     let scratch = Scratch::new();

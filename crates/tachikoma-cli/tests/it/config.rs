@@ -246,6 +246,7 @@ fn help_of_run() {
           --dry-run                      Say what would be run, and do not
           --no-auto-commit               Do not commit after iterations
           --allow-dirty                  Start even if tracked files have changes that are not committed
+          --nested                       Start even from inside the agent of another loop
       -h, --help                         Print help
 
     Examples:

@@ -1,5 +1,6 @@
 //! The world around one loop: agents, operator, clock and a shell that may die at any moment.
 
+mod behind;
 mod shell;
 
 use std::collections::BTreeMap;
