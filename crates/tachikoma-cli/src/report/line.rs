@@ -289,8 +289,6 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::ConditionsAnswered { answers } => return check::answered(answers),
         LoopEvent::GatesRan { results, .. } => return check::gates(results),
         LoopEvent::TestsRan(report) => check::tests(report),
-        // The end of the loop says what came of it, and `history` what each iteration was worth.
-        LoopEvent::ProgressMeasured(_) => return Vec::new(),
         LoopEvent::CheckGivenUp { reason } => sanitise(reason).into_owned(),
         LoopEvent::ClaimRefused(refusal) => check::refused(refusal),
         LoopEvent::StopConditionTriggered { reason, .. } => {
@@ -330,6 +328,8 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::Stopped { outcome, stats, .. }
         | LoopEvent::Error { outcome, stats } => ending(outcome, stats),
         LoopEvent::SegmentOpened { .. }
+        // The end of the loop says what came of it, and `history` what each iteration was worth.
+        | LoopEvent::ProgressMeasured(_)
         | LoopEvent::SessionStarted { .. }
         | LoopEvent::SessionEnded { .. }
         | LoopEvent::AgentLaunched { .. }

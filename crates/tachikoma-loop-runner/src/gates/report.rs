@@ -162,7 +162,7 @@ mod tests {
         std::os::unix::fs::symlink("..", dir.join("out/circle")).unwrap();
         let all = |pattern| names(pattern, dir, 0);
         assert_eq!(all("junit.xml").unwrap(), ["junit.xml"]);
-        assert_eq!(all("./junit.xml").unwrap(), ["./junit.xml"]);
+        assert_eq!(all("./junit.xml").unwrap(), ["junit.xml"]);
         let both = ["out/a/TEST-1.xml", "out/b/TEST-2.xml"];
         assert_eq!(all("out/**/TEST-*.xml").unwrap(), both);
         assert_eq!(all("./out/*/*.xml").unwrap(), both);

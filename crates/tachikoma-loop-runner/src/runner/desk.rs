@@ -432,9 +432,10 @@ fn plain_before(plain: &mut Plain, call_off: &CallOff) -> Result<Taken, Untaken>
             commit: None,
             uncommitted: 0,
         }),
-        Err(PlainError::CalledOff { .. }) => Err(Untaken::CalledOff),
-        // Said behind the iteration, where it matters.
-        Err(PlainError::Io { .. } | PlainError::TooMany { .. }) => Err(Untaken::CalledOff),
+        // What is wrong is said behind the iteration, where it matters.
+        Err(PlainError::CalledOff { .. } | PlainError::Io { .. } | PlainError::TooMany { .. }) => {
+            Err(Untaken::CalledOff)
+        }
     }
 }
 

@@ -62,7 +62,67 @@ impl Forward {
                 self.live = false;
                 self.failed = false;
             }
-            _ => {}
+            LoopEvent::SegmentOpened { .. }
+            | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::PauseRequested
+            | LoopEvent::PauseWithdrawn
+            | LoopEvent::Paused { .. }
+            | LoopEvent::Resumed
+            | LoopEvent::StopRequested { .. }
+            | LoopEvent::WaitStarted { .. }
+            | LoopEvent::SessionStarted { .. }
+            | LoopEvent::SessionEnded { .. }
+            | LoopEvent::AgentLaunched { .. }
+            | LoopEvent::AgentExited { .. }
+            | LoopEvent::SessionNamed { .. }
+            | LoopEvent::OutputSeen
+            | LoopEvent::ContextMeasured { .. }
+            | LoopEvent::WrapUpAdvised { .. }
+            | LoopEvent::ToolStarted { .. }
+            | LoopEvent::ToolEnded { .. }
+            | LoopEvent::ToolDenied { .. }
+            | LoopEvent::FileTouched { .. }
+            | LoopEvent::TurnResulted(_)
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold(_)
+            | LoopEvent::StopPatternMatched { .. }
+            | LoopEvent::Noted { .. }
+            | LoopEvent::EndingRequested { .. }
+            | LoopEvent::RungClimbed { .. }
+            | LoopEvent::StoodStill { .. }
+            | LoopEvent::LeftoversEnded { .. }
+            | LoopEvent::IterationLimited(_)
+            | LoopEvent::LookRequested { .. }
+            | LoopEvent::BusySeen { .. }
+            | LoopEvent::StreamEnded
+            | LoopEvent::AttemptCut { .. }
+            | LoopEvent::SnapshotTaken { .. }
+            | LoopEvent::KeepStarted { .. }
+            | LoopEvent::KeepCalledOff { .. }
+            | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::Claimed { .. }
+            | LoopEvent::CheckStarted { .. }
+            | LoopEvent::ConditionsAnswered { .. }
+            | LoopEvent::GatesRan { .. }
+            | LoopEvent::CheckGivenUp { .. }
+            | LoopEvent::ClaimRefused(_)
+            | LoopEvent::StopConditionTriggered { .. }
+            | LoopEvent::RebootRequested { .. }
+            | LoopEvent::RebootStarted { .. }
+            | LoopEvent::HandOffRequested { .. }
+            | LoopEvent::HandOffWritten { .. }
+            | LoopEvent::HooksStarted { .. }
+            | LoopEvent::HooksRan { .. }
+            | LoopEvent::ClosingStarted { .. }
+            | LoopEvent::SessionOpening { .. }
+            | LoopEvent::RebootCompleted { .. }
+            | LoopEvent::RebootFailed { .. }
+            | LoopEvent::RebootVerified { .. }
+            | LoopEvent::CustomSet { .. }
+            | LoopEvent::Warned { .. }
+            | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Repaired { .. } => {}
         }
     }
 }
