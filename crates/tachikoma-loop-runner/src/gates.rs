@@ -4,7 +4,7 @@
 mod ask;
 mod report;
 mod run;
-mod tests;
+mod tested;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::shell::{Errand, Order};
 pub(crate) use ask::Questions;
 pub(crate) use report::ReportPattern;
 pub(crate) use run::{GateRun, GatesRan};
-pub(crate) use tests::{Before, Tested};
+pub(crate) use tested::{Before, Tested};
 
 /// How long a stop script may take: it looks at something and answers. Who has more to do is a gate.
 pub(crate) const SCRIPT_TIMEOUT: Duration = Duration::from_secs(30);

@@ -6,7 +6,7 @@ use tachikoma_core::GateResult;
 use tokio::sync::mpsc;
 
 use super::Scene;
-use super::tests::{Before, Tested, TestsRead};
+use super::tested::{Before, Tested, TestsRead};
 use crate::clock;
 use crate::session::transcript::Transcript;
 use crate::settings::Gate;
