@@ -42,6 +42,7 @@ mod input;
 mod keep;
 mod launch;
 mod ledger;
+pub mod markdown;
 mod objectives;
 mod outcome;
 mod phase;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::markdown::Fences;
+
 /// Objectives of each kind that are kept by name; a hand-off has no room for more, and the rest is counted.
 const NAMED_MAX: usize = 20;
 
@@ -24,26 +26,17 @@ pub struct Objectives {
 }
 
 impl Objectives {
-    /// Reads the check boxes of a Markdown text: items of a list that begin with `[ ]`, `[x]` or `[X]`. Those in blocks of
-    /// code are examples.
+    /// Reads the check boxes of a Markdown text: items of a list that begin with `[x]` or `[X]`, which are ticked, or with
+    /// blanks or another sign in brackets, which are not. Those in blocks of code are examples, and `[-]` is dropped.
     #[must_use]
     pub fn read(markdown: &str) -> Self {
         let mut objectives = Self::default();
-        let mut fence: Option<(char, usize)> = None;
-        for line in markdown.lines() {
-            let text = line.trim_start();
-            if let Some((mark, length)) = fence {
-                if run_of(text, mark) >= length {
-                    fence = None;
-                }
-                continue;
-            }
-            fence = ['`', '~']
-                .map(|mark| (mark, run_of(text, mark)))
-                .into_iter()
-                .find(|(_, length)| *length >= 3);
-            if fence.is_none()
-                && let Some((ticked, words)) = check_box(text)
+        let mut fences = Fences::default();
+        // Whoever wrote the file, on whatever system: no box may be overlooked.
+        let text = markdown.strip_prefix('\u{feff}').unwrap_or(markdown);
+        for line in text.split(['\n', '\r']) {
+            if !fences.take(line)
+                && let Some((ticked, words)) = check_box(line)
             {
                 objectives.count(ticked, words);
             }
@@ -73,18 +66,17 @@ impl Objectives {
     }
 }
 
-fn run_of(text: &str, mark: char) -> usize {
-    text.chars().take_while(|c| *c == mark).count()
-}
-
 /// Splits a line that is a box into whether it is ticked, and what it says.
 fn check_box(line: &str) -> Option<(bool, &str)> {
     let item = after_marker(line.trim_start_matches("> "))?;
-    let (ticked, rest) = if let Some(rest) = item.strip_prefix("[ ]") {
-        (false, rest)
-    } else {
-        let rest = item.strip_prefix("[x]").or(item.strip_prefix("[X]"))?;
-        (true, rest)
+    let (mark, rest) = item.strip_prefix('[')?.split_once(']')?;
+    let mut marks = mark.chars();
+    let ticked = match (mark.trim(), marks.next(), marks.next()) {
+        ("", _, _) => false,
+        ("x" | "X", _, None) => true,
+        // Somebody's own mark is not a tick; `[-]` is what was dropped.
+        (_, Some(other), None) if !other.is_alphanumeric() && other != '-' => false,
+        _ => return None,
     };
     // `[x](link)` is a link, and `[ ]word` is no box either.
     (rest.is_empty() || rest.starts_with([' ', '\t'])).then(|| (ticked, rest.trim()))
@@ -131,6 +123,22 @@ mod tests {
         assert!(!Objectives::read("nothing here\n").all_ticked());
         assert!(Objectives::read("- [x] one\r\n- [X] two\r\n").all_ticked());
         assert!(!Objectives::read("- [x] one\n- [ ] two").all_ticked());
+    }
+
+    #[test]
+    fn an_open_box_is_not_overlooked() {
+        for open in [
+            "\u{feff}- [ ] first\n- [x] a",
+            "- [x] a\r- [ ] b\r",
+            "```cargo test``` must pass\n- [x] a\n- [ ] b",
+            "- [x] a\n- [] b",
+            "- [x] a\n- [  ] b",
+            "- [x] a\n- [~] b",
+            "- [x] a\n- [/] b",
+        ] {
+            let read = Objectives::read(open);
+            assert_eq!((read.total, read.ticked), (2, 1), "{open:?}");
+        }
     }
 
     #[test]
