@@ -177,15 +177,12 @@ pub struct IterationReport {
     /// Whether the agent claimed that the whole work is complete.
     pub claimed: bool,
     /// Whether the iteration brought the work forward, where that is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<bool>,
     /// Whether its session has to be rebooted before the next prompt.
     pub needs_reboot: bool,
     /// Whether the tests passed, where they were run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tests_passed: Option<bool>,
     /// How many files it changed, where that is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files_changed: Option<u32>,
 }
 

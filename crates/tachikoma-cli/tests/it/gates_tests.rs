@@ -92,9 +92,9 @@ fn a_test_that_passes_is_progress_where_nothing_else_changed() {
     let measured = events(&scratch, "progress_measured");
     let scores: Vec<_> = measured
         .iter()
-        .map(|event| event["score"].as_u64())
+        .map(|event| event["score"].as_u64().unwrap_or(0))
         .collect();
-    assert_eq!(scores, [Some(0), Some(5), Some(0)]);
+    assert_eq!(scores, [0, 5, 0]);
     // It flipped while nothing changed.
     assert_eq!(events(&scratch, "tests_ran")[1]["flaky"], json!(["a"]));
 }
