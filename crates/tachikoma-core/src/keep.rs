@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::id::SessionNo;
 use crate::outcome::Outcome;
 use crate::phase::Wait;
+use crate::record::is_zero;
 use crate::time::Timestamp;
 
 /// Work that is being kept.
@@ -97,6 +98,9 @@ pub struct CommitOrder {
 pub struct Kept {
     /// Files that changed since the last look.
     pub changed: u32,
+    /// Lines added and removed in them; 0 where that is not known.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub lines: u32,
     /// Whether someone else committed since the last look.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub head_moved: bool,

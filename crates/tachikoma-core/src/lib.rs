@@ -48,6 +48,7 @@ mod objectives;
 mod outcome;
 mod phase;
 pub mod policy;
+mod progress;
 mod reasons;
 mod reboots;
 mod record;
@@ -58,6 +59,7 @@ mod state;
 mod stats;
 mod step;
 mod summary;
+mod tests_report;
 pub mod tests_seen;
 mod time;
 mod told;
@@ -92,6 +94,7 @@ pub use phase::{
     TurnResult, Wait, WaitReason, Work,
 };
 pub use policy::Policy;
+pub use progress::{Measured, Progress, SCORES_KEPT, Score};
 pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootResult};
 pub use record::Record;
 pub use repair::Repair;
@@ -103,8 +106,9 @@ pub use stats::LoopStats;
 pub use step::step;
 pub use summary::{
     CommitSummary, CompletionSummary, ConditionSummary, ContextSummary, GateSummary, GitSummary,
-    OutcomeSummary, RebootSummary, SessionSummary, Status, WaitSummary,
+    OutcomeSummary, ProgressSummary, RebootSummary, SessionSummary, Status, WaitSummary,
 };
+pub use tests_report::{NAMED_MAX, TestCounts, TestsReport};
 pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;
 pub use told::told;

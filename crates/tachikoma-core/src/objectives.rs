@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::markdown::Fences;
 
-/// Open objectives that are kept by name; a hand-off has no room for more, and the rest is counted.
-const OPEN_NAMED_MAX: usize = 20;
+/// Objectives of each kind that are kept by name; a hand-off has no room for more, and the rest is counted.
+const NAMED_MAX: usize = 20;
 
 /// What is kept of one objective's words.
 const WORDS_BYTES_MAX: usize = 200;
@@ -20,6 +20,9 @@ pub struct Objectives {
     /// The first ones that are not, in their own words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub open: Vec<String>,
+    /// The first ones that are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub done: Vec<String>,
 }
 
 impl Objectives {
@@ -49,12 +52,16 @@ impl Objectives {
 
     fn count(&mut self, ticked: bool, words: &str) {
         self.total = self.total.saturating_add(1);
-        if ticked {
+        let names = if ticked {
             self.ticked = self.ticked.saturating_add(1);
-        } else if self.open.len() < OPEN_NAMED_MAX {
+            &mut self.done
+        } else {
+            &mut self.open
+        };
+        if names.len() < NAMED_MAX {
             let kept = words.floor_char_boundary(WORDS_BYTES_MAX);
             let kept = words.get(..kept).unwrap_or_default();
-            self.open.push(kept.to_owned());
+            names.push(kept.to_owned());
         }
     }
 }
@@ -107,6 +114,7 @@ mod tests {
         );
         assert_eq!((read.total, read.ticked), (7, 3));
         assert_eq!(read.open, ["colours", "nested", "quoted", ""]);
+        assert_eq!(read.done, ["parse", "print", "numbered"]);
         assert!(!read.all_ticked());
     }
 
@@ -138,7 +146,7 @@ mod tests {
         let text = format!("- [ ] {}\n", "ü".repeat(500)).repeat(1000);
         let read = Objectives::read(&text);
         assert_eq!(read.total, 1000);
-        assert_eq!(read.open.len(), OPEN_NAMED_MAX);
+        assert_eq!(read.open.len(), NAMED_MAX);
         assert!(read.open.iter().all(|words| words.len() <= WORDS_BYTES_MAX));
     }
 }

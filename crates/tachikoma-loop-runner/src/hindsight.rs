@@ -126,8 +126,8 @@ fn by_place(loaded: Loaded, launch: &Launch) -> ByPlace {
         env: Vec::new(),
     }));
     ByPlace {
-        kept: config.policy_in_repository(&agent),
-        unkept: config.policy(&agent),
+        kept: config.policy_in(&agent, true),
+        unkept: config.policy_in(&agent, false),
         stop_patterns,
     }
 }

@@ -97,6 +97,8 @@ pub struct LoopRunner {
     registry: Registry,
     /// What is being found out behind an iteration, or is on its way out.
     check: Option<CheckRun>,
+    /// What is known of the tests in it.
+    tests: check::TestsKnown,
     /// How the work is kept.
     keeping: keep::Keeping,
     /// News that the shell itself made, before any other.
@@ -311,7 +313,7 @@ impl LoopRunner {
         let decided = step(&self.policy, &mut self.state, now, input);
         self.with_room(|runner| runner.journal.append(&decided.records))
             .await?;
-        if !decided.effects.is_empty() {
+        if self.acts(&decided.effects) {
             self.journal.sync().map_err(RunError::Journal)?;
         }
         let wanted = decided
@@ -344,6 +346,9 @@ impl LoopRunner {
             record.event,
             LoopEvent::IterationCompleted { .. } | LoopEvent::IterationFailed { .. }
         );
+        if matches!(record.event, LoopEvent::TestsRan(_)) {
+            self.write_tests_book();
+        }
         // Nobody may be listening.
         let _ = self.ends.notices.send(Notice::Recorded(Arc::new(record)));
         self.ends.status.send_replace(Status::of(&self.state, true));

@@ -222,7 +222,7 @@ fn introduce(config: &LoopConfig) {
     }
     if !may_be_in_a_repository(&config.working_dir) {
         out::tell(
-            "no git repository here: nothing is committed, and no iteration can be rolled back",
+            "no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone",
         );
     }
     out::tell(&completion_text(&config.settings));

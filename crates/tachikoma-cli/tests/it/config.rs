@@ -5,7 +5,7 @@ use std::fs;
 use insta::assert_snapshot;
 use tachikoma_testkit::Scratch;
 
-use crate::support::{shown, tachikoma};
+use crate::support::{as_configured, shown, tachikoma};
 
 #[test]
 fn every_value_has_its_origin() {
@@ -18,7 +18,7 @@ fn every_value_has_its_origin() {
         "tachikoma.toml",
         "max_iterations = 4\nprompt_path = \"here.md\"\n",
     );
-    let tool = tachikoma(&scratch).env("TACHIKOMA_MAX_ITERATIONS", "5");
+    let tool = as_configured(&scratch).env("TACHIKOMA_MAX_ITERATIONS", "5");
 
     let ran = tool.run(["config", "show"]);
     let all = shown(&ran);

@@ -9,8 +9,10 @@ use crate::completion::{
 };
 use crate::ledger::QuotaWindow;
 use crate::outcome::Stop;
-use crate::reasons::{self, Percent};
+use crate::progress::Measured;
+use crate::reasons::{self, Nth, Percent};
 use crate::record::Record;
+use crate::tests_report::TestsReport;
 
 impl Explain<'_> {
     pub(super) fn claimed(&mut self, record: &Record, reason: Option<&str>) {
@@ -70,6 +72,43 @@ impl Explain<'_> {
             inputs: Inputs::from([("test_failure_streak", json!(streak))]),
             ..entry
         });
+    }
+
+    pub(super) fn tests_ran(&mut self, record: &Record, report: &TestsReport) {
+        let TestsReport {
+            passed,
+            failed,
+            skipped,
+            ..
+        } = report;
+        let mut words = format!("tests: {passed} passed, {failed} failed, {skipped} skipped");
+        for (what, names) in [
+            ("newly failing", &report.newly_failing),
+            ("fixed", &report.fixed),
+            ("flaky", &report.flaky),
+        ] {
+            if !names.is_empty() {
+                words.push_str(&format!("; {what}: {}", names.join(", ")));
+            }
+        }
+        let entry = self.entry(record, Kind::Fact, words);
+        self.push(entry);
+    }
+
+    pub(super) fn measured(&mut self, record: &Record, measured: &Measured) {
+        let score = measured.score;
+        let streak = self.state.stats.no_progress_count;
+        let words = match score {
+            0 => format!("nothing came of it, the {} iteration in a row", Nth(streak)),
+            score => format!("worth {score} of 100"),
+        };
+        let entry = self.entry(record, Kind::Fact, words);
+        let inputs = Inputs::from([
+            ("score", json!(score)),
+            ("evidence", json!(measured.evidence)),
+            ("no_progress_count", json!(streak)),
+        ]);
+        self.push(Entry { inputs, ..entry });
     }
 
     pub(super) fn refused(&mut self, record: &Record, refusal: &Refusal) {

@@ -144,6 +144,8 @@ impl Explain<'_> {
             LoopEvent::CheckStarted { check } => self.check_started(record, check),
             LoopEvent::ConditionsAnswered { answers } => self.answered(record, answers),
             LoopEvent::GatesRan { results, .. } => self.gates_ran(record, results),
+            LoopEvent::TestsRan(report) => self.tests_ran(record, report),
+            LoopEvent::ProgressMeasured(measured) => self.measured(record, measured),
             LoopEvent::CheckGivenUp { reason } => {
                 let words = format!("that is given up: {reason}");
                 self.decide(record, words, None, Inputs::new());

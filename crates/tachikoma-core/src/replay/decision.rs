@@ -245,6 +245,8 @@ impl Side {
                 (What::Ended { outcome }, by)
             }
             LoopEvent::SegmentOpened { .. }
+            | LoopEvent::TestsRan(_)
+            | LoopEvent::ProgressMeasured(_)
             | LoopEvent::Started { .. }
             | LoopEvent::ConfigChanged { .. }
             | LoopEvent::PauseRequested

@@ -189,6 +189,10 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
         LoopEvent::GatesRan { results, .. } => vec![Input::GatesRan {
             number: state.completion.number,
             results: results.clone(),
+            tests: match next {
+                Some(LoopEvent::TestsRan(report)) => Some(report.clone()),
+                Some(_) | None => None,
+            },
         }],
         LoopEvent::CheckGivenUp { .. } => {
             let mut guesses = vec![Input::Wake, command(LoopCommand::SkipIteration)];
@@ -305,6 +309,8 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
         }],
         LoopEvent::CheckStarted { .. }
         | LoopEvent::ClaimRefused(_)
+        | LoopEvent::TestsRan(_)
+        | LoopEvent::ProgressMeasured(_)
         | LoopEvent::LookRequested { .. }
         | LoopEvent::HandOffRequested { .. }
         | LoopEvent::HandOffWritten { .. }

@@ -302,7 +302,9 @@ impl Shadow {
                 self.feed(now, Input::Kept { number, kept }, written)
             }
             Input::Answered { answers, .. } => return self.answered(now, answers, written),
-            Input::GatesRan { results, .. } => return self.gates_ran(now, results, written),
+            Input::GatesRan { results, tests, .. } => {
+                return self.gates_ran(now, results, tests.clone(), written);
+            }
             // Of a turn that it does not hear.
             Input::Done { .. } if self.deaf || self.early => return,
             Input::Start { .. }

@@ -10,6 +10,7 @@ mod life;
 mod limits;
 mod patterns;
 mod pause;
+mod progress;
 mod reboot;
 mod session;
 mod spent;

@@ -4,6 +4,7 @@ mod agent;
 mod audit;
 mod books;
 mod dice;
+mod forward;
 mod proof;
 mod replayed;
 mod world;

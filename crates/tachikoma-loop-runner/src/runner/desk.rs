@@ -1,6 +1,7 @@
 //! The desk at which the work is kept: a thread that owns the keeper of the repository and does one order after another, so
 //! that nobody waits for git who need not.
 
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -9,7 +10,9 @@ use tachikoma_core::{Committed, Kept};
 use tokio::sync::mpsc;
 
 use crate::error::chain;
-use crate::git::{CallOff, CommitError, GitError, Keeper, KeeperOptions, Opened, Whose};
+use crate::git::{
+    CallOff, CommitError, GitError, Keeper, KeeperOptions, Opened, Plain, PlainError, Whose,
+};
 use crate::task::panicked;
 
 /// Orders that may wait: one snapshot and one commit at a time, and those before them that were given up.
@@ -49,6 +52,17 @@ enum Order {
     },
 }
 
+/// What a desk is told before it opens.
+#[derive(Debug)]
+pub(super) struct DeskOptions {
+    /// How the work is kept; none where there is no repository.
+    pub keeper: Option<KeeperOptions>,
+    /// Where the loop works.
+    pub working_dir: PathBuf,
+    /// What it writes there itself.
+    pub own: Vec<PathBuf>,
+}
+
 /// What is to be committed, and how.
 #[derive(Debug)]
 pub(super) struct Commit {
@@ -62,6 +76,8 @@ pub(super) struct Commit {
 pub(super) enum Told {
     /// There is no repository that can be used: why, in a line that a person should see.
     Closed(String),
+    /// Nor can the files be looked at.
+    Blind(String),
     /// The opening look is over.
     Opened,
     /// The work tree before an iteration is kept, or not.
@@ -109,7 +125,7 @@ pub(super) struct Desk {
 
 impl Desk {
     /// Opens the desk, with a look at all that changed since the last one.
-    pub fn open(options: KeeperOptions, whose: Whose) -> std::io::Result<Self> {
+    pub fn open(options: DeskOptions, whose: Whose) -> std::io::Result<Self> {
         let (orders, waiting) = sync_channel(ORDERS_MAX);
         let (say, told) = mpsc::unbounded_channel();
         let opening = CallOff::new();
@@ -228,29 +244,12 @@ struct Clerk {
 impl Clerk {
     fn serve(
         &self,
-        options: KeeperOptions,
+        options: DeskOptions,
         whose: Whose,
         call_off: &CallOff,
         waiting: &Receiver<Order>,
     ) {
-        let mut work = match Keeper::open(options, whose, call_off) {
-            Opened::Ready { keeper, survey } => {
-                self.warn(survey.warnings);
-                Some(Books {
-                    keeper,
-                    unseen: false,
-                })
-            }
-            Opened::NoRepository => {
-                // There is a `.git`, or nobody would have asked.
-                self.tell(Told::Closed("git finds no repository here".to_owned()));
-                None
-            }
-            Opened::Unusable { reason } => {
-                self.tell(Told::Closed(reason));
-                None
-            }
-        };
+        let mut work = self.open(options, whose, call_off);
         self.tell(Told::Opened);
         for order in waiting {
             match order {
@@ -260,8 +259,9 @@ impl Clerk {
                     call_off,
                 } => {
                     let taken = match &mut work {
-                        Some(work) => self.snapshot(work, iteration, only_look, &call_off),
-                        None => Err(Untaken::CalledOff),
+                        Work::Kept(books) => self.snapshot(books, iteration, only_look, &call_off),
+                        Work::Plain(plain) => plain_before(plain, &call_off),
+                        Work::Unseen => Err(Untaken::CalledOff),
                     };
                     self.tell(Told::Snapshot { iteration, taken });
                 }
@@ -272,27 +272,54 @@ impl Clerk {
                     call_off,
                 } => {
                     let kept = match &mut work {
-                        Some(work) => self.keep(work, commit, &look, &call_off),
+                        Work::Kept(books) => self.keep(books, commit, &look, &call_off),
+                        Work::Plain(plain) => self.plain_after(plain, &look),
                         // That it is so was said when the desk opened.
-                        None => Ok(Kept::default()),
+                        Work::Unseen => Err("nobody looks at the files".to_owned()),
                     };
                     self.tell(Told::Kept { number, kept });
                 }
                 Order::OweALook => {
-                    if let Some(work) = &mut work {
-                        work.unseen = true;
+                    if let Work::Kept(books) = &mut work {
+                        books.unseen = true;
                     }
                 }
                 Order::Settle { stays, call_off } => {
-                    if let Some(work) = &mut work {
+                    if let Work::Kept(books) = &mut work {
                         // What is not named is found by the name before it, and what is not removed is in nobody's way.
                         let _ = if stays {
-                            work.keeper.settle_refs(&call_off)
+                            books.keeper.settle_refs(&call_off)
                         } else {
-                            work.keeper.forget_refs()
+                            books.keeper.forget_refs()
                         };
                     }
                 }
+            }
+        }
+    }
+
+    /// Opens the books of the repository; without one, looks at the files.
+    fn open(&self, options: DeskOptions, whose: Whose, call_off: &CallOff) -> Work {
+        if let Some(keeper) = options.keeper {
+            let why = match Keeper::open(keeper, whose, call_off) {
+                Opened::Ready { keeper, survey } => {
+                    self.warn(survey.warnings);
+                    return Work::Kept(Books {
+                        keeper,
+                        unseen: false,
+                    });
+                }
+                // There is a `.git`, or nobody would have asked.
+                Opened::NoRepository => "git finds no repository here".to_owned(),
+                Opened::Unusable { reason } => reason,
+            };
+            self.tell(Told::Closed(why));
+        }
+        match Plain::open(&options.working_dir, &options.own, call_off) {
+            Ok(plain) => Work::Plain(Box::new(plain)),
+            Err(error) => {
+                self.tell(Told::Blind(chain(&error)));
+                Work::Unseen
             }
         }
     }
@@ -347,6 +374,18 @@ impl Clerk {
         })
     }
 
+    fn plain_after(&self, plain: &mut Plain, call_off: &CallOff) -> Result<Kept, String> {
+        let looked = plain.look(call_off);
+        if let Err(error @ PlainError::TooMany { .. }) = &looked {
+            self.tell(Told::Blind(chain(error)));
+        }
+        let changed = looked.map_err(|error| chain(&error))?;
+        Ok(Kept {
+            changed: count(changed),
+            ..Kept::default()
+        })
+    }
+
     fn keep(
         &self,
         work: &mut Books,
@@ -355,6 +394,7 @@ impl Clerk {
         call_off: &CallOff,
     ) -> Result<Kept, String> {
         let look = look.within(LOOK_TIMEOUT);
+        let before = work.keeper.tree().to_owned();
         let mut kept = self
             .look(work, Whose::Loop, &look)
             .map_err(|error| match look.is_overdue() {
@@ -364,6 +404,8 @@ impl Clerk {
                 ),
                 false => chain(&error),
             })?;
+        let files = usize::try_from(kept.changed).unwrap_or(usize::MAX);
+        kept.lines = work.keeper.lines_since(&before, files, &look);
         let Some(commit) = commit.filter(|_| kept.uncommitted > 0) else {
             return Ok(kept);
         };
@@ -387,6 +429,30 @@ impl Clerk {
 /// What is said of a commit that nobody waited for.
 const CALLED_OFF: &str =
     "it was called off; what was done stays in the work tree, and the next commit takes it";
+
+/// What the desk has before it.
+enum Work {
+    /// A repository.
+    Kept(Books),
+    /// Files.
+    Plain(Box<Plain>),
+    /// Nothing.
+    Unseen,
+}
+
+/// Takes the files for known as they are: what others changed between two iterations is no work of the loop's.
+fn plain_before(plain: &mut Plain, call_off: &CallOff) -> Result<Taken, Untaken> {
+    match plain.look(call_off) {
+        Ok(_) => Ok(Taken {
+            commit: None,
+            uncommitted: 0,
+        }),
+        // What is wrong is said behind the iteration, where it matters.
+        Err(PlainError::CalledOff { .. } | PlainError::Io { .. } | PlainError::TooMany { .. }) => {
+            Err(Untaken::CalledOff)
+        }
+    }
+}
 
 /// The keeper, and what it is owed.
 struct Books {
@@ -413,62 +479,4 @@ fn count(number: usize) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use tachikoma_core::LoopId;
-    use tachikoma_testkit::Scratch;
-
-    use super::*;
-    use crate::git::Protected;
-
-    #[tokio::test]
-    async fn a_look_behind_an_iteration_ends_also_where_a_commit_may_take_for_ever() {
-        let scratch = Scratch::with_git();
-        scratch.write("a.txt", "1");
-        scratch.git(&["add", "a.txt"]);
-        scratch.git(&["commit", "--quiet", "-m", "before"]);
-        // A git that never ends once there is a file for it.
-        let bin = scratch.home().join("bin");
-        let hang = scratch.home().join("hang");
-        let text = format!(
-            "#!/bin/sh\ncase \"$*\" in *update-index*) [ -e '{}' ] && exec sleep 1000;; esac\nPATH='{}' exec git \"$@\"\n",
-            hang.display(),
-            std::env::var("PATH").unwrap(),
-        );
-        std::fs::create_dir(&bin).unwrap();
-        scratch.write_script(bin.join("git"), text);
-        let loop_dir = scratch.path().join(".ralph/loops/one");
-        std::fs::create_dir_all(&loop_dir).unwrap();
-        let options = KeeperOptions {
-            working_dir: scratch.path(),
-            loop_dir,
-            loop_id: LoopId::from_u128(1),
-            search_path: Some(bin.into_os_string()),
-            protected: Protected::default(),
-            max_file_bytes: 0,
-        };
-        let mut desk = Desk::open(options, Whose::Others).unwrap();
-        let told = desk.next().await;
-        assert!(matches!(told, Told::Opened), "{told:?}");
-        scratch.write("a.txt", "2");
-        std::fs::write(&hang, "").unwrap();
-        let message = "of the loop".to_owned();
-        let commit = |message| Commit {
-            message,
-            limit: None,
-        };
-        assert!(desk.keep(1, Some(commit(message.clone()))));
-        let told = desk.next().await;
-        let Told::Kept { kept: Err(why), .. } = told else {
-            panic!("{told:?}");
-        };
-        assert!(why.contains("took more than"), "{why}");
-        std::fs::remove_file(&hang).unwrap();
-        assert!(desk.keep(2, Some(commit(message))));
-        let told = desk.next().await;
-        let Told::Kept { kept: Ok(kept), .. } = told else {
-            panic!("{told:?}");
-        };
-        assert_eq!(kept.commit.map(|commit| commit.files), Some(1));
-        desk.finish(true).await;
-    }
-}
+mod tests;

@@ -3,6 +3,7 @@
 use super::Shadow;
 use crate::completion::{Answers, CheckStage, GateResult};
 use crate::input::Input;
+use crate::tests_report::TestsReport;
 use crate::time::Timestamp;
 
 impl Shadow {
@@ -22,6 +23,7 @@ impl Shadow {
         &mut self,
         now: Timestamp,
         results: &[GateResult],
+        tests: Option<TestsReport>,
         written: Option<usize>,
     ) {
         if self.stage() == Some(CheckStage::Asking) {
@@ -42,7 +44,12 @@ impl Shadow {
             results.push(result);
         }
         let number = self.state.completion.number;
-        let _ = self.feed(now, Input::GatesRan { number, results }, written);
+        let input = Input::GatesRan {
+            number,
+            results,
+            tests,
+        };
+        let _ = self.feed(now, input, written);
     }
 
     /// Finds out what the recorded loop did not, from what it found out before.
@@ -63,7 +70,11 @@ impl Shadow {
             }
             CheckStage::Gates { names, .. } => {
                 let results = names.iter().map(|name| self.assume(name)).collect();
-                Input::GatesRan { number, results }
+                Input::GatesRan {
+                    number,
+                    results,
+                    tests: None,
+                }
             }
         };
         let _ = self.feed(now, input, None);
