@@ -257,6 +257,8 @@ fn comes_before(event: &LoopEvent) -> bool {
             | LoopEvent::CheckStarted { .. }
             | LoopEvent::ConditionsAnswered { .. }
             | LoopEvent::GatesRan { .. }
+            | LoopEvent::TestsRan(_)
+            | LoopEvent::ProgressMeasured(_)
             | LoopEvent::CheckGivenUp { .. }
             | LoopEvent::ClaimRefused(_)
             | LoopEvent::StopRequested { .. }
