@@ -14,8 +14,7 @@ use crate::support::{
 };
 
 /// Fails in its second iteration, and claims completion in its fourth.
-const UPS_AND_DOWNS: &str =
-    "case $TACHIKOMA_ITERATION in 2) exit 7;; 4) echo '<promise>COMPLETE</promise>';; esac";
+const UPS_AND_DOWNS: &str = "case $TACHIKOMA_ITERATION in 2) exit 7;; 4) echo done >> work; echo '<promise>COMPLETE</promise>';; esac";
 
 /// What `replay --json` says, which must not have changed anything.
 #[track_caller]
@@ -133,6 +132,7 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     [TIME]    1 tool call (Bash 1), 4 readings
     [TIME]    succeeded after [DURATION]
     [TIME] => what the loop changed is committed, as succeeded (until [TIME])
+    [TIME]    nothing came of it, the 2nd iteration in a row
     [TIME] => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); 2 of 9 iterations (max_iterations); no claim of completion
     [TIME] => session 1 is rebooted: context 85.5 % (171 010 of 200 000 tokens), redline 85 %: reached
     [TIME] => the old session is asked for its hand-off (reboot.preserve_summary) (until [TIME])
@@ -162,6 +162,7 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     [TIME]    no tool calls, 2 readings
     [TIME]    succeeded after [DURATION]; it claims that the work is complete
     [TIME] => what the loop changed is committed, as succeeded (until [TIME])
+    [TIME]    nothing came of it, the 4th iteration in a row
     --- stderr
     ");
     let ran = tachikoma(&scratch).run(["explain", "2", "--json"]);
@@ -361,16 +362,16 @@ fn a_journal_that_is_cut_or_damaged_is_explained_as_far_as_it_reads() {
     hurt[at + 1] = b'I';
     fs::write(&path, &hurt).unwrap();
     assert_snapshot!(both(), @"
-    note: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 9: its checksum does not match; what follows it there is not part of this
-    note: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 9: its checksum does not match; what follows it there is not part of this
+    note: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 11: its checksum does not match; what follows it there is not part of this
+    note: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 11: its checksum does not match; what follows it there is not part of this
     ");
     // One that is not there.
     let mut lines: Vec<&str> = whole.lines().collect();
     lines.remove(lines.len() - 4);
     fs::write(&path, lines.join("\n") + "\n").unwrap();
     assert_snapshot!(both(), @"
-    note: record 15 stands where record 14 ought to; what follows it there is not part of this
-    note: record 15 stands where record 14 ought to; what follows it there is not part of this
+    note: record 24 stands where record 23 ought to; what follows it there is not part of this
+    note: record 24 stands where record 23 ought to; what follows it there is not part of this
     ");
 }
 

@@ -10,8 +10,7 @@ use crate::hindsight::{comes_out_the_same, replay};
 use crate::support::{CLAIMS, await_events, kill, run, shown, tachikoma};
 
 /// Claims completion three times, of which the gate believes the third.
-const CLAIMS_EARLY: &str =
-    "[ $TACHIKOMA_ITERATION -gt 2 ] && touch proof; echo '<promise>COMPLETE</promise>'";
+const CLAIMS_EARLY: &str = "echo $TACHIKOMA_ITERATION >> work; [ $TACHIKOMA_ITERATION -gt 2 ] && touch proof; echo '<promise>COMPLETE</promise>'";
 
 const PROOF: &str = "[[gate]]\nname = 'proof'\ncommand = 'test -e proof'\n";
 
@@ -45,9 +44,12 @@ fn a_false_claim_is_explained() {
     [TIME]    iteration 2, attempt 1, session 1: the agent is launched
     [TIME]    agent command is up (pid [PID])
     [TIME]    succeeded after [DURATION]; it claims that the work is complete
+    [TIME] => the work tree is looked at, and nothing is committed (until [TIME])
+    [TIME]    1 file changed, nothing committed
     [TIME] => gates run (proof): completion is claimed by the agent's promise (until [TIME])
     [TIME]    the gate `proof` failed after [DURATION]: exit 1
     [TIME] => completion is claimed by the agent's promise, and not believed: the gate `proof` failed: exit 1
+    [TIME]    worth 1 of 100
     [TIME] => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); 2 of 3 failing runs of gates in a row (stop_conditions.max_test_failure_streak); the claim of completion was refused
     [TIME] => the session goes on: context not known, 0 tool calls of 100 (context.tool_call_threshold); not worse than before
     [TIME] => went on with iteration 3
@@ -62,8 +64,11 @@ fn a_false_claim_is_explained() {
     [TIME]    iteration 3, attempt 1, session 1: the agent is launched
     [TIME]    agent command is up (pid [PID])
     [TIME]    succeeded after [DURATION]; it claims that the work is complete
+    [TIME] => the work tree is looked at, and nothing is committed (until [TIME])
+    [TIME]    2 files changed, nothing committed
     [TIME] => gates run (proof): completion is claimed by the agent's promise (until [TIME])
     [TIME]    the gate `proof` passed after [DURATION]
+    [TIME]    worth 1 of 100
     --- stderr
     ");
     let ran = tachikoma(&scratch).run(["explain", "1", "--json"]);
