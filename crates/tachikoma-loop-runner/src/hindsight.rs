@@ -228,7 +228,10 @@ mod tests {
         assert_eq!(policy.iteration_delay, Duration::from_secs(30));
         assert_eq!(policy.max_iterations, 7);
         assert!(policy.agent.persistent, "{policy:?}");
-        assert!(policy.keep.is_none() && found.rules.kept.keep.is_some());
+        let repository =
+            |policy: &tachikoma_core::Policy| policy.keep.map(|rules| rules.repository);
+        let places = [&found.rules.kept, policy].map(repository);
+        assert_eq!(places, [Some(true), Some(false)]);
         let over = [set("iteration_delay", "5s"), set("context_threshold", "60")];
         let policy = rules(&recorded, &over).unwrap().rules.kept;
         assert_eq!(policy.iteration_delay, Duration::from_secs(5));
