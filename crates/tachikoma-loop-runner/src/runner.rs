@@ -39,6 +39,7 @@ use crate::gates::{CheckRun, Found as Checked};
 use crate::handle::{Ends, LoopHandle, Notice, Request};
 use crate::hooks::{HookRun, Registry};
 use crate::process::{Guard, GuardError, GuardNews, GuardOptions};
+use crate::prompt;
 use crate::session::process::{LaunchNews, LiveLaunch};
 use crate::shell::{Errand, Ran};
 use crate::store::journal::Journal;
@@ -71,6 +72,8 @@ pub struct LoopRunner {
     stop_patterns: Vec<Regex>,
     /// Whether the agent has shown that it cannot say what a turn costs while it runs.
     cost_unsaid: bool,
+    /// Why a promise of the last turn is no claim; told with the next prompt.
+    unmeant: Option<String>,
     /// The version that the agent told last.
     agent_version: Option<String>,
     state: State,
@@ -250,6 +253,7 @@ impl LoopRunner {
             pid: std::process::id(),
             since,
             containment,
+            follows_until: self.lock.was_alive().map(clock::timestamp_of),
         };
         self.open_desk();
         for record in std::mem::take(&mut self.warned) {
@@ -261,10 +265,12 @@ impl LoopRunner {
         if let Some(warning) = left_behind(&std::mem::take(&mut self.leftovers)) {
             self.take(Input::Trouble { warning }).await?;
         }
+        self.warn_of_scripts();
         let mut launch = self.config.launch.clone();
         if let Some(asked) = start_commit {
             launch.start_commit = asked.await.unwrap_or_default();
         }
+        launch.prompt_hash = prompt::hash(&launch.prompt, &self.config.working_dir);
         self.take(Input::Start { launch, runner }).await
     }
 

@@ -3,6 +3,7 @@
 
 mod agents;
 mod budgets;
+mod claims;
 mod claude_busy;
 mod claude_fault_support;
 mod claude_faults;
@@ -47,6 +48,7 @@ mod odd_files;
 mod outcomes;
 mod outcomes_status;
 mod progress;
+mod proofs;
 mod resume;
 mod resume_answers;
 mod resume_hurt;
