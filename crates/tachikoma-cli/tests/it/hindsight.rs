@@ -391,7 +391,11 @@ fn an_archived_loop_is_found_by_its_name() {
             ran.stdout
         );
         let ran = tachikoma(&scratch).run([command]);
-        assert!(ran.stdout.contains("the work is complete"), "{}", ran.stdout);
+        assert!(
+            ran.stdout.contains("the work is complete"),
+            "{}",
+            ran.stdout
+        );
     }
     let tool = tachikoma(&scratch);
     assert_snapshot!(shown(&tool.run(["explain", "--loop", "mine"])), @"
