@@ -26,6 +26,8 @@ pub enum Doubt {
     Denied,
     /// It stands there as it does in the prompt.
     Prompt,
+    /// Signs stand around it.
+    Decorated,
 }
 
 impl fmt::Display for Doubt {
@@ -35,6 +37,7 @@ impl fmt::Display for Doubt {
             Self::Quote => "it stands in a quotation",
             Self::Denied => "the words around it deny it or name a condition",
             Self::Prompt => "it is quoted from the prompt",
+            Self::Decorated => "it does not stand alone on its line",
         })
     }
 }
@@ -45,8 +48,18 @@ const DENYING: [&str; 16] = [
     "yet", "without", "before", "refuse", "example",
 ];
 
-/// Words that name the promise. With a word that denies, the line above it is about not making it.
-const NAMING: [&str; 5] = ["promise", "claim", "claiming", "signal", "marker"];
+/// Words for the promise, for making it and for what it says. With a word that denies, a line beside it is about not making it;
+/// whoever meant it is told, and may claim again.
+const NAMING: [&str; 13] = [
+    "promise", "claim", "claiming", "signal", "marker", "print", "printing", "output", "emit",
+    "say", "done", "finished", "complete",
+];
+
+/// Signs that models put around a line to make it stand out.
+const DECORATION: [char; 12] = ['`', '*', '_', '"', '\'', '>', '.', '!', ':', '-', '#', ' '];
+
+/// Of the words that deny, those that need no colon behind them.
+const REFUSING: [&str; 4] = ["not", "never", "cannot", "refuse"];
 
 /// What a line begins with that takes the promise above it back.
 const TAKING_BACK: [&str; 5] = ["not ", "(not ", "is not ", "was not ", "isn't "];
@@ -65,6 +78,11 @@ pub fn claim(final_text: &str, promise: &str, prompt: &str) -> Claim {
     for (place, line) in lines.iter().enumerate() {
         let block = blocks.take(line);
         if line.trim() != promise {
+            let bare = promise.trim_matches(DECORATION);
+            let nearly = !bare.is_empty() && line.trim().trim_matches(DECORATION) == bare;
+            if nearly && found == Claim::Absent {
+                found = Claim::NotMeant(block.unwrap_or(Doubt::Decorated));
+            }
             continue;
         }
         match block.or_else(|| doubt(&lines, place, promise, prompt)) {
@@ -106,8 +124,10 @@ impl Blocks {
 
 fn doubt(lines: &[&str], place: usize, promise: &str, prompt: &str) -> Option<Doubt> {
     let (above, below) = neighbours(lines, place);
-    let names_it = words(above).any(|word| NAMING.contains(&word.as_str()));
-    if (above.ends_with(':') || names_it) && words(above).any(|word| denies(&word)) {
+    if above.ends_with(':') && words(above).any(|word| denies(&word)) {
+        return Some(Doubt::Denied);
+    }
+    if [above, below].into_iter().any(takes_back) {
         return Some(Doubt::Denied);
     }
     let below_lower = below
@@ -169,6 +189,13 @@ fn words(line: &str) -> impl Iterator<Item = String> {
         .map(|word| word.to_lowercase().replace('’', "'"))
 }
 
+/// Returns whether a line says that the promise is not made.
+fn takes_back(line: &str) -> bool {
+    let refuses = |word: &str| word.ends_with("n't") || REFUSING.contains(&word);
+    words(line).any(|word| NAMING.contains(&word.as_str()))
+        && words(line).any(|word| refuses(&word))
+}
+
 fn denies(word: &str) -> bool {
     word.ends_with("n't") || DENYING.contains(&word)
 }
@@ -196,7 +223,7 @@ mod tests {
             "- it works\n  <promise>COMPLETE</promise>",
             "````\n```\n````\n<promise>COMPLETE</promise>",
             "```cargo test``` is green\n<promise>COMPLETE</promise>",
-            "It is complete: I could not find more.\n<promise>COMPLETE</promise>",
+            "I could not find more to mend.\n<promise>COMPLETE</promise>",
         ] {
             check(text, Claim::Made);
         }
@@ -207,12 +234,27 @@ mod tests {
         for text in [
             "",
             "I am NOT saying <promise>COMPLETE</promise> yet",
-            "`<promise>COMPLETE</promise>`",
             "<promise>complete</promise>",
-            "\"<promise>COMPLETE</promise>\"",
+            "done: <promise>COMPLETE</promise>",
         ] {
             check(text, Claim::Absent);
         }
+        for text in [
+            "`<promise>COMPLETE</promise>`",
+            "**<promise>COMPLETE</promise>**",
+            "<promise>COMPLETE</promise>.",
+            "\"<promise>COMPLETE</promise>\"",
+        ] {
+            check(text, Claim::NotMeant(Doubt::Decorated));
+        }
+        check(
+            "> <promise>COMPLETE</promise>",
+            Claim::NotMeant(Doubt::Quote),
+        );
+        check(
+            "`<promise>COMPLETE</promise>`\n\n<promise>COMPLETE</promise>",
+            Claim::Made,
+        );
         assert_eq!(
             claim("\n\n", "", PROMPT),
             Claim::Absent,
@@ -247,6 +289,9 @@ mod tests {
             "<promise>COMPLETE</promise>\n(not yet)",
             "I will not output the promise yet, tests fail.\n\n<promise>COMPLETE</promise>",
             "two tests fail\n<promise>COMPLETE</promise>\n^ NOT claimed",
+            "I am not done, so I do not print\n<promise>COMPLETE</promise>",
+            "I won't say\n<promise>COMPLETE</promise>",
+            "<promise>COMPLETE</promise>\nOh wait, the tests fail. I am not done.",
         ] {
             check(text, Claim::NotMeant(Doubt::Denied));
         }
