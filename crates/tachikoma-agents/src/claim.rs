@@ -9,13 +9,13 @@ use tachikoma_core::markdown::Fences;
 pub enum Claim {
     /// Nothing.
     Absent,
-    /// The promise stands on a line of its own, but is not meant.
+    /// A line has nothing but the promise, and perhaps signs around it, but does not claim it.
     NotMeant(Doubt),
     /// The whole work is complete.
     Made,
 }
 
-/// Why a promise on a line of its own is not meant.
+/// Why a line that has nothing but the promise does not claim it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
     /// It stands in a block of code.
@@ -48,12 +48,14 @@ const DENYING: [&str; 16] = [
     "yet", "without", "before", "refuse", "example",
 ];
 
-/// Words for the promise, for making it and for what it says. With a word that denies, a line beside it is about not making it;
-/// whoever meant it is told, and may claim again.
-const NAMING: [&str; 13] = [
-    "promise", "claim", "claiming", "signal", "marker", "print", "printing", "output", "emit",
-    "say", "done", "finished", "complete",
+/// Words for the promise, for making it and for what it says. Soon behind a word that refuses they are about not making it.
+const NAMING: [&str; 14] = [
+    "promise", "claim", "claimed", "claiming", "signal", "marker", "print", "printing", "output",
+    "emit", "say", "done", "finished", "complete",
 ];
+
+/// "Do not yet print the promise": how many words behind a refusal may name what is refused. More would take in what follows it.
+const SOON: usize = 3;
 
 /// Signs that models put around a line to make it stand out.
 const DECORATION: [char; 12] = ['`', '*', '_', '"', '\'', '>', '.', '!', ':', '-', '#', ' '];
@@ -65,7 +67,8 @@ const REFUSING: [&str; 4] = ["not", "never", "cannot", "refuse"];
 const TAKING_BACK: [&str; 5] = ["not ", "(not ", "is not ", "was not ", "isn't "];
 
 /// Reads the claim in a final text. A sentence that merely mentions the promise is no claim; a line of its own is one, unless
-/// it is code, a quotation, denied by the words around it, or a piece of `prompt`.
+/// it is code, a quotation, denied by the words around it, or a piece of `prompt`. Of one with signs around it nobody knows
+/// whether it is meant: that is no claim, and said.
 #[must_use]
 pub fn claim(final_text: &str, promise: &str, prompt: &str) -> Claim {
     let promise = promise.trim();
@@ -189,11 +192,13 @@ fn words(line: &str) -> impl Iterator<Item = String> {
         .map(|word| word.to_lowercase().replace('’', "'"))
 }
 
-/// Returns whether a line says that the promise is not made.
+/// Returns whether a line says that the promise is not made: a word that refuses, and soon behind it one that names it.
 fn takes_back(line: &str) -> bool {
-    let refuses = |word: &str| word.ends_with("n't") || REFUSING.contains(&word);
-    words(line).any(|word| NAMING.contains(&word.as_str()))
-        && words(line).any(|word| refuses(&word))
+    let words: Vec<String> = words(line).filter(|word| !word.is_empty()).collect();
+    let refuses = |word: &String| word.ends_with("n't") || REFUSING.contains(&word.as_str());
+    let names = |word: &String| NAMING.contains(&word.as_str());
+    let mut places = (0..words.len()).filter(|place| refuses(&words[*place]));
+    places.any(|place| words[place + 1..].iter().take(SOON).any(names))
 }
 
 fn denies(word: &str) -> bool {
@@ -224,6 +229,9 @@ mod tests {
             "````\n```\n````\n<promise>COMPLETE</promise>",
             "```cargo test``` is green\n<promise>COMPLETE</promise>",
             "I could not find more to mend.\n<promise>COMPLETE</promise>",
+            "All done; I did not touch the public API.\n<promise>COMPLETE</promise>",
+            "The work is complete. Nothing was skipped, and no test is not run.\n<promise>COMPLETE</promise>",
+            "<promise>COMPLETE</promise>\nDone. I have not pushed anything.",
         ] {
             check(text, Claim::Made);
         }
