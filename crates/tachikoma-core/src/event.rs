@@ -16,6 +16,7 @@ use crate::outcome::{Failure, IterationReport, Outcome, RebootReason, Stop, Time
 use crate::phase::{Cause, HookPoint, HookResult, Wait};
 use crate::policy::stop::Limits;
 use crate::progress::Measured;
+use crate::record::is_zero;
 use crate::repair::Repair;
 use crate::state::State;
 use crate::stats::LoopStats;
@@ -277,6 +278,7 @@ pub enum LoopEvent {
     /// The work tree is looked at, and what the loop changed is committed.
     KeepStarted {
         /// At which point of the loop.
+        #[serde(default, skip_serializing_if = "is_zero")]
         purpose: KeepPurpose,
         /// Under which word it is committed; none = the work tree is only looked at.
         #[serde(default, skip_serializing_if = "Option::is_none")]

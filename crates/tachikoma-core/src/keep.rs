@@ -33,10 +33,11 @@ pub struct Keep {
 }
 
 /// When work is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeepPurpose {
     /// An attempt at an iteration is over.
+    #[default]
     Iteration,
     /// The session is about to be replaced.
     Checkpoint,

@@ -178,14 +178,19 @@ pub struct IterationReport {
     /// How the agent's process ended, if it did.
     pub exit: Option<Exit>,
     /// Whether the agent claimed that the whole work is complete.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub claimed: bool,
     /// Whether the iteration brought the work forward, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<bool>,
     /// Whether its session has to be rebooted before the next prompt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub needs_reboot: bool,
     /// Whether the tests passed, where they were run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tests_passed: Option<bool>,
     /// How many files it changed, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files_changed: Option<u32>,
 }
 

@@ -37,10 +37,8 @@ fn a_claim_inside_a_sentence_is_none() {
     let script = "echo 'I do not say <promise>COMPLETE</promise> yet'";
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
-    assert_eq!(
-        events(&scratch, "iteration_completed")[0]["report"]["claimed"],
-        false
-    );
+    let ended = &events(&scratch, "iteration_completed")[0]["report"];
+    assert_ne!(ended["claimed"], true, "{ended}");
 }
 
 /// Complaint 23: words about a claim were taken for the claim.
