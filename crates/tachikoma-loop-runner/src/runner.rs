@@ -101,7 +101,7 @@ pub struct LoopRunner {
     /// What is being found out behind an iteration, or is on its way out.
     check: Option<CheckRun>,
     /// What is known of the tests in it.
-    tests: check::TestsKnown,
+    checks: check::ChecksKnown,
     /// How the work is kept.
     keeping: keep::Keeping,
     /// News that the shell itself made, before any other.
@@ -265,7 +265,9 @@ impl LoopRunner {
         if let Some(warning) = left_behind(&std::mem::take(&mut self.leftovers)) {
             self.take(Input::Trouble { warning }).await?;
         }
-        self.warn_of_scripts();
+        for trouble in self.problems_of_scripts() {
+            self.take(trouble).await?;
+        }
         let mut launch = self.config.launch.clone();
         if let Some(asked) = start_commit {
             launch.start_commit = asked.await.unwrap_or_default();

@@ -168,11 +168,11 @@ fn scripts_that_cannot_be_asked_are_said_at_the_start() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
-        "[stop_conditions]\ncustom_scripts = ['gone.sh', 'plain.sh']\n",
+        "[stop_conditions]\ncustom_scripts = ['gone.sh', 'plain.sh', 'test -e stop']\n",
     );
     scratch.write("plain.sh", "exit 0\n");
     let live = start_busy(&scratch, &[]);
-    await_events(&scratch, "warned", 2);
+    await_events(&scratch, "warned", 3);
     let said: Vec<String> = events(&scratch, "warned")
         .iter()
         .map(|event| event["warning"].as_str().unwrap().to_owned())
@@ -184,6 +184,10 @@ fn scripts_that_cannot_be_asked_are_said_at_the_start() {
     assert_eq!(
         said[1],
         "the stop script `plain.sh` cannot be asked: it may not be executed"
+    );
+    assert!(
+        said[2].ends_with("not a command line: put that into a script"),
+        "{said:?}"
     );
     kill(&scratch, live);
 }

@@ -162,6 +162,7 @@ impl State {
             }
             self.completion.objectives = Some(seen.clone());
         }
+        self.completion.unclear = answers.unclear();
         for script in &answers.scripts {
             if script.verdict == ScriptVerdict::Claim && self.completion.owed != Owed::Nothing {
                 let name = script.name.clone();
