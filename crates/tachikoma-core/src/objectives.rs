@@ -111,8 +111,8 @@ fn check_box(line: &str) -> Line<'_> {
     let line = line.trim_start_matches("> ").trim_start();
     let Some(item) = after_marker(line) else {
         let bare = line.trim_start_matches(['-', '*', '+']);
-        let meant = |mark: &&str| bare.strip_prefix(*mark).is_some_and(ends_a_mark);
-        return match ["[ ]", "[x]", "[X]"].iter().any(|mark| meant(&mark)) {
+        let meant = |mark: &str| bare.strip_prefix(mark).is_some_and(ends_a_mark);
+        return match ["[ ]", "[x]", "[X]"].iter().any(|mark| meant(mark)) {
             true => Line::Odd,
             false => Line::Text,
         };

@@ -44,13 +44,21 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         Loss::Refuse
     };
     // A loop that is not kept follows none.
-    let recorded = if args.new || !base.settings.state.enabled {
+    let before = if args.new || !base.settings.state.enabled {
         None
     } else {
-        recorded(place, &working_dir, loss)?
+        last(place, &working_dir, loss)?
     };
     let flags = flags(args)?;
     let mut notes = Vec::new();
+    let recorded = match before {
+        Some(Before::GoesOn(launch)) => Some(*launch),
+        Some(Before::Done(launch)) => {
+            notes.extend(not_taken_over(&launch, &flags));
+            None
+        }
+        None => None,
+    };
     let mut overrides = BTreeMap::new();
     let mut layers = place.layers()?;
     let base_entries: Vec<Entry<'_>> = base.entries().collect();
@@ -126,7 +134,9 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
 }
 
 /// The settings that the flags give: by key, the flag and its value.
-fn flags(args: &RunArgs) -> Result<BTreeMap<&'static str, (&'static str, Value)>, Failure> {
+type Flags = BTreeMap<&'static str, (&'static str, Value)>;
+
+fn flags(args: &RunArgs) -> Result<Flags, Failure> {
     let mut flags = BTreeMap::new();
     if let Some(path) = &args.prompt {
         let path = path
@@ -221,8 +231,31 @@ fn working_dir(place: &Place, configured: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Returns the launch of the loop that would go on.
-fn recorded(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Launch>, Failure> {
+/// How the loop before this run was last launched.
+enum Before {
+    /// It goes on.
+    GoesOn(Box<Launch>),
+    /// It is done, and another one begins.
+    Done(Box<Launch>),
+}
+
+/// Says which flags of a loop that is done do not hold for the next one.
+fn not_taken_over(launch: &Launch, flags: &Flags) -> Option<String> {
+    let given = launch.overrides.iter();
+    let given = given.filter(|(key, _)| !flags.contains_key(key.as_str()));
+    let given: Vec<String> = given
+        .map(|(key, before)| format!("{key} = {}", before.value))
+        .collect();
+    (!given.is_empty()).then(|| {
+        format!(
+            "the last loop is done, and what it was given does not hold for a new one: {}",
+            given.join(", ")
+        )
+    })
+}
+
+/// Returns the launch of the loop that is there.
+fn last(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Before>, Failure> {
     let snapshot = place.snapshot_path(working_dir);
     let Some(loop_id) = loops::current(working_dir, &snapshot)? else {
         return Ok(None);
@@ -230,8 +263,15 @@ fn recorded(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Laun
     let dir = loops::dir(working_dir, loop_id);
     let read = |loss| recover::read(&dir, &snapshot, loop_id, loss).map(|found| found.state);
     let state = read(loss).map_err(|error| refused(error, || read(Loss::Accept).ok()))?;
-    let goes_on = state.started_at.is_some() && state.outcome() != Some(&Outcome::Done);
-    Ok(goes_on.then_some(state.launch))
+    if state.started_at.is_none() {
+        return Ok(None);
+    }
+    let is_done = state.outcome() == Some(&Outcome::Done);
+    let launch = Box::new(state.launch);
+    Ok(Some(match is_done {
+        true => Before::Done(launch),
+        false => Before::GoesOn(launch),
+    }))
 }
 
 /// Says why a loop is not taken up, and what would be lost on the way out.

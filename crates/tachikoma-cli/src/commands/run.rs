@@ -230,13 +230,24 @@ fn introduce(config: &LoopConfig) {
     out::tell(&completion_text(&config.settings));
 }
 
-/// Says what a claim of completion has to prove.
+/// Says who may claim completion, and what has to prove it.
 fn completion_text(settings: &Settings) -> String {
     let conditions = &settings.stop_conditions;
     let promise = &conditions.completion_promise;
-    let objectives = conditions.objectives.as_ref();
-    let objectives =
-        objectives.map(|file| format!("all objectives of {} to be ticked", file.display()));
+    let file = conditions.objectives.as_ref().map(|file| file.display());
+    let mut claims = Vec::new();
+    if !promise.is_empty() {
+        claims.push(format!("{} on a line of its own", sanitise(promise)));
+    }
+    claims.push("`tachikoma done`".to_owned());
+    if let Some(file) = &file {
+        claims.push(format!("the last box ticked in {file}"));
+    }
+    if !conditions.custom_scripts.is_empty() {
+        claims.push("exit 10 of a stop script".to_owned());
+    }
+    let claims = claims.join(", or ");
+    let objectives = file.map(|file| format!("all objectives of {file} to be ticked"));
     let names = settings.gate.iter().map(|gate| sanitise(&gate.name));
     let names: Vec<_> = names.collect();
     let gates = (!names.is_empty()).then(|| format!("these gates to pass: {}", names.join(", ")));
@@ -251,9 +262,9 @@ fn completion_text(settings: &Settings) -> String {
         times => format!(", {times} times in a row,"),
     };
     match needs.as_slice() {
-        [] => format!("{first}{promise} on a line of its own{times} ends the loop"),
+        [] => format!("{first}{claims}{times} ends the loop"),
         needs => format!(
-            "{first}a claim of completion{times} needs {}",
+            "{first}a claim of completion ({claims}){times} needs {}",
             needs.join(" and ")
         ),
     }

@@ -65,7 +65,7 @@ pub fn tests_words(report: &TestsReport) -> String {
     }
     for (what, names) in [
         ("newly failing", &report.newly_failing),
-        ("fixed lately", &report.fixed),
+        ("fixed", &report.fixed),
         ("flaky", &report.flaky),
     ] {
         if !names.is_empty() {
@@ -89,8 +89,13 @@ fn some(names: &[String]) -> String {
 /// Says why a claim is not believed.
 pub fn refused(refusal: &Refusal) -> String {
     let claims: Vec<String> = refusal.claims.iter().map(ToString::to_string).collect();
+    let said = match refusal.confirmed {
+        0 => "completion is not believed",
+        // Nothing speaks against it.
+        _ => "completion has to be confirmed",
+    };
     format!(
-        "completion is not believed ({}): {}",
+        "{said} ({}): {}",
         sanitise(&claims.join(", ")),
         sanitise(&refusal.reasons.join("; "))
     )

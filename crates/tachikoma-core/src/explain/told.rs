@@ -8,7 +8,7 @@ use super::asked::{Inputs, readings};
 use super::{Counted, Entry, Explain, Kind, TOOLS_MAX};
 use crate::context::Context;
 use crate::event::LoopEvent;
-use crate::keep::short_commit;
+use crate::keep::{Kept, short_commit};
 use crate::launch::Resumption;
 use crate::outcome::Stop;
 use crate::phase::{Cause, Phase, Work};
@@ -330,15 +330,7 @@ impl Explain<'_> {
             }
             LoopEvent::KeepCalledOff { .. } => self.fact(record, "that is to end at once"),
             LoopEvent::WorkKept { kept, .. } => {
-                let files = count(kept.changed, "file");
-                let words = match (&kept.commit, &kept.error) {
-                    (Some(commit), _) => {
-                        format!("{files} changed, committed as {}", commit.short())
-                    }
-                    (None, Some(error)) => format!("{files} changed, and not committed: {error}"),
-                    (None, None) => format!("{files} changed, nothing committed"),
-                };
-                self.fact(record, words);
+                self.fact(record, kept_words(kept));
             }
             LoopEvent::KeepGivenUp { reason, .. } => {
                 self.fact(record, format!("keeping the work was given up: {reason}"));
@@ -467,6 +459,28 @@ impl Explain<'_> {
             }
         }
     }
+}
+
+fn kept_words(kept: &Kept) -> String {
+    let files = match kept.changed {
+        0 => "no file".to_owned(),
+        changed => count(changed, "file"),
+    };
+    let mut words = match (&kept.commit, &kept.error) {
+        (Some(commit), _) if kept.changed == 0 => format!(
+            "no file changed; what was left ({}) is committed as {}",
+            count(commit.files, "file"),
+            commit.short()
+        ),
+        (Some(commit), _) => format!("{files} changed, committed as {}", commit.short()),
+        (None, Some(error)) => format!("{files} changed, and not committed: {error}"),
+        (None, None) if kept.head_moved => format!("{files} changed"),
+        (None, None) => format!("{files} changed, nothing committed"),
+    };
+    if kept.head_moved {
+        words.push_str("; the agent made commits of its own");
+    }
+    words
 }
 
 fn work(phase: &Phase) -> Option<&Work> {

@@ -157,9 +157,15 @@ impl LoopRunner {
         tested.report
     }
 
-    /// Says what is wrong with results of tests, unless it was the same the last time.
+    /// Says what is wrong with results of tests, unless it was the same the last time, at whatever line.
     fn say_of_tests(&mut self, warnings: Vec<String>) {
-        if warnings == self.checks.said {
+        let without_numbers = |warnings: &[String]| -> Vec<String> {
+            let words = warnings.iter();
+            words
+                .map(|words| words.replace(|c: char| c.is_ascii_digit(), ""))
+                .collect()
+        };
+        if without_numbers(&warnings) == without_numbers(&self.checks.said) {
             return;
         }
         let said = warnings.iter().cloned();
