@@ -89,16 +89,14 @@ fn some(names: &[String]) -> String {
 /// Says why a claim is not believed.
 pub fn refused(refusal: &Refusal) -> String {
     let claims: Vec<String> = refusal.claims.iter().map(ToString::to_string).collect();
-    let said = match refusal.confirmed {
-        0 => "completion is not believed",
+    let claims = claims.join(", ");
+    let (claims, why) = (sanitise(&claims), refusal.reasons.join("; "));
+    let why = sanitise(&why);
+    match refusal.confirmed {
+        0 => format!("completion is not believed ({claims}): {why}"),
         // Nothing speaks against it.
-        _ => "completion has to be confirmed",
-    };
-    format!(
-        "{said} ({}): {}",
-        sanitise(&claims.join(", ")),
-        sanitise(&refusal.reasons.join("; "))
-    )
+        _ => format!("completion has to be confirmed ({claims}): {why}"),
+    }
 }
 
 /// Sums up for `status` what is known: names of lines with their text.
