@@ -68,7 +68,7 @@ fn a_false_claim_is_explained() {
     [TIME]    2 files changed, nothing committed
     [TIME] => gates run (proof): completion is claimed by the agent's promise (until [TIME])
     [TIME]    the gate `proof` passed after [DURATION]
-    [TIME]    worth 1 of 100
+    [TIME]    worth 1 of 100: 1 for 2 files
     --- stderr
     ");
     let ran = tachikoma(&scratch).run(["explain", "1", "--json"]);

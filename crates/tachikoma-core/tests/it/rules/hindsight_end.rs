@@ -124,7 +124,7 @@ fn scripts_objectives_and_what_is_given_up_are_told() {
     => gates run (tests): completion is claimed by the agent's promise, the objectives, all of which are ticked
     => that is given up: the gates did not end in time
     => completion is claimed by the agent's promise, the objectives, all of which are ticked, and not believed: the gates did not end in time
-       worth 10 of 100
+       worth 10 of 100: 10 for 1 objective ticked
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); 0 of 3 failing runs of gates in a row (stop_conditions.max_test_failure_streak); the claim of completion was refused
     => the session goes on: context not known, 0 tool calls of 100 (context.tool_call_threshold); not worse than before
     => went on with iteration 3
