@@ -267,12 +267,18 @@ pub enum LoopEvent {
     },
     /// The agent closed its output, and lives on.
     StreamEnded,
-    /// The death of a runner cut an attempt; its iteration is repeated.
+    /// An attempt was cut, by the death of a runner or of what the agent works in; its iteration is repeated at once.
     AttemptCut {
         /// The iteration.
         iteration: u32,
         /// The attempt.
         attempt: u32,
+        /// What cut it, where it was not the death of a runner.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+        /// Whether the agent's process is up and waits for the next prompt.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        agent_lives: bool,
     },
     /// The work tree before an iteration is kept as a commit that is on no branch; said when it is another one than before.
     SnapshotTaken {

@@ -250,11 +250,20 @@ fn lines(record: &Record) -> Vec<String> {
             "iteration {iteration} is limited and will be repeated: {}",
             sanitise(reason)
         ),
-        LoopEvent::AttemptCut { iteration, attempt } => {
-            format!(
+        LoopEvent::AttemptCut {
+            iteration,
+            attempt,
+            reason,
+            ..
+        } => match reason {
+            None => format!(
                 "iteration {iteration}, attempt {attempt}, was cut by the death of its runner and is repeated"
-            )
-        }
+            ),
+            Some(reason) => format!(
+                "iteration {iteration}, attempt {attempt}, was cut and is repeated: {}",
+                sanitise(reason)
+            ),
+        },
         LoopEvent::WorkKept { kept, .. } => return kept_lines(kept),
         LoopEvent::KeepGivenUp { reason, .. } => {
             format!("the work tree was not looked at: {}", sanitise(reason))

@@ -286,9 +286,11 @@ impl State {
                 self.phase = Phase::Idle;
             }
             LoopEvent::StreamEnded => self.work(|work| work.stream_ended = Some(time)),
-            LoopEvent::AttemptCut { .. } => {
+            LoopEvent::AttemptCut { agent_lives, .. } => {
                 self.cut = true;
-                self.agent = None;
+                if !agent_lives {
+                    self.agent = None;
+                }
                 self.phase = Phase::Idle;
             }
             LoopEvent::SnapshotTaken {

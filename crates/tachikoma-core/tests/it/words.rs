@@ -226,7 +226,9 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::IterationStarted {
             iteration, attempt, ..
         }
-        | LoopEvent::AttemptCut { iteration, attempt } => format!("{iteration} attempt {attempt}"),
+        | LoopEvent::AttemptCut {
+            iteration, attempt, ..
+        } => format!("{iteration} attempt {attempt}"),
         LoopEvent::BusySeen { activity } => activity.to_string(),
         LoopEvent::AgentLaunched { pid } => pid.to_string(),
         LoopEvent::ContextMeasured { context, .. } => format!("{}%", context.percent()),

@@ -117,11 +117,18 @@ impl Audit {
                 assert!(!full, "nothing is prompted at the hard limit");
                 self.iteration_started(policy, *iteration, *attempt);
             }
-            LoopEvent::AttemptCut { iteration, attempt } => {
+            LoopEvent::AttemptCut {
+                iteration,
+                attempt,
+                agent_lives,
+                ..
+            } => {
                 assert_eq!((*iteration, *attempt), (self.iteration, self.attempt));
                 assert!(self.open.take().is_some(), "only an open attempt is cut");
                 self.cut = true;
-                self.agent = None;
+                if !agent_lives {
+                    self.agent = None;
+                }
             }
             LoopEvent::IterationLimited {
                 iteration,
