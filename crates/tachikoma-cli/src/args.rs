@@ -185,8 +185,10 @@ pub struct DecodeArgs {
 /// Agents whose output can be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DecodedAgent {
-    /// Claude Code
+    /// Claude Code: `--output-format stream-json`
     Claude,
+    /// OpenCode: `run --format json`, or the event stream of its server
+    Opencode,
 }
 
 /// What can be done with hand-offs.

@@ -40,6 +40,17 @@ pub enum Permission {
     Bypass,
 }
 
+impl Permission {
+    /// Returns the word of the configuration for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Safe => "safe",
+            Self::Bypass => "bypass",
+        }
+    }
+}
+
 /// How long one process lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lifetime {

@@ -8,7 +8,8 @@ use crate::{ARE_YOU_THERE, Message};
 #[must_use]
 pub fn line(message: &Message<'_>) -> String {
     let value = match message {
-        Message::Prompt(prompt) => json!({
+        // In the middle of a turn it is heard when the tool that runs is done.
+        Message::Prompt(prompt) | Message::Aside(prompt) => json!({
             "type": "user",
             "message": { "role": "user", "content": prompt },
         }),
@@ -37,13 +38,14 @@ mod tests {
         let prompt = "two\nlines, \"quotes\", \u{2028} and \0";
         for message in [
             Message::Prompt(prompt),
+            Message::Aside(prompt),
             Message::Interrupt,
             Message::AreYouThere,
         ] {
             let line = line(&message);
             assert_eq!(line.matches('\n').count(), 1, "{line}");
             let value: serde_json::Value = serde_json::from_str(&line).expect("it is JSON");
-            if let Message::Prompt(_) = message {
+            if let Message::Prompt(_) | Message::Aside(_) = message {
                 assert_eq!(value["message"]["content"], prompt);
             }
         }

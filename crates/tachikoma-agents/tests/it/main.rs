@@ -4,3 +4,4 @@ mod claude;
 mod claude_damaged;
 mod claude_lines;
 mod corpus;
+mod opencode;

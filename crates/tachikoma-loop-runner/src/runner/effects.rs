@@ -59,7 +59,7 @@ impl LoopRunner {
                 percent,
             } => {
                 let words = advice::wrap_up(percent);
-                self.say(generation, &Message::Prompt(&words));
+                self.say(generation, &Message::Aside(&words));
             }
             Effect::AskHandOff { generation } => {
                 self.say(generation, &Message::Prompt(advice::ASK_HAND_OFF));
