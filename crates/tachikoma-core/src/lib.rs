@@ -52,6 +52,7 @@ mod state;
 mod stats;
 mod step;
 mod summary;
+pub mod supervise;
 pub mod tests_seen;
 mod time;
 

@@ -15,6 +15,7 @@ pub mod git;
 mod handle;
 pub mod hooks;
 pub mod offline;
+pub mod opencode;
 pub mod process;
 pub mod prompt;
 pub mod results;

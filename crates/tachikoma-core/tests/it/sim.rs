@@ -2,7 +2,7 @@
 
 mod agent;
 mod audit;
-mod dice;
+pub mod dice;
 mod world;
 
 use std::collections::BTreeMap;
