@@ -52,8 +52,8 @@ pub enum Way {
 pub enum ServerAt {
     /// One that someone else runs.
     Url(String),
-    /// One that a supervisor runs, which says in this file where.
-    File(OsString),
+    /// One that a supervisor runs, which says in a file in this directory where.
+    Supervised(OsString),
 }
 
 impl OpenCodeAgent {
@@ -122,7 +122,7 @@ impl OpenCodeAgent {
     ) -> Vec<OsString> {
         let mut args: Vec<OsString> = match at {
             ServerAt::Url(url) => vec!["--url".into(), url.into()],
-            ServerAt::File(path) => vec!["--server-file".into(), path.clone()],
+            ServerAt::Supervised(dir) => vec!["--supervised".into(), dir.clone()],
         };
         args.extend(["--directory".into(), directory.clone()]);
         args.extend(["--permission".into(), self.permission.word().into()]);
@@ -254,11 +254,11 @@ mod tests {
             permission: Permission::Bypass,
             context_is_managed: false,
             model: None,
-            ..served(ServerAt::File("/work/.ralph/opencode/server.json".into()))
+            ..served(ServerAt::Supervised("/work/.ralph/opencode".into()))
         };
         insta::assert_snapshot!(shown(&supervised, &later), @r#"
     A=b
-    tachikoma opencode-bridge --server-file /work/.ralph/opencode/server.json --directory /work --permission bypass --resume ses_1
+    tachikoma opencode-bridge --supervised /work/.ralph/opencode --directory /work --permission bypass --resume ses_1
     {"order":"are_you_there"}
     "#);
         let once = agent(Way::Once {
