@@ -1,8 +1,9 @@
 //! What Tachikoma's tests share: scratch directories, running binaries, awaited states, the search for processes that
-//! were left behind, a scripted model for real agents and a fake agent for everything else.
+//! were left behind, a scripted model for real agents, and a fake agent and a fake server for everything else.
 
 mod awaiting;
 pub mod fake_agent;
+pub mod fake_opencode;
 mod marker;
 mod mask;
 mod model;

@@ -2,7 +2,7 @@
 //! Every request is in its log, so that a test can compare what was reported with what was sent.
 
 mod answer;
-mod http;
+pub(crate) mod http;
 pub(crate) mod message;
 mod request;
 mod stop;

@@ -156,7 +156,10 @@ impl Drop for Server {
     }
 }
 
-fn listen(runtime_dir: &Path, path: &Path) -> Result<(UnixListener, (u64, u64)), ServerError> {
+pub(crate) fn listen(
+    runtime_dir: &Path,
+    path: &Path,
+) -> Result<(UnixListener, (u64, u64)), ServerError> {
     if path.as_os_str().len() > PATH_BYTES_MAX {
         return Err(ServerError::TooLong(path.to_owned()));
     }
@@ -378,7 +381,7 @@ async fn hung_up(reader: &mut (impl AsyncRead + Unpin)) {
 }
 
 /// Without `/proc` nobody is known to be gone.
-fn is_gone(pid: i32) -> bool {
+pub(crate) fn is_gone(pid: i32) -> bool {
     cfg!(target_os = "linux") && pid > 0 && !Path::new(&format!("/proc/{pid}")).exists()
 }
 
