@@ -103,6 +103,16 @@ pub enum Command {
         #[arg(required = true, value_name = "TEXT")]
         words: Vec<String>,
     },
+    /// Claim that the whole work is complete: judged when the iteration under way is over
+    #[command(
+        after_help = "For the agent as well as for you. The claim is believed if every gate passes and all objectives are ticked.\n\n\
+        Example:\n  tachikoma done --reason \"all tests pass, the README is written\""
+    )]
+    Done {
+        /// Why
+        #[arg(long, value_name = "WORDS")]
+        reason: Option<String>,
+    },
     /// Look at the state that is kept, and change it
     State {
         /// What to do with it
@@ -279,9 +289,12 @@ pub struct RunArgs {
     /// The prompt itself
     #[arg(long, value_name = "TEXT")]
     pub prompt_text: Option<String>,
-    /// The agent: claude (Claude Code), command (any program), demo
+    /// The agent: claude (Claude Code), opencode, command (any program), demo
     #[arg(long, value_name = "NAME")]
     pub agent: Option<String>,
+    /// Use the OpenCode server at this address, such as http://127.0.0.1:4096, and never restart it
+    #[arg(long, value_name = "URL")]
+    pub attach: Option<String>,
     /// How many iterations the loop may run over its whole life; 0 = no limit
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
     pub max_iterations: Option<u32>,

@@ -10,6 +10,7 @@ mod control;
 mod demo;
 mod detach;
 mod diff;
+mod done;
 mod events;
 mod history;
 mod kept;
@@ -34,6 +35,8 @@ use crate::place::Place;
 pub const GUARD: &str = "guard";
 /// The first word that makes this program the scripted agent.
 pub const DEMO_AGENT: &str = "demo-agent";
+/// The first word that makes this program the bridge to a server of OpenCode.
+pub const BRIDGE: &str = "opencode-bridge";
 
 /// Does what was asked.
 pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
@@ -56,6 +59,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Rollback(rollback) => rollback::rollback(&place, &rollback),
         Command::Checkpoint { command } => checkpoint::checkpoint(&place, &command),
         Command::Note { words } => note::note(&place, &words),
+        Command::Done { reason } => done::done(&place, reason),
         Command::State { command } => state::state(&place, command),
         Command::Config { command } => config::config(&place, &command),
         Command::Agents { command } => agents::agents(&command),
@@ -64,7 +68,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
 }
 
 /// Returns a runtime for one thread: all that any command needs.
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

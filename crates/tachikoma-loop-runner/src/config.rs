@@ -1,6 +1,8 @@
 //! What a runner is told before it begins. The library reads neither the environment nor the command line: whoever
 //! embeds it does, and says so here.
 
+mod opencode;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,15 +10,20 @@ use std::time::Duration;
 use tachikoma_agents::{
     Agent, ClaudeAgent, CommandAgent, DemoAgent, Lifetime, Permission, PromptVia, ZoneOffset,
 };
+use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::context::redline_percent;
 use tachikoma_core::policy::{RebootRules, Timeouts};
-use tachikoma_core::{HookPoint, Launch, LoopId, Policy};
+use tachikoma_core::{HookPoint, Launch, LoopId, Policy, microusd};
 
+use crate::gates;
 use crate::hooks::Registry;
+use crate::opencode::client::Login;
 use crate::process::Adoption;
 use crate::settings::{self, AgentName, HumanDuration, PromptChannel, RebootMode, Settings};
 use crate::store::recover::Loss;
 use crate::store::{RALPH_DIR, temporary};
+
+pub use opencode::OpenCodeServer;
 
 /// Room is made by a person or a clean-up job; who has not come by then will not come soon.
 pub const DISK_FULL_TIMEOUT: Duration = Duration::from_secs(600);
@@ -36,6 +43,11 @@ pub struct LoopConfig {
     pub guard: Vec<OsString>,
     /// The program that plays the `demo` agent, with its arguments.
     pub demo: Vec<OsString>,
+    /// The program that plays the bridge to OpenCode's server ([`bridge::run`](crate::opencode::bridge::run)), with its
+    /// arguments.
+    pub bridge: Vec<OsString>,
+    /// Who we are to OpenCode's server, where that is told by whoever runs us.
+    pub opencode_login: Option<Login>,
     /// Where the control socket goes: a directory of the user's own.
     pub runtime_dir: PathBuf,
     /// Where a loop that is not to be kept (`state.enabled = false`) has its store while it runs: a directory of the user's
@@ -56,7 +68,7 @@ pub struct LoopConfig {
 }
 
 /// The settings name no agent that could be run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AgentError {
     /// The agent is known, but this version cannot drive it.
     #[error("agent `{0}` is not built yet")]
@@ -64,6 +76,9 @@ pub enum AgentError {
     /// The `command` agent has no program.
     #[error("agent `command` has no program")]
     NoProgram,
+    /// OpenCode cannot be started, or not found, as it is configured.
+    #[error("agent `opencode`: {0}")]
+    OpenCode(String),
 }
 
 impl LoopConfig {
@@ -78,8 +93,8 @@ impl LoopConfig {
                 program: self.demo.clone(),
             })),
             AgentName::Claude => Ok(Agent::Claude(Box::new(self.claude_agent()))),
-            name
-            @ (AgentName::OpenCode | AgentName::Codex | AgentName::Gemini | AgentName::Acp) => {
+            AgentName::OpenCode => Ok(Agent::OpenCode(Box::new(self.opencode_agent()?))),
+            name @ (AgentName::Codex | AgentName::Gemini | AgentName::Acp) => {
                 Err(AgentError::NotBuilt(name))
             }
         }
@@ -97,10 +112,7 @@ impl LoopConfig {
                 .map(|(name, value)| (name.into(), value.expose().into()))
                 .collect(),
             model: own.model.clone(),
-            permission: match own.permission {
-                settings::Permission::Safe => Permission::Safe,
-                settings::Permission::Bypass => Permission::Bypass,
-            },
+            permission: permission(own.permission),
             root: rustix::process::geteuid().is_root(),
             lifetime: if session.fresh_each_iteration || session.process_each_iteration {
                 Lifetime::Turn
@@ -136,12 +148,21 @@ impl LoopConfig {
     pub fn policy(&self, agent: &Agent) -> Policy {
         let settings = &self.settings;
         let session = &settings.session;
+        let stop = &settings.stop_conditions;
         let time = |duration: &HumanDuration| -> Duration { duration.get() };
         Policy {
             max_iterations: settings.max_iterations,
             iteration_delay: time(&settings.iteration_delay),
             max_consecutive_failures: settings.stop_conditions.max_consecutive_failures,
-            claim_suffices: settings.gate.is_empty(),
+            max_test_failure_streak: settings.stop_conditions.max_test_failure_streak,
+            stop_patterns: u32::try_from(stop.stop_on_patterns.len()).unwrap_or(u32::MAX),
+            budgets: Budgets {
+                cost_microusd: budget_microusd(stop.max_cost_usd.get()),
+                tokens: stop.max_tokens,
+                duration: time(&stop.max_duration),
+                quota_percent: stop.max_quota_percent.get(),
+            },
+            completion: gates::rules(settings),
             agent: agent.traits(),
             timeouts: Timeouts {
                 session: time(&session.session_timeout),
@@ -214,6 +235,29 @@ impl LoopConfig {
         })
     }
 
+    /// Says which budgets cannot be kept with the agent, or not in the middle of a turn.
+    #[must_use]
+    pub fn budget_problems(&self, agent: &Agent) -> Vec<String> {
+        let stop = &self.settings.stop_conditions;
+        let traits = agent.traits();
+        let name = agent.name();
+        let set = [
+            ("max_cost_usd", stop.max_cost_usd.get() > 0.0),
+            ("max_tokens", stop.max_tokens > 0),
+            ("max_quota_percent", stop.max_quota_percent.get() > 0.0),
+        ];
+        let blind = set
+            .into_iter()
+            .filter(|(_, set)| *set && !traits.tells_cost);
+        blind
+            .map(|(key, _)| {
+                format!(
+                    "agent {name} does not say what it uses: {key} ends nothing; max_duration does"
+                )
+            })
+            .collect()
+    }
+
     /// Returns where the snapshot is kept.
     #[must_use]
     pub fn snapshot_path(&self) -> PathBuf {
@@ -239,5 +283,17 @@ impl LoopConfig {
     #[must_use]
     pub fn resolve(&self, path: &Path) -> PathBuf {
         self.working_dir.join(path)
+    }
+}
+
+/// Returns a budget in millionths of a dollar. Whoever sets less than that has set one all the same.
+fn budget_microusd(usd: f64) -> u64 {
+    microusd(usd).max(u64::from(usd > 0.0))
+}
+
+fn permission(permission: settings::Permission) -> Permission {
+    match permission {
+        settings::Permission::Safe => Permission::Safe,
+        settings::Permission::Bypass => Permission::Bypass,
     }
 }

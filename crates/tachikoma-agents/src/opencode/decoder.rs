@@ -61,6 +61,7 @@ pub(super) struct Turn {
     limited: Option<(String, Timestamp)>,
     cost: f64,
     steps: u64,
+    tokens: u64,
     denials: usize,
 }
 
@@ -155,6 +156,7 @@ impl Decoder {
                 request_id: ARE_YOU_THERE.to_owned(),
                 answer: Ok(String::new()),
             }),
+            Own::Cost { usd } => seen.push(Observation::Cost(usd.filter(|usd| *usd >= 0.0))),
             Own::Prompted { .. } => self.turn.open = true,
             Own::Limited { message, until } => {
                 self.turn.limited = Some((message, Timestamp::from_millis(until)));
@@ -326,9 +328,14 @@ impl Decoder {
         self.turn.cost += cost.unwrap_or_default();
         self.cost += cost.unwrap_or_default();
         let tokens = tokens(&part["tokens"]);
+        self.turn.tokens += tokens;
         // No request is empty: a service that counts nothing says 0. A summary is no fill of the context.
         let message = part["messageID"].as_str().unwrap_or_default();
-        if tokens == 0 || self.is_summary(message) {
+        if tokens == 0 {
+            return;
+        }
+        seen.push(Observation::CallEnded(tokens));
+        if self.is_summary(message) {
             return;
         }
         self.readings += 1;
@@ -431,6 +438,7 @@ impl Decoder {
             api_error: Some(trouble.name).filter(|name| !name.is_empty()),
             api_error_status: trouble.status,
             num_turns: Some(turn.steps),
+            tokens: turn.tokens,
             cost_usd: rounded(turn.cost),
             session_cost_usd: rounded(self.session_cost.max(turn.cost)),
             permission_denials: turn.denials,

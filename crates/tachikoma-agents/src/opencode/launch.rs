@@ -67,6 +67,7 @@ impl OpenCodeAgent {
             persistent,
             steerable,
             refuses_before: None,
+            tells_cost: true,
         }
     }
 

@@ -22,6 +22,8 @@ pub enum Order {
     Interrupt,
     /// Answer with [`Own::Here`] once the conversation is open.
     AreYouThere,
+    /// Answer with [`Own::Cost`].
+    WhatCost,
 }
 
 /// Returns a message as the line to write.
@@ -36,6 +38,7 @@ pub fn line(message: &Message<'_>) -> String {
         },
         Message::Interrupt => Order::Interrupt,
         Message::AreYouThere => Order::AreYouThere,
+        Message::WhatCost => Order::WhatCost,
     };
     // Strings in an object can always be written.
     serde_json::to_string(&order).unwrap_or_default() + "\n"
@@ -68,6 +71,12 @@ pub enum Own {
     /// The answer to [`Order::AreYouThere`].
     #[serde(rename = "tachikoma.here")]
     Here {},
+    /// What the conversation has cost so far: the answer to [`Order::WhatCost`].
+    #[serde(rename = "tachikoma.cost")]
+    Cost {
+        /// In dollars.
+        usd: Option<f64>,
+    },
     /// The server has taken a prompt.
     #[serde(rename = "tachikoma.prompted")]
     Prompted {
@@ -115,6 +124,7 @@ mod tests {
             (Message::Aside(text), Order::Aside { text: text.into() }),
             (Message::Interrupt, Order::Interrupt),
             (Message::AreYouThere, Order::AreYouThere),
+            (Message::WhatCost, Order::WhatCost),
         ] {
             let line = line(&message);
             assert_eq!(line.matches('\n').count(), 1, "{line}");

@@ -81,7 +81,9 @@ fn a_reading_has_the_window_that_the_bridge_told_and_knows_the_last_step() {
         )
     };
     let measured = |seen: Vec<Observation>| match &seen[..] {
-        [Observation::Measured(reading)] => (reading.tokens, reading.window, reading.answering),
+        [Observation::CallEnded(_), Observation::Measured(reading)] => {
+            (reading.tokens, reading.window, reading.answering)
+        }
         other => panic!("{other:?}"),
     };
     let calling = observe(&mut decoder, &step("tool-calls", 50_000));

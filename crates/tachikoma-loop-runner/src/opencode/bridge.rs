@@ -204,6 +204,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             Order::Prompt { text } => self.prompt(conversation, &text).await,
             Order::Aside { text } => self.aside(conversation, &text).await,
             Order::Interrupt => self.interrupt(conversation).await,
+            Order::WhatCost => self.cost(conversation).await,
         }
     }
 

@@ -28,6 +28,7 @@ use crate::store::StoreError;
 use crate::store::lock::Holder;
 
 pub use actor::Supervisor;
+pub(crate) use command_line::words as command_line;
 pub use control::{Asked, Caller, CallerError};
 pub use handle::{Ended, SupervisorHandle};
 pub use journal::read_records;

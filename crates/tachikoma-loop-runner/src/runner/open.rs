@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use regex::Regex;
-use tachikoma_agents::Turn;
+use tachikoma_agents::{Agent, Turn};
 use tachikoma_core::{LoopId, Outcome, Record, State, Status, Ticket, Timestamp};
 
 use super::LoopRunner;
 use super::effects::{find_program, search_path};
+use super::patterns;
 use super::save::{Saved, Saving};
 use super::upkeep::Upkeep;
 use crate::clock::Clock;
-use crate::config::{AgentError, LoopConfig};
+use crate::config::{AgentError, LoopConfig, OpenCodeServer};
 use crate::control::{Server, ServerError};
 use crate::git::snapshots;
 use crate::handle;
@@ -147,14 +147,15 @@ impl LoopRunner {
         let saved = make_way(&config, &found, before, state.loop_id).inspect_err(|_| discard())?;
         let done = found == Found::Nothing && !config.new_loop;
         let policy = config.policy(&agent);
-        let patterns = &config.settings.reboot.triggers.on_patterns;
-        // Each was checked with the settings.
-        let patterns = patterns.iter().filter_map(|p| Regex::new(p).ok()).collect();
+        let patterns = patterns::compiled(&config.settings.reboot.triggers.on_patterns);
+        let stop_patterns = patterns::compiled(&config.settings.stop_conditions.stop_on_patterns);
         Ok(Self {
             config,
             agent,
             policy,
             patterns,
+            stop_patterns,
+            cost_unsaid: false,
             agent_version: None,
             state,
             clock,
@@ -167,10 +168,12 @@ impl LoopRunner {
             ends,
             control: Some(control),
             guard: None,
+            server: None,
             launch: None,
             hooks: None,
             looking: None,
             registry: Registry::default(),
+            check: None,
             keeping: super::keep::Keeping::default(),
             queue: std::collections::VecDeque::new(),
             tickets: std::collections::HashMap::new(),
@@ -201,7 +204,7 @@ impl LoopConfig {
 }
 
 /// Checks what can be checked before anything is touched.
-fn preflight(config: &LoopConfig, agent: &tachikoma_agents::Agent) -> Result<(), OpenError> {
+fn preflight(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
     let working_dir = &config.working_dir;
     let is_dir = std::fs::metadata(working_dir).and_then(|metadata| {
         metadata
@@ -216,7 +219,20 @@ fn preflight(config: &LoopConfig, agent: &tachikoma_agents::Agent) -> Result<(),
     prompt::read(&config.launch.prompt, working_dir)?;
     let plan = agent.plan(&Turn::default());
     let searched = search_path(&plan, config.search_path.as_ref());
-    find_program(Path::new(&plan.program), working_dir, searched).map_err(OpenError::Program)
+    find_program(Path::new(&plan.program), working_dir, searched).map_err(OpenError::Program)?;
+    check_server(config, agent)
+}
+
+/// Checks that a server of the loop's own could be started.
+fn check_server(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
+    match (agent, config.opencode_server()) {
+        (Agent::OpenCode(_), OpenCodeServer::Own(_)) => {}
+        _ => return Ok(()),
+    }
+    let words = config.opencode_program()?;
+    let program = words.first().map(Path::new).unwrap_or(Path::new(""));
+    find_program(program, &config.working_dir, config.search_path.as_ref())
+        .map_err(OpenError::Program)
 }
 
 /// Checks the directories that are there already and will be written to.

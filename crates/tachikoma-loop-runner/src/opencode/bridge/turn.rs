@@ -114,6 +114,20 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         }
     }
 
+    /// Says what the conversation has cost. Where that cannot be said now, it is asked again behind the next call.
+    pub(super) async fn cost(&mut self, conversation: &Conversation) -> Result<(), End> {
+        let usd = match &conversation.id {
+            Some(id) => {
+                let path = format!("/session/{id}");
+                let session = conversation.client.ask(Request::get(&path, PATIENCE)).await;
+                let Ok(session) = session else { return Ok(()) };
+                session["cost"].as_f64()
+            }
+            None => Some(0.0),
+        };
+        self.say(&Own::Cost { usd }).await
+    }
+
     /// Takes one event.
     pub(super) async fn heard(
         &mut self,

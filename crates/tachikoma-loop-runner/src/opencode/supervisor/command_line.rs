@@ -12,7 +12,7 @@ const SERVE: &str = "serve";
 ///
 /// # Errors
 /// The configured command line makes no sense.
-pub(super) fn words(settings: &OpenCodeSettings) -> Result<Vec<String>, String> {
+pub(crate) fn words(settings: &OpenCodeSettings) -> Result<Vec<String>, String> {
     let mut words = match &settings.serve_command {
         None => vec![PROGRAM.to_owned()],
         Some(line) => split(line)
