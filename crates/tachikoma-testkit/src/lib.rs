@@ -16,7 +16,7 @@ mod unprivileged;
 pub use awaiting::await_until;
 pub use marker::{processes_with, unique};
 pub use mask::mask;
-pub use model::{Asked, Kind, Listening, Request, ScriptedModel};
+pub use model::{Asked, Dialect, Kind, Listening, Request, ScriptedModel};
 pub use scenario::{Afterwards, Fault, Rule, Scenario, ToolCall, Turn, Usage};
 pub use scratch::Scratch;
 pub use talk::{Ended, Talk};
