@@ -8,6 +8,7 @@ mod out;
 mod place;
 mod report;
 mod sanitise;
+mod sd_notify;
 mod signals;
 mod zone;
 

@@ -30,7 +30,6 @@ pub(super) const NOT_BUILT: &[&str] = &[
     "agents.gemini",
     "agents.acp",
     "agents.demo",
-    "opencode",
     "gate",
     "notify",
 ];

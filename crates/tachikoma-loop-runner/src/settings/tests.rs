@@ -376,6 +376,17 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "agents.command.program",
             "agents.command.prompt",
             "agents.command.env",
+            "opencode.enabled",
+            "opencode.serve_port",
+            "opencode.serve_hostname",
+            "opencode.auto_restart",
+            "opencode.restart_delay_ms",
+            "opencode.max_restart_attempts",
+            "opencode.serve_command",
+            "opencode.restart_on_normal_exit",
+            "opencode.health_interval",
+            "opencode.health_failures",
+            "opencode.max_rss_bytes",
             "hook",
         ]
     );
