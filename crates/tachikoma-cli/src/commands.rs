@@ -17,9 +17,11 @@ mod kept;
 mod launch;
 mod logs;
 mod note;
+mod opencode;
 mod repository;
 mod rollback;
 mod run;
+mod service;
 mod state;
 mod status;
 
@@ -27,7 +29,7 @@ use std::process::ExitCode;
 
 use tachikoma_core::{LoopCommand, Urgency};
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Command, ServiceCommand};
 use crate::failure::Failure;
 use crate::place::Place;
 
@@ -63,6 +65,10 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::State { command } => state::state(&place, command),
         Command::Config { command } => config::config(&place, &command),
         Command::Agents { command } => agents::agents(&command),
+        Command::Opencode { command } => opencode::opencode(&place, &command),
+        Command::Service { command } => match command {
+            ServiceCommand::Print { kind } => service::print(&place, kind),
+        },
         Command::Completions { shell } => Ok(completions::completions(shell)),
     }
 }

@@ -9,6 +9,7 @@ mod out;
 mod place;
 mod report;
 mod sanitise;
+mod sd_notify;
 mod signals;
 mod zone;
 

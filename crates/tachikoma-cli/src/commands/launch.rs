@@ -224,7 +224,7 @@ fn prompt(
     }
 }
 
-fn working_dir(place: &Place, configured: &Path) -> Result<PathBuf, Failure> {
+pub fn working_dir(place: &Place, configured: &Path) -> Result<PathBuf, Failure> {
     let path = place.directory.join(configured);
     path.canonicalize().map_err(|error| {
         Failure::usage(format!("working directory {}: {error}", path.display())).hint(

@@ -28,7 +28,7 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
     let plan = plan(place, args)?;
     // The background process works all of it out again, and says so.
     if args.detach && !args.dry_run {
-        return detach::detach();
+        return detach::detach("tachikoma status");
     }
     for note in &plan.notes {
         out::note(&format!("note: {note}"));

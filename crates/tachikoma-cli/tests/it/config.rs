@@ -205,6 +205,8 @@ fn help_of_the_program() {
       state        Look at the state that is kept, and change it
       config       Look at the configuration
       agents       Look at what agents write
+      opencode     Keep `opencode serve` running
+      service      Have the system's own supervisor run something of ours
       completions  Print a completion script for a shell
       help         Print this message or the help of the given subcommand(s)
 

@@ -40,6 +40,7 @@ mod live_signals;
 mod live_support;
 mod live_terminal;
 mod odd_files;
+mod opencode;
 mod outcomes;
 mod outcomes_status;
 mod resume;

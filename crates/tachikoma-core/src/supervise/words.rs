@@ -92,8 +92,13 @@ pub fn words(event: &ServerEvent) -> Vec<(Level, String)> {
         ServerEvent::GaveUp { attempts, why } => one(
             Level::Error,
             format!(
-                "gave up on OpenCode after {attempts} restarts: {why}; `tachikoma opencode logs` has its last words, \
-                 `tachikoma opencode restart` tries again"
+                "gave up on OpenCode after {attempts} {}: {why}; `tachikoma opencode logs` has its last words, \
+                 `tachikoma opencode restart` tries again",
+                if *attempts == 1 {
+                    "restart"
+                } else {
+                    "restarts"
+                }
             ),
         ),
         ServerEvent::Cleared => one(

@@ -113,10 +113,7 @@ impl From<&ServerState> for ServerFile {
             version: None,
         };
         match &state.phase {
-            ServerPhase::Idle => Self {
-                why: Some("it was stopped".to_owned()),
-                ..file
-            },
+            ServerPhase::Idle => file,
             ServerPhase::Starting { until, .. } => Self {
                 state: Condition::Starting,
                 until: Some(*until),

@@ -69,7 +69,10 @@ pub(super) fn prepare(
         program,
         args: words.collect(),
         env,
-        env_remove: Vec::new(),
+        // Meant for us, if at all.
+        env_remove: ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"]
+            .map(Into::into)
+            .into(),
         cwd: settings.working_dir.clone(),
         stdin,
         stdout: theirs_out,
