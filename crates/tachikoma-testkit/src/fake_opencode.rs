@@ -4,9 +4,12 @@
 //! A test crate gets the program by an example of its own: `fn main() -> ExitCode { fake_opencode::main() }`.
 //! `docs/testing-agents.md` has the words of its script.
 
+mod api;
 mod args;
+mod conversations;
 mod misbehave;
 mod routes;
+mod turn;
 
 use std::fs;
 use std::io::Write as _;
@@ -20,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::http;
 use args::Args;
+use conversations::Conversations;
 
 /// The script: a file with a [`Script`].
 pub const SCRIPT_VAR: &str = "FAKE_OPENCODE_SCRIPT";
@@ -37,6 +41,33 @@ pub struct Script {
     pub starts: Vec<Misbehaviour>,
     /// All later ones.
     pub always: Misbehaviour,
+    /// What each of them does with a prompt.
+    pub turn: TurnScript,
+}
+
+/// What a server does with a prompt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TurnScript {
+    /// How many tools are run.
+    pub tools: u32,
+    /// What each of them is, for the shell.
+    pub command: Option<String>,
+    /// What is said in the end.
+    pub text: String,
+    /// How full the context is then.
+    pub tokens: u64,
+}
+
+impl Default for TurnScript {
+    fn default() -> Self {
+        Self {
+            tools: 1,
+            command: None,
+            text: "Done.".to_owned(),
+            tokens: 5_000,
+        }
+    }
 }
 
 /// What one server does that it should not.
@@ -71,6 +102,16 @@ pub struct Misbehaviour {
     pub disposes: bool,
     /// Says so much on standard output before it listens.
     pub noise_bytes: usize,
+    /// Knows no conversation of an earlier server.
+    pub forgets: bool,
+    /// Takes so many prompts without noticing, and without an answer.
+    pub loses_prompts: u32,
+    /// Takes so many prompts and does not say so.
+    pub swallows_answers: u32,
+    /// Ends a stream of events behind so many, three times.
+    pub cuts_streams_after: Option<u32>,
+    /// Sends this behind every event.
+    pub garbage: Option<String>,
 }
 
 /// A server that runs.
@@ -82,6 +123,10 @@ struct Server {
     grandchild: Option<i32>,
     answered: std::sync::atomic::AtomicU32,
     asked_for_health: std::sync::atomic::AtomicU32,
+    prompts: std::sync::atomic::AtomicU32,
+    cuts: std::sync::atomic::AtomicU32,
+    conversations: Conversations,
+    turn: TurnScript,
 }
 
 /// The whole program.
@@ -111,7 +156,7 @@ fn run(words: &[String]) -> Result<u8, String> {
         None => Script::default(),
     };
     let mine = script.starts.get(number).unwrap_or(&script.always).clone();
-    let server = Server::new(mine, state);
+    let server = Server::new(mine, state, script.turn);
     misbehave::at_start(&server.misbehaviour)?;
     if let Some(code) = server.misbehaviour.exit {
         return Ok(code);
@@ -138,12 +183,16 @@ fn run(words: &[String]) -> Result<u8, String> {
 }
 
 impl Server {
-    fn new(misbehaviour: Misbehaviour, state: Option<PathBuf>) -> Self {
+    fn new(misbehaviour: Misbehaviour, state: Option<PathBuf>, turn: TurnScript) -> Self {
         let variable = |name| std::env::var(name).ok();
         let password = misbehaviour.password.clone().or(variable(PASSWORD_VAR));
         let user = variable(USER_VAR).unwrap_or_else(|| "opencode".to_owned());
         let grandchild = misbehaviour.grandchild.as_deref().map(misbehave::leave);
         Self {
+            conversations: Conversations::kept_in(state.as_ref()),
+            turn,
+            prompts: 0.into(),
+            cuts: 0.into(),
             authorization: password.map(|password| format!("{user}:{password}")),
             misbehaviour,
             state,
@@ -154,7 +203,7 @@ impl Server {
     }
 
     /// A connection that breaks has lost interest.
-    fn attend(&self, mut stream: TcpStream) {
+    fn attend(self: &Arc<Self>, mut stream: TcpStream) {
         if let Ok(Some(request)) = http::read(&mut stream) {
             let _ = self.answer(&request, &mut stream);
         }

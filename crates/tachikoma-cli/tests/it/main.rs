@@ -41,6 +41,7 @@ mod live_support;
 mod live_terminal;
 mod odd_files;
 mod opencode;
+mod opencode_agent;
 mod outcomes;
 mod outcomes_status;
 mod resume;

@@ -73,7 +73,11 @@ fn every_key_of_the_contract_is_known_and_shown_in_its_order() {
         .collect();
     assert_eq!(
         unset,
-        ["state.encrypt_passphrase_file", "state.encrypt_recipients"]
+        [
+            "state.encrypt_passphrase_file",
+            "state.encrypt_recipients",
+            "opencode.attach"
+        ]
     );
 }
 

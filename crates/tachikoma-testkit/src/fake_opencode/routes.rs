@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -11,10 +12,14 @@ use serde_json::json;
 use super::{Server, misbehave};
 use crate::model::http::{Raw, respond};
 
-const JSON: &str = "application/json";
+pub(super) const JSON: &str = "application/json";
 
 impl Server {
-    pub(super) fn answer(&self, request: &Raw, stream: &mut TcpStream) -> io::Result<()> {
+    pub(super) fn answer(
+        self: &Arc<Self>,
+        request: &Raw,
+        stream: &mut TcpStream,
+    ) -> io::Result<()> {
         let number = self.answered.fetch_add(1, Ordering::Relaxed);
         if self
             .misbehaviour
@@ -23,17 +28,26 @@ impl Server {
         {
             misbehave::for_ever();
         }
+        if request.path == "/event" && self.is_known(request) && self.misbehaviour.html.is_none() {
+            return self.stream(stream);
+        }
         let (status, kind, body) = self.route(request);
+        if status == 0 {
+            return Ok(());
+        }
         respond(stream, status, kind, &BTreeMap::new(), body.as_bytes())?;
         self.after(request)
     }
 
-    fn route(&self, request: &Raw) -> (u16, &'static str, String) {
+    fn route(self: &Arc<Self>, request: &Raw) -> (u16, &'static str, String) {
         if !self.is_known(request) {
             return (401, "text/plain", String::new());
         }
         if let Some(page) = &self.misbehaviour.html {
             return (200, "text/html", page.clone());
+        }
+        if let Some(answer) = self.converse(request) {
+            return answer;
         }
         match (request.method.as_str(), request.path.as_str()) {
             ("GET", "/global/health") => {
@@ -43,7 +57,11 @@ impl Server {
             }
             ("GET", "/session/status") => {
                 let busy = json!({"ses_1": {"type": "busy"}});
-                let body = if self.is_busy() { busy } else { json!({}) };
+                let body = if self.is_busy() {
+                    busy
+                } else {
+                    self.conversations.busy()
+                };
                 (200, JSON, body.to_string())
             }
             ("POST", "/global/dispose") => {

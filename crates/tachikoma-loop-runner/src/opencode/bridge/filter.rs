@@ -95,6 +95,43 @@ mod tests {
 
     #[test]
     fn a_turn_gets_through_as_its_beginnings_and_ends() {
-        insta::assert_snapshot!(passed("serve-01-basic").join("\n"), @"");
+        insta::assert_snapshot!(passed("serve-01-basic").join("\n"), @"
+    message.updated
+    message.part.updated text
+    message.part.updated step-finish
+    session.idle
+    message.updated
+    message.part.updated tool running
+    message.part.updated text
+    message.part.updated tool completed
+    message.part.updated step-finish
+    message.part.updated patch
+    message.updated
+    message.part.updated text
+    message.part.updated step-finish
+    session.idle
+    message.updated
+    message.part.updated tool running
+    message.part.updated tool running
+    message.part.updated tool running
+    message.part.updated text
+    message.part.updated tool completed
+    message.part.updated tool completed
+    message.part.updated tool completed
+    message.part.updated step-finish
+    message.part.updated patch
+    message.updated
+    message.part.updated tool running
+    todo.updated
+    message.part.updated tool running
+    message.part.updated tool completed
+    message.part.updated tool completed
+    message.part.updated step-finish
+    message.part.updated patch
+    message.updated
+    message.part.updated text
+    message.part.updated step-finish
+    session.idle
+    ");
     }
 }
