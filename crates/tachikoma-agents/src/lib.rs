@@ -45,8 +45,20 @@ pub struct Turn<'a> {
     pub prompt: &'a str,
     /// The conversation to go on in, by the agent's own name for it.
     pub resume: Option<&'a str>,
+    /// The iteration that it begins; none where it begins none.
+    pub iteration: Option<u32>,
     /// What the process may cost, in dollars, for an agent that can mind that itself.
     pub budget_usd: Option<f64>,
+}
+
+impl<'a> Turn<'a> {
+    /// Returns its prompt, as it is said to an agent that reads lines.
+    fn message(&self) -> Message<'a> {
+        Message::Prompt {
+            text: self.prompt,
+            iteration: self.iteration,
+        }
+    }
 }
 
 /// Answers how far a time zone is east of UTC, in seconds; asked for none, the zone of this machine.
@@ -209,7 +221,12 @@ impl Agent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
     /// A prompt: the next turn.
-    Prompt(&'a str),
+    Prompt {
+        /// The whole prompt.
+        text: &'a str,
+        /// The iteration that it begins, by which it is known again; none where it begins none.
+        iteration: Option<u32>,
+    },
     /// A word to the side, in the middle of a turn.
     Aside(&'a str),
     /// The turn is to end.

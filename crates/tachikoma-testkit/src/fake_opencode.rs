@@ -189,7 +189,7 @@ impl Server {
         let user = variable(USER_VAR).unwrap_or_else(|| "opencode".to_owned());
         let grandchild = misbehaviour.grandchild.as_deref().map(misbehave::leave);
         Self {
-            conversations: Conversations::kept_in(state.as_ref()),
+            conversations: Conversations::kept_in(state.as_ref(), misbehaviour.forgets),
             turn,
             prompts: 0.into(),
             cuts: 0.into(),

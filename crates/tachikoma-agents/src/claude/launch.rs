@@ -101,7 +101,7 @@ impl ClaudeAgent {
         args.extend(self.arguments(turn));
         let mut lines = vec![talk::line(&Message::AreYouThere)];
         if !turn.prompt.is_empty() {
-            lines.push(talk::line(&Message::Prompt(turn.prompt)));
+            lines.push(talk::line(&turn.message()));
         }
         LaunchPlan {
             program,
@@ -236,6 +236,7 @@ mod tests {
             prompt: "",
             resume: Some("c1"),
             budget_usd: Some(0.25),
+            ..Turn::default()
         };
         insta::assert_snapshot!(shown(&bypassing, &opened), @"
     CLAUDE_CODE_DISABLE_BACKGROUND_TASKS=1 DISABLE_AUTOUPDATER=1 IS_SANDBOX=1 A=b

@@ -9,7 +9,7 @@ use crate::{ARE_YOU_THERE, Message, WHAT_COST};
 pub fn line(message: &Message<'_>) -> String {
     let value = match message {
         // In the middle of a turn it is heard when the tool that runs is done.
-        Message::Prompt(prompt) | Message::Aside(prompt) => json!({
+        Message::Prompt { text: prompt, .. } | Message::Aside(prompt) => json!({
             "type": "user",
             "message": { "role": "user", "content": prompt },
         }),
@@ -39,7 +39,10 @@ mod tests {
     fn every_message_is_one_line_whatever_is_in_it() {
         let prompt = "two\nlines, \"quotes\", \u{2028} and \0";
         for message in [
-            Message::Prompt(prompt),
+            Message::Prompt {
+                text: prompt,
+                iteration: None,
+            },
             Message::Aside(prompt),
             Message::Interrupt,
             Message::AreYouThere,
@@ -48,7 +51,7 @@ mod tests {
             let line = line(&message);
             assert_eq!(line.matches('\n').count(), 1, "{line}");
             let value: serde_json::Value = serde_json::from_str(&line).expect("it is JSON");
-            if let Message::Prompt(_) | Message::Aside(_) = message {
+            if let Message::Prompt { .. } | Message::Aside(_) = message {
                 assert_eq!(value["message"]["content"], prompt);
             }
         }

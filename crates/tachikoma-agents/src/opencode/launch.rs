@@ -93,7 +93,7 @@ impl OpenCodeAgent {
             } => {
                 let mut lines = vec![own::line(&Message::AreYouThere)];
                 if !turn.prompt.is_empty() {
-                    lines.push(own::line(&Message::Prompt(turn.prompt)));
+                    lines.push(own::line(&turn.message()));
                 }
                 let own = self.bridge_arguments(at, directory, turn);
                 (bridge, own, Input::Lines(lines))
@@ -238,18 +238,19 @@ mod tests {
     fn the_launch_is_what_the_settings_say() {
         let first = Turn {
             prompt: "do it",
-            resume: None,
+            iteration: Some(3),
+            ..Turn::default()
         };
         let later = Turn {
-            prompt: "",
             resume: Some("ses_1"),
+            ..Turn::default()
         };
         let attached = served(ServerAt::Url("http://127.0.0.1:4096".to_owned()));
         insta::assert_snapshot!(shown(&attached, &first), @r#"
     A=b
     tachikoma opencode-bridge --url http://127.0.0.1:4096 --directory /work --permission safe --model fake/fake-1 --managed
     {"order":"are_you_there"}
-    {"order":"prompt","text":"do it"}
+    {"order":"prompt","text":"do it","iteration":3}
     "#);
         let supervised = OpenCodeAgent {
             permission: Permission::Bypass,

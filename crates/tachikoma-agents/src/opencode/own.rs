@@ -12,6 +12,8 @@ pub enum Order {
     Prompt {
         /// The whole prompt.
         text: String,
+        /// The iteration that it begins, if it begins one.
+        iteration: Option<u32>,
     },
     /// A word in the middle of a turn; between turns it is dropped.
     Aside {
@@ -30,8 +32,9 @@ pub enum Order {
 #[must_use]
 pub fn line(message: &Message<'_>) -> String {
     let order = match message {
-        Message::Prompt(text) => Order::Prompt {
+        Message::Prompt { text, iteration } => Order::Prompt {
             text: (*text).to_owned(),
+            iteration: *iteration,
         },
         Message::Aside(text) => Order::Aside {
             text: (*text).to_owned(),
@@ -120,7 +123,16 @@ mod tests {
     fn every_message_is_one_line_that_the_bridge_reads() {
         let text = "two\nlines, \"quotes\", \u{2028} and \0";
         for (message, expected) in [
-            (Message::Prompt(text), Order::Prompt { text: text.into() }),
+            (
+                Message::Prompt {
+                    text,
+                    iteration: Some(7),
+                },
+                Order::Prompt {
+                    text: text.into(),
+                    iteration: Some(7),
+                },
+            ),
             (Message::Aside(text), Order::Aside { text: text.into() }),
             (Message::Interrupt, Order::Interrupt),
             (Message::AreYouThere, Order::AreYouThere),

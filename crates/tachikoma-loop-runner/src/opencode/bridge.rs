@@ -19,6 +19,7 @@ use tachikoma_agents::line::LineSplitter;
 use tachikoma_agents::opencode::{GAVE_UP, Order, Own, SERVER_LOST};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use super::client::{Client, EventStream, Login};
 use crate::error::chain;
@@ -137,6 +138,8 @@ struct Conversation {
     id: Option<String>,
     /// Whether the one that was to be gone on with is not known any more.
     gone: bool,
+    /// How much fits into each model's context: asked for while the first prompt is on its way.
+    asked_windows: Option<JoinHandle<Vec<(String, u64)>>>,
     windows: Vec<(String, u64)>,
     family: Family,
     filter: Filter,
@@ -201,7 +204,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     ) -> Result<(), End> {
         match order {
             Order::AreYouThere => self.say(&Own::Here {}).await,
-            Order::Prompt { text } => self.prompt(conversation, &text).await,
+            Order::Prompt { text, iteration } => self.prompt(conversation, &text, iteration).await,
             Order::Aside { text } => self.aside(conversation, &text).await,
             Order::Interrupt => self.interrupt(conversation).await,
             Order::WhatCost => self.cost(conversation).await,

@@ -65,7 +65,11 @@ impl LoopRunner {
             }
             Effect::AskCost { generation } => self.ask_cost(generation),
             Effect::AskHandOff { generation } => {
-                self.say(generation, &Message::Prompt(advice::ASK_HAND_OFF));
+                let message = Message::Prompt {
+                    text: advice::ASK_HAND_OFF,
+                    iteration: None,
+                };
+                self.say(generation, &message);
             }
             Effect::Close { generation } => {
                 if let Some(launch) = self.launch_of(generation) {
@@ -161,7 +165,11 @@ impl LoopRunner {
                 if let Some(launch) = self.launch_of(generation) {
                     launch.begin_turn(transcript);
                 }
-                self.say(generation, &Message::Prompt(&words));
+                let message = Message::Prompt {
+                    text: &words,
+                    iteration: Some(turn.iteration),
+                };
+                self.say(generation, &message);
             }
             Err(reason) => self.queue.push_back(Input::Agent {
                 generation,
@@ -227,6 +235,7 @@ impl LoopRunner {
             prompt,
             resume,
             budget_usd: self.budget_left_usd(),
+            iteration: turn.map(|turn| turn.iteration),
         });
         let path = with_ourselves(
             search_path(&plan, self.config.search_path.as_ref()),

@@ -27,7 +27,7 @@ impl Server {
         let ok = |body: Value| (200, JSON, body.to_string());
         let words: Vec<&str> = request.path.split('/').skip(1).collect();
         let body = || serde_json::from_slice::<Value>(&request.body).unwrap_or_default();
-        let known = |id: &str| self.conversations.knows(id) && !self.misbehaviour.forgets;
+        let known = |id: &str| self.conversations.knows(id);
         let answer = match (request.method.as_str(), &words[..]) {
             ("GET", ["config", "providers"]) => {
                 let limit = json!({"context": 100_000, "output": 8_000});

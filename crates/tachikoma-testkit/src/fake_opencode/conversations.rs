@@ -52,10 +52,13 @@ pub(super) fn now() -> u64 {
 }
 
 impl Conversations {
-    /// Those that an earlier server kept in this directory.
-    pub fn kept_in(state: Option<&PathBuf>) -> Self {
+    /// Those that an earlier server kept in this directory, unless they are forgotten.
+    pub fn kept_in(state: Option<&PathBuf>, forgotten: bool) -> Self {
         let file = state.map(|state| state.join("conversations.json"));
-        let text = file.as_ref().and_then(|file| fs::read_to_string(file).ok());
+        let text = file
+            .as_ref()
+            .filter(|_| !forgotten)
+            .and_then(|file| fs::read_to_string(file).ok());
         let kept = text.and_then(|text| serde_json::from_str(&text).ok());
         Self {
             kept: Mutex::new(kept.unwrap_or_default()),

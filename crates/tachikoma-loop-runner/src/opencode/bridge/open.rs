@@ -47,6 +47,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             version: found.version,
             id: None,
             gone: false,
+            asked_windows: None,
             windows: Vec::new(),
             family: Family::default(),
             filter: Filter::default(),
@@ -104,23 +105,20 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     }
 
     async fn opened(&mut self, conversation: &mut Conversation, id: String) -> Result<(), End> {
-        if conversation.windows.is_empty() {
-            conversation.windows = windows(&conversation.client).await?;
+        if conversation.id.is_none() {
+            let client = conversation.client.clone();
+            // Ends with its answer, which has a time-out.
+            conversation.asked_windows = Some(tokio::spawn(windows(client)));
         }
         conversation.family = Family::of(&id);
         conversation.id = Some(id.clone());
-        let model = self.options.model.clone();
         self.say(&Own::Session {
             id,
             version: conversation.version.clone(),
-            model: model.clone(),
+            model: self.options.model.clone(),
             permission: self.options.permission.word().to_owned(),
         })
-        .await?;
-        match model {
-            Some(model) => self.tell_window(conversation, &model).await,
-            None => Ok(()),
-        }
+        .await
     }
 
     /// Tells how much fits into a model's context, once.
@@ -129,6 +127,9 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         conversation: &mut Conversation,
         model: &str,
     ) -> Result<(), End> {
+        if let Some(asked) = conversation.asked_windows.take() {
+            conversation.windows = asked.await.unwrap_or_default();
+        }
         let mut windows = conversation.windows.iter();
         let Some(at) = windows.position(|(name, _)| name == model) else {
             return Ok(());
@@ -188,15 +189,11 @@ pub(super) async fn is_busy(client: &Client, id: &str) -> Result<bool, ClientErr
 }
 
 /// Asks how much fits into the context of each model. A server that does not tell is no reason not to work with it.
-async fn windows(client: &Client) -> Result<Vec<(String, u64)>, End> {
-    let answer = match client
+async fn windows(client: Client) -> Vec<(String, u64)> {
+    let asked = client
         .ask(Request::get("/config/providers", PATIENCE))
-        .await
-    {
-        Ok(answer) => answer,
-        Err(error) if error.is_absence() => return Err(lost(&error)),
-        Err(_) => return Ok(Vec::new()),
-    };
+        .await;
+    let answer = asked.unwrap_or_default();
     let mut windows = Vec::new();
     for provider in answer["providers"].as_array().into_iter().flatten() {
         let models = provider["models"].as_object().into_iter().flatten();
@@ -212,5 +209,5 @@ async fn windows(client: &Client) -> Result<Vec<(String, u64)>, End> {
             }
         }
     }
-    Ok(windows)
+    windows
 }

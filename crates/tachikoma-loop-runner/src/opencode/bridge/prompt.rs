@@ -16,6 +16,9 @@ use crate::opencode::client::{ClientError, Request};
 /// The server takes a prompt at once, and works on it later.
 const PROMPT_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Under this name a message has the iteration that it belongs to.
+const MARK: &str = "tachikoma";
+
 /// How often it is asked whether a prompt arrived, and given again where it did not.
 const TRIES_MAX: u32 = 3;
 
@@ -25,6 +28,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         &mut self,
         conversation: &mut Conversation,
         text: &str,
+        iteration: Option<u32>,
     ) -> Result<(), End> {
         if std::mem::take(&mut conversation.gone) {
             let message = "the server does not know the conversation any more".to_owned();
@@ -37,18 +41,25 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
                 conversation.id.clone().unwrap_or_default()
             }
         };
-        let cut = if std::mem::take(&mut conversation.resumed) {
-            cut_turn(conversation, &id, text)
+        let before = match iteration.filter(|_| std::mem::take(&mut conversation.resumed)) {
+            Some(iteration) => earlier(conversation, &id, iteration)
                 .await
-                .map_err(|e| lost(&e))?
-        } else {
-            None
+                .map_err(|e| lost(&e))?,
+            None => Earlier::None,
         };
-        let again = cut.is_some();
-        let message = cut.unwrap_or_else(|| conversation.message_id());
-        let mut body = self.body(text, Some(&message));
+        let (message, again) = match before {
+            Earlier::None => (conversation.message_id(), false),
+            Earlier::Cut(message) => (message, true),
+            Earlier::Done { turn, last } => {
+                conversation.turn = Some(turn);
+                return self.over(conversation, &id, &last).await;
+            }
+        };
+        let turn = Turn::new(message.clone(), iteration);
+        let mut body = self.body(text, &turn);
         body["messageID"] = message.as_str().into();
-        let turn = Turn::new(message.clone());
+        // A part without an id would be added each time.
+        body["parts"][0]["id"] = message.replacen("msg_", "prt_", 1).into();
         match give(conversation, &id, &message, &body).await {
             Ok(()) => {
                 conversation.turn = Some(turn);
@@ -69,11 +80,14 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         conversation: &mut Conversation,
         text: &str,
     ) -> Result<(), End> {
-        let (Some(id), Some(_)) = (&conversation.id, &conversation.turn) else {
+        let message = conversation.message_id();
+        let (Some(id), Some(turn)) = (&conversation.id, &mut conversation.turn) else {
             return Ok(());
         };
-        let mut body = self.body(text, None);
+        let mut body = self.body(text, turn);
         body["noReply"] = true.into();
+        body["messageID"] = message.as_str().into();
+        turn.asides.push(message);
         let path = format!("/session/{id}/message");
         let request = Request::post(&path, Some(&body), PROMPT_PATIENCE);
         match conversation.client.ask(request).await {
@@ -83,13 +97,9 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         }
     }
 
-    fn body(&self, text: &str, message: Option<&str>) -> Value {
-        let mut part = json!({"type": "text", "text": text});
-        if let Some(message) = message {
-            // A part without an id would be added each time.
-            let part_id = message.replacen("msg_", "prt_", 1);
-            part["id"] = part_id.into();
-        }
+    fn body(&self, text: &str, turn: &Turn) -> Value {
+        let mark = json!({"iteration": turn.iteration, "prompt": turn.message});
+        let part = json!({"type": "text", "text": text, "metadata": {MARK: mark}});
         let mut body = json!({"parts": [part]});
         if let Some((provider, model)) = self.options.model.as_deref().and_then(split) {
             body["model"] = json!({"providerID": provider, "modelID": model});
@@ -145,41 +155,61 @@ async fn give(
     }
 }
 
-/// Returns the message of the last turn if that turn was cut and this is its prompt: given again under its id, it goes on
-/// where it was, and the prompt is in the conversation once.
-async fn cut_turn(
+/// What a server that was taken up again knows of an iteration.
+enum Earlier {
+    /// Nothing, or that it failed.
+    None,
+    /// Its turn was cut; this is its prompt.
+    Cut(String),
+    /// Its turn came to its end, and nobody heard of it.
+    Done {
+        /// The turn.
+        turn: Turn,
+        /// Its last message.
+        last: Value,
+    },
+}
+
+/// Asks what became of an iteration before. A prompt that is given again under its id is in the conversation once, and its
+/// turn goes on where it was cut.
+async fn earlier(
     conversation: &Conversation,
     id: &str,
-    text: &str,
-) -> Result<Option<String>, ClientError> {
+    iteration: u32,
+) -> Result<Earlier, ClientError> {
     let path = format!("/session/{id}/message");
     let request = Request {
         query: &[("limit", "1")],
         ..Request::get(&path, PATIENCE)
     };
-    let last = conversation.client.ask(request).await?;
-    let info = &last[0]["info"];
-    let asked = match word(&info["role"]) {
-        "user" => word(&info["id"]),
-        // One that is complete, or was ended by someone, is over. Behind a tool call there would have been more.
-        "assistant" if info["error"].is_null() && is_open(info) => word(&info["parentID"]),
-        _ => return Ok(None),
-    };
-    if asked.is_empty() {
-        return Ok(None);
+    let mut last = conversation.client.ask(request).await?;
+    let last = last[0].take();
+    let info = &last["info"];
+    let is_answer = info["role"] == "assistant";
+    let asked = word(&info[if is_answer { "parentID" } else { "id" }]).to_owned();
+    if asked.is_empty() || !info["error"].is_null() {
+        return Ok(Earlier::None);
     }
     let path = format!("/session/{id}/message/{asked}");
-    let prompt = match conversation.client.ask(Request::get(&path, PATIENCE)).await {
-        Ok(prompt) => prompt,
-        Err(error) if error.is_missing() => return Ok(None),
+    let words = match conversation.client.ask(Request::get(&path, PATIENCE)).await {
+        Ok(words) => words,
+        Err(error) if error.is_missing() => return Ok(Earlier::None),
         Err(error) => return Err(error),
     };
-    let part = &prompt["parts"][0];
-    // Only what a bridge gave it has a part of the same name.
-    let ours = word(&part["id"]) == asked.replacen("msg_", "prt_", 1);
-    Ok((ours && part["text"] == text).then(|| asked.to_owned()))
+    let mark = &words["parts"][0]["metadata"][MARK];
+    let prompt = word(&mark["prompt"]).to_owned();
+    if mark["iteration"] != iteration || prompt.is_empty() {
+        return Ok(Earlier::None);
+    }
+    if !is_answer || is_open(info) {
+        return Ok(Earlier::Cut(prompt));
+    }
+    let mut turn = Turn::new(prompt, Some(iteration));
+    turn.asides.push(asked);
+    Ok(Earlier::Done { turn, last })
 }
 
+/// One that is not complete was cut. Behind a tool call there would have been more.
 fn is_open(info: &Value) -> bool {
     info["time"]["completed"].is_null() || info["finish"] == "tool-calls"
 }

@@ -43,6 +43,10 @@ const GARBAGE_BYTES_MAX: usize = 4096;
 pub(super) struct Turn {
     /// Our message.
     pub message: String,
+    /// The iteration that it began, if it began one.
+    pub iteration: Option<u32>,
+    /// What was said in the middle of it: answers belong to what was said last.
+    pub asides: Vec<String>,
     /// Whether the server was seen to work on it: an end before that is that of another one.
     begun: bool,
     /// Whether the server told of an error.
@@ -57,9 +61,11 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    pub fn new(message: String) -> Self {
+    pub fn new(message: String, iteration: Option<u32>) -> Self {
         Self {
             message,
+            iteration,
+            asides: Vec::new(),
             begun: false,
             failed: false,
             limited: false,
@@ -69,6 +75,13 @@ impl Turn {
             answering_said: None,
             finished: String::new(),
         }
+    }
+
+    /// Whether a message is one of ours, or an answer to one.
+    fn has(&self, info: &Value) -> bool {
+        let ids = [word(&info["id"]), word(&info["parentID"])];
+        ids.contains(&self.message.as_str())
+            || self.asides.iter().any(|id| ids.contains(&id.as_str()))
     }
 
     fn look_soon(&mut self) {
@@ -179,8 +192,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         match kind {
             "message.updated" => {
                 let info = &properties["info"];
-                let ours = [&info["id"], &info["parentID"]];
-                turn.begun |= ours.iter().any(|id| **id == *turn.message);
+                turn.begun |= turn.has(info);
                 if info["role"] == "assistant" {
                     let model = format!("{}/{}", word(&info["providerID"]), word(&info["modelID"]));
                     self.tell_window(conversation, &model).await?;
@@ -331,7 +343,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let mut last = conversation.client.ask(request).await?;
         let last = last[0].take();
         let info = &last["info"];
-        let is_answer = info["role"] == "assistant" && info["parentID"] == *turn.message;
+        let is_answer = info["role"] == "assistant" && turn.has(info);
         let is_complete = info["time"]["completed"].is_number() && info["finish"] != "tool-calls";
         if turn.failed || (is_answer && (is_complete || !info["error"].is_null())) {
             return Ok(Some(last));
@@ -341,7 +353,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     }
 
     /// A turn is over, and nobody said so: what was missed is told in the server's own words.
-    async fn over(
+    pub(super) async fn over(
         &mut self,
         conversation: &mut Conversation,
         id: &str,
@@ -354,7 +366,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let event = |kind: &str, properties: Value| {
             json!({"type": kind, "properties": properties}).to_string()
         };
-        let missed = turn.finished != word(&info["id"]) && info["parentID"] == *turn.message;
+        let missed = turn.finished != word(&info["id"]) && turn.has(info);
         if missed {
             let message = json!({"sessionID": id, "info": info});
             self.print(&event("message.updated", message)).await?;
