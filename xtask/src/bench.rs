@@ -9,6 +9,7 @@ mod iterations;
 pub mod memory;
 mod record;
 pub mod report;
+pub mod restart;
 mod resume;
 pub mod sample;
 mod startup;
@@ -47,7 +48,7 @@ impl Bench {
 
 /// The measurements by name, in the order in which they are made.
 type Measure = fn(&Bench) -> Result<Vec<Row>, String>;
-const MEASURES: [(&str, Measure); 11] = [
+const MEASURES: [(&str, Measure); 12] = [
     ("iteration", iterations::many),
     ("first", iterations::first),
     ("record", record::durable),
@@ -59,6 +60,7 @@ const MEASURES: [(&str, Measure); 11] = [
     ("interrupt", interrupt::measure),
     ("decode", decode::measure),
     ("git", git::measure),
+    ("restart", restart::measure),
 ];
 
 /// Measures what was named, or everything. Missing a goal is a failure only with `--strict`.
@@ -146,7 +148,7 @@ mod tests {
         );
         assert_eq!(
             Wish::parse(&["spot"]),
-            Err("nothing called spot can be measured; there are iteration, first, record, growth, resume, memory, startup, stop, interrupt, decode, git".to_owned())
+            Err("nothing called spot can be measured; there are iteration, first, record, growth, resume, memory, startup, stop, interrupt, decode, git, restart".to_owned())
         );
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask real-agents`: the real agent, pinned, against a scripted model, in a network that has only loopback. No
+//! `cargo xtask real-agents`: the real agents, pinned, against a scripted model, in a network that has only loopback. No
 //! account, no key, no request that leaves the machine.
 //!
 //! A check is written as a test is: it asserts. One file for each topic, one row in [`CHECKS`]. What needs the network or
@@ -19,6 +19,7 @@ mod limits;
 mod looping;
 mod orders;
 mod runner;
+mod server;
 mod sessions;
 mod setup;
 mod stalls;
@@ -43,7 +44,13 @@ type Check = fn(&Ground) -> String;
 struct Row(&'static str, Check, Duration);
 
 /// Those that are made one after the other for each failure of a model's service stand with them.
-const GROUPS: [&[Row]; 4] = [CHECKS, errors::CHECKS, limits::CHECKS, stalls::CHECKS];
+const GROUPS: [&[Row]; 5] = [
+    CHECKS,
+    errors::CHECKS,
+    limits::CHECKS,
+    stalls::CHECKS,
+    server::CHECKS,
+];
 
 /// In the order in which they are made.
 const CHECKS: &[Row] = &[
@@ -106,10 +113,13 @@ const FILL: &str = "--fill";
 
 /// Installs the agent, then makes the named checks, or all of them, in a network of their own.
 pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
-    if let [INSIDE, claude, tachikoma, names @ ..] = words {
+    if let [INSIDE, claude, opencode, tachikoma, names @ ..] = words {
         isolation::expect_only_loopback()?;
-        let (claude, tachikoma) = (PathBuf::from(claude), PathBuf::from(tachikoma));
-        let programs = Programs { claude, tachikoma };
+        let programs = Programs {
+            claude: PathBuf::from(claude),
+            opencode: PathBuf::from(opencode),
+            tachikoma: PathBuf::from(tachikoma),
+        };
         return match names {
             [FILL, reboots] => fill_many_times(&programs, reboots),
             names => make(&programs, names),
@@ -126,10 +136,18 @@ pub fn fill(root: &Path, reboots: u32) -> Result<String, String> {
 }
 
 fn enter(root: &Path, words: &[&str]) -> Result<(), String> {
-    let claude = install::claude()?;
-    let tachikoma = product::build(root)?;
-    let (claude, tachikoma) = (claude.to_string_lossy(), tachikoma.to_string_lossy());
-    let ours = [&["real-agents", INSIDE, &claude, &tachikoma][..], words].concat();
+    let programs = [
+        install::claude()?,
+        install::opencode()?,
+        product::build(root)?,
+    ];
+    let programs = programs.map(|program| program.to_string_lossy().into_owned());
+    let [claude, opencode, tachikoma] = &programs;
+    let ours = [
+        &["real-agents", INSIDE, claude, opencode, tachikoma][..],
+        words,
+    ]
+    .concat();
     isolation::run_inside(&ours)
 }
 

@@ -30,6 +30,7 @@ pub struct Ground {
 #[derive(Debug, Clone)]
 pub struct Programs {
     pub claude: PathBuf,
+    pub opencode: PathBuf,
     pub tachikoma: PathBuf,
 }
 
@@ -63,6 +64,11 @@ impl Ground {
             .arg(&self.programs.claude)
             .args([&OUT[..], &USUAL].concat());
         command
+    }
+
+    /// All programs.
+    pub fn programs(&self) -> &Programs {
+        &self.programs
     }
 
     /// The agent's program.

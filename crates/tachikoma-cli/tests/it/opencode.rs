@@ -289,6 +289,25 @@ fn a_supervisor_that_is_killed_leaves_nothing_and_the_next_one_knows_what_it_kne
     assert!(processes_with(&marker).is_empty());
 }
 
+/// D004-20: a give-up outlives a supervisor that was killed, and is said by the next.
+#[test]
+fn a_give_up_is_not_forgotten_by_a_crash_of_the_supervisor() {
+    let script = json!({"always": {"exit": 3}});
+    let bed = Bed::new(&script, "restart_delay_ms = 0\nmax_restart_attempts = 1");
+    let mut live = bed.up();
+    bed.await_status("it gives up", |status| status["state"] == "gave_up");
+    live.signal(Signal::KILL);
+    live.wait(SOON);
+    let live = bed.up();
+    await_until("it is said", SOON, || {
+        live.stdout()
+            .starts_with("gave up on OpenCode: it crashed (exit 3)")
+    });
+    assert_eq!(bed.starts(), 2, "nothing more was tried");
+    assert_eq!(bed.tool().run(["opencode", "stop"]).code(), Some(0));
+    live.wait(SOON);
+}
+
 /// D004-16: SIGHUP reads the configuration again, and a mistake in it changes nothing.
 #[test]
 fn a_hang_up_reads_the_configuration_again() {
@@ -314,6 +333,32 @@ fn a_hang_up_reads_the_configuration_again() {
     let ran = live.wait(SOON);
     assert_eq!(ran.code(), Some(143));
     assert_eq!(bed.starts(), 1);
+}
+
+#[test]
+fn a_purge_takes_what_is_known_of_the_server_unless_it_runs() {
+    let bed = Bed::new(&json!({}), "");
+    bed.scratch.write("prompt.md", "work\n");
+    let live = bed.up();
+    bed.await_ready(1);
+    let ran = bed
+        .tool()
+        .run(["run", "--max-iterations", "1", "--", "true"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let purge = || bed.tool().run(["state", "clear", "--purge", "--yes"]);
+    let ran = purge();
+    assert!(
+        ran.snapshot().contains("`tachikoma opencode stop` ends it"),
+        "{}",
+        ran.snapshot()
+    );
+    assert_eq!(bed.status()["state"], "ready");
+    bed.tool().run(["opencode", "stop"]);
+    live.wait(SOON);
+    bed.tool()
+        .run(["run", "--max-iterations", "1", "--", "true"]);
+    assert_eq!(purge().code(), Some(0));
+    assert!(!bed.scratch.path().join(".ralph").exists());
 }
 
 /// A word to the supervisor from inside the server's tools is refused.

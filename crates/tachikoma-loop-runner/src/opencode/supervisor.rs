@@ -24,8 +24,8 @@ use tachikoma_core::{Generation, LoopId};
 use crate::control::ServerError;
 use crate::process::{Adoption, GuardError};
 use crate::settings::{OpenCodeSettings, Secret};
-use crate::store::StoreError;
 use crate::store::lock::Holder;
+use crate::store::{StoreError, whole};
 
 pub use actor::Supervisor;
 pub(crate) use command_line::words as command_line;
@@ -36,6 +36,15 @@ pub use log::files as log_files;
 
 /// What a supervisor's directory is called below `.ralph`, unless a loop has its own.
 pub const DIR: &str = "opencode";
+
+/// Returns whether a file of this name in a supervisor's directory is one of its own.
+pub(crate) fn is_ours(name: &str) -> bool {
+    let known = [".gitignore", "lock", super::server_file::NAME];
+    known.contains(&name)
+        || journal::is_ours(name)
+        || log::is_ours(name)
+        || whole::is_temporary(name)
+}
 
 /// What a supervisor is told before it begins. The library reads no environment: whoever uses it does.
 #[derive(Clone, Debug)]
@@ -84,6 +93,9 @@ pub enum SupervisorError {
     /// There is no guard to hold the server's processes together.
     #[error(transparent)]
     Guard(#[from] GuardError),
+    /// A part of it panicked.
+    #[error("{0}")]
+    Broken(String),
     /// There is no control socket.
     #[error(transparent)]
     Control(#[from] ServerError),

@@ -78,6 +78,7 @@ async fn supervise(
     let mut audience = Audience {
         announced: !args.detached,
         quiet: args.detached,
+        introduced: false,
         json: args.json,
         notifier,
     };
@@ -137,6 +138,8 @@ struct Audience {
     announced: bool,
     /// In the background the only audience waits for one word.
     quiet: bool,
+    /// Whether it was said what the supervisor before left.
+    introduced: bool,
     json: bool,
     notifier: Notifier,
 }
@@ -172,6 +175,11 @@ impl Audience {
             Condition::Ready | Condition::Stopped | Condition::GaveUp => true,
         };
         self.notifier.status(&super::status::sentence(&file));
+        let begins = file.state == Condition::Starting;
+        if !std::mem::replace(&mut self.introduced, true) && !begins && !self.quiet && !self.json {
+            // It stays as the supervisor before left it, and no record says so.
+            out::tell(&super::status::sentence(&file));
+        }
         if file.state == Condition::Ready {
             self.notifier.ready();
         }
@@ -193,7 +201,7 @@ fn refused(error: SupervisorError) -> Failure {
         ),
         SupervisorError::Settings(_) => Failure::usage(what),
         SupervisorError::Store(error) => error.into(),
-        SupervisorError::Guard(_) => Failure::new(what),
+        SupervisorError::Guard(_) | SupervisorError::Broken(_) => Failure::new(what),
         SupervisorError::Control(_) => {
             Failure::new(what).hint("set XDG_RUNTIME_DIR to a short path of your own")
         }

@@ -12,7 +12,7 @@ use tachikoma_core::supervise::{
     Jitter, Level, ServerInput, ServerPolicy, ServerRecord, ServerState, step, words,
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 
 use super::control::Control;
 use super::handle::{Answer, COMMANDS_MAX, Command, Ended, RECORDS_MAX};
@@ -21,11 +21,11 @@ use super::journal::ServerJournal;
 use super::log::ServerLog;
 use super::{News, SupervisorError, SupervisorHandle, SupervisorSettings, check, output, policy};
 use crate::clock::{self, Clock};
-use crate::opencode::server_file::ServerFile;
+use crate::opencode::server_file::{self, ServerFile};
 use crate::process::{Guard, orphans};
 use crate::store::lock::{Holder, LockError, WorkLock};
-use crate::store::{StoreError, make_dir, private};
-use crate::task::Task;
+use crate::store::{StoreError, make_dir, private, whole};
+use crate::task::{self, Task};
 
 /// News of tasks that may wait: each task has one thing to say.
 const NEWS_MAX: usize = 64;
@@ -88,6 +88,7 @@ impl Supervisor {
             // Its guard has seen to them, unless that was killed too.
             let _ = orphans::end_leftovers(&crashed.loop_id.to_string());
         }
+        whole::remove_remains(&dir.join(server_file::NAME));
         let opened = ServerJournal::open(dir)?;
         let clock = Clock::starting_after(opened.state.time);
         let (commands_in, commands) = mpsc::channel(COMMANDS_MAX);
@@ -185,7 +186,7 @@ impl Supervisor {
         while !self.finished {
             let input = match self.at_once.pop_front() {
                 Some(input) => Some(input),
-                None => self.next().await,
+                None => self.next().await?,
             };
             if let Some(jump) = self.clock.jumped() {
                 self.take(ServerInput::StoodStill { duration: jump })
@@ -199,7 +200,7 @@ impl Supervisor {
     }
 
     /// Waits for the next thing that the core has to know.
-    async fn next(&mut self) -> Option<ServerInput> {
+    async fn next(&mut self) -> Result<Option<ServerInput>, SupervisorError> {
         let deadline = self.state.next_deadline();
         let due = deadline.map(|deadline| self.clock.instant_of(deadline));
         let since = clock::monotonic();
@@ -215,10 +216,12 @@ impl Supervisor {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
+        Ok(tokio::select! {
             news = guard => self.guard_news(news),
             Some(command) = self.commands.recv() => self.command(command),
             Some(news) = self.news.1.recv() => self.news(news),
+            reason = self.control.broken() => return Err(SupervisorError::Broken(reason)),
+            reason = self.log_task.broken() => return Err(SupervisorError::Broken(reason)),
             () = sleep => {
                 if let Some(duration) = due.and_then(|due| clock::overslept(since, due)) {
                     self.at_once.push_back(ServerInput::StoodStill { duration });
@@ -226,8 +229,11 @@ impl Supervisor {
                 self.at_once.push_back(ServerInput::Wake);
                 None
             }
-            Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => None,
-        }
+            Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => {
+                panicked("task of the supervisor", ended)?;
+                None
+            }
+        })
     }
 
     /// Decide, write down, do, publish.
@@ -357,6 +363,15 @@ impl Supervisor {
         // Only now: whoever waits may start the next one at once.
         self.ended.send_replace(Some(ended));
     }
+}
+
+/// A panic of a task is one of the whole: whoever waited for its word would wait for ever.
+fn panicked(name: &str, ended: Result<(), JoinError>) -> Result<(), SupervisorError> {
+    let panic = ended.err().filter(JoinError::is_panic);
+    panic.map_or(Ok(()), |error| {
+        let reason = task::panicked(name, error.into_panic().as_ref());
+        Err(SupervisorError::Broken(reason))
+    })
 }
 
 /// What is kept here is not for the repository of the work.

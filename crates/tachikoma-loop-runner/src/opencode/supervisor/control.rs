@@ -66,6 +66,11 @@ impl Control {
         &self.path
     }
 
+    /// Returns how serving callers panicked; does not return if it does not. Cancel-safe.
+    pub async fn broken(&mut self) -> String {
+        self.task.broken().await
+    }
+
     /// Says which process is the guard: callers below it are the server's own tools.
     pub fn guard_is(&self, pid: i32) {
         self.guard.store(pid, Ordering::Relaxed);

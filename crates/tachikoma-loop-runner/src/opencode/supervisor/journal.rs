@@ -23,6 +23,11 @@ const BYTES_MAX: u64 = 1 << 20;
 /// One that is written while it is full grows by a step more.
 const READ_BYTES_MAX: u64 = 2 * BYTES_MAX;
 
+/// Returns whether a file of this name is a journal.
+pub(super) fn is_ours(name: &str) -> bool {
+    [NAME, DAMAGED].contains(&name)
+}
+
 /// An open journal. Only the supervisor that holds the lock has one.
 #[derive(Debug)]
 pub(super) struct ServerJournal {

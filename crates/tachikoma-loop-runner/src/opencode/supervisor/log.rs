@@ -15,6 +15,16 @@ const BYTES_MAX: u64 = 4 << 20;
 /// How many older files are kept.
 const OLDER_MAX: u32 = 3;
 
+/// Returns whether a file of this name is one of the log's.
+pub(super) fn is_ours(name: &str) -> bool {
+    let rest = name.strip_prefix(NAME);
+    rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('.').is_some_and(is_number))
+}
+
+fn is_number(text: &str) -> bool {
+    text.parse::<u32>().is_ok()
+}
+
 /// A log that is being written. What cannot be written is lost, and nobody waits for it.
 #[derive(Debug)]
 pub(super) struct ServerLog {
