@@ -17,6 +17,7 @@ mod install;
 mod isolation;
 mod limits;
 mod looping;
+mod opencode;
 mod orders;
 mod runner;
 mod server;
@@ -44,12 +45,13 @@ type Check = fn(&Ground) -> String;
 struct Row(&'static str, Check, Duration);
 
 /// Those that are made one after the other for each failure of a model's service stand with them.
-const GROUPS: [&[Row]; 5] = [
+const GROUPS: [&[Row]; 6] = [
     CHECKS,
     errors::CHECKS,
     limits::CHECKS,
     stalls::CHECKS,
     server::CHECKS,
+    opencode::CHECKS,
 ];
 
 /// In the order in which they are made.

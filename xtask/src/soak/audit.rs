@@ -165,7 +165,9 @@ impl Ledger {
             LoopEvent::IterationStarted {
                 iteration, attempt, ..
             } => self.start((*iteration, *attempt)),
-            LoopEvent::AttemptCut { iteration, attempt } => self.cut((*iteration, *attempt)),
+            LoopEvent::AttemptCut {
+                iteration, attempt, ..
+            } => self.cut((*iteration, *attempt)),
             LoopEvent::IterationCompleted { report, .. } => self.end(report.iteration),
             LoopEvent::IterationFailed { iteration, .. } => self.end(*iteration),
             _ => Ok(()),
