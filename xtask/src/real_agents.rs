@@ -112,6 +112,7 @@ const INSIDE: &str = "--inside";
 
 /// Behind that: one long check instead of the usual ones.
 const FILL: &str = "--fill";
+const KILL: &str = "--kill";
 
 /// Installs the agent, then makes the named checks, or all of them, in a network of their own.
 pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
@@ -123,7 +124,8 @@ pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
             tachikoma: PathBuf::from(tachikoma),
         };
         return match names {
-            [FILL, reboots] => fill_many_times(&programs, reboots),
+            [FILL, reboots] => many_times(&programs, reboots, fill::soak),
+            [KILL, kills] => many_times(&programs, kills, opencode::soak),
             names => make(&programs, names),
         };
     }
@@ -135,6 +137,14 @@ pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
 pub fn fill(root: &Path, reboots: u32) -> Result<String, String> {
     enter(root, &[FILL, &reboots.to_string()])?;
     Ok(format!("{reboots} reboots of the real agent lost no work"))
+}
+
+/// Kills the real server so many times while a loop works in it, in a network of its own. For the soak.
+pub fn kill_opencode(root: &Path, kills: u32) -> Result<String, String> {
+    enter(root, &[KILL, &kills.to_string()])?;
+    Ok(format!(
+        "{kills} kills of the real server lost and doubled nothing"
+    ))
 }
 
 fn enter(root: &Path, words: &[&str]) -> Result<(), String> {
@@ -153,11 +163,13 @@ fn enter(root: &Path, words: &[&str]) -> Result<(), String> {
     isolation::run_inside(&ours)
 }
 
-fn fill_many_times(programs: &Programs, reboots: &str) -> Result<(), String> {
-    let reboots: u32 = reboots
-        .parse()
-        .map_err(|_| "so many reboots are no number")?;
-    let saw = fill::soak(programs, reboots);
+fn many_times(
+    programs: &Programs,
+    times: &str,
+    soak: fn(&Programs, u32) -> String,
+) -> Result<(), String> {
+    let times: u32 = times.parse().map_err(|_| "so many times are no number")?;
+    let saw = soak(programs, times);
     println!("    {saw}");
     Ok(())
 }

@@ -69,6 +69,11 @@ impl Books {
         })
     }
 
+    /// Returns how many attempts were begun.
+    pub fn attempts(&self) -> u64 {
+        self.starts.len() as u64
+    }
+
     /// What `status --json` says of a loop that nobody runs must be what its journal says.
     pub fn expect_status(&self, printed: &str) -> Result<(), String> {
         let printed: Value =
