@@ -279,8 +279,7 @@ fn serve(stream: &mut TcpStream, shared: &Shared) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     let counting = match (raw.method.as_str(), raw.path.as_str()) {
-        ("POST", "/v1/messages") => false,
-        ("POST", "/v1/chat/completions") => false,
+        ("POST", "/v1/messages" | "/v1/chat/completions") => false,
         ("POST", "/v1/messages/count_tokens") => true,
         ("HEAD", _) | ("GET", "/") => return http::respond(stream, 200, "text/plain", &none, b""),
         (method, path) => {

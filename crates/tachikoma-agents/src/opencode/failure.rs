@@ -66,8 +66,7 @@ fn class(name: &str, status: Option<u64>, message: &str, data: &Value) -> Failur
         (_, Some(404)) => FailureClass::Model,
         (_, Some(429)) if is_quota(data) => FailureClass::UsageLimit,
         (_, Some(429 | 529)) => FailureClass::Overloaded,
-        (_, Some(500..=599)) | ("ECONNRESET", _) => FailureClass::Unreachable,
-        ("APIError", None) => FailureClass::Unreachable,
+        (_, Some(500..=599)) | ("ECONNRESET", _) | ("APIError", None) => FailureClass::Unreachable,
         _ if message.contains("Model not found") => FailureClass::Model,
         _ => FailureClass::Other,
     }

@@ -206,7 +206,7 @@ mod tests {
         agent(Way::Server {
             bridge: vec!["tachikoma".into(), "opencode-bridge".into()],
             at,
-            directory: "/work".into(),
+            directory: "/w".into(),
             lifetime: Lifetime::Session,
         })
     }
@@ -248,7 +248,7 @@ mod tests {
         let attached = served(ServerAt::Url("http://127.0.0.1:4096".to_owned()));
         insta::assert_snapshot!(shown(&attached, &first), @r#"
     A=b
-    tachikoma opencode-bridge --url http://127.0.0.1:4096 --directory /work --permission safe --model fake/fake-1 --managed
+    tachikoma opencode-bridge --url http://127.0.0.1:4096 --directory /w --permission safe --model fake/fake-1 --managed
     {"order":"are_you_there"}
     {"order":"prompt","text":"do it","iteration":3}
     "#);
@@ -256,11 +256,11 @@ mod tests {
             permission: Permission::Bypass,
             context_is_managed: false,
             model: None,
-            ..served(ServerAt::Supervised("/work/.ralph/opencode".into()))
+            ..served(ServerAt::Supervised("/w/.ralph/opencode".into()))
         };
         insta::assert_snapshot!(shown(&supervised, &later), @r#"
     A=b
-    tachikoma opencode-bridge --supervised /work/.ralph/opencode --directory /work --permission bypass --resume ses_1
+    tachikoma opencode-bridge --supervised /w/.ralph/opencode --directory /w --permission bypass --resume ses_1
     {"order":"are_you_there"}
     "#);
         let once = agent(Way::Once {

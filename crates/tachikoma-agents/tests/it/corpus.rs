@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+use tachikoma_agents::Decoder;
 use tachikoma_agents::report::{Exit, Report, Summing};
-use tachikoma_agents::{Decoder, claude, opencode};
 
 /// One recording.
 pub struct Case {
@@ -19,16 +19,12 @@ pub struct Case {
 
 /// Every recording of Claude Code.
 pub fn claude() -> Vec<Case> {
-    recordings("claude", &|| {
-        Decoder::Claude(Box::new(claude::Decoder::default()))
-    })
+    recordings("claude", &|| Decoder::Claude(Box::default()))
 }
 
 /// Every recording of OpenCode.
 pub fn opencode() -> Vec<Case> {
-    recordings("opencode", &|| {
-        Decoder::OpenCode(Box::new(opencode::Decoder::default()))
-    })
+    recordings("opencode", &|| Decoder::OpenCode(Box::default()))
 }
 
 fn recordings(agent: &str, decoder: &dyn Fn() -> Decoder) -> Vec<Case> {

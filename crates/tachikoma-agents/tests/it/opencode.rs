@@ -126,7 +126,9 @@ fn a_turn_that_the_bridge_ended_for_a_limit_names_its_end() {
     };
     assert_eq!(result.failure, Some(FailureClass::UsageLimit));
     assert_eq!(
-        result.limit_resets_at.map(|at| at.as_millis()),
+        result
+            .limit_resets_at
+            .map(tachikoma_core::Timestamp::as_millis),
         Some(1_794_715_906_000)
     );
     assert_eq!(result.text, "Rate limit reached");

@@ -315,21 +315,11 @@ impl State {
                 ..
             }) => {
                 self.limit_streak = *streak;
-                self.cut = true;
                 self.completion.attempt_ended(AttemptEnd::Cut);
-                if !agent_lives {
-                    self.agent = None;
-                }
-                self.phase = Phase::Idle;
+                self.cut_short(*agent_lives);
             }
             LoopEvent::StreamEnded => self.work(|work| work.stream_ended = Some(time)),
-            LoopEvent::AttemptCut { agent_lives, .. } => {
-                self.cut = true;
-                if !agent_lives {
-                    self.agent = None;
-                }
-                self.phase = Phase::Idle;
-            }
+            LoopEvent::AttemptCut { agent_lives, .. } => self.cut_short(*agent_lives),
             LoopEvent::SnapshotTaken {
                 iteration,
                 commit,

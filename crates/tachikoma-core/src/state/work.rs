@@ -5,9 +5,21 @@ use std::time::Duration;
 
 use crate::activity::{Activity, Busy};
 use crate::id::Generation;
-use crate::phase::Work;
+use crate::phase::{Phase, Work};
 use crate::policy::{Policy, timeout};
+use crate::state::State;
 use crate::time::Timestamp;
+
+impl State {
+    /// The attempt under way is over without a result; its iteration is owed.
+    pub(super) fn cut_short(&mut self, agent_lives: bool) {
+        self.cut = true;
+        if !agent_lives {
+            self.agent = None;
+        }
+        self.phase = Phase::Idle;
+    }
+}
 
 impl Work {
     /// Moves every moment from which a time-out counts.

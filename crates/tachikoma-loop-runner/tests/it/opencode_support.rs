@@ -29,13 +29,21 @@ impl Bed {
     /// Servers that behave as `starts` says, the later ones well; on a free port, with a short delay.
     pub(crate) fn new(starts: Vec<Misbehaviour>) -> Self {
         let always = Misbehaviour::default();
-        Self::scripted(&Script { starts, always })
+        Self::scripted(&Script {
+            starts,
+            always,
+            ..Script::default()
+        })
     }
 
     /// Servers that all behave alike.
     pub(crate) fn always(always: Misbehaviour) -> Self {
         let starts = Vec::new();
-        Self::scripted(&Script { starts, always })
+        Self::scripted(&Script {
+            starts,
+            always,
+            ..Script::default()
+        })
     }
 
     fn scripted(script: &Script) -> Self {

@@ -114,7 +114,7 @@ impl Conversations {
         }
         self.keep(&kept);
         drop(kept);
-        self.tell("message.updated", json!({"sessionID": id, "info": info}));
+        self.tell("message.updated", &json!({"sessionID": id, "info": info}));
     }
 
     /// Takes a turn up, unless one is under way.
@@ -130,8 +130,8 @@ impl Conversations {
     pub fn release(&self, id: &str) {
         lock(&self.kept).busy.remove(id);
         let idle = json!({"sessionID": id, "status": {"type": "idle"}});
-        self.tell("session.status", idle);
-        self.tell("session.idle", json!({"sessionID": id}));
+        self.tell("session.status", &idle);
+        self.tell("session.idle", &json!({"sessionID": id}));
     }
 
     pub fn stop(&self, id: &str) {
@@ -154,7 +154,7 @@ impl Conversations {
     }
 
     /// Tells everyone who listens.
-    pub fn tell(&self, kind: &str, properties: Value) {
+    pub fn tell(&self, kind: &str, properties: &Value) {
         let event = json!({"id": self.id("evt"), "type": kind, "properties": properties});
         let event = event.to_string();
         lock(&self.listeners).retain(|listener| listener.send(event.clone()).is_ok());

@@ -26,7 +26,7 @@ impl Server {
     pub(super) fn work(&self, session: &str, prompt: &str) {
         self.note("began", prompt);
         let busy = json!({"sessionID": session, "status": {"type": "busy"}});
-        self.conversations.tell("session.status", busy);
+        self.conversations.tell("session.status", &busy);
         let script = self.turn.clone();
         for number in 0..script.tools {
             let step = self.step(session, prompt);
@@ -46,7 +46,7 @@ impl Server {
             "messageID": step.message, "sessionID": session,
             "time": {"start": now(), "end": now()},
         });
-        self.part(&step, part);
+        self.part(&step, &part);
         self.finish(&step, "stop");
         self.note("ended", prompt);
         self.conversations.release(session);
@@ -69,7 +69,7 @@ impl Server {
             if child.try_wait().expect("a child").is_some() {
                 break;
             }
-            thread::sleep(TICK);
+            thread::park_timeout(TICK);
         }
         let output = child.wait_with_output().expect("a child");
         Some(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -100,7 +100,7 @@ impl Server {
         self.conversations.put(&step.session, message);
     }
 
-    fn part(&self, step: &Step, part: Value) {
+    fn part(&self, step: &Step, part: &Value) {
         let mut known = self.conversations.messages(&step.session);
         if let Some(message) = known.iter_mut().find(|m| m["info"]["id"] == *step.message) {
             let parts = message["parts"].as_array_mut().expect("a list");
@@ -109,7 +109,7 @@ impl Server {
             self.conversations.put(&step.session, message.clone());
         }
         let part = json!({"sessionID": step.session, "part": part});
-        self.conversations.tell("message.part.updated", part);
+        self.conversations.tell("message.part.updated", &part);
     }
 
     fn tool(&self, step: &Step, call: &str, status: &str, output: &str) {
@@ -119,7 +119,7 @@ impl Server {
             "type": "tool", "tool": "bash", "callID": call, "id": format!("prt_{call}"),
             "messageID": step.message, "sessionID": step.session, "state": state,
         });
-        self.part(step, part);
+        self.part(step, &part);
     }
 
     fn finish(&self, step: &Step, reason: &str) {
@@ -127,7 +127,7 @@ impl Server {
             "type": "step-finish", "id": self.conversations.id("prt"), "reason": reason, "cost": 0.001,
             "messageID": step.message, "sessionID": step.session, "tokens": {"total": self.turn.tokens},
         });
-        self.part(step, part);
+        self.part(step, &part);
         let time = json!({"created": now(), "completed": now()});
         self.put(step, &json!({"finish": reason, "time": time}));
     }
@@ -137,7 +137,7 @@ impl Server {
         let time = json!({"created": now(), "completed": now()});
         self.put(step, &json!({"error": error, "time": time}));
         let told = json!({"sessionID": step.session, "error": error});
-        self.conversations.tell("session.error", told);
+        self.conversations.tell("session.error", &told);
         self.note("aborted", &step.parent);
         self.conversations.release(&step.session);
     }

@@ -306,10 +306,9 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let looked = self.looked(conversation, &id).await;
         match looked {
             Ok(Some(last)) => self.over(conversation, &id, &last).await,
-            Ok(None) => Ok(()),
             Err(error) if error.is_absence() => Err(lost(&error)),
-            // It may go better the next time.
-            Err(_) => Ok(()),
+            // What cannot be answered now may be at the next look.
+            Ok(None) | Err(_) => Ok(()),
         }?;
         let idle = conversation.turn.as_ref().map_or(0, |turn| turn.idle_looks);
         if idle > IDLE_LOOKS_MAX {

@@ -7,7 +7,7 @@ use reqwest::Url;
 
 /// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address(Url);
+pub struct Address(Box<Url>);
 
 /// Why something is no address of a server.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +58,7 @@ impl Address {
             // Whoever listens on 127.0.0.1 only is not found under the other address that the name may have.
             let _ = url.set_host(Some("127.0.0.1"));
         }
-        Ok(Self(url))
+        Ok(Self(Box::new(url)))
     }
 
     /// Returns whether it is on this machine.
@@ -71,7 +71,7 @@ impl Address {
 
     /// Returns the whole address of a request.
     pub(super) fn url(&self, path: &str, directory: &str, query: &[(&str, &str)]) -> Url {
-        let mut url = self.0.clone();
+        let mut url = Url::clone(&self.0);
         url.set_path(path);
         let mut pairs = url.query_pairs_mut();
         pairs.append_pair("directory", directory);
