@@ -111,7 +111,7 @@ fn safe(ground: &Ground) -> String {
         Turn::text("Some of it."),
     ]));
     let settings = [("AGENTS__OPENCODE__PERMISSION", "safe")];
-    let events = start(ground, &model, &settings, 1).end(LIMIT_REACHED);
+    let events = start(ground, &model, &settings, 1).ended(LIMIT_REACHED);
     assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
     let denied: Vec<_> = of_type(&events, "tool_denied")
         .iter()
@@ -167,7 +167,7 @@ fn redline(ground: &Ground) -> String {
         told(&events)
     );
     only(&events, "reboot_completed");
-    assert_eq!(names(&events).len(), 2);
+    assert_eq!(of_type(&events, "session_started").len(), 2);
     let last = model.asked_for(Kind::Main).pop().expect("a request");
     assert!(last.last_user.contains("Mind the beans."), "{last:?}");
     "handed over to a fresh session".into()

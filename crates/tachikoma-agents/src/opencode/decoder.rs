@@ -61,6 +61,8 @@ pub(super) struct Turn {
     limited: Option<(String, Timestamp)>,
     cost: f64,
     steps: u64,
+    /// Whether the last step called a tool: then another one was to follow.
+    calling: bool,
     tokens: u64,
     denials: usize,
 }
@@ -324,6 +326,7 @@ impl Decoder {
     pub(super) fn step_finished(&mut self, part: &Value, seen: &mut Vec<Observation>) {
         self.turn.open = true;
         self.turn.steps += 1;
+        self.turn.calling = part["reason"] == "tool-calls";
         let cost = part["cost"].as_f64().filter(|cost| *cost >= 0.0);
         self.turn.cost += cost.unwrap_or_default();
         self.cost += cost.unwrap_or_default();
@@ -345,7 +348,7 @@ impl Decoder {
             model: self.model.clone(),
             estimated: false,
             // A step that called no tool was the last one: the turn is over in a moment.
-            answering: part["reason"] != "tool-calls",
+            answering: !self.turn.calling,
         };
         self.latest = Some(reading.clone());
         seen.push(Observation::Measured(reading));
@@ -419,6 +422,8 @@ impl Decoder {
         let trouble = turn.trouble.unwrap_or_default();
         let failure = match &turn.limited {
             Some(_) => Some(FailureClass::UsageLimit),
+            // Whoever is ended between two steps does not say so.
+            None if turn.calling => trouble.class.or(Some(FailureClass::Interrupted)),
             None => trouble.class,
         };
         let outcome = match failure {

@@ -135,6 +135,22 @@ fn a_turn_that_the_bridge_ended_for_a_limit_names_its_end() {
 }
 
 #[test]
+fn a_turn_that_is_over_behind_a_tool_call_was_ended() {
+    let mut decoder = opened();
+    let step = r#"{"sessionID":"ses_1","part":{"type":"step-finish","messageID":"m","reason":"tool-calls","tokens":{"total":9}}}"#;
+    observe(&mut decoder, &event("message.part.updated", step));
+    let seen = observe(
+        &mut decoder,
+        &event("session.idle", r#"{"sessionID":"ses_1"}"#),
+    );
+    let [Observation::Resulted(result)] = &seen[..] else {
+        panic!("{seen:?}")
+    };
+    assert_eq!(result.failure, Some(FailureClass::Interrupted));
+    assert!(!result.success);
+}
+
+#[test]
 fn a_turn_that_failed_and_was_then_ended_failed() {
     let mut decoder = opened();
     let error = |name: &str| {
