@@ -120,7 +120,8 @@ fn safe(ground: &Ground) -> String {
     assert_eq!(denied, ["bash", "external_directory"], "{}", told(&events));
     assert!(inside.exists() && !outside.exists());
     assert!(!ground.scratch.path().join("shell").exists());
-    assert_eq!(of_type(&events, "noted").len(), 1, "{}", told(&events));
+    let ended = of_type(&events, "tool_ended");
+    assert_eq!(of_type(&events, "noted").len(), 1, "{:?}", ended.last());
     "a file, a note, and two denials".into()
 }
 

@@ -73,7 +73,11 @@ impl Decoder {
         let (id, name, state) = (word(&part["callID"]), word(&part["tool"]), &part["state"]);
         let (failed, output) = match state["status"].as_str() {
             Some("running") => return self.tool_started(id, name, &state["input"], seen),
-            Some("completed") => (false, &state["output"]),
+            // A command that failed was run well, for OpenCode.
+            Some("completed") => {
+                let exit = state["metadata"]["exit"].as_i64();
+                (exit.is_some_and(|code| code != 0), &state["output"])
+            }
             Some("error") => (true, &state["error"]),
             // Its arguments are still on their way.
             Some(_) | None => return,

@@ -284,6 +284,19 @@ fn a_stop_ends_the_turn_in_the_server() {
 }
 
 #[test]
+fn a_tool_in_the_server_may_leave_a_note_and_no_more() {
+    let command = "tachikoma note mind the beans; tachikoma stop --now 2> refused; echo x > asked";
+    let bed = Bed::new(&json!({"turn": {"command": command}}), "");
+    let ran = bed.start("1").wait(LOOP);
+    expect(&ran, 3);
+    assert_eq!(outcomes(&bed), ["succeeded"]);
+    assert_eq!(bed.of_type("noted").len(), 1);
+    assert!(bed.scratch.path().join("asked").exists());
+    let refused = bed.scratch.read("refused");
+    assert!(refused.starts_with("error: "), "{refused}");
+}
+
+#[test]
 fn the_shared_server_is_used_where_it_is_up_and_outlives_the_loop() {
     let bed = Bed::new(&json!({}), "");
     let mut up = bed.up();

@@ -68,6 +68,7 @@ pub struct Server {
     listeners: mpsc::Sender<UnixListener>,
     guard: Arc<AtomicI32>,
     gates: Arc<AtomicI32>,
+    server: Arc<AtomicI32>,
     closing: Option<oneshot::Sender<()>>,
     task: Task,
 }
@@ -87,10 +88,11 @@ impl Server {
         let (listener, file) = listen(runtime_dir, &path)?;
         let guard = Arc::new(AtomicI32::new(0));
         let gates = Arc::new(AtomicI32::new(0));
+        let server = Arc::new(AtomicI32::new(0));
         let desk = Desk {
             handle,
             loop_id,
-            guards: [Arc::clone(&guard), Arc::clone(&gates)],
+            guards: [&guard, &gates, &server].map(Arc::clone),
             seats: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
         };
         let (closing, closed) = oneshot::channel();
@@ -102,6 +104,7 @@ impl Server {
             listeners,
             guard,
             gates,
+            server,
             closing: Some(closing),
             task,
         })
@@ -146,6 +149,11 @@ impl Server {
     /// Says which process is the guard: callers below it are the agent's own.
     pub(crate) fn guard_is(&self, pid: i32) {
         self.guard.store(pid, Ordering::Relaxed);
+    }
+
+    /// Returns where the guard of the server that the agent works in is to be named, 0 for none.
+    pub(crate) fn server(&self) -> Arc<AtomicI32> {
+        Arc::clone(&self.server)
     }
 
     /// Returns where the guard of gates is to be named, 0 for none: what gates run, the agent may have written.
@@ -196,8 +204,8 @@ fn file_at(path: &Path) -> io::Result<(u64, u64)> {
 struct Desk {
     handle: LoopHandle,
     loop_id: LoopId,
-    /// That of the agent and that of gates.
-    guards: [Arc<AtomicI32>; 2],
+    /// That of the agent, that of gates, and that of the server that the agent works in.
+    guards: [Arc<AtomicI32>; 3],
     /// For those who follow.
     seats: Arc<Semaphore>,
 }

@@ -16,6 +16,8 @@ mod probe;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
 use std::time::Duration;
 
 use tachikoma_core::supervise::{RestartBackoff, RestartPolicy, ServerInput, ServerPolicy};
@@ -71,6 +73,8 @@ pub struct SupervisorSettings {
     pub password: Option<Secret>,
     /// The user that goes with it; `opencode` unless set.
     pub user: Option<String>,
+    /// Where its guard is to be named, 0 for none: what is below it is the agent's.
+    pub guard_named: Arc<AtomicI32>,
 }
 
 /// Why a supervisor did not begin, or could not go on.

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tachikoma_agents::Agent;
 use tachikoma_agents::opencode::server_variables;
-use tachikoma_core::LoopId;
 use uuid::Uuid;
 
 use super::LoopRunner;
 use super::effects::with_ourselves;
 use super::failure::{Cut, RunError};
 use crate::config::OpenCodeServer;
+use crate::control::Server;
 use crate::opencode::client::{DEFAULT_USER, Login};
 use crate::opencode::supervisor::{Supervisor, SupervisorSettings};
 use crate::process::Adoption;
@@ -54,11 +54,16 @@ impl LoopRunner {
             guard: config.guard.clone(),
             cgroup: config.cgroup,
             adoption: Adoption::Marked,
-            // Not the loop's: what is left of a server is told from what is left of an agent.
-            id: LoopId::new(Uuid::new_v4()),
+            // By which its tools find the loop when they leave a note.
+            id: self.state.loop_id,
             env,
             password: Some(login.password),
             user: Some(login.user),
+            guard_named: self
+                .control
+                .as_ref()
+                .map(Server::server)
+                .unwrap_or_default(),
         };
         let started = Supervisor::start(settings).await;
         let handle = started.map_err(|error| RunError::Server(Box::new(error)))?;

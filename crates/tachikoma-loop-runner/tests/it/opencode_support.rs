@@ -73,6 +73,7 @@ impl Bed {
             ],
             password: None,
             user: None,
+            guard_named: std::sync::Arc::default(),
         };
         Self { scratch, settings }
     }

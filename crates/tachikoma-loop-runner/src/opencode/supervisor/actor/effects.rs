@@ -1,5 +1,7 @@
 //! What the core wishes, done.
 
+use std::sync::atomic::Ordering;
+
 use tachikoma_core::Generation;
 use tachikoma_core::supervise::{Answered, ServerEffect, ServerInput, ServerPhase};
 use tokio::sync::oneshot;
@@ -78,6 +80,9 @@ impl Supervisor {
             None => {
                 let guard = Guard::start(self.guard_options()?)?;
                 self.control.guard_is(guard.pid());
+                self.settings
+                    .guard_named
+                    .store(guard.pid(), Ordering::Relaxed);
                 self.guard.insert(guard)
             }
         };
