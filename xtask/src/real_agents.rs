@@ -5,6 +5,8 @@
 //! a compiler happens in [`run`] before the namespace is entered, and its result is handed in as a word.
 
 mod answers;
+mod budget;
+mod completion;
 mod deaths;
 mod errors;
 mod failures;
@@ -85,6 +87,9 @@ const CHECKS: &[Row] = &[
     Row("reboot-by-hand", full::by_hand, USUAL),
     Row("too-long", full::too_long, USUAL),
     Row("fill-again", fill::again_and_again, USUAL),
+    Row("budget", budget::kept, USUAL),
+    Row("claims", completion::claims, USUAL),
+    Row("done", completion::done_in_safe_mode, USUAL),
     Row("stop", orders::stop, USUAL),
     Row("stop-now", orders::stop_now, USUAL),
     Row("pause", orders::pause, USUAL),

@@ -14,7 +14,7 @@ pub use command::{CommandAgent, PromptVia};
 pub use demo::{DemoAgent, DemoLine};
 pub use observation::{
     Allowance, AllowanceStatus, FailureClass, Observation, PlanChange, PlanItem, Reading, Retry,
-    SessionInfo, TurnOutcome, TurnResult, UNKNOWN_WINDOW_TOKENS,
+    SessionInfo, TurnOutcome, TurnResult, UNKNOWN_WINDOW_TOKENS, Window,
 };
 
 use std::ffi::OsString;
@@ -40,6 +40,8 @@ pub struct Turn<'a> {
     pub prompt: &'a str,
     /// The conversation to go on in, by the agent's own name for it.
     pub resume: Option<&'a str>,
+    /// What the process may cost, in dollars, for an agent that can mind that itself.
+    pub budget_usd: Option<f64>,
 }
 
 /// Answers how far a time zone is east of UTC, in seconds; asked for none, the zone of this machine.
@@ -195,10 +197,15 @@ pub enum Message<'a> {
     Interrupt,
     /// Whether it is there: answered under [`ARE_YOU_THERE`].
     AreYouThere,
+    /// What the conversation has cost so far: answered by [`Observation::Cost`].
+    WhatCost,
 }
 
 /// The id of the request that asks whether an agent is there.
 pub const ARE_YOU_THERE: &str = "are-you-there";
+
+/// The id of the request that asks what the conversation has cost.
+pub(crate) const WHAT_COST: &str = "what-cost";
 
 /// Reads the standard output of one launch, line by line.
 #[derive(Clone, Debug, PartialEq)]

@@ -61,6 +61,10 @@ pub enum Observation {
     Retrying(Retry),
     /// How much of the allowance is used.
     Allowance(Allowance),
+    /// A call of the model is over, the agent's own or that of an agent below it; it used so many tokens.
+    CallEnded(u64),
+    /// What the conversation has cost so far, in dollars: the answer to a question of ours. None where it cannot be said.
+    Cost(Option<f64>),
     /// A tool call was not permitted.
     PermissionDenied {
         /// The tool.
@@ -170,6 +174,8 @@ pub struct TurnResult {
     pub cost_usd: f64,
     /// What the conversation has cost so far, earlier processes included.
     pub session_cost_usd: f64,
+    /// Tokens that its calls used, those from the cache and of agents below it included; 0 where it is not told.
+    pub tokens: u64,
     /// Tool calls that were not permitted in this turn.
     pub permission_denials: usize,
     /// Prompts that came too late for this turn and have one of their own.
@@ -197,6 +203,7 @@ impl TurnResult {
             num_turns: None,
             cost_usd: 0.0,
             session_cost_usd: 0.0,
+            tokens: 0,
             permission_denials: 0,
             queued: 0,
         }
@@ -336,6 +343,19 @@ pub struct Allowance {
     pub resets_at: Option<Timestamp>,
     /// The used part, 0 to 1; finite.
     pub utilization: Option<f64>,
+    /// Every window that is told of.
+    pub windows: Vec<Window>,
+}
+
+/// A window of a subscription's allowance.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Window {
+    /// Its name, in the service's word.
+    pub name: String,
+    /// The used part, in percent; finite, not negative.
+    pub percent: f64,
+    /// When it begins anew.
+    pub resets_at: Option<Timestamp>,
 }
 
 /// Whether requests are let through.

@@ -103,6 +103,16 @@ pub enum Command {
         #[arg(required = true, value_name = "TEXT")]
         words: Vec<String>,
     },
+    /// Claim that the whole work is complete: judged when the iteration under way is over
+    #[command(
+        after_help = "For the agent as well as for you. The claim is believed if every gate passes and all objectives are ticked.\n\n\
+        Example:\n  tachikoma done --reason \"all tests pass, the README is written\""
+    )]
+    Done {
+        /// Why
+        #[arg(long, value_name = "WORDS")]
+        reason: Option<String>,
+    },
     /// Look at the state that is kept, and change it
     State {
         /// What to do with it

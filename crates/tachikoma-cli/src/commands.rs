@@ -10,6 +10,7 @@ mod control;
 mod demo;
 mod detach;
 mod diff;
+mod done;
 mod events;
 mod history;
 mod kept;
@@ -58,6 +59,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Rollback(rollback) => rollback::rollback(&place, &rollback),
         Command::Checkpoint { command } => checkpoint::checkpoint(&place, &command),
         Command::Note { words } => note::note(&place, &words),
+        Command::Done { reason } => done::done(&place, reason),
         Command::State { command } => state::state(&place, command),
         Command::Config { command } => config::config(&place, &command),
         Command::Agents { command } => agents::agents(&command),

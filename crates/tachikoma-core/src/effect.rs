@@ -54,6 +54,12 @@ pub enum Effect {
         /// The fill, in percent, rounded down.
         percent: u8,
     },
+    /// Ask the agent what its conversation has cost so far; answered by [`News::Cost`](crate::News::Cost), in a turn or between
+    /// two.
+    AskCost {
+        /// Which launch.
+        generation: Generation,
+    },
     /// Ask the agent, in one turn, for what the next session has to know.
     AskHandOff {
         /// Which launch.
@@ -80,6 +86,18 @@ pub enum Effect {
     },
     /// End that at once, and answer all the same.
     CallOffKeep,
+    /// Read the objectives, ask the stop scripts, and answer with [`Input::Answered`](crate::Input::Answered).
+    Ask {
+        /// The number that the answer must carry.
+        number: u64,
+    },
+    /// Run gates, one after the other, and answer with [`Input::GatesRan`](crate::Input::GatesRan).
+    RunGates {
+        /// The number that the answer must carry.
+        number: u64,
+        /// Which ones.
+        names: Vec<String>,
+    },
     /// Signal everything of this launch.
     Signal {
         /// Which launch.

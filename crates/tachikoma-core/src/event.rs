@@ -4,20 +4,22 @@
 use serde::{Deserialize, Serialize};
 
 use crate::activity::Activity;
+use crate::completion::{Answers, Check, GateResult, Refusal};
 use crate::context::Context;
 use crate::effect::Rung;
 use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, SessionNo};
 use crate::keep::{CommitStatus, KeepPurpose, Kept};
 use crate::launch::{Change, Launch, Resumption, Runner};
-use crate::outcome::{
-    Failure, IterationReport, Outcome, Problem, RebootReason, Spent, Stop, Timeout,
-};
+use crate::ledger::QuotaWindow;
+use crate::outcome::{Failure, IterationReport, Outcome, RebootReason, Stop, Timeout};
 use crate::phase::{Cause, HookPoint, HookResult, Wait};
+use crate::policy::stop::Limits;
 use crate::repair::Repair;
 use crate::state::State;
 use crate::stats::LoopStats;
 use crate::time::Timestamp;
+use crate::turn_report::{LimitedAttempt, TurnReport};
 
 /// A fact about a loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +45,9 @@ pub enum LoopEvent {
         runner: Runner,
         /// What it found.
         resumption: Resumption,
+        /// The stop conditions it was told.
+        #[serde(default)]
+        limits: Limits,
     },
     /// A runner took up the loop with other settings than the one before; they hold from here on.
     ConfigChanged {
@@ -163,27 +168,23 @@ pub enum LoopEvent {
         path: String,
     },
     /// The agent reported the final result of its turn.
-    TurnResulted {
-        /// Whether it calls the turn a success.
-        success: bool,
-        /// What it says went wrong.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        reason: Option<String>,
-        /// What that means for the loop.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        problem: Option<Problem>,
-        /// Whether its final text claims that the whole work is complete.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        claimed: bool,
-        /// The pattern of the reboot rules that the text matches.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pattern: Option<String>,
-        /// What the turn cost, in millionths of a dollar.
-        #[serde(default, skip_serializing_if = "is_zero")]
-        cost_microusd: u64,
-        /// Why its conversation cannot go on, if it cannot.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        spent: Option<Spent>,
+    TurnResulted(TurnReport),
+    /// A call of the model ended; told where the loop has a budget.
+    CallEnded {
+        /// The tokens that it used, those from the cache included.
+        tokens: u64,
+    },
+    /// The agent told what its conversation has cost so far; asked where the loop has a budget.
+    CostTold {
+        /// In millionths of a dollar.
+        conversation_microusd: u64,
+    },
+    /// The agent told how much of a subscription's window is used.
+    QuotaTold(QuotaWindow),
+    /// The agent's final words match a pattern that ends the loop.
+    StopPatternMatched {
+        /// Which one.
+        pattern: String,
     },
     /// The agent, or the operator, wrote a note for the sessions to come.
     Noted {
@@ -237,22 +238,7 @@ pub enum LoopEvent {
         agent_lives: bool,
     },
     /// The model's service is limited: the iteration is repeated when it is not. Neither success nor failure.
-    IterationLimited {
-        /// The iteration.
-        iteration: u32,
-        /// The attempt at it.
-        attempt: u32,
-        /// What the agent said.
-        reason: String,
-        /// When the limit is lifted, if that was told.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        until: Option<Timestamp>,
-        /// Limits in a row, this one included.
-        streak: u32,
-        /// Whether the agent's process is up and waits for the next prompt.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        agent_lives: bool,
-    },
+    IterationLimited(LimitedAttempt),
     /// Nothing was heard of the agent for as long as a time-out allows: its processes are looked at before it is ended.
     LookRequested {
         /// Which time-out.
@@ -323,9 +309,42 @@ pub enum LoopEvent {
         /// Why.
         reason: String,
     },
+    /// Somebody said, with `tachikoma done`, that the whole work is complete. That is judged when the iteration is over.
+    Claimed {
+        /// Why.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// Something has to be found out before the loop goes on.
+    CheckStarted {
+        /// What.
+        check: Check,
+    },
+    /// The objectives were read, and the stop scripts have answered.
+    ConditionsAnswered {
+        /// What they say.
+        answers: Answers,
+    },
+    /// Gates have run.
+    GatesRan {
+        /// The iteration behind which they ran.
+        iteration: u32,
+        /// How each went, in order.
+        results: Vec<GateResult>,
+    },
+    /// Nobody knows what would have been found out.
+    CheckGivenUp {
+        /// Why.
+        reason: String,
+    },
+    /// A claim of completion is not believed.
+    ClaimRefused(Refusal),
     /// A stop condition ended the loop.
     StopConditionTriggered {
-        /// Which one, and what it saw.
+        /// Its key.
+        #[serde(default)]
+        condition: String,
+        /// What it saw.
         reason: String,
     },
     /// A reboot is wanted and follows as soon as the agent is at a boundary, or as the rules allow it.
@@ -466,12 +485,4 @@ pub enum LoopEvent {
         /// What it did.
         stats: LoopStats,
     },
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde asks with a reference"
-)]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::completion::ObjectivesSeen;
 use crate::keep::short_commit;
 use crate::session::FailedCall;
 use crate::state::State;
@@ -50,6 +51,7 @@ pub fn checkpoint(state: &State, tree: &WorkTree, max_bytes: usize) -> String {
     let mut text = String::new();
     head(&mut text, state, tree);
     words(&mut text, state);
+    objectives(&mut text, state);
     notes(&mut text, state);
     failures(&mut text, &state.checkpoint.failed_calls);
     files(&mut text, state, tree);
@@ -105,6 +107,30 @@ fn words(text: &mut String, state: &State) {
     }
 }
 
+/// What is left to do, as far as a file of the user's says so.
+fn objectives(text: &mut String, state: &State) {
+    let Some(ObjectivesSeen::Read { objectives }) = &state.completion.objectives else {
+        return;
+    };
+    let open = objectives.total - objectives.ticked;
+    if open == 0 {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "\n## Objectives that are open ({open} of {})\n",
+        objectives.total
+    );
+    for words in &objectives.open {
+        let _ = writeln!(text, "- {words}");
+    }
+    rest(
+        text,
+        (open as usize).saturating_sub(objectives.open.len()),
+        "more",
+    );
+}
+
 fn notes(text: &mut String, state: &State) {
     if state.notes.is_empty() {
         return;
@@ -148,9 +174,7 @@ fn files(text: &mut String, state: &State, tree: &WorkTree) {
         let _ = writeln!(text, "- {file}");
     }
     let more = files.len().saturating_sub(FILES_NAMED_MAX) + unnamed;
-    if more > 0 {
-        let _ = writeln!(text, "- and {more} more");
-    }
+    rest(text, more, "more");
 }
 
 fn commits(text: &mut String, tree: &WorkTree) {
@@ -162,8 +186,13 @@ fn commits(text: &mut String, tree: &WorkTree) {
         let _ = writeln!(text, "- {commit}");
     }
     let more = tree.commits.len().saturating_sub(COMMITS_NAMED_MAX);
-    if more > 0 {
-        let _ = writeln!(text, "- and {more} before them");
+    rest(text, more, "before them");
+}
+
+/// Counts what a list does not name.
+fn rest(text: &mut String, count: usize, what: &str) {
+    if count > 0 {
+        let _ = writeln!(text, "- and {count} {what}");
     }
 }
 
@@ -174,7 +203,7 @@ fn truncate(text: &mut String, max_bytes: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Exit, Failure, LoopId, Note, SessionNo, Timestamp};
+    use crate::{Exit, Failure, LoopId, Note, Objectives, SessionNo, Timestamp};
 
     fn second_session() -> State {
         let mut state = State::new(LoopId::from_u128(1));
@@ -246,6 +275,9 @@ mod tests {
             times: 2,
             error: "exit 2".to_owned(),
         }];
+        state.completion.objectives = Some(ObjectivesSeen::Read {
+            objectives: Objectives::read(&format!("- [x] parse\n{}", "- [ ] print\n".repeat(22))),
+        });
         for text in ["first", "second"] {
             state.notes.push(Note {
                 time: Timestamp::default(),
@@ -260,58 +292,82 @@ mod tests {
         };
         let text = checkpoint(&state, &tree, 50_000);
         insta::assert_snapshot!(text, @"
-    # Hand-off from the session before this one
+        # Hand-off from the session before this one
 
-    You continue work that an earlier session began; its conversation is gone, its changes to the files are not. Look at the work tree first and do not redo what is done.
+        You continue work that an earlier session began; its conversation is gone, its changes to the files are not. Look at the work tree first and do not redo what is done.
 
-    - Session 2, iteration 7, attempt 1.
-    - So far: 0 iterations finished, 0 of them well, 0 failed, 0 handed over.
-    - The session before this one was replaced: context at 86%.
-    - The work tree stands on commit 1a2b3c4, with 2 changed files that are not committed.
+        - Session 2, iteration 7, attempt 1.
+        - So far: 0 iterations finished, 0 of them well, 0 failed, 0 handed over.
+        - The session before this one was replaced: context at 86%.
+        - The work tree stands on commit 1a2b3c4, with 2 changed files that are not committed.
 
-    ## In its own words
+        ## In its own words
 
-    The parser is done; the printer is next.
+        The parser is done; the printer is next.
 
-    ## Notes, latest first
+        ## Objectives that are open (22 of 23)
 
-    - Iteration 5: second
-    - Iteration 5: first
+        - print
+        - print
+        - print
+        - print
+        - print
+        - print
+        - print
+        - print
+        - print
+        - print
+        - print
+        - print
+        - print
+        - print
+        - print
+        - print
+        - print
+        - print
+        - print
+        - print
+        - and 2 more
 
-    ## What was tried and failed, latest first
+        ## Notes, latest first
 
-    - Tried `Bash: make test` twice; it failed with: exit 2
+        - Iteration 5: second
+        - Iteration 5: first
 
-    ## Files changed so far
+        ## What was tried and failed, latest first
 
-    - src/f0.rs
-    - src/f1.rs
-    - src/f2.rs
-    - src/f3.rs
-    - src/f4.rs
-    - src/f5.rs
-    - src/f6.rs
-    - src/f7.rs
-    - src/f8.rs
-    - src/f9.rs
-    - src/f10.rs
-    - src/f11.rs
-    - src/f12.rs
-    - src/f13.rs
-    - src/f14.rs
-    - src/f15.rs
-    - src/f16.rs
-    - src/f17.rs
-    - src/f18.rs
-    - src/f19.rs
-    - and 3 more
+        - Tried `Bash: make test` twice; it failed with: exit 2
 
-    ## Commits made so far, latest first
+        ## Files changed so far
 
-    - abc1234 parser
+        - src/f0.rs
+        - src/f1.rs
+        - src/f2.rs
+        - src/f3.rs
+        - src/f4.rs
+        - src/f5.rs
+        - src/f6.rs
+        - src/f7.rs
+        - src/f8.rs
+        - src/f9.rs
+        - src/f10.rs
+        - src/f11.rs
+        - src/f12.rs
+        - src/f13.rs
+        - src/f14.rs
+        - src/f15.rs
+        - src/f16.rs
+        - src/f17.rs
+        - src/f18.rs
+        - src/f19.rs
+        - and 3 more
 
-    ---
-    ");
+        ## Commits made so far, latest first
+
+        - abc1234 parser
+
+        ---
+        ");
         let whole = text.len();
         for max in [0, 5, 100, 700, whole - 1, whole, whole + 1] {
             let cut = checkpoint(&state, &tree, max);

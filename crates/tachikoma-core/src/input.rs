@@ -5,11 +5,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::activity::Activity;
+use crate::completion::{Answers, GateResult};
 use crate::context::Context;
 use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, Ticket};
 use crate::keep::Kept;
 use crate::launch::{Launch, Runner};
+use crate::ledger::QuotaWindow;
 use crate::outcome::{Problem, Spent};
 use crate::phase::{HookPoint, HookResult};
 use crate::repair::Repair;
@@ -85,6 +87,27 @@ pub enum Input {
         number: u64,
         /// What came of it, or why nobody knows.
         kept: Result<Kept, String>,
+    },
+    /// The answer to [`Effect::Ask`](crate::Effect::Ask).
+    Answered {
+        /// The number that the question carried. An answer that nobody waits for any more is dropped.
+        number: u64,
+        /// What objectives and scripts say.
+        answers: Answers,
+    },
+    /// The answer to [`Effect::RunGates`](crate::Effect::RunGates).
+    GatesRan {
+        /// The number that the order carried.
+        number: u64,
+        /// How each went, in order.
+        results: Vec<GateResult>,
+    },
+    /// The agent, or the operator, says that the whole work is complete.
+    Done {
+        /// Where the answer goes.
+        ticket: Ticket,
+        /// Why.
+        reason: Option<String>,
     },
     /// The agent, or the operator, wrote a note for the sessions to come.
     Note {
@@ -166,8 +189,12 @@ pub struct TurnEnd {
     pub pattern: Option<String>,
     /// Whether work in the background is announced, after which another result follows.
     pub more: bool,
+    /// The pattern of the stop conditions that the text matches.
+    pub stop_pattern: Option<String>,
     /// What the turn cost, in millionths of a dollar.
     pub cost_microusd: u64,
+    /// The tokens that it used; 0 where the agent does not tell.
+    pub tokens: u64,
     /// Why its conversation cannot go on, if it cannot.
     pub spent: Option<Spent>,
 }
@@ -227,6 +254,18 @@ pub enum News {
         /// Which one.
         path: String,
     },
+    /// A call of the model is over, its own or that of an agent below it.
+    CallEnded {
+        /// The tokens that it used.
+        tokens: u64,
+    },
+    /// It told what its conversation has cost. The answer to [`Effect::AskCost`](crate::Effect::AskCost).
+    Cost {
+        /// In millionths of a dollar, earlier processes included.
+        conversation_microusd: u64,
+    },
+    /// It told how much of a subscription's window is used.
+    Quota(QuotaWindow),
     /// It reported the final result of its turn.
     Resulted(TurnEnd),
     /// Its process has ended, its pipes are drained, and what it left behind is ended too.
@@ -235,6 +274,8 @@ pub enum News {
         exit: Exit,
         /// Whether its final text claims that the whole work is complete.
         claimed: bool,
+        /// The pattern of the stop conditions that the text matches, where no result of its own has told.
+        stop_pattern: Option<String>,
         /// What it left behind.
         leftovers: Vec<Leftover>,
         /// Its last line on standard error.

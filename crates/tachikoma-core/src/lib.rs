@@ -31,6 +31,7 @@
 
 mod activity;
 mod commit_message;
+mod completion;
 mod context;
 mod effect;
 mod event;
@@ -40,6 +41,7 @@ mod id;
 mod input;
 mod keep;
 mod launch;
+mod ledger;
 mod objectives;
 mod outcome;
 mod phase;
@@ -55,9 +57,14 @@ mod summary;
 pub mod supervise;
 pub mod tests_seen;
 mod time;
+mod turn_report;
 
 pub use activity::{Activity, Busy};
 pub use commit_message::{CommitFacts, CommitMessage, CommitMessageError};
+pub use completion::{
+    Answers, AttemptEnd, Check, CheckStage, Claim, Completion, GateResult, ObjectivesSeen, Owed,
+    Refusal, ScriptResult, ScriptVerdict, standing_in_the_way,
+};
 pub use context::Context;
 pub use effect::{Answer, Effect, Rung, Step};
 pub use event::LoopEvent;
@@ -70,6 +77,7 @@ pub use keep::{
     short_commit,
 };
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
+pub use ledger::{Ledger, QuotaWindow, TurnSpending, microusd};
 pub use objectives::Objectives;
 pub use outcome::{
     ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, RebootReason, Spent,
@@ -90,8 +98,9 @@ pub use state::{InvalidState, State};
 pub use stats::LoopStats;
 pub use step::step;
 pub use summary::{
-    CommitSummary, ContextSummary, GitSummary, OutcomeSummary, RebootSummary, SessionSummary,
-    Status, WaitSummary,
+    CommitSummary, CompletionSummary, ConditionSummary, ContextSummary, GateSummary, GitSummary,
+    OutcomeSummary, RebootSummary, SessionSummary, Status, WaitSummary,
 };
 pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;
+pub use turn_report::{LimitedAttempt, TurnReport};

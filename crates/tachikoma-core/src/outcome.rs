@@ -101,8 +101,18 @@ pub enum Stop {
         /// The signal's number.
         signal: i32,
     },
+    /// A budget that is used up.
+    Budget {
+        /// Which one, and by how much.
+        reason: String,
+    },
     /// A hook, by its exit code.
     Hook {
+        /// Which one, and what it said.
+        reason: String,
+    },
+    /// A stop script, by its exit code.
+    Script {
         /// Which one, and what it said.
         reason: String,
     },
@@ -118,7 +128,8 @@ impl From<Stop> for Outcome {
         match stop {
             Stop::Operator => Self::Operator,
             Stop::Signal { signal } => Self::Signal { signal },
-            Stop::Hook { reason } => Self::Condition { reason },
+            Stop::Budget { reason } => Self::Budget { reason },
+            Stop::Hook { reason } | Stop::Script { reason } => Self::Condition { reason },
             Stop::Unable { reason } => Self::Error { reason },
         }
     }

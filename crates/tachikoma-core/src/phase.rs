@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::activity::Busy;
+use crate::completion::Check;
 use crate::effect::Rung;
 use crate::id::{Generation, SessionNo};
 use crate::keep::Keep;
@@ -99,6 +100,11 @@ pub enum Phase {
         /// What of the work, and what follows.
         keep: Keep,
     },
+    /// Behind an iteration, whose work is kept.
+    Checking {
+        /// What is being found out, and what follows.
+        check: Check,
+    },
     /// Between sessions.
     Rebooting {
         /// How far it is.
@@ -122,9 +128,10 @@ impl Phase {
     pub fn public(&self) -> LoopState {
         match self {
             Self::Idle => LoopState::Idle,
-            Self::Waiting { .. } | Self::Working { .. } | Self::Keeping { .. } => {
-                LoopState::Running
-            }
+            Self::Waiting { .. }
+            | Self::Working { .. }
+            | Self::Keeping { .. }
+            | Self::Checking { .. } => LoopState::Running,
             Self::Rebooting { .. } => LoopState::Rebooting,
             Self::Paused { .. } => LoopState::Paused,
             Self::Ended { outcome } => outcome.state(),

@@ -3,6 +3,7 @@
 
 pub mod budget;
 pub mod busy;
+pub mod completion;
 pub mod context;
 pub mod custom;
 pub mod degradation;
@@ -15,6 +16,9 @@ pub mod timeout;
 
 use std::time::Duration;
 
+use budget::Budgets;
+use completion::CompletionRules;
+
 /// The rules of a loop. The default is what an empty configuration file means.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
@@ -24,8 +28,16 @@ pub struct Policy {
     pub iteration_delay: Duration,
     /// Failed iterations in a row that end the loop; 0 = no limit.
     pub max_consecutive_failures: u32,
-    /// Whether an agent's claim of completion ends the loop by itself, because no gate is configured.
-    pub claim_suffices: bool,
+    /// Failing runs of gates in a row that end the loop; 0 = no limit.
+    pub max_test_failure_streak: u32,
+    /// Iterations in a row without progress that end the loop; 0 = no limit.
+    pub max_no_progress_iterations: u32,
+    /// How many patterns of the agent's words end the loop.
+    pub stop_patterns: u32,
+    /// What the loop may spend.
+    pub budgets: Budgets,
+    /// When a claim of completion is believed.
+    pub completion: CompletionRules,
     /// What the agent can do.
     pub agent: AgentTraits,
     /// How long things may take.
@@ -52,7 +64,11 @@ impl Default for Policy {
             max_iterations: 0,
             iteration_delay: Duration::from_secs(5),
             max_consecutive_failures: 10,
-            claim_suffices: true,
+            max_test_failure_streak: 3,
+            max_no_progress_iterations: 0,
+            stop_patterns: 0,
+            budgets: Budgets::default(),
+            completion: CompletionRules::default(),
             agent: AgentTraits::default(),
             timeouts: Timeouts::default(),
             ladder: Graces::default(),
@@ -79,6 +95,8 @@ pub struct AgentTraits {
     pub persistent: bool,
     /// It can be told something in the middle of a turn.
     pub steerable: bool,
+    /// It can be asked in the middle of a turn what its conversation has cost.
+    pub tells_cost: bool,
     /// So many tokens before the end of its window it takes no prompt any more.
     pub refuses_before: Option<u64>,
 }

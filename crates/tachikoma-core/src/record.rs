@@ -29,3 +29,12 @@ impl LoopEvent {
         )
     }
 }
+
+/// Returns whether a count says nothing and need not be written.
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde asks with a reference"
+)]
+pub(crate) fn is_zero(number: &u64) -> bool {
+    *number == 0
+}

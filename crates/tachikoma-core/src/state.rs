@@ -1,8 +1,11 @@
 //! The state of a loop: a fold over its records. [`State::apply`] is the only way it changes.
 
 mod apply;
+mod clock;
+mod completion;
 mod keep;
 mod reboot;
+mod taken_up;
 mod work;
 
 use std::collections::BTreeMap;
@@ -10,11 +13,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::completion::Completion;
 use crate::id::{Generation, LoopId, Seq};
 use crate::keep::KeptWork;
 use crate::launch::{Launch, Runner};
+use crate::ledger::Ledger;
 use crate::outcome::{Failure, Outcome, RebootReason, Stop};
 use crate::phase::{LoopState, Phase};
+use crate::policy::stop::Limits;
 use crate::policy::{Policy, timeout};
 use crate::reboots::RebootBook;
 use crate::session::{Checkpoint, LiveAgent, Note, PastSession, Session};
@@ -60,8 +66,11 @@ pub struct State {
     /// Whether nothing is waited for before it does.
     #[serde(default)]
     pub stop_urgent: bool,
-    /// Whether the agent claims that the work is complete.
+    /// Whether it is claimed, in the iteration last started, that the work is complete, and not refused.
     pub claimed: bool,
+    /// What is known of whether it is.
+    #[serde(default)]
+    pub completion: Completion,
     /// Failed iterations in a row.
     pub failure_streak: u32,
     /// Limits of the model's service in a row.
@@ -88,6 +97,15 @@ pub struct State {
     /// What the agent and the operator noted for the sessions to come, oldest first.
     #[serde(default)]
     pub notes: Vec<Note>,
+    /// What was spent.
+    #[serde(default)]
+    pub ledger: Ledger,
+    /// The stop conditions that the latest run was told.
+    #[serde(default)]
+    pub limits: Limits,
+    /// The pattern of `stop_on_patterns` that the agent's latest words match.
+    #[serde(default)]
+    pub stop_pattern: Option<String>,
     /// What hooks and the operator wrote down for later.
     pub custom: BTreeMap<String, serde_json::Value>,
 }
@@ -132,6 +150,7 @@ impl State {
             stop: None,
             stop_urgent: false,
             claimed: false,
+            completion: Completion::of_a_new_loop(),
             failure_streak: 0,
             limit_streak: 0,
             last_failure: None,
@@ -142,6 +161,9 @@ impl State {
             checkpoint: Checkpoint::default(),
             kept: KeptWork::default(),
             notes: Vec::new(),
+            ledger: Ledger::default(),
+            limits: Limits::default(),
+            stop_pattern: None,
             custom: BTreeMap::new(),
         }
     }
@@ -171,6 +193,7 @@ impl State {
             | Phase::Waiting { .. }
             | Phase::Working { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => None,
         }
@@ -193,13 +216,15 @@ impl State {
     /// Returns the moment at which the core wants to be woken. A query: there are no timers to cancel or forget.
     #[must_use]
     pub fn next_deadline(&self, policy: &Policy) -> Option<Timestamp> {
-        match &self.phase {
+        let deadline = match &self.phase {
             Phase::Waiting { wait } => Some(wait.until),
             Phase::Working { work } => work.deadline(policy),
             Phase::Keeping { keep } => keep.until,
+            Phase::Checking { check } => check.until,
             Phase::Rebooting { reboot } => timeout::reboot(policy, reboot),
             // Only the operator or a new runner ends these.
-            Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => None,
-        }
+            Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return None,
+        };
+        deadline.into_iter().chain(self.out_of_time(policy)).min()
     }
 }

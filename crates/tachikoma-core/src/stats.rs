@@ -27,6 +27,12 @@ pub struct LoopStats {
     /// What the agent's turns cost, as far as it says, in millionths of a dollar.
     #[serde(default)]
     pub cost_microusd: u64,
+    /// Tokens that the model read or wrote for the agent's turns, those from its cache included, as far as it says.
+    #[serde(default)]
+    pub tokens: u64,
+    /// Whether the agent works on a subscription: then nobody pays that cost, which is what it would be at the service's prices.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_subscription: bool,
     /// Failing gate or test runs in a row.
     pub test_failure_streak: u32,
     /// Iterations in a row without progress.

@@ -4,6 +4,7 @@
 //! [`Step::records`], publish them, then carry out [`Step::effects`] in order; sleep until
 //! [`State::next_deadline`] and send [`Input::Wake`].
 
+mod check;
 mod command;
 mod ending;
 mod keep;
@@ -11,6 +12,7 @@ mod news;
 mod reading;
 mod reboot;
 mod settle;
+mod spending;
 mod start;
 mod turn_end;
 
@@ -58,6 +60,9 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
             uncommitted,
         } => turn.snapshot(iteration, commit, uncommitted),
         Input::Kept { number, kept } => turn.kept(number, kept),
+        Input::Answered { number, answers } => turn.answered(number, answers),
+        Input::GatesRan { number, results } => turn.gates_ran(number, results),
+        Input::Done { ticket, reason } => turn.done(ticket, reason),
         Input::Note { ticket, text } => turn.note(ticket, &text),
         Input::Set { ticket, key, value } => turn.set(ticket, key, value),
         Input::Trouble { warning } => turn.record(LoopEvent::Warned { warning }),
@@ -100,6 +105,7 @@ impl Turn<'_> {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
@@ -126,7 +132,10 @@ impl Turn<'_> {
     /// Takes the time in which nothing could happen out of every time-out that is running.
     fn stood_still(&mut self, duration: Duration) {
         match self.state.phase {
-            Phase::Working { .. } | Phase::Keeping { .. } | Phase::Rebooting { .. } => {
+            Phase::Working { .. }
+            | Phase::Keeping { .. }
+            | Phase::Checking { .. }
+            | Phase::Rebooting { .. } => {
                 self.record(LoopEvent::StoodStill {
                     duration_ms: millis(duration),
                 });
@@ -137,6 +146,10 @@ impl Turn<'_> {
     }
 
     fn wake(&mut self) {
+        let over = self.state.out_of_time(self.policy);
+        if over.is_some_and(|moment| moment <= self.now) {
+            self.look_at_budgets();
+        }
         match &self.state.phase {
             Phase::Waiting { wait } if wait.until <= self.now => self.proceed(None),
             Phase::Working { work } => {
@@ -147,6 +160,10 @@ impl Turn<'_> {
                 let keep = keep.clone();
                 self.keep_overdue(keep);
             }
+            Phase::Checking { check } if check.until.is_some_and(|until| until <= self.now) => {
+                let check = check.clone();
+                self.check_overdue(&check);
+            }
             Phase::Rebooting { reboot }
                 if timeout::reboot(self.policy, reboot).is_some_and(|until| until <= self.now) =>
             {
@@ -155,6 +172,7 @@ impl Turn<'_> {
             }
             Phase::Waiting { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Idle
             | Phase::Paused { .. }

@@ -2,10 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::completion::{CheckStage, GateResult, ObjectivesSeen};
 use crate::id::{LoopId, SessionNo};
 use crate::keep::KeepPurpose;
 use crate::launch::Runner;
+use crate::outcome::Outcome;
 use crate::phase::{LoopState, Phase};
+use crate::policy::stop::Condition;
 use crate::state::State;
 use crate::stats::LoopStats;
 use crate::time::Timestamp;
@@ -32,9 +35,15 @@ pub struct Status {
     /// The reboot that is wanted and has not begun.
     #[serde(default)]
     pub reboot: Option<RebootSummary>,
+    /// What ends the loop by itself, and how near it is.
+    #[serde(default)]
+    pub stop_conditions: Vec<ConditionSummary>,
     /// What is known of the work in the repository; none where nothing was kept.
     #[serde(default)]
     pub git: Option<GitSummary>,
+    /// What is known of whether the work is complete; none where nothing is.
+    #[serde(default)]
+    pub completion: Option<CompletionSummary>,
     /// What the loop has done.
     pub stats: LoopStats,
     /// How it ended.
@@ -93,6 +102,25 @@ pub struct RebootSummary {
     pub not_before: Option<Timestamp>,
 }
 
+/// A stop condition, as `status` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConditionSummary {
+    /// Its key.
+    pub name: String,
+    /// What is seen.
+    pub value: String,
+    /// What may be seen.
+    pub limit: String,
+    /// How near it is, in percent.
+    pub percent: u8,
+    /// Whether it is met.
+    pub met: bool,
+    /// The same in words.
+    pub words: String,
+    /// When it will be met if the loop goes on as before, where that can be said.
+    pub gone_at: Option<Timestamp>,
+}
+
 /// The work in the repository, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitSummary {
@@ -108,6 +136,49 @@ pub struct GitSummary {
     pub snapshot: Option<String>,
     /// Whether work is being kept at this moment, and at which point of the loop.
     pub keeping: Option<KeepPurpose>,
+}
+
+/// What is known of whether the work is complete, as `status` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompletionSummary {
+    /// Whether it is claimed, and not judged yet.
+    pub claimed: bool,
+    /// Claims in a row against which nothing spoke.
+    pub confirmed: u32,
+    /// Why the latest claim was not believed; empty again when an iteration that was told of it went well.
+    pub refused: Vec<String>,
+    /// How the gates went when they last ran.
+    pub gates: Vec<GateSummary>,
+    /// The iteration behind which they did; 0 where they never did.
+    pub gates_iteration: u32,
+    /// What the objectives were when they were last read.
+    pub objectives: Option<ObjectivesSeen>,
+    /// What is being found out at this moment.
+    pub checking: Option<CheckStage>,
+}
+
+/// A gate, as `status` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GateSummary {
+    /// Its name.
+    pub name: String,
+    /// Whether it passed.
+    pub passed: bool,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// How long it took.
+    pub duration_ms: u64,
+}
+
+impl From<&GateResult> for GateSummary {
+    fn from(result: &GateResult) -> Self {
+        Self {
+            name: result.name.clone(),
+            passed: result.passed(),
+            error: result.error.clone(),
+            duration_ms: result.duration_ms,
+        }
+    }
 }
 
 /// A commit, as `status` prints it.
@@ -157,7 +228,9 @@ impl Status {
                 reason: reason.to_string(),
                 not_before: state.reboot_not_before,
             }),
+            stop_conditions: conditions(state),
             git: git(state, live),
+            completion: completion(state, live),
             stats: state.stats,
             outcome: ended.map(|outcome| OutcomeSummary {
                 kind: outcome.kind().to_owned(),
@@ -168,6 +241,22 @@ impl Status {
             runner: if live { state.runner.clone() } else { None },
         }
     }
+}
+
+fn conditions(state: &State) -> Vec<ConditionSummary> {
+    let ended = state.outcome().is_some();
+    let conditions = state.limits.conditions(state, state.time);
+    let summary = |condition: Condition| ConditionSummary {
+        name: condition.name.to_owned(),
+        value: condition.value,
+        limit: condition.limit,
+        percent: condition.percent,
+        met: condition.met,
+        words: condition.words,
+        // Nothing goes on any more.
+        gone_at: condition.gone_at.filter(|_| !ended),
+    };
+    conditions.into_iter().map(summary).collect()
 }
 
 fn context(state: &State) -> Option<ContextSummary> {
@@ -201,6 +290,23 @@ fn git(state: &State, live: bool) -> Option<GitSummary> {
     })
 }
 
+fn completion(state: &State, live: bool) -> Option<CompletionSummary> {
+    let known = &state.completion;
+    let checking = state.check().filter(|_| live);
+    let something = checking.is_some()
+        || known.objectives.is_some()
+        || !(known.claims.is_empty() && known.refused.is_empty() && known.gates.is_empty());
+    something.then(|| CompletionSummary {
+        claimed: !known.claims.is_empty() && state.outcome() != Some(&Outcome::Done),
+        confirmed: known.confirmed,
+        refused: known.refused.clone(),
+        gates: known.gates.iter().map(Into::into).collect(),
+        gates_iteration: known.gates_at,
+        objectives: known.objectives.clone(),
+        checking: checking.map(|check| check.stage.clone()),
+    })
+}
+
 fn waiting(phase: &Phase) -> Option<WaitSummary> {
     match phase {
         Phase::Waiting { wait } => Some(WaitSummary {
@@ -214,6 +320,7 @@ fn waiting(phase: &Phase) -> Option<WaitSummary> {
         Phase::Idle
         | Phase::Working { .. }
         | Phase::Keeping { .. }
+        | Phase::Checking { .. }
         | Phase::Rebooting { .. }
         | Phase::Ended { .. } => None,
     }

@@ -8,10 +8,12 @@ use std::time::Duration;
 use tachikoma_agents::{
     Agent, ClaudeAgent, CommandAgent, DemoAgent, Lifetime, Permission, PromptVia, ZoneOffset,
 };
+use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::context::redline_percent;
 use tachikoma_core::policy::{RebootRules, Timeouts};
-use tachikoma_core::{HookPoint, Launch, LoopId, Policy};
+use tachikoma_core::{HookPoint, Launch, LoopId, Policy, microusd};
 
+use crate::gates;
 use crate::hooks::Registry;
 use crate::process::Adoption;
 use crate::settings::{self, AgentName, HumanDuration, PromptChannel, RebootMode, Settings};
@@ -136,12 +138,21 @@ impl LoopConfig {
     pub fn policy(&self, agent: &Agent) -> Policy {
         let settings = &self.settings;
         let session = &settings.session;
+        let stop = &settings.stop_conditions;
         let time = |duration: &HumanDuration| -> Duration { duration.get() };
         Policy {
             max_iterations: settings.max_iterations,
             iteration_delay: time(&settings.iteration_delay),
             max_consecutive_failures: settings.stop_conditions.max_consecutive_failures,
-            claim_suffices: settings.gate.is_empty(),
+            max_test_failure_streak: settings.stop_conditions.max_test_failure_streak,
+            stop_patterns: u32::try_from(stop.stop_on_patterns.len()).unwrap_or(u32::MAX),
+            budgets: Budgets {
+                cost_microusd: budget_microusd(stop.max_cost_usd.get()),
+                tokens: stop.max_tokens,
+                duration: time(&stop.max_duration),
+                quota_percent: stop.max_quota_percent.get(),
+            },
+            completion: gates::rules(settings),
             agent: agent.traits(),
             timeouts: Timeouts {
                 session: time(&session.session_timeout),
@@ -214,6 +225,29 @@ impl LoopConfig {
         })
     }
 
+    /// Says which budgets cannot be kept with the agent, or not in the middle of a turn.
+    #[must_use]
+    pub fn budget_problems(&self, agent: &Agent) -> Vec<String> {
+        let stop = &self.settings.stop_conditions;
+        let traits = agent.traits();
+        let name = agent.name();
+        let set = [
+            ("max_cost_usd", stop.max_cost_usd.get() > 0.0),
+            ("max_tokens", stop.max_tokens > 0),
+            ("max_quota_percent", stop.max_quota_percent.get() > 0.0),
+        ];
+        let blind = set
+            .into_iter()
+            .filter(|(_, set)| *set && !traits.tells_cost);
+        blind
+            .map(|(key, _)| {
+                format!(
+                    "agent {name} does not say what it uses: {key} ends nothing; max_duration does"
+                )
+            })
+            .collect()
+    }
+
     /// Returns where the snapshot is kept.
     #[must_use]
     pub fn snapshot_path(&self) -> PathBuf {
@@ -240,4 +274,9 @@ impl LoopConfig {
     pub fn resolve(&self, path: &Path) -> PathBuf {
         self.working_dir.join(path)
     }
+}
+
+/// Returns a budget in millionths of a dollar. Whoever sets less than that has set one all the same.
+fn budget_microusd(usd: f64) -> u64 {
+    microusd(usd).max(u64::from(usd > 0.0))
 }

@@ -60,6 +60,10 @@ pub(crate) enum Request {
         text: String,
         reply: oneshot::Sender<Answer>,
     },
+    Done {
+        reason: Option<String>,
+        reply: oneshot::Sender<Answer>,
+    },
     /// A hook that is to run from the next reboot on.
     Register {
         point: HookPoint,
@@ -113,6 +117,14 @@ impl LoopHandle {
     /// The runner is gone.
     pub async fn note(&self, text: String) -> Result<Answer, Gone> {
         self.ask(|reply| Request::Note { text, reply }).await
+    }
+
+    /// Claims, for the iteration under way, that the whole work is complete. Otherwise like [`LoopHandle::command`].
+    ///
+    /// # Errors
+    /// The runner is gone.
+    pub async fn done(&self, reason: Option<String>) -> Result<Answer, Gone> {
+        self.ask(|reply| Request::Done { reason, reply }).await
     }
 
     async fn ask(

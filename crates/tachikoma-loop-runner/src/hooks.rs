@@ -3,10 +3,7 @@
 //! They run in a task of their own, so that the loop hears commands meanwhile. A command runs under a guard of its own: what
 //! holds an agent's processes together holds those of a hook together, beside the agent.
 
-mod limit;
-mod output;
 mod run;
-mod shell;
 
 use std::fmt;
 use std::future::Future;
@@ -22,8 +19,7 @@ use tachikoma_core::{
 
 use crate::settings::{Hook, Moment, Settings};
 
-pub(crate) use run::{HookRun, Plan, Ran};
-pub(crate) use shell::Shell;
+pub(crate) use run::{HookRun, Plan};
 
 /// How long a registered hook usually may take: as long as a `[[hook]]` without a `timeout`.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(30);

@@ -96,6 +96,7 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
         Effect::Launch { .. }
         | Effect::Prompt { .. }
         | Effect::Advise { .. }
+        | Effect::AskCost { .. }
         | Effect::AskHandOff { .. }
         | Effect::Close { .. }
         | Effect::Open { .. }
@@ -103,6 +104,8 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
         | Effect::Keep { .. }
         | Effect::CallOffKeep
         | Effect::Look { .. }
+        | Effect::Ask { .. }
+        | Effect::RunGates { .. }
         | Effect::Signal { .. }
         | Effect::Finish => None,
     });

@@ -58,7 +58,7 @@ pub fn read(source: &PromptSource, working_dir: &Path) -> Result<String, PromptE
 }
 
 fn read_file(path: PathBuf) -> Result<String, PromptError> {
-    let bytes = match read_bounded(&path) {
+    let bytes = match read_bounded(&path, PROMPT_MAX_BYTES) {
         Ok(bytes) => bytes,
         Err(source) => return Err(PromptError::Read { path, source }),
     };
@@ -72,8 +72,8 @@ fn read_file(path: PathBuf) -> Result<String, PromptError> {
     }
 }
 
-/// Reads at most one byte more than a prompt may have. What is no plain file could keep the reader waiting for ever.
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+/// Reads at most one byte more than a file may have. What is no plain file could keep the reader waiting for ever.
+pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let no_wait = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = File::options()
         .read(true)
@@ -87,7 +87,8 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("it is not a plain file"));
     }
     let mut bytes = Vec::new();
-    file.take(PROMPT_MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    file.take(bytes_max.saturating_add(1))
+        .read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

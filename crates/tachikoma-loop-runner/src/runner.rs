@@ -1,6 +1,7 @@
 //! The shell around the core: one actor that tells it the time, journals its facts, publishes them, and only then
 //! carries out its wishes.
 
+mod check;
 mod desk;
 mod effects;
 mod failure;
@@ -11,6 +12,7 @@ mod keep;
 mod look;
 mod news;
 mod open;
+mod patterns;
 mod put_away;
 mod requests;
 mod room;
@@ -25,18 +27,20 @@ use std::sync::Arc;
 use regex::Regex;
 use tachikoma_agents::Agent;
 use tachikoma_core::{
-    Answer, Input, Leftover, LoopEvent, LoopId, Outcome, Policy, Record, Runner, Seq, State,
-    Status, Ticket, Timestamp, step,
+    Answer, HookResult, Input, Leftover, LoopEvent, LoopId, Outcome, Policy, Record, Runner, Seq,
+    State, Status, Ticket, Timestamp, step,
 };
 use tokio::sync::oneshot;
 
 use crate::clock::{self, Clock};
 use crate::config::LoopConfig;
 use crate::control::Server;
+use crate::gates::{CheckRun, Found as Checked};
 use crate::handle::{Ends, LoopHandle, Notice, Request};
-use crate::hooks::{HookRun, Ran, Registry};
+use crate::hooks::{HookRun, Registry};
 use crate::process::{Guard, GuardError, GuardNews, GuardOptions};
 use crate::session::process::{LaunchNews, LiveLaunch};
+use crate::shell::{Errand, Ran};
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
 use crate::store::quarantine;
@@ -63,6 +67,10 @@ pub struct LoopRunner {
     policy: Policy,
     /// Words of the agent that call for a reboot.
     patterns: Vec<Regex>,
+    /// Words of the agent that end the loop.
+    stop_patterns: Vec<Regex>,
+    /// Whether the agent has shown that it cannot say what a turn costs while it runs.
+    cost_unsaid: bool,
     /// The version that the agent told last.
     agent_version: Option<String>,
     state: State,
@@ -87,6 +95,8 @@ pub struct LoopRunner {
     /// A look at the agent that is under way.
     looking: Option<look::Looking>,
     registry: Registry,
+    /// What is being found out behind an iteration, or is on its way out.
+    check: Option<CheckRun>,
     /// How the work is kept.
     keeping: keep::Keeping,
     /// News that the shell itself made, before any other.
@@ -320,6 +330,7 @@ impl LoopRunner {
             self.perform(effect).await;
         }
         self.call_off_hooks();
+        self.call_off_check();
         self.hurry_deferred();
         // Behind the effects: a snapshot is a convenience, and nobody waits for it.
         if let Some(durability) = wanted {
@@ -362,6 +373,7 @@ impl LoopRunner {
                 control,
                 upkeep,
                 hooks,
+                check,
                 keeping,
                 looking,
                 ..
@@ -376,8 +388,9 @@ impl LoopRunner {
                 news = guard_news(guard.as_mut()) => Arrived::Guard(news),
                 told = keeping.next() => Arrived::Desk(told),
                 () = until(snapshot_due) => Arrived::SnapshotLate,
-                ran = hooks_ended(hooks.as_mut()) => Arrived::Hooks(ran),
                 seen = look::looked(looking) => Arrived::Input(seen),
+                ran = ended(hooks.as_mut().map(|hooks| &mut hooks.errand)) => Arrived::Hooks(ran),
+                ran = ended(check.as_mut().map(|check| &mut check.errand)) => Arrived::Check(ran),
                 news = launch_news(launch.as_mut()) => Arrived::Launch(news),
             };
             // Whoever was about to be stopped measures that better.
@@ -395,6 +408,7 @@ impl LoopRunner {
                 Arrived::Desk(told) => self.desk_told(told).await?,
                 Arrived::SnapshotLate => Some(self.snapshot_late().await),
                 Arrived::Hooks(ran) => self.hooks_ended(ran),
+                Arrived::Check(ran) => self.check_ended(ran),
                 Arrived::Launch(news) => self.launch_news(news).await,
             };
             if let Some(duration) = overslept {
@@ -424,7 +438,8 @@ enum Arrived {
     Guard(GuardNews),
     Desk(Told),
     SnapshotLate,
-    Hooks(Ran),
+    Hooks(Ran<Vec<HookResult>>),
+    Check(Ran<Checked>),
     Launch(LaunchNews),
 }
 
@@ -456,9 +471,9 @@ async fn guard_news(guard: Option<&mut Guard>) -> GuardNews {
     }
 }
 
-async fn hooks_ended(hooks: Option<&mut HookRun>) -> Ran {
-    match hooks {
-        Some(hooks) => hooks.ended().await,
+async fn ended<T: Send + 'static>(errand: Option<&mut Errand<T>>) -> Ran<T> {
+    match errand {
+        Some(errand) => errand.ended().await,
         None => std::future::pending().await,
     }
 }

@@ -27,6 +27,15 @@ use rustix::fs::{Mode, OFlags};
 /// The directory below the working directory in which everything of ours lives. Other tools may use it too.
 pub const RALPH_DIR: &str = ".ralph";
 
+/// The directory of a loop that has what its gates said.
+const GATES_DIR: &str = "gates";
+
+/// Returns where what the gates of the loop in `dir` said is kept, named like transcripts.
+#[must_use]
+pub fn gates_dir(dir: &Path) -> PathBuf {
+    dir.join(GATES_DIR)
+}
+
 /// Something on disk could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {

@@ -92,6 +92,10 @@ pub struct Misbehaviour {
     pub session_id: Option<String>,
     /// Says that it is of this version.
     pub version: Option<String>,
+    /// Does not know the question what its conversation has cost, as older ones do not.
+    pub tells_no_cost: bool,
+    /// Minds no budget that it is given.
+    pub overspends: bool,
     /// Says this on standard error when it exits before its time.
     pub last_words: Option<String>,
 }

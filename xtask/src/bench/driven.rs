@@ -68,6 +68,7 @@ impl Driven {
         let exited = News::Exited {
             exit: Exit::Code(0),
             claimed: false,
+            stop_pattern: None,
             leftovers: Vec::new(),
             last_words: None,
             problem: None,

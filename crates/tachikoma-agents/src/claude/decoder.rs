@@ -1,5 +1,7 @@
 //! What is known of one process while its lines come in, and which line is read by whom.
 
+use std::collections::VecDeque;
+
 use super::message::{Pending, Usage};
 use super::result::Costs;
 use super::scan::{Raw, Scan, Walk};
@@ -29,6 +31,8 @@ pub struct Decoder {
     streamed: Streamed,
     /// The window where the agent does not tell.
     assumed_window: Option<u64>,
+    /// The calls of agents below this one that were counted last.
+    pub(super) below: VecDeque<String>,
     readings: u64,
     unknown_lines: u64,
 }
@@ -206,7 +210,12 @@ impl Decoder {
         counted.update(usage);
         let model = model.line(NAME_BYTES_MAX).unwrap_or_default();
         let id = String::from_utf8_lossy(id);
+        // The first block of a call stands for all of it: without pieces nothing else tells its end.
+        let again = !id.is_empty() && self.latest.id == id;
         self.measured(&id, &model, counted.tokens(), false, seen);
+        if !again && counted.tokens() > 0 {
+            seen.push(Observation::CallEnded(counted.tokens()));
+        }
     }
 
     fn measured(
@@ -274,20 +283,23 @@ impl Decoder {
         if parent.is_some() {
             return Some(());
         }
-        let answering = match kind.bare()? {
+        let (answering, ended) = match kind.bare()? {
             b"message_start" => {
                 self.message_started(message)?;
-                true
+                (true, false)
             }
             b"message_delta" => {
                 self.streamed.usage.update(usage);
                 // An answer that calls no tool is the last one of its turn: it is over with the result.
-                stop_reason(delta).bare() != Some(b"tool_use")
+                (stop_reason(delta).bare() != Some(b"tool_use"), true)
             }
             _ => return Some(()),
         };
         let Streamed { id, model, usage } = std::mem::take(&mut self.streamed);
         self.measured(&id, &model, usage.tokens(), answering, seen);
+        if ended && usage.tokens() > 0 {
+            seen.push(Observation::CallEnded(usage.tokens()));
+        }
         self.streamed = Streamed { id, model, usage };
         Some(())
     }

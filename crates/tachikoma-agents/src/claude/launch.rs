@@ -72,6 +72,7 @@ impl ClaudeAgent {
             event_stream: true,
             persistent: self.lifetime == Lifetime::Session,
             steerable: true,
+            tells_cost: true,
             refuses_before: self
                 .context_is_managed
                 .then_some(window::REFUSAL_RESERVE_TOKENS),
@@ -118,6 +119,9 @@ impl ClaudeAgent {
         }
         if let Some(conversation) = turn.resume {
             args.extend(["--resume".into(), conversation.into()]);
+        }
+        if let Some(usd) = turn.budget_usd {
+            args.extend(["--max-budget-usd".into(), format!("{usd:.6}").into()]);
         }
         args.extend(self.args.iter().cloned());
         // Last, because the list of tools takes everything that follows it.
@@ -204,7 +208,7 @@ mod tests {
     fn the_launch_is_what_the_settings_say() {
         let turn = Turn {
             prompt: "do it",
-            resume: None,
+            ..Turn::default()
         };
         insta::assert_snapshot!(shown(&agent(), &turn), @"
     CLAUDE_CODE_DISABLE_BACKGROUND_TASKS=1 DISABLE_AUTOUPDATER=1 DISABLE_AUTO_COMPACT=1 A=b
@@ -220,10 +224,11 @@ mod tests {
         let opened = Turn {
             prompt: "",
             resume: Some("c1"),
+            budget_usd: Some(0.25),
         };
         insta::assert_snapshot!(shown(&bypassing, &opened), @"
     CLAUDE_CODE_DISABLE_BACKGROUND_TASKS=1 DISABLE_AUTOUPDATER=1 IS_SANDBOX=1 A=b
-    claude -p --input-format stream-json --output-format stream-json --verbose --include-partial-messages --model claude-sonnet-4-5 --resume c1 --add-dir ../lib --dangerously-skip-permissions
+    claude -p --input-format stream-json --output-format stream-json --verbose --include-partial-messages --model claude-sonnet-4-5 --resume c1 --max-budget-usd 0.250000 --add-dir ../lib --dangerously-skip-permissions
     {\"request\":{\"detail\":\"summary\",\"subtype\":\"get_context_usage\"},\"request_id\":\"are-you-there\",\"type\":\"control_request\"}
     ");
     }

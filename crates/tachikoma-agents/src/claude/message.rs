@@ -22,6 +22,9 @@ const PLAN_ITEMS_MAX: usize = 100;
 /// Tool calls that have not ended and whose effect is noted when they do. The agent runs about ten at once.
 const PENDING_MAX: usize = 256;
 
+/// Calls of agents below this one that are told apart: about ten of them run at once, and each tells a call in a few lines.
+const BELOW_MAX: usize = 32;
+
 /// Members of a tool's input that say best what it is called for, the best first.
 const ABOUT_KEYS: [&[u8]; 11] = [
     b"command",
@@ -135,8 +138,25 @@ impl Decoder {
         }
         if main {
             self.message_measured(message.id, message.model, message.usage, seen);
+        } else {
+            self.call_below(message.id, message.usage, seen);
         }
         self.blocks(message.content, main, seen)
+    }
+
+    /// A finished block of a message of an agent below this one: its call is counted once.
+    fn call_below(&mut self, id: Raw<'_>, usage: Raw<'_>, seen: &mut Vec<Observation>) {
+        let id = id.line(ABOUT_BYTES_MAX).unwrap_or_default();
+        let mut counted = Usage::default();
+        counted.update(usage);
+        if counted.tokens() == 0 || self.below.contains(&id) {
+            return;
+        }
+        if self.below.len() >= BELOW_MAX {
+            self.below.pop_front();
+        }
+        self.below.push_back(id);
+        seen.push(Observation::CallEnded(counted.tokens()));
     }
 
     fn request_failed(&mut self, error: Raw<'_>, content: Raw<'_>, seen: &mut Vec<Observation>) {

@@ -147,6 +147,8 @@ impl Summing {
             | Observation::WindowKnown { .. }
             | Observation::PlanChanged(_)
             | Observation::Allowance(_)
+            | Observation::CallEnded(_)
+            | Observation::Cost(_)
             | Observation::PermissionDenied { .. }
             | Observation::ModelFellBack { .. }
             | Observation::RequestFailed { .. }

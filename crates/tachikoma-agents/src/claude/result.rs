@@ -4,6 +4,7 @@ use tachikoma_core::Timestamp;
 
 use super::decoder::{Decoder, Turn};
 use super::limit;
+use super::message::Usage;
 use super::scan::{Raw, Scan, Walk};
 use crate::{FailureClass, Observation, TurnOutcome, TurnResult};
 
@@ -69,6 +70,7 @@ struct Fields<'a> {
     total_cost: Raw<'a>,
     models: Raw<'a>,
     models_since: Raw<'a>,
+    usage: Raw<'a>,
     denials: Raw<'a>,
     queued: Raw<'a>,
 }
@@ -91,6 +93,7 @@ impl<'a> Fields<'a> {
                 b"total_cost_usd" => &mut fields.total_cost,
                 b"modelUsage" => &mut fields.models,
                 b"model_usage_since_last_result" => &mut fields.models_since,
+                b"usage" => &mut fields.usage,
                 b"permission_denials" => &mut fields.denials,
                 b"queued_turn_count" => &mut fields.queued,
                 _ => return scan.skip(),
@@ -227,6 +230,7 @@ impl Decoder {
             num_turns: fields.num_turns.count(),
             cost_usd: rounded(cost),
             session_cost_usd: rounded(total.unwrap_or_default()),
+            tokens: tokens(fields.models_since, fields.usage),
             permission_denials: elements(fields.denials),
             queued: fields.queued.count().unwrap_or_default(),
         };
@@ -247,6 +251,7 @@ impl Decoder {
 struct ModelUsage<'a> {
     window: Raw<'a>,
     cost: Raw<'a>,
+    tokens: u64,
 }
 
 fn each_model<'a>(models: Raw<'a>, mut each: impl FnMut(&'a [u8], &ModelUsage<'a>)) {
@@ -257,6 +262,14 @@ fn each_model<'a>(models: Raw<'a>, mut each: impl FnMut(&'a [u8], &ModelUsage<'a
             let field = match key {
                 b"contextWindow" => &mut usage.window,
                 b"costUSD" => &mut usage.cost,
+                b"inputTokens"
+                | b"outputTokens"
+                | b"cacheReadInputTokens"
+                | b"cacheCreationInputTokens" => {
+                    let count = scan.value()?.count().unwrap_or_default();
+                    usage.tokens = usage.tokens.saturating_add(count);
+                    return Some(Walk::On);
+                }
                 _ => return scan.skip(),
             };
             *field = scan.value()?;
@@ -275,6 +288,18 @@ fn spent(models: Raw<'_>) -> Option<f64> {
     });
     // No model at all is told too: then nothing was spent.
     Some(sum).filter(|sum: &f64| models.is_some() && sum.is_finite())
+}
+
+/// Returns the tokens that all models together used. Versions that do not tell them tell those of the main conversation.
+fn tokens(models: Raw<'_>, main: Raw<'_>) -> u64 {
+    let mut sum: u64 = 0;
+    each_model(models, |_, usage| sum = sum.saturating_add(usage.tokens));
+    if sum > 0 {
+        return sum;
+    }
+    let mut usage = Usage::default();
+    usage.update(main);
+    usage.tokens()
 }
 
 fn elements(list: Raw<'_>) -> usize {

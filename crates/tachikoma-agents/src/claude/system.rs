@@ -3,7 +3,8 @@
 use super::decoder::Decoder;
 use super::limit;
 use super::scan::{Raw, Scan, Walk};
-use crate::{Allowance, AllowanceStatus, Observation, Retry};
+use crate::{Allowance, AllowanceStatus, Observation, Retry, WHAT_COST, Window};
+use tachikoma_core::Timestamp;
 
 /// How long a name or a word can be.
 const WORD_BYTES_MAX: usize = 256;
@@ -34,6 +35,7 @@ struct Answer<'a> {
     raw_max: Raw<'a>,
     max: Raw<'a>,
     model: Raw<'a>,
+    text: Raw<'a>,
 }
 
 impl<'a> Answer<'a> {
@@ -47,6 +49,7 @@ impl<'a> Answer<'a> {
                             b"rawMaxTokens" => self.raw_max = value,
                             b"maxTokens" => self.max = value,
                             b"model" => self.model = value,
+                            b"text" => self.text = value,
                             _ => {}
                         }
                         Some(())
@@ -134,8 +137,14 @@ impl Decoder {
     /// The state of a subscription's allowance. A warning is no failure.
     pub(super) fn rate_limit(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
         let [info] = members(line, [b"rate_limit_info"])?;
-        let names: [&[u8]; 4] = [b"status", b"resetsAt", b"rateLimitType", b"utilization"];
-        let [status, resets, kind, utilization] = members_of(info, names);
+        let names: [&[u8]; 5] = [
+            b"status",
+            b"resetsAt",
+            b"rateLimitType",
+            b"utilization",
+            b"unifiedWindows",
+        ];
+        let [status, resets, kind, utilization, unified] = members_of(info, names);
         let status = match status.bare() {
             Some(b"allowed") => AllowanceStatus::Allowed,
             Some(b"allowed_warning") => AllowanceStatus::Warning,
@@ -146,11 +155,16 @@ impl Decoder {
         if status == AllowanceStatus::Rejected {
             self.turn.rejected = Some(resets_at);
         }
+        let mut windows = windows(unified);
+        if let Some(used) = utilization.number().filter(|_| windows.is_empty()) {
+            windows.push(window(word(kind), used, resets_at));
+        }
         seen.push(Observation::Allowance(Allowance {
             status,
             kind: word(kind),
             resets_at,
             utilization: utilization.number(),
+            windows,
         }));
         Some(())
     }
@@ -171,6 +185,11 @@ impl Decoder {
             let named = answer.model.line(WORD_BYTES_MAX);
             let model = named.unwrap_or_else(|| self.answering_model());
             self.learn_window(&model, Some(window), seen);
+        }
+        if answer.id.bare() == Some(WHAT_COST.as_bytes()) {
+            let text = answer.text.string().unwrap_or_default();
+            seen.push(Observation::Cost(total_cost(&text)));
+            return Some(());
         }
         let error = || answer.error.string().unwrap_or_else(|| answer.error.json());
         seen.push(Observation::ControlAnswered {
@@ -200,6 +219,45 @@ impl Decoder {
         });
         Some(())
     }
+}
+
+/// Windows of an allowance that are looked at; there are two or three.
+const WINDOWS_MAX: usize = 8;
+
+fn windows(unified: Raw<'_>) -> Vec<Window> {
+    let mut windows = Vec::new();
+    // What is no object has no windows.
+    let _ = unified.scan().object(|name, scan| {
+        let names: [&[u8]; 2] = [b"utilization", b"resetsAt"];
+        let [used, resets] = members_of(scan.value()?, names);
+        if let Some(used) = used.number().filter(|_| windows.len() < WINDOWS_MAX) {
+            let name = String::from_utf8_lossy(name).into_owned();
+            windows.push(window(name, used, resets.count().and_then(limit::moment)));
+        }
+        Some(Walk::On)
+    });
+    windows
+}
+
+/// A tenth of a percent is all that can be told apart.
+fn window(name: String, used: f64, resets_at: Option<Timestamp>) -> Window {
+    let percent = (used * 1000.0).round().clamp(0.0, 1e6) / 10.0;
+    Window {
+        name,
+        percent,
+        resets_at,
+    }
+}
+
+/// Reads `Total cost:            $0.0457` in the agent's words about what a conversation has cost.
+fn total_cost(text: &str) -> Option<f64> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Total cost:"))?;
+    let amount = line.trim().strip_prefix('$')?;
+    let end = amount.find(|c: char| !c.is_ascii_digit() && c != '.' && c != ',');
+    let digits = amount.get(..end.unwrap_or(amount.len()))?.replace(',', "");
+    digits.parse().ok().filter(|cost: &f64| cost.is_finite())
 }
 
 fn retry(line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {

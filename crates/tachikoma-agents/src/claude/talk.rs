@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::{ARE_YOU_THERE, Message};
+use crate::{ARE_YOU_THERE, Message, WHAT_COST};
 
 /// Returns a message as the line to write.
 #[must_use]
@@ -18,6 +18,8 @@ pub fn line(message: &Message<'_>) -> String {
             ARE_YOU_THERE,
             &json!({ "subtype": "get_context_usage", "detail": "summary" }),
         ),
+        // Answered at once, in the middle of a turn too; versions that do not know it say so.
+        Message::WhatCost => request(WHAT_COST, &json!({ "subtype": "get_session_cost" })),
     };
     let mut line = value.to_string();
     line.push('\n');
@@ -39,6 +41,7 @@ mod tests {
             Message::Prompt(prompt),
             Message::Interrupt,
             Message::AreYouThere,
+            Message::WhatCost,
         ] {
             let line = line(&message);
             assert_eq!(line.matches('\n').count(), 1, "{line}");

@@ -1,6 +1,7 @@
 //! The decoders against recorded output of real agents.
 
 mod claude;
+mod claude_costs;
 mod claude_damaged;
 mod claude_lines;
 mod corpus;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tachikoma_core::{
-    Committed, Context, IterationOutcome, KeepPurpose, LoopEvent, Record, Seq, SessionNo, Timestamp,
+    Committed, Context, GateResult, IterationOutcome, KeepPurpose, LoopEvent, Record, Seq,
+    SessionNo, Timestamp, TurnReport,
 };
 use tachikoma_loop_runner::store::journal;
 
@@ -62,6 +63,8 @@ struct Iteration {
     files_changed: Option<u32>,
     /// The latest commit that was made of its work.
     commit: Option<Committed>,
+    /// Whether all gates passed that ran behind it; none where none did.
+    gates_passed: Option<bool>,
 }
 
 /// An iteration that began.
@@ -160,7 +163,7 @@ impl UnderWay {
                 self.context = Some(*context);
                 None
             }
-            LoopEvent::TurnResulted { cost_microusd, .. } => {
+            LoopEvent::TurnResulted(TurnReport { cost_microusd, .. }) => {
                 self.cost_microusd = self.cost_microusd.saturating_add(*cost_microusd);
                 None
             }
@@ -189,6 +192,11 @@ impl UnderWay {
                 ..
             } => {
                 self.work(|ended| ended.files_changed = None);
+                None
+            }
+            LoopEvent::GatesRan { results, .. } => {
+                let passed = results.iter().all(GateResult::passed);
+                self.work(|ended| ended.gates_passed = Some(passed));
                 None
             }
             LoopEvent::WorkKept { purpose, kept, .. } => {
@@ -231,15 +239,24 @@ impl UnderWay {
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::FileTouched { .. }
             | LoopEvent::Noted { .. }
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold(_)
+            | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }
             | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::IterationLimited { .. }
+            | LoopEvent::IterationLimited(_)
             | LoopEvent::LookRequested { .. }
             | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
+            | LoopEvent::Claimed { .. }
+            | LoopEvent::CheckStarted { .. }
+            | LoopEvent::ConditionsAnswered { .. }
+            | LoopEvent::CheckGivenUp { .. }
+            | LoopEvent::ClaimRefused(_)
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::RebootRequested { .. }
             | LoopEvent::RebootStarted { .. }
@@ -283,6 +300,7 @@ impl UnderWay {
             cost_usd: (cost > 0).then(|| Duration::from_micros(cost).as_secs_f64()),
             files_changed: None,
             commit: None,
+            gates_passed: None,
         });
     }
 

@@ -26,14 +26,27 @@ pub fn note(place: &Place, words: &[String]) -> Result<ExitCode, Failure> {
         return Err(Failure::usage(what)
             .hint("write the rest to a file in the work tree, and name that in the note"));
     }
-    let working_dir = working_dir(place)?;
+    tell_own_loop(place, &Request::Note { text }, NOTE_HINT)
+}
+
+/// What to do about a note that nobody takes.
+const NOTE_HINT: &str =
+    "a note is kept by the loop that runs; `tachikoma run` starts one, or goes on with the last";
+
+/// Asks the runner of the loop that the caller works for, or of the one around here.
+pub fn tell_own_loop(place: &Place, request: &Request, hint: &str) -> Result<ExitCode, Failure> {
+    let nobody = |dir: &std::path::Path| nobody(dir).hint(hint);
+    let working_dir = working_dir(place, &nobody)?;
     let socket = live_socket(&working_dir).ok_or_else(|| nobody(&working_dir))?;
-    let response = ask(&socket, &Request::Note { text })?;
+    let response = ask(&socket, request)?;
     answered(response.map_err(|error| unreachable_runner(&error))?)
 }
 
 /// Finds the loop that the caller works for, wherever it has gone to; without one, the loop around here.
-fn working_dir(place: &Place) -> Result<PathBuf, Failure> {
+fn working_dir(
+    place: &Place,
+    nobody: &impl Fn(&std::path::Path) -> Failure,
+) -> Result<PathBuf, Failure> {
     let Some(of_agent) = place.agents_loop() else {
         return place.working_dir().ok_or_else(|| nobody(&place.directory));
     };
@@ -45,7 +58,7 @@ fn working_dir(place: &Place) -> Result<PathBuf, Failure> {
                 "{} has another loop by now than the one that this was started for",
                 dir.display()
             ))
-            .hint("the note is for nobody: the loop it belongs to has ended"))
+            .hint("this is for nobody: the loop it belongs to has ended"))
         }
         Some(_) | None => Ok(dir),
     }
@@ -53,5 +66,4 @@ fn working_dir(place: &Place) -> Result<PathBuf, Failure> {
 
 fn nobody(dir: &std::path::Path) -> Failure {
     Failure::new(format!("no loop runs in {}", dir.display()))
-        .hint("a note is kept by the loop that runs; `tachikoma run` starts one, or goes on with the last")
 }

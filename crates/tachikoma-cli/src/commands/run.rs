@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use tachikoma_agents::{Agent, Turn};
 use tachikoma_core::{Outcome, PromptSource, Seq};
-use tachikoma_loop_runner::settings::{AgentName, Origin, Permission};
+use tachikoma_loop_runner::settings::{AgentName, Origin, Permission, Settings};
 use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::worktree::may_be_in_a_repository;
 use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner};
@@ -161,10 +161,10 @@ fn next_step(outcome: &Outcome) -> Option<&'static str> {
         Outcome::Error { .. } => Some(
             "`tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on",
         ),
-        Outcome::Condition { .. }
-        | Outcome::Budget { .. }
-        | Outcome::Operator
-        | Outcome::Signal { .. } => Some("`tachikoma run` goes on where this ended"),
+        Outcome::Budget { .. } => Some("raise the budget to go on, or use `--new` to begin again"),
+        Outcome::Condition { .. } | Outcome::Operator | Outcome::Signal { .. } => {
+            Some("`tachikoma run` goes on where this ended")
+        }
         Outcome::Done => None,
     }
 }
@@ -191,18 +191,47 @@ fn introduce(config: &LoopConfig) {
     if let Some(problem) = config.agent().ok().and_then(|a| config.redline_problem(&a)) {
         out::note(&format!("note: {problem}"));
     }
+    let problems = config.agent().map(|agent| config.budget_problems(&agent));
+    for problem in problems.unwrap_or_default() {
+        out::note(&format!("note: {problem}"));
+    }
     if !may_be_in_a_repository(&config.working_dir) {
         out::tell(
             "no git repository here: nothing is committed, and no iteration can be rolled back",
         );
     }
-    if config.settings.gate.is_empty() {
-        let promise = &config.settings.stop_conditions.completion_promise;
-        out::tell(&format!(
-            "no gate is configured: {promise} on a line of its own ends the loop"
-        ));
+    out::tell(&completion_text(&config.settings));
+}
+
+/// Says what a claim of completion has to prove.
+fn completion_text(settings: &Settings) -> String {
+    let conditions = &settings.stop_conditions;
+    let promise = &conditions.completion_promise;
+    let objectives = conditions.objectives.as_ref();
+    let objectives =
+        objectives.map(|file| format!("all objectives of {} to be ticked", file.display()));
+    let names: Vec<&str> = settings
+        .gate
+        .iter()
+        .map(|gate| gate.name.as_str())
+        .collect();
+    let gates = (!names.is_empty()).then(|| format!("these gates to pass: {}", names.join(", ")));
+    let needs: Vec<String> = objectives.into_iter().chain(gates).collect();
+    let first = if settings.gate.is_empty() {
+        "no gate is configured: "
     } else {
-        out::note("note: gates are not built yet: no claim of completion is believed");
+        ""
+    };
+    let times = match conditions.confirmations {
+        0 | 1 => String::new(),
+        times => format!(", {times} times in a row,"),
+    };
+    match needs.as_slice() {
+        [] => format!("{first}{promise} on a line of its own{times} ends the loop"),
+        needs => format!(
+            "{first}a claim of completion{times} needs {}",
+            needs.join(" and ")
+        ),
     }
 }
 
@@ -235,7 +264,8 @@ fn dry_run(plan: &Plan, repository: &Repository) {
         PromptSource::Text { text } => out::line(&format!("prompt text, {} bytes", text.len())),
     }
     if let Ok(agent @ Agent::Claude(_)) = config.agent() {
-        launch_lines(&agent);
+        let usd = config.settings.stop_conditions.max_cost_usd.get();
+        launch_lines(&agent, Some(usd).filter(|usd| *usd > 0.0));
     }
     out::line(&repository.purpose());
     for entry in plan
@@ -249,8 +279,11 @@ fn dry_run(plan: &Plan, repository: &Repository) {
 }
 
 /// Says how the agent is started. Values of variables may be secrets: only those that the adapter sets are shown.
-fn launch_lines(agent: &Agent) {
-    let plan = agent.plan(&Turn::default());
+fn launch_lines(agent: &Agent, budget_usd: Option<f64>) {
+    let plan = agent.plan(&Turn {
+        budget_usd,
+        ..Turn::default()
+    });
     let words = std::iter::once(&plan.program).chain(&plan.args);
     let words: Vec<String> = words.map(|word| quoted(&word.to_string_lossy())).collect();
     out::line(&format!("command {}", words.join(" ")));

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tachikoma_core::{GitSummary, Status, short_commit};
+use tachikoma_core::{ConditionSummary, GitSummary, Status, short_commit};
 use tachikoma_loop_runner::control::{Client, ClientError, Request, Response};
 use tachikoma_loop_runner::store::lock;
 use tachikoma_loop_runner::store::recover::{self, Loss};
@@ -15,6 +15,7 @@ use super::runtime;
 use crate::failure::{Failure, chain};
 use crate::out;
 use crate::place::Place;
+use crate::report::check;
 use crate::report::line::{files, iterations, left_to_redline, totals};
 use crate::zone::local;
 
@@ -131,6 +132,22 @@ fn text(status: &Status) -> String {
     if let Some(git) = &status.git {
         line("git", git_text(git));
     }
+    for (name, value) in status.completion.iter().flat_map(check::summary) {
+        line(name, value);
+    }
+    for near in status
+        .stop_conditions
+        .iter()
+        .filter(|near| worth_saying(near))
+    {
+        let gone = near
+            .gone_at
+            .map(|moment| format!(", gone at {moment} ({} here) at this rate", local(moment)));
+        line(
+            "stops",
+            format!("{}{}", near.words, gone.unwrap_or_default()),
+        );
+    }
     line("so far", totals(&status.stats));
     if let Some(outcome) = &status.outcome {
         line("outcome", format!("{}: {}", outcome.kind, outcome.reason));
@@ -145,6 +162,18 @@ fn text(status: &Status) -> String {
         );
     }
     text
+}
+
+/// Counts that stand at nothing are no news; budgets are, and so is whatever has begun.
+fn worth_saying(condition: &ConditionSummary) -> bool {
+    let counts = matches!(
+        condition.name.as_str(),
+        "max_consecutive_failures"
+            | "max_test_failure_streak"
+            | "max_no_progress_iterations"
+            | "stop_on_patterns"
+    );
+    !counts || condition.percent > 0
 }
 
 fn git_text(git: &GitSummary) -> String {

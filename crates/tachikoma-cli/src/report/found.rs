@@ -48,7 +48,11 @@ fn next(state: &State, limit: u32) -> String {
         }
         Phase::Waiting { wait } => format!("its wait ({}) goes on", wait.reason),
         Phase::Keeping { .. } => "what it had done is looked at again".to_owned(),
+        Phase::Checking { .. } => "its gates and stop scripts are run again".to_owned(),
         Phase::Rebooting { .. } => "its reboot is done again".to_owned(),
+        Phase::Idle | Phase::Ended { .. } if state.claimed => {
+            "its claim of completion is judged first".to_owned()
+        }
         Phase::Idle | Phase::Ended { .. } if limit != 0 && state.next_iteration() > limit => {
             format!("its limit of {limit} iterations still holds")
         }

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Change, Context, IterationOutcome, Kept, LoopEvent, LoopStats, Outcome, Record, Resumption,
-    WaitReason,
+    Change, Claim, Context, IterationOutcome, Kept, LimitedAttempt, LoopEvent, LoopStats, Outcome,
+    Record, Resumption, Stop, WaitReason,
 };
 
+use super::check;
 use crate::sanitise::sanitise;
 use crate::zone::local;
 
@@ -75,13 +76,17 @@ impl Lines {
             | LoopEvent::ToolEnded { .. }
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::FileTouched { .. }
-            | LoopEvent::TurnResulted { .. }
+            | LoopEvent::TurnResulted(_)
             | LoopEvent::Noted { .. }
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold(_)
+            | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }
             | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::IterationLimited { .. }
+            | LoopEvent::IterationLimited(_)
             | LoopEvent::LookRequested { .. }
             | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
@@ -91,6 +96,12 @@ impl Lines {
             | LoopEvent::KeepCalledOff { .. }
             | LoopEvent::WorkKept { .. }
             | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::Claimed { .. }
+            | LoopEvent::CheckStarted { .. }
+            | LoopEvent::ConditionsAnswered { .. }
+            | LoopEvent::GatesRan { .. }
+            | LoopEvent::CheckGivenUp { .. }
+            | LoopEvent::ClaimRefused(_)
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::RebootRequested { .. }
             | LoopEvent::RebootStarted { .. }
@@ -131,6 +142,7 @@ fn lines(record: &Record) -> Vec<String> {
             resumption,
             runner,
             launch,
+            ..
         } => {
             let how = match resumption {
                 Resumption::New => "starts",
@@ -146,9 +158,15 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::PauseWithdrawn => "the pause is withdrawn".to_owned(),
         LoopEvent::Paused { .. } => "paused; `tachikoma resume` goes on".to_owned(),
         LoopEvent::Resumed => "resumed".to_owned(),
-        LoopEvent::StopRequested { stop, .. } => {
-            format!("stopping: {}", Outcome::from(stop.clone()))
-        }
+        LoopEvent::StopRequested { stop, .. } => match stop {
+            // The condition itself was said right before.
+            Stop::Budget { .. } => return Vec::new(),
+            Stop::Operator
+            | Stop::Signal { .. }
+            | Stop::Hook { .. }
+            | Stop::Script { .. }
+            | Stop::Unable { .. } => format!("stopping: {}", Outcome::from(stop.clone())),
+        },
         LoopEvent::WaitStarted { wait } => {
             let left = span(wait.until.since(record.time));
             match wait.reason {
@@ -244,9 +262,9 @@ fn lines(record: &Record) -> Vec<String> {
                 sanitise(&failure.to_string())
             )
         }
-        LoopEvent::IterationLimited {
+        LoopEvent::IterationLimited(LimitedAttempt {
             iteration, reason, ..
-        } => format!(
+        }) => format!(
             "iteration {iteration} is limited and will be repeated: {}",
             sanitise(reason)
         ),
@@ -259,7 +277,18 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::KeepGivenUp { reason, .. } => {
             format!("the work tree was not looked at: {}", sanitise(reason))
         }
-        LoopEvent::StopConditionTriggered { reason } => {
+        LoopEvent::Claimed { reason } => {
+            let claim = Claim::Done {
+                reason: reason.clone(),
+            };
+            format!("completion is claimed: {}", sanitise(&claim.to_string()))
+        }
+        LoopEvent::CheckStarted { check } => return check::started(check),
+        LoopEvent::ConditionsAnswered { answers } => return check::answered(answers),
+        LoopEvent::GatesRan { results, .. } => return check::gates(results),
+        LoopEvent::CheckGivenUp { reason } => sanitise(reason).into_owned(),
+        LoopEvent::ClaimRefused(refusal) => check::refused(refusal),
+        LoopEvent::StopConditionTriggered { reason, .. } => {
             format!("stop condition: {}", sanitise(reason))
         }
         LoopEvent::RebootRequested { reason, not_before } => match not_before {
@@ -313,7 +342,11 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::OutputSeen
         | LoopEvent::ToolStarted { .. }
         | LoopEvent::ToolEnded { .. }
-        | LoopEvent::TurnResulted { .. }
+        | LoopEvent::TurnResulted(_)
+        | LoopEvent::CallEnded { .. }
+        | LoopEvent::CostTold { .. }
+        | LoopEvent::QuotaTold(_)
+        | LoopEvent::StopPatternMatched { .. }
         | LoopEvent::EndingRequested { .. }
         | LoopEvent::RebootStarted { .. } => return Vec::new(),
     };
@@ -433,9 +466,10 @@ pub fn totals(stats: &LoopStats) -> String {
     let work = span(Duration::from_millis(stats.execution_ms));
     parts.push(format!("{work} of work"));
     if stats.cost_microusd > 0 {
-        parts.push(dollars(
-            Duration::from_micros(stats.cost_microusd).as_secs_f64(),
-        ));
+        let cost = dollars(Duration::from_micros(stats.cost_microusd).as_secs_f64());
+        // Nobody pays that on a subscription.
+        let guess = if stats.on_subscription { "est. " } else { "" };
+        parts.push(format!("{guess}{cost}"));
     }
     parts.join(", ")
 }

@@ -39,6 +39,9 @@ enum Doing {
     Committing {
         since: Instant,
     },
+    Checking {
+        since: Instant,
+    },
     Paused,
 }
 
@@ -101,6 +104,10 @@ impl Screen {
                     self.doing = Some(Doing::Committing { since });
                 }
             }
+            LoopEvent::CheckStarted { .. } => {
+                let since = Instant::now();
+                self.doing = Some(Doing::Checking { since });
+            }
             LoopEvent::Completed { .. } | LoopEvent::Stopped { .. } | LoopEvent::Error { .. } => {
                 self.doing = None;
             }
@@ -117,7 +124,7 @@ impl Screen {
             | LoopEvent::SessionNamed { .. }
             | LoopEvent::WrapUpAdvised { .. }
             | LoopEvent::ToolDenied { .. }
-            | LoopEvent::IterationLimited { .. }
+            | LoopEvent::IterationLimited(_)
             | LoopEvent::LookRequested { .. }
             | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
@@ -133,7 +140,11 @@ impl Screen {
             | LoopEvent::OutputSeen
             | LoopEvent::ToolStarted { .. }
             | LoopEvent::ToolEnded { .. }
-            | LoopEvent::TurnResulted { .. }
+            | LoopEvent::TurnResulted(_)
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold(_)
+            | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }
@@ -146,6 +157,11 @@ impl Screen {
             | LoopEvent::KeepCalledOff { .. }
             | LoopEvent::WorkKept { .. }
             | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::Claimed { .. }
+            | LoopEvent::ConditionsAnswered { .. }
+            | LoopEvent::GatesRan { .. }
+            | LoopEvent::CheckGivenUp { .. }
+            | LoopEvent::ClaimRefused(_)
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::RebootCompleted { .. }
             | LoopEvent::RebootFailed { .. }
@@ -210,6 +226,7 @@ impl Screen {
                     span(lasts.saturating_sub(from.elapsed()))
                 )
             }
+            Doing::Checking { since } => format!("checking, {}", span(since.elapsed())),
             Doing::Committing { since } => format!("committing, {}", span(since.elapsed())),
             Doing::Paused => "paused".to_owned(),
         };

@@ -7,7 +7,7 @@ use insta::assert_snapshot;
 use tachikoma_testkit::{Scratch, Turn};
 
 use crate::claude_support::{
-    WORDS, bash, claims, claude, place, prompts, run_claude, says, scenario, stage,
+    WORDS, bash, claims, claude, did, place, prompts, run_claude, says, scenario, stage,
 };
 use crate::support::{SOON, await_events, events, kill, loops, shown, status, tachikoma};
 
@@ -199,7 +199,7 @@ fn hand_offs_are_shown_by_session_and_before_they_are_due() {
         now.snapshot()
     );
 
-    let fresh = stage(&scenario([claims(1_000)]), "");
+    let fresh = stage(&scenario([did(), claims(1_000)]), "");
     assert_eq!(run_claude(&fresh, &[]).code(), Some(0));
     assert_snapshot!(shown(&tachikoma(&fresh).run(["checkpoint", "show"])), @"
     exit: 1
@@ -239,7 +239,7 @@ fn hand_offs_belong_to_the_state() {
 
 #[test]
 fn a_loop_that_is_not_kept_hands_over_too() {
-    let turns = [says("on it", 171_000), claims(21_000)];
+    let turns = [did(), says("on it", 171_000), claims(21_000)];
     let scratch = stage(&scenario(turns), "\n[state]\nenabled = false\n");
     let ran = run_claude(&scratch, &["--max-iterations", "9"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());

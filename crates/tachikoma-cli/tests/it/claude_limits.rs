@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tachikoma_testkit::{Scenario, Scratch, Turn, Usage};
 
-use crate::claude_support::{bash, claims, prompts, run_claude, says, scenario, stage};
+use crate::claude_support::{bash, claims, did, prompts, run_claude, says, scenario, stage};
 use crate::support::{events, status, tachikoma};
 
 /// A session that fills as it works, from 10 % on and by 38 % with each call.
@@ -48,7 +48,7 @@ fn so_many_reboots_are_allowed_and_one_session_more() {
 
 #[test]
 fn none_are_allowed_where_the_count_is_zero() {
-    let turns = [says("full", 190_000), claims(191_000)];
+    let turns = [did(), says("full", 190_000), claims(191_000)];
     let scratch = stage(&scenario(turns), "");
     let ran = run_claude(&scratch, &["--max-restarts", "0"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
@@ -58,7 +58,7 @@ fn none_are_allowed_where_the_count_is_zero() {
 
 #[test]
 fn a_threshold_of_100_switches_the_redline_off() {
-    let turns = [says("full", 190_000), claims(191_000)];
+    let turns = [did(), says("full", 190_000), claims(191_000)];
     let scratch = stage(&scenario(turns), "");
     let ran = run_claude(&scratch, &["--context-threshold", "100"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
@@ -68,12 +68,12 @@ fn a_threshold_of_100_switches_the_redline_off() {
 
 #[test]
 fn the_threshold_is_met_to_the_decimal() {
-    let below = stage(&scenario([says("a", 80_980), claims(1_000)]), "");
+    let below = stage(&scenario([did(), says("a", 80_980), claims(1_000)]), "");
     let ran = run_claude(&below, &["--context-threshold", "40.5"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     assert_eq!(reboots(&below), 0, "at 40.495 %");
 
-    let at = stage(&scenario([says("a", 80_990), claims(1_000)]), "");
+    let at = stage(&scenario([did(), says("a", 80_990), claims(1_000)]), "");
     let ran = run_claude(&at, &["--context-threshold", "40.5"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     assert_eq!(reboots(&at), 1, "at 40.5 %");
@@ -113,7 +113,7 @@ fn tool_calls_stand_in_for_an_agent_that_reports_nothing() {
 
 #[test]
 fn a_fresh_session_for_each_iteration_is_no_reboot() {
-    let turns = [says("a", 20_000), says("b", 20_000), claims(20_000)];
+    let turns = [did(), says("a", 20_000), says("b", 20_000), claims(20_000)];
     let scratch = stage(&scenario(turns), "");
     let ran = run_claude(&scratch, &["--fresh-session"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());

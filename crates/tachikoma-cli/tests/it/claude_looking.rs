@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use tachikoma_testkit::{Scratch, await_until, mask};
 
-use crate::claude_support::{bash, claims, claude, run_claude, says, scenario, stage};
+use crate::claude_support::{bash, claims, claude, did, run_claude, says, scenario, stage};
 use crate::support::{SOON, await_events, kill, run, shown, status, tachikoma};
 
 fn printed(scratch: &Scratch, words: &[&str]) -> String {
@@ -105,13 +105,18 @@ fn a_crashed_loop_has_its_curve_and_its_history() {
 
 #[test]
 fn each_iteration_has_its_outcome_its_context_and_its_cost() {
-    let turns = [says("a", 100_000), says("b", 171_000), claims(20_000)];
+    let turns = [
+        did(),
+        says("a", 100_000),
+        says("b", 171_000),
+        claims(20_000),
+    ];
     let scratch = stage(&scenario(turns), "");
     let ran = run_claude(&scratch, &["--max-iterations", "9"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     assert_snapshot!(columns(&printed(&scratch, &["history"])), @"
     iter sess ended                outcome        took context    cost files commit
-       1    1 [TIME                  ] succeeded     [DURATION]     50% $0.0301     0 -
+       1    1 [TIME                  ] succeeded     [DURATION]     50% $0.0305     0 -
        2    1 [TIME                  ] succeeded     [DURATION]   85.5% $0.0514     0 -
        3    2 [TIME                  ] succeeded     [DURATION]     10% $0.0061     0 -
     ");

@@ -74,6 +74,11 @@ pub fn says(text: &str, tokens: u64) -> Turn {
     Turn::text(text).using(Usage::cached(tokens))
 }
 
+/// Does something: a claim of one who did nothing is not believed.
+pub fn did() -> Turn {
+    bash("true", 1_000)
+}
+
 /// Claims that all work is done.
 pub fn claims(tokens: u64) -> Turn {
     says("All is done.\n<promise>COMPLETE</promise>", tokens)

@@ -103,7 +103,11 @@ fn complaint_38_a_timeout_behind_words_about_limits_is_a_timeout() {
 #[test]
 fn complaint_37_41_a_limit_is_neither_an_answer_nor_a_claim_nor_a_failure() {
     let limit = Turn::status(429, "rate_limit_error", "<promise>COMPLETE</promise>");
-    let turns = [limit, Turn::text("<promise>COMPLETE</promise>")];
+    let turns = [
+        limit,
+        Turn::bash("true"),
+        Turn::text("<promise>COMPLETE</promise>"),
+    ];
     let scratch = with_scenario(&Scenario::of(turns));
     let tool = claude(&scratch).env("CLAUDE_CODE_MAX_RETRIES", "0");
     let live = tool.spawn(run("9"));

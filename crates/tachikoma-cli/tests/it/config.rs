@@ -201,6 +201,7 @@ fn help_of_the_program() {
       rollback     Bring the work tree back to what it was before an iteration
       checkpoint   Look at what a session is told that takes over from another
       note         Leave a note for the sessions to come: what was found out, decided, or is left to do
+      done         Claim that the whole work is complete: judged when the iteration under way is over
       state        Look at the state that is kept, and change it
       config       Look at the configuration
       agents       Look at what agents write

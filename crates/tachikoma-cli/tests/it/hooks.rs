@@ -290,10 +290,7 @@ fn a_killed_guard_of_hooks_fails_the_hook_and_leaves_nothing_of_it() {
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     assert_eq!(processes_with(&seconds).len(), 0);
     let error = &results(&scratch)[0][1]["error"];
-    assert_eq!(
-        *error,
-        "the guard of the hooks was killed, and the hook with it"
-    );
+    assert_eq!(*error, "its guard was killed, and it with the guard");
 }
 
 #[test]

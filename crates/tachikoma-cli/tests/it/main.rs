@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
 mod agents;
+mod budgets;
 mod claude_busy;
 mod claude_fault_support;
 mod claude_faults;
@@ -13,12 +14,14 @@ mod claude_looking;
 mod claude_support;
 mod claude_usage;
 mod complaints;
+mod completion;
 mod config;
 mod demo;
 mod errors_control;
 mod errors_disk;
 mod errors_input;
 mod errors_store;
+mod gates;
 mod git_diff;
 mod git_prune;
 mod git_rollback;

@@ -80,7 +80,7 @@ fn a_claim_of_a_failed_iteration_is_none() {
 }
 
 #[test]
-fn a_claim_is_not_believed_where_a_gate_ought_to_judge_it() {
+fn a_claim_that_its_gate_confirms_ends_the_loop() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -88,19 +88,19 @@ fn a_claim_is_not_believed_where_a_gate_ought_to_judge_it() {
     );
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], CLAIMS));
     assert_snapshot!(shown(&ran), @"
-    exit: 3
+    exit: 0
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
     no git repository here: nothing is committed, and no iteration can be rolled back
+    a claim of completion needs these gates to pass: tests
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
       | <promise>COMPLETE</promise>
     iteration 1 succeeded in [DURATION] and claims completion
-    completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION] of work)
+    completion is claimed; gates: tests
+    gate tests passed in [DURATION]
+    completed: the agent reported completion (1 iteration, 1 succeeded, [DURATION] of work)
     --- stderr
-    note: `gate` (tachikoma.toml:1) is known, but its feature is not built yet
-    note: gates are not built yet: no claim of completion is believed
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");
 }
 

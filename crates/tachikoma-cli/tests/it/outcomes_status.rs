@@ -28,11 +28,13 @@ fn check_keys(status: &Value) {
         "attempt",
         "session",
         "session_iterations",
+        "completion",
         "context",
         "waiting",
         "reboot",
         "git",
         "stats",
+        "stop_conditions",
         "outcome",
         "started_at",
         "last_activity",
@@ -211,6 +213,7 @@ fn after_the_end() {
     iteration  1 (attempt 1)
     session    1 (1 iteration)
     context    not known
+    stops      1 of 1 iterations
     so far     1 iteration, 1 succeeded, [DURATION] of work
     outcome    limit_reached: the limit of 1 iterations is reached
     --- stderr

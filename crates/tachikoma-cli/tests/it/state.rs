@@ -52,7 +52,10 @@ fn every_group_is_shown_with_its_source_and_whether_it_is_saved() {
     no progress    in 0 iterations
       last seen    not known
     tests          0 failing runs in a row
-    conditions     0 looked at
+    conditions     2 looked at
+                   max_consecutive_failures 0%
+                   max_iterations 100%
+      last look    0 of 10 iterations failed in a row; 1 of 1 iterations
     metrics        1 iteration, 1 succeeded, 0 failed, 0 reboots, [DURATION] of work
     custom         1
                    ticket = {"number":7}

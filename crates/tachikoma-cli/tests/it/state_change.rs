@@ -96,7 +96,7 @@ fn the_agent_may_not_set_anything() {
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], &script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_snapshot!(scratch.read("refused"), @"
-    error: only the operator may ask this; from inside the agent only `status` and `note` may be asked
+    error: only the operator may ask this; from inside the agent only `status`, `note` and `done` may be asked
     1
     ");
     assert_eq!(custom(&scratch), json!({}));

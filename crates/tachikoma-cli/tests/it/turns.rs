@@ -271,7 +271,7 @@ fn the_agent_may_ask_but_not_command() {
         scratch.read("asked")
     );
     assert_snapshot!(scratch.read("refused"), @"
-    error: only the operator may ask this; from inside the agent only `status` and `note` may be asked
+    error: only the operator may ask this; from inside the agent only `status`, `note` and `done` may be asked
     1
     ");
 }

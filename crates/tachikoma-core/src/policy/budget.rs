@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::state::State;
 use crate::time::Timestamp;
 
 /// Less than this says nothing about the hours to come.
@@ -32,6 +33,19 @@ pub struct Spending {
     pub ran: Duration,
     /// The fullest window of the subscription, in percent, as last reported.
     pub quota_percent: Option<f64>,
+}
+
+impl Spending {
+    /// Returns what a loop has spent at a moment.
+    #[must_use]
+    pub fn of(state: &State, now: Timestamp) -> Self {
+        Self {
+            cost_microusd: state.stats.cost_microusd,
+            tokens: state.stats.tokens,
+            ran: state.ledger.ran_at(&state.phase, now),
+            quota_percent: state.ledger.fullest(now),
+        }
+    }
 }
 
 /// A budget.
@@ -81,6 +95,29 @@ impl Usage {
         self.spent >= self.limit
     }
 
+    /// Writes what is spent, with its unit.
+    #[must_use]
+    pub fn value(&self) -> String {
+        self.written(self.spent)
+    }
+
+    /// Writes what may be spent, with its unit.
+    #[must_use]
+    pub fn limit_text(&self) -> String {
+        self.written(self.limit)
+    }
+
+    fn written(&self, number: f64) -> String {
+        match self.budget {
+            // Cents say nothing about a small budget.
+            Budget::Cost if self.limit < 1.0 => format!("${number:.4}"),
+            Budget::Cost => format!("${number:.2}"),
+            Budget::Tokens => format!("{number:.0}"),
+            Budget::Duration => span(number),
+            Budget::Quota => format!("{number:.0} %"),
+        }
+    }
+
     /// Returns when it will be gone if the loop goes on as it did over `ran`; none where nothing can be said.
     #[must_use]
     pub fn gone_at(&self, now: Timestamp, ran: Duration) -> Option<Timestamp> {
@@ -103,16 +140,27 @@ impl Usage {
 
 impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { spent, limit, .. } = self;
+        let (spent, limit) = (self.value(), self.limit_text());
         match self.budget {
-            Budget::Cost => write!(f, "${spent:.2} of ${limit:.2} is spent"),
-            Budget::Tokens => write!(f, "{spent:.0} of {limit:.0} tokens are used"),
-            Budget::Duration => write!(f, "it ran {spent:.0} of {limit:.0} s"),
+            Budget::Cost => write!(f, "{spent} of {limit} is spent"),
+            Budget::Tokens => write!(f, "{spent} of {limit} tokens are used"),
+            Budget::Duration => write!(f, "it ran {spent} of {limit}"),
             Budget::Quota => write!(
                 f,
-                "{spent:.0} % of the subscription's window is used, and {limit:.0} % may be"
+                "{spent} of the subscription's window is used, and {limit} may be"
             ),
         }
+    }
+}
+
+/// Writes a span of time as people say it.
+fn span(seconds: f64) -> String {
+    if seconds < 120.0 {
+        format!("{seconds:.0} s")
+    } else if seconds < 7_200.0 {
+        format!("{:.0} min", (seconds / 60.0).floor())
+    } else {
+        format!("{:.1} h", seconds / 3_600.0)
     }
 }
 
@@ -200,7 +248,7 @@ mod tests {
                 },
                 spent(0, 0, 59, None),
                 spent(0, 0, 60, None),
-                "it ran 60 of 60 s",
+                "it ran 60 s of 60 s",
             ),
             (
                 Budgets {

@@ -1,103 +1,291 @@
-//! Whether the loop has reached its end.
+//! Whether the loop has reached its end: every stop condition as data, and the first one that is met.
+
+use serde::{Deserialize, Serialize};
 
 use super::Policy;
+use super::budget::{Budget, Budgets, Spending, Usage, usage};
+use super::completion::{Next, next};
 use crate::outcome::Outcome;
 use crate::state::State;
+use crate::time::Timestamp;
+
+/// What ends a loop by itself, as numbers; zero = no limit. Part of the state, so that whoever reads a journal knows how near
+/// each end was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Limits {
+    /// `max_iterations`.
+    pub iterations: u32,
+    /// `max_consecutive_failures`.
+    pub failures: u32,
+    /// `max_test_failure_streak`.
+    pub test_failures: u32,
+    /// `max_no_progress_iterations`.
+    pub no_progress: u32,
+    /// How many patterns `stop_on_patterns` has.
+    pub patterns: u32,
+    /// `max_cost_usd`, in millionths of a dollar.
+    pub cost_microusd: u64,
+    /// `max_tokens`.
+    pub tokens: u64,
+    /// `max_duration`.
+    pub duration_ms: u64,
+    /// `max_quota_percent`.
+    pub quota_percent: f64,
+}
+
+/// A stop condition: what it looks at, how near it is, and what it ends the loop with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Condition {
+    /// Its key.
+    pub name: &'static str,
+    /// What is seen.
+    pub value: String,
+    /// What may be seen.
+    pub limit: String,
+    /// How near it is, in percent, rounded down; 100 when it is met.
+    pub percent: u8,
+    /// Whether it is met.
+    pub met: bool,
+    /// The same in words.
+    pub words: String,
+    /// When it will be met if the loop goes on as before, where that can be said.
+    pub gone_at: Option<Timestamp>,
+    /// How the loop ends when it is met.
+    pub outcome: Outcome,
+}
+
+impl Limits {
+    /// Returns the limits that the rules set.
+    #[must_use]
+    pub fn of(policy: &Policy) -> Self {
+        let budgets = &policy.budgets;
+        Self {
+            iterations: policy.max_iterations,
+            failures: policy.max_consecutive_failures,
+            // Where nothing can fail nothing is counted.
+            test_failures: match policy.completion.gates.is_empty() {
+                true => 0,
+                false => policy.max_test_failure_streak,
+            },
+            no_progress: policy.max_no_progress_iterations,
+            patterns: policy.stop_patterns,
+            cost_microusd: budgets.cost_microusd,
+            tokens: budgets.tokens,
+            duration_ms: u64::try_from(budgets.duration.as_millis()).unwrap_or(u64::MAX),
+            quota_percent: budgets.quota_percent,
+        }
+    }
+
+    fn budgets(&self) -> Budgets {
+        Budgets {
+            cost_microusd: self.cost_microusd,
+            tokens: self.tokens,
+            duration: std::time::Duration::from_millis(self.duration_ms),
+            quota_percent: self.quota_percent,
+        }
+    }
+
+    /// Returns every condition that is set, with how near it is; of several that are met the first counts.
+    #[must_use]
+    pub fn conditions(&self, state: &State, now: Timestamp) -> Vec<Condition> {
+        let stats = &state.stats;
+        let failures = count(
+            "max_consecutive_failures",
+            state.failure_streak,
+            self.failures,
+        )
+        .map(|row| {
+            row.words("iterations failed in a row")
+                .ending(Outcome::Error {
+                    reason: failures(state, self.failures),
+                })
+        });
+        let tests = count(
+            "max_test_failure_streak",
+            stats.test_failure_streak,
+            self.test_failures,
+        )
+        .map(|row| {
+            row.words("failing runs of gates in a row")
+                .ending(Outcome::Condition {
+                    reason: failing_gates(state, self.test_failures),
+                })
+        });
+        let progress = count(
+            "max_no_progress_iterations",
+            stats.no_progress_count,
+            self.no_progress,
+        )
+        .map(|row| row.words("iterations in a row without progress"));
+        // An iteration that was cut is owed, and does not count yet.
+        let begun = state.next_iteration().saturating_sub(1);
+        let iterations = count("max_iterations", begun, self.iterations).map(|row| {
+            let iterations = self.iterations;
+            row.words("iterations")
+                .ending(Outcome::LimitReached { iterations })
+        });
+        failures
+            .into_iter()
+            .chain(self.spending(state, now))
+            .chain(self.pattern(state))
+            .chain(tests)
+            .chain(progress)
+            .chain(iterations)
+            .collect()
+    }
+
+    fn spending(&self, state: &State, now: Timestamp) -> Vec<Condition> {
+        let spending = Spending::of(state, now);
+        let mut rows: Vec<Condition> = usage(&self.budgets(), &spending)
+            .iter()
+            .map(|usage| budget(usage, &spending, now))
+            .collect();
+        if self.quota_percent > 0.0 && spending.quota_percent.is_none() {
+            let limit = format!("{} %", self.quota_percent);
+            rows.push(Condition {
+                name: Budget::Quota.key(),
+                value: "not known".to_owned(),
+                words: format!("the agent has not said how much of the subscription's window is used; {limit} may be"),
+                limit,
+                percent: 0,
+                met: false,
+                gone_at: None,
+                outcome: Outcome::Budget { reason: String::new() },
+            });
+        }
+        rows
+    }
+
+    fn pattern(&self, state: &State) -> Option<Condition> {
+        let patterns = self.patterns;
+        (patterns > 0).then(|| {
+            let pattern = state.stop_pattern.as_deref();
+            let words = match pattern {
+                Some(pattern) => format!("the agent's words match the pattern `{pattern}`"),
+                None => "the agent's words match no pattern".to_owned(),
+            };
+            Condition {
+                name: "stop_on_patterns",
+                value: pattern.unwrap_or("no match").to_owned(),
+                limit: "a match".to_owned(),
+                percent: if pattern.is_some() { 100 } else { 0 },
+                met: pattern.is_some(),
+                gone_at: None,
+                outcome: Outcome::Condition {
+                    reason: format!("{words} (stop_on_patterns)"),
+                },
+                words,
+            }
+        })
+    }
+}
+
+impl Condition {
+    fn words(mut self, what: &str) -> Self {
+        self.words = format!("{} of {} {what}", self.value, self.limit);
+        self.outcome = Outcome::Condition {
+            reason: format!("{} {what} ({} = {})", self.value, self.name, self.limit),
+        };
+        self
+    }
+
+    fn ending(self, outcome: Outcome) -> Self {
+        Self { outcome, ..self }
+    }
+}
+
+/// A count that ends the loop when it reaches its limit; none where there is no limit.
+fn count(name: &'static str, value: u32, limit: u32) -> Option<Condition> {
+    (limit > 0).then(|| Condition {
+        name,
+        value: value.to_string(),
+        limit: limit.to_string(),
+        percent: percent(f64::from(value), f64::from(limit)),
+        met: value >= limit,
+        words: String::new(),
+        gone_at: None,
+        outcome: Outcome::Condition {
+            reason: String::new(),
+        },
+    })
+}
+
+fn budget(usage: &Usage, spending: &Spending, now: Timestamp) -> Condition {
+    let name = usage.budget.key();
+    Condition {
+        name,
+        value: usage.value(),
+        limit: usage.limit_text(),
+        percent: percent(usage.spent, usage.limit),
+        met: usage.is_gone(),
+        words: usage.to_string(),
+        gone_at: usage.gone_at(now, spending.ran),
+        outcome: Outcome::Budget {
+            reason: format!("{usage} ({name})"),
+        },
+    }
+}
+
+fn failures(state: &State, limit: u32) -> String {
+    let last = state
+        .last_failure
+        .as_ref()
+        .map(|failure| format!("; the last one: {failure}"));
+    format!(
+        "{} iterations failed in a row (max_consecutive_failures = {limit}){}",
+        state.failure_streak,
+        last.unwrap_or_default(),
+    )
+}
+
+fn failing_gates(state: &State, limit: u32) -> String {
+    let failed = state.completion.gates.iter().filter(|gate| !gate.passed());
+    let failed: Vec<String> = failed.map(|gate| format!("`{}`", gate.name)).collect();
+    let last = match failed.is_empty() {
+        true => String::new(),
+        false => format!(", the last time: {}", failed.join(", ")),
+    };
+    format!(
+        "gates failed {} times in a row (max_test_failure_streak = {limit}){last}",
+        state.stats.test_failure_streak,
+    )
+}
+
+fn percent(value: f64, limit: f64) -> u8 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to what fits"
+    )]
+    let percent = (value * 100.0 / limit).clamp(0.0, 100.0) as u8;
+    percent
+}
+
+/// Returns every stop condition that the rules set, with how near it is.
+#[must_use]
+pub fn conditions(policy: &Policy, state: &State, now: Timestamp) -> Vec<Condition> {
+    Limits::of(policy).conditions(state, now)
+}
+
+/// Returns the first condition that is met.
+#[must_use]
+pub fn met(policy: &Policy, state: &State, now: Timestamp) -> Option<Condition> {
+    let conditions = conditions(policy, state, now);
+    conditions.into_iter().find(|condition| condition.met)
+}
 
 /// Decides, between two iterations, whether the loop ends here and how.
 #[must_use]
-pub fn verdict(policy: &Policy, state: &State) -> Option<Outcome> {
-    if state.claimed && policy.claim_suffices {
+pub fn verdict(policy: &Policy, state: &State, now: Timestamp) -> Option<Outcome> {
+    if next(policy, state) == Next::Believe {
         return Some(Outcome::Done);
     }
     if let Some(stop) = &state.stop {
         return Some(stop.clone().into());
     }
-    let max_failures = policy.max_consecutive_failures;
-    if max_failures > 0 && state.failure_streak >= max_failures {
-        let last = state
-            .last_failure
-            .as_ref()
-            .map(|failure| format!("; the last one: {failure}"));
-        return Some(Outcome::Error {
-            reason: format!(
-                "{} iterations failed in a row (max_consecutive_failures = {max_failures}){}",
-                state.failure_streak,
-                last.unwrap_or_default(),
-            ),
-        });
-    }
-    limit(policy, state)
-}
-
-fn limit(policy: &Policy, state: &State) -> Option<Outcome> {
-    let limit = policy.max_iterations;
-    (limit > 0 && state.next_iteration() > limit)
-        .then_some(Outcome::LimitReached { iterations: limit })
+    met(policy, state, now).map(|condition| condition.outcome)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Exit, Failure, LoopId, Stop};
-
-    #[test]
-    fn the_limit_counts_iterations_and_a_cut_one_is_owed() {
-        let policy = Policy {
-            max_iterations: 3,
-            ..Policy::default()
-        };
-        let mut state = State::new(LoopId::from_u128(1));
-        state.iteration = 2;
-        assert_eq!(verdict(&policy, &state), None);
-        state.iteration = 3;
-        assert_eq!(
-            verdict(&policy, &state),
-            Some(Outcome::LimitReached { iterations: 3 })
-        );
-        state.cut = true;
-        assert_eq!(
-            verdict(&policy, &state),
-            None,
-            "the third iteration was cut and is repeated"
-        );
-        assert_eq!(
-            verdict(&Policy::default(), &state),
-            None,
-            "0 means no limit"
-        );
-    }
-
-    #[test]
-    fn the_last_failure_is_shown() {
-        let policy = Policy {
-            max_consecutive_failures: 2,
-            ..Policy::default()
-        };
-        let mut state = State::new(LoopId::from_u128(1));
-        state.failure_streak = 2;
-        state.last_failure = Some(Failure::Exited {
-            exit: Exit::Code(7),
-        });
-        let Some(Outcome::Error { reason }) = verdict(&policy, &state) else {
-            panic!("the streak ends the loop")
-        };
-        assert_eq!(
-            reason,
-            "2 iterations failed in a row (max_consecutive_failures = 2); the last one: the agent ended with exit 7"
-        );
-    }
-
-    #[test]
-    fn a_believed_claim_beats_a_stop_and_an_unbelieved_one_does_not_count() {
-        let mut state = State::new(LoopId::from_u128(1));
-        state.claimed = true;
-        state.stop = Some(Stop::Operator);
-        assert_eq!(verdict(&Policy::default(), &state), Some(Outcome::Done));
-        let gated = Policy {
-            claim_suffices: false,
-            ..Policy::default()
-        };
-        assert_eq!(verdict(&gated, &state), Some(Outcome::Operator));
-    }
-}
+mod tests;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::State;
+use crate::completion::{AttemptEnd, Claim};
 use crate::effect::Rung;
 use crate::event::LoopEvent;
 use crate::id::Generation;
 use crate::keep::Keep;
-use crate::launch::{Launch, Runner};
 use crate::outcome::IterationOutcome;
 use crate::phase::{Ending, Ladder, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 use crate::reboots::{RebootEntry, RebootResult};
@@ -20,6 +20,7 @@ const HISTORY_MAX: usize = 100;
 
 /// Notes that are remembered; the hand-off carries them all, and it is bounded too.
 const NOTES_MAX: usize = 50;
+use crate::turn_report::{LimitedAttempt, TurnReport};
 
 impl State {
     /// Takes one fact in. The only mutation of a state, live or replayed.
@@ -34,6 +35,7 @@ impl State {
         );
         self.seq = record.seq;
         self.time = record.time;
+        self.pass_time(&record.event, record.time);
         self.apply_event(&record.event, record.time);
     }
 
@@ -47,7 +49,15 @@ impl State {
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
             | LoopEvent::Repaired { .. } => {}
-            LoopEvent::Started { launch, runner, .. } => self.take_up(launch, runner, time),
+            LoopEvent::Started {
+                launch,
+                runner,
+                limits,
+                ..
+            } => {
+                self.limits = *limits;
+                self.take_up(launch, runner, time);
+            }
             LoopEvent::PauseRequested => self.pause_requested = true,
             LoopEvent::Paused { then } => {
                 self.pause_requested = false;
@@ -61,6 +71,7 @@ impl State {
             }
             LoopEvent::WaitStarted { wait } => self.phase = Phase::Waiting { wait: *wait },
             LoopEvent::SessionStarted { session, agent_id } => {
+                self.ledger.session_began();
                 self.session = Session {
                     number: *session,
                     agent_id: agent_id.clone(),
@@ -79,7 +90,6 @@ impl State {
                 reason,
             } => {
                 self.checkpoint.take(&self.session, reason);
-                self.session.context = None;
                 // A crash between two records of one reboot may say it twice.
                 self.history.retain(|past| past.number != *session);
                 if self.history.len() >= HISTORY_MAX {
@@ -111,6 +121,9 @@ impl State {
                 self.attempt = *attempt;
                 self.cut = false;
                 self.claimed = false;
+                self.completion.attempt_started();
+                self.stop_pattern = None;
+                self.ledger.turn_began();
                 self.kept.unseen = true;
                 self.session.context_before = self.session.context;
                 let mut work = Work::new(*generation, time);
@@ -154,6 +167,7 @@ impl State {
             }
             LoopEvent::WrapUpAdvised { .. } => self.session.advised = true,
             LoopEvent::ToolStarted { id, name, summary } => {
+                self.completion.idle = false;
                 self.session.call(call(name, summary));
                 self.work(|work| {
                     let tool = Tool {
@@ -180,23 +194,26 @@ impl State {
                 }
             }
             LoopEvent::FileTouched { path } => {
+                self.completion.idle = false;
                 if self.session.knows_file(path) {
                     self.session.files_unnamed = self.session.files_unnamed.saturating_add(1);
                 } else {
                     self.session.files.push(path.clone());
                 }
             }
-            LoopEvent::TurnResulted {
+            LoopEvent::TurnResulted(TurnReport {
                 success,
                 reason,
                 problem,
                 claimed,
                 pattern,
                 cost_microusd,
+                tokens,
                 spent,
-            } => {
+            }) => {
                 self.session.spent = *spent;
-                self.stats.cost_microusd = self.stats.cost_microusd.saturating_add(*cost_microusd);
+                let (cost, tokens) = (*cost_microusd, *tokens);
+                self.ledger.turn_resulted(&mut self.stats, cost, tokens);
                 if pattern.is_some() {
                     self.session.pattern.clone_from(pattern);
                 }
@@ -210,6 +227,20 @@ impl State {
                         after_interrupt: work.ladder.is_some(),
                     });
                 });
+            }
+            LoopEvent::CallEnded { tokens } => self.ledger.call_ended(&mut self.stats, *tokens),
+            LoopEvent::CostTold {
+                conversation_microusd,
+            } => {
+                let conversation = *conversation_microusd;
+                self.ledger.cost_told(&mut self.stats, conversation);
+            }
+            LoopEvent::QuotaTold(quota) => {
+                self.stats.on_subscription = true;
+                self.ledger.quota_told(quota.clone());
+            }
+            LoopEvent::StopPatternMatched { pattern } => {
+                self.stop_pattern = Some(pattern.clone());
             }
             LoopEvent::Noted { text } => {
                 if self.notes.len() >= NOTES_MAX {
@@ -251,7 +282,11 @@ impl State {
                 report,
                 agent_lives,
             } => {
-                self.claimed = report.claimed;
+                let end = report.outcome.into();
+                self.completion.attempt_ended(end);
+                if report.claimed {
+                    self.claim(Claim::Promise);
+                }
                 self.limit_streak = 0;
                 if report.outcome == IterationOutcome::Succeeded {
                     self.session.oriented = true;
@@ -268,18 +303,20 @@ impl State {
                 ..
             } => {
                 self.failure_streak = *streak;
+                self.completion.attempt_ended(AttemptEnd::Failed);
                 self.limit_streak = 0;
                 self.session.note_failure(*duration_ms);
                 self.last_failure = Some(failure.clone());
                 self.finish_iteration(IterationOutcome::Failed, *duration_ms, *agent_lives);
             }
-            LoopEvent::IterationLimited {
+            LoopEvent::IterationLimited(LimitedAttempt {
                 streak,
                 agent_lives,
                 ..
-            } => {
+            }) => {
                 self.limit_streak = *streak;
                 self.cut = true;
+                self.completion.attempt_ended(AttemptEnd::Cut);
                 if !agent_lives {
                     self.agent = None;
                 }
@@ -317,6 +354,14 @@ impl State {
                 kept,
             } => self.work_kept(*purpose, *iteration, kept, time),
             LoopEvent::KeepGivenUp { purpose, .. } => self.keep_given_up(*purpose),
+            LoopEvent::Claimed { reason } => self.claim(Claim::Done {
+                reason: reason.clone(),
+            }),
+            LoopEvent::CheckStarted { check } => self.check_started(check),
+            LoopEvent::ConditionsAnswered { answers } => self.conditions_answered(answers),
+            LoopEvent::GatesRan { iteration, results } => self.gates_ran(*iteration, results),
+            LoopEvent::CheckGivenUp { reason } => self.check_given_up(reason),
+            LoopEvent::ClaimRefused(refusal) => self.claim_refused(refusal),
             LoopEvent::RebootRequested { reason, not_before } => {
                 self.reboot_pending = Some(reason.clone());
                 self.reboot_not_before = *not_before;
@@ -338,6 +383,7 @@ impl State {
             }
             LoopEvent::HandOffRequested { until } => {
                 let until = *until;
+                self.ledger.turn_began();
                 self.checkpoint.words = None;
                 self.reboot(|reboot| reboot.stage = RebootStage::HandOff { until });
             }
@@ -399,17 +445,11 @@ impl State {
                 aborted,
             } => {
                 let error = error.clone();
-                let result = if *aborted {
-                    RebootResult::Aborted { error }
-                } else {
-                    RebootResult::Failed { error }
+                let result = match aborted {
+                    true => RebootResult::Aborted { error },
+                    false => RebootResult::Failed { error },
                 };
-                let started = self.rebooting().map_or(time, |reboot| reboot.started);
-                let duration_ms =
-                    u64::try_from(time.since(started).as_millis()).unwrap_or(u64::MAX);
-                let entry = self.entry(time, reason, *iteration, duration_ms, result);
-                self.reboots.failed(entry);
-                self.phase = Phase::Idle;
+                self.reboot_failed(time, reason, *iteration, result);
             }
             LoopEvent::RebootVerified { futile, .. } => {
                 self.session.unproven = false;
@@ -424,23 +464,6 @@ impl State {
                     outcome: outcome.clone(),
                 };
             }
-        }
-    }
-
-    fn take_up(&mut self, launch: &Launch, runner: &Runner, time: Timestamp) {
-        self.launch = launch.clone();
-        self.runner = Some(runner.clone());
-        self.agent = None;
-        self.started_at.get_or_insert(time);
-        // A new run is the operator's wish to go on: an earlier wish to stop has been granted, or died with its runner.
-        self.stop = None;
-        self.stop_urgent = false;
-        if matches!(self.phase, Phase::Ended { .. }) {
-            self.failure_streak = 0;
-            self.reboots.failures = 0;
-            self.reboots.futile = 0;
-            self.pause_requested = false;
-            self.phase = Phase::Idle;
         }
     }
 

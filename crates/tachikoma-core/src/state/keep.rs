@@ -23,6 +23,7 @@ impl State {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Working { .. }
+            | Phase::Checking { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => false,
         };
@@ -45,6 +46,7 @@ impl State {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Working { .. }
+            | Phase::Checking { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
         }
@@ -103,6 +105,7 @@ impl State {
         kept: &Kept,
         time: Timestamp,
     ) {
+        self.completion.seen_in_the_tree(kept);
         self.kept.uncommitted = kept.uncommitted;
         if purpose == KeepPurpose::Iteration {
             self.kept.files_changed = Some(kept.changed);

@@ -33,6 +33,20 @@ impl State {
         }
     }
 
+    pub(super) fn reboot_failed(
+        &mut self,
+        time: Timestamp,
+        reason: &RebootReason,
+        iteration: u32,
+        result: RebootResult,
+    ) {
+        let started = self.rebooting().map_or(time, |reboot| reboot.started);
+        let duration_ms = u64::try_from(time.since(started).as_millis()).unwrap_or(u64::MAX);
+        let entry = self.entry(time, reason, iteration, duration_ms, result);
+        self.reboots.failed(entry);
+        self.phase = Phase::Idle;
+    }
+
     pub(super) fn stand_still(&mut self, duration: Duration) {
         self.reboot(|reboot| match &mut reboot.stage {
             RebootStage::Begun => {}
@@ -46,6 +60,9 @@ impl State {
         if let Phase::Keeping { keep } = &mut self.phase {
             keep.postpone(duration);
         }
+        if let Phase::Checking { check } = &mut self.phase {
+            check.until = check.until.map(|until| until.after(duration));
+        }
         self.work(|work| work.postpone(duration));
     }
 
@@ -56,6 +73,7 @@ impl State {
             | Phase::Waiting { .. }
             | Phase::Working { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
         }

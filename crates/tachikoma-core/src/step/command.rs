@@ -12,6 +12,9 @@ use crate::session::NOTE_BYTES_MAX;
 /// To promise a pause or a reboot that never comes would be worse than to refuse it.
 const STOPPING: &str = "the loop is stopping";
 
+/// Why nobody knows what the gates would have said.
+const CALLED_OFF: &str = "the operator called the gates and the stop scripts off";
+
 impl Turn<'_> {
     pub(super) fn command(&mut self, ticket: Ticket, command: LoopCommand) {
         let answer = match command {
@@ -30,6 +33,7 @@ impl Turn<'_> {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => self.stop_between(Stop::Signal { signal }, urgency),
             Phase::Ended { .. } => {}
@@ -58,6 +62,14 @@ impl Turn<'_> {
                 if self.is_ending() =>
             {
                 self.refused(STOPPING)
+            }
+            Phase::Checking { check } => {
+                let then = check.then;
+                self.request_pause();
+                if urgency >= Urgency::Now {
+                    self.give_up_check(CALLED_OFF, then);
+                }
+                accepted("pauses when the work is checked")
             }
             Phase::Working { .. } => {
                 self.request_pause();
@@ -102,6 +114,7 @@ impl Turn<'_> {
             Phase::Waiting { .. }
             | Phase::Working { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
                 if self.state.pause_requested =>
             {
@@ -111,6 +124,7 @@ impl Turn<'_> {
             Phase::Waiting { .. }
             | Phase::Working { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. } => self.refused("the loop is not paused"),
             Phase::Idle | Phase::Ended { .. } => {
                 self.refused("the loop is not live; `tachikoma run` goes on with it")
@@ -129,6 +143,7 @@ impl Turn<'_> {
             }
             Phase::Waiting { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => {
                 self.stop_between(Stop::Operator, urgency);
@@ -138,6 +153,7 @@ impl Turn<'_> {
                     | Phase::Waiting { .. }
                     | Phase::Working { .. }
                     | Phase::Keeping { .. }
+                    | Phase::Checking { .. }
                     | Phase::Rebooting { .. }
                     | Phase::Paused { .. } => "stops when the work is kept",
                 })
@@ -194,6 +210,10 @@ impl Turn<'_> {
                 self.want_reboot_by_hand();
                 accepted("reboots when the work is kept")
             }
+            Phase::Checking { .. } => {
+                self.want_reboot_by_hand();
+                accepted("reboots when the work is checked")
+            }
             Phase::Paused { then } => {
                 let then = after_reboot(*then);
                 // So that it is paused again afterwards.
@@ -236,6 +256,10 @@ impl Turn<'_> {
                 self.refused("the loop is paused, no iteration runs; `tachikoma resume` goes on")
             }
             Phase::Keeping { .. } => self.skip_keep(),
+            Phase::Checking { .. } => {
+                self.give_up_check(CALLED_OFF, None);
+                accepted("goes on without the gates and the stop scripts")
+            }
             Phase::Rebooting { .. } if self.state.keep().is_some() => self.skip_keep(),
             Phase::Rebooting { .. } => self.refused("the loop is rebooting, no iteration runs"),
             Phase::Idle | Phase::Ended { .. } => self.refused("nothing runs that could be skipped"),
@@ -255,6 +279,7 @@ impl Turn<'_> {
             | Phase::Waiting { .. }
             | Phase::Working { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => {
                 let kept = text.floor_char_boundary(NOTE_BYTES_MAX);

@@ -23,7 +23,7 @@ impl Turn<'_> {
     /// Keeps what an attempt did, then asks what comes next.
     pub(super) fn keep_iteration(&mut self, status: Option<CommitStatus>, then: Option<Wait>) {
         let Some(rules) = self.policy.keep else {
-            return self.settle(then);
+            return self.check(then);
         };
         let commit = status.filter(|status| *status != CommitStatus::Failed || rules.on_failure);
         self.begin_keep(rules, KeepPurpose::Iteration, commit, then, None);
@@ -97,7 +97,7 @@ impl Turn<'_> {
                 self.begin_keep(rules, keep.purpose, keep.commit, keep.then, None);
             }
             (Some(_), KeepPurpose::Checkpoint | KeepPurpose::End) | (None, _) => {
-                self.settle(keep.then);
+                self.check(keep.then);
             }
         }
     }
@@ -168,7 +168,7 @@ impl Turn<'_> {
                 None => self.close_old(),
             },
             (KeepPurpose::End, Some(outcome)) => self.end(outcome),
-            (KeepPurpose::Iteration | KeepPurpose::End, _) => self.settle(keep.then),
+            (KeepPurpose::Iteration | KeepPurpose::End, _) => self.check(keep.then),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::policy::timeout;
 
 /// Tool calls in flight that are kept in mind; an agent that never ends its calls must not fill the memory.
 const TOOLS_MAX: usize = 256;
+use crate::turn_report::TurnReport;
 
 impl Turn<'_> {
     pub(super) fn news(&mut self, news: News) {
@@ -26,6 +27,7 @@ impl Turn<'_> {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => {
                 self.news_between_turns(news);
@@ -70,11 +72,17 @@ impl Turn<'_> {
                     self.record(LoopEvent::FileTouched { path });
                 }
             }
+            News::CallEnded { tokens } => self.call_ended(tokens),
+            News::Cost {
+                conversation_microusd,
+            } => self.cost_told(conversation_microusd),
+            News::Quota(quota) => self.quota_told(quota),
             News::Looked { activity } => self.looked(work, activity),
             News::Resulted(end) => self.resulted(work, end),
             News::Exited {
                 exit,
                 claimed,
+                stop_pattern,
                 leftovers,
                 last_words,
                 problem,
@@ -85,6 +93,7 @@ impl Turn<'_> {
                     return self.launch_again();
                 }
                 self.leftovers(leftovers);
+                self.pattern_matched(stop_pattern);
                 let failure = self.failure(work, exit, last_words, problem);
                 self.process_ended(work, exit, claimed, failure);
             }
@@ -105,6 +114,7 @@ impl Turn<'_> {
     fn news_between_turns(&mut self, news: News) {
         match news {
             News::Named { agent_id } => self.named(agent_id),
+            News::Quota(quota) => self.quota_told(quota),
             News::Exited {
                 exit, leftovers, ..
             } => self.agent_exited(exit, leftovers),
@@ -121,6 +131,8 @@ impl Turn<'_> {
             | News::Touched { .. }
             | News::Looked { .. }
             | News::StreamEnded
+            | News::CallEnded { .. }
+            | News::Cost { .. }
             | News::Resulted(_) => {}
         }
     }
@@ -152,15 +164,17 @@ impl Turn<'_> {
         if work.result.is_some() {
             return;
         }
-        self.record(LoopEvent::TurnResulted {
+        self.record(LoopEvent::TurnResulted(TurnReport {
             success: end.success,
             reason: end.reason,
             problem: end.problem,
             claimed: end.claimed,
             pattern: end.pattern,
             cost_microusd: end.cost_microusd,
+            tokens: end.tokens,
             spent: end.spent,
-        });
+        }));
+        self.pattern_matched(end.stop_pattern);
         if end.spent == Some(Spent::Full) && self.state.session.unproven {
             let futile = "the agent takes not even its first prompt, which is too long";
             self.verified(100, Some(futile.to_owned()), TOO_LONG);

@@ -15,6 +15,7 @@ use crate::policy::context::{Level, level};
 
 /// What is kept of a session's own words; with notes, files and failures they have to fit into the hand-off.
 const WORDS_BYTES_MAX: usize = 16 << 10;
+use crate::turn_report::TurnReport;
 
 impl Turn<'_> {
     pub(super) fn begin_reboot(&mut self, reason: RebootReason, then: Option<Wait>) {
@@ -51,6 +52,7 @@ impl Turn<'_> {
             Some(agent) if rules.ask_hand_off && !rules.immediate && can_answer => {
                 let until = self.now.after(rules.hand_off_timeout);
                 self.record(LoopEvent::HandOffRequested { until });
+                self.ask_cost();
                 self.wish(Effect::AskHandOff {
                     generation: agent.generation,
                 });
@@ -187,15 +189,16 @@ impl Turn<'_> {
                     return;
                 }
                 // What it cost is cost, whatever it was worth.
-                self.record(LoopEvent::TurnResulted {
+                self.record(LoopEvent::TurnResulted(TurnReport {
                     success: end.success,
                     reason: end.reason.clone(),
                     problem: None,
                     claimed: false,
                     pattern: None,
                     cost_microusd: end.cost_microusd,
+                    tokens: end.tokens,
                     spent: None,
-                });
+                }));
                 if end.success && !end.text.trim().is_empty() {
                     let text = &end.text;
                     let kept = text.floor_char_boundary(WORDS_BYTES_MAX);
@@ -214,6 +217,19 @@ impl Turn<'_> {
                     }
                 }
             }
+            News::CallEnded { tokens } => {
+                if matches!(reboot.stage, RebootStage::HandOff { .. }) {
+                    self.call_ended(tokens);
+                }
+            }
+            News::Cost {
+                conversation_microusd,
+            } => {
+                if matches!(reboot.stage, RebootStage::HandOff { .. }) {
+                    self.cost_told(conversation_microusd);
+                }
+            }
+            News::Quota(quota) => self.quota_told(quota),
             News::Named { .. }
             | News::Output
             | News::ToolStarted { .. }
@@ -384,6 +400,7 @@ impl Turn<'_> {
             | Phase::Waiting { .. }
             | Phase::Working { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
         }

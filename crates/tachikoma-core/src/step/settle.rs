@@ -14,6 +14,7 @@ use crate::phase::{LoopState, Wait, WaitReason, Work};
 use crate::policy::context::{Level, level};
 use crate::policy::{reboot, restart, stop};
 use crate::time::Timestamp;
+use crate::turn_report::LimitedAttempt;
 
 /// So many iterations in a row that fail at once are not the model's fault, nor the prompt's: the conversation is broken.
 const FAST_FAILURES_MAX: u32 = 3;
@@ -107,7 +108,7 @@ impl Turn<'_> {
 
     /// Asks for a fresh session because the conversation itself is what fails. No rate limit: there is nothing to go on with.
     fn recover(&mut self, error: String) {
-        if stop::verdict(self.policy, self.state).is_some() {
+        if stop::verdict(self.policy, self.state, self.now).is_some() {
             return;
         }
         let reason = RebootReason::ErrorRecovery { error };
@@ -132,14 +133,14 @@ impl Turn<'_> {
         agent_lives: bool,
     ) {
         let streak = self.state.limit_streak.saturating_add(1);
-        self.record(LoopEvent::IterationLimited {
+        self.record(LoopEvent::IterationLimited(LimitedAttempt {
             iteration: self.state.iteration,
             attempt: self.state.attempt,
             reason,
             until: told,
             streak,
             agent_lives,
-        });
+        }));
         // A moment that is over says nothing.
         let backoff = restart::delay(self.policy.limit_backoff, streak);
         let until = told.filter(|moment| *moment > self.now);
@@ -162,7 +163,9 @@ impl Turn<'_> {
 
     /// Asks whether the session may go on, then goes on.
     pub(super) fn settle(&mut self, then: Option<Wait>) {
-        if self.state.reboot_pending.is_none() && stop::verdict(self.policy, self.state).is_none() {
+        if self.state.reboot_pending.is_none()
+            && stop::verdict(self.policy, self.state, self.now).is_none()
+        {
             match reboot::verdict(self.policy, self.state) {
                 reboot::Verdict::GoOn => {}
                 reboot::Verdict::Reboot(reason) => self.want_reboot(reason),
@@ -176,7 +179,8 @@ impl Turn<'_> {
 
     /// Goes on with whatever is due: the end, a reboot, a pause, a wait, the next iteration.
     pub(super) fn proceed(&mut self, then: Option<Wait>) {
-        if let Some(outcome) = stop::verdict(self.policy, self.state) {
+        if let Some(outcome) = stop::verdict(self.policy, self.state, self.now) {
+            self.name_condition(&outcome);
             return self.finish(outcome);
         }
         let mut then = then;
@@ -258,6 +262,10 @@ impl Turn<'_> {
             session,
             generation,
         });
+        // Before the prompt where it can be, so that the answer is what the turn begins with.
+        if up.is_some() {
+            self.ask_cost();
+        }
         self.wish(match up {
             Some(generation) => Effect::Prompt {
                 generation,
@@ -273,6 +281,9 @@ impl Turn<'_> {
                 resume: self.state.session.agent_id.clone().filter(|_| !fresh),
             },
         });
+        if up.is_none() {
+            self.ask_cost();
+        }
     }
 
     /// Ends the loop. The final state is derived here, once, from the outcome.

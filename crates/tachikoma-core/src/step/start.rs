@@ -6,6 +6,7 @@ use crate::event::LoopEvent;
 use crate::launch::{Launch, Resumption, Runner};
 use crate::outcome::Outcome;
 use crate::phase::Phase;
+use crate::policy::stop::{self, Limits};
 
 impl Turn<'_> {
     /// Ends the loop without seeing anything through: nothing is started, and an attempt under way is written off.
@@ -19,6 +20,7 @@ impl Turn<'_> {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => self.end(outcome),
         }
@@ -58,6 +60,7 @@ impl Turn<'_> {
             launch,
             runner,
             resumption,
+            limits: Limits::of(self.policy),
         });
         if let Some(changes) = changes {
             self.record(LoopEvent::ConfigChanged { changes });
@@ -71,7 +74,11 @@ impl Turn<'_> {
         }
         self.ask_rate_limits_again();
         match &self.state.phase {
-            Phase::Idle | Phase::Working { .. } | Phase::Ended { .. } => self.settle(None),
+            Phase::Idle | Phase::Working { .. } | Phase::Ended { .. } => self.check(None),
+            Phase::Checking { check } => {
+                let then = check.then;
+                self.check(then);
+            }
             Phase::Waiting { wait } => {
                 let wait = *wait;
                 self.proceed(Some(wait));
@@ -82,7 +89,14 @@ impl Turn<'_> {
             }
             Phase::Rebooting { reboot } => {
                 let reboot = reboot.clone();
-                self.resume_reboot(reboot);
+                match stop::verdict(self.policy, self.state, self.now) {
+                    // Not even a hand-off is asked for.
+                    Some(outcome @ Outcome::Budget { .. }) => {
+                        self.name_condition(&outcome);
+                        self.end(outcome);
+                    }
+                    Some(_) | None => self.resume_reboot(reboot),
+                }
             }
             // Still paused: a crash is no reason to go on.
             Phase::Paused { .. } => {}

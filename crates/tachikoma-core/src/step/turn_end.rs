@@ -4,6 +4,7 @@ use super::Turn;
 use crate::exit::Exit;
 use crate::outcome::{Failure, IterationOutcome, Problem, Spent};
 use crate::phase::{Cause, Work};
+use crate::policy::budget::{self, Spending};
 use crate::time::Timestamp;
 
 impl Turn<'_> {
@@ -45,6 +46,10 @@ impl Turn<'_> {
         if refused && ours.is_none() && self.policy.reboot.manages_context() {
             return self.iteration_completed(work, IterationOutcome::HandedOver, exit, false);
         }
+        // An agent that minds the budget itself ends its turn as we would have.
+        if ours.is_none() && self.failed_for_budget(failure.as_ref()) {
+            return self.iteration_completed(work, IterationOutcome::Interrupted, exit, false);
+        }
         let outcome = match ours.map(|ending| ending.cause) {
             None => IterationOutcome::Succeeded,
             Some(Cause::HandOver) => IterationOutcome::HandedOver,
@@ -63,6 +68,15 @@ impl Turn<'_> {
             },
             Some(_) | None => self.iteration_completed(work, outcome, exit, claimed),
         }
+    }
+}
+
+impl Turn<'_> {
+    /// Returns whether a turn failed by its own report with a budget used up.
+    fn failed_for_budget(&self, failure: Option<&Failure>) -> bool {
+        let reported = matches!(failure, Some(Failure::Reported { problem: None, .. }));
+        let spending = Spending::of(self.state, self.now);
+        reported && budget::verdict(&self.policy.budgets, &spending).is_some()
     }
 }
 

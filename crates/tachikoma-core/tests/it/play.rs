@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tachikoma_core::{
-    Activity, Committed, Context, Exit, Generation, HookPoint, HookResult, Input, Kept, Launch,
-    LoopCommand, LoopId, News, Policy, Problem, Record, Runner, Spent, State, Step, Ticket,
+    Activity, Answers, Committed, Context, Exit, GateResult, Generation, HookPoint, HookResult,
+    Input, Kept, Launch, LoopCommand, LoopId, News, Objectives, ObjectivesSeen, Policy, Problem,
+    QuotaWindow, Record, Runner, ScriptResult, ScriptVerdict, Spent, State, Step, Ticket,
     Timestamp, TurnEnd, Urgency, step,
 };
 
@@ -203,6 +204,42 @@ impl Play {
         self.news("spent", News::Resulted(end))
     }
 
+    /// A call of the model is over.
+    pub fn called(&mut self, tokens: u64) -> &mut Self {
+        self.news(&format!("called {tokens}"), News::CallEnded { tokens })
+    }
+
+    /// The conversation has cost so much, in millionths of a dollar.
+    pub fn cost(&mut self, conversation_microusd: u64) -> &mut Self {
+        let news = News::Cost {
+            conversation_microusd,
+        };
+        self.news(&format!("cost {conversation_microusd}"), news)
+    }
+
+    /// The turn goes well, and cost so much.
+    pub fn priced(&mut self, cost_microusd: u64, tokens: u64) -> &mut Self {
+        let end = TurnEnd {
+            success: true,
+            cost_microusd,
+            tokens,
+            ..TurnEnd::default()
+        };
+        self.news(
+            &format!("resulted for {cost_microusd}"),
+            News::Resulted(end),
+        )
+    }
+
+    pub fn quota(&mut self, window: &str, percent: f64, resets_in: Option<u64>) -> &mut Self {
+        let quota = QuotaWindow {
+            window: window.to_owned(),
+            percent,
+            resets_at: resets_in.map(|s| self.now.after(Duration::from_secs(s))),
+        };
+        self.news(&format!("quota {percent}"), News::Quota(quota))
+    }
+
     pub fn exited(&mut self, code: i32) -> &mut Self {
         self.news(&format!("exited {code}"), exited(Exit::Code(code), false))
     }
@@ -309,6 +346,40 @@ impl Play {
         self.input("kept", Input::Kept { number, kept })
     }
 
+    /// The stop scripts answer; one of them with a verdict.
+    pub fn scripts(&mut self, verdict: ScriptVerdict) -> &mut Self {
+        let answers = script(verdict);
+        self.answers(answers)
+    }
+
+    /// The objectives were read.
+    pub fn objectives(&mut self, markdown: &str) -> &mut Self {
+        let objectives = Objectives::read(markdown);
+        self.answers(Answers {
+            objectives: Some(ObjectivesSeen::Read { objectives }),
+            scripts: Vec::new(),
+        })
+    }
+
+    pub fn answers(&mut self, answers: Answers) -> &mut Self {
+        let number = self.state.completion.number;
+        self.input("answered", Input::Answered { number, answers })
+    }
+
+    /// Gates have run, each with its error or none.
+    pub fn gates(&mut self, results: &[(&str, Option<&str>)]) -> &mut Self {
+        let number = self.state.completion.number;
+        let results = results.iter().map(|(name, error)| gate(name, *error));
+        let results = results.collect();
+        self.input("gates", Input::GatesRan { number, results })
+    }
+
+    pub fn done(&mut self, reason: Option<&str>) -> &mut Self {
+        let ticket = Ticket(1);
+        let reason = reason.map(str::to_owned);
+        self.input("done", Input::Done { ticket, reason })
+    }
+
     pub fn snapshot(&mut self, commit: &str, uncommitted: u32) -> &mut Self {
         let iteration = self.state.iteration;
         let commit = commit.to_owned();
@@ -336,10 +407,33 @@ impl Play {
     }
 }
 
+pub fn gate(name: &str, error: Option<&str>) -> GateResult {
+    GateResult {
+        name: name.to_owned(),
+        duration_ms: 7,
+        error: error.map(str::to_owned),
+        output: error.map(|error| format!("what {name} said about {error}")),
+        file: None,
+    }
+}
+
+pub fn script(verdict: ScriptVerdict) -> Answers {
+    Answers {
+        objectives: None,
+        scripts: vec![ScriptResult {
+            name: "ask.sh".to_owned(),
+            duration_ms: 3,
+            verdict,
+            words: Some("words".to_owned()),
+        }],
+    }
+}
+
 pub fn exited(exit: Exit, claimed: bool) -> News {
     News::Exited {
         exit,
         claimed,
+        stop_pattern: None,
         leftovers: Vec::new(),
         last_words: None,
         problem: None,

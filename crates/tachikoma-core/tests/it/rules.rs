@@ -1,9 +1,12 @@
 //! The rules of a loop, one test each: what comes in, what is recorded and what is wished for.
 
+mod budget;
+mod completion;
 mod failure;
 mod keep;
 mod life;
 mod limits;
+mod patterns;
 mod pause;
 mod reboot;
 mod session;

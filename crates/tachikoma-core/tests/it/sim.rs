@@ -2,7 +2,9 @@
 
 mod agent;
 mod audit;
+mod books;
 pub mod dice;
+mod proof;
 mod world;
 
 use std::collections::BTreeMap;
@@ -62,7 +64,7 @@ fn live_through(seed: u64, coverage: &mut Coverage) {
     }
 }
 
-/// Everything that the core can be or say; what it cannot yet (conditions, budgets) is not here.
+/// Everything that the core can be or say.
 const EXPECTED: &[&str] = &[
     "delay",
     "backoff",
@@ -83,12 +85,17 @@ const EXPECTED: &[&str] = &[
     "reboot:keeping",
     "keeping",
     "keeping the end",
+    "asking",
+    "gates",
     "reboot:closing",
     "reboot:opening",
     "paused",
     "ended:done",
     "ended:limit",
+    "ended:condition",
+    "ended:budget",
     "ended:operator",
+    "ended:condition",
     "ended:signal",
     "ended:error",
     "crash",
@@ -124,6 +131,11 @@ const EXPECTED: &[&str] = &[
     "ToolStarted",
     "ToolEnded",
     "TurnResulted",
+    "CallEnded",
+    "CostTold",
+    "QuotaTold",
+    "StopPatternMatched",
+    "StopConditionTriggered",
     "EndingRequested",
     "RungClimbed",
     "LeftoversEnded",
@@ -139,6 +151,12 @@ const EXPECTED: &[&str] = &[
     "KeepCalledOff",
     "WorkKept",
     "KeepGivenUp",
+    "Claimed",
+    "CheckStarted",
+    "ConditionsAnswered",
+    "GatesRan",
+    "CheckGivenUp",
+    "ClaimRefused",
     "RebootRequested",
     "RebootStarted",
     "RebootCompleted",

@@ -1,8 +1,9 @@
 //! Short words for phases, events and effects, as the snapshots and the coverage of the simulation print them.
 
 use tachikoma_core::{
-    Answer, Cause, Effect, HookPoint, KeepPurpose, LoopEvent, Outcome, Phase, RebootStage, Record,
-    Resumption, Rung, Timestamp, Wait, WaitReason, Work,
+    Answer, Cause, CheckStage, Effect, HookPoint, KeepPurpose, LimitedAttempt, LoopEvent,
+    ObjectivesSeen, Outcome, Phase, RebootStage, Record, Resumption, Rung, Timestamp, TurnReport,
+    Wait, WaitReason, Work,
 };
 
 pub fn phase(phase: &Phase) -> &'static str {
@@ -18,6 +19,10 @@ pub fn phase(phase: &Phase) -> &'static str {
         Phase::Keeping { keep } => match keep.purpose {
             KeepPurpose::End => "keeping the end",
             KeepPurpose::Iteration | KeepPurpose::Checkpoint => "keeping",
+        },
+        Phase::Checking { check } => match &check.stage {
+            CheckStage::Asking => "asking",
+            CheckStage::Gates { .. } => "gates",
         },
         Phase::Rebooting { reboot } => match &reboot.stage {
             RebootStage::Begun => "reboot:begun",
@@ -98,7 +103,11 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::ContextMeasured { .. } => "ContextMeasured",
         LoopEvent::ToolStarted { .. } => "ToolStarted",
         LoopEvent::ToolEnded { .. } => "ToolEnded",
-        LoopEvent::TurnResulted { .. } => "TurnResulted",
+        LoopEvent::TurnResulted(_) => "TurnResulted",
+        LoopEvent::CallEnded { .. } => "CallEnded",
+        LoopEvent::CostTold { .. } => "CostTold",
+        LoopEvent::QuotaTold(_) => "QuotaTold",
+        LoopEvent::StopPatternMatched { .. } => "StopPatternMatched",
         LoopEvent::EndingRequested { .. } => "EndingRequested",
         LoopEvent::RungClimbed { .. } => "RungClimbed",
         LoopEvent::StoodStill { .. } => "StoodStill",
@@ -106,7 +115,7 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::LeftoversEnded { .. } => "LeftoversEnded",
         LoopEvent::IterationCompleted { .. } => "IterationCompleted",
         LoopEvent::IterationFailed { .. } => "IterationFailed",
-        LoopEvent::IterationLimited { .. } => "IterationLimited",
+        LoopEvent::IterationLimited(_) => "IterationLimited",
         LoopEvent::LookRequested { .. } => "LookRequested",
         LoopEvent::BusySeen { .. } => "BusySeen",
         LoopEvent::StreamEnded => "StreamEnded",
@@ -116,6 +125,12 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::KeepCalledOff { .. } => "KeepCalledOff",
         LoopEvent::WorkKept { .. } => "WorkKept",
         LoopEvent::KeepGivenUp { .. } => "KeepGivenUp",
+        LoopEvent::Claimed { .. } => "Claimed",
+        LoopEvent::CheckStarted { .. } => "CheckStarted",
+        LoopEvent::ConditionsAnswered { .. } => "ConditionsAnswered",
+        LoopEvent::GatesRan { .. } => "GatesRan",
+        LoopEvent::CheckGivenUp { .. } => "CheckGivenUp",
+        LoopEvent::ClaimRefused(_) => "ClaimRefused",
         LoopEvent::StopConditionTriggered { .. } => "StopConditionTriggered",
         LoopEvent::RebootRequested { .. } => "RebootRequested",
         LoopEvent::RebootStarted { .. } => "RebootStarted",
@@ -142,12 +157,15 @@ pub fn effect(effect: &Effect) -> &'static str {
         Effect::Look { .. } => "look",
         Effect::Prompt { .. } => "prompt",
         Effect::Advise { .. } => "advise",
-        Effect::AskHandOff { .. } => "ask",
+        Effect::AskCost { .. } => "cost?",
+        Effect::AskHandOff { .. } => "hand-off",
         Effect::Close { .. } => "close",
         Effect::Open { .. } => "open",
         Effect::RunHooks { .. } => "hooks",
         Effect::Keep { .. } => "keep",
         Effect::CallOffKeep => "call off",
+        Effect::Ask { .. } => "ask",
+        Effect::RunGates { .. } => "gates",
         Effect::Reply { answer, .. } => match answer {
             Answer::Accepted { .. } => "ok",
             Answer::Refused { .. } => "refused",
@@ -168,6 +186,7 @@ pub fn wish(effect: &Effect) -> String {
         Effect::Look { .. } => "look".to_owned(),
         Effect::Prompt { .. } => "prompt".to_owned(),
         Effect::Advise { percent, .. } => format!("advise {percent}%"),
+        Effect::AskCost { .. } => "ask for the cost".to_owned(),
         Effect::AskHandOff { .. } => "ask for the hand-off".to_owned(),
         Effect::Close { .. } => "close".to_owned(),
         Effect::Open { session, .. } => format!("open {session}"),
@@ -185,6 +204,8 @@ pub fn wish(effect: &Effect) -> String {
             )
         }
         Effect::CallOffKeep => "call off".to_owned(),
+        Effect::Ask { .. } => "ask".to_owned(),
+        Effect::RunGates { names, .. } => format!("run {}", names.join(", ")),
         Effect::Reply { answer, .. } => match answer {
             Answer::Accepted { note } => format!("ok: {note}"),
             Answer::Refused { current, reason } => format!("refused in {current}: {reason}"),
@@ -251,10 +272,10 @@ pub fn fact(record: &Record) -> String {
             Some(error) => format!("{id}: {error}"),
             None => id.clone(),
         },
-        LoopEvent::TurnResulted {
+        LoopEvent::TurnResulted(TurnReport {
             spent: Some(spent), ..
-        } => format!("{spent:?}").to_lowercase(),
-        LoopEvent::TurnResulted { success, .. } => success.to_string(),
+        }) => format!("{spent:?}").to_lowercase(),
+        LoopEvent::TurnResulted(TurnReport { success, .. }) => success.to_string(),
         LoopEvent::EndingRequested {
             cause,
             boundary_until,
@@ -289,13 +310,20 @@ pub fn fact(record: &Record) -> String {
             streak,
             ..
         } => format!("{iteration}: {failure}; streak {streak}"),
-        LoopEvent::IterationLimited {
+        LoopEvent::IterationLimited(LimitedAttempt {
             iteration,
             attempt,
             reason,
             streak,
             ..
-        } => format!("{iteration} attempt {attempt}: {reason}; streak {streak}"),
+        }) => format!("{iteration} attempt {attempt}: {reason}; streak {streak}"),
+        LoopEvent::StopConditionTriggered { condition, .. } => condition.clone(),
+        LoopEvent::StopPatternMatched { pattern } => pattern.clone(),
+        LoopEvent::CallEnded { tokens } => format!("{tokens} tokens"),
+        LoopEvent::CostTold {
+            conversation_microusd,
+        } => format!("{conversation_microusd}"),
+        LoopEvent::QuotaTold(quota) => format!("{} {}%", quota.window, quota.percent),
         LoopEvent::SnapshotTaken {
             iteration, commit, ..
         } => format!("{iteration}: {commit}"),
@@ -315,7 +343,45 @@ pub fn fact(record: &Record) -> String {
             format!("{} changed{commit}, {left} left{error}", kept.changed)
         }
         LoopEvent::KeepGivenUp { purpose, reason } => format!("{purpose}: {reason}"),
-        LoopEvent::StopConditionTriggered { reason } => reason.clone(),
+        LoopEvent::Claimed { reason } => reason.clone().unwrap_or_default(),
+        LoopEvent::CheckStarted { check } => {
+            let limit = check.until.as_ref().map_or("no limit".to_owned(), &until);
+            match &check.stage {
+                CheckStage::Asking => format!("asking within {limit}"),
+                CheckStage::Gates { claimed, .. } => {
+                    let claim = if *claimed { "claimed, " } else { "" };
+                    format!("{claim}gates within {limit}")
+                }
+            }
+        }
+        LoopEvent::ConditionsAnswered { answers } => {
+            let objectives = answers.objectives.as_ref().map(|seen| match seen {
+                ObjectivesSeen::Read { objectives } => {
+                    format!("{} of {}", objectives.ticked, objectives.total)
+                }
+                ObjectivesSeen::Unknown { reason } => reason.clone(),
+            });
+            let scripts = answers.scripts.iter();
+            let scripts = scripts.map(|script| format!("{} {:?}", script.name, script.verdict));
+            objectives
+                .into_iter()
+                .chain(scripts)
+                .collect::<Vec<_>>()
+                .join(", ")
+        }
+        LoopEvent::GatesRan { results, .. } => {
+            let results = results.iter();
+            let results = results.map(|gate| match &gate.error {
+                None => format!("{} ok", gate.name),
+                Some(error) => format!("{} {error}", gate.name),
+            });
+            results.collect::<Vec<_>>().join(", ")
+        }
+        LoopEvent::ClaimRefused(refusal) => {
+            let claims: Vec<String> = refusal.claims.iter().map(ToString::to_string).collect();
+            format!("{}: {}", claims.join(", "), refusal.reasons.join(" | "))
+        }
+        LoopEvent::CheckGivenUp { reason } => reason.clone(),
         LoopEvent::RebootRequested { reason, not_before } => match not_before {
             Some(moment) => format!("{reason}, not before {}", until(moment)),
             None => reason.to_string(),

@@ -37,6 +37,12 @@ pub enum Request {
         /// The note.
         text: String,
     },
+    /// To claim, for the iteration under way, that the whole work is complete.
+    Done {
+        /// Why.
+        #[serde(default)]
+        reason: Option<String>,
+    },
     /// To have something written down for later.
     Set {
         /// The key.

@@ -67,6 +67,7 @@ pub struct Server {
     /// Takes another listener in the place of the one before.
     listeners: mpsc::Sender<UnixListener>,
     guard: Arc<AtomicI32>,
+    gates: Arc<AtomicI32>,
     closing: Option<oneshot::Sender<()>>,
     task: Task,
 }
@@ -85,10 +86,11 @@ impl Server {
         let path = runtime_dir.join(format!("{loop_id}.sock"));
         let (listener, file) = listen(runtime_dir, &path)?;
         let guard = Arc::new(AtomicI32::new(0));
+        let gates = Arc::new(AtomicI32::new(0));
         let desk = Desk {
             handle,
             loop_id,
-            guard: Arc::clone(&guard),
+            guards: [Arc::clone(&guard), Arc::clone(&gates)],
             seats: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
         };
         let (closing, closed) = oneshot::channel();
@@ -99,6 +101,7 @@ impl Server {
             file,
             listeners,
             guard,
+            gates,
             closing: Some(closing),
             task,
         })
@@ -144,6 +147,11 @@ impl Server {
     pub(crate) fn guard_is(&self, pid: i32) {
         self.guard.store(pid, Ordering::Relaxed);
     }
+
+    /// Returns where the guard of gates is to be named, 0 for none: what gates run, the agent may have written.
+    pub(crate) fn gates(&self) -> Arc<AtomicI32> {
+        Arc::clone(&self.gates)
+    }
 }
 
 impl Drop for Server {
@@ -188,7 +196,8 @@ fn file_at(path: &Path) -> io::Result<(u64, u64)> {
 struct Desk {
     handle: LoopHandle,
     loop_id: LoopId,
-    guard: Arc<AtomicI32>,
+    /// That of the agent and that of gates.
+    guards: [Arc<AtomicI32>; 2],
     /// For those who follow.
     seats: Arc<Semaphore>,
 }
@@ -279,7 +288,7 @@ impl Desk {
         };
         let stranger = caller.uid() != own && caller.uid() != 0;
         if stranger || (self.is_agents(caller.pid()) && !is_open_to_the_agent(&request)) {
-            let reason = "only the operator may ask this; from inside the agent only `status` and `note` may be asked";
+            let reason = "only the operator may ask this; from inside the agent only `status`, `note` and `done` may be asked";
             return say(
                 &mut writer,
                 &Response::Refused {
@@ -301,6 +310,10 @@ impl Desk {
                 let answered = self.handle.note(text).await;
                 say(&mut writer, &answer_of(answered)).await
             }
+            Request::Done { reason } => {
+                let answered = self.handle.done(reason).await;
+                say(&mut writer, &answer_of(answered)).await
+            }
             Request::Set { key, value } => {
                 let answered = self.handle.set(key, value).await;
                 say(&mut writer, &answer_of(answered)).await
@@ -309,11 +322,16 @@ impl Desk {
         }
     }
 
-    /// Returns whether a process descends from the guard: then it is the agent, or something the agent started. So may
+    /// Returns whether a process descends from a guard: then it is the agent, or something the agent started or wrote. So may
     /// be one that is gone already; nobody but the agent would ask and not wait for the answer.
     fn is_agents(&self, pid: Option<i32>) -> bool {
-        let guard = self.guard.load(Ordering::Relaxed);
-        guard > 0 && pid.is_none_or(|pid| is_descendant(pid, guard) || is_gone(pid))
+        let guards = self.guards.each_ref();
+        let mut guards = guards
+            .map(|guard| guard.load(Ordering::Relaxed))
+            .into_iter();
+        guards.any(|guard| {
+            guard > 0 && pid.is_none_or(|pid| is_descendant(pid, guard) || is_gone(pid))
+        })
     }
 
     /// Passes records on until the run ends, or the caller hangs up.
@@ -360,7 +378,7 @@ impl Desk {
 /// What an agent may ask of the loop that it works for.
 fn is_open_to_the_agent(request: &Request) -> bool {
     match request {
-        Request::Status | Request::Note { .. } => true,
+        Request::Status | Request::Note { .. } | Request::Done { .. } => true,
         Request::Command { .. } | Request::Set { .. } | Request::Follow { .. } => false,
     }
 }

@@ -32,6 +32,8 @@ enum Order {
         look: CallOff,
         call_off: CallOff,
     },
+    /// What changes from here on is the loop's own doing, and is looked at before the next iteration.
+    OweALook,
     Settle {
         /// Whether anything of the loop is to be left.
         stays: bool,
@@ -132,6 +134,11 @@ impl Desk {
             only_look,
             call_off: self.snapshot.clone(),
         })
+    }
+
+    /// The loop itself is about to change the work tree, outside of an iteration. A full desk has a look in it.
+    pub fn owe_a_look(&self) {
+        self.order(Order::OweALook);
     }
 
     /// Has the work tree before an iteration be given up: an agent is about to change it.
@@ -262,6 +269,11 @@ impl Clerk {
                         None => Ok(Kept::default()),
                     };
                     self.tell(Told::Kept { number, kept });
+                }
+                Order::OweALook => {
+                    if let Some(work) = &mut work {
+                        work.unseen = true;
+                    }
                 }
                 Order::Settle { stays, call_off } => {
                     if let Some(work) = &mut work {

@@ -5,7 +5,9 @@ use std::io;
 use std::path::Path;
 
 use tachikoma_agents::{self as agents, LaunchPlan, Message, Turn};
-use tachikoma_core::{Effect, Generation, Input, News, Rung, SessionNo, TurnEnd};
+use tachikoma_core::{
+    Effect, Generation, Input, News, Rung, SessionNo, TurnEnd, standing_in_the_way,
+};
 
 use super::LoopRunner;
 use crate::advice;
@@ -61,6 +63,7 @@ impl LoopRunner {
                 let words = advice::wrap_up(percent);
                 self.say(generation, &Message::Prompt(&words));
             }
+            Effect::AskCost { generation } => self.ask_cost(generation),
             Effect::AskHandOff { generation } => {
                 self.say(generation, &Message::Prompt(advice::ASK_HAND_OFF));
             }
@@ -74,6 +77,8 @@ impl LoopRunner {
             Effect::RunHooks { point, reason } => self.run_hooks(point, reason),
             Effect::Keep { number, commit } => self.keep(number, commit),
             Effect::CallOffKeep => self.call_off_keep(),
+            Effect::Ask { number } => self.ask(number),
+            Effect::RunGates { number, names } => self.run_gates(number, &names),
             Effect::Reply { ticket, answer } => {
                 if let Some(reply) = self.tickets.remove(&ticket) {
                     // Whoever asked may have gone.
@@ -107,6 +112,15 @@ impl LoopRunner {
     fn launch_of(&mut self, generation: Generation) -> Option<&mut LiveLaunch> {
         let launch = self.launch.as_mut();
         launch.filter(|launch| launch.generation == generation)
+    }
+
+    /// Asks what the conversation has cost. A question that is not heard is asked again behind the next call.
+    fn ask_cost(&mut self, generation: Generation) {
+        let line = self.agent.line(&Message::WhatCost);
+        let line = line.filter(|_| !self.cost_unsaid);
+        if let (Some(line), Some(launch)) = (line, self.launch_of(generation)) {
+            let _ = launch.say(line);
+        }
     }
 
     /// Says something to an agent that listens. One that does not hear it will be noticed by its silence.
@@ -159,11 +173,12 @@ impl LoopRunner {
         }
     }
 
-    /// Returns the prompt of the next turn: the words of the user, behind the hand-off where one is due.
+    /// Returns the prompt of the next turn: the words of the user, behind what stands in the way of completion and behind the
+    /// hand-off, where they are due.
     async fn words(&mut self) -> Result<String, String> {
         let words = prompt::read(&self.state.launch.prompt, &self.config.working_dir)
             .map_err(|error| chain(&error))?;
-        let words = self.handoff().await + &words;
+        let words = standing_in_the_way(&self.state) + &self.handoff().await + &words;
         self.asked.clone_from(&words);
         Ok(words)
     }
@@ -208,7 +223,11 @@ impl LoopRunner {
         resume: Option<&str>,
         prompt: &str,
     ) -> Result<(), String> {
-        let plan = self.agent.plan(&Turn { prompt, resume });
+        let plan = self.agent.plan(&Turn {
+            prompt,
+            resume,
+            budget_usd: self.budget_left_usd(),
+        });
         let path = with_ourselves(
             search_path(&plan, self.config.search_path.as_ref()),
             self.config.guard.first(),

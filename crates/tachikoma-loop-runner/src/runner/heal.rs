@@ -20,6 +20,8 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
         | Input::Decline { .. }
         | Input::Broken { .. }
         | Input::Kept { .. }
+        | Input::Answered { .. }
+        | Input::GatesRan { .. }
         | Input::HooksRan { .. } => true,
         Input::Agent { news, .. } => match news {
             News::NotLaunched { .. }
@@ -36,12 +38,16 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
             | News::Denied { .. }
             | News::Looked { .. }
             | News::StreamEnded
+            | News::CallEnded { .. }
+            | News::Cost { .. }
+            | News::Quota(_)
             | News::Touched { .. } => false,
         },
         Input::StoodStill { .. }
         | Input::Snapshot { .. }
         | Input::Set { .. }
         | Input::Note { .. }
+        | Input::Done { .. }
         | Input::Trouble { .. }
         | Input::DiskWasFull { .. }
         | Input::Repaired { .. } => false,

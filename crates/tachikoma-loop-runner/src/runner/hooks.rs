@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tachikoma_core::{HookPoint, Input, Phase, RebootReason, RebootStage};
+use tachikoma_core::{HookPoint, HookResult, Input, Phase, RebootReason, RebootStage};
 
 use super::LoopRunner;
-use crate::hooks::{HookEvent, HookRun, Plan, Planned, Ran, RebootHook, RegisterError, Shell};
+use crate::hooks::{HookEvent, HookRun, Plan, Planned, RebootHook, RegisterError};
+use crate::shell::{Ran, Shell};
 
 impl LoopRunner {
     /// Registers a hook that runs at every reboot from now on, after those of the configuration and those that were registered
@@ -47,10 +48,10 @@ impl LoopRunner {
         self.hooks = Some(HookRun::begin(plan, self.hooks.take()));
     }
 
-    pub(super) fn hooks_ended(&mut self, ran: Ran) -> Option<Input> {
+    pub(super) fn hooks_ended(&mut self, ran: Ran<Vec<HookResult>>) -> Option<Input> {
         let point = self.hooks.take()?.point;
         Some(match ran {
-            Ran::Results(results) => Input::HooksRan { point, results },
+            Ran::With(results) => Input::HooksRan { point, results },
             Ran::Broken(reason) => Input::Broken { reason },
         })
     }
@@ -70,13 +71,14 @@ impl LoopRunner {
             | Phase::Waiting { .. }
             | Phase::Working { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
         };
         if let Some(hooks) = &self.hooks
             && awaited != Some(hooks.point)
         {
-            hooks.call_off();
+            hooks.errand.call_off();
         }
     }
 }

@@ -66,6 +66,13 @@ impl Keeping {
         self.deferred.as_ref().map(|deferred| deferred.due)
     }
 
+    /// The loop itself is about to change the work tree, outside of an iteration.
+    pub fn owe_a_look(&self) {
+        if let Some(desk) = &self.desk {
+            desk.owe_a_look();
+        }
+    }
+
     /// Waits for what the desk has to say. Cancel-safe.
     pub async fn next(&mut self) -> Told {
         match &mut self.desk {
@@ -231,6 +238,7 @@ impl LoopRunner {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => true,
@@ -329,6 +337,7 @@ fn had_snapshot(state: &State) -> Option<u32> {
         Phase::Idle
         | Phase::Waiting { .. }
         | Phase::Keeping { .. }
+        | Phase::Checking { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => state.cut,

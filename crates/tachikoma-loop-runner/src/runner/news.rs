@@ -1,9 +1,12 @@
 //! What the guard and the launch under way have to say, as inputs of the core.
 
-use tachikoma_agents::{Claim, FailureClass, TurnResult};
-use tachikoma_core::{Generation, Input, Leftover, News, Spent, TurnEnd};
+use std::time::Duration;
+
+use tachikoma_agents::{Claim, FailureClass, TurnOutcome, TurnResult};
+use tachikoma_core::{Generation, Input, Leftover, News, Spent, TurnEnd, microusd};
 
 use super::LoopRunner;
+use super::patterns;
 use super::upkeep::Task;
 use crate::process::GuardNews;
 use crate::session::process::LaunchNews;
@@ -85,6 +88,16 @@ impl LoopRunner {
                 let news = News::Resulted(self.turn_ended(*result, more));
                 Some(Input::Agent { generation, news })
             }
+            LaunchNews::Quota(windows) => {
+                let news = windows.into_iter().map(News::Quota);
+                let inputs = news.map(|news| Input::Agent { generation, news });
+                self.queue.extend(inputs);
+                None
+            }
+            LaunchNews::CostUnsaid => {
+                self.cost_unsaid();
+                None
+            }
             LaunchNews::TurnWritten(written) => {
                 self.put_transcript_away(written);
                 None
@@ -110,6 +123,32 @@ impl LoopRunner {
         self.agent_version = Some(version);
     }
 
+    /// The agent cannot say what a turn costs while it runs: said once, and not asked again.
+    fn cost_unsaid(&mut self) {
+        if !std::mem::replace(&mut self.cost_unsaid, true) {
+            let name = self.agent.name();
+            let warning = format!(
+                "{name} cannot say what a turn costs while it runs: max_cost_usd is looked at between iterations only"
+            );
+            self.queue.push_back(Input::Trouble { warning });
+        }
+    }
+
+    /// Returns what the turn under way may cost, where there is a budget.
+    fn budget_left_microusd(&self) -> Option<u64> {
+        let budget = self.policy.budgets.cost_microusd;
+        let state = &self.state;
+        let turn = state.ledger.turn.cost_microusd;
+        let others = state.stats.cost_microusd.saturating_sub(turn);
+        (budget > 0).then(|| budget.saturating_sub(others))
+    }
+
+    /// Returns what a process that is launched now may cost, in dollars.
+    pub(super) fn budget_left_usd(&self) -> Option<f64> {
+        let left = Duration::from_micros(self.budget_left_microusd()?);
+        Some(left.as_secs_f64())
+    }
+
     fn turn_ended(&mut self, result: TurnResult, more: bool) -> TurnEnd {
         let now = self.clock.now();
         let problem = self.agent.problem(&result, now, self.config.zone_offset);
@@ -133,8 +172,24 @@ impl LoopRunner {
         let text = result.text;
         let claimed = result.success && self.claims(&text);
         let persistent = self.policy.agent.persistent;
+        let (mut cost_microusd, mut tokens) = (microusd(result.cost_usd), result.tokens);
+        let left = self.budget_left_microusd();
         if let Some(launch) = &mut self.launch {
             launch.final_text = Some(text.clone());
+            cost_microusd += launch.carried.0;
+            tokens += launch.carried.1;
+            // The agent minds the budget itself, to fractions of what is recorded: when it says that it is gone, it is.
+            let gone = result.outcome == TurnOutcome::MaxBudget;
+            if let Some(left) = left.filter(|_| gone)
+                && left.saturating_sub(cost_microusd) <= ROUNDING_MICROUSD
+            {
+                cost_microusd = cost_microusd.max(left);
+            }
+            launch.carried = if more {
+                (cost_microusd, tokens)
+            } else {
+                (0, 0)
+            };
             if !persistent && !more {
                 launch.end_input();
             }
@@ -144,10 +199,12 @@ impl LoopRunner {
             reason: (!result.success).then(|| reason(&text)),
             problem,
             claimed,
-            pattern: self.pattern(&text),
+            pattern: patterns::matching(&self.patterns, &text, &self.asked),
+            stop_pattern: patterns::matching(&self.stop_patterns, &text, &self.asked),
             text,
             more,
-            cost_microusd: microusd(result.cost_usd),
+            cost_microusd,
+            tokens,
             spent,
         }
     }
@@ -169,11 +226,6 @@ impl LoopRunner {
         }
     }
 
-    fn pattern(&self, text: &str) -> Option<String> {
-        let matching = self.patterns.iter().find(|pattern| pattern.is_match(text));
-        matching.map(|pattern| pattern.as_str().to_owned())
-    }
-
     fn put_transcript_away(&mut self, written: Written) {
         if let Some(path) = written.path {
             self.upkeep.leave(Task::CompressTranscript(path));
@@ -190,6 +242,8 @@ impl LoopRunner {
     async fn drained(&mut self, generation: Generation, output: Output) -> Option<Input> {
         let mut launch = self.launch.take()?;
         let exit = launch.exit.take();
+        // What a result carried was looked at with it.
+        let unheard = launch.final_text.is_none();
         let final_text = launch.final_text.take().unwrap_or(output.final_text);
         if let Some(reason) = launch.join().await {
             return Some(Input::Broken { reason });
@@ -204,11 +258,15 @@ impl LoopRunner {
         }
         let (exit, leftovers) = exit?;
         let claimed = self.claims(&final_text);
+        let stop_pattern = unheard
+            .then(|| patterns::matching(&self.stop_patterns, &final_text, &self.asked))
+            .flatten();
         self.queue.push_back(Input::Agent {
             generation,
             news: News::Exited {
                 exit,
                 claimed,
+                stop_pattern,
                 leftovers,
                 problem: self.agent.problem_of_words(&output.last_words),
                 last_words: Some(output.last_words).filter(|words| !words.is_empty()),
@@ -218,6 +276,9 @@ impl LoopRunner {
     }
 }
 
+/// So much may what the agent counts, and what was recorded of it, differ: a fraction of a cent for each of some turns.
+const ROUNDING_MICROUSD: u64 = 10_000;
+
 /// What is told of a turn that failed: the agent's first line about it.
 const REASON_BYTES_MAX: usize = 512;
 
@@ -226,16 +287,6 @@ fn reason(text: &str) -> String {
     let line = line.unwrap_or("it does not say why").trim();
     let end = line.floor_char_boundary(REASON_BYTES_MAX);
     line.get(..end).unwrap_or_default().to_owned()
-}
-
-fn microusd(usd: f64) -> u64 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "clamped to what fits"
-    )]
-    let microusd = (usd * 1e6).round().clamp(0.0, 1e15) as u64;
-    microusd
 }
 
 /// Names what an earlier runner left behind, if it left anything.

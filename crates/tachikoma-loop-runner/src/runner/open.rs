@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use regex::Regex;
 use tachikoma_agents::Turn;
 use tachikoma_core::{LoopId, Outcome, Record, State, Status, Ticket, Timestamp};
 
 use super::LoopRunner;
 use super::effects::{find_program, search_path};
+use super::patterns;
 use super::save::{Saved, Saving};
 use super::upkeep::Upkeep;
 use crate::clock::Clock;
@@ -147,14 +147,15 @@ impl LoopRunner {
         let saved = make_way(&config, &found, before, state.loop_id).inspect_err(|_| discard())?;
         let done = found == Found::Nothing && !config.new_loop;
         let policy = config.policy(&agent);
-        let patterns = &config.settings.reboot.triggers.on_patterns;
-        // Each was checked with the settings.
-        let patterns = patterns.iter().filter_map(|p| Regex::new(p).ok()).collect();
+        let patterns = patterns::compiled(&config.settings.reboot.triggers.on_patterns);
+        let stop_patterns = patterns::compiled(&config.settings.stop_conditions.stop_on_patterns);
         Ok(Self {
             config,
             agent,
             policy,
             patterns,
+            stop_patterns,
+            cost_unsaid: false,
             agent_version: None,
             state,
             clock,
@@ -171,6 +172,7 @@ impl LoopRunner {
             hooks: None,
             looking: None,
             registry: Registry::default(),
+            check: None,
             keeping: super::keep::Keeping::default(),
             queue: std::collections::VecDeque::new(),
             tickets: std::collections::HashMap::new(),

@@ -33,7 +33,10 @@ impl LoopRunner {
     /// Ends whatever is left of the run. The journal stays open for the next one.
     pub(super) async fn put_away(&mut self) {
         if let Some(hooks) = &self.hooks {
-            hooks.call_off();
+            hooks.errand.call_off();
+        }
+        if let Some(check) = &self.check {
+            check.errand.call_off();
         }
         self.let_go().await;
         if let Some(guard) = self.guard.take() {
@@ -47,7 +50,10 @@ impl LoopRunner {
             let _ = launch.join().await;
         }
         if let Some(hooks) = self.hooks.take() {
-            hooks.end().await;
+            hooks.errand.end().await;
+        }
+        if let Some(check) = self.check.take() {
+            check.errand.end().await;
         }
         // Whoever waits for an answer is told that there is nobody to give it.
         self.tickets.clear();

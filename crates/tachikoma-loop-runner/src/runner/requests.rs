@@ -14,6 +14,7 @@ impl LoopRunner {
             Request::Command { reply, .. }
             | Request::Set { reply, .. }
             | Request::Note { reply, .. }
+            | Request::Done { reply, .. }
                 if reply.is_closed() =>
             {
                 None
@@ -30,6 +31,10 @@ impl LoopRunner {
                 let ticket = self.ticket(reply);
                 Some(Input::Note { ticket, text })
             }
+            Request::Done { reason, reply } => {
+                let ticket = self.ticket(reply);
+                Some(Input::Done { ticket, reason })
+            }
             Request::Register { point, hook, reply } => {
                 // Whoever asked may have gone: then the hook stays all the same.
                 let _ = reply.send(self.register(point, hook));
@@ -40,10 +45,11 @@ impl LoopRunner {
                     guard.suspend();
                 }
                 self.suspended = Some(clock::monotonic());
-                match &self.hooks {
-                    Some(hooks) => hooks.suspend(done),
+                match (&self.hooks, &self.check) {
+                    (Some(hooks), _) => hooks.errand.suspend(done),
+                    (None, Some(check)) => check.errand.suspend(done),
                     // Whoever asked may have gone.
-                    None => drop(done.send(())),
+                    (None, None) => drop(done.send(())),
                 }
                 None
             }
@@ -52,7 +58,10 @@ impl LoopRunner {
                     guard.resume();
                 }
                 if let Some(hooks) = &self.hooks {
-                    hooks.resume();
+                    hooks.errand.resume();
+                }
+                if let Some(check) = &self.check {
+                    check.errand.resume();
                 }
                 let stopped = self.suspended.take()?;
                 let duration = clock::monotonic().saturating_duration_since(stopped);

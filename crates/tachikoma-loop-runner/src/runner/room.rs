@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use tachikoma_core::{Answer, Input, LoopCommand, Outcome, Timestamp, WaitSummary};
 
-use super::{
-    Arrived, Cut, LoopRunner, RunError, broken, guard_news, hooks_ended, launch_news, until,
-};
+use super::{Arrived, Cut, LoopRunner, RunError, broken, ended, guard_news, launch_news, until};
 use crate::handle::{Notice, Request};
 use crate::store::StoreError;
 
@@ -79,6 +77,7 @@ impl LoopRunner {
                 control,
                 upkeep,
                 hooks,
+                check,
                 ..
             } = self;
             let arrived = tokio::select! {
@@ -88,7 +87,8 @@ impl LoopRunner {
                 reason = broken(control.as_mut(), upkeep) => Arrived::Input(Input::Broken { reason }),
                 () = until(moment) => return Ok(()),
                 news = guard_news(guard.as_mut()), if has_place => Arrived::Guard(news),
-                ran = hooks_ended(hooks.as_mut()), if has_place => Arrived::Hooks(ran),
+                ran = ended(hooks.as_mut().map(|hooks| &mut hooks.errand)), if has_place => Arrived::Hooks(ran),
+                ran = ended(check.as_mut().map(|check| &mut check.errand)), if has_place => Arrived::Check(ran),
                 news = launch_news(launch.as_mut()), if has_place => Arrived::Launch(news),
             };
             let input = match arrived {
@@ -98,6 +98,7 @@ impl LoopRunner {
                 Arrived::Request(request) => self.request_without_room(request)?,
                 Arrived::Guard(news) => self.guard_news(news),
                 Arrived::Hooks(ran) => self.hooks_ended(ran),
+                Arrived::Check(ran) => self.check_ended(ran),
                 Arrived::Launch(news) => self.launch_news(news).await,
             };
             self.queue.extend(input);
@@ -108,7 +109,9 @@ impl LoopRunner {
     fn request_without_room(&mut self, request: Request) -> Result<Option<Input>, Cut> {
         let (command, reply) = match request {
             Request::Command { command, reply } => (Some(command), reply),
-            Request::Set { reply, .. } | Request::Note { reply, .. } => (None, reply),
+            Request::Set { reply, .. }
+            | Request::Note { reply, .. }
+            | Request::Done { reply, .. } => (None, reply),
             Request::Register { .. } | Request::Suspend { .. } | Request::Continue => {
                 return Ok(self.request(request));
             }

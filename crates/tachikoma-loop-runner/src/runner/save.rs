@@ -34,9 +34,11 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         LoopEvent::Started { .. }
         | LoopEvent::IterationCompleted { .. }
         | LoopEvent::IterationFailed { .. }
-        | LoopEvent::IterationLimited { .. }
+        | LoopEvent::IterationLimited(_)
         | LoopEvent::WorkKept { .. }
         | LoopEvent::KeepGivenUp { .. }
+        | LoopEvent::GatesRan { .. }
+        | LoopEvent::ClaimRefused(_)
         | LoopEvent::Noted { .. }
         | LoopEvent::CustomSet { .. } => Some(Durability::Lazy),
         LoopEvent::SegmentOpened { .. }
@@ -65,7 +67,11 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::ContextMeasured { .. }
         | LoopEvent::ToolStarted { .. }
         | LoopEvent::ToolEnded { .. }
-        | LoopEvent::TurnResulted { .. }
+        | LoopEvent::TurnResulted(_)
+        | LoopEvent::CallEnded { .. }
+        | LoopEvent::CostTold { .. }
+        | LoopEvent::QuotaTold(_)
+        | LoopEvent::StopPatternMatched { .. }
         | LoopEvent::EndingRequested { .. }
         | LoopEvent::RungClimbed { .. }
         | LoopEvent::StoodStill { .. }
@@ -77,6 +83,10 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::SnapshotTaken { .. }
         | LoopEvent::KeepStarted { .. }
         | LoopEvent::KeepCalledOff { .. }
+        | LoopEvent::Claimed { .. }
+        | LoopEvent::CheckStarted { .. }
+        | LoopEvent::ConditionsAnswered { .. }
+        | LoopEvent::CheckGivenUp { .. }
         | LoopEvent::StopConditionTriggered { .. }
         | LoopEvent::RebootRequested { .. }
         | LoopEvent::DiskWasFull { .. }
@@ -150,6 +160,7 @@ impl LoopRunner {
             Phase::Working { .. }
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => true,
             Phase::Idle | Phase::Ended { .. } => false,

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::LoopRunner;
 use crate::session::transcripts;
 use crate::store::journal::segment;
-use crate::store::retention;
+use crate::store::{gates_dir, loops, retention};
 use crate::task::panicked;
 
 /// Tasks that may wait. When the disk is that far behind, more of them are left to the end of the run.
@@ -183,9 +183,18 @@ impl LoopRunner {
     /// Leaves the transcripts of old iterations to be pruned, once in a while.
     pub(super) fn prune_transcripts(&mut self) {
         if self.state.stats.iterations.is_multiple_of(PRUNE_EVERY) {
-            let task = self.transcripts_to_prune();
-            self.upkeep.leave(task);
+            for directory in self.transcript_dirs() {
+                let task = self.transcripts_to_prune(directory);
+                self.upkeep.leave(task);
+            }
         }
+    }
+
+    /// Returns where what agents and gates wrote is kept.
+    fn transcript_dirs(&self) -> [PathBuf; 2] {
+        let loop_id = self.state.loop_id;
+        let loop_dir = loops::dir(&self.config.store_root(loop_id), loop_id);
+        [self.config.transcripts_dir(loop_id), gates_dir(&loop_dir)]
     }
 
     /// Leaves the loops before this one to be pruned.
@@ -206,12 +215,13 @@ impl LoopRunner {
         if !self.config.settings.state.enabled {
             return self.upkeep.finish().await;
         }
-        let directory = self.config.transcripts_dir(self.state.loop_id);
-        // An agent that said nothing leaves nothing to do.
-        if directory.is_dir() {
-            let prune = self.transcripts_to_prune();
-            self.upkeep.leave(prune);
-            self.upkeep.leave(Task::CompressTranscripts { directory });
+        for directory in self.transcript_dirs() {
+            // An agent that said nothing leaves nothing to do.
+            if directory.is_dir() {
+                let prune = self.transcripts_to_prune(directory.clone());
+                self.upkeep.leave(prune);
+                self.upkeep.leave(Task::CompressTranscripts { directory });
+            }
         }
         if self.journal.has_closed() {
             self.upkeep
@@ -220,10 +230,10 @@ impl LoopRunner {
         self.upkeep.finish().await;
     }
 
-    fn transcripts_to_prune(&self) -> Task {
+    fn transcripts_to_prune(&self, directory: PathBuf) -> Task {
         let keep = self.config.settings.session.transcripts_kept;
         Task::PruneTranscripts {
-            directory: self.config.transcripts_dir(self.state.loop_id),
+            directory,
             keep: usize::try_from(keep).unwrap_or(usize::MAX),
         }
     }

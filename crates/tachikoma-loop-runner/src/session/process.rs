@@ -1,7 +1,7 @@
 //! One launch of an agent that is a process: its output becomes news, in order, and the end of it is the last.
 
 use tachikoma_agents::{Decoder, SessionInfo, TurnResult};
-use tachikoma_core::{Exit, Generation, Leftover, News};
+use tachikoma_core::{Exit, Generation, Leftover, News, QuotaWindow};
 use tokio::sync::{broadcast, mpsc};
 
 use super::pump::{Output, Pump, Written};
@@ -32,6 +32,10 @@ pub(crate) enum LaunchNews {
         result: Box<TurnResult>,
         more: bool,
     },
+    /// How much of each window of the subscription is used.
+    Quota(Vec<QuotaWindow>),
+    /// The agent was asked what its conversation has cost, and cannot say.
+    CostUnsaid,
     /// The transcript of a turn is closed.
     TurnWritten(Written),
     /// Both streams have ended, or nobody waits for them any more. The last news.
@@ -48,6 +52,8 @@ pub(crate) struct LiveLaunch {
     pub exit: Option<(Exit, Vec<Leftover>)>,
     /// The final text that the agent's own result carried.
     pub final_text: Option<String>,
+    /// What results of this turn told that were not its end: cost, in millionths of a dollar, and tokens.
+    pub carried: (u64, u64),
     news: mpsc::Receiver<LaunchNews>,
     orders: mpsc::Sender<Order>,
     talk: Option<Talk>,
@@ -75,6 +81,7 @@ impl LiveLaunch {
             generation,
             exit: None,
             final_text: None,
+            carried: (0, 0),
             news,
             orders,
             talk,
@@ -100,6 +107,7 @@ impl LiveLaunch {
     /// A turn begins in a process that is up.
     pub fn begin_turn(&mut self, transcript: Transcript) {
         self.final_text = None;
+        self.carried = (0, 0);
         // A reader that is gone, or that far behind, has no use for it.
         let _ = self.orders.try_send(Order::Begin(transcript));
     }
@@ -137,6 +145,7 @@ impl LiveLaunch {
             generation: Generation(1),
             exit: None,
             final_text: None,
+            carried: (0, 0),
             news,
             orders,
             talk: None,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tachikoma_agents::{ARE_YOU_THERE, Decoder, Observation, line::Line};
-use tachikoma_core::News;
+use tachikoma_agents::{ARE_YOU_THERE, Decoder, Observation, Window, line::Line};
+use tachikoma_core::{News, QuotaWindow, microusd};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -190,6 +190,15 @@ impl Ears {
                 error: failed.then_some(tail),
             },
             Observation::FileTouched(path) => News::Touched { path },
+            Observation::CallEnded(tokens) => News::CallEnded { tokens },
+            Observation::Cost(Some(usd)) => News::Cost {
+                conversation_microusd: microusd(usd),
+            },
+            Observation::Cost(None) => return Some(LaunchNews::CostUnsaid),
+            Observation::Allowance(allowance) => {
+                let windows = allowance.windows.into_iter().map(quota);
+                return Some(LaunchNews::Quota(windows.collect()));
+            }
             Observation::SessionKnown(session) => return Some(LaunchNews::Known(session)),
             Observation::SessionReset { session_id } => News::Named {
                 agent_id: session_id?,
@@ -211,7 +220,6 @@ impl Ears {
             | Observation::Compacted { .. }
             | Observation::PlanChanged(_)
             | Observation::Retrying(_)
-            | Observation::Allowance(_)
             | Observation::ModelFellBack { .. }
             | Observation::RequestFailed { .. }
             | Observation::ControlAnswered { .. }
@@ -219,6 +227,14 @@ impl Ears {
             | Observation::NotUnderstood(_) => return None,
         };
         Some(LaunchNews::Agent(news))
+    }
+}
+
+fn quota(window: Window) -> QuotaWindow {
+    QuotaWindow {
+        window: window.name,
+        percent: window.percent,
+        resets_at: window.resets_at,
     }
 }
 
@@ -249,6 +265,8 @@ fn shown(observation: &Observation) -> Option<String> {
         | Observation::FileTouched(_)
         | Observation::PlanChanged(_)
         | Observation::Allowance(_)
+        | Observation::CallEnded(_)
+        | Observation::Cost(_)
         | Observation::PermissionDenied { .. }
         | Observation::BackgroundTasks(_)
         | Observation::ControlAnswered { .. }

@@ -17,6 +17,9 @@ use crate::store::compressed;
 /// An attempt is repeated under one number only if its record was lost; more than this many files of one are a mistake.
 const REPEATS_MAX: u32 = 100;
 
+/// A label is to be recognised by, in a name that has to fit into a directory.
+const LABEL_CHARS_MAX: usize = 40;
+
 /// What the two tail files are called besides the transcript's name.
 pub(super) const TAIL_SUFFIXES: [&str; 2] = [".tail-a", ".tail-b"];
 
@@ -26,6 +29,8 @@ pub struct Transcript {
     directory: PathBuf,
     iteration: u64,
     attempt: u32,
+    /// What else is part of its name.
+    label: Option<String>,
     head_bytes_max: u64,
     tail_bytes_max: u64,
     open: Option<Open>,
@@ -63,10 +68,18 @@ impl Transcript {
             directory,
             iteration,
             attempt,
+            label: None,
             head_bytes_max,
             tail_bytes_max,
             open: None,
         }
+    }
+
+    /// Adds words to the name of the file; what is no letter or digit of ASCII becomes a `-`.
+    pub(crate) fn labelled(mut self, label: &str) -> Self {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        self.label = Some(label.chars().map(plain).take(LABEL_CHARS_MAX).collect());
+        self
     }
 
     /// Adds what the agent wrote.
@@ -80,11 +93,19 @@ impl Transcript {
         let open = match &mut self.open {
             Some(open) => open,
             None => {
-                let opened = Open::create(&self.directory, self.iteration, self.attempt)?;
+                let opened = Open::create(&self.directory, &self.stem())?;
                 self.open.insert(opened)
             }
         };
         open.write(bytes, self.head_bytes_max, self.tail_bytes_max)
+    }
+
+    fn stem(&self) -> String {
+        let (iteration, attempt) = (self.iteration, self.attempt);
+        match &self.label {
+            Some(label) => format!("{iteration:06}.{attempt}-{label}"),
+            None => format!("{iteration:06}.{attempt}"),
+        }
     }
 
     /// Joins the parts and returns the file, or none if the agent wrote nothing.
@@ -104,12 +125,12 @@ impl Transcript {
 }
 
 impl Open {
-    fn create(path: &Path, iteration: u64, attempt: u32) -> io::Result<Self> {
+    fn create(path: &Path, stem: &str) -> io::Result<Self> {
         let directory = open_directory(path)?;
         for repeat in 1..=REPEATS_MAX {
             let name = match repeat {
-                1 => format!("{iteration:06}.{attempt}.log"),
-                _ => format!("{iteration:06}.{attempt}.{repeat}.log"),
+                1 => format!("{stem}.log"),
+                _ => format!("{stem}.{repeat}.log"),
             };
             match create_file(&directory, &name) {
                 // Looked for afterwards: while the earlier one is being compressed, one of the two names is always taken.

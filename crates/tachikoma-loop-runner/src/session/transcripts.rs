@@ -143,7 +143,7 @@ fn files(directory: &Path) -> io::Result<Vec<(Name, Form, PathBuf)>> {
     Ok(ours)
 }
 
-/// Reads a file's name: `000012.1.log`, `000012.1.2.log`, with a tail's suffix or compressed or neither.
+/// Reads a file's name: `000012.1.log`, `000012.1.2.log`, `000012.1-tests.log`, with a tail's suffix or compressed or neither.
 fn parse(name: &OsStr) -> Option<(Name, Form)> {
     let (name, form) = form_of(name.to_str()?);
     let head = TAIL_SUFFIXES
@@ -159,6 +159,10 @@ fn parse(name: &OsStr) -> Option<(Name, Form)> {
     let mut numbers = numbers.split('.');
     let iteration = numbers.next().filter(|number| number.len() >= 6)?;
     let attempt = numbers.next()?;
+    // Behind a `-` there are words for people.
+    let attempt = attempt
+        .split_once('-')
+        .map_or(attempt, |(number, _)| number);
     let repeat = numbers.next().unwrap_or("1");
     if numbers.next().is_some() {
         return None;

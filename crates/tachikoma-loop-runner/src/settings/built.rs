@@ -5,16 +5,7 @@ use super::Moment;
 /// Keys, and tables with all their keys, that have no effect yet. A feature takes its keys off this list.
 pub(super) const NOT_BUILT: &[&str] = &[
     "attended_mode",
-    "stop_conditions.max_test_failure_streak",
     "stop_conditions.max_no_progress_iterations",
-    "stop_conditions.stop_on_patterns",
-    "stop_conditions.custom_scripts",
-    "stop_conditions.max_cost_usd",
-    "stop_conditions.max_tokens",
-    "stop_conditions.max_duration",
-    "stop_conditions.max_quota_percent",
-    "stop_conditions.confirmations",
-    "stop_conditions.objectives",
     "reboot.confirm_timeout",
     "state.backup_dir",
     "state.backup_interval",
@@ -30,7 +21,6 @@ pub(super) const NOT_BUILT: &[&str] = &[
     "agents.gemini",
     "agents.acp",
     "agents.demo",
-    "gate",
     "notify",
 ];
 

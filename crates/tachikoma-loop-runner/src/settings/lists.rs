@@ -9,9 +9,9 @@ use super::scalars::{HumanDuration, Secret};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Gate {
-    /// What the gate is called in messages.
+    /// What the gate is called in messages, and to the agent. Each has a name of its own.
     pub name: String,
-    /// The command line, run by the shell.
+    /// The command line, run by the shell in the working directory. Exit 0 passes.
     pub command: String,
     /// A gate that runs longer has failed. 0 = no limit.
     #[serde(default = "gate_timeout")]
@@ -30,10 +30,10 @@ fn gate_timeout() -> HumanDuration {
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum GateMoment {
-    /// When the agent claims completion.
+    /// When completion is claimed.
     #[default]
     Completion,
-    /// After every iteration, and when the agent claims completion.
+    /// After every iteration that succeeded, and when completion is claimed.
     Iteration,
 }
 

@@ -32,6 +32,7 @@ pub(super) fn broken(loaded: &Loaded, known: &[Problem]) -> Vec<Problem> {
         patterns(settings),
         reboots(settings),
         encryption(settings),
+        gates(settings),
         git(settings),
         notify(settings),
         masks(settings),
@@ -118,15 +119,27 @@ fn patterns(settings: &Settings) -> Vec<Broken> {
     let mut broken = Vec::new();
     for (key, patterns) in lists {
         for pattern in patterns {
-            if let Err(error) = regex::Regex::new(pattern) {
-                let why = error.to_string();
-                let why = why.lines().last().unwrap_or_default().trim();
-                broken.push(Broken {
-                    keys: vec![key.into()],
-                    what: format!("`{key}`: `{pattern}` is no regular expression: {why}"),
-                    hint: "write a backslash before characters that are meant as they are",
-                });
-            }
+            let (what, hint) = match regex::Regex::new(pattern) {
+                // It would match every answer.
+                Ok(regex) if regex.is_match("") && regex.is_match("x\n\u{1}") => (
+                    "matches every text".to_owned(),
+                    "name at least one character that has to be there",
+                ),
+                Ok(_) => continue,
+                Err(error) => {
+                    let why = error.to_string();
+                    let why = why.lines().last().unwrap_or_default().trim();
+                    (
+                        format!("is no regular expression: {why}"),
+                        "write a backslash before characters that are meant as they are",
+                    )
+                }
+            };
+            broken.push(Broken {
+                keys: vec![key.into()],
+                what: format!("`{key}`: `{pattern}` {what}"),
+                hint,
+            });
         }
     }
     broken
@@ -172,6 +185,68 @@ fn encryption(settings: &Settings) -> Vec<Broken> {
             .into(),
         hint: "name the file of the passphrase, or the public keys",
     }]
+}
+
+/// Each gate is run one after the other behind an iteration; who has more of them has scripts that should be one.
+const GATES_MAX: usize = 32;
+
+/// Each script is a process of its own at the same time.
+const SCRIPTS_MAX: usize = 16;
+
+fn gates(settings: &Settings) -> Vec<Broken> {
+    let gate = |what: String, hint| Broken {
+        keys: vec!["gate".into()],
+        what,
+        hint,
+    };
+    let mut broken = Vec::new();
+    let mut names = std::collections::BTreeSet::new();
+    for own in &settings.gate {
+        if own.name.trim().is_empty() {
+            let what = format!("`gate.name` of `{}` must not be empty", own.command);
+            broken.push(gate(
+                what,
+                "it is what the agent is told of a gate that failed",
+            ));
+        } else if !names.insert(own.name.as_str()) {
+            let what = format!("`gate.name` is `{}` twice", own.name);
+            broken.push(gate(what, "give each gate a name of its own"));
+        }
+        if own.command.trim().is_empty() {
+            let what = format!("`gate.command` of `{}` must not be empty", own.name);
+            broken.push(gate(what, "give the command line that must exit 0"));
+        }
+    }
+    if settings.gate.len() > GATES_MAX {
+        let what = format!(
+            "there are {} gates, at most {GATES_MAX} may be",
+            settings.gate.len()
+        );
+        broken.push(gate(what, "let one script run several checks"));
+    }
+    let scripts = &settings.stop_conditions.custom_scripts;
+    let key = "stop_conditions.custom_scripts";
+    let mut script = |what: String, hint| {
+        broken.push(Broken {
+            keys: vec![key.into()],
+            what,
+            hint,
+        });
+    };
+    if scripts.len() > SCRIPTS_MAX {
+        let what = format!(
+            "`{key}` has {} programs, at most {SCRIPTS_MAX} may be",
+            scripts.len()
+        );
+        script(what, "let one script ask several things");
+    }
+    if scripts.iter().any(|path| path.as_os_str().is_empty()) {
+        script(
+            format!("`{key}` has an empty path"),
+            "name the program, such as \"./stop.sh\"",
+        );
+    }
+    broken
 }
 
 fn git(settings: &Settings) -> Vec<Broken> {

@@ -11,21 +11,22 @@ use super::scalars::{HumanDuration, Percent, Usd};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct StopConditions {
-    /// Failing gate or test runs in a row that stop the loop. 0 = no limit.
+    /// Failing runs of gates in a row that stop the loop. 0 = no limit.
     pub max_test_failure_streak: u32,
     /// Iterations in a row without progress that stop the loop. 0 = no limit.
     pub max_no_progress_iterations: u32,
     /// Failed iterations in a row that end the loop with an error. 0 = no limit.
     pub max_consecutive_failures: u32,
-    /// Regular expressions over the agent's final text that stop the loop.
+    /// Regular expressions over the agent's final text that stop the loop; what it quotes from the prompt does not count.
     pub stop_on_patterns: Vec<String>,
-    /// Programs asked after every iteration: exit 0 = go on, 10 = done, 11 = stop.
+    /// Programs asked after every iteration, all at once, with the status as JSON on their standard input: exit 0 = go on, 10 =
+    /// the work is complete, which the gates have to prove, 11 = stop.
     pub custom_scripts: Vec<PathBuf>,
-    /// What the loop may cost. 0 = no limit.
+    /// What the loop may cost over its whole life, by the agent's own figures; looked at while it works, too. 0 = no limit.
     pub max_cost_usd: Usd,
-    /// Tokens the loop may use. 0 = no limit.
+    /// Tokens the loop may use, those from the cache included; looked at while it works, too. 0 = no limit.
     pub max_tokens: u64,
-    /// How long the loop may take. 0 = no limit.
+    /// How long the loop may run; pauses and standstills do not count. 0 = no limit.
     pub max_duration: HumanDuration,
     /// Share of the subscription's window the loop may use, where the agent reports it. 0 = no limit.
     pub max_quota_percent: Percent,
@@ -33,7 +34,8 @@ pub struct StopConditions {
     pub completion_promise: String,
     /// Claims in a row that are needed, at least 1.
     pub confirmations: u32,
-    /// A Markdown file with check boxes, all of which must be ticked. Absent = none.
+    /// A Markdown file with check boxes, all of which must be ticked before a claim is believed; all ticked is a claim itself.
+    /// Absent = none.
     pub objectives: Option<PathBuf>,
 }
 

@@ -11,8 +11,7 @@ use tachikoma_core::LoopId;
 use super::compressed::open_dir;
 use super::lock::{self, is_our_ignore};
 use super::{
-    RALPH_DIR, StoreError, checkpoints, is_missing, loops, quarantine, regular, retention,
-    snapshot, whole,
+    RALPH_DIR, StoreError, is_missing, loops, quarantine, regular, retention, snapshot, whole,
 };
 use crate::git::snapshots;
 use crate::offline::Premises;
@@ -63,10 +62,12 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
             .clear(&sessions, transcripts::is_ours)
             .map_err(StoreError::io("delete", &sessions))?;
         let journal = all.join(&name);
-        let handed_over = checkpoints::dir(&journal);
-        purged
-            .clear(&handed_over, checkpoints::is_ours)
-            .map_err(StoreError::io("delete", &handed_over))?;
+        for (name, is_ours) in retention::BELOW {
+            let below = journal.join(name);
+            purged
+                .clear(&below, is_ours)
+                .map_err(StoreError::io("delete", &below))?;
+        }
         purged
             .clear(&journal, loops::is_ours_in_loop)
             .map_err(StoreError::io("delete", &journal))?;

@@ -11,7 +11,7 @@ use tachikoma_core::{LoopId, Timestamp};
 
 use super::compressed::open_dir;
 use super::journal;
-use super::{RALPH_DIR, StoreError, checkpoints, loops};
+use super::{GATES_DIR, RALPH_DIR, StoreError, checkpoints, loops};
 use crate::git::snapshots;
 use crate::session::transcripts;
 
@@ -80,7 +80,7 @@ fn remove(
     loop_id: LoopId,
 ) -> io::Result<()> {
     let name = loop_id.to_string();
-    let (journal, checkpoints) = open_loop(loops, &name)?;
+    let (journal, below) = open_loop(loops, &name)?;
     snapshots::delete_all_around(working_dir, loop_id).map_err(io::Error::other)?;
     let sessions = match open_dir(state_dir) {
         Ok(sessions) => Some(sessions),
@@ -94,22 +94,34 @@ fn remove(
             Err(error) => return Err(error),
         }
     }
-    if let Some(checkpoints) = checkpoints {
-        checkpoints.remove(&journal.directory, checkpoints::DIR)?;
+    for (name, directory) in below {
+        directory.remove(&journal.directory, name)?;
     }
     journal.remove(loops, &name)
 }
 
-/// Opens the directory of a loop, and the one with its hand-offs, where it has any.
-fn open_loop(loops: &OwnedFd, name: &str) -> io::Result<(Ours, Option<Ours>)> {
+/// A directory in that of a loop, and which names in it are ours.
+type Below = (&'static str, fn(&str) -> bool);
+
+/// All that there may be.
+pub(super) const BELOW: [Below; 2] = [
+    (checkpoints::DIR, checkpoints::is_ours),
+    (GATES_DIR, transcripts::is_ours),
+];
+
+/// Opens the directory of a loop, and those in it, as far as it has them.
+fn open_loop(loops: &OwnedFd, name: &str) -> io::Result<(Ours, Vec<(&'static str, Ours)>)> {
     let directory = open_below(loops, name)?;
-    let below = match open_below(&directory, checkpoints::DIR) {
-        Ok(below) => Some(Ours::in_dir(below, checkpoints::is_ours, None)?),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(error),
-    };
-    let known = below.is_some().then_some(checkpoints::DIR);
-    let journal = Ours::in_dir(directory, loops::is_ours_in_loop, known)?;
+    let mut below = Vec::new();
+    for (name, is_ours) in BELOW {
+        match open_below(&directory, name) {
+            Ok(found) => below.push((name, Ours::in_dir(found, is_ours, &[])?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let known: Vec<&str> = below.iter().map(|(name, _)| *name).collect();
+    let journal = Ours::in_dir(directory, loops::is_ours_in_loop, &known)?;
     Ok((journal, below))
 }
 
@@ -126,20 +138,21 @@ struct Ours {
 
 impl Ours {
     fn open(above: &OwnedFd, name: &str, is_ours: impl Fn(&str) -> bool) -> io::Result<Self> {
-        Self::in_dir(open_below(above, name)?, is_ours, None)
+        Self::in_dir(open_below(above, name)?, is_ours, &[])
     }
 
-    /// Looks through a directory. `known` is the one directory in it that was looked through before.
+    /// Looks through a directory. `known` are directories in it that were looked through before.
     fn in_dir(
         directory: OwnedFd,
         is_ours: impl Fn(&str) -> bool,
-        known: Option<&str>,
+        known: &[&str],
     ) -> io::Result<Self> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&directory)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
-            if matches!(name, b"." | b"..") || known.is_some_and(|known| known.as_bytes() == name) {
+            let is_known = known.iter().any(|known| known.as_bytes() == name);
+            if matches!(name, b"." | b"..") || is_known {
                 continue;
             }
             let ours = own_file(&directory, entry.file_name()).filter(|name| is_ours(name));

@@ -121,13 +121,27 @@ pub struct Tests {
     pub recently_fixed: Vec<String>,
 }
 
-/// How near the stop conditions are. Nothing evaluates them yet.
+/// How near the stop conditions are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopConditions {
     /// Progress by name, in percent.
     pub progress: BTreeMap<String, u8>,
     /// The last evaluation, in words.
     pub last_evaluation: Option<String>,
+}
+
+impl StopConditions {
+    fn of(state: &State) -> Self {
+        let looked_at = state.limits.conditions(state, state.time);
+        let words: Vec<&str> = looked_at.iter().map(|row| row.words.as_str()).collect();
+        Self {
+            last_evaluation: (!words.is_empty()).then(|| words.join("; ")),
+            progress: looked_at
+                .iter()
+                .map(|row| (row.name.to_owned(), row.percent))
+                .collect(),
+        }
+    }
 }
 
 /// What was done.
@@ -186,7 +200,7 @@ impl Snapshot {
                 failure_streak: stats.test_failure_streak,
                 ..Tests::default()
             },
-            stop_conditions: StopConditions::default(),
+            stop_conditions: StopConditions::of(state),
             metrics: Metrics {
                 total_iterations: stats.iterations.into(),
                 successful_iterations: stats.successful.into(),

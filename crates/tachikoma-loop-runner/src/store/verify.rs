@@ -10,7 +10,9 @@ use tachikoma_core::LoopId;
 
 use super::archive::{ARCHIVED, is_archived};
 use super::snapshot::{self, Snapshot};
-use super::{StoreError, checkpoints, compressed, journal, loops, quarantine, retention};
+use super::{
+    StoreError, checkpoints, compressed, gates_dir, journal, loops, quarantine, retention,
+};
 use crate::error::chain;
 use crate::offline::Premises;
 use crate::session::transcripts;
@@ -37,6 +39,8 @@ pub enum Kind {
     Transcripts,
     /// The hand-offs of a loop, or one of them.
     Checkpoints,
+    /// What the gates of a loop said, or one of them.
+    Gates,
     /// Something in quarantine.
     Quarantine,
 }
@@ -164,9 +168,11 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
     }
     checked.extend(fold.finish());
     checked.extend(check_transcripts(
+        Kind::Transcripts,
         &premises.state_dir.join(loop_id.to_string()),
     ));
     checked.extend(check_checkpoints(&dir));
+    checked.extend(check_transcripts(Kind::Gates, &gates_dir(&dir)));
     checked
 }
 
@@ -196,18 +202,18 @@ fn unread_snapshot(path: &Path, error: &StoreError) -> Checked {
 }
 
 /// One line for all that are good, and one for each that is not.
-fn check_transcripts(dir: &Path) -> Vec<Checked> {
+fn check_transcripts(kind: Kind, dir: &Path) -> Vec<Checked> {
     let listed = match transcripts::list(dir) {
         Ok(listed) => listed,
         Err(error) => {
             let what = error.to_string();
-            return vec![Checked::new(Verdict::Wrong, Kind::Transcripts, dir, what)];
+            return vec![Checked::new(Verdict::Wrong, kind, dir, what)];
         }
     };
     let read = listed
         .iter()
         .map(|file| (file.path.clone(), read_through(&file.path)));
-    check_texts(Kind::Transcripts, dir, read)
+    check_texts(kind, dir, read)
 }
 
 fn check_checkpoints(loop_dir: &Path) -> Vec<Checked> {

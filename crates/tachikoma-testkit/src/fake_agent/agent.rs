@@ -83,6 +83,8 @@ pub(super) struct Agent {
     pub(super) played: usize,
     pub(super) results: u64,
     pub(super) last_failed: bool,
+    /// What this process has cost, in millionths of a dollar.
+    pub(super) spent_microusd: u64,
     wrong: Misbehaviour,
     inbox: Inbox,
     prompts: VecDeque<String>,
@@ -133,6 +135,7 @@ impl Agent {
             played: 0,
             results: 0,
             last_failed: false,
+            spent_microusd: 0,
             wrong,
             inbox,
             prompts: VecDeque::new(),
@@ -148,6 +151,12 @@ impl Agent {
         if let Some(words) = &self.wrong.last_words {
             eprintln!("{words}");
         }
+    }
+
+    /// Whether it has spent what it may.
+    pub(super) fn is_out_of_budget(&self) -> bool {
+        let budget = self.args.budget_microusd.filter(|_| !self.wrong.overspends);
+        budget.is_some_and(|budget| self.spent_microusd >= budget)
     }
 
     /// The version that it says it is.
@@ -286,6 +295,9 @@ impl Agent {
             "interrupt" => json!({"still_queued": []}),
             "get_context_usage" => {
                 events::context_usage(&self.session.context, self.scenario.agent.window)
+            }
+            "get_session_cost" if !self.wrong.tells_no_cost => {
+                events::session_cost(self.session.cost_usd)
             }
             "initialize" => json!({"commands": [], "output_style": "default", "models": []}),
             "set_model" => {

@@ -1,12 +1,13 @@
 //! The command line of the real agent, as far as a runner uses it. What the real one refuses is refused.
 
+use super::sessions::microusd;
+
 /// Options that take a value we have no use for.
-const WITH_VALUE: [&str; 11] = [
+const WITH_VALUE: [&str; 10] = [
     "--append-system-prompt",
     "--append-system-prompt-file",
     "--autocompact",
     "--fallback-model",
-    "--max-budget-usd",
     "--max-turns",
     "--mcp-config",
     "--permission-mode",
@@ -44,6 +45,8 @@ pub(super) struct Args {
     pub resume: Option<String>,
     pub session_id: Option<String>,
     pub prompt: Option<String>,
+    /// What the process may cost, in millionths of a dollar.
+    pub budget_microusd: Option<u64>,
 }
 
 impl Args {
@@ -66,6 +69,7 @@ impl Args {
                 "--model" => args.model = Some(value()?),
                 "-r" | "--resume" => args.resume = Some(value()?),
                 "--session-id" => args.session_id = Some(value()?),
+                "--max-budget-usd" => args.budget_microusd = Some(budget(&value()?)?),
                 word if WITH_VALUE.contains(&word) => drop(value()?),
                 word if WITH_WORDS.contains(&word) => {
                     while words.next_if(|word| !word.starts_with('-')).is_some() {}
@@ -90,6 +94,12 @@ impl Args {
         }
         Ok(args)
     }
+}
+
+fn budget(word: &str) -> Result<u64, String> {
+    let refused = || format!("error: option '--max-budget-usd': {word} is no amount");
+    let usd: f64 = word.parse().map_err(|_| refused())?;
+    Ok(microusd(usd))
 }
 
 #[cfg(test)]

@@ -110,9 +110,17 @@ pub(super) fn rate_limit_info(turn: &Turn) -> Option<Value> {
     let status = header("status")?;
     let resets: u64 = header("reset").and_then(|at| at.parse().ok()).unwrap_or(0);
     let claim = header("representative-claim").map_or("five_hour", String::as_str);
-    Some(json!({
+    let mut info = json!({
         "status": status, "resetsAt": resets, "rateLimitType": claim, "isUsingOverage": false,
-    }))
+    });
+    for (short, name) in [("5h", "five_hour"), ("7d", "seven_day")] {
+        let used = header(&format!("{short}-utilization")).and_then(|used| used.parse().ok());
+        if let Some::<f64>(used) = used {
+            let window = json!({"utilization": used, "resetsAt": resets, "status": status});
+            info["unifiedWindows"][name] = window;
+        }
+    }
+    Some(info)
 }
 
 /// How the API failed for good.
@@ -223,6 +231,19 @@ pub(super) fn context_usage(usage: &Usage, window: u64) -> Value {
         "autoCompactThreshold": window.saturating_sub(33_000), "isAutoCompactEnabled": true,
         "apiUsage": tokens(usage, usage.output),
     })
+}
+
+/// The answer to `get_session_cost`: words, with four decimals up to half a dollar and two above it, as with the real one.
+pub(super) fn session_cost(usd: f64) -> Value {
+    let amount = if usd > 0.5 {
+        format!("{usd:.2}")
+    } else {
+        format!("{usd:.4}")
+    };
+    let text = format!(
+        "Total cost:            ${amount}\nTotal duration (API):  0s\nTotal duration (wall): 1s"
+    );
+    json!({ "text": text })
 }
 
 fn now() -> String {

@@ -68,6 +68,16 @@ pub(super) fn cost(usage: Usage) -> f64 {
     dollars / 1e6
 }
 
+/// Dollars as millionths of them.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "no test spends that much, or less than nothing"
+)]
+pub(super) fn microusd(usd: f64) -> u64 {
+    (usd * 1e6).round() as u64
+}
+
 /// The directory of all that. Without one, nothing is remembered.
 #[derive(Debug)]
 pub(super) struct State(Option<PathBuf>);

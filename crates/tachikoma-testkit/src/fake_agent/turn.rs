@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::agent::{self, Agent, Break};
 use super::events::{self, ApiFailure, Sums};
-use super::sessions::{new_uuid, sum};
+use super::sessions::{cost, microusd, new_uuid, sum};
 use super::tools::{self, Outcome};
 use crate::model::message;
 use crate::scenario::{Fault, ToolCall, Turn, Usage};
@@ -67,8 +67,12 @@ impl Agent {
             let message_id = format!("msg_{}", new_uuid().replace('-', ""));
             self.say(&turn, &message_id)?;
             self.session.add(turn.usage);
+            self.spent_microusd += microusd(cost(turn.usage));
             progress.usage = sum(progress.usage, turn.usage);
             self.state.save(&self.session)?;
+            if self.is_out_of_budget() {
+                return self.out_of_budget(progress);
+            }
             if turn.tools.is_empty() {
                 return self.succeed(&turn, progress);
             }
@@ -156,6 +160,16 @@ impl Agent {
         let mut line = self.sums(progress).result("success", false, "completed");
         line["result"] = json!(turn.text.clone().unwrap_or_default());
         line["stop_reason"] = turn.stop_reason().into();
+        self.print_result(line)
+    }
+
+    /// The end of a turn at what the process may cost; what it called for is not run.
+    fn out_of_budget(&mut self, progress: &Progress) -> Result<(), Break> {
+        let subtype = "error_max_budget_usd";
+        let mut line = self
+            .sums(progress)
+            .result(subtype, true, "budget_exhausted");
+        line["errors"] = json!(["Reached maximum budget"]);
         self.print_result(line)
     }
 

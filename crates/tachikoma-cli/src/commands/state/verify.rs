@@ -55,6 +55,7 @@ fn line(working_dir: &Path, checked: &Checked) -> String {
         Kind::Snapshot => "snapshot",
         Kind::Transcripts => "transcripts",
         Kind::Checkpoints => "hand-offs",
+        Kind::Gates => "gates",
         Kind::Quarantine => "quarantine",
     };
     let path = checked.path.strip_prefix(working_dir);

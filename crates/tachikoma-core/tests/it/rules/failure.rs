@@ -71,6 +71,8 @@ fn errors_do_not_touch_the_test_failure_streak_and_the_sums_close() {
             reboots: 1,
             execution_ms: 31_000,
             cost_microusd: 0,
+            tokens: 0,
+            on_subscription: false,
             test_failure_streak: 0,
             no_progress_count: 0,
         }
@@ -173,6 +175,7 @@ fn what_an_agent_leaves_behind_is_named() {
         News::Exited {
             exit: Exit::Code(0),
             claimed: false,
+            stop_pattern: None,
             last_words: None,
             problem: None,
             leftovers: vec![leftover],

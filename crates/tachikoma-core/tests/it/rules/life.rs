@@ -123,12 +123,10 @@ fn a_claim_that_was_recorded_is_believed_by_the_next_runner() {
 
 #[test]
 fn a_claim_that_does_not_suffice_is_forgotten_with_the_next_iteration() {
-    let mut play = Play::up(Policy {
-        claim_suffices: false,
-        ..Policy::default()
-    });
-    play.claimed().sleep().launched().exited(1).hush();
-    play.policy.claim_suffices = true;
+    let mut play = Play::up(super::completion::gated(&["tests"]));
+    play.claimed().gates(&[("tests", Some("exit 1"))]);
+    play.sleep().launched().exited(1).hush();
+    play.policy.completion.gates.clear();
     play.crash();
     insta::assert_snapshot!(play.told(), @"5.0 start: Started(after crash), WaitStarted(backoff 1s)");
 }
@@ -386,6 +384,7 @@ fn the_twelve_events_have_their_names_and_carry_the_loop() {
             agent_lives: false,
         },
         LoopEvent::StopConditionTriggered {
+            condition: String::new(),
             reason: "x".to_owned(),
         },
         LoopEvent::RebootStarted {

@@ -13,6 +13,7 @@ fn session() -> Policy {
             event_stream: true,
             persistent: true,
             steerable: true,
+            tells_cost: false,
             refuses_before: None,
         },
         iteration_delay: Duration::ZERO,
@@ -212,6 +213,7 @@ fn a_reboot_that_comes_too_soon_is_pending_and_happens_at_the_first_boundary_aft
     ");
 }
 
+/// complaint_36: turns in a context that is almost full cost the most, and bring the least.
 #[test]
 fn a_context_at_the_hard_limit_waits_for_its_reboot_instead_of_being_prompted() {
     let mut play = up_to_the_opening(session());
@@ -397,6 +399,7 @@ fn every_iteration_may_have_a_session_of_its_own_and_that_is_no_reboot() {
 fn a_redline_above_the_agents_own_refusal_is_said_and_lowered() {
     let mut play = Play::up(Policy {
         agent: AgentTraits {
+            tells_cost: false,
             refuses_before: Some(23_000),
             ..session().agent
         },

@@ -178,7 +178,8 @@ fn a_turn_that_ended_well_before_the_interrupt_is_a_success() {
 #[test]
 fn a_claim_that_is_believed_is_done_also_under_a_stop() {
     let mut play = Play::up(stream());
-    play.resulted(true).hush().stop(Urgency::Graceful).claimed();
+    play.tool("t").tool_ended("t").resulted(true).hush();
+    play.stop(Urgency::Graceful).claimed();
     insta::assert_snapshot!(play.told(), @"
     0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
     0.0 claimed: IterationCompleted(1 succeeded, claimed), Completed(the agent reported completion) ! finish

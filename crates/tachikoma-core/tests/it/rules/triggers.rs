@@ -13,6 +13,7 @@ fn rules(reboot: RebootRules) -> Policy {
             event_stream: true,
             persistent: true,
             steerable: true,
+            tells_cost: false,
             refuses_before: None,
         },
         iteration_delay: Duration::ZERO,

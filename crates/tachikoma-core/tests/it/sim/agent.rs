@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use tachikoma_core::policy::budget::Budgets;
+use tachikoma_core::policy::completion::{CompletionRules, GateRule};
 use tachikoma_core::policy::{AgentTraits, Backoff, Graces, KeepRules, RebootRules, Timeouts};
 use tachikoma_core::{
-    Activity, Context, Exit, Generation, Leftover, News, Policy, Problem, Rung, Spent, Timestamp,
-    TurnEnd,
+    Activity, Context, Exit, Generation, Leftover, News, Policy, Problem, QuotaWindow, Rung, Spent,
+    Timestamp, TurnEnd,
 };
 
 use super::dice::Dice;
@@ -237,7 +239,15 @@ fn chatter(dice: &mut Dice, lines: &mut Vec<(i64, News)>, most: u64, pace: i64, 
                 }
             }
             3 => tool(dice),
+            _ if dice.one_in(3) => News::CallEnded {
+                tokens: dice.below(30_000),
+            },
             _ if dice.one_in(10) => News::StreamEnded,
+            _ if dice.one_in(8) => News::Quota(QuotaWindow {
+                window: dice.pick(&["five_hour", "seven_day"]).to_owned(),
+                percent: dice.pick(&[0.5, 79.9, 80.0, 100.0]),
+                resets_at: dice.pick(&[None, Some(Timestamp::from_millis(1_700_000_100_000))]),
+            }),
             _ if dice.one_in(8) => News::Denied {
                 tool: "Bash".to_owned(),
             },
@@ -287,7 +297,9 @@ fn resulted(dice: &mut Dice, success: bool) -> News {
         claimed: dice.one_in(12),
         pattern: dice.one_in(20).then(|| "start over".to_owned()),
         more: dice.one_in(40),
+        stop_pattern: dice.one_in(30).then(|| "stuck".to_owned()),
         cost_microusd: dice.below(1000),
+        tokens: dice.pick(&[0, 900, 40_000]),
         spent: (!success && dice.one_in(6)).then(|| dice.pick(&[Spent::Full, Spent::Lost])),
     })
 }
@@ -320,6 +332,7 @@ fn exited(dice: &mut Dice, exit: Exit) -> News {
     News::Exited {
         exit,
         claimed: dice.one_in(12),
+        stop_pattern: dice.one_in(30).then(|| "stuck".to_owned()),
         leftovers,
         last_words: dice.one_in(4).then(|| "no such option".to_owned()),
         problem: problem(dice, 20),
@@ -328,6 +341,42 @@ fn exited(dice: &mut Dice, exit: Exit) -> News {
 
 fn last(lines: &[(i64, News)]) -> i64 {
     lines.last().map_or(0, |(time, _)| *time)
+}
+
+/// Draws what a claim of completion has to prove.
+fn completion(dice: &mut Dice) -> CompletionRules {
+    let seconds = Duration::from_secs;
+    let timeout = dice.pick(&[seconds(600), seconds(5), Duration::ZERO]);
+    let gate = |name: &str, each_iteration| GateRule {
+        name: name.to_owned(),
+        timeout,
+        each_iteration,
+    };
+    let gates = match dice.below(5) {
+        0 => vec![gate("tests", true)],
+        1 => vec![gate("tests", false), gate("lint", true)],
+        2 => vec![gate("tests", false)],
+        _ => Vec::new(),
+    };
+    let objectives = dice.one_in(5);
+    CompletionRules {
+        gates,
+        objectives,
+        asking: (objectives || dice.one_in(6)).then(|| seconds(30)),
+        confirmations: dice.pick(&[1, 1, 1, 2]),
+    }
+}
+
+fn budgets(dice: &mut Dice) -> Budgets {
+    if !dice.one_in(7) {
+        return Budgets::default();
+    }
+    Budgets {
+        cost_microusd: dice.pick(&[0, 0, 900, 3_000]),
+        tokens: dice.pick(&[0, 20_000, 90_000]),
+        duration: Duration::from_secs(dice.pick(&[0, 0, 10, 60, 600])),
+        quota_percent: dice.pick(&[0.0, 0.0, 80.0]),
+    }
 }
 
 /// Draws the rules of a loop.
@@ -341,11 +390,16 @@ pub fn policy(dice: &mut Dice) -> Policy {
         max_iterations: dice.pick(&[0, 0, 1, 2, 3, 5]),
         iteration_delay: dice.pick(&[Duration::ZERO, seconds(5)]),
         max_consecutive_failures: dice.pick(&[0, 1, 3, 10]),
-        claim_suffices: !dice.one_in(4),
+        max_test_failure_streak: dice.pick(&[0, 1, 3]),
+        max_no_progress_iterations: 0,
+        stop_patterns: dice.pick(&[0, 0, 0, 2]),
+        budgets: budgets(dice),
+        completion: completion(dice),
         agent: AgentTraits {
             event_stream,
             persistent,
             steerable: persistent,
+            tells_cost: persistent,
             refuses_before: dice.pick(&[None, Some(23_000)]),
         },
         keep: dice.one_in(2).then(|| KeepRules {
@@ -382,7 +436,7 @@ pub fn policy(dice: &mut Dice) -> Policy {
             enabled: !dice.one_in(8),
             on_redline: !dice.one_in(8),
             redline_percent: dice.pick(&[85.0, 20.0, 33.3, 100.0]),
-            warning_percent: dice.pick(&[70.0, 2.0, 2.0]),
+            warning_percent: dice.pick(&[70.0, 2.0, 2.0, 2.0]),
             hard_limit_percent: dice.pick(&[95.0, 40.0]),
             tool_call_threshold: dice.pick(&[100, 3, 0]),
             on_degradation: dice.one_in(2),

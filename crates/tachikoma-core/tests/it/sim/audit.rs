@@ -3,12 +3,16 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::books::Books;
+use tachikoma_core::policy::completion::CompletionRules;
 use tachikoma_core::policy::context::{Level, level};
 use tachikoma_core::policy::timeout;
 use tachikoma_core::{
-    CommitStatus, Context, Generation, IterationOutcome, KeepPurpose, LoopEvent, LoopStats,
-    Outcome, Policy, RebootReason, Record, Seq, SessionNo, Timestamp,
+    CommitStatus, Context, Generation, IterationOutcome, KeepPurpose, LimitedAttempt, LoopEvent,
+    LoopStats, Outcome, Policy, RebootReason, Record, Seq, SessionNo, Timestamp,
 };
+
+use super::proof::Proof;
 
 #[derive(Default)]
 pub struct Audit {
@@ -19,6 +23,7 @@ pub struct Audit {
     stopping: bool,
     /// A claim that suffices was made, so the loop is owed its end.
     done: bool,
+    proof: Proof,
     /// When the attempt under way began.
     open: Option<Timestamp>,
     /// When the agent was last heard of.
@@ -45,6 +50,7 @@ pub struct Audit {
     hurried: bool,
     tried_at_the_end: bool,
     streak: u32,
+    books: Books,
     pub stats: LoopStats,
 }
 
@@ -70,9 +76,17 @@ impl Audit {
                 "nothing happens in a loop that ended"
             );
         }
+        let (event, now) = (&record.event, record.time);
+        self.books.take(&policy.budgets, event, now, self.stopping);
+        self.stats.cost_microusd = self.books.cost();
+        self.stats.tokens = self.books.tokens();
+        self.stats.on_subscription = self.books.on_subscription();
         match &record.event {
             LoopEvent::Started { .. } => {
                 self.agent = None;
+                if !self.live {
+                    self.stats.test_failure_streak = 0;
+                }
                 self.paused &= self.live;
                 self.live = true;
                 self.stopping = false;
@@ -119,16 +133,19 @@ impl Audit {
             }
             LoopEvent::AttemptCut { iteration, attempt } => {
                 assert_eq!((*iteration, *attempt), (self.iteration, self.attempt));
-                assert!(self.open.take().is_some(), "only an open attempt is cut");
+                // Or one whose agent was gone before it heard its prompt.
+                let open = self.open.take().is_some() || self.cut;
+                assert!(open, "only an open attempt is cut");
                 self.cut = true;
                 self.agent = None;
+                self.proof.claimed = false;
             }
-            LoopEvent::IterationLimited {
+            LoopEvent::IterationLimited(LimitedAttempt {
                 iteration,
                 attempt,
                 agent_lives,
                 ..
-            } => {
+            }) => {
                 assert_eq!((*iteration, *attempt), (self.iteration, self.attempt));
                 assert!(
                     self.open.take().is_some(),
@@ -152,9 +169,13 @@ impl Audit {
                 self.context = Some(*context);
                 self.heard = self.time;
             }
+            LoopEvent::FileTouched { .. } => self.proof.worked = true,
+            LoopEvent::ToolStarted { .. } => {
+                self.proof.worked = true;
+                self.heard = self.time;
+            }
             LoopEvent::AgentLaunched { .. }
             | LoopEvent::OutputSeen
-            | LoopEvent::ToolStarted { .. }
             | LoopEvent::ToolEnded { .. } => self.heard = self.time,
             LoopEvent::StoodStill { duration_ms } => {
                 self.heard = self.heard.after(Duration::from_millis(*duration_ms));
@@ -169,9 +190,6 @@ impl Audit {
                     "nobody is busy for longer than tool_timeout"
                 );
             }
-            LoopEvent::TurnResulted { cost_microusd, .. } => {
-                self.stats.cost_microusd += cost_microusd;
-            }
             LoopEvent::WrapUpAdvised { .. } => {
                 assert!(self.advised.insert(self.session.0), "once per session");
             }
@@ -181,7 +199,10 @@ impl Audit {
             } => {
                 assert_eq!(report.iteration, self.iteration);
                 self.agent = self.agent.filter(|_| *agent_lives);
-                self.done = report.claimed && policy.claim_suffices;
+                self.proof.claimed |= report.claimed;
+                let unproven = policy.completion == CompletionRules::default();
+                let blind = policy.keep.is_none() && !policy.agent.event_stream;
+                self.done = report.claimed && unproven && (self.proof.worked || blind);
                 self.finished(report.outcome, report.duration_ms);
             }
             LoopEvent::IterationFailed {
@@ -249,11 +270,16 @@ impl Audit {
                 commit,
                 outcome,
                 ..
-            } => self.keep_started(policy, *purpose, *commit, outcome.as_ref()),
+            } => {
+                // Whoever is stopped in a pause, and dies on the way, goes on when it is run again.
+                self.paused &= outcome.is_none();
+                self.keep_started(policy, *purpose, *commit, outcome.as_ref());
+            }
             LoopEvent::KeepCalledOff { .. } => {
                 assert!(self.keeping.is_some(), "what is under way is called off");
             }
             LoopEvent::WorkKept { kept, .. } => {
+                self.proof.worked |= kept.changed > 0 || kept.commit.is_some();
                 assert!(self.keeping.is_some(), "only what was asked is answered");
                 self.uncommitted = kept.uncommitted;
             }
@@ -261,14 +287,42 @@ impl Audit {
                 assert!(self.keeping.is_some(), "only what is under way is given up");
             }
             LoopEvent::SnapshotTaken { uncommitted, .. } => self.uncommitted = *uncommitted,
+            LoopEvent::Claimed { .. } => {
+                assert!(self.open.is_some(), "who is not at work claims nothing");
+                self.proof.claimed = true;
+            }
+            LoopEvent::CheckStarted { .. } => {
+                assert!(self.open.is_none() && !self.stopping && !self.rebooting);
+                assert!(
+                    !self.unseen || policy.keep.is_none(),
+                    "the work is kept before it is checked"
+                );
+            }
+            LoopEvent::ConditionsAnswered { answers } => self.proof.answered(answers),
+            LoopEvent::GatesRan { results, .. } => {
+                let failed = results.iter().any(|gate| !gate.passed());
+                let streak = &mut self.stats.test_failure_streak;
+                *streak = if failed { *streak + 1 } else { 0 };
+                self.proof.gates = results.clone();
+            }
+            LoopEvent::CheckGivenUp { .. } => self.proof.gates.clear(),
+            LoopEvent::ClaimRefused(_) => {
+                assert!(self.proof.claimed, "only what is claimed is refused");
+                assert!(!self.done, "what suffices is not refused");
+                self.proof.claimed = false;
+            }
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::ConfigChanged { .. }
             | LoopEvent::WaitStarted { .. }
             | LoopEvent::SessionEnded { .. }
             | LoopEvent::SessionNamed { .. }
+            | LoopEvent::TurnResulted(_)
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold(_)
+            | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::ToolDenied { .. }
-            | LoopEvent::FileTouched { .. }
             | LoopEvent::Noted { .. }
             | LoopEvent::HandOffRequested { .. }
             | LoopEvent::HandOffWritten { .. }
@@ -307,6 +361,13 @@ impl Audit {
         assert!(!self.paused, "a paused loop launches nothing");
         assert!(!self.stopping, "no launch follows a stop");
         assert!(!self.done, "no iteration follows a believed claim");
+        assert!(
+            !self.proof.claimed || self.cut,
+            "no iteration follows a claim that nobody judged"
+        );
+        self.proof.claimed = false;
+        self.proof.gates.clear();
+        self.proof.objectives = None;
         assert!(self.open.is_none(), "one iteration at a time");
         assert!(!self.rebooting, "no iteration during a reboot");
         assert!(
@@ -320,8 +381,9 @@ impl Audit {
             && rules
                 .after_iterations
                 .is_some_and(|most| self.session_iterations >= most);
+        // A prompt that was not heard is given again, and is no further iteration.
         assert!(
-            !due || self.may_not_reboot(policy),
+            !due || self.cut || self.may_not_reboot(policy),
             "a session has no more iterations than it may, unless its reboot failed or has to wait"
         );
         (self.iteration, self.attempt) = expected;
@@ -364,6 +426,8 @@ impl Audit {
         self.unseen = false;
         self.keeping = Some(outcome.cloned());
         self.tried_at_the_end |= purpose == KeepPurpose::End;
+        // The wish to stop dies with its runner, and who runs the loop again wants it to go on.
+        self.paused &= purpose != KeepPurpose::End;
     }
 
     fn finished(&mut self, outcome: IterationOutcome, duration_ms: u64) {
@@ -412,6 +476,9 @@ impl Audit {
             !self.done || *outcome == Outcome::Done,
             "a believed claim is Done, whatever else is due"
         );
+        if *outcome == Outcome::Done {
+            self.proof.suffices(policy);
+        }
         self.live = false;
         self.agent = None;
         self.rebooting = false;

@@ -1,5 +1,6 @@
 //! The world around one loop: agents, operator, clock and a shell that may die at any moment.
 
+mod behind;
 mod shell;
 
 use std::collections::BTreeMap;
@@ -35,6 +36,8 @@ pub struct World {
     queue: BTreeMap<(i64, u64), Input>,
     order: u64,
     fill: u64,
+    /// What the conversation has cost.
+    cost: u64,
     /// Files that the loop changed and that are not committed.
     files: u32,
     tickets: u64,
@@ -62,6 +65,7 @@ impl World {
             queue: BTreeMap::new(),
             order: 0,
             fill: 0,
+            cost: 0,
             files: 0,
             tickets: 0,
             steps: 0,
@@ -179,9 +183,13 @@ impl World {
                 | Phase::Waiting { .. }
                 | Phase::Working { .. }
                 | Phase::Keeping { .. }
+                | Phase::Checking { .. }
                 | Phase::Paused { .. }
                 | Phase::Ended { .. } => true,
             },
+            Input::Answered { number, .. } | Input::GatesRan { number, .. } => {
+                self.state.check().is_none() || *number != self.state.completion.number
+            }
             Input::Kept { number, .. } => {
                 self.state.keep().is_none() || *number != self.state.kept.number
             }
@@ -195,6 +203,7 @@ impl World {
             | Input::StoodStill { .. }
             | Input::Set { .. }
             | Input::Note { .. }
+            | Input::Done { .. }
             | Input::Trouble { .. }
             | Input::DiskWasFull { .. }
             | Input::Repaired { .. } => false,
@@ -221,6 +230,9 @@ impl World {
             | News::Touched { .. }
             | News::Looked { .. }
             | News::StreamEnded
+            | News::CallEnded { .. }
+            | News::Cost { .. }
+            | News::Quota(_)
             | News::Resulted(_) => false,
         };
         if !over {
@@ -357,7 +369,10 @@ impl World {
     /// With no agent to end, a stop takes no time at all.
     fn check_obeyed(&self, before: &Phase) {
         match before {
-            Phase::Waiting { .. } | Phase::Rebooting { .. } | Phase::Paused { .. } => {
+            Phase::Waiting { .. }
+            | Phase::Checking { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Paused { .. } => {
                 let crashed = self.state.runner.is_some();
                 assert!(
                     crashed
@@ -373,7 +388,11 @@ impl World {
     fn trouble(&mut self) -> Input {
         let text = "the disk".to_owned();
         self.tickets += 1;
-        match self.dice.below(4) {
+        match self.dice.below(6) {
+            4..6 => Input::Done {
+                ticket: Ticket(self.tickets),
+                reason: None,
+            },
             0 => Input::Trouble { warning: text },
             3 => Input::Note {
                 ticket: Ticket(self.tickets),
@@ -413,6 +432,7 @@ impl World {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,

@@ -65,6 +65,7 @@ impl Place {
                 News::Exited {
                     exit,
                     claimed: false,
+                    stop_pattern: None,
                     leftovers: Vec::new(),
                     last_words: None,
                     problem: None,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Committed, Effect, Exit, Generation, HookPoint, HookResult, Input, Kept, LoopEvent, News,
-    Phase, RebootStage, Record, Rung, Step, Ticket, TurnEnd, step,
+    Effect, Exit, Generation, Input, LoopEvent, News, Phase, RebootStage, Record, Rung, Step,
+    Ticket, TurnEnd, step,
 };
 
 use super::super::Coverage;
@@ -17,7 +17,9 @@ impl World {
     /// came of it, if the shell lived.
     pub(super) fn feed(&mut self, coverage: &mut Coverage, input: Input) -> Option<bool> {
         let ticket = match &input {
-            Input::Command { ticket, .. } | Input::Note { ticket, .. } => Some(*ticket),
+            Input::Command { ticket, .. }
+            | Input::Note { ticket, .. }
+            | Input::Done { ticket, .. } => Some(*ticket),
             Input::Start { .. }
             | Input::Wake
             | Input::Shutdown { .. }
@@ -25,6 +27,8 @@ impl World {
             | Input::HooksRan { .. }
             | Input::Snapshot { .. }
             | Input::Kept { .. }
+            | Input::Answered { .. }
+            | Input::GatesRan { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
             | Input::StoodStill { .. }
@@ -93,6 +97,7 @@ impl World {
         *coverage.entry(words::event(&record.event)).or_default() += 1;
         if matches!(record.event, LoopEvent::SessionStarted { .. }) {
             self.fill = 0;
+            self.cost = 0;
         }
         self.audit.take(&self.policy, &record);
         self.replayed.apply(&record);
@@ -108,6 +113,7 @@ impl World {
         let bounded = match &self.state.phase {
             Phase::Waiting { .. } => true,
             Phase::Keeping { keep } => keep.until.is_some(),
+            Phase::Checking { check } => check.until.is_some(),
             Phase::Rebooting { reboot } => {
                 let limited = match &reboot.stage {
                     // Between two records of one step.
@@ -120,6 +126,10 @@ impl World {
                     | RebootStage::Hooks { .. }
                     | RebootStage::Closing { .. } => true,
                 };
+                let timed = self.policy.budgets.duration > Duration::ZERO
+                    && self.state.stop.is_none()
+                    && !matches!(reboot.stage, RebootStage::Keeping { .. });
+                let limited = limited || timed;
                 let deadline = self.state.next_deadline(&self.policy);
                 assert_eq!(deadline.is_some(), limited, "0 means no limit");
                 limited
@@ -160,6 +170,7 @@ impl World {
                 let lines = agent::turn(&mut self.dice, &mut self.fill);
                 self.say(*generation, lines);
             }
+            Effect::AskCost { generation } => self.tell_cost(*generation),
             Effect::AskHandOff { generation } => {
                 self.is_up(*generation);
                 let lines = agent::hand_off(&mut self.dice);
@@ -180,6 +191,8 @@ impl World {
             Effect::RunHooks { point, .. } => self.hooks(*point),
             Effect::Keep { number, commit } => self.keep(*number, commit.is_some()),
             Effect::CallOffKeep => self.call_off_keep(),
+            Effect::Ask { number } => self.ask(*number),
+            Effect::RunGates { number, names } => self.gates(*number, names),
             Effect::Signal { generation, rung } => self.signal(*generation, *rung),
             Effect::Finish => {
                 self.obey_by = None;
@@ -232,6 +245,22 @@ impl World {
         }
     }
 
+    /// Some agents forget a part of it, and some answer late or never.
+    fn tell_cost(&mut self, generation: Generation) {
+        self.is_up(generation);
+        self.cost += self.dice.below(400);
+        if self.dice.one_in(20) {
+            self.cost /= 2;
+        }
+        if !self.dice.one_in(10) {
+            let after = self.dice.pick(&[0, 0, 3, 2_000]);
+            let news = News::Cost {
+                conversation_microusd: self.cost,
+            };
+            self.schedule(self.now + after, Input::Agent { generation, news });
+        }
+    }
+
     /// Nothing more is asked of the agent: most go.
     fn close(&mut self, generation: Generation) {
         self.is_up(generation);
@@ -244,90 +273,13 @@ impl World {
             News::Exited {
                 exit: Exit::Code(0),
                 claimed: false,
+                stop_pattern: None,
                 leftovers: Vec::new(),
                 last_words: None,
                 problem: None,
             },
         )];
         self.say(generation, lines);
-    }
-
-    fn hooks(&mut self, point: HookPoint) {
-        let after = self.dice.pick(&[0, 3_000, 60_000]);
-        let failed = self.dice.one_in(5);
-        let results = vec![HookResult {
-            name: "hook.sh".to_owned(),
-            duration_ms: 3,
-            error: failed.then(|| "exit 1".to_owned()),
-            ..HookResult::default()
-        }];
-        if !self.dice.one_in(8) {
-            self.schedule(self.now + after, Input::HooksRan { point, results });
-        }
-    }
-
-    /// The work tree before an iteration: of the same content as before it, as a rule.
-    fn snapshot(&mut self, iteration: u32) {
-        if self.policy.keep.is_none() || self.dice.one_in(8) {
-            return;
-        }
-        let commit = self.dice.below(4).to_string();
-        let uncommitted = self.files;
-        let input = Input::Snapshot {
-            iteration,
-            commit,
-            uncommitted,
-        };
-        self.schedule(self.now, input);
-    }
-
-    /// What the loop did is looked at and committed; or that fails, hangs, or is refused by a hook.
-    fn keep(&mut self, number: u64, commit: bool) {
-        assert!(self.policy.keep.is_some(), "there is where to keep it");
-        let after = self.dice.pick(&[0, 0, 40, 3_000, 200_000]);
-        let changed = self.dice.pick(&[0, 0, 1, 3]);
-        let found = self.files + changed;
-        let kept = match self.dice.below(8) {
-            0 => return,
-            1 => Err("git is gone".to_owned()),
-            2 if commit => Ok(Kept {
-                changed,
-                uncommitted: found,
-                error: Some("the hook said no".to_owned()),
-                ..Kept::default()
-            }),
-            _ => Ok(Kept {
-                changed,
-                uncommitted: if commit { 0 } else { found },
-                commit: (commit && found > 0).then(|| Committed {
-                    id: number.to_string(),
-                    files: found,
-                }),
-                ..Kept::default()
-            }),
-        };
-        if let Ok(kept) = &kept {
-            self.files = kept.uncommitted;
-        }
-        self.schedule(self.now + after, Input::Kept { number, kept });
-    }
-
-    /// Most of what is called off answers at once.
-    fn call_off_keep(&mut self) {
-        let number = self.state.kept.number;
-        let under_way =
-            |input: &Input| matches!(input, Input::Kept { number: n, .. } if *n == number);
-        self.queue.retain(|_, input| !under_way(input));
-        if self.dice.one_in(3) {
-            return;
-        }
-        let kept = Ok(Kept {
-            uncommitted: self.files,
-            error: Some("called off".to_owned()),
-            ..Kept::default()
-        });
-        let after = self.dice.pick(&[1, 20, 8_000]);
-        self.schedule(self.now + after, Input::Kept { number, kept });
     }
 
     /// What an agent was about to say is not said any more.
@@ -341,6 +293,9 @@ impl World {
             | Input::HooksRan { .. }
             | Input::Snapshot { .. }
             | Input::Kept { .. }
+            | Input::Answered { .. }
+            | Input::GatesRan { .. }
+            | Input::Done { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
             | Input::StoodStill { .. }
@@ -393,6 +348,7 @@ fn check_effects(step: &Step, ticket: Option<Ticket>) {
             Effect::Launch { .. }
             | Effect::Prompt { .. }
             | Effect::AskHandOff { .. }
+            | Effect::AskCost { .. }
             | Effect::Advise { .. }
             | Effect::Look { .. }
             | Effect::Close { .. }
@@ -400,6 +356,8 @@ fn check_effects(step: &Step, ticket: Option<Ticket>) {
             | Effect::RunHooks { .. }
             | Effect::Keep { .. }
             | Effect::CallOffKeep
+            | Effect::Ask { .. }
+            | Effect::RunGates { .. }
             | Effect::Signal { .. } => {}
         }
     }

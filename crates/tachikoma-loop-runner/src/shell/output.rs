@@ -1,29 +1,41 @@
-//! What a hook said, as much of it as a record may have.
+//! What a command said: its end, as much of it as a record may have, and all of it in a file where one is wanted.
 
-/// Of a hook's output its end is recorded, which says how it went. The journal is no place for more.
-pub(super) const OUTPUT_BYTES_MAX: usize = 4096;
+use std::io;
+use std::path::PathBuf;
+
+use crate::session::transcript::Transcript;
 
 /// The last line becomes part of a sentence.
 const LINE_BYTES_MAX: usize = 200;
 
 /// The end of what was said so far.
-#[derive(Debug, Default)]
-pub(super) struct Tail {
+#[derive(Debug)]
+pub(crate) struct Tail {
     bytes: Vec<u8>,
+    bytes_max: usize,
     left_out: usize,
 }
 
 impl Tail {
+    /// Keeps so much of the end.
+    pub fn new(bytes_max: usize) -> Self {
+        Self {
+            bytes: Vec::new(),
+            bytes_max,
+            left_out: 0,
+        }
+    }
+
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         // Seldom, so that not every byte moves all others.
-        if self.bytes.len() > 2 * OUTPUT_BYTES_MAX {
+        if self.bytes.len() > 2 * self.bytes_max {
             self.cut();
         }
     }
 
     fn cut(&mut self) {
-        let too_many = self.bytes.len().saturating_sub(OUTPUT_BYTES_MAX);
+        let too_many = self.bytes.len().saturating_sub(self.bytes_max);
         self.bytes.drain(..too_many);
         self.left_out += too_many;
     }
@@ -56,11 +68,49 @@ impl Tail {
     }
 }
 
-impl From<&str> for Tail {
-    fn from(text: &str) -> Self {
-        let mut tail = Self::default();
-        tail.push(text.as_bytes());
-        tail
+/// Everything that a command says.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub tail: Tail,
+    /// Where all of it goes, until that fails.
+    whole: Option<Transcript>,
+    failed: Option<io::Error>,
+}
+
+impl Said {
+    /// Keeps the end alone.
+    pub fn tail_only(bytes_max: usize) -> Self {
+        Self {
+            tail: Tail::new(bytes_max),
+            whole: None,
+            failed: None,
+        }
+    }
+
+    /// Keeps the end, and all of it in a file.
+    pub fn whole(bytes_max: usize, whole: Transcript) -> Self {
+        Self {
+            whole: Some(whole),
+            ..Self::tail_only(bytes_max)
+        }
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.tail.push(bytes);
+        if let Some(Err(error)) = self.whole.as_mut().map(|whole| whole.write(bytes)) {
+            self.whole = None;
+            self.failed = Some(error);
+        }
+    }
+
+    /// Returns the end, and the file, if there is one and anything was said.
+    pub fn close(self) -> (Tail, io::Result<Option<PathBuf>>) {
+        let file = match (self.whole, self.failed) {
+            (_, Some(error)) => Err(error),
+            (Some(whole), None) => whole.close(),
+            (None, None) => Ok(None),
+        };
+        (self.tail, file)
     }
 }
 
@@ -68,9 +118,15 @@ impl From<&str> for Tail {
 mod tests {
     use super::*;
 
+    fn tail(text: &str) -> Tail {
+        let mut tail = Tail::new(4096);
+        tail.push(text.as_bytes());
+        tail
+    }
+
     #[test]
     fn the_last_line_is_the_last_that_says_anything() {
-        let last = |text: &str| Tail::from(text).last_line();
+        let last = |text: &str| tail(text).last_line();
         assert_eq!(last("a\n b \n\n").as_deref(), Some("b"));
         assert_eq!(last(" \n"), None);
         assert_eq!(last(&"x".repeat(999)), Some("x".repeat(LINE_BYTES_MAX)));
@@ -78,9 +134,9 @@ mod tests {
 
     #[test]
     fn the_end_is_kept_and_the_rest_counted() {
-        assert_eq!(Tail::default().text(), None);
-        assert_eq!(Tail::from(" said\n\n").text().as_deref(), Some(" said"));
-        let mut tail = Tail::default();
+        assert_eq!(tail("").text(), None);
+        assert_eq!(tail(" said\n\n").text().as_deref(), Some(" said"));
+        let mut tail = tail("");
         for _ in 0..5000 {
             tail.push("é".as_bytes());
         }

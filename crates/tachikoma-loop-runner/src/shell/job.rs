@@ -1,25 +1,26 @@
-//! A hook that is a command: a shell under a guard of its own, which ends whatever the command leaves behind.
+//! One command after another under a guard of their own, which ends whatever a command leaves behind.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc;
 
-use super::HookEvent;
+use super::errand::Order;
 use super::limit::Limit;
-use super::output::Tail;
-use super::run::{Ended, Failure, Order};
+use super::output::Said;
 use crate::error::chain;
 use crate::process::{
     Exit, Guard, GuardError, GuardNews, GuardOptions, Leftover, Rung, Spawn, input, output,
 };
 
-/// After SIGTERM a hook may put down what it has in hand.
-pub(super) const GRACE: Duration = Duration::from_secs(2);
+/// After SIGTERM a command may put down what it has in hand.
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
 /// After SIGKILL the guard needs five seconds at most to write off what is stuck in the kernel.
 const REAP_TIMEOUT: Duration = Duration::from_secs(6);
@@ -27,11 +28,66 @@ const REAP_TIMEOUT: Duration = Duration::from_secs(6);
 /// What was written before everything ended is in the pipe already; only a stranger can hold it open longer.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The exit by which a hook stops the loop.
-const STOP: Exit = Exit::Code(125);
-
 /// What one read takes.
 const CHUNK_BYTES: usize = 8 * 1024;
+
+/// What is to be run, and with what.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// Looked up in `PATH` unless it contains a slash.
+    pub program: OsString,
+    pub args: Vec<OsString>,
+    /// Variables on top of the runner's own.
+    pub env: Vec<(OsString, OsString)>,
+    pub working_dir: PathBuf,
+    /// What it reads on its standard input.
+    pub input: Vec<u8>,
+    pub limit: Limit,
+    /// Where what it says goes.
+    pub said: Said,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub said: Said,
+    /// Its last line: what a person wants to know of one that failed.
+    pub last_words: Option<String>,
+    /// How its process ended, if it did before anyone lost patience.
+    pub exit: Option<Exit>,
+    pub failure: Option<Failure>,
+    /// Whether nobody waits for it any more.
+    pub called_off: bool,
+}
+
+/// Why a command has not done what it should.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    TimedOut,
+    CalledOff,
+    Failed(String),
+}
+
+impl Failure {
+    /// Says what happened to a command that had so much time.
+    pub fn words(self, limit: Duration) -> String {
+        match self {
+            Self::TimedOut => {
+                let limit = humantime::format_duration(limit);
+                format!("it did not end within {limit}")
+            }
+            Self::CalledOff => "the loop ended".to_owned(),
+            Self::Failed(error) => error,
+        }
+    }
+}
+
+impl Job {
+    /// Returns a command line for the shell.
+    pub fn line(command: &str) -> (OsString, Vec<OsString>) {
+        ("sh".into(), vec!["-c".into(), command.into()])
+    }
+}
 
 /// Runs commands one at a time, under a guard that starts with the first.
 #[derive(Debug)]
@@ -40,6 +96,8 @@ pub(crate) struct Shell {
     guard: Option<Guard>,
     /// How many commands there were: the number by which the guard knows them.
     number: u64,
+    /// Where the guard is named while it lives.
+    named: Option<Arc<AtomicI32>>,
 }
 
 impl Shell {
@@ -48,45 +106,71 @@ impl Shell {
             options,
             guard: None,
             number: 0,
+            named: None,
+        }
+    }
+
+    /// Names its guard there while it lives.
+    pub fn named(mut self, there: Option<Arc<AtomicI32>>) -> Self {
+        self.named = there;
+        self
+    }
+
+    fn name(&self, guard: i32) {
+        if let Some(named) = &self.named {
+            named.store(guard, Ordering::Relaxed);
         }
     }
 
     /// Runs a command to its end, which is that of everything it started.
-    pub(super) async fn run(
-        &mut self,
-        command: &str,
-        event: &HookEvent,
-        limit: Limit,
-        orders: &mut mpsc::Receiver<Order>,
-    ) -> Ended {
-        match self.start(command, event) {
-            Ok(said) => Child::new(said, limit).live(self, orders).await,
-            Err(reason) => Ended::failed(format!("it cannot be started: {reason}")),
+    pub async fn run(&mut self, job: Job, orders: &mut mpsc::Receiver<Order>) -> Ended {
+        let Job {
+            program,
+            args,
+            env,
+            working_dir,
+            input,
+            limit,
+            said,
+        } = job;
+        let mut child = Child::new(said, limit);
+        match self.start(program, args, env, working_dir, &input) {
+            Ok(pipe) => child.pipe = Some(pipe),
+            Err(reason) => return child.ended(format!("it cannot be started: {reason}"), false),
         }
+        child.live(self, orders).await
     }
 
-    fn start(&mut self, command: &str, event: &HookEvent) -> Result<Receiver, String> {
+    fn start(
+        &mut self,
+        program: OsString,
+        args: Vec<OsString>,
+        env: Vec<(OsString, OsString)>,
+        cwd: PathBuf,
+        told: &[u8],
+    ) -> Result<Receiver, String> {
         let text = |error: io::Error| error.to_string();
-        let told = serde_json::to_vec(event).map_err(|error| error.to_string())?;
-        let stdin = input(&told).map_err(text)?;
+        let stdin = input(told).map_err(text)?;
         let (said, stdout) = output().map_err(text)?;
         let stderr = stdout.try_clone().map_err(text)?;
         self.number += 1;
         let spawn = Spawn {
             generation: self.number,
-            program: "sh".into(),
-            args: vec!["-c".into(), command.into()],
-            env: variables(event),
+            program,
+            args,
+            env,
             env_remove: Vec::new(),
-            cwd: event.working_dir.clone(),
+            cwd,
             stdin,
             stdout,
             stderr,
         };
-        let guard = match &mut self.guard {
-            Some(guard) => guard,
-            none => none.insert(start_guard(&self.options).map_err(|error| chain(&error))?),
-        };
+        if self.guard.is_none() {
+            let guard = start_guard(&self.options).map_err(|error| chain(&error))?;
+            self.name(guard.pid());
+            self.guard = Some(guard);
+        }
+        let guard = self.guard.as_mut().ok_or("its guard is gone")?;
         guard.spawn(spawn).map_err(text)?;
         Ok(said)
     }
@@ -96,6 +180,7 @@ impl Shell {
         if let Some(guard) = self.guard.take() {
             guard.finish().await;
         }
+        self.name(0);
     }
 }
 
@@ -104,6 +189,7 @@ impl Drop for Shell {
     fn drop(&mut self) {
         if let Some(guard) = self.guard.take() {
             guard.abandon();
+            self.name(0);
         }
     }
 }
@@ -120,25 +206,12 @@ fn start_guard(options: &GuardOptions) -> Result<Guard, GuardError> {
     })
 }
 
-fn variables(event: &HookEvent) -> Vec<(OsString, OsString)> {
-    let dir: PathBuf = event.working_dir.clone();
-    let pair = |name: &str, value: String| (OsString::from(name), OsString::from(value));
-    vec![
-        pair("TACHIKOMA_HOOK", event.point.to_string()),
-        // A NUL byte, which a pattern may have, ends a variable.
-        pair("TACHIKOMA_REASON", event.reason_text.replace('\0', " ")),
-        pair("TACHIKOMA_ITERATION", event.iteration.to_string()),
-        pair("TACHIKOMA_SESSION", event.session.number.to_string()),
-        ("TACHIKOMA_DIR".into(), dir.into()),
-    ]
-}
-
 /// A command that runs.
 struct Child {
     /// None when its output has ended.
-    said: Option<Receiver>,
-    output: Tail,
-    /// Its last line, once it has ended: what a person wants to know of one that failed.
+    pipe: Option<Receiver>,
+    said: Said,
+    /// Its last line, once it has ended.
     last_words: Option<String>,
     limit: Limit,
     failure: Option<Failure>,
@@ -147,10 +220,10 @@ struct Child {
 }
 
 impl Child {
-    fn new(said: Receiver, limit: Limit) -> Self {
+    fn new(said: Said, limit: Limit) -> Self {
         Self {
-            said: Some(said),
-            output: Tail::default(),
+            pipe: None,
+            said,
             last_words: None,
             limit,
             failure: None,
@@ -163,7 +236,7 @@ impl Child {
         let mut called_off = false;
         loop {
             let Some(guard) = &mut shell.guard else {
-                return self.ended("the guard of the hooks is gone".to_owned(), called_off);
+                return self.ended("its guard is gone".to_owned(), called_off);
             };
             tokio::select! {
                 biased;
@@ -189,7 +262,7 @@ impl Child {
                 news = guard.next() => match news {
                     GuardNews::Exited { generation, exit, leftovers, leftovers_unnamed } if generation == number => {
                         self.drain().await;
-                        self.last_words = self.output.last_line();
+                        self.last_words = self.said.tail.last_line();
                         self.note(&leftovers, leftovers_unnamed);
                         return self.exited(exit, called_off);
                     }
@@ -198,11 +271,11 @@ impl Child {
                     }
                     GuardNews::Lost { .. } => {
                         shell.guard = None;
-                        return self.ended("the guard of the hooks was killed, and the hook with it".to_owned(), called_off);
+                        return self.ended("its guard was killed, and it with the guard".to_owned(), called_off);
                     }
                     GuardNews::Spawned { .. } | GuardNews::Exited { .. } | GuardNews::SpawnFailed { .. } => {}
                 },
-                () = hear(&mut self.said, &mut self.output) => {}
+                () = hear(&mut self.pipe, &mut self.said) => {}
                 () = self.limit.over(), if self.rung.is_none() => {
                     self.failure.get_or_insert(Failure::TimedOut);
                     self.climb(guard, number);
@@ -221,7 +294,7 @@ impl Child {
         }
     }
 
-    /// Takes the next step of the ladder, which begins with SIGTERM: a hook has no other way to be interrupted.
+    /// Takes the next step of the ladder, which begins with SIGTERM: a command has no other way to be interrupted.
     fn climb(&mut self, guard: &mut Guard, number: u64) {
         let (rung, limit) = match self.rung {
             None => (Rung::Terminate, GRACE),
@@ -233,8 +306,8 @@ impl Child {
 
     async fn drain(&mut self) {
         let drained = async {
-            while self.said.is_some() {
-                hear(&mut self.said, &mut self.output).await;
+            while self.pipe.is_some() {
+                hear(&mut self.pipe, &mut self.said).await;
             }
         };
         // What a stranger holds open is not waited for.
@@ -252,7 +325,7 @@ impl Child {
         }
         let names = names.join(", ");
         let note = format!("[what it left running was ended: {names}]\n");
-        self.output.push(note.as_bytes());
+        self.said.push(note.as_bytes());
     }
 
     fn exited(self, exit: Exit, called_off: bool) -> Ended {
@@ -265,8 +338,9 @@ impl Child {
             .failure
             .or_else(|| failed.then(|| Failure::Failed(why())));
         Ended {
-            output: self.output,
-            stop: exit == STOP && matches!(failure, Some(Failure::Failed(_))),
+            said: self.said,
+            last_words: self.last_words,
+            exit: Some(exit),
             failure,
             called_off,
         }
@@ -274,26 +348,27 @@ impl Child {
 
     fn ended(self, error: String, called_off: bool) -> Ended {
         Ended {
-            output: self.output,
+            said: self.said,
+            last_words: self.last_words,
+            exit: None,
             failure: Some(Failure::Failed(error)),
-            stop: false,
             called_off,
         }
     }
 }
 
 /// Reads a little more. Cancel-safe.
-async fn hear(said: &mut Option<Receiver>, output: &mut Tail) {
-    let Some(pipe) = said else {
+async fn hear(from: &mut Option<Receiver>, said: &mut Said) {
+    let Some(pipe) = from else {
         return std::future::pending().await;
     };
     let ready = pipe.readable().await;
     let mut chunk = [0; CHUNK_BYTES];
     match ready.and_then(|()| pipe.try_read(&mut chunk)) {
-        Ok(0) => *said = None,
-        Ok(read) => output.push(chunk.get(..read).unwrap_or_default()),
+        Ok(0) => *from = None,
+        Ok(read) => said.push(chunk.get(..read).unwrap_or_default()),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-        Err(_) => *said = None,
+        Err(_) => *from = None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! How long a hook may still take.
+//! How long a command may still take.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use crate::clock;
 
 /// The time that is left, which does not count what is spent stopped: by Ctrl-Z, or from outside.
 #[derive(Debug)]
-pub(super) struct Limit {
+pub(crate) struct Limit {
     /// None = it may take as long as it likes.
     until: Option<Instant>,
     stopped: Option<Instant>,

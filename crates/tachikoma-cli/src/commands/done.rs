@@ -1,0 +1,28 @@
+//! `tachikoma done`: the claim that the whole work is complete, of the agent or the operator.
+
+use std::process::ExitCode;
+
+use tachikoma_core::NOTE_BYTES_MAX;
+use tachikoma_loop_runner::control::Request;
+
+use super::note::tell_own_loop;
+use crate::failure::Failure;
+use crate::place::Place;
+
+/// Claims completion with the live runner, which says what will be asked for it.
+pub fn done(place: &Place, reason: Option<String>) -> Result<ExitCode, Failure> {
+    let reason = reason.map(|words| words.trim().to_owned());
+    let reason = reason.filter(|words| !words.is_empty());
+    if let Some(words) = reason.as_ref().filter(|words| words.len() > NOTE_BYTES_MAX) {
+        let what = format!(
+            "the reason has {} bytes; at most {NOTE_BYTES_MAX} are kept",
+            words.len()
+        );
+        return Err(Failure::usage(what).hint("a sentence is enough: the gates look at the work"));
+    }
+    tell_own_loop(
+        place,
+        &Request::Done { reason },
+        "completion is claimed for an iteration that runs; `tachikoma run` starts one",
+    )
+}

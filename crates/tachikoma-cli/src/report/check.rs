@@ -1,0 +1,108 @@
+//! What was found out behind an iteration, as lines for people.
+
+use std::time::Duration;
+
+use tachikoma_core::{
+    Answers, Check, CheckStage, CompletionSummary, GateResult, GateSummary, ObjectivesSeen,
+    Refusal, ScriptVerdict,
+};
+
+use super::line::span;
+use crate::sanitise::sanitise;
+
+/// Says what is about to be found out, where that may take a while.
+pub fn started(check: &Check) -> Vec<String> {
+    match &check.stage {
+        CheckStage::Asking => Vec::new(),
+        CheckStage::Gates { names, claimed } => {
+            let names = sanitise(&names.join(", ")).into_owned();
+            vec![if *claimed {
+                format!("completion is claimed; gates: {names}")
+            } else {
+                format!("gates: {names}")
+            }]
+        }
+    }
+}
+
+/// Says what scripts want, unless it is that the loop goes on. What is wrong with them is a warning of its own.
+pub fn answered(answers: &Answers) -> Vec<String> {
+    let said = answers.scripts.iter().filter_map(|script| {
+        let name = sanitise(&script.name);
+        match script.verdict {
+            ScriptVerdict::Claim => Some(format!("stop script {name}: the work is complete")),
+            ScriptVerdict::Stop => Some(format!("stop script {name}: the loop is to end")),
+            ScriptVerdict::GoOn | ScriptVerdict::Unclear { .. } => None,
+        }
+    });
+    said.collect()
+}
+
+/// Says how each gate went.
+pub fn gates(results: &[GateResult]) -> Vec<String> {
+    let said = results.iter().map(|gate| {
+        let name = sanitise(&gate.name);
+        let took = span(Duration::from_millis(gate.duration_ms));
+        match &gate.error {
+            None => format!("gate {name} passed in {took}"),
+            Some(error) => format!("gate {name} failed after {took}: {}", sanitise(error)),
+        }
+    });
+    said.collect()
+}
+
+/// Says why a claim is not believed.
+pub fn refused(refusal: &Refusal) -> String {
+    let claims: Vec<String> = refusal.claims.iter().map(ToString::to_string).collect();
+    format!(
+        "completion is not believed ({}): {}",
+        sanitise(&claims.join(", ")),
+        sanitise(&refusal.reasons.join("; "))
+    )
+}
+
+/// Sums up for `status` what is known: names of lines with their text.
+pub fn summary(known: &CompletionSummary) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    match &known.checking {
+        Some(CheckStage::Asking) => {
+            lines.push(("checking", "stop scripts and objectives".to_owned()));
+        }
+        Some(CheckStage::Gates { names, .. }) => {
+            lines.push((
+                "checking",
+                format!("gates: {}", sanitise(&names.join(", "))),
+            ));
+        }
+        None => {}
+    }
+    if !known.gates.is_empty() {
+        let gate = |gate: &GateSummary| match &gate.error {
+            None => format!("{} passed", sanitise(&gate.name)),
+            Some(error) => format!("{} failed ({})", sanitise(&gate.name), sanitise(error)),
+        };
+        let gates: Vec<String> = known.gates.iter().map(gate).collect();
+        let iteration = known.gates_iteration;
+        lines.push((
+            "gates",
+            format!("{}; at iteration {iteration}", gates.join(", ")),
+        ));
+    }
+    match &known.objectives {
+        Some(ObjectivesSeen::Read { objectives }) => lines.push((
+            "objectives",
+            format!("{} of {} ticked", objectives.ticked, objectives.total),
+        )),
+        Some(ObjectivesSeen::Unknown { reason }) => {
+            lines.push(("objectives", format!("not known: {}", sanitise(reason))));
+        }
+        None => {}
+    }
+    if known.claimed {
+        lines.push(("claim", "made, not judged yet".to_owned()));
+    } else if !known.refused.is_empty() {
+        let reasons = sanitise(&known.refused.join("; ")).into_owned();
+        lines.push(("claim", format!("refused: {reasons}")));
+    }
+    lines
+}

@@ -1,0 +1,339 @@
+//! Budgets and patterns: what ends a loop before it costs too much, in the middle of a turn too.
+
+use serde_json::Value;
+use tachikoma_testkit::fake_agent::Misbehaviour;
+use tachikoma_testkit::{Ran, Scenario, Scratch, Turn, Usage, await_until};
+
+use crate::claude_fault_support::{claude, with_scenario};
+use crate::support::{SOON, await_events, events, kill, run, status, tachikoma};
+
+/// An answer that costs $0.375 by the fake agent's prices: 100 000 tokens into the cache.
+const DEAR: Usage = Usage {
+    input: 0,
+    cache_read: 0,
+    cache_creation: 100_000,
+    output: 0,
+    per_tool_result: 0,
+};
+
+/// A turn that calls a tool again and again, and counts the calls in a file.
+fn endless() -> Scenario {
+    let mut turn = Turn::bash("echo x >> calls").using(DEAR);
+    // So that the interrupt comes before the next answer.
+    turn.delay_ms = 200;
+    Scenario::of([turn]).for_ever()
+}
+
+/// The same, of an agent that minds no budget by itself.
+fn overspending() -> Scenario {
+    let mut scenario = endless();
+    scenario.agent.always = Misbehaviour {
+        overspends: true,
+        ..Misbehaviour::default()
+    };
+    scenario
+}
+
+/// Turns that end by themselves.
+fn short() -> Scenario {
+    Scenario::of([Turn::text("did a part").using(DEAR)]).for_ever()
+}
+
+fn run_with(scratch: &Scratch, budgets: &[(&str, &str)]) -> Ran {
+    let tool = budgets.iter().fold(claude(scratch), |tool, (key, value)| {
+        tool.env(format!("TACHIKOMA_STOP_CONDITIONS__{key}"), value)
+    });
+    tool.run(["run", "--agent", "claude"])
+}
+
+fn calls(scratch: &Scratch) -> usize {
+    scratch.read("calls").lines().count()
+}
+
+/// How it ended, and what it cost in dollars.
+#[track_caller]
+fn ended(scratch: &Scratch) -> (String, f64) {
+    let status = status(scratch);
+    let kind = status["outcome"]["kind"].as_str().expect("it ended");
+    let cost = status["stats"]["cost_microusd"].as_f64().expect("a sum");
+    (kind.to_owned(), cost / 1e6)
+}
+
+#[test]
+fn a_budget_of_a_dollar_is_kept_in_the_middle_of_a_turn() {
+    // The agent ends at the answer that goes beyond it; one that does not is interrupted when its tool has ended.
+    for (scenario, calls_made) in [(endless(), 2), (overspending(), 3)] {
+        let scratch = with_scenario(&scenario);
+        let ran = run_with(&scratch, &[("MAX_COST_USD", "1.0")]);
+        assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+        let (kind, cost) = ended(&scratch);
+        assert_eq!((kind.as_str(), cost), ("budget", 1.125));
+        assert_eq!(calls(&scratch), calls_made, "{}", ran.snapshot());
+        let said = "stop condition: $1.1";
+        assert!(ran.stdout.contains(said), "{}", ran.snapshot());
+        let interrupted = "iteration 1 interrupted";
+        assert!(ran.stdout.contains(interrupted), "{}", ran.snapshot());
+        let advice = "raise the budget to go on, or use `--new` to begin again";
+        assert!(ran.stderr.contains(advice), "{}", ran.snapshot());
+        let triggered = &events(&scratch, "stop_condition_triggered");
+        assert_eq!(triggered.len(), 1, "{triggered:?}");
+        assert_eq!(triggered[0]["condition"], "max_cost_usd");
+        assert_eq!(events(&scratch, "iteration_failed"), Vec::<Value>::new());
+    }
+}
+
+#[test]
+fn what_was_spent_stays_spent_until_the_budget_is_raised() {
+    let scratch = with_scenario(&short());
+    let dollar = [("MAX_COST_USD", "1")];
+    let ran = run_with(&scratch, &dollar);
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    assert_eq!(ended(&scratch), ("budget".to_owned(), 1.125));
+    let begun = events(&scratch, "iteration_started").len();
+    assert_eq!(begun, 3, "{}", ran.snapshot());
+    let ran = run_with(&scratch, &dollar);
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    assert_eq!(events(&scratch, "iteration_started").len(), begun);
+    let ran = run_with(&scratch, &[("MAX_COST_USD", "2")]);
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    assert_eq!(ended(&scratch), ("budget".to_owned(), 2.25));
+}
+
+#[test]
+fn a_runner_that_is_killed_forgets_no_cent() {
+    let scratch = with_scenario(&overspending());
+    let live = claude(&scratch)
+        .env("TACHIKOMA_STOP_CONDITIONS__MAX_COST_USD", "1")
+        .spawn(["run", "--agent", "claude"]);
+    // One is told before the first answer, one behind it.
+    await_events(&scratch, "cost_told", 2);
+    kill(&scratch, live);
+    let spent = status(&scratch)["stats"]["cost_microusd"].as_u64();
+    assert!(spent >= Some(375_000), "{spent:?}");
+    let ran = run_with(&scratch, &[("MAX_COST_USD", "1")]);
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    let (_, cost) = ended(&scratch);
+    // What the killed agent answered last may not have been told.
+    assert!((1.0..1.4).contains(&cost), "${cost}");
+    assert!(calls(&scratch) <= 4, "{}", ran.snapshot());
+}
+
+/// Tokens that are burnt before anyone looks: the first turn already ends at the budget.
+#[test]
+fn complaint_33_tokens_end_the_first_turn() {
+    let scratch = with_scenario(&endless());
+    let ran = run_with(&scratch, &[("MAX_TOKENS", "250000")]);
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    assert_eq!(ended(&scratch).0, "budget");
+    assert_eq!(calls(&scratch), 3, "{}", ran.snapshot());
+    assert_eq!(status(&scratch)["stats"]["tokens"], 300_000);
+    assert_eq!(
+        events(&scratch, "cost_told"),
+        Vec::<Value>::new(),
+        "not asked"
+    );
+}
+
+#[test]
+fn an_agent_that_cannot_say_its_cost_is_held_to_it_between_iterations() {
+    let mut scenario = short();
+    scenario.agent.always = Misbehaviour {
+        tells_no_cost: true,
+        overspends: true,
+        ..Misbehaviour::default()
+    };
+    let scratch = with_scenario(&scenario);
+    let ran = run_with(&scratch, &[("MAX_COST_USD", "0.7")]);
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    assert_eq!(ended(&scratch), ("budget".to_owned(), 0.75));
+    let warned = "max_cost_usd is looked at between iterations only";
+    assert_eq!(ran.stdout.matches(warned).count(), 1, "{}", ran.snapshot());
+}
+
+#[test]
+fn complaint_34_and_35_a_subscription_has_a_window_and_no_price() {
+    let allowed = |used: &str| {
+        Turn::text("did a part")
+            .using(DEAR)
+            .header("anthropic-ratelimit-unified-status", "allowed")
+            .header("anthropic-ratelimit-unified-reset", "4102444800")
+            .header("anthropic-ratelimit-unified-7d-utilization", used)
+    };
+    let turns = [allowed("0.42"), allowed("0.805"), Turn::text("too much")];
+    let scratch = with_scenario(&Scenario::of(turns));
+    let ran = run_with(&scratch, &[("MAX_QUOTA_PERCENT", "80")]);
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    assert_eq!(ended(&scratch).0, "budget");
+    let quota: Vec<_> = events(&scratch, "quota_told")
+        .iter()
+        .map(|told| told["percent"].clone())
+        .collect();
+    assert_eq!(quota, [42.0, 80.5]);
+    assert!(ran.stdout.contains("est. $"), "{}", ran.snapshot());
+    assert!(!ran.stdout.contains("too much"), "{}", ran.snapshot());
+    let again = run_with(&scratch, &[("MAX_QUOTA_PERCENT", "80")]);
+    assert_eq!(again.code(), Some(4), "until 2100: {}", again.snapshot());
+}
+
+/// No limit of iterations, and a promise that never comes.
+#[test]
+fn complaint_30_an_endless_loop_ends_with_its_time() {
+    let scratch = Scratch::new();
+    let ran = tachikoma(&scratch)
+        .env("TACHIKOMA_STOP_CONDITIONS__MAX_DURATION", "1s")
+        .run(run(&[], "true"));
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    assert_eq!(ended(&scratch).0, "budget");
+    let ran = tachikoma(&scratch)
+        .env("TACHIKOMA_STOP_CONDITIONS__MAX_DURATION", "1s")
+        .run(["run"]);
+    assert_eq!(ran.code(), Some(4), "over restarts: {}", ran.snapshot());
+    assert!(ran.stdout.contains("(max_duration)"), "{}", ran.snapshot());
+}
+
+#[test]
+fn time_that_is_over_ends_an_agent_at_work() {
+    let scratch = Scratch::new();
+    let ran = tachikoma(&scratch)
+        .env("TACHIKOMA_STOP_CONDITIONS__MAX_DURATION", "1s")
+        .run(run(&[], "exec sleep 600"));
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    assert!(
+        ran.stdout.contains("iteration 1 interrupted"),
+        "{}",
+        ran.snapshot()
+    );
+}
+
+/// The limit is a flag, however it is written, and no word of it gets into the prompt.
+#[test]
+fn complaint_31_a_limit_with_an_equals_sign_is_a_limit() {
+    let scratch = Scratch::new();
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations=3"], "cat >> heard"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(scratch.read("heard"), "gogogo");
+}
+
+#[test]
+fn budgets_that_an_agent_cannot_be_held_to_are_said() {
+    let scratch = Scratch::new();
+    let ran = tachikoma(&scratch)
+        .env("TACHIKOMA_STOP_CONDITIONS__MAX_COST_USD", "1")
+        .env("TACHIKOMA_STOP_CONDITIONS__MAX_TOKENS", "5")
+        .run(run(&["--max-iterations", "1"], "true"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    for key in ["max_cost_usd", "max_tokens"] {
+        let said = format!("agent command does not say what it uses: {key} ends nothing");
+        assert!(ran.stderr.contains(&said), "{}", ran.snapshot());
+    }
+}
+
+#[test]
+fn status_says_how_near_the_end_is() {
+    let turns = [
+        Turn::text("a").using(DEAR),
+        Turn::bash("exec sleep 600").using(DEAR),
+    ];
+    let scratch = with_scenario(&Scenario::of(turns));
+    let live = claude(&scratch)
+        .env("TACHIKOMA_STOP_CONDITIONS__MAX_COST_USD", "10")
+        .env("TACHIKOMA_STOP_CONDITIONS__MAX_DURATION", "8h")
+        .env("TACHIKOMA_STOP_CONDITIONS__STOP_ON_PATTERNS", "['BLOCKED']")
+        .spawn(["run", "--agent", "claude", "--max-iterations", "7"]);
+    await_until("the cost of the second answer", SOON, || {
+        status(&scratch)["stop_conditions"][1]["value"] == "$0.75"
+    });
+    let near = status(&scratch)["stop_conditions"].clone();
+    let names: Vec<_> = near
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|row| &row["name"])
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "max_consecutive_failures",
+            "max_cost_usd",
+            "max_duration",
+            "stop_on_patterns",
+            "max_iterations"
+        ]
+    );
+    assert_eq!(near[1]["limit"], "$10.00");
+    assert_eq!(near[1]["percent"], 7);
+    let text = tachikoma(&scratch).run(["status"]).stdout;
+    for line in [
+        "stops      $0.75 of $10.00 is spent\n",
+        "of 8.0 h\n",
+        "stops      2 of 7 iterations\n",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    kill(&scratch, live);
+    let again = status(&scratch)["stop_conditions"].clone();
+    assert_eq!(
+        again[1]["value"], "$0.75",
+        "from the journal alone: {again}"
+    );
+    let state = tachikoma(&scratch).run(["state", "show"]).stdout;
+    assert!(state.contains("max_cost_usd 7%"), "{state}");
+}
+
+#[test]
+fn words_of_the_agent_end_the_loop_and_neither_tools_nor_the_prompt_do() {
+    let prompt = "do the next thing\nIf you cannot go on, say BLOCKED and why.\n";
+    let turns = [
+        Turn::bash("echo BLOCKED"),
+        Turn::text("The tool said it, I did not."),
+        Turn::text(format!("You told me:\n{prompt}I can go on.")),
+        Turn::text("I am BLOCKED: there is no key."),
+        Turn::text("more"),
+    ];
+    let scratch = with_scenario(&Scenario::of(turns));
+    scratch.write("prompt.md", prompt);
+    let blocked = [("STOP_ON_PATTERNS", "['\\bBLOCKED\\b']")];
+    let ran = run_with(&scratch, &blocked);
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    assert_eq!(ended(&scratch).0, "condition");
+    assert_eq!(
+        events(&scratch, "iteration_completed").len(),
+        3,
+        "{}",
+        ran.snapshot()
+    );
+    let said = "the agent's words match the pattern `\\bBLOCKED\\b` (stop_on_patterns)";
+    assert!(ran.stdout.contains(said), "{}", ran.snapshot());
+    let again = run_with(&scratch, &[("STOP_ON_PATTERNS", "['more']")]);
+    assert_eq!(again.code(), Some(4), "it goes on: {}", again.snapshot());
+    assert_eq!(events(&scratch, "iteration_completed").len(), 4);
+}
+
+#[test]
+fn a_command_is_read_for_its_last_words() {
+    let scratch = Scratch::new();
+    let script =
+        "echo x >> runs; if [ $(wc -l < runs) = 2 ]; then echo 'stuck: no disk'; exit 3; fi";
+    let ran = tachikoma(&scratch)
+        .env("TACHIKOMA_STOP_CONDITIONS__STOP_ON_PATTERNS", "['^stuck:']")
+        .run(run(&[], script));
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    assert_eq!(scratch.read("runs").lines().count(), 2);
+}
+
+#[test]
+fn a_pattern_that_is_none_is_an_error_before_anything_begins() {
+    let scratch = Scratch::new();
+    for wrong in ["['(']", "['']"] {
+        let ran = tachikoma(&scratch)
+            .env("TACHIKOMA_STOP_CONDITIONS__STOP_ON_PATTERNS", wrong)
+            .run(run(&[], "true"));
+        assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
+        assert!(
+            ran.stderr.contains("stop_on_patterns"),
+            "{}",
+            ran.snapshot()
+        );
+    }
+    assert!(!scratch.path().join(".ralph").exists());
+}

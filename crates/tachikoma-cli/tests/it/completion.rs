@@ -1,0 +1,368 @@
+//! Completion as the real binary sees it: who may claim it, and what stands in its way. Complaints are those of users of other
+//! tools of this kind.
+
+use std::fs;
+
+use rustix::fs::Mode;
+use serde_json::Value;
+use tachikoma_testkit::{Scratch, await_until};
+
+use crate::claude_support::{claims, did, prompts, run_claude, says, scenario, stage};
+use crate::live_support::{await_nobody, seconds};
+use crate::support::{
+    CLAIMS, SOON, await_events, events, kill, run, start_busy, status, tachikoma,
+};
+
+fn reasons(scratch: &Scratch) -> Vec<String> {
+    let refused = events(scratch, "claim_refused").into_iter();
+    let reasons = refused.filter_map(|event| event["reasons"].as_array().cloned());
+    let words = reasons
+        .flatten()
+        .map(|reason| reason.as_str().unwrap().to_owned());
+    words.collect()
+}
+
+fn script(scratch: &Scratch, name: &str, text: &str) {
+    scratch.write(name, format!("#!/bin/sh\n{text}\n"));
+    let path = scratch.path().join(name);
+    rustix::fs::chmod(path, Mode::RWXU).unwrap();
+}
+
+#[test]
+fn the_agent_claims_completion_from_inside_its_tree() {
+    let scratch = Scratch::new();
+    let script = "cd /; tachikoma done --reason 'all tests pass' > $TACHIKOMA_DIR/answer";
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], script));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let answer = fs::read_to_string(scratch.path().join("answer")).unwrap();
+    assert_eq!(
+        answer,
+        "end your turn: the claim is judged when iteration 1 is over\n"
+    );
+    assert_eq!(events(&scratch, "claimed")[0]["reason"], "all tests pass");
+}
+
+#[test]
+fn done_without_an_iteration_is_refused() {
+    let scratch = Scratch::new();
+    let nobody = tachikoma(&scratch).run(["done"]);
+    assert_eq!(nobody.code(), Some(1), "{}", nobody.snapshot());
+    assert!(
+        nobody.stderr.contains("no loop runs in"),
+        "{}",
+        nobody.snapshot()
+    );
+    let live = tachikoma(&scratch).spawn(run(&["--delay", "1h"], "true"));
+    await_events(&scratch, "wait_started", 1);
+    let waiting = tachikoma(&scratch).run(["done"]);
+    assert_eq!(waiting.code(), Some(1), "{}", waiting.snapshot());
+    assert!(
+        waiting.stderr.contains("no iteration runs"),
+        "{}",
+        waiting.snapshot()
+    );
+    assert_eq!(tachikoma(&scratch).run(["stop"]).code(), Some(0));
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    let long = tachikoma(&scratch).run(["done", "--reason", &"x".repeat(5000)]);
+    assert_eq!(long.code(), Some(2), "{}", long.snapshot());
+}
+
+#[test]
+fn the_operator_claims_completion_of_what_the_agent_does() {
+    let scratch = Scratch::new();
+    let live = tachikoma(&scratch).spawn(run(&[], "while [ ! -e go ]; do sleep 0.01; done"));
+    await_events(&scratch, "agent_launched", 1);
+    assert_eq!(tachikoma(&scratch).run(["done"]).code(), Some(0));
+    assert_eq!(status(&scratch)["completion"]["claimed"], true);
+    scratch.write("go", "");
+    assert_eq!(live.wait(SOON).code(), Some(0));
+    assert_eq!(
+        status(&scratch)["completion"]["claimed"],
+        false,
+        "it was judged"
+    );
+}
+
+#[test]
+fn complaint_21_exit_0_is_no_completion_and_neither_is_a_claim_of_one_who_did_nothing() {
+    let scratch = Scratch::new();
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "3"], "exit 0"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let idle = stage(
+        &scenario([claims(1_000), claims(2_000), did(), claims(3_000)]),
+        "",
+    );
+    let ran = run_claude(&idle, &["--max-iterations", "9"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(status(&idle)["iteration"], 3);
+    let nothing = "nothing was done yet: no file was changed, no commit made and no tool called";
+    assert_eq!(reasons(&idle), [nothing, nothing]);
+}
+
+#[test]
+fn complaint_22_a_question_is_no_completion() {
+    let turns = [
+        did(),
+        says("Shall I go on with the parser? (y/n)", 2_000),
+        claims(3_000),
+    ];
+    let scratch = stage(&scenario(turns), "");
+    let ran = run_claude(&scratch, &["--max-iterations", "9"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(status(&scratch)["iteration"], 2);
+}
+
+#[test]
+fn complaint_23_words_about_the_promise_are_none() {
+    let words = "I am NOT outputting <promise>COMPLETE</promise> yet.";
+    let turns = [
+        did(),
+        says(words, 2_000),
+        says("not yet:\n<promise>COMPLETE</promise>", 3_000),
+        claims(4_000),
+    ];
+    let scratch = stage(&scenario(turns), "");
+    let ran = run_claude(&scratch, &["--max-iterations", "9"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(
+        status(&scratch)["iteration"],
+        3,
+        "the one that is meant is seen in the stream"
+    );
+}
+
+#[test]
+fn complaint_24_what_a_crashed_run_left_does_not_end_the_next_one() {
+    let scratch = Scratch::new();
+    let live = start_busy(&scratch, &[]);
+    assert_eq!(tachikoma(&scratch).run(["done"]).code(), Some(0));
+    kill(&scratch, live);
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], "true"));
+    assert_eq!(
+        ran.code(),
+        Some(3),
+        "the claim died with its attempt: {}",
+        ran.snapshot()
+    );
+}
+
+#[test]
+fn complaint_25_dates_are_no_boxes_and_one_open_box_overrides_every_word() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[stop_conditions]\nobjectives = 'plan.md'\n",
+    );
+    scratch.write("plan.md", "- [2024-01-02] begun\n- [x] a\n- [ ] b\n");
+    let script = format!("[ $TACHIKOMA_ITERATION = 3 ] && echo '- [x] b' > plan.md; {CLAIMS}");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "9"], &script));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(reasons(&scratch), ["1 of 2 objectives are open: b"; 2]);
+    let shown = tachikoma(&scratch).run(["status"]);
+    assert!(
+        shown.stdout.contains("objectives 1 of 1 ticked\n"),
+        "{}",
+        shown.snapshot()
+    );
+}
+
+#[test]
+fn complaint_26_claims_in_a_row_end_nothing_by_themselves() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[stop_conditions]\nobjectives = 'plan.md'\n",
+    );
+    scratch.write("plan.md", "- [ ] a\n");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "6"], CLAIMS));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(reasons(&scratch).len(), 6);
+}
+
+#[test]
+fn complaint_27_who_never_claims_is_ended_by_a_script_that_knows_better() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[stop_conditions]\ncustom_scripts = ['./greeted.sh']\n",
+    );
+    script(&scratch, "greeted.sh", "grep -q hi said && exit 10; exit 0");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "9"], "echo hi > said"));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(status(&scratch)["iteration"], 1);
+}
+
+#[test]
+fn complaint_28_the_loop_goes_on_until_every_objective_is_ticked_and_every_gate_passes() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[stop_conditions]\nobjectives = 'plan.md'\nmax_test_failure_streak = 0\n\
+         [[gate]]\nname = 'features'\ncommand = 'test $(cat done) -ge 4'\n",
+    );
+    scratch.write("plan.md", "- [ ] one\n- [ ] two\n");
+    let script = "echo $TACHIKOMA_ITERATION > done; [ $TACHIKOMA_ITERATION = 2 ] && printf -- '- [x] one\\n- [x] two\\n' > plan.md; true";
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "9"], script));
+    assert_eq!(
+        ran.code(),
+        Some(0),
+        "nobody but the file claims it: {}",
+        ran.snapshot()
+    );
+    assert_eq!(status(&scratch)["iteration"], 4);
+    assert_eq!(reasons(&scratch), ["the gate `features` failed: exit 1"; 2]);
+}
+
+#[test]
+fn complaint_29_a_promise_in_the_last_bytes_is_not_missed() {
+    for _ in 0..5 {
+        let scratch = Scratch::new();
+        let script = "seq 1 20000; printf '<promise>COMPLETE</promise>'; kill -KILL $$";
+        let with_exit = script.replace("; kill -KILL $$", "");
+        let ran = tachikoma(&scratch).run(run(&["--quiet", "--max-iterations", "1"], &with_exit));
+        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    }
+}
+
+#[test]
+fn claims_have_to_be_made_in_a_row() {
+    let scratch = Scratch::new();
+    scratch.write("tachikoma.toml", "[stop_conditions]\nconfirmations = 2\n");
+    let script = format!("[ $TACHIKOMA_ITERATION = 2 ] || {CLAIMS}");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "9"], &script));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(status(&scratch)["iteration"], 4);
+    assert!(
+        ran.stdout.contains(
+            "<promise>COMPLETE</promise> on a line of its own, 2 times in a row, ends the loop"
+        ),
+        "{}",
+        ran.snapshot()
+    );
+}
+
+#[test]
+fn objectives_that_vanish_are_warned_of_once_and_no_claim_is_believed() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[stop_conditions]\nobjectives = 'plan.md'\n",
+    );
+    scratch.write("plan.md", "- [ ] a\n");
+    let script = format!("rm -f plan.md; {CLAIMS}");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "3"], &script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(events(&scratch, "warned").len(), 1, "{}", ran.snapshot());
+    let reasons = reasons(&scratch);
+    assert_eq!(reasons.len(), 3);
+    assert!(
+        reasons[0].starts_with("the objectives are not known: read ")
+            && reasons[0].contains("No such file"),
+        "{reasons:?}"
+    );
+    // What is there and no text, or no file, is no reason to hang or to end.
+    scratch.write("plan.md", vec![b'x'; 2 << 20]);
+    let script = format!("rm -f plan.md; [ $TACHIKOMA_ITERATION = 5 ] && mkfifo plan.md; {CLAIMS}");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "5"], &script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+}
+
+#[test]
+fn stop_scripts_are_asked_at_once_with_the_status_and_say_what_they_want() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[stop_conditions]\ncustom_scripts = ['a.sh', './b.sh', 'odd.sh', 'missing.sh', 'plain.txt']\n",
+    );
+    // Each waits for the other: one after the other they would wait for ever.
+    let waits = |own: &str, other: &str| {
+        format!("touch {own}; until [ -e {other} ]; do sleep 0.01; done; cat > told.{own}; ")
+    };
+    script(&scratch, "a.sh", &(waits("a", "b") + "rm -f b; exit 0"));
+    script(
+        &scratch,
+        "b.sh",
+        &(waits("b", "a")
+            + "[ $TACHIKOMA_ITERATION = 2 ] && { echo enough; exit 11; }; rm -f a; exit 0"),
+    );
+    script(&scratch, "odd.sh", "echo what; exit 3");
+    scratch.write("plain.txt", "exit 10\n");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "9"], "rm -f a b"));
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    assert!(
+        ran.stdout
+            .contains("the stop script `b.sh` ended the loop: enough"),
+        "{}",
+        ran.snapshot()
+    );
+    let told: Value =
+        serde_json::from_slice(&fs::read(scratch.path().join("told.a")).unwrap()).unwrap();
+    assert_eq!(
+        (&told["iteration"], &told["state"], &told["claimed"]),
+        (&2.into(), &"running".into(), &false.into())
+    );
+    assert_eq!(told["working_dir"], scratch.path().to_str().unwrap());
+    let warned: Vec<String> = events(&scratch, "warned")
+        .iter()
+        .map(|event| event["warning"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(warned.len(), 6, "{warned:?}");
+    assert_eq!(
+        warned[0],
+        "the stop script `odd.sh` is no help: exit 3: what"
+    );
+    assert!(
+        warned[1].starts_with("the stop script `missing.sh` is no help: it cannot be started: "),
+        "{warned:?}"
+    );
+    assert!(
+        warned[2].starts_with("the stop script `plain.txt` is no help: it cannot be started: "),
+        "{warned:?}"
+    );
+}
+
+#[test]
+fn a_stop_ends_scripts_that_hang() {
+    let scratch = Scratch::new();
+    let seconds = seconds();
+    scratch.write(
+        "tachikoma.toml",
+        "[stop_conditions]\ncustom_scripts = ['a.sh', 'b.sh']\n",
+    );
+    for name in ["a.sh", "b.sh"] {
+        script(&scratch, name, &format!("exec sleep {seconds}"));
+    }
+    let live = tachikoma(&scratch).spawn(run(&[], "true"));
+    await_until("both hang", SOON, || {
+        tachikoma_testkit::processes_with(&seconds).len() == 2
+    });
+    assert_eq!(tachikoma(&scratch).run(["stop", "--now"]).code(), Some(0));
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    await_nobody(&seconds);
+}
+
+#[test]
+fn what_stands_in_the_way_reaches_every_kind_of_session() {
+    for flags in [
+        &["--max-iterations", "9"][..],
+        &["--fresh-session", "--max-iterations", "9"],
+    ] {
+        let gate = "\n[[gate]]\nname = 'tests'\ncommand = 'echo two fail; test -e proof'\n";
+        let proof = crate::claude_support::bash("touch proof", 3_000);
+        let turns = [did(), claims(2_000), proof, claims(4_000)];
+        let scratch = stage(&scenario(turns), gate);
+        let ran = run_claude(&scratch, flags);
+        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+        let asked = prompts(&scratch);
+        assert_eq!(asked[0].1, "the task\n");
+        let second = &asked[1].1;
+        assert!(
+            second.starts_with("# What stands in the way of completion\n"),
+            "{second}"
+        );
+        assert!(
+            second.contains("~~~~\ntwo fail\n~~~~") && second.ends_with("the task\n"),
+            "{second}"
+        );
+    }
+}

@@ -1,0 +1,393 @@
+//! Gates of the real binary: what they prove, how they fail, and that nothing of them is left.
+
+use std::fs;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tachikoma_testkit::{Live, Scratch, await_until, processes_with};
+
+use crate::live_support::{await_nobody, seconds};
+use crate::support::{
+    CLAIMS, SOON, await_events, events, files, kill, loops, run, status, tachikoma,
+};
+
+/// A gate of the configuration.
+fn gate(name: &str, command: &str, rest: &str) -> String {
+    format!("[[gate]]\nname = '{name}'\ncommand = '''{command}'''\n{rest}\n")
+}
+
+/// Keeps the prompt of each iteration, and claims completion.
+const ASKS_AND_CLAIMS: &str =
+    "cat > asked.$TACHIKOMA_ITERATION; echo '<promise>COMPLETE</promise>'";
+
+/// Starts a loop whose agent claims completion and whose one gate sleeps, and returns when that runs.
+#[track_caller]
+fn judging(scratch: &Scratch, seconds: &str, rest: &str) -> Live {
+    let command = format!("touch judging; sleep {seconds}");
+    scratch.write("tachikoma.toml", gate("slow", &command, rest));
+    let live = tachikoma(scratch).spawn(run(&[], CLAIMS));
+    await_until("the gate runs", SOON, || {
+        scratch.path().join("judging").exists() && !processes_with(seconds).is_empty()
+    });
+    live
+}
+
+fn results(scratch: &Scratch) -> Vec<Value> {
+    let ran = events(scratch, "gates_ran").into_iter();
+    let results = ran.filter_map(|ran| ran["results"].as_array().cloned());
+    results.flatten().collect()
+}
+
+#[test]
+fn complaint_21_ten_false_claims_are_believed_not_once_and_a_proven_one_at_once() {
+    let scratch = Scratch::new();
+    let config = format!(
+        "[stop_conditions]\nmax_test_failure_streak = 0\n{}",
+        gate("proof", "echo no proof; test -e proof", "")
+    );
+    scratch.write("tachikoma.toml", config);
+    let script = format!("[ $TACHIKOMA_ITERATION -gt 10 ] && touch proof; {ASKS_AND_CLAIMS}");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "20"], &script));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let refused = events(&scratch, "claim_refused");
+    assert_eq!(refused.len(), 10);
+    assert_eq!(status(&scratch)["iteration"], 11);
+    for iteration in 2..=11 {
+        let asked = fs::read_to_string(scratch.path().join(format!("asked.{iteration}"))).unwrap();
+        assert!(asked.contains("the gate `proof` failed: exit 1"), "{asked}");
+        assert!(asked.contains("~~~~\nno proof\n~~~~"), "{asked}");
+        assert!(asked.ends_with("go"), "and the prompt: {asked}");
+    }
+}
+
+#[test]
+fn all_gates_run_so_that_everything_that_fails_is_named() {
+    let scratch = Scratch::new();
+    let told =
+        "env | grep ^TACHIKOMA_ | sort > env.$TACHIKOMA_GATE_NAME; pwd -P > where; cat > input";
+    let config = [
+        gate("first", "echo one; exit 3", ""),
+        gate("second", told, ""),
+        gate("third", "kill -KILL $$", ""),
+        gate("fourth", "./gate.sh", ""),
+        gate("fifth", "no-such-program", ""),
+        gate("sixth", "sleep 600", "timeout = '1s'"),
+    ];
+    scratch.write("tachikoma.toml", config.concat());
+    scratch.write("gate.sh", "exit 0\n");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], CLAIMS));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let errors: Vec<Option<String>> = results(&scratch)
+        .iter()
+        .map(|result| result["error"].as_str().map(str::to_owned))
+        .collect();
+    let [first, second, third, fourth, fifth, sixth] = errors.as_slice() else {
+        panic!("{errors:?}")
+    };
+    assert_eq!(first.as_deref(), Some("exit 3: one"));
+    assert_eq!(*second, None);
+    assert!(
+        third.as_deref().unwrap().starts_with("signal 9"),
+        "{third:?}"
+    );
+    let denied = fourth.as_deref().unwrap();
+    assert!(
+        denied.starts_with("exit 126: ") && denied.ends_with("Permission denied"),
+        "{denied}"
+    );
+    let missing = fifth.as_deref().unwrap();
+    assert!(
+        missing.starts_with("exit 127: ") && missing.ends_with("not found"),
+        "{missing}"
+    );
+    assert_eq!(sixth.as_deref(), Some("it did not end within 1s"));
+    let reasons = events(&scratch, "claim_refused")[0]["reasons"].clone();
+    assert_eq!(reasons.as_array().map(Vec::len), Some(5), "{reasons}");
+    let text = |name: &str| fs::read_to_string(scratch.path().join(name)).unwrap();
+    assert_eq!(text("input"), "", "nobody has anything to say to it");
+    assert_eq!(text("where").trim_end(), scratch.path().to_str().unwrap());
+    let told = text("env.second");
+    for variable in [
+        "TACHIKOMA_GATE_NAME=second",
+        "TACHIKOMA_ITERATION=1",
+        "TACHIKOMA_SESSION=1",
+    ] {
+        assert!(
+            told.lines().any(|line| line == variable),
+            "{variable}: {told}"
+        );
+    }
+}
+
+#[test]
+fn failing_gates_of_every_iteration_end_the_loop_and_are_told_to_the_agent() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        gate("lint", "echo bad style; exit 1", "when = 'iteration'"),
+    );
+    let script = "cat > asked.$TACHIKOMA_ITERATION";
+    let ran = tachikoma(&scratch).run(run(&[], script));
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    assert!(
+        ran.stdout.contains(
+            "gates failed 3 times in a row (max_test_failure_streak = 3), the last time: `lint`"
+        ),
+        "{}",
+        ran.snapshot()
+    );
+    let asked = fs::read_to_string(scratch.path().join("asked.2")).unwrap();
+    assert!(asked.contains("~~~~\nbad style\n~~~~"), "{asked}");
+    assert!(
+        events(&scratch, "claim_refused").is_empty(),
+        "nobody claims anything"
+    );
+    let now = status(&scratch);
+    assert_eq!(now["outcome"]["kind"], "condition");
+    assert_eq!(now["completion"]["gates"][0]["passed"], false);
+    assert_eq!(now["stats"]["test_failure_streak"], 3);
+    let again = tachikoma(&scratch).run(run(&["--max-iterations", "4"], script));
+    assert_eq!(
+        again.code(),
+        Some(3),
+        "the next run counts anew: {}",
+        again.snapshot()
+    );
+}
+
+#[test]
+fn what_a_gate_says_is_bounded_wherever_it_goes() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        gate("loud", "seq 1000000 2000000; exit 1", ""),
+    );
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], ASKS_AND_CLAIMS));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let output = results(&scratch)[0]["output"].as_str().unwrap().to_owned();
+    assert!(output.len() < (8 << 10) + 64, "{}", output.len());
+    assert!(
+        output.ends_with("1999999\n2000000"),
+        "the end says how it went"
+    );
+    let asked = fs::read_to_string(scratch.path().join("asked.2")).unwrap();
+    assert!(asked.len() < (16 << 10) + 64, "{}", asked.len());
+    assert!(asked.contains("2000000\n~~~~"));
+    let kept = files(&loops(&scratch)[0].join("gates"));
+    let names = kept
+        .keys()
+        .map(|path| path.file_name().unwrap().to_str().unwrap());
+    // Compressed as soon as somebody finds the time.
+    let names: Vec<&str> = names.map(|name| name.trim_end_matches(".zst")).collect();
+    assert_eq!(names, ["000001.1-loud.log", "000002.1-loud.log"]);
+    assert!(kept.values().all(|bytes| bytes.len() < (4 << 20) + 64));
+    let verified = tachikoma(&scratch).run(["state", "verify"]);
+    assert_eq!(verified.code(), Some(0), "{}", verified.snapshot());
+    assert!(verified.stdout.contains("gates"), "{}", verified.snapshot());
+    let purged = tachikoma(&scratch).run(["state", "clear", "--purge", "--yes"]);
+    assert_eq!(purged.code(), Some(0), "{}", purged.snapshot());
+    assert!(!scratch.path().join(".ralph").exists());
+}
+
+#[test]
+fn whatever_a_gate_leaves_running_is_ended() {
+    let scratch = Scratch::new();
+    let seconds = seconds();
+    let command = format!("setsid sleep {seconds} & exit 0");
+    scratch.write("tachikoma.toml", gate("forks", &command, ""));
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], CLAIMS));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(processes_with(&seconds), [0_u32; 0]);
+}
+
+#[test]
+fn a_stop_ends_gates_and_the_next_run_judges_the_claim() {
+    for words in [&["stop"][..], &["stop", "--now"]] {
+        let scratch = Scratch::new();
+        let seconds = seconds();
+        let live = judging(&scratch, &seconds, "");
+        let shown = tachikoma(&scratch).run(["status"]);
+        assert!(
+            shown.stdout.contains("checking   gates: slow\n"),
+            "{}",
+            shown.snapshot()
+        );
+        let told = tachikoma(&scratch).run(words);
+        assert_eq!(told.code(), Some(0), "{}", told.snapshot());
+        assert_eq!(live.wait(SOON).code(), Some(5));
+        assert_eq!(processes_with(&seconds), [0_u32; 0]);
+        scratch.write("tachikoma.toml", gate("slow", "exit 0", ""));
+        let ran = tachikoma(&scratch).run(run(&[], "touch worked"));
+        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+        assert!(
+            !scratch.path().join("worked").exists(),
+            "nothing was left to do"
+        );
+        assert!(
+            ran.stderr
+                .contains("its claim of completion is judged first"),
+            "{}",
+            ran.snapshot()
+        );
+    }
+}
+
+#[test]
+fn a_signal_ends_gates_that_hold_on() {
+    let scratch = Scratch::new();
+    let seconds = seconds();
+    let command =
+        format!("trap 'touch told' TERM; touch judging; while :; do sleep {seconds}; done");
+    scratch.write("tachikoma.toml", gate("stubborn", &command, ""));
+    let mut live = tachikoma(&scratch).spawn(run(&[], CLAIMS));
+    await_until("the gate runs", SOON, || {
+        !processes_with(&seconds).is_empty()
+    });
+    live.signal(Signal::TERM);
+    assert_eq!(live.wait(SOON).code(), Some(143));
+    await_nobody(&seconds);
+    assert!(scratch.path().join("told").exists(), "it was asked first");
+}
+
+#[test]
+fn pause_and_skip_act_on_gates_under_way() {
+    let scratch = Scratch::new();
+    let seconds = seconds();
+    let live = judging(&scratch, &seconds, "");
+    assert_eq!(tachikoma(&scratch).run(["pause", "--now"]).code(), Some(0));
+    await_events(&scratch, "paused", 1);
+    await_nobody(&seconds);
+    assert_eq!(tachikoma(&scratch).run(["resume"]).code(), Some(0));
+    await_events(&scratch, "check_started", 2);
+    assert_eq!(tachikoma(&scratch).run(["skip"]).code(), Some(0));
+    await_events(&scratch, "check_started", 3);
+    assert_eq!(tachikoma(&scratch).run(["stop", "--now"]).code(), Some(0));
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    await_nobody(&seconds);
+    assert_eq!(events(&scratch, "claim_refused").len(), 2);
+}
+
+#[test]
+fn a_killed_runner_leaves_nothing_of_a_gate_and_the_next_one_runs_it_again() {
+    let scratch = Scratch::new();
+    let seconds = seconds();
+    let live = judging(&scratch, &seconds, "");
+    kill(&scratch, live);
+    await_nobody(&seconds);
+    scratch.write("tachikoma.toml", gate("slow", "exit 0", ""));
+    let ran = tachikoma(&scratch).run(run(&[], "touch worked"));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert!(
+        ran.stderr
+            .contains("its gates and stop scripts are run again"),
+        "{}",
+        ran.snapshot()
+    );
+    assert!(!scratch.path().join("worked").exists());
+}
+
+#[test]
+fn a_killed_guard_of_gates_fails_the_gate_and_nothing_else() {
+    let scratch = Scratch::new();
+    let seconds = seconds();
+    let live = judging(&scratch, &seconds, "");
+    // The shell is older than the sleep in it.
+    let guard = parent_of(processes_with(&seconds)[0]);
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(i32::try_from(guard).unwrap()).unwrap(),
+        Signal::KILL,
+    )
+    .unwrap();
+    await_events(&scratch, "claim_refused", 1);
+    assert_eq!(
+        results(&scratch)[0]["error"],
+        "its guard was killed, and it with the guard"
+    );
+    assert_eq!(tachikoma(&scratch).run(["stop", "--now"]).code(), Some(0));
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    await_nobody(&seconds);
+}
+
+fn parent_of(pid: u32) -> u32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let mut fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+    fields.nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_loop_that_is_not_kept_has_gates_too() {
+    let scratch = Scratch::new();
+    let config = format!(
+        "[state]\nenabled = false\n{}",
+        gate("tests", "echo tested", "")
+    );
+    scratch.write("tachikoma.toml", config);
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], CLAIMS));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert!(
+        ran.stdout.contains("gate tests passed in"),
+        "{}",
+        ran.snapshot()
+    );
+}
+
+#[test]
+fn gates_that_cannot_be_meant_are_refused_before_anything_runs() {
+    for (config, what) in [
+        (
+            gate("", "true", ""),
+            "`gate.name` of `true` must not be empty",
+        ),
+        (
+            gate("a", " ", ""),
+            "`gate.command` of `a` must not be empty",
+        ),
+        (
+            gate("a", "true", "") + &gate("a", "false", ""),
+            "`gate.name` is `a` twice",
+        ),
+        (
+            "[stop_conditions]\ncustom_scripts = ['']\n".to_owned(),
+            "`stop_conditions.custom_scripts` has an empty path",
+        ),
+    ] {
+        let scratch = Scratch::new();
+        scratch.write("tachikoma.toml", &config);
+        let ran = tachikoma(&scratch).run(run(&[], CLAIMS));
+        assert_eq!(ran.code(), Some(2), "{config}: {}", ran.snapshot());
+        assert!(ran.stderr.contains(what), "{}", ran.snapshot());
+    }
+}
+
+#[test]
+fn what_a_gate_runs_may_ask_but_not_command() {
+    let scratch = Scratch::new();
+    let bin = env!("CARGO_BIN_EXE_tachikoma");
+    let command = format!("{bin} stop --now; {bin} done; {bin} note from a gate");
+    scratch.write("tachikoma.toml", gate("tests", &command, ""));
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], CLAIMS));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let output = results(&scratch)[0]["output"].as_str().unwrap().to_owned();
+    assert!(
+        output.contains("only the operator may ask this"),
+        "{output}"
+    );
+    assert!(output.contains("no iteration runs whose work"), "{output}");
+    assert!(output.ends_with("noted"), "{output}");
+}
+
+#[test]
+fn what_a_gate_changes_in_the_work_tree_is_the_loops_own_doing() {
+    let scratch = Scratch::with_git();
+    scratch.write("lock", "1\n");
+    scratch.write(".gitignore", "tachikoma.toml\n");
+    scratch.git(&["add", "-A"]);
+    scratch.git(&["commit", "--quiet", "-m", "before the loop"]);
+    let command = "echo $TACHIKOMA_ITERATION >> lock; test $TACHIKOMA_ITERATION = 2";
+    scratch.write("tachikoma.toml", gate("updates", command, ""));
+    let script = format!("echo $TACHIKOMA_ITERATION > work; {CLAIMS}");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], &script));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let committed = scratch.git(&["show", "--name-only", "--format=", "HEAD"]);
+    assert_eq!(committed.trim(), "lock\nwork", "{}", ran.snapshot());
+}

@@ -1,0 +1,233 @@
+//! Whether the work is complete: who claims it, what is checked behind an iteration, and what came of it.
+
+mod words;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::objectives::Objectives;
+use crate::phase::Wait;
+use crate::time::Timestamp;
+
+pub(crate) use words::end_of;
+pub use words::standing_in_the_way;
+
+/// Somebody's or something's word that the whole work is complete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "by", rename_all = "snake_case")]
+pub enum Claim {
+    /// The completion promise, in the agent's final text.
+    Promise,
+    /// `tachikoma done`, of the agent or the operator.
+    Done {
+        /// Why, in the words of whoever said it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// A stop script.
+    Script {
+        /// Which one.
+        name: String,
+    },
+    /// The objectives, all of which are ticked.
+    Objectives,
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Promise => f.write_str("the agent's promise"),
+            Self::Done { reason: None } => f.write_str("`tachikoma done`"),
+            Self::Done {
+                reason: Some(reason),
+            } => write!(f, "`tachikoma done` ({reason})"),
+            Self::Script { name } => write!(f, "the stop script `{name}`"),
+            Self::Objectives => f.write_str("the objectives, all of which are ticked"),
+        }
+    }
+}
+
+/// Why a claim of completion is not believed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Who made it.
+    pub claims: Vec<Claim>,
+    /// Everything that speaks against it.
+    pub reasons: Vec<String>,
+    /// Claims in a row against which nothing else spoke, this one included.
+    pub confirmed: u32,
+}
+
+/// What is being found out behind an iteration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// What.
+    pub stage: CheckStage,
+    /// When it is given up; none = never.
+    pub until: Option<Timestamp>,
+    /// The wait that follows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub then: Option<Wait>,
+}
+
+/// What can be found out behind an iteration, in this order: what a script claims, gates have to prove.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum CheckStage {
+    /// The objectives are read, and the stop scripts are asked.
+    Asking,
+    /// Gates run.
+    Gates {
+        /// Their names, in order.
+        names: Vec<String>,
+        /// Whether they are to prove a claim.
+        claimed: bool,
+    },
+}
+
+/// How one gate went.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GateResult {
+    /// Which one.
+    pub name: String,
+    /// How long it took.
+    pub duration_ms: u64,
+    /// Why it failed; none where it passed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The end of what it said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// The file that has all of it, in the loop's own directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+}
+
+impl GateResult {
+    /// Returns whether it passed.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.error.is_none()
+    }
+}
+
+/// What was found out by reading and asking.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answers {
+    /// What the objectives say, where there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objectives: Option<ObjectivesSeen>,
+    /// What each stop script said, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scripts: Vec<ScriptResult>,
+}
+
+/// What one stop script said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScriptResult {
+    /// Which one.
+    pub name: String,
+    /// How long it took.
+    pub duration_ms: u64,
+    /// What it wants.
+    pub verdict: ScriptVerdict,
+    /// Its last words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub words: Option<String>,
+}
+
+/// What a stop script wants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ScriptVerdict {
+    /// That the loop goes on.
+    GoOn,
+    /// That the work is complete, which gates have to prove.
+    Claim,
+    /// That the loop ends.
+    Stop,
+    /// Nobody knows.
+    Unclear {
+        /// Why.
+        problem: String,
+    },
+}
+
+/// What the file with the objectives says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ObjectivesSeen {
+    /// It was read.
+    Read {
+        /// The objectives.
+        objectives: Objectives,
+    },
+    /// It was not.
+    Unknown {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// How the latest attempt at an iteration ended, as far as its claims care.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AttemptEnd {
+    /// Well.
+    #[default]
+    Succeeded,
+    /// Its session is replaced; what was done so far is good.
+    HandedOver,
+    /// Badly.
+    Failed,
+    /// Nobody saw it through: the operator, or a limit of the model's service, ended it.
+    Cut,
+}
+
+/// What has to be found out before the next iteration, and was not yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Owed {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// What objectives and scripts say, and all that follows.
+    Answers,
+    /// What gates say, and what follows.
+    Gates,
+    /// Whether a claim is believed.
+    Judgement,
+}
+
+/// What is known of whether the work is complete.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Completion {
+    /// How often something was asked: an answer carries the number of the question.
+    pub number: u64,
+    /// Whether nothing was seen to be done since the loop began.
+    pub idle: bool,
+    /// How the latest attempt ended.
+    pub ended: AttemptEnd,
+    /// What has to be found out about it.
+    pub owed: Owed,
+    /// Who claims, in the iteration last started, that the work is complete.
+    pub claims: Vec<Claim>,
+    /// Claims in a row against which nothing spoke.
+    pub confirmed: u32,
+    /// How many iterations had succeeded when the last of them was made.
+    pub confirmed_at: u32,
+    /// Why the latest claim was not believed.
+    pub refused: Vec<String>,
+    /// Whether what failed or was refused has to be told to the agent.
+    pub to_be_told: bool,
+    /// Why nobody knows what the gates say, where that is so.
+    pub given_up: Option<String>,
+    /// The iteration behind which gates last ran.
+    pub gates_at: u32,
+    /// How they went.
+    pub gates: Vec<GateResult>,
+    /// What the objectives were when they were last read.
+    pub objectives: Option<ObjectivesSeen>,
+}

@@ -1,0 +1,249 @@
+//! What a loop spends: time, money, tokens and a subscription's windows, counted as they are told.
+//!
+//! [`LoopStats`] always has the whole, the turn under way included, so that a crash loses nothing that was told. When a turn
+//! ends, its own sum replaces what was counted on the way: the agent knows better than our readings of it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::phase::Phase;
+use crate::stats::LoopStats;
+use crate::time::Timestamp;
+
+/// Windows of a subscription that are remembered; services have two or three.
+const WINDOWS_MAX: usize = 8;
+
+/// What was spent, beyond the sums of [`LoopStats`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ledger {
+    /// How long runners ran the loop; pauses and standstills do not count.
+    pub ran_ms: u64,
+    /// The moment up to which that is counted.
+    pub counted_to: Option<Timestamp>,
+    /// What the conversation has cost, as its agent told last, in millionths of a dollar.
+    pub conversation_microusd: u64,
+    /// What the turn under way has used so far.
+    pub turn: TurnSpending,
+    /// The windows of the subscription, where the agent reports them.
+    pub quota: Vec<QuotaWindow>,
+}
+
+/// What one turn has used so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnSpending {
+    /// What the conversation had cost before it, in millionths of a dollar.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before_microusd: Option<u64>,
+    /// What it has cost, in millionths of a dollar.
+    pub cost_microusd: u64,
+    /// Tokens of its calls that are over.
+    pub tokens: u64,
+}
+
+/// A window of a subscription.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QuotaWindow {
+    /// Its name, in the service's word.
+    pub window: String,
+    /// The used part, in percent.
+    pub percent: f64,
+    /// When it begins anew.
+    pub resets_at: Option<Timestamp>,
+}
+
+impl Ledger {
+    /// Returns how long runners have run the loop at a moment, in a phase that has held since the last record.
+    #[must_use]
+    pub fn ran_at(&self, phase: &Phase, now: Timestamp) -> Duration {
+        let counted = Duration::from_millis(self.ran_ms);
+        match self.counted_to {
+            Some(since) if runs(phase) => counted + now.since(since),
+            Some(_) | None => counted,
+        }
+    }
+
+    /// Returns the used part of the fullest window that has not begun anew by now, in percent.
+    #[must_use]
+    pub fn fullest(&self, now: Timestamp) -> Option<f64> {
+        let holds = |window: &&QuotaWindow| window.resets_at.is_none_or(|moment| moment > now);
+        let percents = self.quota.iter().filter(holds).map(|window| window.percent);
+        percents.reduce(f64::max)
+    }
+
+    /// Returns what is known of a window.
+    #[must_use]
+    pub fn window(&self, name: &str) -> Option<&QuotaWindow> {
+        self.quota.iter().find(|known| known.window == name)
+    }
+
+    /// Returns whether another window can be remembered.
+    pub(crate) fn knows_window(&self, name: &str) -> bool {
+        self.window(name).is_some() || self.quota.len() < WINDOWS_MAX
+    }
+
+    /// Time passed in a phase.
+    pub(crate) fn count(&mut self, phase: &Phase, time: Timestamp) {
+        let ran = self.ran_at(phase, time).as_millis();
+        self.ran_ms = u64::try_from(ran).unwrap_or(u64::MAX);
+        self.counted_to = Some(time);
+    }
+
+    /// A runner takes the loop up: the time in which nobody ran it does not count.
+    pub(crate) fn taken_up(&mut self, time: Timestamp) {
+        self.counted_to = Some(time);
+    }
+
+    /// A part of the time behind us was a standstill.
+    pub(crate) fn stood_still(&mut self, duration: Duration) {
+        self.counted_to = self.counted_to.map(|since| since.after(duration));
+    }
+
+    pub(crate) fn session_began(&mut self) {
+        self.conversation_microusd = 0;
+        self.turn = TurnSpending::default();
+    }
+
+    pub(crate) fn turn_began(&mut self) {
+        self.turn = TurnSpending::default();
+    }
+
+    pub(crate) fn call_ended(&mut self, stats: &mut LoopStats, tokens: u64) {
+        self.turn.tokens = self.turn.tokens.saturating_add(tokens);
+        stats.tokens = stats.tokens.saturating_add(tokens);
+    }
+
+    /// The agent told what its conversation has cost. What it says before the first call of a turn is what the turn begins with:
+    /// an agent that was killed may have forgotten a part.
+    pub(crate) fn cost_told(&mut self, stats: &mut LoopStats, conversation_microusd: u64) {
+        let early = self.turn.tokens == 0;
+        let known = self.conversation_microusd.min(conversation_microusd);
+        let first = if early { conversation_microusd } else { known };
+        let before = *self.turn.before_microusd.get_or_insert(first);
+        let so_far = conversation_microusd.saturating_sub(before);
+        let more = so_far.saturating_sub(self.turn.cost_microusd);
+        self.turn.cost_microusd += more;
+        stats.cost_microusd = stats.cost_microusd.saturating_add(more);
+        self.conversation_microusd = conversation_microusd;
+    }
+
+    /// A turn ended with its own sums; one that tells none leaves what was counted.
+    pub(crate) fn turn_resulted(&mut self, stats: &mut LoopStats, cost_microusd: u64, tokens: u64) {
+        let TurnSpending {
+            before_microusd,
+            cost_microusd: counted_cost,
+            tokens: counted_tokens,
+        } = std::mem::take(&mut self.turn);
+        if cost_microusd > 0 {
+            let others = stats.cost_microusd.saturating_sub(counted_cost);
+            stats.cost_microusd = others.saturating_add(cost_microusd);
+            let before = before_microusd.unwrap_or(self.conversation_microusd);
+            self.conversation_microusd = before.saturating_add(cost_microusd);
+        }
+        if tokens > 0 {
+            let others = stats.tokens.saturating_sub(counted_tokens);
+            stats.tokens = others.saturating_add(tokens);
+        }
+    }
+
+    pub(crate) fn quota_told(&mut self, told: QuotaWindow) {
+        if let Some(known) = self.quota.iter_mut().find(|w| w.window == told.window) {
+            *known = told;
+        } else if self.quota.len() < WINDOWS_MAX {
+            self.quota.push(told);
+        }
+    }
+}
+
+/// Returns dollars as millionths of them.
+#[must_use]
+pub fn microusd(usd: f64) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to what fits"
+    )]
+    let microusd = (usd * 1e6).round().clamp(0.0, 1e15) as u64;
+    microusd
+}
+
+/// Returns whether time in a phase is time in which the loop runs.
+fn runs(phase: &Phase) -> bool {
+    match phase {
+        Phase::Waiting { .. }
+        | Phase::Working { .. }
+        | Phase::Keeping { .. }
+        | Phase::Checking { .. }
+        | Phase::Rebooting { .. } => true,
+        Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(ledger: &mut Ledger, stats: &mut LoopStats, totals: &[u64]) -> u64 {
+        for total in totals {
+            ledger.cost_told(stats, *total);
+        }
+        stats.cost_microusd
+    }
+
+    #[test]
+    fn a_turns_cost_counts_from_what_it_began_with_and_its_result_replaces_it() {
+        let (mut ledger, mut stats) = (Ledger::default(), LoopStats::default());
+        ledger.turn_began();
+        assert_eq!(told(&mut ledger, &mut stats, &[700]), 0, "the beginning");
+        ledger.call_ended(&mut stats, 10);
+        assert_eq!(told(&mut ledger, &mut stats, &[900, 900]), 200);
+        ledger.turn_resulted(&mut stats, 203, 12);
+        assert_eq!((stats.cost_microusd, stats.tokens), (203, 12));
+        ledger.turn_began();
+        ledger.call_ended(&mut stats, 10);
+        let late = told(&mut ledger, &mut stats, &[1000]);
+        assert_eq!(
+            late,
+            203 + 97,
+            "told first behind a call: from what was known"
+        );
+    }
+
+    #[test]
+    fn an_agent_that_forgot_a_part_is_counted_from_what_it_remembers() {
+        let (mut ledger, mut stats) = (Ledger::default(), LoopStats::default());
+        ledger.turn_began();
+        ledger.call_ended(&mut stats, 10);
+        assert_eq!(told(&mut ledger, &mut stats, &[500]), 500);
+        // Killed, and taken up again.
+        ledger.turn_began();
+        assert_eq!(told(&mut ledger, &mut stats, &[100]), 500);
+        ledger.call_ended(&mut stats, 10);
+        assert_eq!(told(&mut ledger, &mut stats, &[300]), 700);
+        ledger.turn_resulted(&mut stats, 0, 0);
+        assert_eq!((stats.cost_microusd, stats.tokens), (700, 20), "untold");
+    }
+
+    #[test]
+    fn the_fullest_window_counts_until_it_begins_anew() {
+        let mut ledger = Ledger::default();
+        let at = Timestamp::from_millis;
+        let window = |name: &str, percent, resets: Option<i64>| QuotaWindow {
+            window: name.to_owned(),
+            percent,
+            resets_at: resets.map(at),
+        };
+        assert_eq!(ledger.fullest(at(0)), None);
+        ledger.quota_told(window("five_hour", 90.0, Some(5_000)));
+        ledger.quota_told(window("seven_day", 40.0, None));
+        assert_eq!(ledger.fullest(at(4_999)), Some(90.0));
+        assert_eq!(ledger.fullest(at(5_000)), Some(40.0));
+        ledger.quota_told(window("five_hour", 3.0, Some(9_000)));
+        assert_eq!(ledger.fullest(at(5_000)), Some(40.0));
+        for n in 0..20 {
+            ledger.quota_told(window(&n.to_string(), 99.0, None));
+        }
+        assert_eq!(ledger.quota.len(), WINDOWS_MAX);
+    }
+}

@@ -1,0 +1,379 @@
+//! Whether a claim of completion is believed, and what has to be found out before that is known.
+
+use std::time::Duration;
+
+use super::Policy;
+use crate::completion::{AttemptEnd, CheckStage, Claim, ObjectivesSeen, Owed};
+use crate::state::State;
+
+/// What a gate may take beyond its own limit before it is given up: to be ended, and to say so.
+const GATE_SLACK: Duration = Duration::from_secs(10);
+
+/// Open objectives that a reason names; the rest is counted.
+const OPEN_NAMED_MAX: usize = 3;
+
+/// When a claim of completion is believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompletionRules {
+    /// What has to pass, in order.
+    pub gates: Vec<GateRule>,
+    /// Whether there are objectives, all of which have to be ticked.
+    pub objectives: bool,
+    /// For the objectives and all stop scripts together; none = there is nothing to ask.
+    pub asking: Option<Duration>,
+    /// How many claims in a row are needed.
+    pub confirmations: u32,
+}
+
+impl Default for CompletionRules {
+    fn default() -> Self {
+        Self {
+            gates: Vec::new(),
+            objectives: false,
+            asking: None,
+            confirmations: 1,
+        }
+    }
+}
+
+/// One gate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GateRule {
+    /// Its name.
+    pub name: String,
+    /// For it alone; zero = no limit.
+    pub timeout: Duration,
+    /// Whether it runs behind every iteration that went well, and not only when completion is claimed.
+    pub each_iteration: bool,
+}
+
+impl CompletionRules {
+    /// Returns how long gates may take together; none = for ever.
+    #[must_use]
+    pub fn limit(&self, names: &[String]) -> Option<Duration> {
+        let gates = self.gates.iter().filter(|gate| names.contains(&gate.name));
+        let mut limits = gates.map(|gate| Some(gate.timeout).filter(|limit| !limit.is_zero()));
+        limits.try_fold(Duration::ZERO, |sum, limit| {
+            Some(sum.saturating_add(limit?).saturating_add(GATE_SLACK))
+        })
+    }
+
+    fn due(&self, claimed: bool) -> Vec<String> {
+        let due = self.gates.iter();
+        let due = due.filter(|gate| claimed || gate.each_iteration);
+        due.map(|gate| gate.name.clone()).collect()
+    }
+}
+
+/// What comes next on the way to a judgement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing: the loop goes on with whatever is due.
+    Nothing,
+    /// Something has to be found out.
+    Check(CheckStage),
+    /// A claim is not believed.
+    Refuse {
+        /// Why.
+        reasons: Vec<String>,
+        /// Claims in a row against which nothing spoke, this one included.
+        confirmed: u32,
+    },
+    /// The work is complete.
+    Believe,
+}
+
+/// Decides, behind an iteration, what comes next on the way to a judgement.
+#[must_use]
+pub fn next(policy: &Policy, state: &State) -> Next {
+    let rules = &policy.completion;
+    let known = &state.completion;
+    let claimed = !known.claims.is_empty();
+    let asks = known.owed == Owed::Answers && rules.asking.is_some();
+    let runs = match known.owed {
+        Owed::Answers | Owed::Gates => gates_due(policy, state),
+        Owed::Nothing | Owed::Judgement => Vec::new(),
+    };
+    if known.owed == Owed::Nothing {
+        return Next::Nothing;
+    }
+    if asks || !runs.is_empty() {
+        // Who is to stop does not wait for it; the next run finds it out.
+        return match (state.stop.is_some(), asks) {
+            (true, _) => Next::Nothing,
+            (false, true) => Next::Check(CheckStage::Asking),
+            (false, false) => Next::Check(CheckStage::Gates {
+                names: runs,
+                claimed,
+            }),
+        };
+    }
+    if !claimed {
+        return Next::Nothing;
+    }
+    let reasons = doubts(policy, state);
+    if !reasons.is_empty() {
+        let confirmed = 0;
+        return Next::Refuse { reasons, confirmed };
+    }
+    let in_a_row = state.stats.successful <= known.confirmed_at.saturating_add(1);
+    let confirmed = if in_a_row { known.confirmed + 1 } else { 1 };
+    let needed = rules.confirmations;
+    if confirmed >= needed {
+        return Next::Believe;
+    }
+    let reason = format!(
+        "this is claim {confirmed} of {needed} in a row; look at the work anew, and claim it again if it is complete"
+    );
+    Next::Refuse {
+        reasons: vec![reason],
+        confirmed,
+    }
+}
+
+fn gates_due(policy: &Policy, state: &State) -> Vec<String> {
+    let known = &state.completion;
+    match known.ended {
+        AttemptEnd::Succeeded => policy.completion.due(!known.claims.is_empty()),
+        AttemptEnd::HandedOver | AttemptEnd::Failed if stands(state) => policy.completion.due(true),
+        AttemptEnd::HandedOver | AttemptEnd::Failed | AttemptEnd::Cut => Vec::new(),
+    }
+}
+
+/// Returns whether there is a claim that the end of its attempt has not made void.
+fn stands(state: &State) -> bool {
+    let known = &state.completion;
+    let of_the_turn = |claim: &Claim| match claim {
+        Claim::Promise | Claim::Done { .. } => true,
+        Claim::Script { .. } | Claim::Objectives => false,
+    };
+    match known.ended {
+        AttemptEnd::Succeeded | AttemptEnd::HandedOver => !known.claims.is_empty(),
+        AttemptEnd::Failed => !known.claims.iter().all(of_the_turn),
+        AttemptEnd::Cut => false,
+    }
+}
+
+/// Returns everything that speaks against a claim.
+fn doubts(policy: &Policy, state: &State) -> Vec<String> {
+    let known = &state.completion;
+    let iteration = state.iteration;
+    if !stands(state) {
+        return vec![match known.ended {
+            AttemptEnd::Failed => format!("iteration {iteration}, which made it, failed"),
+            AttemptEnd::Succeeded | AttemptEnd::HandedOver | AttemptEnd::Cut => {
+                format!("iteration {iteration}, which made it, was not seen through")
+            }
+        }];
+    }
+    let mut doubts = Vec::new();
+    if nothing_was_done(policy, state) {
+        doubts.push(
+            "nothing was done yet: no file was changed, no commit made and no tool called"
+                .to_owned(),
+        );
+    }
+    if policy.completion.objectives {
+        doubts.extend(open_objectives(known.objectives.as_ref()));
+    }
+    if let Some(reason) = &known.given_up {
+        doubts.push(reason.clone());
+    } else {
+        let gates = policy.completion.gates.iter();
+        doubts.extend(gates.filter_map(|gate| {
+            let name = &gate.name;
+            let result = known.gates.iter().find(|result| result.name == *name);
+            match result.map(|result| &result.error) {
+                Some(None) => None,
+                Some(Some(error)) => Some(format!("the gate `{name}` failed: {error}")),
+                None => Some(format!("the gate `{name}` has not run")),
+            }
+        }));
+    }
+    doubts
+}
+
+/// Returns whether it is known that nothing came of the loop so far. Without a look at the work tree and without news of tool
+/// calls it is not.
+fn nothing_was_done(policy: &Policy, state: &State) -> bool {
+    let known = match policy.keep {
+        Some(_) => state.kept.files_changed.is_some(),
+        None => policy.agent.event_stream,
+    };
+    known && state.completion.idle
+}
+
+fn open_objectives(seen: Option<&ObjectivesSeen>) -> Option<String> {
+    let objectives = match seen {
+        Some(ObjectivesSeen::Read { objectives }) => objectives,
+        Some(ObjectivesSeen::Unknown { reason }) => {
+            return Some(format!("the objectives are not known: {reason}"));
+        }
+        None => return Some("the objectives were not read".to_owned()),
+    };
+    if objectives.all_ticked() {
+        return None;
+    }
+    if objectives.total == 0 {
+        return Some("there is no check box in the objectives".to_owned());
+    }
+    let open = objectives.total - objectives.ticked;
+    let named: Vec<&str> = objectives.open.iter().map(String::as_str).collect();
+    let named = named.get(..OPEN_NAMED_MAX.min(named.len())).unwrap_or(&[]);
+    let more = (open as usize).saturating_sub(named.len());
+    let more = if more > 0 {
+        format!("; and {more} more")
+    } else {
+        String::new()
+    };
+    Some(format!(
+        "{open} of {} objectives are open: {}{more}",
+        objectives.total,
+        named.join("; ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::completion::GateResult;
+    use crate::objectives::Objectives;
+    use crate::policy::AgentTraits;
+    use crate::{LoopId, Stop};
+
+    const BOOLEANS: [bool; 2] = [false, true];
+
+    fn policy(gate: bool, objectives: bool, confirmations: u32) -> Policy {
+        let tests = GateRule {
+            name: "tests".to_owned(),
+            timeout: Duration::ZERO,
+            each_iteration: false,
+        };
+        Policy {
+            completion: CompletionRules {
+                gates: if gate { vec![tests] } else { Vec::new() },
+                objectives,
+                asking: None,
+                confirmations,
+            },
+            agent: AgentTraits {
+                event_stream: true,
+                ..AgentTraits::default()
+            },
+            ..Policy::default()
+        }
+    }
+
+    fn result(passed: bool) -> GateResult {
+        GateResult {
+            name: "tests".to_owned(),
+            error: (!passed).then(|| "exit 1".to_owned()),
+            ..GateResult::default()
+        }
+    }
+
+    /// A state behind an iteration, of which everything is known that was asked.
+    fn judged(claims: Vec<Claim>, ended: AttemptEnd) -> State {
+        let mut state = State::new(LoopId::from_u128(1));
+        state.iteration = 1;
+        state.stats.successful = 1;
+        state.completion.claims = claims;
+        state.completion.ended = ended;
+        state.completion.owed = Owed::Judgement;
+        state.completion.idle = false;
+        state
+    }
+
+    #[test]
+    fn a_claim_is_believed_if_nothing_at_all_speaks_against_it() {
+        let (mut believed, mut asked) = (0, 0);
+        let seen = [None, Some("- [x] a"), Some("- [ ] a"), Some("nothing")];
+        let gates = [None, Some(false), Some(true)];
+        for claimed in BOOLEANS {
+            for idle in BOOLEANS {
+                for (seen, gate) in seen.iter().flat_map(|s| gates.map(|g| (*s, g))) {
+                    for (needs_gate, needs_objectives) in
+                        BOOLEANS.iter().flat_map(|a| BOOLEANS.map(|b| (*a, b)))
+                    {
+                        for confirmations in [1, 2] {
+                            let policy = policy(needs_gate, needs_objectives, confirmations);
+                            let claims = claimed.then_some(Claim::Promise);
+                            let mut state =
+                                judged(claims.into_iter().collect(), AttemptEnd::Succeeded);
+                            state.completion.idle = idle;
+                            state.completion.gates = gate.map(result).into_iter().collect();
+                            state.completion.objectives = seen.map(|text| ObjectivesSeen::Read {
+                                objectives: Objectives::read(text),
+                            });
+                            let expected = claimed
+                                && !idle
+                                && (!needs_gate || gate == Some(true))
+                                && (!needs_objectives || seen == Some("- [x] a"))
+                                && confirmations == 1;
+                            let next = next(&policy, &state);
+                            assert_eq!(next == Next::Believe, expected, "{state:?}");
+                            let refused = matches!(next, Next::Refuse { .. });
+                            assert_eq!(refused, claimed && !expected, "each is answered");
+                            believed += u32::from(expected);
+                            asked += 1;
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!((believed, asked), (20, 384), "the table is whole");
+    }
+
+    #[test]
+    fn how_the_attempt_ended_voids_what_its_agent_claims_and_nothing_else() {
+        let done = || Claim::Done { reason: None };
+        let script = || Claim::Script {
+            name: "s".to_owned(),
+        };
+        for (claim, ended, expected) in [
+            (Claim::Promise, AttemptEnd::Succeeded, true),
+            (done(), AttemptEnd::Succeeded, true),
+            (done(), AttemptEnd::HandedOver, true),
+            (done(), AttemptEnd::Failed, false),
+            (done(), AttemptEnd::Cut, false),
+            (script(), AttemptEnd::Failed, true),
+            (Claim::Objectives, AttemptEnd::Failed, true),
+            (Claim::Objectives, AttemptEnd::HandedOver, true),
+        ] {
+            let state = judged(vec![claim.clone()], ended);
+            let next = next(&policy(false, false, 1), &state);
+            assert_eq!(next == Next::Believe, expected, "{claim}, {ended:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_owed_is_asked_for_in_order_and_by_nobody_who_stops() {
+        let mut policy = policy(true, false, 1);
+        policy.completion.asking = Some(Duration::from_secs(1));
+        let mut state = judged(vec![Claim::Promise], AttemptEnd::Succeeded);
+        let gates = CheckStage::Gates {
+            names: vec!["tests".to_owned()],
+            claimed: true,
+        };
+        for (owed, expected) in [
+            (Owed::Nothing, Next::Nothing),
+            (Owed::Answers, Next::Check(CheckStage::Asking)),
+            (Owed::Gates, Next::Check(gates)),
+        ] {
+            state.completion.owed = owed;
+            state.stop = None;
+            assert_eq!(next(&policy, &state), expected);
+            state.stop = Some(Stop::Operator);
+            assert_eq!(next(&policy, &state), Next::Nothing);
+        }
+    }
+
+    #[test]
+    fn gates_have_together_what_each_has_and_no_limit_if_one_has_none() {
+        let mut rules = policy(true, false, 1).completion;
+        let names = vec!["tests".to_owned()];
+        assert_eq!(rules.limit(&names), None);
+        rules.gates[0].timeout = Duration::from_secs(5);
+        assert_eq!(rules.limit(&names), Some(Duration::from_secs(15)));
+    }
+}

@@ -1,0 +1,154 @@
+//! How claims, gates and scripts change the state.
+
+use super::State;
+use crate::completion::{
+    Answers, AttemptEnd, Check, Claim, Completion, GateResult, ObjectivesSeen, Owed, Refusal,
+    ScriptVerdict, end_of,
+};
+use crate::keep::Kept;
+use crate::outcome::IterationOutcome;
+use crate::phase::Phase;
+
+/// What is kept of the output of all gates that failed: as much as an agent is told of it.
+const OUTPUT_BYTES_MAX: usize = 16 << 10;
+
+/// Claims of one iteration that are told apart; whoever claims the same thing more often says nothing new.
+const CLAIMS_MAX: usize = 8;
+
+impl Completion {
+    /// Returns what is known of a loop that has not begun.
+    pub(super) fn of_a_new_loop() -> Self {
+        Self {
+            idle: true,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn attempt_started(&mut self) {
+        self.owed = Owed::Nothing;
+        self.claims.clear();
+        self.given_up = None;
+    }
+
+    pub(super) fn attempt_ended(&mut self, end: AttemptEnd) {
+        self.ended = end;
+        self.owed = match end {
+            AttemptEnd::Succeeded | AttemptEnd::HandedOver | AttemptEnd::Failed => Owed::Answers,
+            AttemptEnd::Cut => Owed::Judgement,
+        };
+        if end == AttemptEnd::Succeeded {
+            // It was told with the prompt, and the agent has done what it can about it.
+            self.to_be_told = false;
+            self.refused.clear();
+        }
+    }
+
+    pub(super) fn seen_in_the_tree(&mut self, kept: &Kept) {
+        if kept.changed > 0 || kept.head_moved || kept.commit.is_some() {
+            self.idle = false;
+        }
+    }
+}
+
+impl From<IterationOutcome> for AttemptEnd {
+    fn from(outcome: IterationOutcome) -> Self {
+        match outcome {
+            IterationOutcome::Succeeded => Self::Succeeded,
+            IterationOutcome::HandedOver => Self::HandedOver,
+            IterationOutcome::Failed => Self::Failed,
+            IterationOutcome::Skipped | IterationOutcome::Interrupted => Self::Cut,
+        }
+    }
+}
+
+impl State {
+    /// Returns what is being found out at the moment.
+    #[must_use]
+    pub fn check(&self) -> Option<&Check> {
+        match &self.phase {
+            Phase::Checking { check } => Some(check),
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Working { .. }
+            | Phase::Keeping { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => None,
+        }
+    }
+
+    pub(super) fn claim(&mut self, claim: Claim) {
+        self.claimed = true;
+        let claims = &mut self.completion.claims;
+        if claims.len() < CLAIMS_MAX && !claims.contains(&claim) {
+            claims.push(claim);
+        }
+    }
+
+    pub(super) fn check_started(&mut self, check: &Check) {
+        self.completion.number += 1;
+        self.completion.given_up = None;
+        self.phase = Phase::Checking {
+            check: check.clone(),
+        };
+    }
+
+    pub(super) fn conditions_answered(&mut self, answers: &Answers) {
+        if let Some(seen) = &answers.objectives {
+            if let ObjectivesSeen::Read { objectives } = seen
+                && objectives.all_ticked()
+            {
+                self.claim(Claim::Objectives);
+            }
+            self.completion.objectives = Some(seen.clone());
+        }
+        for script in &answers.scripts {
+            if script.verdict == ScriptVerdict::Claim {
+                let name = script.name.clone();
+                self.claim(Claim::Script { name });
+            }
+        }
+        self.completion.owed = Owed::Gates;
+        self.phase = Phase::Idle;
+    }
+
+    pub(super) fn gates_ran(&mut self, iteration: u32, results: &[GateResult]) {
+        let failed = results.iter().filter(|result| !result.passed()).count();
+        self.stats.test_failure_streak = match failed {
+            0 => 0,
+            _ => self.stats.test_failure_streak.saturating_add(1),
+        };
+        let known = &mut self.completion;
+        let each = OUTPUT_BYTES_MAX / failed.max(1);
+        let kept = results.iter().map(|result| {
+            let output = result.output.as_deref().filter(|_| !result.passed());
+            GateResult {
+                output: output.map(|output| end_of(output, each).to_owned()),
+                ..result.clone()
+            }
+        });
+        known.gates = kept.collect();
+        known.gates_at = iteration;
+        known.to_be_told |= failed > 0;
+        known.owed = Owed::Judgement;
+        self.phase = Phase::Idle;
+    }
+
+    pub(super) fn check_given_up(&mut self, reason: &str) {
+        self.completion.given_up = Some(reason.to_owned());
+        self.completion.owed = Owed::Judgement;
+        self.phase = Phase::Idle;
+    }
+
+    pub(super) fn claim_refused(&mut self, refusal: &Refusal) {
+        let succeeded = self.stats.successful;
+        self.claimed = false;
+        let known = &mut self.completion;
+        known.refused.clone_from(&refusal.reasons);
+        known.to_be_told = true;
+        known.confirmed = refusal.confirmed;
+        known.confirmed_at = succeeded;
+        known.claims.clear();
+        known.owed = Owed::Nothing;
+    }
+}

@@ -1,0 +1,191 @@
+//! Behind an iteration: what objectives, stop scripts and gates say, and whether a claim of completion is believed.
+
+use super::Turn;
+use crate::completion::{
+    Answers, Check, CheckStage, Claim, GateResult, ObjectivesSeen, Refusal, ScriptResult,
+    ScriptVerdict,
+};
+use crate::effect::{Answer, Effect};
+use crate::event::LoopEvent;
+use crate::id::Ticket;
+use crate::outcome::Stop;
+use crate::phase::{Phase, Wait};
+use crate::policy::completion::{Next, next};
+use crate::session::NOTE_BYTES_MAX;
+
+impl Turn<'_> {
+    /// Finds out what has to be known before the next iteration, then asks what comes next.
+    pub(super) fn check(&mut self, then: Option<Wait>) {
+        match next(self.policy, self.state) {
+            Next::Check(stage) => self.begin_check(stage, then),
+            Next::Refuse { reasons, confirmed } => {
+                self.record(LoopEvent::ClaimRefused(Refusal {
+                    claims: self.state.completion.claims.clone(),
+                    reasons,
+                    confirmed,
+                }));
+                self.settle(then);
+            }
+            // What is believed ends the loop like everything else that does.
+            Next::Believe | Next::Nothing => self.settle(then),
+        }
+    }
+
+    fn begin_check(&mut self, stage: CheckStage, then: Option<Wait>) {
+        let rules = &self.policy.completion;
+        let limit = match &stage {
+            CheckStage::Asking => rules.asking,
+            CheckStage::Gates { names, .. } => rules.limit(names),
+        };
+        let until = limit.map(|limit| self.now.after(limit));
+        let check = Check { stage, until, then };
+        self.record(LoopEvent::CheckStarted {
+            check: check.clone(),
+        });
+        let number = self.state.completion.number;
+        self.wish(match check.stage {
+            CheckStage::Asking => Effect::Ask { number },
+            CheckStage::Gates { names, .. } => Effect::RunGates { number, names },
+        });
+    }
+
+    /// The objectives were read and the stop scripts have answered.
+    pub(super) fn answered(&mut self, number: u64, answers: Answers) {
+        let Some(check) = self.awaited(number, |stage| *stage == CheckStage::Asking) else {
+            return;
+        };
+        let known = self.state.completion.objectives.as_ref();
+        let was_unknown = matches!(known, Some(ObjectivesSeen::Unknown { .. }));
+        let lost = match &answers.objectives {
+            Some(ObjectivesSeen::Unknown { reason }) if !was_unknown => Some(reason.clone()),
+            Some(_) | None => None,
+        };
+        let unclear: Vec<String> = answers.scripts.iter().filter_map(unclear).collect();
+        let stop = answers
+            .scripts
+            .iter()
+            .find(|script| script.verdict == ScriptVerdict::Stop)
+            .map(|script| {
+                let words = script.words.as_deref().unwrap_or("without words");
+                format!("the stop script `{}` ended the loop: {words}", script.name)
+            });
+        self.record(LoopEvent::ConditionsAnswered { answers });
+        if let Some(reason) = lost {
+            let warning = format!(
+                "the objectives are not known, and no claim of completion is believed until they are: {reason}"
+            );
+            self.record(LoopEvent::Warned { warning });
+        }
+        for warning in unclear {
+            self.record(LoopEvent::Warned { warning });
+        }
+        if let Some(reason) = stop
+            && self.state.stop.is_none()
+        {
+            self.stop_by_itself(Stop::Script { reason });
+        }
+        self.check(check.then);
+    }
+
+    pub(super) fn gates_ran(&mut self, number: u64, results: Vec<GateResult>) {
+        let gates = |stage: &CheckStage| matches!(stage, CheckStage::Gates { .. });
+        let Some(check) = self.awaited(number, gates) else {
+            return;
+        };
+        let iteration = self.state.iteration;
+        self.record(LoopEvent::GatesRan { iteration, results });
+        self.check(check.then);
+    }
+
+    /// The one place where an answer is dropped that nobody waits for any more.
+    fn awaited(&self, number: u64, stage: impl Fn(&CheckStage) -> bool) -> Option<Check> {
+        let check = self.state.check().filter(|check| stage(&check.stage));
+        check
+            .filter(|_| number == self.state.completion.number)
+            .cloned()
+    }
+
+    pub(super) fn check_overdue(&mut self, check: &Check) {
+        let what = match check.stage {
+            CheckStage::Asking => "the stop scripts",
+            CheckStage::Gates { .. } => "the gates",
+        };
+        self.give_up_check(&format!("{what} did not end in time"), check.then);
+    }
+
+    /// Goes on without an answer. The shell ends what nobody waits for.
+    pub(super) fn give_up_check(&mut self, reason: &str, then: Option<Wait>) {
+        let reason = reason.to_owned();
+        self.record(LoopEvent::CheckGivenUp { reason });
+        self.check(then);
+    }
+
+    /// Somebody says that the whole work is complete.
+    pub(super) fn done(&mut self, ticket: Ticket, reason: Option<String>) {
+        let answer = match &self.state.phase {
+            Phase::Working { .. } => {
+                let reason = reason.map(|reason| {
+                    let kept = reason.floor_char_boundary(NOTE_BYTES_MAX);
+                    reason.get(..kept).unwrap_or_default().to_owned()
+                });
+                let claim = Claim::Done {
+                    reason: reason.clone(),
+                };
+                if !self.state.completion.claims.contains(&claim) {
+                    self.record(LoopEvent::Claimed { reason });
+                }
+                Answer::Accepted {
+                    note: self.what_will_be_asked(),
+                }
+            }
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Keeping { .. }
+            | Phase::Checking { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => Answer::Refused {
+                current: self.state.public(),
+                reason: "no iteration runs whose work could be claimed to be complete".to_owned(),
+            },
+        };
+        self.wish(Effect::Reply { ticket, answer });
+    }
+
+    fn what_will_be_asked(&self) -> String {
+        let rules = &self.policy.completion;
+        let names = rules.gates.iter().map(|gate| format!("`{}`", gate.name));
+        let names: Vec<String> = names.collect();
+        let mut asked = Vec::new();
+        if rules.confirmations > 1 {
+            asked.push(format!(
+                "it is claimed {} times in a row",
+                rules.confirmations
+            ));
+        }
+        if rules.objectives {
+            asked.push("all objectives are ticked".to_owned());
+        }
+        if !names.is_empty() {
+            asked.push(format!("these gates pass: {}", names.join(", ")));
+        }
+        let judged = format!(
+            "end your turn: the claim is judged when iteration {} is over",
+            self.state.iteration
+        );
+        match asked.join(" and ").as_str() {
+            "" => judged,
+            asked => format!("{judged}, and believed if {asked}"),
+        }
+    }
+}
+
+fn unclear(script: &ScriptResult) -> Option<String> {
+    match &script.verdict {
+        ScriptVerdict::Unclear { problem } => Some(format!(
+            "the stop script `{}` is no help: {problem}",
+            script.name
+        )),
+        ScriptVerdict::GoOn | ScriptVerdict::Claim | ScriptVerdict::Stop => None,
+    }
+}

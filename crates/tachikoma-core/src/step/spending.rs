@@ -1,0 +1,163 @@
+//! What is told of money, tokens and a subscription, and what follows when a budget is used up in the middle of a turn.
+
+use super::Turn;
+use crate::effect::{Effect, Rung};
+use crate::event::LoopEvent;
+use crate::input::Urgency;
+use crate::ledger::QuotaWindow;
+use crate::outcome::{Outcome, Stop};
+use crate::phase::{Cause, Phase, RebootStage};
+use crate::policy::budget::{self, Budget, Spending};
+use crate::policy::stop;
+
+impl Turn<'_> {
+    /// A call of the model is over: its tokens count, and its cost is asked for.
+    pub(super) fn call_ended(&mut self, tokens: u64) {
+        let budgets = &self.policy.budgets;
+        if budgets.tokens == 0 && budgets.cost_microusd == 0 {
+            return;
+        }
+        self.record(LoopEvent::CallEnded { tokens });
+        self.ask_cost();
+        self.look_at_budgets();
+    }
+
+    /// Asks what the conversation has cost, where that is worth knowing and can be said.
+    pub(super) fn ask_cost(&mut self) {
+        let worth = self.policy.budgets.cost_microusd > 0 && self.policy.agent.tells_cost;
+        if let Some(agent) = self.state.agent.filter(|_| worth) {
+            let generation = agent.generation;
+            self.wish(Effect::AskCost { generation });
+        }
+    }
+
+    pub(super) fn cost_told(&mut self, conversation_microusd: u64) {
+        let ledger = &self.state.ledger;
+        let known = ledger.conversation_microusd == conversation_microusd;
+        if known && ledger.turn.before_microusd.is_some() {
+            return;
+        }
+        self.record(LoopEvent::CostTold {
+            conversation_microusd,
+        });
+        self.look_at_budgets();
+    }
+
+    /// Takes what is told of a window, in whatever phase: it is the user's, not the turn's.
+    pub(super) fn quota_told(&mut self, quota: QuotaWindow) {
+        let ledger = &self.state.ledger;
+        let known = ledger.window(&quota.window) == Some(&quota);
+        if known || !ledger.knows_window(&quota.window) {
+            return;
+        }
+        self.record(LoopEvent::QuotaTold(quota));
+        self.look_at_budgets();
+    }
+
+    /// The agent's final words match a pattern that ends the loop, after this iteration.
+    pub(super) fn pattern_matched(&mut self, pattern: Option<String>) {
+        if let Some(pattern) = pattern {
+            self.record(LoopEvent::StopPatternMatched { pattern });
+        }
+    }
+
+    /// Ends the turn under way if a budget is used up. Between turns it is looked at before anything is begun.
+    pub(super) fn look_at_budgets(&mut self) {
+        let spending = Spending::of(self.state, self.now);
+        let gone = budget::verdict(&self.policy.budgets, &spending);
+        let Some(gone) = gone.filter(|_| self.state.stop.is_none()) else {
+            return;
+        };
+        match &self.state.phase {
+            Phase::Working { work } => {
+                // One that is over is judged as it ended.
+                let over = work.result.is_some();
+                // A tool costs nothing, an answer does: that one is not waited for, unless it is time that is over.
+                let urgency = if work.tools.is_empty() && gone.budget != Budget::Duration {
+                    Urgency::Now
+                } else {
+                    Urgency::Graceful
+                };
+                if let Some(reason) = self.trigger() {
+                    // However urgent the end of the turn is, what was done is kept.
+                    self.want_stop(Stop::Budget { reason }, Urgency::Graceful);
+                    if !over {
+                        self.request_ending(Cause::Interrupt, urgency);
+                    }
+                }
+            }
+            Phase::Rebooting { reboot } => match reboot.stage {
+                RebootStage::HandOff { .. } => self.end_reboot_for_budget(true),
+                RebootStage::Begun
+                | RebootStage::Hooks { .. }
+                | RebootStage::Closing { .. }
+                | RebootStage::Opening { .. } => self.end_reboot_for_budget(false),
+                RebootStage::Keeping { .. } => {}
+            },
+            Phase::Waiting { .. } => {
+                if let Some(reason) = self.trigger() {
+                    self.finish(Outcome::Budget { reason });
+                }
+            }
+            // Work that is being kept or checked is seen through.
+            Phase::Keeping { .. }
+            | Phase::Checking { .. }
+            | Phase::Idle
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => {}
+        }
+    }
+
+    /// Ends the loop in a reboot. `answering` says that the agent works on its hand-off, and has to be told.
+    fn end_reboot_for_budget(&mut self, answering: bool) {
+        let Some(reason) = self.trigger() else { return };
+        if let Some(agent) = self.state.agent.filter(|_| answering) {
+            self.wish(Effect::Signal {
+                generation: agent.generation,
+                rung: Rung::Interrupt,
+            });
+        }
+        self.end(Outcome::Budget { reason });
+    }
+
+    /// Records which budget is used up, and returns how.
+    fn trigger(&mut self) -> Option<String> {
+        let conditions = stop::conditions(self.policy, self.state, self.now);
+        let gone = conditions.into_iter().find_map(|condition| {
+            let met = condition.met;
+            match condition.outcome {
+                Outcome::Budget { reason } if met => Some((condition.name, reason)),
+                Outcome::Budget { .. }
+                | Outcome::Done
+                | Outcome::LimitReached { .. }
+                | Outcome::Condition { .. }
+                | Outcome::Operator
+                | Outcome::Signal { .. }
+                | Outcome::Error { .. } => None,
+            }
+        });
+        let (name, reason) = gone?;
+        self.record(LoopEvent::StopConditionTriggered {
+            condition: name.to_owned(),
+            reason: reason.clone(),
+        });
+        Some(reason)
+    }
+
+    /// Records the condition that ends the loop between two turns, if one does and it is not known yet.
+    pub(super) fn name_condition(&mut self, outcome: &Outcome) {
+        let reason = match outcome {
+            Outcome::Condition { reason } | Outcome::Budget { reason } => reason.clone(),
+            Outcome::Done
+            | Outcome::LimitReached { .. }
+            | Outcome::Operator
+            | Outcome::Signal { .. }
+            | Outcome::Error { .. } => return,
+        };
+        let met = stop::met(self.policy, self.state, self.now);
+        if let Some(condition) = met.filter(|_| self.state.stop.is_none()) {
+            let condition = condition.name.to_owned();
+            self.record(LoopEvent::StopConditionTriggered { condition, reason });
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The columns of the grid: every input there is.
+
+use std::time::Duration;
+
+use tachikoma_core::{
+    Activity, Context, Exit, Generation, HookPoint, HookResult, Input, Kept, LoopCommand, News,
+    Problem, QuotaWindow, Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency,
+};
+
+use crate::play::{Play, exited, gate, script};
+
+const URGENCIES: [Urgency; 3] = [Urgency::Graceful, Urgency::Now, Urgency::Kill];
+
+#[derive(Clone, PartialEq)]
+pub enum Column {
+    /// An input at the present moment.
+    At(Input),
+    /// A wake at the next deadline, or after a while where there is none.
+    Late,
+}
+
+pub fn inputs(play: &Play) -> Vec<Column> {
+    let state: &State = &play.state;
+    let mut inputs = vec![play.start_input(), Input::Wake];
+    let ticket = Ticket(1);
+    let mut commands: Vec<LoopCommand> = URGENCIES.map(LoopCommand::Pause).into();
+    commands.push(LoopCommand::Resume);
+    commands.extend(URGENCIES.map(LoopCommand::Stop));
+    commands.extend([LoopCommand::ForceReboot, LoopCommand::SkipIteration]);
+    inputs.extend(
+        commands
+            .into_iter()
+            .map(|command| Input::Command { ticket, command }),
+    );
+    inputs.extend(URGENCIES.map(|urgency| Input::Shutdown {
+        signal: 15,
+        urgency,
+    }));
+    let generation = state.generation;
+    inputs.extend(
+        news()
+            .into_iter()
+            .map(|news| Input::Agent { generation, news }),
+    );
+    inputs.push(Input::Agent {
+        generation: Generation(99),
+        news: exited(Exit::Code(0), true),
+    });
+    for point in [HookPoint::BeforeReboot, HookPoint::AfterReboot] {
+        for error in [None, Some("no".to_owned())] {
+            let results = vec![HookResult {
+                name: "hook.sh".to_owned(),
+                duration_ms: 1,
+                error,
+                ..HookResult::default()
+            }];
+            inputs.push(Input::HooksRan { point, results });
+        }
+    }
+    let number = state.kept.number;
+    let one = Kept {
+        changed: 1,
+        uncommitted: 1,
+        ..Kept::default()
+    };
+    for kept in [Ok(one), Err("no".to_owned())] {
+        inputs.push(Input::Kept { number, kept });
+    }
+    inputs.push(Input::Kept {
+        number: 99,
+        kept: Ok(Kept::default()),
+    });
+    inputs.push(Input::Snapshot {
+        iteration: 1,
+        commit: "5".to_owned(),
+        uncommitted: 0,
+    });
+    let number = state.completion.number;
+    for verdict in [
+        ScriptVerdict::GoOn,
+        ScriptVerdict::Claim,
+        ScriptVerdict::Stop,
+    ] {
+        let answers = script(verdict);
+        inputs.push(Input::Answered { number, answers });
+    }
+    for error in [None, Some("exit 1")] {
+        let results = vec![gate("tests", error)];
+        inputs.push(Input::GatesRan { number, results });
+    }
+    inputs.push(Input::GatesRan {
+        number: 99,
+        results: Vec::new(),
+    });
+    inputs.push(Input::Done {
+        ticket,
+        reason: None,
+    });
+    inputs.push(Input::Decline { signal: 15 });
+    inputs.push(Input::Broken {
+        reason: "a task panicked".to_owned(),
+    });
+    inputs.push(Input::StoodStill {
+        duration: Duration::from_secs(3600),
+    });
+    inputs.push(Input::Set {
+        ticket,
+        key: "k".to_owned(),
+        value: serde_json::json!(1),
+    });
+    inputs.push(Input::Note {
+        ticket,
+        text: "n".to_owned(),
+    });
+    inputs.push(Input::Trouble {
+        warning: "disk".to_owned(),
+    });
+    inputs.push(Input::DiskWasFull {
+        duration: Duration::from_secs(60),
+    });
+    inputs.push(Input::Repaired {
+        what: Repair::Journal,
+        how: "restored".to_owned(),
+    });
+    let mut columns: Vec<Column> = inputs.into_iter().map(Column::At).collect();
+    columns.insert(2, Column::Late);
+    columns
+}
+
+fn news() -> Vec<News> {
+    let measured = |tokens| News::Measured {
+        context: Context {
+            tokens,
+            window: 100,
+            estimated: false,
+        },
+        answering: false,
+    };
+    let looked = |cpu_ms| News::Looked {
+        activity: Some(Activity {
+            over_ms: 1_000,
+            cpu_ms,
+            ..Activity::default()
+        }),
+    };
+    let resulted = |success| {
+        News::Resulted(TurnEnd {
+            success,
+            text: "words".to_owned(),
+            ..TurnEnd::default()
+        })
+    };
+    vec![
+        News::Launched { pid: 78 },
+        News::NotLaunched {
+            reason: "gone".to_owned(),
+        },
+        News::Opened,
+        News::Named {
+            agent_id: "c".to_owned(),
+        },
+        News::Output,
+        measured(10),
+        measured(75),
+        measured(90),
+        measured(99),
+        News::ToolStarted {
+            id: "u".to_owned(),
+            name: "Read".to_owned(),
+            summary: "a.rs".to_owned(),
+        },
+        News::ToolEnded {
+            id: "t".to_owned(),
+            error: None,
+        },
+        News::Denied {
+            tool: "Bash".to_owned(),
+        },
+        News::Touched {
+            path: "a.rs".to_owned(),
+        },
+        News::CallEnded { tokens: 2_000 },
+        News::Cost {
+            conversation_microusd: 5,
+        },
+        News::Quota(QuotaWindow {
+            window: "five_hour".to_owned(),
+            percent: 90.0,
+            resets_at: None,
+        }),
+        resulted(true),
+        resulted(false),
+        News::Resulted(TurnEnd {
+            problem: Some(Problem::Limited { until: None }),
+            ..TurnEnd::default()
+        }),
+        looked(1_000),
+        looked(0),
+        News::Looked { activity: None },
+        News::StreamEnded,
+        exited(Exit::Code(0), false),
+        exited(Exit::Code(0), true),
+        exited(Exit::Code(1), false),
+        News::GuardLost,
+    ]
+}

@@ -1,0 +1,484 @@
+//! Claims of completion: who makes them, what they have to prove, and when they are believed.
+
+use std::time::Duration;
+
+use tachikoma_core::policy::KeepRules;
+use tachikoma_core::policy::completion::GateRule;
+use tachikoma_core::{
+    Answers, LoopEvent, ObjectivesSeen, Outcome, Policy, Problem, ScriptVerdict, Urgency,
+    standing_in_the_way,
+};
+
+use crate::play::Play;
+
+const PASS: &[(&str, Option<&str>)] = &[("tests", None)];
+const FAIL: &[(&str, Option<&str>)] = &[("tests", Some("exit 1"))];
+
+/// Gates that run when completion is claimed.
+pub fn gated(names: &[&str]) -> Policy {
+    let gate = |name: &&str| GateRule {
+        name: (*name).to_owned(),
+        timeout: Duration::from_secs(60),
+        each_iteration: false,
+    };
+    let mut policy = Policy::default();
+    policy.completion.gates = names.iter().map(gate).collect();
+    policy
+}
+
+fn each_iteration() -> Policy {
+    let mut policy = gated(&["tests", "lint"]);
+    policy.completion.gates[1].each_iteration = true;
+    policy
+}
+
+fn with_objectives() -> Policy {
+    let mut policy = Policy::default();
+    policy.completion.objectives = true;
+    policy.completion.asking = Some(Duration::from_secs(10));
+    policy
+}
+
+fn with_scripts() -> Policy {
+    let mut policy = gated(&["tests"]);
+    policy.completion.asking = Some(Duration::from_secs(40));
+    policy
+}
+
+#[test]
+fn a_claim_is_believed_when_every_gate_passes_and_not_before() {
+    let mut play = Play::up(gated(&["tests", "lint"]));
+    play.hush().claimed();
+    play.gates(&[("tests", Some("exit 1")), ("lint", None)]);
+    play.sleep().launched().claimed();
+    play.gates(&[("tests", None), ("lint", None)]);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 claimed: IterationCompleted(1 succeeded, claimed), CheckStarted(claimed, gates within 140s) ! run tests, lint
+    0.0 gates: GatesRan(tests exit 1, lint ok), ClaimRefused(the agent's promise: the gate `tests` failed: exit 1), WaitStarted(delay 5s)
+    5.0 wake: IterationStarted(2 attempt 1) ! launch
+    5.0 launched: AgentLaunched(77)
+    5.0 claimed: IterationCompleted(2 succeeded, claimed), CheckStarted(claimed, gates within 140s) ! run tests, lint
+    5.0 gates: GatesRan(tests ok, lint ok), Completed(the agent reported completion) ! finish
+    ");
+}
+
+#[test]
+fn complaint_21_ten_false_claims_are_believed_not_once_and_a_true_one_at_once() {
+    let mut play = Play::up(Policy {
+        max_test_failure_streak: 0,
+        iteration_delay: Duration::ZERO,
+        ..gated(&["tests"])
+    });
+    for _ in 0..10 {
+        play.claimed().gates(FAIL).launched();
+        assert_eq!(play.state.outcome(), None);
+    }
+    assert_eq!(play.state.stats.test_failure_streak, 10);
+    play.claimed().gates(PASS);
+    assert_eq!(play.state.outcome(), Some(&Outcome::Done));
+    assert_eq!(play.state.iteration, 11);
+    let believed = play
+        .journal
+        .iter()
+        .filter(|record| matches!(record.event, LoopEvent::ClaimRefused(_)));
+    assert_eq!(believed.count(), 10);
+}
+
+#[test]
+fn failing_runs_of_gates_in_a_row_end_the_loop_and_errors_of_iterations_do_not_count() {
+    let mut play = Play::up(Policy {
+        iteration_delay: Duration::ZERO,
+        ..each_iteration()
+    });
+    let fail: &[_] = &[("lint", Some("exit 2"))];
+    play.exited(0).gates(fail).launched();
+    play.exited(1).sleep().launched();
+    play.exited(0).gates(&[("lint", None)]).launched();
+    assert_eq!(play.state.stats.test_failure_streak, 0, "in a row");
+    play.hush().exited(0).gates(fail).launched();
+    play.exited(1).sleep().launched().exited(0).gates(fail);
+    play.launched().exited(0).gates(fail);
+    insta::assert_snapshot!(play.told(), @"
+    1.0 exited 0: IterationCompleted(4 succeeded), CheckStarted(gates within 70s) ! run lint
+    1.0 gates: GatesRan(lint exit 2), IterationStarted(5 attempt 1) ! launch
+    1.0 launched: AgentLaunched(77)
+    1.0 exited 1: IterationFailed(5: the agent ended with exit 1; streak 1), WaitStarted(backoff 1s)
+    2.0 wake: IterationStarted(6 attempt 1) ! launch
+    2.0 launched: AgentLaunched(77)
+    2.0 exited 0: IterationCompleted(6 succeeded), CheckStarted(gates within 70s) ! run lint
+    2.0 gates: GatesRan(lint exit 2), IterationStarted(7 attempt 1) ! launch
+    2.0 launched: AgentLaunched(77)
+    2.0 exited 0: IterationCompleted(7 succeeded), CheckStarted(gates within 70s) ! run lint
+    2.0 gates: GatesRan(lint exit 2), StopConditionTriggered(max_test_failure_streak), Stopped(gates failed 3 times in a row (max_test_failure_streak = 3), the last time: `lint`) ! finish
+    ");
+    play.hush().start();
+    assert_eq!(
+        play.state.stats.test_failure_streak, 0,
+        "a new run counts anew"
+    );
+}
+
+#[test]
+fn gates_of_every_iteration_run_behind_those_that_went_well_and_all_run_for_a_claim() {
+    let mut play = Play::up(each_iteration());
+    play.hush().exited(0).gates(&[("lint", None)]);
+    play.sleep().launched().exited(1).sleep().launched();
+    play.skip().killed(2).launched();
+    play.claimed();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationCompleted(1 succeeded), CheckStarted(gates within 70s) ! run lint
+    0.0 gates: GatesRan(lint ok), WaitStarted(delay 5s)
+    5.0 wake: IterationStarted(2 attempt 1) ! launch
+    5.0 launched: AgentLaunched(77)
+    5.0 exited 1: IterationFailed(2: the agent ended with exit 1; streak 1), WaitStarted(backoff 1s)
+    6.0 wake: IterationStarted(3 attempt 1) ! launch
+    6.0 launched: AgentLaunched(77)
+    6.0 skip: EndingRequested(skip within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: skips iteration 3
+    6.0 killed 2: IterationCompleted(3 skipped), IterationStarted(4 attempt 1) ! launch
+    6.0 launched: AgentLaunched(77)
+    6.0 claimed: IterationCompleted(4 succeeded, claimed), CheckStarted(claimed, gates within 140s) ! run tests, lint
+    ");
+}
+
+#[test]
+fn what_fails_is_told_until_an_iteration_that_was_told_went_well() {
+    let mut play = Play::up(gated(&["tests"]));
+    play.claimed().gates(FAIL).sleep().launched();
+    let told = standing_in_the_way(&play.state);
+    assert!(told.contains("what tests said about exit 1"), "{told}");
+    assert!(told.contains("the gate `tests` failed: exit 1"), "{told}");
+    play.exited(1).sleep().launched();
+    assert_eq!(
+        standing_in_the_way(&play.state),
+        told,
+        "it has done nothing"
+    );
+    play.exited(0).sleep().launched();
+    assert_eq!(standing_in_the_way(&play.state), "");
+}
+
+#[test]
+fn nothing_done_is_no_completion_where_that_is_known() {
+    let mut play = Play::up(super::stream());
+    play.hush().resulted(true).claimed();
+    play.sleep()
+        .launched()
+        .tool("t")
+        .tool_ended("t")
+        .resulted(true)
+        .claimed();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 resulted true: TurnResulted(true)
+    0.0 claimed: IterationCompleted(1 succeeded, claimed), ClaimRefused(the agent's promise: nothing was done yet: no file was changed, no commit made and no tool called), WaitStarted(delay 5s)
+    5.0 wake: IterationStarted(2 attempt 1) ! launch
+    5.0 launched: AgentLaunched(77)
+    5.0 tool: ToolStarted(t)
+    5.0 tool ended: ToolEnded(t)
+    5.0 resulted true: TurnResulted(true)
+    5.0 claimed: IterationCompleted(2 succeeded, claimed), Completed(the agent reported completion) ! finish
+    ");
+    // A program that reports nothing may have done anything.
+    let mut play = Play::up(Policy::default());
+    play.claimed();
+    assert_eq!(play.state.outcome(), Some(&Outcome::Done));
+    // Unless its work tree was looked at.
+    let keep = KeepRules {
+        commit: true,
+        on_failure: false,
+        timeout: Duration::ZERO,
+    };
+    let looked_at = || {
+        Play::up(Policy {
+            keep: Some(keep),
+            ..Policy::default()
+        })
+    };
+    let mut play = looked_at();
+    play.claimed().kept(0, 0);
+    assert_eq!(play.state.outcome(), None);
+    play.sleep().launched().claimed().kept(1, 1);
+    assert_eq!(play.state.outcome(), Some(&Outcome::Done));
+    let mut play = looked_at();
+    play.claimed().answer_keep(Err("git is gone".to_owned()));
+    assert_eq!(play.state.outcome(), Some(&Outcome::Done), "nobody knows");
+}
+
+#[test]
+fn done_is_judged_when_its_iteration_is_over_and_refused_without_one() {
+    let mut play = Play::new(gated(&["tests"]));
+    play.done(None).start().launched();
+    play.done(Some("all tests pass"))
+        .done(Some("all tests pass"));
+    play.exited(0).done(None).gates(PASS).done(None);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 done: - ! refused in idle: no iteration runs whose work could be claimed to be complete
+    0.0 start: Started(new), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
+    0.0 launched: AgentLaunched(77)
+    0.0 done: Claimed(all tests pass) ! ok: end your turn: the claim is judged when iteration 1 is over, and believed if these gates pass: `tests`
+    0.0 done: - ! ok: end your turn: the claim is judged when iteration 1 is over, and believed if these gates pass: `tests`
+    0.0 exited 0: IterationCompleted(1 succeeded), CheckStarted(claimed, gates within 70s) ! run tests
+    0.0 done: - ! refused in running: no iteration runs whose work could be claimed to be complete
+    0.0 gates: GatesRan(tests ok), Completed(the agent reported completion) ! finish
+    0.0 done: - ! refused in completed: no iteration runs whose work could be claimed to be complete
+    ");
+}
+
+#[test]
+fn done_says_what_will_be_asked() {
+    let mut play = Play::up(Policy::default());
+    play.hush().done(None);
+    play.policy = with_objectives();
+    play.policy.completion.gates = gated(&["a", "b"]).completion.gates;
+    play.policy.completion.confirmations = 2;
+    play.done(None);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 1 is over
+    0.0 done: - ! ok: end your turn: the claim is judged when iteration 1 is over, and believed if it is claimed 2 times in a row and all objectives are ticked and these gates pass: `a`, `b`
+    ");
+}
+
+#[test]
+fn the_claim_of_an_iteration_that_failed_or_was_cut_is_refused() {
+    let mut play = Play::up(gated(&["tests"]));
+    play.hush().done(None).exited(1);
+    play.sleep().launched().done(None).skip().killed(2);
+    let mut limited = Play::up(super::stream());
+    limited.hush().done(None);
+    limited
+        .failed("limit", Some(Problem::Limited { until: None }))
+        .exited(1);
+    insta::assert_snapshot!(play.told() + &limited.told(), @"
+    0.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 1 is over, and believed if these gates pass: `tests`
+    0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), ClaimRefused(`tachikoma done`: iteration 1, which made it, failed), WaitStarted(backoff 1s)
+    1.0 wake: IterationStarted(2 attempt 1) ! launch
+    1.0 launched: AgentLaunched(77)
+    1.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 2 is over, and believed if these gates pass: `tests`
+    1.0 skip: EndingRequested(skip within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: skips iteration 2
+    1.0 killed 2: IterationCompleted(2 skipped), ClaimRefused(`tachikoma done`: iteration 2, which made it, was not seen through), IterationStarted(3 attempt 1) ! launch
+    0.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 1 is over
+    0.0 failed: TurnResulted(false)
+    0.0 exited 1: IterationLimited(1 attempt 1: limit; streak 1), ClaimRefused(`tachikoma done`: iteration 1, which made it, was not seen through), WaitStarted(usage_limit 30s)
+    ");
+}
+
+#[test]
+fn a_claim_has_to_be_made_as_often_as_configured_and_in_a_row() {
+    let mut policy = gated(&["tests"]);
+    policy.completion.confirmations = 2;
+    policy.iteration_delay = Duration::ZERO;
+    let mut play = Play::up(policy);
+    play.claimed().gates(PASS).launched();
+    assert_eq!(play.state.completion.confirmed, 1);
+    play.exited(0).launched().hush();
+    play.claimed().gates(PASS).launched();
+    assert_eq!(play.state.completion.confirmed, 1, "one came in between");
+    play.claimed().gates(FAIL).launched();
+    assert_eq!(play.state.completion.confirmed, 0, "it did not hold");
+    play.claimed()
+        .gates(PASS)
+        .launched()
+        .exited(1)
+        .sleep()
+        .launched();
+    play.claimed().gates(PASS);
+    assert_eq!(
+        play.state.outcome(),
+        Some(&Outcome::Done),
+        "a failure says nothing"
+    );
+    insta::assert_snapshot!(play.told(), @"
+    0.0 claimed: IterationCompleted(3 succeeded, claimed), CheckStarted(claimed, gates within 70s) ! run tests
+    0.0 gates: GatesRan(tests ok), ClaimRefused(the agent's promise: this is claim 1 of 2 in a row; look at the work anew, and claim it again if it is complete), IterationStarted(4 attempt 1) ! launch
+    0.0 launched: AgentLaunched(77)
+    0.0 claimed: IterationCompleted(4 succeeded, claimed), CheckStarted(claimed, gates within 70s) ! run tests
+    0.0 gates: GatesRan(tests exit 1), ClaimRefused(the agent's promise: the gate `tests` failed: exit 1), IterationStarted(5 attempt 1) ! launch
+    0.0 launched: AgentLaunched(77)
+    0.0 claimed: IterationCompleted(5 succeeded, claimed), CheckStarted(claimed, gates within 70s) ! run tests
+    0.0 gates: GatesRan(tests ok), ClaimRefused(the agent's promise: this is claim 1 of 2 in a row; look at the work anew, and claim it again if it is complete), IterationStarted(6 attempt 1) ! launch
+    0.0 launched: AgentLaunched(77)
+    0.0 exited 1: IterationFailed(6: the agent ended with exit 1; streak 1), WaitStarted(backoff 1s)
+    1.0 wake: IterationStarted(7 attempt 1) ! launch
+    1.0 launched: AgentLaunched(77)
+    1.0 claimed: IterationCompleted(7 succeeded, claimed), CheckStarted(claimed, gates within 70s) ! run tests
+    1.0 gates: GatesRan(tests ok), Completed(the agent reported completion) ! finish
+    ");
+}
+
+#[test]
+fn all_objectives_ticked_is_a_claim_and_an_open_one_refuses_every_other() {
+    let mut play = Play::up(with_objectives());
+    play.hush()
+        .claimed()
+        .objectives("- [x] a\n- [ ] b\n- [ ] c\n- [ ] d\n- [ ] e\n");
+    play.sleep().launched().exited(0).objectives("- [ ] a\n");
+    play.sleep().launched().exited(1).objectives("- [x] a\n");
+    insta::assert_snapshot!(play.told(), @"
+    0.0 claimed: IterationCompleted(1 succeeded, claimed), CheckStarted(asking within 10s) ! ask
+    0.0 answered: ConditionsAnswered(1 of 5), ClaimRefused(the agent's promise: 4 of 5 objectives are open: b; c; d; and 1 more), WaitStarted(delay 5s)
+    5.0 wake: IterationStarted(2 attempt 1) ! launch
+    5.0 launched: AgentLaunched(77)
+    5.0 exited 0: IterationCompleted(2 succeeded), CheckStarted(asking within 10s) ! ask
+    5.0 answered: ConditionsAnswered(0 of 1), WaitStarted(delay 5s)
+    10.0 wake: IterationStarted(3 attempt 1) ! launch
+    10.0 launched: AgentLaunched(77)
+    10.0 exited 1: IterationFailed(3: the agent ended with exit 1; streak 1), CheckStarted(asking within 10s) ! ask
+    10.0 answered: ConditionsAnswered(1 of 1), Completed(the agent reported completion) ! finish
+    ");
+}
+
+#[test]
+fn objectives_that_vanish_are_warned_of_once_and_refuse_claims() {
+    let gone = || Answers {
+        objectives: Some(ObjectivesSeen::Unknown {
+            reason: "read plan.md: no such file".to_owned(),
+        }),
+        scripts: Vec::new(),
+    };
+    let mut play = Play::up(with_objectives());
+    play.hush().exited(0).answers(gone());
+    play.sleep().launched().claimed().answers(gone());
+    play.sleep().launched().exited(0).objectives("no boxes\n");
+    play.sleep().launched().claimed().objectives("no boxes\n");
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 0: IterationCompleted(1 succeeded), CheckStarted(asking within 10s) ! ask
+    0.0 answered: ConditionsAnswered(read plan.md: no such file), Warned(the objectives are not known, and no claim of completion is believed until they are: read plan.md: no such file), WaitStarted(delay 5s)
+    5.0 wake: IterationStarted(2 attempt 1) ! launch
+    5.0 launched: AgentLaunched(77)
+    5.0 claimed: IterationCompleted(2 succeeded, claimed), CheckStarted(asking within 10s) ! ask
+    5.0 answered: ConditionsAnswered(read plan.md: no such file), ClaimRefused(the agent's promise: the objectives are not known: read plan.md: no such file), WaitStarted(delay 5s)
+    10.0 wake: IterationStarted(3 attempt 1) ! launch
+    10.0 launched: AgentLaunched(77)
+    10.0 exited 0: IterationCompleted(3 succeeded), CheckStarted(asking within 10s) ! ask
+    10.0 answered: ConditionsAnswered(0 of 0), WaitStarted(delay 5s)
+    15.0 wake: IterationStarted(4 attempt 1) ! launch
+    15.0 launched: AgentLaunched(77)
+    15.0 claimed: IterationCompleted(4 succeeded, claimed), CheckStarted(asking within 10s) ! ask
+    15.0 answered: ConditionsAnswered(0 of 0), ClaimRefused(the agent's promise: there is no check box in the objectives), WaitStarted(delay 5s)
+    ");
+}
+
+#[test]
+fn a_stop_script_claims_stops_goes_on_or_is_warned_of() {
+    let mut play = Play::up(with_scripts());
+    play.hush().exited(0).scripts(ScriptVerdict::GoOn);
+    let problem = "exit 3".to_owned();
+    play.sleep().launched().exited(0);
+    play.scripts(ScriptVerdict::Unclear { problem });
+    play.sleep()
+        .launched()
+        .exited(1)
+        .scripts(ScriptVerdict::Claim)
+        .gates(FAIL);
+    play.sleep()
+        .launched()
+        .exited(0)
+        .scripts(ScriptVerdict::Stop);
+    insta::assert_snapshot!(play.told(), @r#"
+    0.0 exited 0: IterationCompleted(1 succeeded), CheckStarted(asking within 40s) ! ask
+    0.0 answered: ConditionsAnswered(ask.sh GoOn), WaitStarted(delay 5s)
+    5.0 wake: IterationStarted(2 attempt 1) ! launch
+    5.0 launched: AgentLaunched(77)
+    5.0 exited 0: IterationCompleted(2 succeeded), CheckStarted(asking within 40s) ! ask
+    5.0 answered: ConditionsAnswered(ask.sh Unclear { problem: "exit 3" }), Warned(the stop script `ask.sh` is no help: exit 3), WaitStarted(delay 5s)
+    10.0 wake: IterationStarted(3 attempt 1) ! launch
+    10.0 launched: AgentLaunched(77)
+    10.0 exited 1: IterationFailed(3: the agent ended with exit 1; streak 1), CheckStarted(asking within 40s) ! ask
+    10.0 answered: ConditionsAnswered(ask.sh Claim), CheckStarted(claimed, gates within 70s) ! run tests
+    10.0 gates: GatesRan(tests exit 1), ClaimRefused(the stop script `ask.sh`: the gate `tests` failed: exit 1), WaitStarted(backoff 1s)
+    11.0 wake: IterationStarted(4 attempt 1) ! launch
+    11.0 launched: AgentLaunched(77)
+    11.0 exited 0: IterationCompleted(4 succeeded), CheckStarted(asking within 40s) ! ask
+    11.0 answered: ConditionsAnswered(ask.sh Stop), StopRequested(the stop script `ask.sh` ended the loop: words), Stopped(the stop script `ask.sh` ended the loop: words) ! finish
+    "#);
+    let mut play = Play::up(with_scripts());
+    play.exited(0).scripts(ScriptVerdict::Claim).gates(PASS);
+    assert_eq!(play.state.outcome(), Some(&Outcome::Done));
+}
+
+#[test]
+fn a_stop_ends_gates_at_once_and_the_next_run_judges_the_claim() {
+    for urgency in [Urgency::Graceful, Urgency::Now, Urgency::Kill] {
+        let mut play = Play::up(gated(&["tests"]));
+        play.claimed().hush().stop(urgency).start().gates(PASS);
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(play.told(), @"
+            0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
+            0.0 start: Started(after operator), CheckStarted(claimed, gates within 70s) ! run tests
+            0.0 gates: GatesRan(tests ok), Completed(the agent reported completion) ! finish
+            ");
+        }
+        let mut play = Play::up(gated(&["tests"]));
+        play.claimed().hush().shutdown(2, urgency);
+        assert!(play.state.outcome().is_some());
+    }
+}
+
+#[test]
+fn pause_skip_and_reboot_act_on_gates_under_way() {
+    let mut play = Play::up(gated(&["tests"]));
+    play.claimed().hush().pause(Urgency::Graceful).gates(FAIL);
+    let mut now = Play::up(gated(&["tests"]));
+    now.claimed().hush().pause(Urgency::Now).gates(PASS);
+    let mut skip = Play::up(gated(&["tests"]));
+    skip.claimed().hush().skip();
+    let mut reboot = Play::up(gated(&["tests"]));
+    reboot.claimed().hush().reboot().gates(FAIL);
+    insta::assert_snapshot!(play.told() + &now.told() + &skip.told() + &reboot.told(), @"
+    0.0 pause: PauseRequested ! ok: pauses when the work is checked
+    0.0 gates: GatesRan(tests exit 1), ClaimRefused(the agent's promise: the gate `tests` failed: exit 1), Paused(delay 5s)
+    0.0 pause: PauseRequested, CheckGivenUp(the operator called the gates and the stop scripts off), ClaimRefused(the agent's promise: the operator called the gates and the stop scripts off), Paused(delay 5s) ! ok: pauses when the work is checked
+    0.0 gates: -
+    0.0 skip: CheckGivenUp(the operator called the gates and the stop scripts off), ClaimRefused(the agent's promise: the operator called the gates and the stop scripts off), IterationStarted(2 attempt 1) ! launch ! ok: goes on without the gates and the stop scripts
+    0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots when the work is checked
+    0.0 gates: GatesRan(tests exit 1), ClaimRefused(the agent's promise: the gate `tests` failed: exit 1), RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), WaitStarted(delay 5s)
+    ");
+}
+
+#[test]
+fn gates_that_hang_are_given_up_behind_their_time_and_a_late_answer_is_dropped() {
+    let mut play = Play::up(gated(&["tests", "lint"]));
+    play.hush().claimed().sleep().gates(PASS);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 claimed: IterationCompleted(1 succeeded, claimed), CheckStarted(claimed, gates within 140s) ! run tests, lint
+    140.0 wake: CheckGivenUp(the gates did not end in time), ClaimRefused(the agent's promise: the gates did not end in time), IterationStarted(2 attempt 1) ! launch
+    140.0 gates: -
+    ");
+    let mut endless = gated(&["tests"]);
+    endless.completion.gates[0].timeout = Duration::ZERO;
+    let mut play = Play::up(endless);
+    play.claimed();
+    assert_eq!(play.state.next_deadline(&play.policy), None, "no limit");
+}
+
+#[test]
+fn what_the_death_of_a_runner_cut_is_found_out_again() {
+    let mut policy = with_scripts();
+    policy.completion.gates[0].each_iteration = true;
+    let mut play = Play::up(policy);
+    play.claimed().hush().crash().scripts(ScriptVerdict::GoOn);
+    play.crash().gates(FAIL);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(after crash), CheckStarted(asking within 40s) ! ask
+    0.0 answered: ConditionsAnswered(ask.sh GoOn), CheckStarted(claimed, gates within 70s) ! run tests
+    0.0 start: Started(after crash), CheckStarted(claimed, gates within 70s) ! run tests
+    0.0 gates: GatesRan(tests exit 1), ClaimRefused(the agent's promise: the gate `tests` failed: exit 1), WaitStarted(delay 5s)
+    ");
+    // Between the record of the iteration and the first question.
+    let mut play = Play::up(gated(&["tests"]));
+    play.claimed().hush();
+    let without_the_check = play.journal.len() - 1;
+    play.crash_after(without_the_check).gates(PASS);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(after crash), CheckStarted(claimed, gates within 70s) ! run tests
+    0.0 gates: GatesRan(tests ok), Completed(the agent reported completion) ! finish
+    ");
+}
+
+#[test]
+fn complaint_24_a_claim_of_an_earlier_run_does_not_end_the_next_one_unproven() {
+    let mut play = Play::up(gated(&["tests"]));
+    play.claimed().stop(Urgency::Now).hush().start().gates(FAIL);
+    assert_eq!(play.state.outcome(), None);
+    play.sleep().launched().exited(0);
+    assert_eq!(play.state.outcome(), None, "it was judged, and is gone");
+}

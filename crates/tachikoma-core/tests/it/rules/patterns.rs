@@ -1,0 +1,57 @@
+//! Words of the agent that end the loop.
+
+use tachikoma_core::{Exit, News, Policy, TurnEnd};
+
+use super::stream;
+use crate::play::{Play, exited};
+
+fn patterns() -> Policy {
+    Policy {
+        stop_patterns: 1,
+        ..stream()
+    }
+}
+
+fn blocked(success: bool) -> News {
+    News::Resulted(TurnEnd {
+        success,
+        stop_pattern: Some("^BLOCKED".to_owned()),
+        ..TurnEnd::default()
+    })
+}
+
+#[test]
+fn words_end_the_loop_behind_their_iteration_and_not_for_ever() {
+    let mut play = Play::up(patterns());
+    play.hush().news("blocked", blocked(true)).exited(0);
+    play.start().launched().resulted(true).exited(0);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 blocked: TurnResulted(true), StopPatternMatched(^BLOCKED)
+    0.0 exited 0: IterationCompleted(1 succeeded), StopConditionTriggered(stop_on_patterns), Stopped(the agent's words match the pattern `^BLOCKED` (stop_on_patterns)) ! finish
+    0.0 start: Started(after condition), IterationStarted(2 attempt 1) ! launch
+    0.0 launched: AgentLaunched(77)
+    0.0 resulted true: TurnResulted(true)
+    0.0 exited 0: IterationCompleted(2 succeeded), WaitStarted(delay 5s)
+    ");
+}
+
+#[test]
+fn an_agent_without_results_is_heard_when_it_ends() {
+    let mut play = Play::up(Policy {
+        stop_patterns: 1,
+        ..Policy::default()
+    });
+    let News::Exited { leftovers, .. } = exited(Exit::Code(0), false) else {
+        panic!("it exited")
+    };
+    let news = News::Exited {
+        exit: Exit::Code(3),
+        claimed: false,
+        stop_pattern: Some("^BLOCKED".to_owned()),
+        leftovers,
+        last_words: None,
+        problem: None,
+    };
+    play.hush().news("exited", news);
+    insta::assert_snapshot!(play.told(), @"0.0 exited: StopPatternMatched(^BLOCKED), IterationFailed(1: the agent ended with exit 3; streak 1), StopConditionTriggered(stop_on_patterns), Stopped(the agent's words match the pattern `^BLOCKED` (stop_on_patterns)) ! finish");
+}

@@ -1,0 +1,227 @@
+//! A second opinion on what a loop spends: sums made from the records alone, and what must follow when a budget is gone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tachikoma_core::policy::budget::Budgets;
+use tachikoma_core::{LoopEvent, Timestamp, TurnReport};
+
+#[derive(Default)]
+pub struct Books {
+    /// Of the turns before this one.
+    cost: u64,
+    tokens: u64,
+    /// Of this turn, as far as it is told.
+    turn_cost: u64,
+    turn_tokens: u64,
+    begun_at: Option<u64>,
+    conversation: u64,
+    quota: BTreeMap<String, (f64, Option<Timestamp>)>,
+    /// At least so long was run.
+    ran: Duration,
+    last: Timestamp,
+    live: bool,
+    paused: bool,
+    /// A pause ends with what follows its end, which a crash may have cost.
+    resumed: bool,
+    /// A budget is gone, and nothing has been done about it.
+    owed: bool,
+}
+
+impl Books {
+    pub fn cost(&self) -> u64 {
+        self.cost + self.turn_cost
+    }
+
+    pub fn tokens(&self) -> u64 {
+        self.tokens + self.turn_tokens
+    }
+
+    pub fn on_subscription(&self) -> bool {
+        !self.quota.is_empty()
+    }
+
+    pub fn is_gone(&self, budgets: &Budgets, now: Timestamp) -> bool {
+        let full = |(percent, resets): &(f64, Option<Timestamp>)| {
+            *percent >= budgets.quota_percent && resets.is_none_or(|moment| moment > now)
+        };
+        (budgets.cost_microusd > 0 && self.cost() >= budgets.cost_microusd)
+            || (budgets.tokens > 0 && self.tokens() >= budgets.tokens)
+            || (!budgets.duration.is_zero() && self.ran >= budgets.duration)
+            || (budgets.quota_percent > 0.0 && self.quota.values().any(full))
+    }
+
+    /// Takes one record; `stopping` says that the loop is on its way out already.
+    pub fn take(&mut self, budgets: &Budgets, event: &LoopEvent, now: Timestamp, stopping: bool) {
+        if self.owed {
+            let answered = matches!(
+                event,
+                LoopEvent::StopConditionTriggered { .. }
+                    | LoopEvent::StopRequested { .. }
+                    | LoopEvent::Stopped { .. }
+                    | LoopEvent::Started { .. }
+                    | LoopEvent::Warned { .. }
+                    | LoopEvent::SegmentOpened { .. }
+            );
+            assert!(
+                answered,
+                "a budget that is gone ends the turn, not {event:?}"
+            );
+        }
+        self.pass(event, now);
+        let spent = match event {
+            LoopEvent::SessionStarted { .. } => {
+                self.close(0, 0);
+                self.conversation = 0;
+                false
+            }
+            LoopEvent::IterationStarted { .. } => {
+                self.close(0, 0);
+                assert!(!self.is_gone(budgets, now), "no prompt behind a budget");
+                false
+            }
+            LoopEvent::HandOffRequested { .. } => {
+                self.close(0, 0);
+                false
+            }
+            LoopEvent::TurnResulted(TurnReport {
+                cost_microusd,
+                tokens,
+                ..
+            }) => {
+                self.close(*cost_microusd, *tokens);
+                false
+            }
+            LoopEvent::CallEnded { tokens } => {
+                self.turn_tokens += tokens;
+                true
+            }
+            LoopEvent::CostTold {
+                conversation_microusd: total,
+            } => {
+                let known = self.conversation.min(*total);
+                let first = if self.turn_tokens == 0 { *total } else { known };
+                let begun_at = *self.begun_at.get_or_insert(first);
+                self.turn_cost = self.turn_cost.max(total.saturating_sub(begun_at));
+                self.conversation = *total;
+                true
+            }
+            LoopEvent::QuotaTold(quota) => {
+                let told = (quota.percent, quota.resets_at);
+                self.quota.insert(quota.window.clone(), told);
+                false
+            }
+            // Whoever was owed an end has it, or is taken up anew.
+            LoopEvent::StopRequested { .. }
+            | LoopEvent::Started { .. }
+            | LoopEvent::Stopped { .. } => {
+                self.owed = false;
+                false
+            }
+            LoopEvent::SegmentOpened { .. }
+            | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::PauseRequested
+            | LoopEvent::PauseWithdrawn
+            | LoopEvent::Paused { .. }
+            | LoopEvent::Resumed
+            | LoopEvent::WaitStarted { .. }
+            | LoopEvent::SessionEnded { .. }
+            | LoopEvent::AgentLaunched { .. }
+            | LoopEvent::AgentExited { .. }
+            | LoopEvent::SessionNamed { .. }
+            | LoopEvent::OutputSeen
+            | LoopEvent::ContextMeasured { .. }
+            | LoopEvent::WrapUpAdvised { .. }
+            | LoopEvent::ToolStarted { .. }
+            | LoopEvent::ToolEnded { .. }
+            | LoopEvent::ToolDenied { .. }
+            | LoopEvent::FileTouched { .. }
+            | LoopEvent::StopPatternMatched { .. }
+            | LoopEvent::Noted { .. }
+            | LoopEvent::EndingRequested { .. }
+            | LoopEvent::RungClimbed { .. }
+            | LoopEvent::StoodStill { .. }
+            | LoopEvent::LeftoversEnded { .. }
+            | LoopEvent::IterationCompleted { .. }
+            | LoopEvent::IterationFailed { .. }
+            | LoopEvent::IterationLimited(_)
+            | LoopEvent::LookRequested { .. }
+            | LoopEvent::BusySeen { .. }
+            | LoopEvent::StreamEnded
+            | LoopEvent::AttemptCut { .. }
+            | LoopEvent::SnapshotTaken { .. }
+            | LoopEvent::KeepStarted { .. }
+            | LoopEvent::KeepCalledOff { .. }
+            | LoopEvent::WorkKept { .. }
+            | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::Claimed { .. }
+            | LoopEvent::CheckStarted { .. }
+            | LoopEvent::ConditionsAnswered { .. }
+            | LoopEvent::GatesRan { .. }
+            | LoopEvent::CheckGivenUp { .. }
+            | LoopEvent::ClaimRefused(_)
+            | LoopEvent::StopConditionTriggered { .. }
+            | LoopEvent::RebootRequested { .. }
+            | LoopEvent::RebootStarted { .. }
+            | LoopEvent::HandOffWritten { .. }
+            | LoopEvent::HooksStarted { .. }
+            | LoopEvent::HooksRan { .. }
+            | LoopEvent::ClosingStarted { .. }
+            | LoopEvent::SessionOpening { .. }
+            | LoopEvent::RebootCompleted { .. }
+            | LoopEvent::RebootFailed { .. }
+            | LoopEvent::RebootVerified { .. }
+            | LoopEvent::CustomSet { .. }
+            | LoopEvent::Warned { .. }
+            | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Repaired { .. }
+            | LoopEvent::Completed { .. }
+            | LoopEvent::Error { .. } => false,
+        };
+        self.owed |= spent && !stopping && self.is_gone(budgets, now);
+    }
+
+    /// The turn is over: its own sums count, where it has some.
+    fn close(&mut self, cost: u64, tokens: u64) {
+        if cost > 0 {
+            self.turn_cost = cost;
+            self.conversation = self.begun_at.unwrap_or(self.conversation) + cost;
+        }
+        if tokens > 0 {
+            self.turn_tokens = tokens;
+        }
+        self.cost += std::mem::take(&mut self.turn_cost);
+        self.tokens += std::mem::take(&mut self.turn_tokens);
+        self.begun_at = None;
+    }
+
+    fn pass(&mut self, event: &LoopEvent, now: Timestamp) {
+        let silent = matches!(
+            event,
+            LoopEvent::Warned { .. }
+                | LoopEvent::SegmentOpened { .. }
+                | LoopEvent::DiskWasFull { .. }
+                | LoopEvent::Repaired { .. }
+                | LoopEvent::Started { .. }
+                | LoopEvent::AttemptCut { .. }
+        ) || event.is_terminal();
+        let started = matches!(event, LoopEvent::Started { .. });
+        let between = matches!(
+            event,
+            LoopEvent::SessionEnded { .. } | LoopEvent::SessionStarted { .. }
+        );
+        if self.resumed && !between {
+            self.paused &= started;
+            self.resumed = false;
+        }
+        if self.live && !self.paused && !silent {
+            self.ran += now.since(self.last);
+        }
+        self.last = now;
+        self.resumed |= matches!(event, LoopEvent::Resumed);
+        // A pause outlives a crash, and ends with its loop.
+        self.paused &= !started || self.live;
+        self.paused |= matches!(event, LoopEvent::Paused { .. });
+        self.live = (self.live || started) && !event.is_terminal();
+    }
+}

@@ -1,0 +1,148 @@
+//! What is done behind a turn: hooks, snapshots, commits, gates.
+
+use tachikoma_core::{
+    Answers, Committed, GateResult, HookPoint, HookResult, Input, Kept, Objectives, ObjectivesSeen,
+    ScriptResult, ScriptVerdict,
+};
+
+use super::World;
+
+impl World {
+    pub(super) fn hooks(&mut self, point: HookPoint) {
+        let after = self.dice.pick(&[0, 3_000, 60_000]);
+        let failed = self.dice.one_in(5);
+        let results = vec![HookResult {
+            name: "hook.sh".to_owned(),
+            duration_ms: 3,
+            error: failed.then(|| "exit 1".to_owned()),
+            ..HookResult::default()
+        }];
+        if !self.dice.one_in(8) {
+            self.schedule(self.now + after, Input::HooksRan { point, results });
+        }
+    }
+
+    /// The work tree before an iteration: of the same content as before it, as a rule.
+    pub(super) fn snapshot(&mut self, iteration: u32) {
+        if self.policy.keep.is_none() || self.dice.one_in(8) {
+            return;
+        }
+        let commit = self.dice.below(4).to_string();
+        let uncommitted = self.files;
+        let input = Input::Snapshot {
+            iteration,
+            commit,
+            uncommitted,
+        };
+        self.schedule(self.now, input);
+    }
+
+    /// What the loop did is looked at and committed; or that fails, hangs, or is refused by a hook.
+    pub(super) fn keep(&mut self, number: u64, commit: bool) {
+        assert!(self.policy.keep.is_some(), "there is where to keep it");
+        let after = self.dice.pick(&[0, 0, 40, 3_000, 200_000]);
+        let changed = self.dice.pick(&[0, 0, 1, 3]);
+        let found = self.files + changed;
+        let kept = match self.dice.below(8) {
+            0 => return,
+            1 => Err("git is gone".to_owned()),
+            2 if commit => Ok(Kept {
+                changed,
+                uncommitted: found,
+                error: Some("the hook said no".to_owned()),
+                ..Kept::default()
+            }),
+            _ => Ok(Kept {
+                changed,
+                uncommitted: if commit { 0 } else { found },
+                commit: (commit && found > 0).then(|| Committed {
+                    id: number.to_string(),
+                    files: found,
+                }),
+                ..Kept::default()
+            }),
+        };
+        if let Ok(kept) = &kept {
+            self.files = kept.uncommitted;
+        }
+        self.schedule(self.now + after, Input::Kept { number, kept });
+    }
+
+    /// Most of what is called off answers at once.
+    pub(super) fn call_off_keep(&mut self) {
+        let number = self.state.kept.number;
+        let under_way =
+            |input: &Input| matches!(input, Input::Kept { number: n, .. } if *n == number);
+        self.queue.retain(|_, input| !under_way(input));
+        if self.dice.one_in(3) {
+            return;
+        }
+        let kept = Ok(Kept {
+            uncommitted: self.files,
+            error: Some("called off".to_owned()),
+            ..Kept::default()
+        });
+        let after = self.dice.pick(&[1, 20, 8_000]);
+        self.schedule(self.now + after, Input::Kept { number, kept });
+    }
+
+    /// The objectives are read and the scripts answer, or one of them hangs.
+    pub(super) fn ask(&mut self, number: u64) {
+        let rules = &self.policy.completion;
+        assert!(rules.asking.is_some(), "there is something to ask");
+        let objectives = rules.objectives.then(|| match self.dice.below(6) {
+            0 => ObjectivesSeen::Unknown {
+                reason: "it is gone".to_owned(),
+            },
+            1..4 => ObjectivesSeen::Read {
+                objectives: Objectives::read("- [x] a\n- [x] b\n"),
+            },
+            _ => ObjectivesSeen::Read {
+                objectives: Objectives::read("- [x] a\n- [ ] b\n"),
+            },
+        });
+        let verdict = match self.dice.below(24) {
+            0 => ScriptVerdict::Claim,
+            1 => ScriptVerdict::Stop,
+            2 => ScriptVerdict::Unclear {
+                problem: "exit 3".to_owned(),
+            },
+            _ => ScriptVerdict::GoOn,
+        };
+        let scripts = vec![ScriptResult {
+            name: "ask.sh".to_owned(),
+            duration_ms: 3,
+            verdict,
+            words: None,
+        }];
+        let answers = Answers {
+            objectives,
+            scripts,
+        };
+        let after = self.dice.pick(&[0, 100, 2_000, 50_000]);
+        if !self.dice.one_in(10) {
+            self.schedule(self.now + after, Input::Answered { number, answers });
+        }
+    }
+
+    /// Gates pass, fail, are killed, take long, or never answer.
+    pub(super) fn gates(&mut self, number: u64, names: &[String]) {
+        assert!(!names.is_empty(), "only gates that there are are run");
+        let results = names.iter().map(|name| GateResult {
+            name: name.clone(),
+            duration_ms: 3,
+            error: match self.dice.below(6) {
+                0 => Some("exit 1".to_owned()),
+                1 => Some("signal 9".to_owned()),
+                _ => None,
+            },
+            output: None,
+            file: None,
+        });
+        let results = results.collect();
+        let after = self.dice.pick(&[0, 100, 2_000, 700_000]);
+        if !self.dice.one_in(10) {
+            self.schedule(self.now + after, Input::GatesRan { number, results });
+        }
+    }
+}

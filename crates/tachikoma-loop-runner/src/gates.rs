@@ -1,0 +1,141 @@
+//! What is found out behind an iteration: gates, which prove that the work is complete, stop scripts, and the objectives of a
+//! Markdown file.
+
+mod ask;
+mod run;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+use tachikoma_core::policy::completion::{CompletionRules, GateRule};
+use tachikoma_core::{Answers, GateResult, State, Status};
+use tokio::sync::mpsc;
+
+use crate::settings::{GateMoment, Settings};
+use crate::shell::{Errand, Order};
+
+pub(crate) use ask::Questions;
+pub(crate) use run::GateRun;
+
+/// How long a stop script may take: it looks at something and answers. Who has more to do is a gate.
+pub(crate) const SCRIPT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What questions may take beyond that before they are given up: to be ended, and to say so.
+const SLACK: Duration = Duration::from_secs(10);
+
+/// What the check is called when its task fails.
+const CHECK: &str = "check behind an iteration";
+
+/// What was found out.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Answers(Answers),
+    Gates(Vec<GateResult>),
+}
+
+/// A check under way. Dropped, it is ended where it is.
+#[derive(Debug)]
+pub(crate) struct CheckRun {
+    /// The number that the answer must carry.
+    pub number: u64,
+    pub errand: Errand<Found>,
+}
+
+impl CheckRun {
+    /// Begins to ask, as soon as the check `before` has ended.
+    pub fn ask(number: u64, questions: Questions, before: Option<Self>) -> Self {
+        let ask = |orders| async move { Found::Answers(questions.ask(orders).await) };
+        Self::begin(number, before, ask)
+    }
+
+    /// Begins with gates, as soon as the check `before` has ended.
+    pub fn gates(number: u64, gates: GateRun, before: Option<Self>) -> Self {
+        let run = |orders| async move { Found::Gates(gates.run(orders).await) };
+        Self::begin(number, before, run)
+    }
+
+    fn begin<W: Future<Output = Found> + Send>(
+        number: u64,
+        before: Option<Self>,
+        work: impl FnOnce(mpsc::Receiver<Order>) -> W + Send + 'static,
+    ) -> Self {
+        let before = before.map(|before| before.errand);
+        Self {
+            number,
+            errand: Errand::begin(CHECK, before, work),
+        }
+    }
+}
+
+/// Where a check is made, and behind what.
+#[derive(Clone, Debug)]
+pub(crate) struct Scene {
+    pub iteration: u32,
+    pub session: u32,
+    pub working_dir: PathBuf,
+    /// What a script reads on its standard input.
+    pub context: ScriptContext,
+}
+
+/// What a stop script is told.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ScriptContext {
+    /// Whether completion is claimed.
+    claimed: bool,
+    /// Where the loop works.
+    working_dir: String,
+    /// The same as `tachikoma status --json` prints.
+    #[serde(flatten)]
+    status: Status,
+}
+
+impl Scene {
+    pub fn of(state: &State, working_dir: PathBuf) -> Self {
+        let status = Status::of(state, true);
+        Self {
+            iteration: state.iteration,
+            session: state.session.number.0,
+            context: ScriptContext {
+                claimed: !state.completion.claims.is_empty(),
+                working_dir: working_dir.to_string_lossy().into_owned(),
+                status,
+            },
+            working_dir,
+        }
+    }
+
+    fn variables(&self) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
+        vec![
+            (
+                "TACHIKOMA_ITERATION".into(),
+                self.iteration.to_string().into(),
+            ),
+            ("TACHIKOMA_SESSION".into(), self.session.to_string().into()),
+            ("TACHIKOMA_DIR".into(), self.working_dir.clone().into()),
+        ]
+    }
+}
+
+/// Returns when a claim of completion is believed.
+pub(crate) fn rules(settings: &Settings) -> CompletionRules {
+    let conditions = &settings.stop_conditions;
+    let gates = settings.gate.iter().map(|gate| GateRule {
+        name: gate.name.clone(),
+        timeout: gate.timeout.get(),
+        each_iteration: gate.when == GateMoment::Iteration,
+    });
+    let objectives = conditions.objectives.is_some();
+    let scripts = !conditions.custom_scripts.is_empty();
+    let patience = if scripts {
+        SCRIPT_TIMEOUT
+    } else {
+        Duration::ZERO
+    };
+    CompletionRules {
+        gates: gates.collect(),
+        objectives,
+        asking: (objectives || scripts).then(|| patience + SLACK),
+        confirmations: conditions.confirmations,
+    }
+}

@@ -1,0 +1,188 @@
+//! What is asked behind an iteration: the objectives of a file, and stop scripts, all at the same time.
+
+use std::path::{Path, PathBuf};
+
+use tachikoma_core::{Answers, Exit, Objectives, ObjectivesSeen, ScriptResult, ScriptVerdict};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use super::{SCRIPT_TIMEOUT, Scene};
+use crate::clock;
+use crate::prompt;
+use crate::shell::{Ended, Failure, Job, Limit, Order, Said, Shell};
+use crate::task::words_of;
+
+/// Objectives are read by people; a file beyond this is a mistake.
+const OBJECTIVES_BYTES_MAX: u64 = 1 << 20;
+
+/// Of a script only its last line is recorded.
+const OUTPUT_BYTES_MAX: usize = 1 << 10;
+
+/// As many as an errand has for itself.
+const ORDERS_MAX: usize = 8;
+
+/// What is to be asked, and with what.
+#[derive(Debug)]
+pub(crate) struct Questions {
+    /// The file with the objectives.
+    pub objectives: Option<PathBuf>,
+    /// Each with a shell of its own, so that none waits for another.
+    pub scripts: Vec<(PathBuf, Shell)>,
+    pub scene: Scene,
+}
+
+impl Questions {
+    pub async fn ask(self, orders: mpsc::Receiver<Order>) -> Answers {
+        let objectives = match self.objectives {
+            Some(path) => Some(read(path).await),
+            None => None,
+        };
+        let scripts = ask_all(self.scripts, &self.scene, orders).await;
+        Answers {
+            objectives,
+            scripts,
+        }
+    }
+}
+
+async fn read(path: PathBuf) -> ObjectivesSeen {
+    let read = tokio::task::spawn_blocking(move || read_now(&path)).await;
+    read.unwrap_or_else(|error| ObjectivesSeen::Unknown {
+        reason: error.to_string(),
+    })
+}
+
+fn read_now(path: &Path) -> ObjectivesSeen {
+    let shown = path.display();
+    match prompt::read_bounded(path, OBJECTIVES_BYTES_MAX) {
+        Ok(bytes) if bytes.len() as u64 > OBJECTIVES_BYTES_MAX => ObjectivesSeen::Unknown {
+            reason: format!("{shown} has more than {OBJECTIVES_BYTES_MAX} bytes"),
+        },
+        Ok(bytes) => ObjectivesSeen::Read {
+            objectives: Objectives::read(&String::from_utf8_lossy(&bytes)),
+        },
+        Err(error) => ObjectivesSeen::Unknown {
+            reason: format!("read {shown}: {error}"),
+        },
+    }
+}
+
+/// Asks all scripts, and passes on what they are told meanwhile.
+async fn ask_all(
+    scripts: Vec<(PathBuf, Shell)>,
+    scene: &Scene,
+    mut orders: mpsc::Receiver<Order>,
+) -> Vec<ScriptResult> {
+    let names: Vec<String> = scripts.iter().map(|(path, _)| name(path)).collect();
+    let mut asked = JoinSet::new();
+    let mut told = Vec::new();
+    for (place, (path, shell)) in scripts.into_iter().enumerate() {
+        let (tell, ordered) = mpsc::channel(ORDERS_MAX);
+        told.push(tell);
+        let scene = scene.clone();
+        asked.spawn(async move { (place, ask_one(path, shell, &scene, ordered).await) });
+    }
+    let mut results: Vec<Option<ScriptResult>> = vec![None; names.len()];
+    let mut panic = None;
+    loop {
+        tokio::select! {
+            biased;
+            order = orders.recv(), if !told.is_empty() => match order {
+                Some(Order::Suspend(done)) => suspend(&told, done).await,
+                Some(Order::Continue) => told.iter().for_each(|tell| drop(tell.try_send(Order::Continue))),
+                // Without anyone to give orders each ends by itself.
+                Some(Order::End) | None => told.clear(),
+            },
+            ended = asked.join_next() => match ended {
+                None => break,
+                Some(Ok((place, result))) => {
+                    if let Some(slot) = results.get_mut(place) {
+                        *slot = Some(result);
+                    }
+                }
+                Some(Err(error)) => {
+                    panic = Some(match error.try_into_panic() {
+                        Ok(payload) => words_of(payload.as_ref()).to_owned(),
+                        Err(error) => error.to_string(),
+                    });
+                }
+            },
+        }
+    }
+    let unanswered = |name: String| ScriptResult {
+        name,
+        duration_ms: 0,
+        verdict: ScriptVerdict::Unclear {
+            problem: panic
+                .clone()
+                .unwrap_or_else(|| "it did not answer".to_owned()),
+        },
+        words: None,
+    };
+    let results = results.into_iter().zip(names);
+    results
+        .map(|(result, name)| result.unwrap_or_else(|| unanswered(name)))
+        .collect()
+}
+
+async fn suspend(told: &[mpsc::Sender<Order>], done: oneshot::Sender<()>) {
+    let mut stopped = Vec::new();
+    for tell in told {
+        let (each, is_done) = oneshot::channel();
+        // One that is over has nothing to stop.
+        if tell.try_send(Order::Suspend(each)).is_ok() {
+            stopped.push(is_done);
+        }
+    }
+    for is_done in stopped {
+        let _ = is_done.await;
+    }
+    // Whoever asked may have gone.
+    let _ = done.send(());
+}
+
+async fn ask_one(
+    path: PathBuf,
+    mut shell: Shell,
+    scene: &Scene,
+    mut orders: mpsc::Receiver<Order>,
+) -> ScriptResult {
+    let began = clock::monotonic();
+    let job = Job {
+        program: path.clone().into(),
+        args: Vec::new(),
+        env: scene.variables(),
+        working_dir: scene.working_dir.clone(),
+        input: serde_json::to_vec(&scene.context).unwrap_or_default(),
+        limit: Limit::new(SCRIPT_TIMEOUT),
+        said: Said::tail_only(OUTPUT_BYTES_MAX),
+    };
+    let ended = shell.run(job, &mut orders).await;
+    shell.close().await;
+    ScriptResult {
+        name: name(&path),
+        duration_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+        words: ended.last_words.clone(),
+        verdict: verdict(ended),
+    }
+}
+
+fn verdict(ended: Ended) -> ScriptVerdict {
+    match (ended.exit, ended.failure) {
+        (Some(Exit::Code(0)), None) => ScriptVerdict::GoOn,
+        (Some(Exit::Code(10)), Some(Failure::Failed(_))) => ScriptVerdict::Claim,
+        (Some(Exit::Code(11)), Some(Failure::Failed(_))) => ScriptVerdict::Stop,
+        (_, failure) => ScriptVerdict::Unclear {
+            problem: failure.map_or_else(
+                || "it ended without an answer".to_owned(),
+                |failure| failure.words(SCRIPT_TIMEOUT),
+            ),
+        },
+    }
+}
+
+/// What a script is called in records: its path would repeat the working directory each time.
+fn name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    name.to_string_lossy().into_owned()
+}

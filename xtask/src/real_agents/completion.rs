@@ -1,0 +1,62 @@
+//! `tachikoma run --agent claude` to the end of the work: claims of the real agent, and what they have to prove.
+
+use tachikoma_testkit::{Scenario, ScriptedModel, Turn, Usage};
+
+use super::ground::Ground;
+use super::looping::{Looping, of_type, only, outcomes, told};
+
+/// The exit code of a loop whose work is complete.
+const DONE: i32 = 0;
+
+const CLAIM: &str = "All is done.\n<promise>COMPLETE</promise>";
+
+/// How often completion is claimed before it is true.
+const FALSE_CLAIMS: usize = 10;
+
+/// Ten false claims are believed not once, and the eleventh, which is true, at once.
+pub fn claims(ground: &Ground) -> String {
+    let claim = || Turn::text(CLAIM).using(Usage::cached(9_000));
+    let mut turns = vec![Turn::bash("true").using(Usage::cached(8_000))];
+    turns.extend((0..FALSE_CLAIMS).map(|_| claim()));
+    turns.extend([
+        Turn::bash("touch proof").using(Usage::cached(9_100)),
+        claim(),
+    ]);
+    let model = ScriptedModel::start(Scenario::of(turns));
+    let settings = [
+        ("STOP_CONDITIONS__MAX_TEST_FAILURE_STREAK", "0"),
+        // A hand-off would be asked for in between.
+        ("REBOOT__ENABLED", "false"),
+        (
+            "GATE",
+            r#"[{ name = "proof", command = "echo no proof; test -e proof" }]"#,
+        ),
+    ];
+    let events = Looping::start(ground, &model, &settings, 20).end(DONE);
+    let refused = of_type(&events, "claim_refused").len();
+    assert_eq!(refused, FALSE_CLAIMS, "{}", told(&events));
+    assert_eq!(outcomes(&events).len(), FALSE_CLAIMS + 1);
+    let told_of = model.asked();
+    let told_of = told_of.iter().filter(|asked| asked.prompts > 1);
+    assert!(told_of.count() >= FALSE_CLAIMS, "it goes on being asked");
+    format!("{refused} false claims refused, 1 believed")
+}
+
+/// In safe mode the agent may say with a command that it is done.
+pub fn done_in_safe_mode(ground: &Ground) -> String {
+    let model = ScriptedModel::start(Scenario::of([
+        Turn::bash("tachikoma done --reason 'all tests pass'").using(Usage::cached(8_000)),
+        Turn::text("that was it").using(Usage::cached(9_000)),
+    ]));
+    let settings = [("AGENTS__CLAUDE__PERMISSION", "safe")];
+    let events = Looping::start(ground, &model, &settings, 3).end(DONE);
+    let claimed = only(&events, "claimed");
+    assert_eq!(claimed["reason"], "all tests pass", "{}", told(&events));
+    assert!(
+        of_type(&events, "tool_denied").is_empty(),
+        "{}",
+        told(&events)
+    );
+    assert_eq!(outcomes(&events), ["succeeded"]);
+    "one iteration".into()
+}
