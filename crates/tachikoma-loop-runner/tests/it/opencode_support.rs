@@ -73,7 +73,7 @@ impl Bed {
             ],
             password: None,
             user: None,
-            guard_named: std::sync::Arc::default(),
+            guard_named: Arc::default(),
         };
         Self { scratch, settings }
     }
