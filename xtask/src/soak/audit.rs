@@ -173,6 +173,8 @@ impl Ledger {
             LoopEvent::AttemptCut {
                 iteration, attempt, ..
             } => self.cut((*iteration, *attempt)),
+            // It was gone before it heard its prompt, which another one gets.
+            LoopEvent::AgentExited { .. } if self.fate == Fate::Open => self.cut(self.latest),
             LoopEvent::IterationCompleted { report, .. } => self.end(report.iteration),
             LoopEvent::IterationFailed { iteration, .. } => self.end(*iteration),
             _ => Ok(()),
