@@ -19,6 +19,21 @@ impl State {
         }
         self.phase = Phase::Idle;
     }
+
+    pub(super) fn begin_work(&mut self, generation: Generation, time: Timestamp) {
+        let mut work = Work::new(generation, time);
+        match self.agent.filter(|agent| agent.generation == generation) {
+            // The process of the session is up, and gets its next prompt.
+            Some(agent) => {
+                work.pid = agent.pid;
+                work.launched = Some(time);
+                work.reused = true;
+            }
+            None => self.launching(generation),
+        }
+        let work = Box::new(work);
+        self.phase = Phase::Working { work };
+    }
 }
 
 impl Work {
