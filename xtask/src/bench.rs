@@ -8,6 +8,7 @@ mod interrupt;
 mod iterations;
 pub mod memory;
 mod record;
+mod replay;
 pub mod report;
 pub mod restart;
 mod resume;
@@ -48,7 +49,7 @@ impl Bench {
 
 /// The measurements by name, in the order in which they are made.
 type Measure = fn(&Bench) -> Result<Vec<Row>, String>;
-const MEASURES: [(&str, Measure); 12] = [
+const MEASURES: [(&str, Measure); 13] = [
     ("iteration", iterations::many),
     ("first", iterations::first),
     ("record", record::durable),
@@ -59,6 +60,7 @@ const MEASURES: [(&str, Measure); 12] = [
     ("stop", stop::measure),
     ("interrupt", interrupt::measure),
     ("decode", decode::measure),
+    ("replay", replay::measure),
     ("git", git::measure),
     ("restart", restart::measure),
 ];
@@ -148,7 +150,7 @@ mod tests {
         );
         assert_eq!(
             Wish::parse(&["spot"]),
-            Err("nothing called spot can be measured; there are iteration, first, record, growth, resume, memory, startup, stop, interrupt, decode, git, restart".to_owned())
+            Err("nothing called spot can be measured; there are iteration, first, record, growth, resume, memory, startup, stop, interrupt, decode, replay, git, restart".to_owned())
         );
     }
 }

@@ -117,6 +117,8 @@ impl Ground {
             .current_dir(self.path())
             .env("HOME", self.path())
             .env("XDG_RUNTIME_DIR", self.runtime.path())
+            // The agents of soaks and benches do nothing.
+            .env("TACHIKOMA_STOP_CONDITIONS__MAX_NO_PROGRESS_ITERATIONS", "0")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tachikoma_core::markdown::Fences;
+
 /// What a final text says about completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
@@ -43,6 +45,9 @@ const DENYING: [&str; 16] = [
     "yet", "without", "before", "refuse", "example",
 ];
 
+/// Words that name the promise. With a word that denies, the line above it is about not making it.
+const NAMING: [&str; 5] = ["promise", "claim", "claiming", "signal", "marker"];
+
 /// What a line begins with that takes the promise above it back.
 const TAKING_BACK: [&str; 5] = ["not ", "(not ", "is not ", "was not ", "isn't "];
 
@@ -73,8 +78,7 @@ pub fn claim(final_text: &str, promise: &str, prompt: &str) -> Claim {
 /// Follows blocks of Markdown from line to line.
 #[derive(Default)]
 struct Blocks {
-    /// The fence that opened the block of code: its character and how many of them.
-    fence: Option<(char, usize)>,
+    fences: Fences,
     quoted: bool,
     after_blank: bool,
     begun: bool,
@@ -87,19 +91,8 @@ impl Blocks {
         let after_blank = self.after_blank || !self.begun;
         self.begun = true;
         self.after_blank = text.is_empty();
-        let mark = text.chars().next().filter(|c| matches!(c, '`' | '~'));
-        let run = mark.map_or(0, |mark| text.chars().take_while(|c| *c == mark).count());
-        match (self.fence, mark) {
-            (Some((open, length)), Some(mark)) if mark == open && run >= length => {
-                self.fence = None;
-                return Some(Doubt::Code);
-            }
-            (Some(_), _) => return Some(Doubt::Code),
-            (None, Some(mark)) if run >= 3 => {
-                self.fence = Some((mark, run));
-                return Some(Doubt::Code);
-            }
-            (None, _) => {}
+        if self.fences.take(line) {
+            return Some(Doubt::Code);
         }
         // A line right below a quotation belongs to it.
         self.quoted = text.starts_with('>') || (self.quoted && !text.is_empty());
@@ -113,10 +106,13 @@ impl Blocks {
 
 fn doubt(lines: &[&str], place: usize, promise: &str, prompt: &str) -> Option<Doubt> {
     let (above, below) = neighbours(lines, place);
-    if above.ends_with(':') && words(above).any(|word| denies(&word)) {
+    let names_it = words(above).any(|word| NAMING.contains(&word.as_str()));
+    if (above.ends_with(':') || names_it) && words(above).any(|word| denies(&word)) {
         return Some(Doubt::Denied);
     }
-    let below_lower = below.to_lowercase();
+    let below_lower = below
+        .trim_start_matches(|c: char| !c.is_alphanumeric() && c != '(')
+        .to_lowercase();
     if TAKING_BACK
         .iter()
         .any(|words| below_lower.starts_with(words))
@@ -124,15 +120,37 @@ fn doubt(lines: &[&str], place: usize, promise: &str, prompt: &str) -> Option<Do
         return Some(Doubt::Denied);
     }
     let asked: Vec<&str> = prompt.lines().collect();
-    let places = (0..asked.len()).filter(|place| asked[*place].trim() == promise);
-    let quoted = places
-        .map(|place| neighbours(&asked, place))
-        .any(|(asked_above, asked_below)| match (above, below) {
-            ("", "") => false,
-            ("", below) => below == asked_below,
-            (above, _) => above == asked_above,
-        });
+    let mut places = (0..asked.len()).filter(|place| asked[*place].trim() == promise);
+    let quoted = places.any(|asked_place| quotes(lines, place, &asked, asked_place));
     quoted.then_some(Doubt::Prompt)
+}
+
+/// Returns whether the lines around a promise are those around it in the prompt. A prompt may say word for word how to end,
+/// so the line above alone says nothing where the text ends as it was asked to.
+fn quotes(lines: &[&str], place: usize, asked: &[&str], asked_place: usize) -> bool {
+    let (above, below) = neighbours(lines, place);
+    let (asked_above, asked_below) = neighbours(asked, asked_place);
+    match (above, below) {
+        ("", "") => false,
+        ("", below) => below == asked_below,
+        (above, below) => {
+            // Whoever repeats a prompt may say who spoke.
+            let same = !asked_above.is_empty() && above.ends_with(asked_above);
+            let conditional = above.ends_with(':') || words(above).any(|word| denies(&word));
+            let further = || {
+                let up = |lines: &[&str], place: usize| {
+                    let above = lines[..place]
+                        .iter()
+                        .rposition(|line| !line.trim().is_empty());
+                    above.map_or(String::new(), |above| neighbours(lines, above).0.to_owned())
+                };
+                let (mine, asked) = (up(lines, place), up(asked, asked_place));
+                // Both may begin here.
+                mine.ends_with(&asked) && (mine.is_empty() || !asked.is_empty())
+            };
+            same && (!below.is_empty() || conditional || further())
+        }
+    }
 }
 
 /// The nearest lines above and below that say something.
@@ -177,6 +195,8 @@ mod tests {
             "> the task\n\n<promise>COMPLETE</promise>",
             "- it works\n  <promise>COMPLETE</promise>",
             "````\n```\n````\n<promise>COMPLETE</promise>",
+            "```cargo test``` is green\n<promise>COMPLETE</promise>",
+            "It is complete: I could not find more.\n<promise>COMPLETE</promise>",
         ] {
             check(text, Claim::Made);
         }
@@ -225,9 +245,31 @@ mod tests {
             "Once the tests pass I will print:\n<promise>COMPLETE</promise>",
             "<promise>COMPLETE</promise>\nis not true yet: two tests fail",
             "<promise>COMPLETE</promise>\n(not yet)",
+            "I will not output the promise yet, tests fail.\n\n<promise>COMPLETE</promise>",
+            "two tests fail\n<promise>COMPLETE</promise>\n^ NOT claimed",
         ] {
             check(text, Claim::NotMeant(Doubt::Denied));
         }
+    }
+
+    #[test]
+    fn a_prompt_may_say_word_for_word_how_to_end() {
+        let prompt =
+            "Finish with exactly these two lines:\nAll tests pass.\n<promise>COMPLETE</promise>\n";
+        let said = |text: &str| claim(text, PROMISE, prompt);
+        assert_eq!(
+            said("All tests pass.\n<promise>COMPLETE</promise>"),
+            Claim::Made
+        );
+        for quoted in [
+            prompt,
+            "user: Finish with exactly these two lines:\nuser: All tests pass.\n<promise>COMPLETE</promise>",
+            "All tests pass.\n<promise>COMPLETE</promise>\nis what I shall print",
+        ] {
+            assert_eq!(said(quoted), Claim::NotMeant(Doubt::Prompt), "{quoted:?}");
+        }
+        let whole = "Work. At the end print\n<promise>COMPLETE</promise>\n";
+        assert_eq!(claim(whole, PROMISE, whole), Claim::NotMeant(Doubt::Prompt));
     }
 
     #[test]

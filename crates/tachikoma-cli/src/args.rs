@@ -78,6 +78,20 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Say why the loop went on, waited, rebooted or stopped: the decisions of an iteration, and what they were made from
+    Explain {
+        /// The iteration; the last, if not given
+        iteration: Option<u32>,
+        /// Another loop than the current one, such as an archived one
+        #[arg(long = "loop", value_name = "ID")]
+        loop_id: Option<String>,
+        /// Print one JSON object per line: what happened, and each decision with its inputs
+        #[arg(long)]
+        json: bool,
+    },
+    /// Decide the recorded loop again by other settings, and show where it would have gone another way
+    #[command(after_help = REPLAY_EXAMPLES)]
+    Replay(ReplayArgs),
     /// Show what an iteration changed, as git shows it
     Diff(DiffArgs),
     /// Bring the work tree back to what it was before an iteration
@@ -166,6 +180,9 @@ pub struct DiffArgs {
     /// Print the names of the files
     #[arg(long)]
     pub name_only: bool,
+    /// Print which snapshots there are, and in which commits
+    #[arg(long, conflicts_with_all = ["iteration", "stat", "name_only"])]
+    pub list: bool,
     /// The loop; the current one, if not given
     #[arg(long = "loop", value_name = "ID")]
     pub loop_id: Option<LoopId>,
@@ -338,6 +355,28 @@ pub enum StateCommand {
     },
 }
 
+/// How a loop is decided again, by example.
+const REPLAY_EXAMPLES: &str = "\
+Nothing is run and nothing is written. Without --set the settings are those of the record, and nothing may differ.
+
+Examples:
+  tachikoma replay --set context_redline_percent=60
+  tachikoma replay --set stop_conditions.max_consecutive_failures=3 --set iteration_delay=30s";
+
+/// By which settings to decide again.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct ReplayArgs {
+    /// A setting, by its key in `tachikoma.toml`, written with dots; may be given several times
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Another loop than the current one, such as an archived one
+    #[arg(long = "loop", value_name = "ID")]
+    pub loop_id: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// How a loop is run, by example.
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -399,11 +438,17 @@ pub struct RunArgs {
     #[arg(long)]
     pub dry_run: bool,
     /// Do not commit after iterations
-    #[arg(long)]
+    #[arg(long, conflicts_with = "auto_commit")]
     pub no_auto_commit: bool,
+    /// Commit after iterations: takes back the --no-auto-commit of an earlier run
+    #[arg(long)]
+    pub auto_commit: bool,
     /// Start even if tracked files have changes that are not committed
     #[arg(long)]
     pub allow_dirty: bool,
+    /// Start even from inside the agent of another loop
+    #[arg(long)]
+    pub nested: bool,
     /// A program to be run as the agent: it gets the prompt on its standard input, and exit code 0 means success
     #[arg(last = true, value_name = "PROGRAM")]
     pub program: Vec<String>,

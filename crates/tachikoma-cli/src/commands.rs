@@ -12,12 +12,14 @@ mod detach;
 mod diff;
 mod done;
 mod events;
+mod explain;
 mod history;
 mod kept;
 mod launch;
 mod logs;
 mod note;
 mod opencode;
+mod replay;
 mod repository;
 mod rollback;
 mod run;
@@ -55,6 +57,12 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Logs { iteration } => logs::logs(&place, iteration),
         Command::Context { session, json } => context::context(&place, session, json),
         Command::History { reboots, json } => history::history(&place, reboots, json),
+        Command::Explain {
+            iteration,
+            loop_id,
+            json,
+        } => explain::explain(&place, iteration, loop_id.as_deref(), json),
+        Command::Replay(replay) => replay::replay(&place, &replay),
         Command::Diff(diff) => diff::diff(&place, &diff),
         Command::Rollback(rollback) => rollback::rollback(&place, &rollback),
         Command::Checkpoint { command } => checkpoint::checkpoint(&place, &command),

@@ -11,6 +11,10 @@ use tachikoma_loop_runner::store::{lock, loops, temporary};
 
 use crate::failure::Failure;
 
+/// Where the names of loops can be looked up.
+const LOOPS_HINT: &str =
+    "the loops that are kept are in `.ralph/loops/`; without `--loop` it is the current one";
+
 /// The surroundings of the process.
 #[derive(Debug)]
 pub struct Place {
@@ -163,6 +167,35 @@ impl Place {
             return Ok(current);
         }
         Err(self.no_loop())
+    }
+
+    /// Finds the loop of a name around here, archived or not; without a name the current one.
+    pub fn named_loop(&self, name: Option<&str>) -> Result<Current, Failure> {
+        let current = || self.current_loop();
+        let Some(name) = name else { return current() };
+        let loop_id: LoopId = name
+            .parse()
+            .map_err(|error| Failure::usage(format!("--loop: {error}")).hint(LOOPS_HINT))?;
+        let Some(root) = self.working_dir() else {
+            return Err(self.no_loop());
+        };
+        let dir = loops::dir(&root, loop_id);
+        if dir.is_dir() {
+            return Ok(Current {
+                loop_id,
+                dir,
+                working_dir: root.clone(),
+                root,
+                is_kept: true,
+            });
+        }
+        match current() {
+            Ok(current) if current.loop_id == loop_id => Ok(current),
+            Ok(_) | Err(_) => {
+                let what = format!("no loop {loop_id} in {}", root.display());
+                Err(Failure::new(what).hint(LOOPS_HINT))
+            }
+        }
     }
 
     /// Says that there is no loop.

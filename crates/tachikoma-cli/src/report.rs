@@ -212,6 +212,6 @@ impl Desk {
 }
 
 /// Returns a record as the journal has it.
-pub fn json(record: &Record) -> String {
-    serde_json::to_string(record).expect("a record is plain data")
+pub fn json(plain: &impl serde::Serialize) -> String {
+    serde_json::to_string(plain).expect("plain data always serialises")
 }

@@ -15,9 +15,11 @@ use crate::ledger::QuotaWindow;
 use crate::outcome::{Failure, IterationReport, Outcome, RebootReason, Stop, Timeout};
 use crate::phase::{Cause, HookPoint, HookResult, Wait};
 use crate::policy::stop::Limits;
+use crate::progress::Measured;
 use crate::repair::Repair;
 use crate::state::State;
 use crate::stats::LoopStats;
+use crate::tests_report::TestsReport;
 use crate::time::Timestamp;
 use crate::turn_report::{LimitedAttempt, TurnReport};
 
@@ -190,6 +192,9 @@ pub enum LoopEvent {
     Noted {
         /// The note.
         text: String,
+        /// Whether a conversation that goes on must be told, too.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        tell: bool,
     },
     /// The iteration is to be ended before its time.
     EndingRequested {
@@ -332,6 +337,10 @@ pub enum LoopEvent {
         /// How each went, in order.
         results: Vec<GateResult>,
     },
+    /// What gates said of tests was read.
+    TestsRan(TestsReport),
+    /// An iteration is over, and it is known what came of it.
+    ProgressMeasured(Measured),
     /// Nobody knows what would have been found out.
     CheckGivenUp {
         /// Why.

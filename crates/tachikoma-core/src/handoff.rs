@@ -52,6 +52,9 @@ pub fn checkpoint(state: &State, tree: &WorkTree, max_bytes: usize) -> String {
     head(&mut text, state, tree);
     words(&mut text, state);
     objectives(&mut text, state);
+    if let Some(tests) = &state.progress.tests {
+        tests.write_failing(&mut text);
+    }
     notes(&mut text, state);
     failures(&mut text, &state.checkpoint.failed_calls);
     files(&mut text, state, tree);

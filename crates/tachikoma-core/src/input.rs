@@ -15,6 +15,7 @@ use crate::ledger::QuotaWindow;
 use crate::outcome::{Problem, Spent};
 use crate::phase::{HookPoint, HookResult};
 use crate::repair::Repair;
+use crate::tests_report::TestsReport;
 
 /// One piece of news.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,6 +102,8 @@ pub enum Input {
         number: u64,
         /// How each went, in order.
         results: Vec<GateResult>,
+        /// What the tests in them came to, where that could be read.
+        tests: Option<TestsReport>,
     },
     /// The agent, or the operator, says that the whole work is complete.
     Done {
@@ -115,6 +118,8 @@ pub enum Input {
         ticket: Ticket,
         /// The note.
         text: String,
+        /// Whether a conversation that goes on must be told, too.
+        tell: bool,
     },
     /// Something is to be written down for later.
     Set {

@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::id::SessionNo;
 use crate::outcome::Outcome;
 use crate::phase::Wait;
+use crate::record::is_zero;
 use crate::time::Timestamp;
 
 /// Work that is being kept.
@@ -97,6 +98,9 @@ pub struct CommitOrder {
 pub struct Kept {
     /// Files that changed since the last look.
     pub changed: u32,
+    /// Lines added and removed in them; 0 where that is not known.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub lines: u32,
     /// Whether someone else committed since the last look.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub head_moved: bool,
@@ -153,6 +157,12 @@ pub struct KeptWork {
     pub files_changed: Option<u32>,
     /// Whether an attempt has begun, or ended, that the work tree was not looked at after.
     pub unseen: bool,
+    /// Why the latest commit was not made that was to be; none since there is nothing left to commit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// What a conversation that goes on must be told, because somebody changed the work tree under it; none since it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub untold: Option<String>,
 }
 
 /// The work tree before an iteration.

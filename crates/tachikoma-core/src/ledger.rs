@@ -1,7 +1,7 @@
 //! What a loop spends: time, money, tokens and a subscription's windows, counted as they are told.
 //!
 //! [`LoopStats`] always has the whole, the turn under way included, so that a crash loses nothing that was told. When a turn
-//! ends, its own sum replaces what was counted on the way: the agent knows better than our readings of it.
+//! ends, its own sum counts where it is more than what was told on the way.
 
 use std::time::Duration;
 
@@ -90,9 +90,11 @@ impl Ledger {
         self.counted_to = Some(time);
     }
 
-    /// A runner takes the loop up: the time in which nobody ran it does not count.
+    /// A runner takes the loop up: the time in which nobody ran it does not count. A window of which nobody knows when it begins
+    /// anew may have: the agent will tell.
     pub(crate) fn taken_up(&mut self, time: Timestamp) {
         self.counted_to = Some(time);
+        self.quota.retain(|window| window.resets_at.is_some());
     }
 
     /// A part of the time behind us was a standstill.
@@ -128,23 +130,21 @@ impl Ledger {
         self.conversation_microusd = conversation_microusd;
     }
 
-    /// A turn ended with its own sums; one that tells none leaves what was counted.
+    /// A turn ended with its own sums. What was told before is spent, whatever they say: they may leave out what an agent that
+    /// was killed had begun, or what agents below it used.
     pub(crate) fn turn_resulted(&mut self, stats: &mut LoopStats, cost_microusd: u64, tokens: u64) {
         let TurnSpending {
             before_microusd,
             cost_microusd: counted_cost,
             tokens: counted_tokens,
         } = std::mem::take(&mut self.turn);
-        if cost_microusd > 0 {
-            let others = stats.cost_microusd.saturating_sub(counted_cost);
-            stats.cost_microusd = others.saturating_add(cost_microusd);
-            let before = before_microusd.unwrap_or(self.conversation_microusd);
-            self.conversation_microusd = before.saturating_add(cost_microusd);
-        }
-        if tokens > 0 {
-            let others = stats.tokens.saturating_sub(counted_tokens);
-            stats.tokens = others.saturating_add(tokens);
-        }
+        let more = cost_microusd.saturating_sub(counted_cost);
+        stats.cost_microusd = stats.cost_microusd.saturating_add(more);
+        let before = before_microusd.unwrap_or(self.conversation_microusd);
+        let now = before.saturating_add(cost_microusd);
+        self.conversation_microusd = self.conversation_microusd.max(now);
+        let more = tokens.saturating_sub(counted_tokens);
+        stats.tokens = stats.tokens.saturating_add(more);
     }
 
     pub(crate) fn quota_told(&mut self, told: QuotaWindow) {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turns_cost_counts_from_what_it_began_with_and_its_result_replaces_it() {
+    fn a_turns_cost_counts_from_what_it_began_with_and_its_result_may_know_more() {
         let (mut ledger, mut stats) = (Ledger::default(), LoopStats::default());
         ledger.turn_began();
         assert_eq!(told(&mut ledger, &mut stats, &[700]), 0, "the beginning");
@@ -208,6 +208,13 @@ mod tests {
             203 + 97,
             "told first behind a call: from what was known"
         );
+        ledger.turn_resulted(&mut stats, 50, 4);
+        assert_eq!(
+            (stats.cost_microusd, stats.tokens),
+            (300, 22),
+            "what is spent stays spent"
+        );
+        assert_eq!(ledger.conversation_microusd, 1000);
     }
 
     #[test]
@@ -245,5 +252,8 @@ mod tests {
             ledger.quota_told(window(&n.to_string(), 99.0, None));
         }
         assert_eq!(ledger.quota.len(), WINDOWS_MAX);
+        ledger.taken_up(at(6_000));
+        let left = ledger.fullest(at(6_000));
+        assert_eq!(left, Some(3.0), "only the one whose end is known");
     }
 }

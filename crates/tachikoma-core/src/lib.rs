@@ -36,27 +36,34 @@ mod context;
 mod effect;
 mod event;
 mod exit;
+pub mod explain;
 mod handoff;
 mod id;
 mod input;
 mod keep;
 mod launch;
 mod ledger;
+pub mod markdown;
 mod objectives;
 mod outcome;
 mod phase;
 pub mod policy;
+mod progress;
+mod reasons;
 mod reboots;
 mod record;
 mod repair;
+pub mod replay;
 mod session;
 mod state;
 mod stats;
 mod step;
 mod summary;
 pub mod supervise;
+mod tests_report;
 pub mod tests_seen;
 mod time;
+mod told;
 mod turn_report;
 
 pub use activity::{Activity, Busy};
@@ -88,6 +95,7 @@ pub use phase::{
     TurnResult, Wait, WaitReason, Work,
 };
 pub use policy::Policy;
+pub use progress::{Measured, Progress, SCORES_KEPT, Score};
 pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootResult};
 pub use record::Record;
 pub use repair::Repair;
@@ -99,8 +107,10 @@ pub use stats::LoopStats;
 pub use step::step;
 pub use summary::{
     CommitSummary, CompletionSummary, ConditionSummary, ContextSummary, GateSummary, GitSummary,
-    OutcomeSummary, RebootSummary, SessionSummary, Status, WaitSummary,
+    OutcomeSummary, ProgressSummary, RebootSummary, SessionSummary, Status, WaitSummary,
 };
+pub use tests_report::{NAMED_MAX, TestCounts, TestsReport};
 pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;
+pub use told::told;
 pub use turn_report::{LimitedAttempt, TurnReport};

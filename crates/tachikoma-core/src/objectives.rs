@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Open objectives that are kept by name; a hand-off has no room for more, and the rest is counted.
-const OPEN_NAMED_MAX: usize = 20;
+use crate::markdown::Fences;
+
+/// Objectives of each kind that are kept by name; a hand-off has no room for more, and the rest is counted.
+const NAMED_MAX: usize = 20;
 
 /// What is kept of one objective's words.
 const WORDS_BYTES_MAX: usize = 200;
@@ -18,29 +20,23 @@ pub struct Objectives {
     /// The first ones that are not, in their own words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub open: Vec<String>,
+    /// The first ones that are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub done: Vec<String>,
 }
 
 impl Objectives {
-    /// Reads the check boxes of a Markdown text: items of a list that begin with `[ ]`, `[x]` or `[X]`. Those in blocks of
-    /// code are examples.
+    /// Reads the check boxes of a Markdown text: items of a list that begin with `[x]` or `[X]`, which are ticked, or with
+    /// blanks or another sign in brackets, which are not. Those in blocks of code are examples, and `[-]` is dropped.
     #[must_use]
     pub fn read(markdown: &str) -> Self {
         let mut objectives = Self::default();
-        let mut fence: Option<(char, usize)> = None;
-        for line in markdown.lines() {
-            let text = line.trim_start();
-            if let Some((mark, length)) = fence {
-                if run_of(text, mark) >= length {
-                    fence = None;
-                }
-                continue;
-            }
-            fence = ['`', '~']
-                .map(|mark| (mark, run_of(text, mark)))
-                .into_iter()
-                .find(|(_, length)| *length >= 3);
-            if fence.is_none()
-                && let Some((ticked, words)) = check_box(text)
+        let mut fences = Fences::default();
+        // Whoever wrote the file, on whatever system: no box may be overlooked.
+        let text = markdown.strip_prefix('\u{feff}').unwrap_or(markdown);
+        for line in text.split(['\n', '\r']) {
+            if !fences.take(line)
+                && let Some((ticked, words)) = check_box(line)
             {
                 objectives.count(ticked, words);
             }
@@ -56,28 +52,31 @@ impl Objectives {
 
     fn count(&mut self, ticked: bool, words: &str) {
         self.total = self.total.saturating_add(1);
-        if ticked {
+        let names = if ticked {
             self.ticked = self.ticked.saturating_add(1);
-        } else if self.open.len() < OPEN_NAMED_MAX {
+            &mut self.done
+        } else {
+            &mut self.open
+        };
+        if names.len() < NAMED_MAX {
             let kept = words.floor_char_boundary(WORDS_BYTES_MAX);
             let kept = words.get(..kept).unwrap_or_default();
-            self.open.push(kept.to_owned());
+            names.push(kept.to_owned());
         }
     }
-}
-
-fn run_of(text: &str, mark: char) -> usize {
-    text.chars().take_while(|c| *c == mark).count()
 }
 
 /// Splits a line that is a box into whether it is ticked, and what it says.
 fn check_box(line: &str) -> Option<(bool, &str)> {
     let item = after_marker(line.trim_start_matches("> "))?;
-    let (ticked, rest) = if let Some(rest) = item.strip_prefix("[ ]") {
-        (false, rest)
-    } else {
-        let rest = item.strip_prefix("[x]").or(item.strip_prefix("[X]"))?;
-        (true, rest)
+    let (mark, rest) = item.strip_prefix('[')?.split_once(']')?;
+    let mut marks = mark.chars();
+    let ticked = match (mark.trim(), marks.next(), marks.next()) {
+        ("", _, _) => false,
+        ("x" | "X", _, None) => true,
+        // Somebody's own mark is not a tick; `[-]` is what was dropped.
+        (_, Some(other), None) if !other.is_alphanumeric() && other != '-' => false,
+        _ => return None,
     };
     // `[x](link)` is a link, and `[ ]word` is no box either.
     (rest.is_empty() || rest.starts_with([' ', '\t'])).then(|| (ticked, rest.trim()))
@@ -115,6 +114,7 @@ mod tests {
         );
         assert_eq!((read.total, read.ticked), (7, 3));
         assert_eq!(read.open, ["colours", "nested", "quoted", ""]);
+        assert_eq!(read.done, ["parse", "print", "numbered"]);
         assert!(!read.all_ticked());
     }
 
@@ -126,11 +126,27 @@ mod tests {
     }
 
     #[test]
+    fn an_open_box_is_not_overlooked() {
+        for open in [
+            "\u{feff}- [ ] first\n- [x] a",
+            "- [x] a\r- [ ] b\r",
+            "```cargo test``` must pass\n- [x] a\n- [ ] b",
+            "- [x] a\n- [] b",
+            "- [x] a\n- [  ] b",
+            "- [x] a\n- [~] b",
+            "- [x] a\n- [/] b",
+        ] {
+            let read = Objectives::read(open);
+            assert_eq!((read.total, read.ticked), (2, 1), "{open:?}");
+        }
+    }
+
+    #[test]
     fn many_and_long_ones_are_counted_and_cut() {
         let text = format!("- [ ] {}\n", "ü".repeat(500)).repeat(1000);
         let read = Objectives::read(&text);
         assert_eq!(read.total, 1000);
-        assert_eq!(read.open.len(), OPEN_NAMED_MAX);
+        assert_eq!(read.open.len(), NAMED_MAX);
         assert!(read.open.iter().all(|words| words.len() <= WORDS_BYTES_MAX));
     }
 }

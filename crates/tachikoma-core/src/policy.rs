@@ -50,7 +50,7 @@ pub struct Policy {
     pub limit_backoff: Backoff,
     /// When sessions are replaced.
     pub reboot: RebootRules,
-    /// How the work is kept; none where there is no repository to keep it in.
+    /// How the work is kept, or at least looked at; none where neither can be.
     pub keep: Option<KeepRules>,
     /// Whether a later runner goes on in the conversation of an earlier one.
     pub persist_sessions: bool,
@@ -65,7 +65,7 @@ impl Default for Policy {
             iteration_delay: Duration::from_secs(5),
             max_consecutive_failures: 10,
             max_test_failure_streak: 3,
-            max_no_progress_iterations: 0,
+            max_no_progress_iterations: 5,
             stop_patterns: 0,
             budgets: Budgets::default(),
             completion: CompletionRules::default(),
@@ -176,9 +176,11 @@ impl Default for Backoff {
     }
 }
 
-/// How the work is kept in the repository around it.
+/// How the work is kept in the repository around it, where there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepRules {
+    /// Whether there is one. Without, files are only looked at, to see what an iteration changed.
+    pub repository: bool,
     /// Whether what the loop changed is committed.
     pub commit: bool,
     /// Whether that holds for iterations that failed too.

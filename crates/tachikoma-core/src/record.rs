@@ -30,11 +30,7 @@ impl LoopEvent {
     }
 }
 
-/// Returns whether a count says nothing and need not be written.
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde asks with a reference"
-)]
-pub(crate) fn is_zero(number: &u64) -> bool {
-    *number == 0
+/// Whether a number, or what is made of numbers, need not be written.
+pub(crate) fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }

@@ -4,6 +4,7 @@ mod apply;
 mod clock;
 mod completion;
 mod keep;
+mod notes;
 mod reboot;
 mod taken_up;
 mod work;
@@ -22,6 +23,7 @@ use crate::outcome::{Failure, Outcome, RebootReason, Stop};
 use crate::phase::{LoopState, Phase};
 use crate::policy::stop::Limits;
 use crate::policy::{Policy, timeout};
+use crate::progress::Progress;
 use crate::reboots::RebootBook;
 use crate::session::{Checkpoint, LiveAgent, Note, PastSession, Session};
 use crate::stats::LoopStats;
@@ -71,6 +73,9 @@ pub struct State {
     /// What is known of whether it is.
     #[serde(default)]
     pub completion: Completion,
+    /// What is known of whether the work comes forward.
+    #[serde(default)]
+    pub progress: Progress,
     /// Failed iterations in a row.
     pub failure_streak: u32,
     /// Limits of the model's service in a row.
@@ -151,6 +156,7 @@ impl State {
             stop_urgent: false,
             claimed: false,
             completion: Completion::of_a_new_loop(),
+            progress: Progress::default(),
             failure_streak: 0,
             limit_streak: 0,
             last_failure: None,

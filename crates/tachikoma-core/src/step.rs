@@ -61,9 +61,13 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         } => turn.snapshot(iteration, commit, uncommitted),
         Input::Kept { number, kept } => turn.kept(number, kept),
         Input::Answered { number, answers } => turn.answered(number, answers),
-        Input::GatesRan { number, results } => turn.gates_ran(number, results),
+        Input::GatesRan {
+            number,
+            results,
+            tests,
+        } => turn.gates_ran(number, results, tests),
         Input::Done { ticket, reason } => turn.done(ticket, reason),
-        Input::Note { ticket, text } => turn.note(ticket, &text),
+        Input::Note { ticket, text, tell } => turn.note(ticket, &text, tell),
         Input::Set { ticket, key, value } => turn.set(ticket, key, value),
         Input::Trouble { warning } => turn.record(LoopEvent::Warned { warning }),
         Input::DiskWasFull { duration } => turn.record(LoopEvent::DiskWasFull {

@@ -9,8 +9,10 @@ use crate::launch::Runner;
 use crate::outcome::Outcome;
 use crate::phase::{LoopState, Phase};
 use crate::policy::stop::Condition;
+use crate::progress::Score;
 use crate::state::State;
 use crate::stats::LoopStats;
+use crate::tests_report::TestsReport;
 use crate::time::Timestamp;
 
 /// The object that `status --json` prints.
@@ -44,6 +46,12 @@ pub struct Status {
     /// What is known of whether the work is complete; none where nothing is.
     #[serde(default)]
     pub completion: Option<CompletionSummary>,
+    /// Whether the work comes forward; none where nothing was measured yet.
+    #[serde(default)]
+    pub progress: Option<ProgressSummary>,
+    /// What the tests came to when they last ran.
+    #[serde(default)]
+    pub tests: Option<TestsReport>,
     /// What the loop has done.
     pub stats: LoopStats,
     /// How it ended.
@@ -157,6 +165,17 @@ pub struct CompletionSummary {
     pub checking: Option<CheckStage>,
 }
 
+/// Whether the work comes forward, as `status` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgressSummary {
+    /// The last iteration of which something came.
+    pub last_iteration: Option<u32>,
+    /// Iterations in a row of which nothing came.
+    pub iterations_without: u32,
+    /// The latest scores, from 0 to 100, oldest first.
+    pub scores: Vec<Score>,
+}
+
 /// A gate, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GateSummary {
@@ -231,6 +250,8 @@ impl Status {
             stop_conditions: conditions(state),
             git: git(state, live),
             completion: completion(state, live),
+            progress: progress(state),
+            tests: state.progress.tests.clone(),
             stats: state.stats,
             outcome: ended.map(|outcome| OutcomeSummary {
                 kind: outcome.kind().to_owned(),
@@ -275,7 +296,8 @@ fn context(state: &State) -> Option<ContextSummary> {
 
 fn git(state: &State, live: bool) -> Option<GitSummary> {
     let kept = &state.kept;
-    let known = kept.number > 0 || kept.snapshot.is_some();
+    // Without a repository the work tree is only looked at.
+    let known = kept.snapshot.is_some() || kept.last_commit.is_some() || kept.uncommitted > 0;
     known.then(|| GitSummary {
         last_commit: kept.last_commit.as_ref().map(|last| CommitSummary {
             id: last.commit.id.clone(),
@@ -287,6 +309,15 @@ fn git(state: &State, live: bool) -> Option<GitSummary> {
         files_changed: kept.files_changed,
         snapshot: kept.snapshot.as_ref().map(|last| last.commit.clone()),
         keeping: state.keep().filter(|_| live).map(|keep| keep.purpose),
+    })
+}
+
+fn progress(state: &State) -> Option<ProgressSummary> {
+    let known = &state.progress;
+    (!known.recent.is_empty()).then(|| ProgressSummary {
+        last_iteration: known.last,
+        iterations_without: state.stats.no_progress_count,
+        scores: known.recent.clone(),
     })
 }
 

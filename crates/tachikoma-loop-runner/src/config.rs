@@ -145,6 +145,7 @@ impl LoopConfig {
             iteration_delay: time(&settings.iteration_delay),
             max_consecutive_failures: settings.stop_conditions.max_consecutive_failures,
             max_test_failure_streak: settings.stop_conditions.max_test_failure_streak,
+            max_no_progress_iterations: settings.stop_conditions.max_no_progress_iterations,
             stop_patterns: u32::try_from(stop.stop_on_patterns.len()).unwrap_or(u32::MAX),
             budgets: Budgets {
                 cost_microusd: budget_microusd(stop.max_cost_usd.get()),

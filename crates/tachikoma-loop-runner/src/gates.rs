@@ -2,21 +2,25 @@
 //! Markdown file.
 
 mod ask;
+mod report;
 mod run;
+mod tested;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
 use tachikoma_core::policy::completion::{CompletionRules, GateRule};
-use tachikoma_core::{Answers, GateResult, State, Status};
+use tachikoma_core::{Answers, State, Status};
 use tokio::sync::mpsc;
 
 use crate::settings::{GateMoment, Settings};
 use crate::shell::{Errand, Order};
 
 pub(crate) use ask::Questions;
-pub(crate) use run::GateRun;
+pub(crate) use report::ReportPattern;
+pub(crate) use run::{GateRun, GatesRan};
+pub(crate) use tested::{Before, Tested};
 
 /// How long a stop script may take: it looks at something and answers. Who has more to do is a gate.
 pub(crate) const SCRIPT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -28,10 +32,10 @@ const SLACK: Duration = Duration::from_secs(10);
 const CHECK: &str = "check behind an iteration";
 
 /// What was found out.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Found {
     Answers(Answers),
-    Gates(Vec<GateResult>),
+    Gates(GatesRan),
 }
 
 /// A check under way. Dropped, it is ended where it is.

@@ -6,18 +6,22 @@
 //! the `git add --intent-to-add` that it needs; everything else happens in an index of the loop's own.
 
 mod commit;
+mod differences;
 mod fingerprint;
 mod head;
 mod index;
 mod intent;
 mod keeper;
+mod lines;
 mod path;
+mod plain;
 pub mod present;
 pub mod program;
 pub mod protected;
 pub mod repository;
 pub mod rollback;
 mod scan;
+mod seen;
 mod signature;
 mod snapshot;
 pub mod snapshots;
@@ -33,6 +37,7 @@ pub(crate) use keeper::is_ours_in_loop;
 pub use keeper::{Keeper, KeeperOptions, Opened};
 pub use path::RepoPath;
 pub(crate) use path::{is_ours, printable};
+pub use plain::{Plain, PlainError};
 pub use program::{CallOff, Git, GitError};
 pub use protected::{Protected, ProtectedError};
 pub use repository::{Found, Repository};

@@ -14,6 +14,7 @@ mod error;
 mod gates;
 pub mod git;
 mod handle;
+pub mod hindsight;
 pub mod hooks;
 pub mod offline;
 pub mod opencode;

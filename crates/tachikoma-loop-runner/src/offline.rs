@@ -64,7 +64,7 @@ pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, 
     Ok(take_in(premises, loop_id, input)?)
 }
 
-/// Leaves a note for the sessions to come, if the loop is the current one. The lock of the working directory must be held.
+/// Leaves a note for the sessions to come, and for the one that goes on, if the loop is the current one. The lock of the working directory must be held.
 ///
 /// # Errors
 /// The loop cannot be read or written.
@@ -78,7 +78,8 @@ pub fn note(
         return Ok(None);
     }
     let ticket = Ticket(1);
-    let input = Input::Note { ticket, text };
+    let tell = true;
+    let input = Input::Note { ticket, text, tell };
     Ok(Some(take_in(premises, loop_id, input)?))
 }
 

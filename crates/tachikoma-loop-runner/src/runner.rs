@@ -97,6 +97,8 @@ pub struct LoopRunner {
     registry: Registry,
     /// What is being found out behind an iteration, or is on its way out.
     check: Option<CheckRun>,
+    /// What is known of the tests in it.
+    tests: check::TestsKnown,
     /// How the work is kept.
     keeping: keep::Keeping,
     /// News that the shell itself made, before any other.
@@ -311,7 +313,7 @@ impl LoopRunner {
         let decided = step(&self.policy, &mut self.state, now, input);
         self.with_room(|runner| runner.journal.append(&decided.records))
             .await?;
-        if !decided.effects.is_empty() {
+        if self.acts(&decided.effects) {
             self.journal.sync().map_err(RunError::Journal)?;
         }
         let wanted = decided
@@ -344,6 +346,9 @@ impl LoopRunner {
             record.event,
             LoopEvent::IterationCompleted { .. } | LoopEvent::IterationFailed { .. }
         );
+        if matches!(record.event, LoopEvent::TestsRan(_)) {
+            self.write_tests_book();
+        }
         // Nobody may be listening.
         let _ = self.ends.notices.send(Notice::Recorded(Arc::new(record)));
         self.ends.status.send_replace(Status::of(&self.state, true));
@@ -381,7 +386,7 @@ impl LoopRunner {
             let arrived = tokio::select! {
                 biased;
                 Some((signal, urgency)) = ends.shutdowns.recv() => Arrived::Input(Input::Shutdown { signal, urgency }),
-                reason = broken(control.as_mut(), upkeep) => Arrived::Input(Input::Broken { reason }),
+                input = beside(control.as_mut(), upkeep) => Arrived::Input(input),
                 Some(request) = ends.requests.recv() => Arrived::Request(request),
                 () = until(deadline) => Arrived::Input(Input::Wake),
                 () = until(save_due) => Arrived::SaveDue,
@@ -450,8 +455,9 @@ async fn until(deadline: Option<tokio::time::Instant>) {
     }
 }
 
-/// Returns which part of the runner panicked beside the launch, and how; does not return as long as none does. Cancel-safe.
-async fn broken(control: Option<&mut Server>, upkeep: &mut Upkeep) -> String {
+/// Returns which part of the runner panicked beside the launch, and how, or what it has to say; does not return as long as there
+/// is nothing. Cancel-safe.
+async fn beside(control: Option<&mut Server>, upkeep: &mut Upkeep) -> Input {
     let control = async {
         match control {
             Some(control) => control.broken().await,
@@ -459,8 +465,8 @@ async fn broken(control: Option<&mut Server>, upkeep: &mut Upkeep) -> String {
         }
     };
     tokio::select! {
-        reason = control => reason,
-        reason = upkeep.broken() => reason,
+        reason = control => Input::Broken { reason },
+        input = upkeep.next() => input,
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) mod regular;
 pub mod retention;
 pub mod snapshot;
 pub mod temporary;
+pub(crate) mod tests_book;
 pub mod verify;
 pub(crate) mod whole;
 

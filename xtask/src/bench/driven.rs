@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tachikoma_core::{Exit, Input, News, Policy, Runner, State, Step, Timestamp, step};
+use tachikoma_core::{Context, Exit, Input, News, Policy, Runner, State, Step, Timestamp, step};
 use tachikoma_loop_runner::chain;
 use tachikoma_loop_runner::store::journal::Journal;
 use tachikoma_loop_runner::store::{StoreError, loops};
@@ -16,6 +16,9 @@ const MOMENT: Duration = Duration::from_millis(3);
 
 /// Like that of a busy machine.
 const PID: u32 = 1_234_567;
+
+/// Tool calls of an iteration that is not quiet.
+const CALLS: u64 = 3;
 
 /// A loop and its journal.
 pub struct Driven {
@@ -80,6 +83,43 @@ impl Driven {
             true => Err("no iteration follows".into()),
             false => Ok(()),
         }
+    }
+
+    /// Ends the iteration under way as an agent does that calls a few tools and reports its context, and starts the next one.
+    pub fn converse(&mut self, write: Write<'_>) -> Result<(), String> {
+        let generation = self.state.generation;
+        let iteration = u64::from(self.state.iteration);
+        let mut tell =
+            |driven: &mut Self, news| driven.take(Input::Agent { generation, news }, write);
+        tell(self, News::Launched { pid: PID })?;
+        for call in 0..CALLS {
+            let id = format!("toolu_{iteration}_{call}");
+            let context = Context {
+                // Filled and emptied again, as by reboots.
+                tokens: 10_000 + (iteration * CALLS + call) * 500 % 160_000,
+                window: 200_000,
+                estimated: false,
+            };
+            let (name, summary) = ("Bash".to_owned(), format!("cargo test --lib {call}"));
+            let answering = false;
+            tell(self, News::Measured { context, answering })?;
+            let started = News::ToolStarted {
+                id: id.clone(),
+                name,
+                summary,
+            };
+            tell(self, started)?;
+            tell(self, News::ToolEnded { id, error: None })?;
+        }
+        let exited = News::Exited {
+            exit: Exit::Code(0),
+            claimed: false,
+            stop_pattern: None,
+            leftovers: Vec::new(),
+            last_words: None,
+            problem: None,
+        };
+        tell(self, exited)
     }
 
     fn take(&mut self, input: Input, write: Write<'_>) -> Result<(), String> {

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::Value;
-use tachikoma_core::{LoopEvent, Record, Seq, State, Status};
+use tachikoma_core::replay::{Replay, Rules};
+use tachikoma_core::{Launch, LoopEvent, LoopId, Record, Seq, State, Status};
+use tachikoma_loop_runner::hindsight;
 use tachikoma_loop_runner::store::recover::{self, Loss};
 use tachikoma_loop_runner::store::{journal, loops};
 
@@ -14,6 +16,35 @@ pub const SNAPSHOT: &str = ".ralph/state.json";
 
 /// The number of an iteration, and of the attempt at it.
 pub type Attempt = (u32, u32);
+
+/// Told again what it was told, by the rules that it had, the loop has to decide the same again.
+fn comes_out_again(loop_id: LoopId, records: &[Record]) -> Result<(), String> {
+    let rules = |launch: &Launch| {
+        let recorded = hindsight::rules(launch, &[]);
+        let recorded = recorded.map(|found| found.rules).unwrap_or_default();
+        Rules {
+            replayed: recorded.clone(),
+            recorded,
+        }
+    };
+    let mut replay = Replay::new(loop_id, rules);
+    for record in records {
+        let taken = replay.take(record.clone());
+        taken.map_err(|gap| gap.to_string())?;
+    }
+    let found = replay.finish();
+    match (found.first_unexplained, found.differences.first()) {
+        (None, None) => Ok(()),
+        (Some(seq), _) => Err(format!(
+            "record {seq} does not follow from what is recorded before it, and {} in all",
+            found.unexplained
+        )),
+        (None, Some(difference)) => Err(format!(
+            "decided again, iteration {} comes to another end: {difference:?}",
+            difference.iteration
+        )),
+    }
+}
 
 /// The books of a loop that are in order.
 #[derive(Debug)]
@@ -42,6 +73,7 @@ impl Books {
                 found.state.seq, state.seq
             ));
         }
+        comes_out_again(loop_id, &records)?;
         Self::check(state, records).map(Some)
     }
 

@@ -20,7 +20,7 @@ const LISTED: [(&str, u32); 10] = [
 ];
 
 /// What people complain about elsewhere and this project answers for.
-const COMPLAINTS: [std::ops::RangeInclusive<u32>; 4] = [1..=29, 37..=47, 53..=53, 59..=59];
+const COMPLAINTS: [std::ops::RangeInclusive<u32>; 4] = [1..=47, 53..=53, 59..=59, 62..=62];
 
 /// A complaint may be none of ours, with a reason behind it.
 const NOT_OURS: &str = "does not concern us: ";

@@ -114,11 +114,13 @@ fn config(place: &Place, dir: &Path) -> Result<LoopConfig, Failure> {
     layers.set("iteration_delay", Value::from("500ms"), flag());
     let loaded = layers.load().map_err(|error| Failure::new(chain(&error)))?;
     Ok(LoopConfig {
-        settings: loaded.settings,
+        settings: loaded.settings.clone(),
         working_dir: dir.to_owned(),
         launch: Launch {
             agent: "demo".to_owned(),
             prompt: PromptSource::default(),
+            config_hash: format!("{:08x}", loaded.hash()),
+            settings: Some(loaded.not_defaults()),
             ..Launch::default()
         },
         new_loop: true,

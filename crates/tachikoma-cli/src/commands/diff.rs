@@ -9,11 +9,18 @@ use tachikoma_loop_runner::git::snapshots::Moment;
 use super::kept;
 use crate::args::DiffArgs;
 use crate::failure::Failure;
+use crate::out;
 use crate::place::Place;
 
 /// Shows what changed from before an iteration to before the next, or to the present.
 pub fn diff(place: &Place, args: &DiffArgs) -> Result<ExitCode, Failure> {
     let found = kept::find(place, args.loop_id)?;
+    if args.list {
+        for kept in &found.kept {
+            out::line(&format!("{} {}", kept.commit, kept.moment));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let iteration = args.iteration.unwrap_or(found.last).max(1);
     found.check(iteration)?;
     let from = found.at(Moment::Iteration(iteration))?;

@@ -65,6 +65,8 @@ struct Iteration {
     commit: Option<Committed>,
     /// Whether all gates passed that ran behind it; none where none did.
     gates_passed: Option<bool>,
+    /// What came of it, from 0 to 100; none where that is not known.
+    progress: Option<u32>,
 }
 
 /// An iteration that began.
@@ -194,6 +196,10 @@ impl UnderWay {
                 self.work(|ended| ended.files_changed = None);
                 None
             }
+            LoopEvent::ProgressMeasured(measured) => {
+                self.work(|ended| ended.progress = Some(measured.score));
+                None
+            }
             LoopEvent::GatesRan { results, .. } => {
                 let passed = results.iter().all(GateResult::passed);
                 self.work(|ended| ended.gates_passed = Some(passed));
@@ -255,6 +261,7 @@ impl UnderWay {
             | LoopEvent::Claimed { .. }
             | LoopEvent::CheckStarted { .. }
             | LoopEvent::ConditionsAnswered { .. }
+            | LoopEvent::TestsRan(_)
             | LoopEvent::CheckGivenUp { .. }
             | LoopEvent::ClaimRefused(_)
             | LoopEvent::StopConditionTriggered { .. }
@@ -301,6 +308,7 @@ impl UnderWay {
             files_changed: None,
             commit: None,
             gates_passed: None,
+            progress: None,
         });
     }
 

@@ -164,6 +164,9 @@ fn flags(args: &RunArgs) -> Result<BTreeMap<&'static str, (&'static str, Value)>
     if args.no_auto_commit {
         flags.insert("git.auto_commit", ("--no-auto-commit", Value::from(false)));
     }
+    if args.auto_commit {
+        flags.insert("git.auto_commit", ("--auto-commit", Value::from(true)));
+    }
     if !args.program.is_empty() {
         if args
             .agent

@@ -40,8 +40,19 @@ impl Repository {
         Ok(())
     }
 
-    /// Warns of a loop around here in the same repository.
+    /// Warns of a loop around here in the same repository, and of commits that no branch will have.
     pub fn warn(&self, working_dir: &Path) {
+        if self.commits
+            && self
+                .standing
+                .as_ref()
+                .is_ok_and(|standing| standing.detached)
+        {
+            out::note(
+                "note: the repository is on no branch (detached HEAD): the commits of the loop will be on none either; \
+                 `git switch -c NAME` before or after it gives them one",
+            );
+        }
         let around = self
             .standing
             .as_ref()

@@ -33,6 +33,9 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         out::note(&format!("note: {note}"));
     }
     plan.config.check()?;
+    if !args.nested {
+        not_inside_an_agent()?;
+    }
     let repository = Repository::of(&plan.config);
     repository.check(plan.is_first, args.allow_dirty)?;
     if args.dry_run {
@@ -49,6 +52,24 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         (false, false, false) => (Style::Lines, Terminal::Foreground),
     };
     runtime()?.block_on(run_here(plan.config, style, terminal))
+}
+
+/// Agents that start loops, whose agents start loops, have no end and cost without one.
+fn not_inside_an_agent() -> Result<(), Failure> {
+    let (Ok(iteration), Some(dir)) = (
+        std::env::var("TACHIKOMA_ITERATION"),
+        std::env::var_os("TACHIKOMA_DIR"),
+    ) else {
+        return Ok(());
+    };
+    let words = format!(
+        "this is iteration {} of the loop in {}: a loop is not started from inside another one",
+        sanitise(&iteration),
+        sanitise(&dir.to_string_lossy()),
+    );
+    Err(Failure::usage(words).hint(
+        "with --nested it is; it is ended with the iteration that started it, and has a budget of its own",
+    ))
 }
 
 /// Runs a loop in this process and reports on it.
@@ -88,8 +109,12 @@ pub async fn run_here(
     let stats = runner.state().stats;
     let uncommitted = runner.state().kept.uncommitted;
     let unwritten = runner.is_unwritten();
+    let unsaid = runner.unsaid();
     runner.close().await;
     reporter.finish();
+    for trouble in unsaid {
+        out::note(&format!("warning: {}", sanitise(&trouble)));
+    }
     drop(temporary);
     let kept = config.settings.state.enabled;
     let outcome = result.map_err(|error| {
@@ -197,7 +222,7 @@ fn introduce(config: &LoopConfig) {
     }
     if !may_be_in_a_repository(&config.working_dir) {
         out::tell(
-            "no git repository here: nothing is committed, and no iteration can be rolled back",
+            "no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone",
         );
     }
     out::tell(&completion_text(&config.settings));

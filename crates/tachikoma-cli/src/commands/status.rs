@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tachikoma_core::{ConditionSummary, GitSummary, Status, short_commit};
+use tachikoma_core::{ConditionSummary, GitSummary, ProgressSummary, Status, short_commit};
 use tachikoma_loop_runner::control::{Client, ClientError, Request, Response};
 use tachikoma_loop_runner::store::lock;
 use tachikoma_loop_runner::store::recover::{self, Loss};
@@ -148,6 +148,14 @@ fn text(status: &Status) -> String {
             format!("{}{}", near.words, gone.unwrap_or_default()),
         );
     }
+    if let Some(tests) = &status.tests {
+        let iteration = tests.iteration;
+        let said = check::tests_words(tests);
+        line("tests", format!("{said}; at iteration {iteration}"));
+    }
+    if let Some(text) = status.progress.as_ref().and_then(progress_text) {
+        line("progress", text);
+    }
     line("so far", totals(&status.stats));
     if let Some(outcome) = &status.outcome {
         line("outcome", format!("{}: {}", outcome.kind, outcome.reason));
@@ -174,6 +182,20 @@ fn worth_saying(condition: &ConditionSummary) -> bool {
             | "stop_on_patterns"
     );
     !counts || condition.percent > 0
+}
+
+/// Says what the latest iterations were worth, once one was. How near the end is for want of progress is said with the other
+/// ends.
+fn progress_text(progress: &ProgressSummary) -> Option<String> {
+    const SHOWN_MAX: usize = 10;
+    let last = progress.last_iteration?;
+    let skipped = progress.scores.len().saturating_sub(SHOWN_MAX);
+    let scores = progress.scores.iter().skip(skipped);
+    let scores: Vec<String> = scores.map(|score| score.score.to_string()).collect();
+    Some(format!(
+        "last at iteration {last}; scores of the latest: {}",
+        scores.join(" ")
+    ))
 }
 
 fn git_text(git: &GitSummary) -> String {

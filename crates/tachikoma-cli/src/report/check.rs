@@ -1,10 +1,11 @@
 //! What was found out behind an iteration, as lines for people.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use tachikoma_core::{
     Answers, Check, CheckStage, CompletionSummary, GateResult, GateSummary, ObjectivesSeen,
-    Refusal, ScriptVerdict,
+    Refusal, ScriptVerdict, TestsReport,
 };
 
 use super::line::span;
@@ -49,6 +50,40 @@ pub fn gates(results: &[GateResult]) -> Vec<String> {
         }
     });
     said.collect()
+}
+
+/// Says what the tests came to, and what is new.
+pub fn tests(report: &TestsReport) -> String {
+    format!("tests: {}", tests_words(report))
+}
+
+/// The same for `status`.
+pub fn tests_words(report: &TestsReport) -> String {
+    let mut said = format!("{} passed, {} failed", report.passed, report.failed);
+    if report.skipped > 0 {
+        let _ = write!(said, ", {} skipped", report.skipped);
+    }
+    for (what, names) in [
+        ("newly failing", &report.newly_failing),
+        ("fixed lately", &report.fixed),
+        ("flaky", &report.flaky),
+    ] {
+        if !names.is_empty() {
+            let _ = write!(said, "; {what}: {}", some(names));
+        }
+    }
+    said
+}
+
+/// Names the first of them, and counts the rest.
+fn some(names: &[String]) -> String {
+    const NAMED_MAX: usize = 3;
+    let named = names.get(..NAMED_MAX.min(names.len())).unwrap_or(&[]);
+    let mut said = sanitise(&named.join(", ")).into_owned();
+    if names.len() > NAMED_MAX {
+        let _ = write!(said, " and {} more", names.len() - NAMED_MAX);
+    }
+    said
 }
 
 /// Says why a claim is not believed.

@@ -100,6 +100,8 @@ impl Lines {
             | LoopEvent::CheckStarted { .. }
             | LoopEvent::ConditionsAnswered { .. }
             | LoopEvent::GatesRan { .. }
+            | LoopEvent::TestsRan(_)
+            | LoopEvent::ProgressMeasured(_)
             | LoopEvent::CheckGivenUp { .. }
             | LoopEvent::ClaimRefused(_)
             | LoopEvent::StopConditionTriggered { .. }
@@ -199,7 +201,7 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::ToolDenied { name } => {
             format!("the agent was not permitted to use {}", sanitise(name))
         }
-        LoopEvent::Noted { text } => format!("noted: {}", sanitise(text)),
+        LoopEvent::Noted { text, .. } => format!("noted: {}", sanitise(text)),
         LoopEvent::HandOffRequested { .. } => {
             "the old session is asked for its hand-off".to_owned()
         }
@@ -286,6 +288,7 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::CheckStarted { check } => return check::started(check),
         LoopEvent::ConditionsAnswered { answers } => return check::answered(answers),
         LoopEvent::GatesRan { results, .. } => return check::gates(results),
+        LoopEvent::TestsRan(report) => check::tests(report),
         LoopEvent::CheckGivenUp { reason } => sanitise(reason).into_owned(),
         LoopEvent::ClaimRefused(refusal) => check::refused(refusal),
         LoopEvent::StopConditionTriggered { reason, .. } => {
@@ -325,6 +328,8 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::Stopped { outcome, stats, .. }
         | LoopEvent::Error { outcome, stats } => ending(outcome, stats),
         LoopEvent::SegmentOpened { .. }
+        // The end of the loop says what came of it, and `history` what each iteration was worth.
+        | LoopEvent::ProgressMeasured(_)
         | LoopEvent::SessionStarted { .. }
         | LoopEvent::SessionEnded { .. }
         | LoopEvent::AgentLaunched { .. }

@@ -160,6 +160,8 @@ impl Screen {
             | LoopEvent::Claimed { .. }
             | LoopEvent::ConditionsAnswered { .. }
             | LoopEvent::GatesRan { .. }
+            | LoopEvent::TestsRan(_)
+            | LoopEvent::ProgressMeasured(_)
             | LoopEvent::CheckGivenUp { .. }
             | LoopEvent::ClaimRefused(_)
             | LoopEvent::StopConditionTriggered { .. }

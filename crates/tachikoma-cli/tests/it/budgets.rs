@@ -25,7 +25,7 @@ fn endless() -> Scenario {
 }
 
 /// The same, of an agent that minds no budget by itself.
-fn overspending() -> Scenario {
+pub fn overspending() -> Scenario {
     let mut scenario = endless();
     scenario.agent.always = Misbehaviour {
         overspends: true,
@@ -35,11 +35,11 @@ fn overspending() -> Scenario {
 }
 
 /// Turns that end by themselves.
-fn short() -> Scenario {
+pub fn short() -> Scenario {
     Scenario::of([Turn::text("did a part").using(DEAR)]).for_ever()
 }
 
-fn run_with(scratch: &Scratch, budgets: &[(&str, &str)]) -> Ran {
+pub fn run_with(scratch: &Scratch, budgets: &[(&str, &str)]) -> Ran {
     let tool = budgets.iter().fold(claude(scratch), |tool, (key, value)| {
         tool.env(format!("TACHIKOMA_STOP_CONDITIONS__{key}"), value)
     });
@@ -212,6 +212,34 @@ fn complaint_31_a_limit_with_an_equals_sign_is_a_limit() {
     let ran = tachikoma(&scratch).run(run(&["--max-iterations=3"], "cat >> heard"));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_eq!(scratch.read("heard"), "gogogo");
+}
+
+/// An agent that starts loops would start agents that start loops.
+#[test]
+fn complaint_32_a_loop_does_not_start_loops_unless_that_is_meant() {
+    let scratch = Scratch::new();
+    scratch.write("inner/prompt.md", "inner");
+    let start = |flag: &str| {
+        let program = env!("CARGO_BIN_EXE_tachikoma");
+        format!(
+            "cd inner && {program} run prompt.md --max-iterations 1 {flag} -- sh -c 'cat > heard' 2> said; echo $? > code"
+        )
+    };
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], &start("")));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(scratch.read("inner/code").trim(), "2");
+    let said = scratch.read("inner/said");
+    let expected = "a loop is not started from inside another one";
+    assert!(
+        said.contains("this is iteration 1")
+            && said.contains(expected)
+            && said.contains("--nested"),
+        "{said}"
+    );
+    assert!(!scratch.path().join("inner/heard").exists());
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], &start("--nested")));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(scratch.read("inner/heard"), "inner");
 }
 
 #[test]

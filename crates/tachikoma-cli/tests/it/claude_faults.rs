@@ -47,7 +47,7 @@ fn it_says_nothing_at_all() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
@@ -77,7 +77,7 @@ fn it_falls_silent() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
@@ -106,7 +106,7 @@ fn it_writes_garbage() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
@@ -165,7 +165,7 @@ fn it_dies_in_the_middle_of_a_turn() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
@@ -252,7 +252,7 @@ fn it_dies_between_two_prompts() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
@@ -346,7 +346,7 @@ fn a_fresh_session_that_cannot_be_opened_leaves_the_old_one() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use tachikoma_testkit::Scratch;
 
-use crate::support::{shown, tachikoma};
+use crate::support::{as_configured, shown, tachikoma};
 
 #[test]
 fn a_dry_run_shows_the_whole_launch_and_no_secret() {
@@ -13,7 +13,7 @@ fn a_dry_run_shows_the_whole_launch_and_no_secret() {
         "tachikoma.toml",
         "session.claude_command = \"true\"\n[agents.claude]\nmodel = \"claude-sonnet-4-5\"\nenv = { TOKEN = \"hush\" }\n",
     );
-    let ran = tachikoma(&scratch).run(["run", "--dry-run"]);
+    let ran = as_configured(&scratch).run(["run", "--dry-run"]);
     assert!(!ran.snapshot().contains("hush"));
     assert_snapshot!(shown(&ran), @"
     exit: 0
@@ -54,7 +54,7 @@ fn a_redline_above_what_the_agent_takes_is_said_at_the_start() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`false`), permission safe: it may change files in the work tree, the rest is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)

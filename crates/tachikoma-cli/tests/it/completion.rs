@@ -217,7 +217,8 @@ fn complaint_28_the_loop_goes_on_until_every_objective_is_ticked_and_every_gate_
 fn complaint_29_a_promise_in_the_last_bytes_is_not_missed() {
     for _ in 0..5 {
         let scratch = Scratch::new();
-        let script = "seq 1 20000; printf '<promise>COMPLETE</promise>'; kill -KILL $$";
+        let script =
+            "echo done > work; seq 1 20000; printf '<promise>COMPLETE</promise>'; kill -KILL $$";
         let with_exit = script.replace("; kill -KILL $$", "");
         let ran = tachikoma(&scratch).run(run(&["--quiet", "--max-iterations", "1"], &with_exit));
         assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());

@@ -5,7 +5,7 @@ use std::fs;
 use insta::assert_snapshot;
 use tachikoma_testkit::Scratch;
 
-use crate::support::{shown, tachikoma};
+use crate::support::{as_configured, shown, tachikoma};
 
 #[test]
 fn every_value_has_its_origin() {
@@ -18,7 +18,7 @@ fn every_value_has_its_origin() {
         "tachikoma.toml",
         "max_iterations = 4\nprompt_path = \"here.md\"\n",
     );
-    let tool = tachikoma(&scratch).env("TACHIKOMA_MAX_ITERATIONS", "5");
+    let tool = as_configured(&scratch).env("TACHIKOMA_MAX_ITERATIONS", "5");
 
     let ran = tool.run(["config", "show"]);
     let all = shown(&ran);
@@ -197,6 +197,10 @@ fn help_of_the_program() {
       logs         Print what the agent wrote
       context      Show how full the context of a session became, reading by reading
       history      Show what became of each iteration
+      explain      Say why the loop went on, waited, rebooted or stopped: the decisions of an iteration,
+                   and what they were made from
+      replay       Decide the recorded loop again by other settings, and show where it would have gone
+                   another way
       diff         Show what an iteration changed, as git shows it
       rollback     Bring the work tree back to what it was before an iteration
       checkpoint   Look at what a session is told that takes over from another
@@ -247,7 +251,10 @@ fn help_of_run() {
           --detach                       Leave the loop running in the background
           --dry-run                      Say what would be run, and do not
           --no-auto-commit               Do not commit after iterations
+          --auto-commit                  Commit after iterations: takes back the --no-auto-commit of an
+                                         earlier run
           --allow-dirty                  Start even if tracked files have changes that are not committed
+          --nested                       Start even from inside the agent of another loop
       -h, --help                         Print help
 
     Examples:

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use insta::assert_snapshot;
 use tachikoma_testkit::{Scratch, Tool};
 
-use crate::support::shown;
+use crate::support::{PATIENCE, shown};
 
 /// Runs a script with a `.ralph` on a disk of 256 KiB, which nobody else sees; none where that cannot be had.
 fn on_a_small_disk(scratch: &Scratch, script: &str) -> Option<String> {
@@ -20,7 +20,7 @@ fn on_a_small_disk(scratch: &Scratch, script: &str) -> Option<String> {
         &script,
         env!("CARGO_BIN_EXE_tachikoma"),
     ];
-    let ran = Tool::new("unshare", scratch).run(words);
+    let ran = Tool::new("unshare", scratch).env(PATIENCE, "0").run(words);
     if ran.stderr.contains("unshare failed") || ran.code() == Some(77) {
         skipped(&format!(
             "no small disk can be had here: {}",
@@ -73,7 +73,7 @@ fn check_full(script: &str) -> Option<String> {
     let begin = r#"
         exec 2>&1
         head -c 200000 /dev/zero >.ralph/ballast
-        "$0" run --quiet --delay 0s -- sh -c 'test -e .ralph/ballast || echo "<promise>COMPLETE</promise>"' >log 2>&1 &
+        "$0" run --quiet --delay 0s -- sh -c 'test -e .ralph/ballast || { touch work; echo "<promise>COMPLETE</promise>"; }' >log 2>&1 &
         pid=$!
         until "$0" status --json | grep -q disk_full; do sleep 0.05; done
         "$0" status | grep -e ^state -e ^waiting

@@ -137,13 +137,15 @@ fn a_working_directory_that_goes_while_the_loop_runs() {
     exit: 1
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c rm -rf ../work`), with your own rights: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
     iteration 1 succeeded after [DURATION]
+    the work tree was not looked at: look at directory [DIR]/work: No such file or directory (os error 2)
     iteration 2 (session 1)
     iteration 2 failed after [DURATION]: working directory [DIR]/work: No such file or directory (os error 2)
+    the work tree was not looked at: look at directory [DIR]/work: No such file or directory (os error 2)
     error: 1 iterations failed in a row (max_consecutive_failures = 1); the last one: working directory [DIR]/work: No such file or directory (os error 2) (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
     --- stderr
     hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on

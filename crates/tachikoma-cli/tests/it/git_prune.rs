@@ -55,3 +55,25 @@ fn the_eleventh_loop_takes_the_snapshots_of_the_first() {
     assert!(refs.iter().any(|name| name == FOREIGN), "{refs:?}");
     assert_eq!(refs.len(), 11);
 }
+
+#[test]
+fn a_loop_that_should_be_gone_and_is_not_is_said() {
+    let scratch = repository();
+    run_iterations(&scratch, &["echo 1 > a"]);
+    let first = status(&scratch)["loop_id"].as_str().unwrap().to_owned();
+    for _ in 0..9 {
+        run_iterations(&scratch, &["true"]);
+    }
+    let lock = format!(".git/refs/tachikoma/{first}/1.lock");
+    scratch.write(&lock, "");
+    let ran = run_iterations(&scratch, &["true"]);
+    assert_eq!(loops(&scratch).len(), 11);
+    // In the journal, or behind its end.
+    let events = tachikoma(&scratch).run(["events", "--json"]).stdout;
+    let warned = format!("{events}{}", ran.stderr);
+    let says = format!("{first} is older than the last 10 loops and cannot be removed: ");
+    assert!(warned.contains(&says), "{warned}");
+    std::fs::remove_file(scratch.path().join(lock)).unwrap();
+    run_iterations(&scratch, &["true"]);
+    assert_eq!(loops(&scratch).len(), 10);
+}

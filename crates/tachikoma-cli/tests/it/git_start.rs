@@ -1,9 +1,10 @@
 //! What is looked at before a loop starts in a repository: whether it could commit, and whose changes would be whose.
 
-use tachikoma_testkit::{Ran, Scratch};
+use tachikoma_loop_runner::store::lock::is_held;
+use tachikoma_testkit::{Ran, Scratch, await_until};
 
 use crate::git_support::{commit_all, repository, sh};
-use crate::support::{CLAIMS, run, start_busy, tachikoma};
+use crate::support::{BUSY, CLAIMS, SOON, run, start_busy, tachikoma};
 
 fn start(scratch: &Scratch, flags: &[&str]) -> Ran {
     let more = flags.contains(&"--max-iterations");
@@ -145,16 +146,23 @@ fn a_dry_run_says_what_git_is_used_for() {
     assert!(said.starts_with("git is not used: "), "{said}");
 }
 
+/// A loop in a directory that is done at once.
+#[track_caller]
+fn works_and_claims(scratch: &Scratch, dir: &str) -> Ran {
+    let flags = ["--quiet", "--no-auto-commit"];
+    let script = format!("touch done.$$; {CLAIMS}");
+    let ran = tachikoma(scratch).in_dir(dir).run(run(&flags, &script));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    ran
+}
+
 #[test]
 fn a_loop_around_here_in_the_same_repository_is_warned_of() {
     let scratch = repository();
     scratch.write("sub/deep/file", "1");
     commit_all(&scratch);
     let second = |dir: &str| {
-        let flags = ["--quiet", "--no-auto-commit"];
-        let script = format!("touch done.$$; {CLAIMS}");
-        let ran = tachikoma(&scratch).in_dir(dir).run(run(&flags, &script));
-        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+        let ran = works_and_claims(&scratch, dir);
         ran.stderr.contains("another loop works in")
     };
     assert!(!second("sub/deep"), "none is live");
@@ -167,4 +175,25 @@ fn a_loop_around_here_in_the_same_repository_is_warned_of() {
     );
     assert!(!second("sub/deep"));
     crate::support::kill(&scratch, live);
+}
+
+#[test]
+fn a_loop_elsewhere_in_the_same_repository_is_warned_of() {
+    let scratch = repository();
+    for dir in ["one/deep", "other"] {
+        scratch.write(format!("{dir}/file"), "1");
+    }
+    commit_all(&scratch);
+    let mut live = tachikoma(&scratch)
+        .in_dir("one/deep")
+        .spawn(run(&["--no-auto-commit"], BUSY));
+    let works_in = scratch.path().join("one/deep");
+    await_until("it is live", SOON, || is_held(&works_in));
+    for dir in ["other", "."] {
+        let ran = works_and_claims(&scratch, dir);
+        let says = format!("another loop works in {}", works_in.display());
+        assert!(ran.stderr.contains(&says), "{dir}: {}", ran.stderr);
+    }
+    live.signal(rustix::process::Signal::KILL);
+    await_until("it is dead", SOON, || !is_held(&works_in));
 }

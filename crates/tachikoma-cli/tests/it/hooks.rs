@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use tachikoma_testkit::{Live, Scenario, Scratch, Turn, Usage, await_until, mask, processes_with};
 
 use crate::live_support::{await_nobody, children, seconds};
-use crate::support::{BUSY, CLAIMS, SOON, await_events, events, run, status, tachikoma};
+use crate::support::{
+    BUSY, CLAIMS, SOON, as_configured, await_events, events, run, status, tachikoma,
+};
 
 /// A hook of the configuration.
 fn hook(on: &str, command: &str, rest: &str) -> String {
@@ -19,9 +21,9 @@ fn hook(on: &str, command: &str, rest: &str) -> String {
 #[track_caller]
 fn rebooting(scratch: &Scratch) -> Live {
     let script = format!("[ $TACHIKOMA_ITERATION = 1 ] && {BUSY}; {CLAIMS}");
-    let live = tachikoma(scratch).spawn(run(&[], &script));
+    let live = as_configured(scratch).spawn(run(&[], &script));
     await_events(scratch, "agent_launched", 1);
-    assert_eq!(tachikoma(scratch).run(["reboot"]).code(), Some(0));
+    assert_eq!(as_configured(scratch).run(["reboot"]).code(), Some(0));
     live
 }
 

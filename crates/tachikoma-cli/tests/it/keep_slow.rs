@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use tachikoma_testkit::{Scratch, Tool, await_until};
+use tachikoma_testkit::{Scratch, Tool, await_until, processes_with};
 
 use crate::claude_support::{claude, says, scenario, stage};
-use crate::keep_support::{WORK, path_with_git, repository, subjects};
+use crate::keep_support::{WORK, git_hook, path_with_git, repository, subjects};
 use crate::live_support::{await_nobody, seconds};
 use crate::support::{SOON, await_events, events, run, status, tachikoma};
 
@@ -14,6 +14,8 @@ const AT_ONCE: Duration = Duration::from_secs(10);
 
 /// The binary, with a git that hangs when it is to make the commit of a snapshot and the condition holds.
 fn slow<'a>(tool: Tool<'a>, scratch: &Scratch, condition: &str, seconds: &str) -> Tool<'a> {
+    // Else the snapshot is the commit that is there already.
+    scratch.write("theirs", "not committed");
     let marks = scratch.home();
     let hangs = marks.join("hangs");
     let script = format!(
@@ -126,4 +128,20 @@ fn a_prompt_that_waits_for_its_snapshot_is_not_given_after_an_interrupt() {
     assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
     await_nobody(&seconds);
     assert_eq!(status(&scratch)["stats"]["skipped"], 1);
+}
+
+#[test]
+fn a_killed_runner_leaves_no_process_of_a_commit() {
+    let scratch = repository("");
+    let seconds = seconds();
+    let script = format!("setsid sleep {seconds} </dev/null >/dev/null 2>&1 &\nsleep {seconds}");
+    git_hook(&scratch, "pre-commit", &script);
+    let mut live = tachikoma(&scratch).spawn(run(&[], WORK));
+    await_until("the hook and its child", SOON, || {
+        processes_with(&seconds).len() == 2
+    });
+    live.signal(rustix::process::Signal::KILL);
+    await_nobody(&seconds);
+    let lock = scratch.path().join(".git/index.lock");
+    assert!(!lock.exists(), "git had the time to put it away");
 }

@@ -131,6 +131,10 @@ fn time_in_which_all_was_stopped_from_outside_counts_against_no_timeout() {
     let tool = tool(&scratch);
     let live = tool.spawn(RUN);
     await_up(&scratch, 1);
+    // Whoever is stopped before it lies down has not overslept.
+    await_until("the runner has heard of it", SOON, || {
+        kinds(&events(&tool)).contains(&"agent_launched".to_owned())
+    });
     let guard = guard_of(live.pid());
     let all = [live.pid(), guard, children(guard)[0]];
     for process in all {

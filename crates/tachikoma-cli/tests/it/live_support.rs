@@ -10,6 +10,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tachikoma_testkit::{Live, Scratch, Tool, await_until, processes_with};
 
+use crate::support::PATIENCE;
+
 /// The binary under test.
 pub(crate) const BIN: &str = env!("CARGO_BIN_EXE_tachikoma");
 
@@ -41,7 +43,7 @@ pub(crate) fn with_agent(script: &str) -> Scratch {
 
 /// Returns the binary, set up for a work tree.
 pub(crate) fn tool(scratch: &Scratch) -> Tool<'_> {
-    Tool::new(BIN, scratch)
+    Tool::new(BIN, scratch).env(PATIENCE, "0")
 }
 
 /// Returns the binary, set up to run without root's rights.
@@ -50,7 +52,7 @@ pub(crate) fn tool_of_nobody(scratch: &Scratch) -> Tool<'_> {
     let copy = scratch.home().join("tachikoma");
     copy_binary(&copy);
     scratch.hand_to_nobody();
-    Tool::new(copy, scratch).unprivileged()
+    Tool::new(copy, scratch).env(PATIENCE, "0").unprivileged()
 }
 
 /// Copies the binary, in a process of its own: what this one writes cannot be started while another test's child, just

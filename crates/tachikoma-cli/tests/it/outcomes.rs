@@ -18,8 +18,8 @@ fn done() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    tachikoma 0.1.0: agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
@@ -90,8 +90,8 @@ fn a_claim_that_its_gate_confirms_ends_the_loop() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    tachikoma 0.1.0: agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     a claim of completion needs these gates to pass: tests
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
@@ -116,7 +116,7 @@ fn too_many_failures_show_the_last_one() {
     exit: 1
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c echo no licence >&2; exit 7`), with your own rights: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
@@ -141,7 +141,7 @@ fn the_limit_holds_over_new_runs() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c true`), with your own rights: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
@@ -157,7 +157,7 @@ fn the_limit_holds_over_new_runs() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c true`), with your own rights: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] goes on: agent command, containment [HELD]
     completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
@@ -183,7 +183,7 @@ fn the_operator_stops_it() {
     exit: 5
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c exec sleep 600`), with your own rights: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
@@ -345,7 +345,7 @@ fn what_it_is_busy_with_is_an_exit_of_its_own() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c exec sleep 600`), with your own rights: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)

@@ -7,8 +7,8 @@ use serde_json::Value;
 use tachikoma_testkit::Scratch;
 
 use crate::support::{
-    CLAIMS, SOON, await_events, files, kill, run, shown, start_busy, status, tachikoma,
-    with_history,
+    CLAIMS, SOON, as_configured, await_events, files, kill, run, shown, start_busy, status,
+    tachikoma, with_history,
 };
 
 fn keys(value: &Value) -> BTreeSet<&str> {
@@ -33,6 +33,8 @@ fn check_keys(status: &Value) {
         "waiting",
         "reboot",
         "git",
+        "progress",
+        "tests",
         "stats",
         "stop_conditions",
         "outcome",
@@ -260,8 +262,7 @@ fn a_command_from_a_subdirectory_reaches_the_loop() {
 #[test]
 fn events_are_lines_with_their_time() {
     let scratch = Scratch::new();
-    let script =
-        "if [ $TACHIKOMA_ITERATION = 1 ]; then exit 1; fi; echo '<promise>COMPLETE</promise>'";
+    let script = "if [ $TACHIKOMA_ITERATION = 1 ]; then exit 1; fi; touch work; echo '<promise>COMPLETE</promise>'";
     let ran = tachikoma(&scratch).run(run(&[], script));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     assert_snapshot!(shown(&tachikoma(&scratch).run(["events"])), @"
@@ -306,18 +307,18 @@ fn a_dry_run_changes_nothing() {
     let scratch = Scratch::new();
     scratch.write("tachikoma.toml", "max_iterations = 7\n");
     let before = files(&scratch.path());
-    let ran = tachikoma(&scratch).run(run(&["--dry-run"], CLAIMS));
+    let ran = as_configured(&scratch).run(run(&["--dry-run"], CLAIMS));
     assert_snapshot!(shown(&ran), @r#"
     exit: 0
     --- stdout
-    would run agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
+    would run agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
     in [DIR]
     prompt text, 2 bytes
     git is not used: no repository here
     max_iterations = 7  # tachikoma.toml:1
     iteration_delay = "0s"  # --delay
     agent.name = "command"  # -- PROGRAM
-    agents.command.program = ["sh", "-c", "echo '<promise>COMPLETE</promise>'"]  # -- PROGRAM
+    agents.command.program = ["sh", "-c", "{ echo done >> work; echo '<promise>COMPLETE</promise>'; }"]  # -- PROGRAM
     --- stderr
     "#);
     assert_eq!(files(&scratch.path()), before);

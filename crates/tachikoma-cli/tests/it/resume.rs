@@ -7,8 +7,8 @@ use serde_json::Value;
 use tachikoma_testkit::{Scratch, Tool, await_until};
 
 use crate::support::{
-    BUSY, CLAIMS, SOON, await_events, events, journal, journals, kill, lines, loops, run, shown,
-    start_busy, status, tachikoma, with_history,
+    BUSY, CLAIMS, SOON, as_configured, await_events, events, journal, journals, kill, lines, loops,
+    run, shown, start_busy, status, tachikoma, with_history,
 };
 
 #[test]
@@ -23,13 +23,13 @@ fn a_runner_that_is_killed_in_an_iteration() {
     let before = status(&scratch)["loop_id"].clone();
 
     let ran = tachikoma(&scratch).run(["run"]);
-    let from = "the state is from the snapshot and 1 record behind it\n";
+    let from = "the state is from the snapshot and 3 records behind it\n";
     assert!(ran.stderr.contains(from), "{}", ran.stderr);
     assert_snapshot!(shown(&ran), @"
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c [ $TACHIKOMA_ITERATION$TACHIKOMA_ATTEMPT = 21 ] && exec sleep 600; echo $TACHIKOMA_ITERATION`), with your own rights: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] goes on: agent command, containment [HELD]
     iteration 2, attempt 1, was cut by the death of its runner and is repeated
@@ -69,11 +69,11 @@ fn a_loop_that_was_stopped() {
     assert_snapshot!(shown(&ran), @r#"
     exit: 0
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    tachikoma 0.1.0: agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] goes on: agent command, containment [HELD]
-    `agents.command.program` is ["sh", "-c", "echo '<promise>COMPLETE</promise>'"] now; it was ["sh", "-c", "exec sleep 600"]
+    `agents.command.program` is ["sh", "-c", "{ echo done >> work; echo '<promise>COMPLETE</... now; it was ["sh", "-c", "exec sleep 600"]
     iteration 2 (session 1)
       | <promise>COMPLETE</promise>
     iteration 2 succeeded in [DURATION] and claims completion
@@ -178,8 +178,8 @@ fn a_bare_run_does_what_the_last_one_was_told() {
         "-c",
         script,
     ];
-    assert_eq!(tachikoma(&scratch).run(words).code(), Some(3));
-    let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2"]);
+    assert_eq!(as_configured(&scratch).run(words).code(), Some(3));
+    let ran = as_configured(&scratch).run(["run", "--max-iterations", "2"]);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_eq!(scratch.read("got"), "from the file\nfrom the file\n");
 
@@ -190,13 +190,13 @@ fn a_bare_run_does_what_the_last_one_was_told() {
         "--prompt-text",
         "in words\n",
     ];
-    assert_eq!(tachikoma(&scratch).run(words).code(), Some(3));
-    let ran = tachikoma(&scratch).run(["run", "--max-iterations", "4"]);
+    assert_eq!(as_configured(&scratch).run(words).code(), Some(3));
+    let ran = as_configured(&scratch).run(["run", "--max-iterations", "4"]);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     let got = scratch.read("got");
     assert!(got.ends_with("file\nin words\nin words\n"), "{got}");
 
-    let ran = tachikoma(&scratch).run(["run", "--dry-run"]);
+    let ran = as_configured(&scratch).run(["run", "--dry-run"]);
     assert_snapshot!(shown(&ran), @r#"
     exit: 0
     --- stdout
@@ -270,8 +270,8 @@ fn a_paused_loop_is_paused_after_a_crash() {
     assert_snapshot!(shown(&live.wait(SOON)), @"
     exit: 0
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    tachikoma 0.1.0: agent command (`sh -c [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] goes on: agent command, containment [HELD]
     resumed

@@ -92,7 +92,7 @@ fn a_snapshot_that_is_damaged_is_fallen_back_from() {
     resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
     note: `iteration_delay` is "0s" now; it was the default
     note: `max_iterations` is 2 now; it was 1
-    warning: falling back to the journal: snapshot [DIR]/.ralph/state.json is damaged: its checksum does not match; the journal is whole up to record 7, and what is there is kept in .ralph/quarantine/
+    warning: falling back to the journal: snapshot [DIR]/.ralph/state.json is damaged: its checksum does not match; the journal is whole up to record 9, and what is there is kept in .ralph/quarantine/
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     "#);
     let after = status(&scratch);
@@ -139,7 +139,7 @@ fn a_journal_that_ends_before_the_snapshot_is_fallen_back_from() {
     resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
     note: `iteration_delay` is "0s" now; it was the default
     note: `max_iterations` is 2 now; it was 1
-    warning: falling back to the snapshot: the journal ends at record 6, and the snapshot stands at record 7; what came behind that, if anything did, is lost
+    warning: falling back to the snapshot: the journal ends at record 8, and the snapshot stands at record 9; what came behind that, if anything did, is lost
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     "#);
     assert_eq!(status(&scratch)["iteration"], 2);
@@ -247,8 +247,8 @@ fn a_gap_behind_the_snapshot_is_refused() {
     exit: 1
     --- stdout
     --- stderr
-    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 8: record 9 follows record 7
-    hint: nothing was changed; `tachikoma run --accept-loss` goes on from record 7 (iteration 2) and keeps what follows in `.ralph/quarantine/`, `--new` begins a new loop beside it
+    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 10: record 11 follows record 9
+    hint: nothing was changed; `tachikoma run --accept-loss` goes on from record 9 (iteration 2) and keeps what follows in `.ralph/quarantine/`, `--new` begins a new loop beside it
     ");
 }
 
@@ -278,7 +278,7 @@ fn settings_that_changed_are_named_recorded_and_applied() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`true`), with your own rights: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] goes on: agent command, containment [HELD]
     `agents.command.env.OTHER` is "***" now; it was the default
@@ -364,7 +364,7 @@ fn a_loop_of_an_earlier_version_goes_on() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`sh s.sh`), with your own rights: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] goes on: agent command, containment [HELD]
     the settings differ from those of the last run in what it did not record

@@ -62,7 +62,7 @@ fn an_empty_journal_is_made_up_for_by_the_snapshot() {
         check_goes_on_from_snapshot(|scratch| fs::write(journal(scratch), "").expect("it is ours"));
     assert_snapshot!(told, @"
     exit: 3
-    warning: falling back to the snapshot: there is no record left in the journal, and the snapshot stands at record 8; what came behind that, if anything did, is lost
+    warning: falling back to the snapshot: there is no record left in the journal, and the snapshot stands at record 10; what came behind that, if anything did, is lost
     ");
 }
 
@@ -76,7 +76,7 @@ fn deleted_loops_are_made_up_for_by_the_snapshot() {
     });
     assert_snapshot!(told, @"
     exit: 3
-    warning: falling back to the snapshot: there is no record left in the journal, and the snapshot stands at record 8; what came behind that, if anything did, is lost
+    warning: falling back to the snapshot: there is no record left in the journal, and the snapshot stands at record 10; what came behind that, if anything did, is lost
     ");
 }
 
@@ -106,8 +106,8 @@ fn a_closed_segment_is_never_written_again() {
     exit: 1
     --- stdout
     --- stderr
-    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl.zst is damaged at line 8: it is closed, and the segment that followed it is missing
-    hint: nothing was changed; `tachikoma run --accept-loss` goes on from record 7 (iteration 1) and keeps what follows in `.ralph/quarantine/`, `--new` begins a new loop beside it
+    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl.zst is damaged at line 10: it is closed, and the segment that followed it is missing
+    hint: nothing was changed; `tachikoma run --accept-loss` goes on from record 9 (iteration 1) and keeps what follows in `.ralph/quarantine/`, `--new` begins a new loop beside it
     ");
     assert_eq!(fs::read(&closed).expect("it is there"), bytes);
     let mut words = ONE_MORE.to_vec();
@@ -145,7 +145,7 @@ fn a_changed_end_of_the_last_line_drops_no_record() {
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
     assert_snapshot!(told(&scratch, &ONE_MORE), @"
     exit: 1
-    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 7: something stands behind its record
+    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 9: something stands behind its record
     ");
     assert_eq!(fs::read(journal(&scratch)).expect("it is there"), bytes);
 }
@@ -158,7 +158,7 @@ fn a_directory_in_the_place_of_the_snapshot_stops_nobody() {
     assert_eq!(status(&scratch)["iteration"], 1);
     assert_snapshot!(told(&scratch, &ONE_MORE), @"
     exit: 3
-    warning: falling back to the journal: snapshot [DIR]/.ralph/state.json is damaged: it is no regular file; the journal is whole up to record 7, and what is there is kept in .ralph/quarantine/
+    warning: falling back to the journal: snapshot [DIR]/.ralph/state.json is damaged: it is no regular file; the journal is whole up to record 9, and what is there is kept in .ralph/quarantine/
     ");
     assert!(snapshot(&scratch).is_file());
     assert_eq!(

@@ -35,7 +35,7 @@ fn every_group_is_shown_with_its_source_and_whether_it_is_saved() {
     exit: 0
     --- stdout
     loop           [LOOP]
-    source         the snapshot and the journal behind it, to record 8
+    source         the snapshot and the journal behind it, to record 10
     saved          yes: [DIR]/.ralph/state.json is up to date
     status         completed
     iteration      1
@@ -49,8 +49,9 @@ fn every_group_is_shown_with_its_source_and_whether_it_is_saved() {
       iterations   1
       context      not known
       before it    0
-    no progress    in 0 iterations
+    no progress    in 1 iterations
       last seen    not known
+      scores       0
     tests          0 failing runs in a row
     conditions     2 looked at
                    max_consecutive_failures 0%

@@ -13,14 +13,22 @@ use tachikoma_testkit::{Live, Ran, Scratch, Tool, await_until};
 /// Nothing that a test waits for takes this long.
 pub const SOON: Duration = Duration::from_secs(30);
 
-/// An agent that claims completion.
-pub const CLAIMS: &str = "echo '<promise>COMPLETE</promise>'";
+/// An agent that does something and claims completion.
+pub const CLAIMS: &str = "{ echo done >> work; echo '<promise>COMPLETE</promise>'; }";
 
 /// An agent that works until it is interrupted.
 pub const BUSY: &str = "exec sleep 600";
 
-/// The binary, in the work tree of `scratch`.
+/// The binary, in the work tree of `scratch`. Agents of tests do nothing, as a rule, and that must not end their loops.
 pub fn tachikoma(scratch: &Scratch) -> Tool<'_> {
+    as_configured(scratch).env(PATIENCE, "0")
+}
+
+/// The variable by which a loop may do nothing for as long as it likes.
+pub const PATIENCE: &str = "TACHIKOMA_STOP_CONDITIONS__MAX_NO_PROGRESS_ITERATIONS";
+
+/// The binary, as whoever installs it has it.
+pub fn as_configured(scratch: &Scratch) -> Tool<'_> {
     Tool::new(env!("CARGO_BIN_EXE_tachikoma"), scratch)
 }
 
@@ -39,7 +47,7 @@ pub fn unprivileged(scratch: &Scratch) -> Tool<'_> {
         copy.display()
     );
     scratch.hand_to_nobody();
-    Tool::new(copy, scratch).unprivileged()
+    Tool::new(copy, scratch).env(PATIENCE, "0").unprivileged()
 }
 
 /// The words of `tachikoma run FLAGS -- sh -c SCRIPT`, with a prompt of its own; without delay if

@@ -8,7 +8,7 @@ use insta::assert_snapshot;
 use tachikoma_testkit::{Scratch, await_until, mask};
 
 use crate::support::{
-    CLAIMS, SOON, await_events, events, run, shown, start_busy, status, tachikoma,
+    CLAIMS, SOON, as_configured, await_events, events, run, shown, start_busy, status, tachikoma,
 };
 
 #[test]
@@ -111,8 +111,8 @@ fn a_reboot_hands_over_to_the_next_session() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    tachikoma 0.1.0: agent command (`sh -c cat > got-$TACHIKOMA_ITERATION; [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; echo '<promise>COMPLETE</promise>'`), with your own rights: nothing it does is denied
-    no git repository here: nothing is committed, and no iteration can be rolled back
+    tachikoma 0.1.0: agent command (`sh -c cat > got-$TACHIKOMA_ITERATION; [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
@@ -199,7 +199,7 @@ fn a_paused_loop_stays_paused_over_a_reboot() {
 fn the_agent_knows_its_turn() {
     let scratch = Scratch::new();
     let script = "env | grep ^TACHIKOMA_ | sort > variables";
-    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], script));
+    let ran = as_configured(&scratch).run(run(&["--max-iterations", "2"], script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     let variables = scratch.read("variables");
     let here = scratch.path().display().to_string();

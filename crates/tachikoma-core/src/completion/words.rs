@@ -36,6 +36,10 @@ pub fn standing_in_the_way(state: &State) -> String {
             let _ = writeln!(text, "- {reason}");
         }
     }
+    let tests = state.progress.tests.as_ref();
+    if let Some(tests) = tests.filter(|tests| tests.iteration == known.gates_at) {
+        tests.write_failing(&mut text);
+    }
     cut(&mut text, REASONS_BYTES_MAX);
     let each = (ALL_BYTES_MAX - REASONS_BYTES_MAX) / failed.len().max(1);
     for gate in failed {

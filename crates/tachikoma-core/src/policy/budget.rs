@@ -61,6 +61,16 @@ pub enum Budget {
     Quota,
 }
 
+/// Tools behind which another agent works, and asks the model itself.
+const SPENDING_TOOLS: [&str; 2] = ["agent", "task"];
+
+/// Returns whether a call of a tool costs what a call of the model does.
+#[must_use]
+pub fn spends(tool: &str) -> bool {
+    let mut names = SPENDING_TOOLS.iter();
+    names.any(|name| tool.eq_ignore_ascii_case(name))
+}
+
 impl Budget {
     /// Every one.
     pub const ALL: [Self; 4] = [Self::Cost, Self::Tokens, Self::Duration, Self::Quota];

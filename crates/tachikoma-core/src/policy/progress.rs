@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::record::is_zero;
+
 /// A larger diff is not more progress: beyond this it is a move, a format run or a vendored tree.
 const LINES_MAX: u32 = 200;
 
@@ -16,18 +18,19 @@ const FOR_OBJECTIVES_MAX: u32 = 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     /// Files that are other than before.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub files: u32,
     /// Lines added and removed in them; 0 where that is not known.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub lines: u32,
     /// Whether the branch has moved.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub commits: bool,
     /// Tests that pass and did not.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub newly_passing: u32,
     /// Objectives that are ticked and were not.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub ticked: u32,
 }
 
@@ -37,7 +40,9 @@ impl Evidence {
     pub fn score(&self) -> u32 {
         let changed = self.files > 0;
         // A change is something, however small.
-        let diff = (self.lines.min(LINES_MAX) * FOR_DIFF / LINES_MAX).max(u32::from(changed));
+        // Where lines are not known, each file has at least one.
+        let lines = self.lines.max(self.files).min(LINES_MAX);
+        let diff = (lines * FOR_DIFF / LINES_MAX).max(u32::from(changed));
         let commits = if self.commits { FOR_COMMIT } else { 0 };
         let tests = self.newly_passing.saturating_mul(FOR_TEST);
         let objectives = self.ticked.saturating_mul(FOR_OBJECTIVE);

@@ -68,7 +68,11 @@ impl Limits {
                 true => 0,
                 false => policy.max_test_failure_streak,
             },
-            no_progress: policy.max_no_progress_iterations,
+            // Where nobody looks nothing is counted either.
+            no_progress: match policy.keep {
+                Some(_) => policy.max_no_progress_iterations,
+                None => 0,
+            },
             patterns: policy.stop_patterns,
             cost_microusd: budgets.cost_microusd,
             tokens: budgets.tokens,
@@ -117,7 +121,12 @@ impl Limits {
             stats.no_progress_count,
             self.no_progress,
         )
-        .map(|row| row.words("iterations in a row without progress"));
+        .map(|row| {
+            // Iterations that fail have a limit of their own, which says how they do.
+            let failing = state.failure_streak > 0 && self.failures > 0;
+            row.words("iterations in a row without progress")
+                .unless(failing)
+        });
         // An iteration that was cut is owed, and does not count yet.
         let begun = state.next_iteration().saturating_sub(1);
         let iterations = count("max_iterations", begun, self.iterations).map(|row| {
@@ -188,6 +197,13 @@ impl Condition {
             reason: format!("{} {what} ({} = {})", self.value, self.name, self.limit),
         };
         self
+    }
+
+    fn unless(self, excused: bool) -> Self {
+        Self {
+            met: self.met && !excused,
+            ..self
+        }
     }
 
     fn ending(self, outcome: Outcome) -> Self {

@@ -12,14 +12,11 @@ use crate::outcome::IterationOutcome;
 use crate::phase::{Ending, Ladder, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 use crate::reboots::{RebootEntry, RebootResult};
 use crate::record::Record;
-use crate::session::{LiveAgent, Note, PastSession, Session};
+use crate::session::{LiveAgent, PastSession, Session};
 use crate::time::Timestamp;
 
 /// Sessions that are remembered; a loop of thousands must not carry all of them in every segment.
 const HISTORY_MAX: usize = 100;
-
-/// Notes that are remembered; the hand-off carries them all, and it is bounded too.
-const NOTES_MAX: usize = 50;
 use crate::turn_report::{LimitedAttempt, TurnReport};
 
 impl State {
@@ -122,22 +119,12 @@ impl State {
                 self.cut = false;
                 self.claimed = false;
                 self.completion.attempt_started();
+                self.progress.attempt_started(*attempt);
                 self.stop_pattern = None;
                 self.ledger.turn_began();
                 self.kept.unseen = true;
                 self.session.context_before = self.session.context;
-                let mut work = Work::new(*generation, time);
-                match self.agent.filter(|agent| agent.generation == *generation) {
-                    // The process of the session is up, and gets its next prompt.
-                    Some(agent) => {
-                        work.pid = agent.pid;
-                        work.launched = Some(time);
-                        work.reused = true;
-                    }
-                    None => self.launching(*generation),
-                }
-                let work = Box::new(work);
-                self.phase = Phase::Working { work };
+                self.begin_work(*generation, time);
             }
             LoopEvent::AgentLaunched { pid } => {
                 if let Some(agent) = &mut self.agent {
@@ -242,16 +229,7 @@ impl State {
             LoopEvent::StopPatternMatched { pattern } => {
                 self.stop_pattern = Some(pattern.clone());
             }
-            LoopEvent::Noted { text } => {
-                if self.notes.len() >= NOTES_MAX {
-                    self.notes.remove(0);
-                }
-                self.notes.push(Note {
-                    time,
-                    iteration: self.iteration,
-                    text: text.clone(),
-                });
-            }
+            LoopEvent::Noted { text, tell } => self.noted(text, *tell, time),
             LoopEvent::EndingRequested {
                 cause,
                 boundary_until,
@@ -283,13 +261,14 @@ impl State {
                 agent_lives,
             } => {
                 let end = report.outcome.into();
-                self.completion.attempt_ended(end);
+                self.attempt_ended(end);
                 if report.claimed {
                     self.claim(Claim::Promise);
                 }
                 self.limit_streak = 0;
                 if report.outcome == IterationOutcome::Succeeded {
                     self.session.oriented = true;
+                    self.kept.untold = None;
                     self.session.fast_failures = 0;
                     self.failure_streak = 0;
                 }
@@ -303,7 +282,7 @@ impl State {
                 ..
             } => {
                 self.failure_streak = *streak;
-                self.completion.attempt_ended(AttemptEnd::Failed);
+                self.attempt_ended(AttemptEnd::Failed);
                 self.limit_streak = 0;
                 self.session.note_failure(*duration_ms);
                 self.last_failure = Some(failure.clone());
@@ -316,7 +295,7 @@ impl State {
             }) => {
                 self.limit_streak = *streak;
                 self.cut = true;
-                self.completion.attempt_ended(AttemptEnd::Cut);
+                self.attempt_ended(AttemptEnd::Cut);
                 if !agent_lives {
                     self.agent = None;
                 }
@@ -325,6 +304,7 @@ impl State {
             LoopEvent::StreamEnded => self.work(|work| work.stream_ended = Some(time)),
             LoopEvent::AttemptCut { .. } => {
                 self.cut = true;
+                self.progress.missed();
                 self.agent = None;
                 self.phase = Phase::Idle;
             }
@@ -360,6 +340,8 @@ impl State {
             LoopEvent::CheckStarted { check } => self.check_started(check),
             LoopEvent::ConditionsAnswered { answers } => self.conditions_answered(answers),
             LoopEvent::GatesRan { iteration, results } => self.gates_ran(*iteration, results),
+            LoopEvent::TestsRan(report) => self.progress.tested(report),
+            LoopEvent::ProgressMeasured(measured) => self.progress_measured(measured),
             LoopEvent::CheckGivenUp { reason } => self.check_given_up(reason),
             LoopEvent::ClaimRefused(refusal) => self.claim_refused(refusal),
             LoopEvent::RebootRequested { reason, not_before } => {
@@ -467,7 +449,7 @@ impl State {
         }
     }
 
-    fn launching(&mut self, generation: Generation) {
+    pub(super) fn launching(&mut self, generation: Generation) {
         self.generation = generation;
         self.agent = Some(LiveAgent {
             generation,

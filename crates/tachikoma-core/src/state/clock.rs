@@ -100,6 +100,8 @@ impl State {
             | LoopEvent::CheckStarted { .. }
             | LoopEvent::ConditionsAnswered { .. }
             | LoopEvent::GatesRan { .. }
+            | LoopEvent::TestsRan(_)
+            | LoopEvent::ProgressMeasured(_)
             | LoopEvent::CheckGivenUp { .. }
             | LoopEvent::ClaimRefused(_)
             | LoopEvent::LookRequested { .. }

@@ -8,6 +8,7 @@ use crate::completion::{
 use crate::keep::Kept;
 use crate::outcome::IterationOutcome;
 use crate::phase::Phase;
+use crate::progress::Measured;
 
 /// What is kept of the output of all gates that failed: as much as an agent is told of it.
 const OUTPUT_BYTES_MAX: usize = 16 << 10;
@@ -77,6 +78,20 @@ impl State {
         }
     }
 
+    pub(super) fn attempt_ended(&mut self, end: AttemptEnd) {
+        self.completion.attempt_ended(end);
+        self.progress.attempt_ended(end != AttemptEnd::Cut);
+    }
+
+    pub(super) fn progress_measured(&mut self, measured: &Measured) {
+        let streak = &mut self.stats.no_progress_count;
+        *streak = match measured.score {
+            0 => streak.saturating_add(1),
+            _ => 0,
+        };
+        self.progress.measured(measured);
+    }
+
     pub(super) fn claim(&mut self, claim: Claim) {
         self.claimed = true;
         let claims = &mut self.completion.claims;
@@ -94,6 +109,8 @@ impl State {
     }
 
     pub(super) fn conditions_answered(&mut self, answers: &Answers) {
+        let before = self.completion.objectives.as_ref();
+        self.progress.answered(before, answers);
         if let Some(seen) = &answers.objectives {
             if let ObjectivesSeen::Read { objectives } = seen
                 && objectives.all_ticked()

@@ -73,6 +73,7 @@ impl State {
         match keep.purpose {
             KeepPurpose::Iteration => {
                 self.kept.files_changed = Some(0);
+                self.progress.looked = true;
                 self.phase = Phase::Keeping { keep };
             }
             KeepPurpose::End => self.phase = Phase::Keeping { keep },
@@ -107,8 +108,11 @@ impl State {
     ) {
         self.completion.seen_in_the_tree(kept);
         self.kept.uncommitted = kept.uncommitted;
+        let called_off = self.keep().is_some_and(|keep| keep.called_off);
+        self.kept.refused = kept.error.clone().filter(|_| !called_off);
         if purpose == KeepPurpose::Iteration {
             self.kept.files_changed = Some(kept.changed);
+            self.progress.seen_in_the_tree(kept);
         }
         if let Some(commit) = &kept.commit {
             self.kept.commits = self.kept.commits.saturating_add(1);
@@ -125,6 +129,7 @@ impl State {
         self.kept.unseen = true;
         if purpose == KeepPurpose::Iteration {
             self.kept.files_changed = None;
+            self.progress.missed();
         }
         self.keep_over(purpose);
     }

@@ -7,6 +7,10 @@ use crate::time::Timestamp;
 
 impl State {
     pub(super) fn take_up(&mut self, launch: &Launch, runner: &Runner, time: Timestamp) {
+        if self.owes_a_look() {
+            // The opening look takes in what was done, and nobody asks it how much that was.
+            self.progress.missed();
+        }
         self.launch = launch.clone();
         self.runner = Some(runner.clone());
         self.agent = None;

@@ -5,9 +5,27 @@ use std::time::Duration;
 
 use crate::activity::{Activity, Busy};
 use crate::id::Generation;
-use crate::phase::Work;
+use crate::phase::{Phase, Work};
 use crate::policy::{Policy, timeout};
+use crate::state::State;
 use crate::time::Timestamp;
+
+impl State {
+    pub(super) fn begin_work(&mut self, generation: Generation, time: Timestamp) {
+        let mut work = Work::new(generation, time);
+        match self.agent.filter(|agent| agent.generation == generation) {
+            // The process of the session is up, and gets its next prompt.
+            Some(agent) => {
+                work.pid = agent.pid;
+                work.launched = Some(time);
+                work.reused = true;
+            }
+            None => self.launching(generation),
+        }
+        let work = Box::new(work);
+        self.phase = Phase::Working { work };
+    }
+}
 
 impl Work {
     /// Moves every moment from which a time-out counts.

@@ -12,6 +12,7 @@ use crate::outcome::Stop;
 use crate::phase::{Phase, Wait};
 use crate::policy::completion::{Next, next};
 use crate::session::NOTE_BYTES_MAX;
+use crate::tests_report::TestsReport;
 
 impl Turn<'_> {
     /// Finds out what has to be known before the next iteration, then asks what comes next.
@@ -24,10 +25,21 @@ impl Turn<'_> {
                     reasons,
                     confirmed,
                 }));
+                self.measure();
                 self.settle(then);
             }
             // What is believed ends the loop like everything else that does.
-            Next::Believe | Next::Nothing => self.settle(then),
+            Next::Believe | Next::Nothing => {
+                self.measure();
+                self.settle(then);
+            }
+        }
+    }
+
+    /// Says what came of the iteration, once all that can be known of it is.
+    fn measure(&mut self) {
+        if let Some(measured) = self.state.progress.measure(self.state.iteration) {
+            self.record(LoopEvent::ProgressMeasured(measured));
         }
     }
 
@@ -87,13 +99,21 @@ impl Turn<'_> {
         self.check(check.then);
     }
 
-    pub(super) fn gates_ran(&mut self, number: u64, results: Vec<GateResult>) {
+    pub(super) fn gates_ran(
+        &mut self,
+        number: u64,
+        results: Vec<GateResult>,
+        tests: Option<TestsReport>,
+    ) {
         let gates = |stage: &CheckStage| matches!(stage, CheckStage::Gates { .. });
         let Some(check) = self.awaited(number, gates) else {
             return;
         };
         let iteration = self.state.iteration;
         self.record(LoopEvent::GatesRan { iteration, results });
+        if let Some(report) = tests {
+            self.record(LoopEvent::TestsRan(report));
+        }
         self.check(check.then);
     }
 

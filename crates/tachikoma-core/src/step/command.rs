@@ -271,7 +271,7 @@ impl Turn<'_> {
         accepted("goes on without a commit; the work stays in the work tree")
     }
 
-    pub(super) fn note(&mut self, ticket: Ticket, text: &str) {
+    pub(super) fn note(&mut self, ticket: Ticket, text: &str, tell: bool) {
         let answer = match &self.state.phase {
             Phase::Idle => self.refused("no loop runs that could take a note"),
             // It may go on, and then has to know.
@@ -284,7 +284,7 @@ impl Turn<'_> {
             | Phase::Paused { .. } => {
                 let kept = text.floor_char_boundary(NOTE_BYTES_MAX);
                 let text = text.get(..kept).unwrap_or_default().to_owned();
-                self.record(LoopEvent::Noted { text });
+                self.record(LoopEvent::Noted { text, tell });
                 accepted("noted")
             }
         };

@@ -32,7 +32,7 @@ impl Turn<'_> {
     /// Keeps what the old session did, if there is where to. The next one stands on it, whatever became of its last
     /// iteration.
     pub(super) fn keep_checkpoint(&mut self) -> bool {
-        let Some(rules) = self.policy.keep else {
+        let Some(rules) = self.policy.keep.filter(|rules| rules.repository) else {
             return false;
         };
         let commit = Some(CommitStatus::Checkpoint);

@@ -72,11 +72,14 @@ impl Turn<'_> {
             Phase::Working { work } => {
                 // One that is over is judged as it ended.
                 let over = work.result.is_some();
-                // A tool costs nothing, an answer does: that one is not waited for, unless it is time that is over.
-                let urgency = if work.tools.is_empty() && gone.budget != Budget::Duration {
-                    Urgency::Now
-                } else {
-                    Urgency::Graceful
+                // A tool costs nothing, an answer does, and so do the agents below this one: these are not waited for, unless it is
+                // time that is over.
+                let free = !work.tools.is_empty()
+                    && !work.tools.values().any(|tool| budget::spends(&tool.name));
+                let urgency = match gone.budget {
+                    Budget::Duration => Urgency::Graceful,
+                    Budget::Cost | Budget::Tokens | Budget::Quota if free => Urgency::Graceful,
+                    Budget::Cost | Budget::Tokens | Budget::Quota => Urgency::Now,
                 };
                 if let Some(reason) = self.trigger() {
                     // However urgent the end of the turn is, what was done is kept.

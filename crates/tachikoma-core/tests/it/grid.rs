@@ -218,6 +218,7 @@ fn with_a_session() -> Vec<(&'static str, Play)> {
 fn with_a_repository() -> Vec<(&'static str, Play)> {
     let policy = Policy {
         keep: Some(KeepRules {
+            repository: true,
             commit: true,
             on_failure: false,
             timeout: Duration::from_secs(300),

@@ -371,7 +371,13 @@ impl Play {
         let number = self.state.completion.number;
         let results = results.iter().map(|(name, error)| gate(name, *error));
         let results = results.collect();
-        self.input("gates", Input::GatesRan { number, results })
+        let tests = None;
+        let ran = Input::GatesRan {
+            number,
+            results,
+            tests,
+        };
+        self.input("gates", ran)
     }
 
     pub fn done(&mut self, reason: Option<&str>) -> &mut Self {

@@ -3,11 +3,14 @@
 mod budget;
 mod completion;
 mod failure;
+mod hindsight;
+mod hindsight_end;
 mod keep;
 mod life;
 mod limits;
 mod patterns;
 mod pause;
+mod progress;
 mod reboot;
 mod session;
 mod spent;

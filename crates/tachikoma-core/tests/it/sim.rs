@@ -4,7 +4,9 @@ mod agent;
 mod audit;
 mod books;
 pub mod dice;
+mod forward;
 mod proof;
+mod replayed;
 mod world;
 
 use std::collections::BTreeMap;

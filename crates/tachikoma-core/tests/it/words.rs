@@ -129,6 +129,8 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::CheckStarted { .. } => "CheckStarted",
         LoopEvent::ConditionsAnswered { .. } => "ConditionsAnswered",
         LoopEvent::GatesRan { .. } => "GatesRan",
+        LoopEvent::TestsRan(_) => "TestsRan",
+        LoopEvent::ProgressMeasured(_) => "ProgressMeasured",
         LoopEvent::CheckGivenUp { .. } => "CheckGivenUp",
         LoopEvent::ClaimRefused(_) => "ClaimRefused",
         LoopEvent::StopConditionTriggered { .. } => "StopConditionTriggered",
@@ -256,7 +258,7 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::SessionNamed { agent_id } => agent_id.clone(),
         LoopEvent::ToolDenied { name } => name.clone(),
         LoopEvent::FileTouched { path } => path.clone(),
-        LoopEvent::Noted { text } | LoopEvent::HandOffWritten { text } => text.clone(),
+        LoopEvent::Noted { text, .. } | LoopEvent::HandOffWritten { text } => text.clone(),
         LoopEvent::HandOffRequested { until: limit }
         | LoopEvent::KeepCalledOff { until: limit, .. }
         | LoopEvent::LookRequested { until: limit, .. }
@@ -376,6 +378,12 @@ pub fn fact(record: &Record) -> String {
                 Some(error) => format!("{} {error}", gate.name),
             });
             results.collect::<Vec<_>>().join(", ")
+        }
+        LoopEvent::TestsRan(report) => {
+            format!("{} passed, {} failed", report.passed, report.failed)
+        }
+        LoopEvent::ProgressMeasured(measured) => {
+            format!("{}: {}", measured.iteration, measured.score)
         }
         LoopEvent::ClaimRefused(refusal) => {
             let claims: Vec<String> = refusal.claims.iter().map(ToString::to_string).collect();

@@ -6,6 +6,7 @@ use tachikoma_core::GateResult;
 use tokio::sync::mpsc;
 
 use super::Scene;
+use super::tested::{Before, Tested, TestsRead};
 use crate::clock;
 use crate::session::transcript::Transcript;
 use crate::settings::Gate;
@@ -26,19 +27,37 @@ pub(crate) struct GateRun {
     /// Where what they say is kept.
     pub directory: PathBuf,
     pub shell: Shell,
+    /// How many gates there are, whether they run or not.
+    pub all: usize,
+    /// What is known of the tests in them.
+    pub before: Before,
+}
+
+/// What came of gates.
+#[derive(Debug)]
+pub(crate) struct GatesRan {
+    /// How each went, in order.
+    pub results: Vec<GateResult>,
+    /// What the tests in them came to, where there are any.
+    pub tests: Option<Tested>,
+    /// What a person should know of these.
+    pub warnings: Vec<String>,
 }
 
 impl GateRun {
-    pub async fn run(mut self, mut orders: mpsc::Receiver<Order>) -> Vec<GateResult> {
+    pub async fn run(mut self, mut orders: mpsc::Receiver<Order>) -> GatesRan {
         let mut results = Vec::new();
+        let mut left = Vec::new();
         for (place, gate) in &self.gates {
             let began = clock::monotonic();
+            let since = clock::file_time();
             let job = self.job(*place, gate);
             let ended = self.shell.run(job, &mut orders).await;
             let timeout = gate.timeout.get();
             let error = ended.failure.map(|failure| failure.words(timeout));
             let (tail, file) = ended.said.close();
             let file = file.ok().flatten();
+            left.push((gate.clone(), since, file.clone()));
             results.push(GateResult {
                 name: gate.name.clone(),
                 duration_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -51,7 +70,24 @@ impl GateRun {
             }
         }
         self.shell.close().await;
-        results
+        let (all, scene, before) = (self.all, self.scene, self.before);
+        let read = tokio::task::spawn_blocking(move || {
+            let mut read = TestsRead::default();
+            for (gate, since, file) in &left {
+                read.gate(gate, &scene.working_dir, *since, file.as_deref(), all);
+            }
+            let tests = read.compare(scene.iteration, &before);
+            (tests, read.warnings)
+        });
+        let (tests, warnings) = read.await.unwrap_or_else(|error| {
+            let warning = format!("what gates said of tests is not known: {error}");
+            (None, vec![warning])
+        });
+        GatesRan {
+            results,
+            tests,
+            warnings,
+        }
     }
 
     fn job(&self, place: u32, gate: &Gate) -> Job {

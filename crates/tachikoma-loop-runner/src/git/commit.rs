@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::differences::Side;
 use super::fingerprint::What;
 use super::head::verify;
 use super::index::{ended_by_nul, entries};
@@ -157,7 +158,7 @@ impl Keeper {
         files: &mut Vec<RepoPath>,
         call_off: &CallOff,
     ) -> Result<(), CommitError> {
-        let came = |path: &&RepoPath| self.dirty.get(*path).copied().unwrap_or(false);
+        let came = |path: &&RepoPath| self.dirty.get(*path).is_some_and(Side::is_nothing);
         let new: Vec<&RepoPath> = files.iter().filter(came).collect();
         let new_bytes = new.iter().map(|path| path.bytes());
         let mut refused = self.ground.ignored(new_bytes, true, call_off)?;
@@ -233,6 +234,7 @@ impl Keeper {
         let words = [
             "commit",
             "--only",
+            "--quiet",
             "--pathspec-from-file=-",
             "--pathspec-file-nul",
             "--cleanup=whitespace",
@@ -271,10 +273,10 @@ impl Keeper {
         let call_off = CallOff::new();
         let git = &self.ground.repository.git;
         let head = verify(git, "HEAD^{commit}", &call_off)?;
-        if head.is_none() || head == self.head.commit {
+        if head.is_none() || head == self.head {
             return Ok(false);
         }
-        if verify(git, "HEAD^1^{commit}", &call_off)? != self.head.commit {
+        if verify(git, "HEAD^1^{commit}", &call_off)? != self.head {
             return Ok(false);
         }
         let committed = self.files_of("HEAD", &call_off)?;
@@ -302,7 +304,14 @@ impl Keeper {
         self.forget_intended()?;
         // Its own changes of the user's index are no news.
         self.watched.follow_users_index(&self.ground.repository);
+        let uncommitted = self.dirty.len();
         let surveyed = self.look_again(call_off);
+        // Then the commit has them and nothing else.
+        let is_plain = surveyed
+            .as_ref()
+            .is_ok_and(|survey| survey.changed.is_empty())
+            && self.are_clean(files)
+            && uncommitted == self.dirty.len() + files.len();
         if surveyed.is_ok() && !self.are_clean(files) {
             // A hook changed them, or they were taken in by other attributes than the commit. If this fails, so will the next.
             let _ = self.are_clean_anew(files, call_off);
@@ -310,7 +319,7 @@ impl Keeper {
         if let Ok(survey) = &surveyed {
             self.follow_hook(files, &survey.changed, call_off);
         }
-        let id = match (surveyed, &self.head.commit) {
+        let id = match (&surveyed, &self.head) {
             (Ok(_), Some(id)) => id.clone(),
             // Whoever called off wants to go on, and the commit is there all the same.
             (Ok(_) | Err(_), _) => {
@@ -321,11 +330,11 @@ impl Keeper {
                 })?
             }
         };
-        let changed = self.files_of(&id, &CallOff::new());
-        Ok(Commit {
-            id,
-            files: changed.map_or(files.len(), |changed| changed.len()),
-        })
+        let mut count = files.len();
+        if !is_plain && let Ok(changed) = self.files_of(&id, &CallOff::new()) {
+            count = changed.len();
+        }
+        Ok(Commit { id, files: count })
     }
 
     /// What a hook changes and adds goes into the commit, but git leaves the user's index with what was there before: as if

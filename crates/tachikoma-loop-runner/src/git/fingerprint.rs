@@ -38,7 +38,9 @@ pub(super) enum What {
     Ignored(FileType),
     /// A pipe, a socket or a device.
     Odd(FileType),
-    /// Nobody looks there: protected, the loop's own, or assumed to be unchanged.
+    /// Never kept, as its user wants it; its signature tells when there is something to say. 0 before the first look.
+    Protected(u64),
+    /// Nobody looks there: the loop's own, or assumed to be unchanged.
     Left,
 }
 
@@ -66,6 +68,15 @@ pub(super) enum Content {
     Racy(u64),
     /// The same, but nobody knows what it has.
     Unknown,
+}
+
+/// A directory in another.
+#[derive(Debug)]
+pub(super) struct Below<'a> {
+    pub name: &'a CStr,
+    pub dir: &'a mut Dir,
+    /// Whether it turned out to be none any more.
+    pub gone: bool,
 }
 
 impl Dir {
@@ -122,6 +133,7 @@ impl Dir {
                 | What::Nested
                 | What::Ignored(_)
                 | What::Odd(_)
+                | What::Protected(_)
                 | What::Left => return None,
             }
         }
@@ -143,6 +155,7 @@ impl Dir {
                 | What::Nested
                 | What::Ignored(_)
                 | What::Odd(_)
+                | What::Protected(_)
                 | What::Left => return None,
             }
         }
@@ -163,6 +176,7 @@ impl Dir {
                 | What::Nested
                 | What::Ignored(_)
                 | What::Odd(_)
+                | What::Protected(_)
                 | What::Left => return Some((what, parts.peek().is_none())),
             }
         }
@@ -199,6 +213,44 @@ impl Dir {
         }
     }
 
+    /// The directories in it.
+    pub fn below(&mut self) -> Vec<Below<'_>> {
+        let names = &self.names;
+        let dirs = self.entries.iter_mut().filter_map(|entry| {
+            let with_nul = &names[entry.start as usize..=entry.end as usize];
+            match &mut entry.what {
+                What::Dir(dir) => Some(Below {
+                    name: CStr::from_bytes_with_nul(with_nul).ok()?,
+                    dir,
+                    gone: false,
+                }),
+                What::File(_)
+                | What::Submodule(_)
+                | What::Nested
+                | What::Ignored(_)
+                | What::Odd(_)
+                | What::Protected(_)
+                | What::Left => None,
+            }
+        });
+        dirs.collect()
+    }
+
+    /// How many names there are in it and below.
+    pub fn weight(&self) -> usize {
+        let below = self.entries.iter().map(|entry| match &entry.what {
+            What::Dir(dir) => dir.weight(),
+            What::File(_)
+            | What::Submodule(_)
+            | What::Nested
+            | What::Ignored(_)
+            | What::Odd(_)
+            | What::Protected(_)
+            | What::Left => 1,
+        });
+        below.sum()
+    }
+
     /// The names in order.
     pub fn names(&self) -> impl Iterator<Item = &[u8]> {
         self.entries.iter().map(|entry| name_in(&self.names, entry))
@@ -228,7 +280,11 @@ impl Dir {
                     path.push(b'/');
                     below.watched(path, each);
                 }
-                What::Nested | What::Ignored(_) | What::Odd(_) | What::Left => {}
+                What::Nested
+                | What::Ignored(_)
+                | What::Odd(_)
+                | What::Protected(_)
+                | What::Left => {}
             }
             path.truncate(length);
         }

@@ -21,31 +21,14 @@ const IN_TABLES: &[u8] = b"refs/heads/.invalid";
 /// References of these belong to one work tree, all others to the repository.
 const OF_THE_WORK_TREE: [&[u8]; 3] = [b"refs/bisect/", b"refs/worktree/", b"refs/rewritten/"];
 
-/// The commit that a work tree stands on, and its tree.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Head {
-    /// None on a branch without commits.
-    pub commit: Option<String>,
-    /// None on a branch without commits.
-    pub tree: Option<String>,
-}
-
-impl Head {
-    /// Asks git, what can be read without it excepted.
-    pub fn ask(repository: &Repository, call_off: &CallOff) -> Result<Self, GitError> {
-        let git = &repository.git;
-        let commit = match Reading::new(&repository.git_dir, &repository.common_dir).commit {
-            Some(commit) => Some(commit),
-            None => verify(git, "HEAD^{commit}", call_off)?,
-        };
-        let Some(commit) = commit else {
-            return Ok(Self::default());
-        };
-        let tree = verify(git, &format!("{commit}^{{tree}}"), call_off)?;
-        Ok(Self {
-            commit: Some(commit),
-            tree,
-        })
+/// Returns the commit that a work tree stands on, none on a branch without commits. Git is asked where it cannot be read.
+pub(super) fn commit(
+    repository: &Repository,
+    call_off: &CallOff,
+) -> Result<Option<String>, GitError> {
+    match Reading::new(&repository.git_dir, &repository.common_dir).commit {
+        Some(commit) => Ok(Some(commit)),
+        None => verify(&repository.git, "HEAD^{commit}", call_off),
     }
 }
 

@@ -9,7 +9,7 @@ use super::path::{RepoPath, is_ours, parts};
 use super::program::{CallOff, GitError, Order};
 use super::protected::Protected;
 use super::repository::{Repository, with_suffix};
-use super::walk::Seen;
+use super::seen::Seen;
 use crate::store::{private, regular};
 
 /// Files that can be opened and that git cannot take in all the same, because a filter fails, are left out one by one; each

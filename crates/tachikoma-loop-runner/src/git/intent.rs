@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::commit::{CommitError, specs};
+use super::differences::Side;
 use super::index::{ended_by_nul, entries};
 use super::keeper::Keeper;
 use super::path::RepoPath;
@@ -18,7 +19,7 @@ impl Keeper {
         files: &[RepoPath],
         call_off: &CallOff,
     ) -> Result<(), CommitError> {
-        let came = |path: &&RepoPath| self.dirty.get(*path).copied().unwrap_or(false);
+        let came = |path: &&RepoPath| self.dirty.get(*path).is_some_and(Side::is_nothing);
         let mut new: Vec<RepoPath> = files.iter().filter(came).cloned().collect();
         if new.is_empty() {
             return Ok(());

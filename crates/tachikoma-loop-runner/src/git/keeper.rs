@@ -1,12 +1,12 @@
 //! The keeper of a loop's work: what it remembers, and how it begins.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use tachikoma_core::LoopId;
 
-use super::head::Head;
+use super::differences::Dirty;
 use super::index::Ground;
 use super::path::RepoPath;
 use super::program::{CallOff, GitError};
@@ -65,9 +65,16 @@ pub struct Keeper {
     /// What the index of the loop's own looked like when it was last written; none before.
     pub(super) index_mark: Option<u64>,
     pub(super) watched: Watched,
-    pub(super) head: Head,
-    /// What differs from the commit that the work tree stands on, and whether it is not in that.
-    pub(super) dirty: BTreeMap<RepoPath, bool>,
+    /// The commit that the work tree stands on; none on a branch without commits.
+    pub(super) head: Option<String>,
+    /// A tree that is that of this commit.
+    pub(super) equals_head: Option<String>,
+    /// What differs from that commit.
+    pub(super) dirty: Dirty,
+    /// Whether that is known since the work tree stands on that commit.
+    pub(super) dirty_follows: bool,
+    /// Protected files that changed since that was last looked into.
+    pub(super) protected_changed: Vec<RepoPath>,
     /// What was said already.
     pub(super) said: BTreeSet<RepoPath>,
     /// What the next survey is to say.
@@ -169,8 +176,11 @@ impl Keeper {
             known: None,
             index_mark: None,
             watched,
-            head: Head::default(),
-            dirty: BTreeMap::new(),
+            head: None,
+            equals_head: None,
+            dirty: Dirty::new(),
+            dirty_follows: false,
+            protected_changed: Vec::new(),
             said: BTreeSet::new(),
             unsaid: Vec::new(),
             owed: BTreeSet::new(),

@@ -14,6 +14,7 @@ use super::path::{is_ours, parts};
 use super::program::{CallOff, GitError, Order};
 use super::protected::Protected;
 use super::repository::Repository;
+use super::seen::Room;
 use crate::store::whole;
 
 /// Lists files that are not, or may not be, what the index says.
@@ -41,9 +42,12 @@ impl Rules {
     }
 
     pub(super) fn is_huge(&self, path: &Path) -> bool {
-        let size = std::fs::symlink_metadata(path).map_or(0, |there| there.len());
-        self.max_file_bytes > 0 && size > self.max_file_bytes
+        self.max_file_bytes > 0 && size_of(path) > self.max_file_bytes
     }
+}
+
+fn size_of(path: &Path) -> u64 {
+    std::fs::symlink_metadata(path).map_or(0, |there| there.len())
 }
 
 /// The work tree as it is, with the index that it was made in.
@@ -51,6 +55,8 @@ impl Rules {
 pub struct Present {
     /// The tree.
     pub tree: String,
+    /// New files that it does not have, because there is no room for so much.
+    pub(super) crowded: Vec<Vec<u8>>,
     pub(super) repository: Repository,
     pub(super) index: TemporaryIndex,
 }
@@ -156,6 +162,15 @@ pub fn present(
             && !rules.is_off_limits(path)
             && (known.contains(path) || !rules.is_huge(&at(top, path)))
     });
+    let mut room = Room::new(rules.max_file_bytes);
+    let own = ask(&["ls-files", "-z"], &[])?;
+    let users = repository.git.order(&["ls-files", "-z"]).ask(&call_off)?;
+    let users: BTreeSet<&[u8]> = parts(&users).collect();
+    for path in parts(&own).filter(|path| !users.contains(path)) {
+        room.take(size_of(&at(top, path)));
+    }
+    let (new, crowded): (Vec<_>, Vec<_>) =
+        new.partition(|path| known.contains(path) || room.take(size_of(&at(top, path))));
     let there = there.into_iter().filter(|path| can_be_kept(top, path));
     let words = ["update-index", "-z", "--force-remove", "--stdin"];
     ask(&words, &ended_by_nul(gone.into_iter()))?;
@@ -171,6 +186,7 @@ pub fn present(
     let tree = repository.git.order(&["write-tree"]).index(&index.0);
     Ok(Present {
         tree: tree.ask_line(&call_off)?,
+        crowded: crowded.into_iter().map(<[u8]>::to_vec).collect(),
         repository,
         index,
     })

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tachikoma_core::LoopId;
 
 use super::path::printable;
+use crate::clock;
 use crate::process::{MARKER, in_a_session_of_its_own, is_executable};
 
 mod live;
@@ -48,7 +49,11 @@ const LEADS_ELSEWHERE: [&str; 18] = [
 
 /// Ends the run of git that is under way, and those that would follow. Clones call off the same.
 #[derive(Clone, Debug, Default)]
-pub struct CallOff(Arc<AtomicBool>);
+pub struct CallOff {
+    called_off: Arc<AtomicBool>,
+    /// Called off without a word from then on.
+    until: Option<Instant>,
+}
 
 impl CallOff {
     /// Makes one that nobody has used yet.
@@ -59,13 +64,28 @@ impl CallOff {
 
     /// Calls off what is under way. Never waits.
     pub fn call_off(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.called_off.store(true, Ordering::Relaxed);
+    }
+
+    /// The same, which also calls itself off when a time is over.
+    #[must_use]
+    pub fn within(&self, time: Duration) -> Self {
+        Self {
+            called_off: Arc::clone(&self.called_off),
+            until: Some(clock::monotonic() + time),
+        }
+    }
+
+    /// Returns whether the time is over that it had.
+    #[must_use]
+    pub fn is_overdue(&self) -> bool {
+        self.until.is_some_and(|until| clock::monotonic() >= until)
     }
 
     /// Returns whether it was called off.
     #[must_use]
     pub fn is_called_off(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.called_off.load(Ordering::Relaxed) || self.is_overdue()
     }
 }
 
@@ -270,6 +290,8 @@ impl<'a> Order<'a> {
             .config("core.splitIndex=false")
             .config("core.untrackedCache=false")
             .config("index.sparse=false")
+            // Nobody reads its checksum.
+            .config("index.skipHash=true")
             // Line ends are a matter of the user's commits.
             .config("core.safecrlf=false")
     }

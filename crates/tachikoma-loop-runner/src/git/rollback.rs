@@ -75,7 +75,8 @@ pub struct Rollback {
     odd: BTreeSet<Vec<u8>>,
     /// What is to go.
     gone: Vec<Vec<u8>>,
-    /// What differs and stays as it is: protected, huge and formerly ignored files, submodules.
+    /// What differs and stays as it is: protected, huge and formerly ignored files, submodules, and new ones that nobody has
+    /// room to keep.
     pub left: Vec<String>,
 }
 
@@ -117,7 +118,10 @@ impl Rollback {
             .collect();
         let differences = read(&differences);
         let ignored = ignored_then(&present, loop_dir, &snapshot.commit, &differences)?;
-        let mut left = Vec::new();
+        let crowded = present.crowded.iter();
+        let mut left: Vec<String> = crowded
+            .map(|path| RepoPath::new(path).to_string())
+            .collect();
         let mut wanted = Vec::new();
         for difference in differences {
             let huge = || {

@@ -9,7 +9,8 @@ use super::fingerprint::{Dir, Mark, What};
 use super::index::{Ground, Listed, SUBMODULE, entries};
 use super::path::RepoPath;
 use super::program::{CallOff, GitError};
-use super::walk::{New, Room, Seen, Walk, is_nested};
+use super::seen::{New, Room, Seen};
+use super::walk::{Walk, is_nested};
 
 /// What is called off when a walk is.
 const WALK: &str = "a look at the work tree";
@@ -102,6 +103,8 @@ impl Ground {
         };
         let mut seen = walk.seen;
         seen.rules = false;
+        // They were there before.
+        seen.protected.clear();
         Ok((known, seen))
     }
 
@@ -141,7 +144,10 @@ impl Ground {
         while !walk.seen.new.is_empty() {
             let mut asked = Vec::new();
             for new in mem::take(&mut walk.seen.new) {
-                if self.leaves_out(new.path.bytes()) {
+                if self.protected.has(new.path.bytes()) {
+                    root.put(new.path.bytes(), What::Protected(0));
+                    walk.seen.protected.push(new.path);
+                } else if self.leaves_out(new.path.bytes()) {
                     root.put(new.path.bytes(), What::Left);
                 } else {
                     match new.kind {

@@ -40,7 +40,11 @@ impl Keeper {
         if let Some(commit) = self.kept_before(iteration, call_off)? {
             return Ok(Snapshot { commit, warnings });
         }
-        let commit = self.commit_tree(iteration, call_off)?;
+        let commit = match &self.head {
+            // Nothing is uncommitted: the commit that the work tree stands on is the snapshot.
+            Some(head) if self.equals_head.as_ref() == Some(&self.work.tree) => head.clone(),
+            Some(_) | None => self.commit_tree(iteration, call_off)?,
+        };
         self.reference(Some((iteration, commit.as_str())), call_off)?;
         self.work.snapshot = Some(Kept {
             tree: self.work.tree.clone(),
@@ -104,7 +108,7 @@ impl Keeper {
         let tree = &self.work.tree;
         let git = &self.ground.repository.git;
         let mut order = git.order(&["commit-tree", tree, "-m", &message]);
-        if let Some(head) = &self.head.commit {
+        if let Some(head) = &self.head {
             order = order.word("-p").word(head);
         }
         order

@@ -1,5 +1,6 @@
 //! What would stand in the way of commits: looked at before a loop starts, not hours later.
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,10 @@ use super::path::{RepoPath, is_ours, parts};
 use super::program::{CallOff, Git, GitError};
 use super::repository::{Found, Repository};
 use crate::chain;
-use crate::store::lock;
+use crate::store::{RALPH_DIR, lock};
+
+/// A look into so many directories takes a tenth of a second; whoever starts a loop should not have to wait longer for a warning.
+const LOOKED_AT_MAX: usize = 4000;
 
 /// How the repository of a working directory stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +20,8 @@ pub struct Standing {
     pub top: PathBuf,
     /// Tracked files with changes that are not committed, from the top. Contents of submodules are not looked at.
     pub dirty: Vec<String>,
+    /// Whether it stands on no branch.
+    pub detached: bool,
     /// Why git would refuse to commit for want of an identity, in its words.
     pub no_identity: Option<String>,
 }
@@ -43,7 +49,11 @@ pub fn standing(dir: &Path, search_path: Option<&OsStr>) -> Result<Standing, Str
     // Two letters and a space before each name.
     let names = parts(&answer).filter_map(|entry| entry.get(3..));
     let dirty = names.filter(|name| !is_ours(name)).map(RepoPath::new);
+    let branch = repository.git.order(&["symbolic-ref", "--quiet", "HEAD"]);
+    let branch = branch.run(&call_off).map_err(|error| chain(&error))?;
     Ok(Standing {
+        // 1: that it is none, and nothing else.
+        detached: branch.code == Some(1),
         dirty: dirty.map(|path| path.to_string()).collect(),
         no_identity: no_identity(&repository.git, &call_off),
         top: repository.top,
@@ -63,13 +73,43 @@ fn no_identity(git: &Git, call_off: &CallOff) -> Option<String> {
         })
 }
 
-/// Finds a directory around `working_dir`, up to the top of the same repository, in which a loop is live: each of the two would
-/// take the other's changes for its own.
+/// Finds a directory of the same repository in which another loop is live, above `working_dir` or anywhere else: each of the two
+/// would take the other's changes for its own.
 #[must_use]
 pub fn live_around(working_dir: &Path, top: &Path) -> Option<PathBuf> {
     let above = working_dir.ancestors().skip(1);
-    above
+    let above = above
         .take_while(|dir| dir.starts_with(top))
-        .find(|dir| lock::is_held(dir))
-        .map(Path::to_owned)
+        .find(|dir| lock::is_held(dir));
+    match above {
+        Some(above) => Some(above.to_owned()),
+        None => live_below(top, working_dir),
+    }
+}
+
+/// Looks through the directories of a repository, those near the top first, and not through all of a large one.
+fn live_below(top: &Path, but_for: &Path) -> Option<PathBuf> {
+    let mut waiting = VecDeque::from([top.to_owned()]);
+    let mut looked_at = 0;
+    while let Some(dir) = waiting.pop_front() {
+        looked_at += 1;
+        if looked_at > LOOKED_AT_MAX {
+            return None;
+        }
+        // What cannot be looked into has no loop of ours.
+        for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let name = entry.file_name();
+            if name == RALPH_DIR {
+                if dir != but_for && lock::is_held(&dir) {
+                    return Some(dir);
+                }
+            } else if name != ".git" && waiting.len() < LOOKED_AT_MAX {
+                waiting.push_back(entry.path());
+            }
+        }
+    }
+    None
 }

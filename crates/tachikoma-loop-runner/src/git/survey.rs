@@ -3,21 +3,18 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::head::{Head, mark};
-use super::index::{Ground, LeftOut};
+use super::differences::{Differences, empty_tree, follow};
+use super::head::{self, mark};
+use super::index::LeftOut;
 use super::keeper::Keeper;
 use super::path::RepoPath;
 use super::program::{CallOff, GitError};
 use super::repository::Repository;
 use super::scan::Known;
+use super::seen::Seen;
 use super::signature::{Digest, of_file};
-use super::walk::Seen;
-use super::whose::{Before, Change, Since, Whose, list};
+use super::whose::{Before, Since, Whose, list};
 use crate::clock;
-
-/// The tree of a branch without commits, in both kinds of repository; git knows them without having them.
-const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
-const EMPTY_TREE_256: &str = "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321";
 
 /// What a survey found.
 #[derive(Debug, Default)]
@@ -141,6 +138,7 @@ impl Keeper {
             };
             self.judge(tree, true, &since, &mut survey, call_off)?;
         }
+        self.say_protected(whose, &mut survey, call_off)?;
         self.watched.marks = marks;
         self.surveyed = Some(began);
         survey.uncommitted = self.uncommitted().count();
@@ -173,8 +171,9 @@ impl Keeper {
         };
         if let Some(known_now) = known.as_mut().filter(may_look) {
             let follow = marks.users_index != before.users_index;
-            if let Some(seen) = self.ground.look(known_now, follow, call_off)? {
+            if let Some(mut seen) = self.ground.look(known_now, follow, call_off)? {
                 self.known = known;
+                self.protected_changed.append(&mut seen.protected);
                 return Ok(Some((seen, Before::Watched)).filter(|(seen, _)| !seen.is_empty()));
             }
         }
@@ -195,10 +194,13 @@ impl Keeper {
 
     /// Asks what the work tree stands on; returns whether that is something else than before.
     fn ask_head(&mut self, call_off: &CallOff) -> Result<bool, GitError> {
-        let head = Head::ask(&self.ground.repository, call_off)?;
-        let moved = head != self.head;
-        self.head = head;
-        Ok(moved)
+        let head = head::commit(&self.ground.repository, call_off)?;
+        if head != self.head {
+            self.head = head;
+            self.dirty_follows = false;
+        }
+        // A survey that failed behind this point has not found out what that means.
+        Ok(!self.dirty_follows)
     }
 
     /// Finds out what changed and what is uncommitted, and whose it is.
@@ -213,37 +215,33 @@ impl Keeper {
         if tree == self.work.tree && !head_moved && self.judged {
             return Ok(());
         }
-        let empty = if tree.len() == EMPTY_TREE.len() {
-            EMPTY_TREE
+        let known = !self.fresh && !self.work.tree.is_empty() && tree != self.work.tree;
+        let changed = if known {
+            self.ground.differences(&self.work.tree, &tree, call_off)
         } else {
-            EMPTY_TREE_256
+            Ok(Differences::default())
         };
-        let head = self.head.tree.as_deref().unwrap_or(empty);
-        let pair = |from: &str| format!("{from} {tree}\n");
-        let lost = self.fresh || self.work.tree.is_empty();
-        let before = if lost { &tree } else { &self.work.tree };
-        let asked = [pair(before), pair(head)];
-        let [changed, dirty] = match self.ground.differences(&asked.concat(), call_off) {
-            Ok(found) => found,
-            // The tree of the last survey may be gone from the repository: then nobody knows what changed since.
-            Err(error) if !error.is_final() && !lost => {
-                let asked = [pair(&tree), pair(head)];
-                self.ground.differences(&asked.concat(), call_off)?
-            }
-            Err(error) => return Err(error),
+        // The tree of the last survey may be gone from the repository: then nobody knows what changed since.
+        let (changed, lost) = match changed {
+            Ok(changed) => (changed.files, false),
+            Err(error) if error.is_final() => return Err(error),
+            Err(_) => (BTreeMap::new(), true),
+        };
+        let (dirty, equals_head) = if head_moved || lost || !self.judged {
+            let head = self.head.as_deref().unwrap_or_else(|| empty_tree(&tree));
+            let from_head = self.ground.differences(head, &tree, call_off)?;
+            let equals_head = from_head.none.then(|| tree.clone());
+            (from_head.uncommitted(), equals_head)
+        } else {
+            (follow(&self.dirty, &changed), self.equals_head.clone())
         };
         // First all that is to be known then, and only when it is written down is it known: else a failure would pass for a
         // survey that found nothing.
-        let dirty = dirty
-            .into_iter()
-            .map(|(path, change)| (path, change.came()))
-            .collect();
         let mut work = self.work.clone();
         work.tree = tree;
         work.surveyed = Some(since.began);
         if self.fresh {
-            work.theirs
-                .extend(BTreeMap::<RepoPath, bool>::keys(&dirty).cloned());
+            work.theirs.extend(dirty.keys().cloned());
         }
         let not_ours = work.attribute(&self.ground.repository.top, &changed, &dirty, since);
         if work != self.work {
@@ -251,6 +249,8 @@ impl Keeper {
         }
         self.work = work;
         self.dirty = dirty;
+        self.dirty_follows = true;
+        self.equals_head = equals_head;
         self.fresh = false;
         self.say_not_ours(&not_ours, survey);
         survey.changed = changed.into_keys().collect();
@@ -282,61 +282,5 @@ impl Keeper {
             &crowded,
             "because new files have more than 1 GiB together; let git ignore what need not be kept",
         );
-    }
-}
-
-impl Ground {
-    /// Compares pairs of trees.
-    fn differences(
-        &self,
-        pairs: &str,
-        call_off: &CallOff,
-    ) -> Result<[BTreeMap<RepoPath, Change>; 2], GitError> {
-        let words = [
-            "diff-tree",
-            "--stdin",
-            "-r",
-            "-z",
-            "--no-renames",
-            "--no-ext-diff",
-            "--ignore-submodules=dirty",
-        ];
-        let order = self.repository.git.order(&words);
-        let answer = order.stdin(pairs.as_bytes()).ask(call_off)?;
-        let mut found = [BTreeMap::new(), BTreeMap::new()];
-        let mut current = 0;
-        let mut headers = 0;
-        let mut rest = answer.as_slice();
-        while !rest.is_empty() {
-            if rest[0] == b':' {
-                let mut parts = rest.splitn(3, |byte| *byte == 0);
-                let odd = || GitError::Odd {
-                    what: "diff-tree",
-                    answer: String::from_utf8_lossy(&rest[..rest.len().min(200)]).into_owned(),
-                };
-                let change = parts.next().and_then(Change::parse).ok_or_else(odd)?;
-                let path = parts.next().ok_or_else(odd)?;
-                rest = parts.next().unwrap_or_default();
-                if !self.leaves_out(path) {
-                    found[current].insert(RepoPath::new(path), change);
-                }
-            } else {
-                // `<tree> <tree>` before the differences of each pair.
-                let end = rest.iter().position(|byte| matches!(byte, b'\n' | 0));
-                rest = &rest[end.map_or(rest.len(), |end| end + 1)..];
-                current = headers.min(1);
-                headers += 1;
-            }
-        }
-        if headers != found.len() {
-            return Err(GitError::Odd {
-                what: "diff-tree",
-                answer: format!(
-                    "nothing about one of {}",
-                    pairs.trim_end().replace('\n', ", ")
-                ),
-            });
-        }
-        Ok(found)
     }
 }

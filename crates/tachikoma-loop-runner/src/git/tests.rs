@@ -6,6 +6,7 @@ mod hooks;
 mod kinds;
 mod names;
 mod resumed;
+mod rollbacks;
 mod shapes;
 mod snapshots;
 mod surveys;

@@ -11,10 +11,11 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, openat, readlinkat, statat};
 use rustix::io::Errno;
 
-use super::fingerprint::{Content, Dir, Mark, What, split};
+use super::fingerprint::{Below, Content, Dir, Mark, What, split};
 use super::head::mark_of_submodule;
 use super::path::RepoPath;
 use super::program::CallOff;
+use super::seen::{Changed, New, Room, Seen};
 use super::signature::{changed_at, of};
 use crate::clock;
 
@@ -28,52 +29,17 @@ const RACY_COARSE_NANOS: i64 = 2_100_000_000;
 /// A file that is larger is taken for changed instead of read, for as long as its stamps cannot tell.
 const HASHED_BYTES_MAX: u64 = 32 << 20;
 
-/// What all new files together may have that are kept and not committed. More was not written by an agent.
-#[cfg(not(test))]
-const NEW_BYTES_MAX: u64 = 1 << 30;
-
-/// So that tests need not write it.
-#[cfg(test)]
-const NEW_BYTES_MAX: u64 = 64 << 10;
-
 /// Each level costs a descriptor. Deeper directories are not looked at.
 const DEPTH_MAX: usize = 200;
 
+/// A second thread takes as long to begin as a look at a hundred files: from this many on it is worth it,
+const TOGETHER_MIN: usize = 1000;
+
+/// if each of the two has at least this many.
+const PART_MIN: usize = 250;
+
 /// What one read takes.
 const CHUNK_BYTES: usize = 64 << 10;
-
-/// What a walk saw.
-#[derive(Debug, Default)]
-pub(super) struct Seen {
-    /// Watched files and submodules that are there and may have changed.
-    pub changed: Vec<Changed>,
-    /// Watched files and submodules that are not there any more.
-    pub gone: Vec<RepoPath>,
-    /// Names that nobody knows yet.
-    pub new: Vec<New>,
-    /// New files for which there is no room.
-    pub crowded: Vec<RepoPath>,
-    /// Whether what is ignored may be another than before.
-    pub rules: bool,
-}
-
-#[derive(Debug)]
-pub(super) struct Changed {
-    pub path: RepoPath,
-    pub size: u64,
-}
-
-#[derive(Debug)]
-pub(super) struct New {
-    pub path: RepoPath,
-    pub kind: FileType,
-}
-
-impl Seen {
-    pub fn is_empty(&self) -> bool {
-        self.changed.is_empty() && self.gone.is_empty() && self.new.is_empty()
-    }
-}
 
 /// One walk.
 pub(super) struct Walk {
@@ -87,33 +53,6 @@ pub(super) struct Walk {
     /// How many bytes new files may still have.
     pub room: Room,
     pub seen: Seen,
-}
-
-/// New files are kept as they come. Data that nobody thought of ignoring must not fill the disk with copies.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
-    left: u64,
-    /// A larger file is left out for itself; 0 is for no limit.
-    file_max: u64,
-}
-
-impl Room {
-    pub fn new(file_max: u64) -> Self {
-        Self {
-            left: NEW_BYTES_MAX,
-            file_max,
-        }
-    }
-
-    /// Takes up room for a file; returns whether there was enough.
-    pub fn take(&mut self, size: u64) -> bool {
-        if self.file_max == 0 || size > self.file_max {
-            return true;
-        }
-        let left = self.left.checked_sub(size);
-        self.left = left.unwrap_or(self.left);
-        left.is_some()
-    }
 }
 
 impl Walk {
@@ -149,11 +88,13 @@ impl Walk {
         if !path.is_empty() {
             self.path.push(b'/');
         }
-        self.dir(top, &fd, dir, depth);
+        let alone = dir.weight() < TOGETHER_MIN;
+        self.dir(top, &fd, dir, depth, alone);
         Ok(())
     }
 
-    fn dir(&mut self, top: &Path, fd: &OwnedFd, dir: &mut Dir, depth: usize) {
+    /// Looks at a directory and all below it: alone, or where there is enough to do with a helper.
+    fn dir(&mut self, top: &Path, fd: &OwnedFd, dir: &mut Dir, depth: usize, alone: bool) {
         // Whoever walks asks when it is over.
         if self.call_off.is_called_off() {
             return;
@@ -173,11 +114,67 @@ impl Walk {
         }
         dir.retain(|name, what| match what {
             What::File(mark) => self.file(fd, name, mark),
-            What::Dir(below) => self.below(top, fd, name, below, depth),
             What::Submodule(mark) => self.submodule(top, fd, name, mark),
             What::Nested => self.nested(fd, name),
-            What::Ignored(_) | What::Odd(_) | What::Left => true,
+            What::Protected(mark) => self.protected(fd, name, mark),
+            What::Dir(_) | What::Ignored(_) | What::Odd(_) | What::Left => true,
         });
+        let mut below = dir.below();
+        let half = if alone { None } else { half(&below) };
+        match half {
+            Some(half) => self.halves(top, fd, below.split_at_mut(half), depth),
+            None => self.each(top, fd, &mut below, depth, alone),
+        }
+        let gone = below.iter().filter(|below| below.gone);
+        let gone: Vec<CString> = gone.map(|below| below.name.to_owned()).collect();
+        if !gone.is_empty() {
+            dir.retain(|name, _| !gone.iter().any(|gone| gone.as_c_str() == name));
+        }
+    }
+
+    fn each(
+        &mut self,
+        top: &Path,
+        fd: &OwnedFd,
+        dirs: &mut [Below<'_>],
+        depth: usize,
+        alone: bool,
+    ) {
+        for below in dirs {
+            below.gone = !self.below(top, fd, below.name, below.dir, depth, alone);
+        }
+    }
+
+    /// Each of two looks at one part: most of the time goes into calls of the system, which another processor can make.
+    fn halves(
+        &mut self,
+        top: &Path,
+        fd: &OwnedFd,
+        (mine, helpers): (&mut [Below<'_>], &mut [Below<'_>]),
+        depth: usize,
+    ) {
+        let mut helper = Self {
+            fine: self.fine,
+            coarse: self.coarse,
+            path: self.path.clone(),
+            chunk: Vec::new(),
+            call_off: self.call_off.clone(),
+            // Only files that are new need room, and those are learned of by one.
+            room: self.room,
+            seen: Seen::default(),
+        };
+        let seen = std::thread::scope(|scope| {
+            let helping = scope.spawn(|| {
+                helper.each(top, fd, helpers, depth, true);
+                helper.seen
+            });
+            self.each(top, fd, mine, depth, true);
+            helping.join()
+        });
+        match seen {
+            Ok(seen) => self.seen.extend(seen),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
     }
 
     fn is_racy(&self, stat: &Stat) -> bool {
@@ -298,6 +295,7 @@ impl Walk {
         name: &CStr,
         below: &mut Dir,
         depth: usize,
+        alone: bool,
     ) -> bool {
         if depth >= DEPTH_MAX {
             return true;
@@ -305,7 +303,7 @@ impl Walk {
         match openat(fd, name, dir_flags(), Mode::empty()) {
             Ok(opened) => {
                 let length = self.enter(name);
-                self.dir(top, &opened, below, depth + 1);
+                self.dir(top, &opened, below, depth + 1, alone);
                 self.path.truncate(length);
                 true
             }
@@ -357,11 +355,24 @@ impl Walk {
         is
     }
 
+    /// A file that is never kept: whether it changed is said, once.
+    fn protected(&mut self, fd: &OwnedFd, name: &CStr, mark: &mut u64) -> bool {
+        if let Ok(stat) = statat(fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            let now = of(&stat);
+            if *mark != 0 && *mark != now {
+                let path = self.full(name);
+                self.seen.protected.push(path);
+            }
+            *mark = now;
+        }
+        true
+    }
+
     fn gone(&mut self, name: &CStr, what: &What) {
         match what {
             What::File(_) | What::Submodule(_) => self.push_gone(name),
             What::Dir(below) => self.all_gone(name, below),
-            What::Nested | What::Ignored(_) | What::Odd(_) | What::Left => {}
+            What::Nested | What::Ignored(_) | What::Odd(_) | What::Protected(_) | What::Left => {}
         }
     }
 
@@ -432,6 +443,21 @@ impl Walk {
         }
         is_file.then_some(mark)
     }
+}
+
+/// Where to cut a list of directories so that both parts have enough to do; none if that cannot be.
+fn half(dirs: &[Below<'_>]) -> Option<usize> {
+    let weights: Vec<usize> = dirs.iter().map(|below| below.dir.weight()).collect();
+    let all: usize = weights.iter().sum();
+    let mut before = 0;
+    for (at, weight) in weights.iter().enumerate() {
+        before += weight;
+        let after = all - before;
+        if before >= PART_MIN && after >= PART_MIN && 2 * before >= after {
+            return Some(at + 1);
+        }
+    }
+    None
 }
 
 /// Whether a directory is the top of a repository.

@@ -8,11 +8,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tachikoma_core::Timestamp;
 
+use super::differences::{Change, Dirty};
 use super::fingerprint::{Dir, What};
 use super::index::LeftOut;
 use super::keeper::Keeper;
 use super::path::RepoPath;
-use super::program::GitError;
+use super::program::{CallOff, GitError};
 use super::survey::Survey;
 use super::work::Work;
 use crate::clock;
@@ -73,33 +74,6 @@ pub(super) struct Since {
     pub began: i64,
 }
 
-/// A file that differs between two trees, by the objects that it has in them.
-#[derive(Debug)]
-pub(super) struct Change {
-    before: Option<Box<str>>,
-    after: Option<Box<str>>,
-}
-
-impl Change {
-    /// Reads `:old-mode new-mode old-object new-object status`.
-    pub fn parse(head: &[u8]) -> Option<Self> {
-        let mut words = std::str::from_utf8(head).ok()?.split(' ').skip(2);
-        let mut object = || {
-            let word = words.next()?;
-            Some(word.bytes().any(|byte| byte != b'0').then(|| word.into()))
-        };
-        Some(Self {
-            before: object()?,
-            after: object()?,
-        })
-    }
-
-    /// Whether it is a file that was not in the first.
-    pub fn came(&self) -> bool {
-        self.before.is_none()
-    }
-}
-
 impl Before {
     /// Whether a file that came into the tree was in the work tree all along, and left out.
     fn had(&self, path: &RepoPath, top: &Path) -> bool {
@@ -107,10 +81,11 @@ impl Before {
             Self::Watched => false,
             Self::Known { root, since } => match root.outermost(path.bytes()) {
                 // What was ignored under its own name was there.
-                Some((What::Ignored(_) | What::Left, true)) => true,
-                Some((What::Ignored(_) | What::Left | What::Nested, false)) => {
-                    !is_born_since(&top.join(path.as_path()), *since)
-                }
+                Some((What::Ignored(_) | What::Protected(_) | What::Left, true)) => true,
+                Some((
+                    What::Ignored(_) | What::Protected(_) | What::Left | What::Nested,
+                    false,
+                )) => !is_born_since(&top.join(path.as_path()), *since),
                 Some((
                     What::File(_) | What::Dir(_) | What::Submodule(_) | What::Nested | What::Odd(_),
                     _,
@@ -161,6 +136,32 @@ impl Keeper {
         }
     }
 
+    /// Names protected files that the loop changed, once. Those that are ignored as well are nobody's concern.
+    pub(super) fn say_protected(
+        &mut self,
+        whose: Whose,
+        survey: &mut Survey,
+        call_off: &CallOff,
+    ) -> Result<(), GitError> {
+        let changed = std::mem::take(&mut self.protected_changed);
+        let is_news = |path: &RepoPath| whose == Whose::Loop && !self.said.contains(path);
+        let changed: BTreeSet<RepoPath> = changed.into_iter().filter(is_news).collect();
+        let paths = changed.iter().map(RepoPath::bytes);
+        let ignored = self.ground.ignored(paths, false, call_off)?;
+        let new: Vec<&RepoPath> = changed
+            .iter()
+            .filter(|path| !ignored.contains(*path))
+            .collect();
+        if !new.is_empty() {
+            survey.warnings.push(format!(
+                "left out of snapshots and commits: {}, which `git.protected` names",
+                list(&new)
+            ));
+        }
+        self.said.extend(changed);
+        Ok(())
+    }
+
     /// What is left out now and somebody else's stays so, should it ever be taken in.
     pub(super) fn attribute_left_out(
         &mut self,
@@ -204,7 +205,7 @@ impl Work {
         &mut self,
         top: &Path,
         changed: &BTreeMap<RepoPath, Change>,
-        dirty: &BTreeMap<RepoPath, bool>,
+        dirty: &Dirty,
         since: &Since,
     ) -> Vec<RepoPath> {
         let work = self;
@@ -212,13 +213,13 @@ impl Work {
         work.follow_theirs(since.whose, changed, dirty);
         let went: BTreeMap<&str, &RepoPath> = changed
             .iter()
-            .filter(|(_, change)| change.after.is_none())
-            .filter_map(|(path, change)| Some((change.before.as_deref()?, path)))
+            .filter(|(_, change)| change.after.is_nothing())
+            .filter_map(|(path, change)| Some((change.before.object()?, path)))
             .collect();
         let surfaced = |path: &RepoPath, change: &Change| {
             let moved = |object: &str| went.contains_key(object);
             change.came()
-                && !change.after.as_deref().is_some_and(moved)
+                && !change.after.object().is_some_and(moved)
                 && since.before.had(path, top)
         };
         let mut not_ours = Vec::new();
@@ -259,12 +260,7 @@ impl Work {
 
     /// Somebody else's files stay so until a commit has them, or until somebody else puts them back. The loop may put them
     /// away, and bring them back later.
-    fn follow_theirs(
-        &mut self,
-        whose: Whose,
-        changed: &BTreeMap<RepoPath, Change>,
-        dirty: &BTreeMap<RepoPath, bool>,
-    ) {
+    fn follow_theirs(&mut self, whose: Whose, changed: &BTreeMap<RepoPath, Change>, dirty: &Dirty) {
         let Self {
             theirs,
             resting,
@@ -273,8 +269,8 @@ impl Work {
         } = self;
         theirs.retain(|path| {
             let change = changed.get(path);
-            let before = change.and_then(|change| change.before.as_deref());
-            let after = change.and_then(|change| change.after.as_deref());
+            let before = change.and_then(|change| change.before.object());
+            let after = change.and_then(|change| change.after.object());
             let is_dirty = dirty.contains_key(path);
             let was_resting = resting.contains(path);
             if let Some(before) = before.filter(|_| !(was_resting || is_dirty && after.is_some())) {
@@ -305,7 +301,7 @@ impl Work {
 
     /// Whether a file is again what it was in somebody else's hands, under its name or a new one.
     fn is_back(&self, path: &RepoPath, change: &Change) -> bool {
-        let Some(after) = change.after.as_deref() else {
+        let Some(after) = change.after.object() else {
             return false;
         };
         let moved = || self.aside.iter().any(|(_, object)| object == after);

@@ -19,6 +19,9 @@ const ROUND_TIMEOUT: Duration = Duration::from_millis(500);
 /// A process dies or changes its program within microseconds; one that hides its arguments for good is not waited for.
 const UNDECIDED_TIMEOUT: Duration = Duration::from_millis(20);
 
+/// How often those are looked for that are expected to end by themselves.
+const STRAGGLER_PAUSE: Duration = Duration::from_millis(50);
+
 /// No real process tree is deeper; a chain that changes while it is walked must not go on forever.
 const ANCESTORS_MAX: usize = 1024;
 
@@ -64,6 +67,23 @@ pub fn end_leftovers(marker: &str) -> Vec<Leftover> {
             }
             return ended;
         }
+    }
+}
+
+/// Ends what carries the marker of a runner that has just died, as [`end_leftovers`] does, but for what ends by itself within
+/// `patience`.
+pub(super) fn end_stragglers(marker: &str, patience: Duration) {
+    if marker.is_empty() {
+        return;
+    }
+    let deadline = clock::monotonic() + patience;
+    let spared = own_line();
+    while !marked(marker, &spared).is_empty() {
+        if clock::monotonic() >= deadline {
+            let _ = end_leftovers(marker);
+            return;
+        }
+        std::thread::sleep(STRAGGLER_PAUSE);
     }
 }
 

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::cgroup::Cgroup;
 use super::protocol::{self, Inbox, Order, Received, Report, SpawnOrder, SpawnSubject};
-use super::{Exit, Rung, children, spawn};
+use super::{Exit, Rung, children, orphans, spawn};
 use crate::clock;
 use crate::store::lock;
 use agent::{Agent, Progress};
@@ -28,6 +28,10 @@ const END_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long everything may take to die at an orderly end; the runner waits a little longer than this.
 pub(super) const BYE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the runner itself started, git with its hooks, hears of its death, and git puts its locks away; what is left then is
+/// killed.
+const STRAGGLE: Duration = Duration::from_secs(1);
 
 /// While children are being ended they are looked for this often, should a death not wake us.
 const TICK: Duration = Duration::from_millis(20);
@@ -261,6 +265,7 @@ impl Server {
             (End::Bye, Some(_)) | (End::Bye | End::Gone, None) => (),
         }
         if let (End::Gone, Some(lock)) = (end, &self.lock) {
+            orphans::end_stragglers(&self.marker, STRAGGLE);
             lock::note_death(lock);
         }
         ExitCode::SUCCESS

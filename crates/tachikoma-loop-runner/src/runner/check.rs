@@ -1,13 +1,23 @@
 //! What is found out behind an iteration: begun, heard of and called off.
 
-use tachikoma_core::Input;
+use tachikoma_core::{Input, TestsReport, TestsSeen};
 
 use super::LoopRunner;
 use super::upkeep::Task;
 use crate::control::Server;
-use crate::gates::{CheckRun, Found, GateRun, Questions, Scene};
+use crate::error::chain;
+use crate::gates::{Before, CheckRun, Found, GateRun, GatesRan, Questions, Scene, Tested};
 use crate::shell::{Ran, Shell};
-use crate::store::{gates_dir, loops};
+use crate::store::{gates_dir, loops, tests_book};
+
+/// What is known of tests in this run, besides what is recorded.
+#[derive(Debug, Default)]
+pub(super) struct TestsKnown {
+    /// Books that are written when their run is recorded.
+    books: Option<TestsSeen>,
+    /// What was last said to be wrong.
+    said: Vec<String>,
+}
 
 impl LoopRunner {
     fn scene(&self) -> Scene {
@@ -36,10 +46,18 @@ impl LoopRunner {
         let gates = gates.filter(|(_, gate)| names.contains(&gate.name));
         let root = self.config.store_root(self.state.loop_id);
         let named = self.control.as_ref().map(Server::gates);
+        let dir = loops::dir(&root, self.state.loop_id);
+        let progress = &self.state.progress;
         let gates = GateRun {
             gates: gates.map(|(place, gate)| (place, gate.clone())).collect(),
             scene: self.scene(),
-            directory: gates_dir(&loops::dir(&root, self.state.loop_id)),
+            directory: gates_dir(&dir),
+            all: self.config.settings.gate.len(),
+            before: Before {
+                any: progress.tests.is_some(),
+                changed: progress.untested || self.policy.keep.is_none(),
+                dir,
+            },
             shell: Shell::new(self.guard_options()).named(named),
         };
         // What they change in the work tree is no stranger's doing.
@@ -51,7 +69,13 @@ impl LoopRunner {
         let number = self.check.take()?.number;
         Some(match ran {
             Ran::With(Found::Answers(answers)) => Input::Answered { number, answers },
-            Ran::With(Found::Gates(mut results)) => {
+            Ran::With(Found::Gates(ran)) => {
+                let GatesRan {
+                    mut results,
+                    tests,
+                    warnings,
+                } = ran;
+
                 for result in &mut results {
                     let Some(file) = &result.file else { continue };
                     self.upkeep.leave(Task::CompressTranscript(file.into()));
@@ -59,10 +83,48 @@ impl LoopRunner {
                     let name = std::path::Path::new(file).file_name();
                     result.file = name.map(|name| name.to_string_lossy().into_owned());
                 }
-                Input::GatesRan { number, results }
+                let tests = tests.map(|tested| self.remember(tested));
+                self.say_of_tests(warnings);
+                // Behind what there is to say: the loop may end with it.
+                self.queue.push_back(Input::GatesRan {
+                    number,
+                    results,
+                    tests,
+                });
+                return None;
             }
             Ran::Broken(reason) => Input::Broken { reason },
         })
+    }
+
+    /// Keeps the books until what they have is recorded.
+    fn remember(&mut self, tested: Tested) -> TestsReport {
+        self.tests.books = Some(tested.books);
+        tested.report
+    }
+
+    /// Says what is wrong with results of tests, unless it was the same the last time.
+    fn say_of_tests(&mut self, warnings: Vec<String>) {
+        if warnings == self.tests.said {
+            return;
+        }
+        let said = warnings.iter().cloned();
+        let troubles = said.map(|warning| Input::Trouble { warning });
+        self.queue.extend(troubles);
+        self.tests.said = warnings;
+    }
+
+    /// Writes the books of the tests: what they have is recorded.
+    pub(super) fn write_tests_book(&mut self) {
+        let Some(books) = self.tests.books.take() else {
+            return;
+        };
+        let root = self.config.store_root(self.state.loop_id);
+        let dir = loops::dir(&root, self.state.loop_id);
+        if let Err(error) = tests_book::write(&dir, books) {
+            let warning = format!("the books of the tests are not kept: {}", chain(&error));
+            self.queue.push_back(Input::Trouble { warning });
+        }
     }
 
     /// Calls a check off that nobody waits for any more: its time is over, or the loop ended. Never waits.

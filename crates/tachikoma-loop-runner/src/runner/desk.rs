@@ -1,6 +1,7 @@
 //! The desk at which the work is kept: a thread that owns the keeper of the repository and does one order after another, so
 //! that nobody waits for git who need not.
 
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -9,7 +10,9 @@ use tachikoma_core::{Committed, Kept};
 use tokio::sync::mpsc;
 
 use crate::error::chain;
-use crate::git::{CallOff, CommitError, GitError, Keeper, KeeperOptions, Opened, Whose};
+use crate::git::{
+    CallOff, CommitError, GitError, Keeper, KeeperOptions, Opened, Plain, PlainError, Whose,
+};
 use crate::task::panicked;
 
 /// Orders that may wait: one snapshot and one commit at a time, and those before them that were given up.
@@ -17,6 +20,14 @@ const ORDERS_MAX: usize = 16;
 
 /// At the end of a run: for what is called off to end, and for the last references to be made.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// For a look at the work tree behind an iteration, whatever a commit may take: longer than a large tree on a slow disk needs.
+#[cfg(not(test))]
+const LOOK_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// So that tests need not wait for it.
+#[cfg(test)]
+const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the desk is asked.
 enum Order {
@@ -41,6 +52,17 @@ enum Order {
     },
 }
 
+/// What a desk is told before it opens.
+#[derive(Debug)]
+pub(super) struct DeskOptions {
+    /// How the work is kept; none where there is no repository.
+    pub keeper: Option<KeeperOptions>,
+    /// Where the loop works.
+    pub working_dir: PathBuf,
+    /// What it writes there itself.
+    pub own: Vec<PathBuf>,
+}
+
 /// What is to be committed, and how.
 #[derive(Debug)]
 pub(super) struct Commit {
@@ -54,6 +76,8 @@ pub(super) struct Commit {
 pub(super) enum Told {
     /// There is no repository that can be used: why, in a line that a person should see.
     Closed(String),
+    /// Nor can the files be looked at.
+    Blind(String),
     /// The opening look is over.
     Opened,
     /// The work tree before an iteration is kept, or not.
@@ -101,7 +125,7 @@ pub(super) struct Desk {
 
 impl Desk {
     /// Opens the desk, with a look at all that changed since the last one.
-    pub fn open(options: KeeperOptions, whose: Whose) -> std::io::Result<Self> {
+    pub fn open(options: DeskOptions, whose: Whose) -> std::io::Result<Self> {
         let (orders, waiting) = sync_channel(ORDERS_MAX);
         let (say, told) = mpsc::unbounded_channel();
         let opening = CallOff::new();
@@ -220,29 +244,12 @@ struct Clerk {
 impl Clerk {
     fn serve(
         &self,
-        options: KeeperOptions,
+        options: DeskOptions,
         whose: Whose,
         call_off: &CallOff,
         waiting: &Receiver<Order>,
     ) {
-        let mut work = match Keeper::open(options, whose, call_off) {
-            Opened::Ready { keeper, survey } => {
-                self.warn(survey.warnings);
-                Some(Books {
-                    keeper,
-                    unseen: false,
-                })
-            }
-            Opened::NoRepository => {
-                // There is a `.git`, or nobody would have asked.
-                self.tell(Told::Closed("git finds no repository here".to_owned()));
-                None
-            }
-            Opened::Unusable { reason } => {
-                self.tell(Told::Closed(reason));
-                None
-            }
-        };
+        let mut work = self.open(options, whose, call_off);
         self.tell(Told::Opened);
         for order in waiting {
             match order {
@@ -252,8 +259,9 @@ impl Clerk {
                     call_off,
                 } => {
                     let taken = match &mut work {
-                        Some(work) => self.snapshot(work, iteration, only_look, &call_off),
-                        None => Err(Untaken::CalledOff),
+                        Work::Kept(books) => self.snapshot(books, iteration, only_look, &call_off),
+                        Work::Plain(plain) => plain_before(plain, &call_off),
+                        Work::Unseen => Err(Untaken::CalledOff),
                     };
                     self.tell(Told::Snapshot { iteration, taken });
                 }
@@ -264,27 +272,54 @@ impl Clerk {
                     call_off,
                 } => {
                     let kept = match &mut work {
-                        Some(work) => self.keep(work, commit, &look, &call_off),
+                        Work::Kept(books) => self.keep(books, commit, &look, &call_off),
+                        Work::Plain(plain) => self.plain_after(plain, &look),
                         // That it is so was said when the desk opened.
-                        None => Ok(Kept::default()),
+                        Work::Unseen => Err("nobody looks at the files".to_owned()),
                     };
                     self.tell(Told::Kept { number, kept });
                 }
                 Order::OweALook => {
-                    if let Some(work) = &mut work {
-                        work.unseen = true;
+                    if let Work::Kept(books) = &mut work {
+                        books.unseen = true;
                     }
                 }
                 Order::Settle { stays, call_off } => {
-                    if let Some(work) = &mut work {
+                    if let Work::Kept(books) = &mut work {
                         // What is not named is found by the name before it, and what is not removed is in nobody's way.
                         let _ = if stays {
-                            work.keeper.settle_refs(&call_off)
+                            books.keeper.settle_refs(&call_off)
                         } else {
-                            work.keeper.forget_refs()
+                            books.keeper.forget_refs()
                         };
                     }
                 }
+            }
+        }
+    }
+
+    /// Opens the books of the repository; without one, looks at the files.
+    fn open(&self, options: DeskOptions, whose: Whose, call_off: &CallOff) -> Work {
+        if let Some(keeper) = options.keeper {
+            let why = match Keeper::open(keeper, whose, call_off) {
+                Opened::Ready { keeper, survey } => {
+                    self.warn(survey.warnings);
+                    return Work::Kept(Books {
+                        keeper,
+                        unseen: false,
+                    });
+                }
+                // There is a `.git`, or nobody would have asked.
+                Opened::NoRepository => "git finds no repository here".to_owned(),
+                Opened::Unusable { reason } => reason,
+            };
+            self.tell(Told::Closed(why));
+        }
+        match Plain::open(&options.working_dir, &options.own, call_off) {
+            Ok(plain) => Work::Plain(Box::new(plain)),
+            Err(error) => {
+                self.tell(Told::Blind(chain(&error)));
+                Work::Unseen
             }
         }
     }
@@ -339,6 +374,18 @@ impl Clerk {
         })
     }
 
+    fn plain_after(&self, plain: &mut Plain, call_off: &CallOff) -> Result<Kept, String> {
+        let looked = plain.look(call_off);
+        if let Err(error @ PlainError::TooMany { .. }) = &looked {
+            self.tell(Told::Blind(chain(error)));
+        }
+        let changed = looked.map_err(|error| chain(&error))?;
+        Ok(Kept {
+            changed: count(changed),
+            ..Kept::default()
+        })
+    }
+
     fn keep(
         &self,
         work: &mut Books,
@@ -346,9 +393,19 @@ impl Clerk {
         look: &CallOff,
         call_off: &CallOff,
     ) -> Result<Kept, String> {
+        let look = look.within(LOOK_TIMEOUT);
+        let before = work.keeper.tree().to_owned();
         let mut kept = self
-            .look(work, Whose::Loop, look)
-            .map_err(|error| chain(&error))?;
+            .look(work, Whose::Loop, &look)
+            .map_err(|error| match look.is_overdue() {
+                true => format!(
+                    "the look at the work tree took more than {} s; the next one takes in what changed",
+                    LOOK_TIMEOUT.as_secs()
+                ),
+                false => chain(&error),
+            })?;
+        let files = usize::try_from(kept.changed).unwrap_or(usize::MAX);
+        kept.lines = work.keeper.lines_since(&before, files, &look);
         let Some(commit) = commit.filter(|_| kept.uncommitted > 0) else {
             return Ok(kept);
         };
@@ -373,6 +430,30 @@ impl Clerk {
 const CALLED_OFF: &str =
     "it was called off; what was done stays in the work tree, and the next commit takes it";
 
+/// What the desk has before it.
+enum Work {
+    /// A repository.
+    Kept(Books),
+    /// Files.
+    Plain(Box<Plain>),
+    /// Nothing.
+    Unseen,
+}
+
+/// Takes the files for known as they are: what others changed between two iterations is no work of the loop's.
+fn plain_before(plain: &mut Plain, call_off: &CallOff) -> Result<Taken, Untaken> {
+    match plain.look(call_off) {
+        Ok(_) => Ok(Taken {
+            commit: None,
+            uncommitted: 0,
+        }),
+        // What is wrong is said behind the iteration, where it matters.
+        Err(PlainError::CalledOff { .. } | PlainError::Io { .. } | PlainError::TooMany { .. }) => {
+            Err(Untaken::CalledOff)
+        }
+    }
+}
+
 /// The keeper, and what it is owed.
 struct Books {
     keeper: Box<Keeper>,
@@ -396,3 +477,6 @@ impl From<GitError> for Untaken {
 fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tachikoma_agents::{self as agents, LaunchPlan, Message, Turn};
 use tachikoma_core::{
-    Effect, Generation, Input, News, Rung, SessionNo, TurnEnd, standing_in_the_way,
+    Effect, Generation, Input, News, Rung, SessionNo, TurnEnd, standing_in_the_way, told,
 };
 
 use super::LoopRunner;
@@ -178,7 +178,8 @@ impl LoopRunner {
     async fn words(&mut self) -> Result<String, String> {
         let words = prompt::read(&self.state.launch.prompt, &self.config.working_dir)
             .map_err(|error| chain(&error))?;
-        let words = standing_in_the_way(&self.state) + &self.handoff().await + &words;
+        let words =
+            told(&self.state) + &standing_in_the_way(&self.state) + &self.handoff().await + &words;
         self.asked.clone_from(&words);
         Ok(words)
     }

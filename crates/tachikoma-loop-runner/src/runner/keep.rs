@@ -3,15 +3,16 @@
 
 use std::time::Duration;
 
+use tachikoma_agents::Agent;
 use tachikoma_core::policy::{KeepRules, Timeouts};
 use tachikoma_core::{
-    CommitFacts, CommitMessage, CommitOrder, Generation, Input, Kept, News, Phase, Rung, State,
-    TurnEnd,
+    CommitFacts, CommitMessage, CommitOrder, Effect, Generation, Input, Kept, News, Phase, Policy,
+    Rung, State, TurnEnd,
 };
 use tokio::time::Instant;
 
 use super::LoopRunner;
-use super::desk::{Commit, Desk, Taken, Told, Untaken};
+use super::desk::{Commit, Desk, DeskOptions, Taken, Told, Untaken};
 use super::effects::{Begin, Ordered};
 use super::failure::Cut;
 use crate::clock;
@@ -49,14 +50,33 @@ struct Deferred {
 }
 
 impl LoopConfig {
-    /// Returns how the work is kept; none where there is no repository to keep it in.
-    pub(super) fn keep_rules(&self) -> Option<KeepRules> {
+    /// Returns how the work is kept, or looked at where there is no repository to keep it in.
+    pub(super) fn keep_rules(&self, repository: bool) -> KeepRules {
         let git = &self.settings.git;
-        worktree::may_be_in_a_repository(&self.working_dir).then(|| KeepRules {
-            commit: git.auto_commit,
+        KeepRules {
+            repository,
+            commit: repository && git.auto_commit,
             on_failure: git.commit_on_failure,
             timeout: git.commit_timeout.get(),
-        })
+        }
+    }
+
+    /// Returns the rules of the loop for an agent, in a repository or not.
+    pub(crate) fn policy_in(&self, agent: &Agent, repository: bool) -> Policy {
+        let mut policy = self.policy(agent);
+        set_keep_rules(&mut policy, Some(self.keep_rules(repository)));
+        policy
+    }
+
+    /// Returns what the loop itself writes into the working directory, besides its own directory there.
+    fn own_files(&self) -> Vec<std::path::PathBuf> {
+        let state = &self.settings.state;
+        let own = [
+            &self.settings.session.state_dir,
+            &state.state_path,
+            &state.backup_dir,
+        ];
+        own.map(|path| self.resolve(path)).into()
     }
 }
 
@@ -90,27 +110,25 @@ impl Keeping {
     }
 }
 
-impl LoopRunner {
-    /// Adds what the repository asks for to the rules.
-    pub(super) fn set_keep_rules(&mut self, rules: Option<KeepRules>) {
-        // The snapshot before an iteration is no part of its launch.
-        let waits = rules.map_or(Duration::ZERO, |_| OPENING_TIMEOUT + SNAPSHOT_TIMEOUT);
-        self.policy.timeouts.launch = Timeouts::default().launch + waits;
-        self.policy.keep = rules;
-    }
+/// Adds what the repository asks for to the rules.
+fn set_keep_rules(policy: &mut Policy, rules: Option<KeepRules>) {
+    // The snapshot before an iteration is no part of its launch.
+    let waits = rules.map_or(Duration::ZERO, |_| OPENING_TIMEOUT + SNAPSHOT_TIMEOUT);
+    policy.timeouts.launch = Timeouts::default().launch + waits;
+    policy.keep = rules;
+}
 
+impl LoopRunner {
     /// Opens the desk, and has it look at what changed since this loop last ran.
     pub(super) fn open_desk(&mut self) {
-        self.set_keep_rules(self.config.keep_rules());
-        if self.policy.keep.is_none() {
-            return;
-        }
+        let repository = worktree::may_be_in_a_repository(&self.config.working_dir);
+        set_keep_rules(&mut self.policy, Some(self.config.keep_rules(repository)));
         self.keeping.had = had_snapshot(&self.state);
         let whose =
             Whose::since_the_last_look(self.state.owes_a_look(), self.lock.died(), self.ran_until);
         let root = self.config.store_root(self.state.loop_id);
         let git = &self.config.settings.git;
-        let options = KeeperOptions {
+        let keeper = repository.then(|| KeeperOptions {
             working_dir: self.config.working_dir.clone(),
             loop_dir: loops::dir(&root, self.state.loop_id),
             loop_id: self.state.loop_id,
@@ -118,17 +136,43 @@ impl LoopRunner {
             // Each pattern was checked with the settings.
             protected: Protected::new(&git.protected).unwrap_or_default(),
             max_file_bytes: git.max_file_bytes,
+        });
+        let options = DeskOptions {
+            keeper,
+            working_dir: self.config.working_dir.clone(),
+            own: self.config.own_files(),
         };
         match Desk::open(options, whose) {
             Ok(desk) => self.keeping.desk = Some(desk),
-            Err(error) => self.close_desk(&format!("no thread for git: {error}")),
+            Err(error) => self.go_blind(&format!("no thread for it: {error}")),
         }
+    }
+
+    fn keeps_in_a_repository(&self) -> bool {
+        self.policy.keep.is_some_and(|rules| rules.repository)
+    }
+
+    /// Returns whether something is done because of what was decided, which must not be forgotten then. A look at files is not.
+    pub(super) fn acts(&self, effects: &[Effect]) -> bool {
+        let looks = |effect: &Effect| matches!(effect, Effect::Keep { commit: None, .. });
+        (self.keeps_in_a_repository() && !effects.is_empty()) || !effects.iter().all(looks)
     }
 
     /// Goes on without a repository.
     fn close_desk(&mut self, why: &str) {
+        self.policy.keep = Some(self.config.keep_rules(false));
+        let warning = format!(
+            "nothing is committed, no snapshots are kept, and what an iteration changed is told by its files alone: {why}"
+        );
+        self.queue.push_back(Input::Trouble { warning });
+    }
+
+    /// Goes on without a look at what changes.
+    fn go_blind(&mut self, why: &str) {
         self.policy.keep = None;
-        let warning = format!("nothing is committed, and no snapshots are kept: {why}");
+        let warning = format!(
+            "nobody knows what an iteration changes, so that no lack of progress ends the loop: {why}"
+        );
         self.queue.push_back(Input::Trouble { warning });
     }
 
@@ -162,6 +206,10 @@ impl LoopRunner {
         Ok(match told {
             Told::Closed(why) => {
                 self.close_desk(&why);
+                None
+            }
+            Told::Blind(why) => {
+                self.go_blind(&why);
                 None
             }
             Told::Opened => {
@@ -218,6 +266,13 @@ impl LoopRunner {
             false => OPENING_TIMEOUT,
         };
         let seconds = limit.as_secs();
+        if !self.keeps_in_a_repository() {
+            let warning = format!(
+                "what was changed before iteration {} passes for its work: a look at the files took more than {seconds} s",
+                self.state.iteration
+            );
+            return Input::Trouble { warning };
+        }
         unkept(
             self.state.iteration,
             &format!("git took more than {seconds} s"),

@@ -200,7 +200,11 @@ impl LoopRunner {
             problem,
             claimed,
             pattern: patterns::matching(&self.patterns, &text, &self.asked),
-            stop_pattern: patterns::matching(&self.stop_patterns, &text, &self.asked),
+            // The text of a turn that failed is the service's, not the agent's.
+            stop_pattern: match result.success {
+                true => patterns::matching(&self.stop_patterns, &text, &self.asked),
+                false => None,
+            },
             text,
             more,
             cost_microusd,
@@ -257,7 +261,7 @@ impl LoopRunner {
             self.queue.push_back(Input::Trouble { warning });
         }
         let (exit, leftovers) = exit?;
-        let claimed = self.claims(&final_text);
+        let claimed = unheard && self.claims(&final_text);
         let stop_pattern = unheard
             .then(|| patterns::matching(&self.stop_patterns, &final_text, &self.asked))
             .flatten();

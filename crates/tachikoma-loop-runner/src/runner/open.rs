@@ -173,6 +173,7 @@ impl LoopRunner {
             looking: None,
             registry: Registry::default(),
             check: None,
+            tests: super::check::TestsKnown::default(),
             keeping: super::keep::Keeping::default(),
             queue: std::collections::VecDeque::new(),
             tickets: std::collections::HashMap::new(),

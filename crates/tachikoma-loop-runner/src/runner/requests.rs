@@ -29,7 +29,11 @@ impl LoopRunner {
             }
             Request::Note { text, reply } => {
                 let ticket = self.ticket(reply);
-                Some(Input::Note { ticket, text })
+                Some(Input::Note {
+                    ticket,
+                    text,
+                    tell: false,
+                })
             }
             Request::Done { reason, reply } => {
                 let ticket = self.ticket(reply);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tachikoma_core::{Answer, Input, LoopCommand, Outcome, Timestamp, WaitSummary};
 
-use super::{Arrived, Cut, LoopRunner, RunError, broken, ended, guard_news, launch_news, until};
+use super::{Arrived, Cut, LoopRunner, RunError, beside, ended, guard_news, launch_news, until};
 use crate::handle::{Notice, Request};
 use crate::store::StoreError;
 
@@ -84,7 +84,7 @@ impl LoopRunner {
                 biased;
                 Some((signal, _)) = ends.shutdowns.recv() => return Err(Cut::Left(Outcome::Signal { signal })),
                 Some(request) = ends.requests.recv() => Arrived::Request(request),
-                reason = broken(control.as_mut(), upkeep) => Arrived::Input(Input::Broken { reason }),
+                input = beside(control.as_mut(), upkeep) => Arrived::Input(input),
                 () = until(moment) => return Ok(()),
                 news = guard_news(guard.as_mut()), if has_place => Arrived::Guard(news),
                 ran = ended(hooks.as_mut().map(|hooks| &mut hooks.errand)), if has_place => Arrived::Hooks(ran),

@@ -38,6 +38,7 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::WorkKept { .. }
         | LoopEvent::KeepGivenUp { .. }
         | LoopEvent::GatesRan { .. }
+        | LoopEvent::TestsRan(_)
         | LoopEvent::ClaimRefused(_)
         | LoopEvent::Noted { .. }
         | LoopEvent::CustomSet { .. } => Some(Durability::Lazy),
@@ -87,6 +88,7 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::CheckStarted { .. }
         | LoopEvent::ConditionsAnswered { .. }
         | LoopEvent::CheckGivenUp { .. }
+        | LoopEvent::ProgressMeasured(_)
         | LoopEvent::StopConditionTriggered { .. }
         | LoopEvent::RebootRequested { .. }
         | LoopEvent::DiskWasFull { .. }

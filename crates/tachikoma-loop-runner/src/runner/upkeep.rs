@@ -8,10 +8,11 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tachikoma_core::LoopId;
-use tokio::sync::oneshot;
+use tachikoma_core::{Input, LoopId};
+use tokio::sync::{mpsc, oneshot};
 
 use super::LoopRunner;
+use crate::error::chain;
 use crate::session::transcripts;
 use crate::store::journal::segment;
 use crate::store::{gates_dir, loops, retention};
@@ -19,6 +20,9 @@ use crate::task::panicked;
 
 /// Tasks that may wait. When the disk is that far behind, more of them are left to the end of the run.
 const TASKS_MAX: usize = 64;
+
+/// What the thread may have to say before somebody listens.
+const TROUBLES_MAX: usize = 16;
 
 /// The largest files take a second; whoever has ended the loop should not have to wait for a slow disk.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,8 +53,9 @@ pub(super) enum Task {
 }
 
 impl Task {
-    /// Files too many or too large are no reason to trouble anyone: errors are left to the next time.
-    fn perform(self, called_off: &AtomicBool) {
+    /// Files too many or too large are no reason to trouble anyone: errors are left to the next time. A loop that should be
+    /// gone and is not is one: it has work of its user in it. Returns what a person should know.
+    fn perform(self, called_off: &AtomicBool) -> Vec<String> {
         match self {
             Self::CompressSegments(closed) => {
                 let _ = closed.compress(called_off);
@@ -69,16 +74,31 @@ impl Task {
                 state_dir,
                 current,
             } => {
-                let _ = retention::prune(&working_dir, &state_dir, current, called_off);
+                return retention::prune(&working_dir, &state_dir, current, called_off)
+                    .unwrap_or_else(|error| vec![chain(&error)]);
             }
         }
+        Vec::new()
     }
 }
 
 /// The thread beside the loop, while there is one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Upkeep {
     worker: Option<Worker>,
+    say: mpsc::Sender<String>,
+    said: mpsc::Receiver<String>,
+}
+
+impl Default for Upkeep {
+    fn default() -> Self {
+        let (say, said) = mpsc::channel(TROUBLES_MAX);
+        Self {
+            worker: None,
+            say,
+            said,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -93,7 +113,7 @@ impl Upkeep {
     /// Leaves a task to the thread, without waiting for anything.
     pub fn leave(&mut self, task: Task) {
         if self.worker.is_none() {
-            self.worker = Worker::start();
+            self.worker = Worker::start(self.say.clone());
         }
         if let Some(worker) = &self.worker {
             // Too many at a time: the end of the run does what is left.
@@ -101,16 +121,17 @@ impl Upkeep {
         }
     }
 
-    /// Returns how the thread panicked; does not return if it does not. Cancel-safe.
-    pub async fn broken(&mut self) -> String {
-        if let Some(worker) = &mut self.worker
-            && (&mut worker.ended).await.is_err()
-            && let Some(worker) = self.worker.take()
-            && let Err(payload) = worker.thread.join()
-        {
-            return panicked("upkeep", payload.as_ref());
+    /// Returns what the thread has to say, or how it panicked; does not return if there is neither. Cancel-safe.
+    pub async fn next(&mut self) -> Input {
+        tokio::select! {
+            Some(warning) = self.said.recv() => Input::Trouble { warning },
+            reason = broken(&mut self.worker) => Input::Broken { reason },
         }
-        std::future::pending().await
+    }
+
+    /// Returns what it had to say when nobody listened any more.
+    fn unsaid(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.said.try_recv().ok()).collect()
     }
 
     /// Waits until everything is done, but not for long.
@@ -119,6 +140,18 @@ impl Upkeep {
             worker.finish().await;
         }
     }
+}
+
+/// Returns how a thread panicked; does not return if it does not. Cancel-safe.
+async fn broken(thread: &mut Option<Worker>) -> String {
+    if let Some(worker) = thread
+        && (&mut worker.ended).await.is_err()
+        && let Some(worker) = thread.take()
+        && let Err(payload) = worker.thread.join()
+    {
+        return panicked("upkeep", payload.as_ref());
+    }
+    std::future::pending().await
 }
 
 /// A runner that is dropped in the middle calls off what is under way: the next one does it again.
@@ -131,7 +164,7 @@ impl Drop for Upkeep {
 }
 
 impl Worker {
-    fn start() -> Option<Self> {
+    fn start(say: mpsc::Sender<String>) -> Option<Self> {
         let (tasks, waiting) = sync_channel::<Task>(TASKS_MAX);
         let (end, ended) = oneshot::channel();
         let called_off = Arc::new(AtomicBool::new(false));
@@ -142,7 +175,10 @@ impl Worker {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
-                task.perform(&stop);
+                for trouble in task.perform(&stop) {
+                    // More of them say nothing new.
+                    let _ = say.try_send(trouble);
+                }
             }
             // Nobody may be waiting for the end.
             let _ = end.send(());
@@ -180,6 +216,12 @@ impl Worker {
 }
 
 impl LoopRunner {
+    /// Returns what went wrong beside the loop and is not in its journal, because the loop had ended by then.
+    #[must_use]
+    pub fn unsaid(&mut self) -> Vec<String> {
+        self.upkeep.unsaid()
+    }
+
     /// Leaves the transcripts of old iterations to be pruned, once in a while.
     pub(super) fn prune_transcripts(&mut self) {
         if self.state.stats.iterations.is_multiple_of(PRUNE_EVERY) {

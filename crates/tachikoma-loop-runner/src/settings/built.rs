@@ -5,7 +5,6 @@ use super::Moment;
 /// Keys, and tables with all their keys, that have no effect yet. A feature takes its keys off this list.
 pub(super) const NOT_BUILT: &[&str] = &[
     "attended_mode",
-    "stop_conditions.max_no_progress_iterations",
     "reboot.confirm_timeout",
     "state.backup_dir",
     "state.backup_interval",

@@ -148,6 +148,12 @@ impl Layers {
         self.layer(&origin).value(&Key::dotted(key), value);
     }
 
+    /// Adds one value as people type it: TOML where that fits the key, else the words themselves. `key` is written with dots.
+    pub fn set_text(&mut self, key: &str, text: &str, origin: Origin) {
+        let origin = move |_: &str| origin.clone();
+        self.layer(&origin).words(&Key::dotted(key), text);
+    }
+
     /// Merges the layers into settings.
     ///
     /// # Errors
@@ -296,12 +302,16 @@ impl Layer<'_> {
         let Ok(text) = value.into_string() else {
             return self.problem(&key.to_string(), format!("`{key}` must be UTF-8"), None);
         };
-        let meant = keys::canonical(&key);
-        let string = Value::String(text.clone());
+        self.words(&key, &text);
+    }
+
+    fn words(&mut self, key: &Key, text: &str) {
+        let meant = keys::canonical(key);
+        let string = Value::String(text.to_owned());
         let fits = |value: &Value| decode::check(&meant, value).is_empty();
         match text.parse::<Value>() {
-            Ok(value) if fits(&value) || !fits(&string) => self.value(&key, value),
-            Ok(_) | Err(_) => self.value(&key, string),
+            Ok(value) if fits(&value) || !fits(&string) => self.value(key, value),
+            Ok(_) | Err(_) => self.value(key, string),
         }
     }
 

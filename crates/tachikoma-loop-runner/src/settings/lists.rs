@@ -19,6 +19,10 @@ pub struct Gate {
     /// When the gate runs.
     #[serde(default)]
     pub when: GateMoment,
+    /// Where the gate leaves its test results: a path or a pattern, `target/junit.xml` or `build/**/TEST-*.xml`. Absent = what it
+    /// prints is read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<String>,
 }
 
 fn gate_timeout() -> HumanDuration {

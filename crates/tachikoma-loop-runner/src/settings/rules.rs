@@ -9,6 +9,7 @@ use super::loaded::Loaded;
 use super::problem::{Origin, Problem};
 use super::scalars::Secret;
 use super::tables::RebootMode;
+use crate::gates::ReportPattern;
 use crate::git::Protected;
 
 /// A rule that does not hold, with the keys it is about.
@@ -215,6 +216,14 @@ fn gates(settings: &Settings) -> Vec<Broken> {
         if own.command.trim().is_empty() {
             let what = format!("`gate.command` of `{}` must not be empty", own.name);
             broken.push(gate(what, "give the command line that must exit 0"));
+        }
+        let report = own.report.as_deref().map(ReportPattern::new);
+        if let Some(Err(why)) = report {
+            let what = format!("`gate.report` of `{}` is no pattern: {why}", own.name);
+            broken.push(gate(
+                what,
+                "give a path, or a pattern such as `build/**/TEST-*.xml`",
+            ));
         }
     }
     if settings.gate.len() > GATES_MAX {

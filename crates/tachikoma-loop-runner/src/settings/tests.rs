@@ -325,6 +325,7 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "iteration_delay",
             "context_redline_percent",
             "stop_conditions.max_test_failure_streak",
+            "stop_conditions.max_no_progress_iterations",
             "stop_conditions.max_consecutive_failures",
             "stop_conditions.stop_on_patterns",
             "stop_conditions.custom_scripts",

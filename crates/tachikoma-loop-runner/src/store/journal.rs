@@ -16,11 +16,11 @@ mod heal;
 
 pub use heal::{Healed, Wound};
 pub(crate) use read::check_sum;
+pub use read::{JournalEnd, read_around, read_records, read_state};
 pub(super) use read::{
     Remainder, SPOILT, begun, decode, decode_as, first_record, format_of, is_whole, newer, none_in,
     remainder, segments, seq_of, take_in,
 };
-pub use read::{read_records, read_state};
 
 /// The format that this version writes, and the newest it reads.
 pub const FORMAT: u32 = migrate::JOURNAL.latest();

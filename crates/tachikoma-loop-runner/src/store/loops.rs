@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{LoopId, Timestamp};
 
 use super::journal::segment;
-use super::{RALPH_DIR, StoreError, archive, journal, lock, snapshot, whole};
+use super::{RALPH_DIR, StoreError, archive, journal, lock, snapshot, tests_book, whole};
 use crate::git;
 
 /// Returns the directory of a loop.
@@ -25,6 +25,7 @@ pub(super) fn is_ours_in_loop(name: &str) -> bool {
     segment::is_ours(name)
         || name == archive::ARCHIVED
         || whole::is_temporary(name)
+        || tests_book::is_ours(name)
         || git::is_ours_in_loop(name)
 }
 

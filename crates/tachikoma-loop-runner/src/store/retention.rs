@@ -28,30 +28,41 @@ pub fn is_due(working_dir: &Path) -> bool {
 /// journals, those of their transcripts below `state_dir`, and their snapshots in git. A loop with anything in its directories that is not ours
 /// is left alone, and no link is followed.
 ///
+/// Returns which could not be removed, and why: they are left for the next time.
+///
 /// # Errors
-/// The loops cannot be listed. One that cannot be removed is left for the next time.
+/// The loops cannot be listed.
 pub fn prune(
     working_dir: &Path,
     state_dir: &Path,
     current: LoopId,
     called_off: &AtomicBool,
-) -> Result<(), StoreError> {
+) -> Result<Vec<String>, StoreError> {
     let path = loops::all(working_dir);
     // A link in the place of `.ralph` leads to loops that are not of this directory.
     open_dir(&working_dir.join(RALPH_DIR)).map_err(StoreError::io("open", &path))?;
     let above = open_dir(&path).map_err(StoreError::io("open", &path))?;
     let mut found = list(&path)?;
     found.sort();
+    let mut troubles = Vec::new();
     let excess = found.len().saturating_sub(LOOPS_KEPT);
     for (_, loop_id) in found.into_iter().take(excess) {
         if called_off.load(Ordering::Relaxed) {
             break;
         }
-        if loop_id != current {
-            let _ = remove(working_dir, &above, state_dir, loop_id);
+        if loop_id == current {
+            continue;
+        }
+        match remove(working_dir, &above, state_dir, loop_id) {
+            Ok(()) => (),
+            // Whoever put something into it wants to have it there.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => (),
+            Err(error) => troubles.push(format!(
+                "{loop_id} is older than the last {LOOPS_KEPT} loops and cannot be removed: {error}; `tachikoma state clear --purge` removes all of them"
+            )),
         }
     }
-    Ok(())
+    Ok(troubles)
 }
 
 /// Lists the loops with the time of their first record, in no order. One without any record is older than all others.
@@ -156,7 +167,13 @@ impl Ours {
                 continue;
             }
             let ours = own_file(&directory, entry.file_name()).filter(|name| is_ours(name));
-            names.push(ours.ok_or_else(|| io::Error::other("not everything in it is ours"))?);
+            let not_ours = || {
+                io::Error::new(
+                    io::ErrorKind::DirectoryNotEmpty,
+                    "not everything in it is ours",
+                )
+            };
+            names.push(ours.ok_or_else(not_ours)?);
         }
         names.sort();
         Ok(Self { directory, names })

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use tachikoma_core::{LoopId, LoopState, PastSession, PromptSource, Seq, State, Timestamp};
+use tachikoma_core::{
+    LoopId, LoopState, Objectives, ObjectivesSeen, PastSession, PromptSource, Score, Seq, State,
+    Timestamp,
+};
 
 use super::migrate::{self, Chain};
 pub use super::whole::Durability;
@@ -89,7 +92,7 @@ pub struct Session {
     pub history: Vec<PastSession>,
 }
 
-/// Whether the work comes forward. Nothing measures it yet.
+/// Whether the work comes forward.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Iterations in a row without progress.
@@ -98,15 +101,15 @@ pub struct Progress {
     pub last_progress_iteration: Option<u32>,
     /// The latest scores, in thousandths: finite by construction.
     pub recent_scores: Vec<u32>,
-    /// Files that were changed.
+    /// Files that the agent changed, as far as it said so.
     pub modified_files: Vec<String>,
-    /// Objectives that are reached.
+    /// Objectives that are reached, the first of them.
     pub completed_objectives: Vec<String>,
-    /// Objectives that are not.
+    /// Objectives that are not, the first of them.
     pub pending_objectives: Vec<String>,
 }
 
-/// What the tests say. Nothing runs them yet.
+/// What the tests said when they last ran; the first of each kind by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tests {
     /// Failing runs in a row.
@@ -119,6 +122,42 @@ pub struct Tests {
     pub flaky: Vec<String>,
     /// Names of those that passed again lately.
     pub recently_fixed: Vec<String>,
+}
+
+impl Progress {
+    fn of(state: &State) -> Self {
+        let known = &state.progress;
+        let mut modified_files = state.checkpoint.files.clone();
+        let more = state.session.files.iter();
+        let more = more.filter(|file| !state.checkpoint.files.contains(file));
+        modified_files.extend(more.cloned());
+        let objectives = match &state.completion.objectives {
+            Some(ObjectivesSeen::Read { objectives }) => objectives.clone(),
+            Some(ObjectivesSeen::Unknown { .. }) | None => Objectives::default(),
+        };
+        let thousandths = |score: &Score| score.score.saturating_mul(10);
+        Self {
+            iterations_since_progress: state.stats.no_progress_count,
+            last_progress_iteration: known.last,
+            recent_scores: known.recent.iter().map(thousandths).collect(),
+            modified_files,
+            completed_objectives: objectives.done,
+            pending_objectives: objectives.open,
+        }
+    }
+}
+
+impl Tests {
+    fn of(state: &State) -> Self {
+        let latest = state.progress.tests.clone().unwrap_or_default();
+        Self {
+            failure_streak: state.stats.test_failure_streak,
+            passing: latest.passing,
+            failing: latest.failing,
+            flaky: latest.flaky,
+            recently_fixed: latest.fixed,
+        }
+    }
 }
 
 /// How near the stop conditions are.
@@ -192,14 +231,8 @@ impl Snapshot {
                     .map(|context| whole(context.percent())),
                 history: state.history.clone(),
             },
-            progress: Progress {
-                iterations_since_progress: stats.no_progress_count,
-                ..Progress::default()
-            },
-            tests: Tests {
-                failure_streak: stats.test_failure_streak,
-                ..Tests::default()
-            },
+            progress: Progress::of(state),
+            tests: Tests::of(state),
             stop_conditions: StopConditions::of(state),
             metrics: Metrics {
                 total_iterations: stats.iterations.into(),

@@ -194,6 +194,8 @@ fn numbers_close_over_mixed_outcomes() {
         },
         LoopStats {
             iterations: 6,
+            // Neither what was skipped nor what was interrupted.
+            no_progress_count: 4,
             successful: 1,
             failed: 2,
             handed_over: 1,
@@ -247,7 +249,7 @@ fn the_limit_counts_over_two_runs() {
 #[test]
 fn a_loop_that_is_done_cannot_be_started_and_the_next_one_is_new() {
     let place = Place::new();
-    let config = place.config("echo '<promise>COMPLETE</promise>'");
+    let config = place.config("echo done >> work; echo '<promise>COMPLETE</promise>'");
     run(async {
         let mut runner = open(config.clone()).await;
         assert_eq!(runner.run().await.unwrap(), Outcome::Done);
@@ -291,7 +293,7 @@ fn a_second_runner_is_refused_with_pid_and_time() {
 fn the_same_runner_runs_again_after_a_stop_and_after_an_error() {
     let place = Place::new();
     let mut config = place.config(
-        "case $TACHIKOMA_ITERATION in 1) sleep 1000;; 2) exit 7;; *) echo '<promise>COMPLETE</promise>';; esac",
+        "case $TACHIKOMA_ITERATION in 1) sleep 1000;; 2) exit 7;; *) echo done >> work; echo '<promise>COMPLETE</promise>';; esac",
     );
     config.settings.stop_conditions.max_consecutive_failures = 1;
     run(async {

@@ -48,6 +48,8 @@ impl Place {
         settings.agent.name = AgentName::Command;
         settings.agents.command.program = ["sh", "-c", script].map(str::to_owned).to_vec();
         settings.iteration_delay = HumanDuration::from_secs(0);
+        // Agents of tests do nothing, as a rule.
+        settings.stop_conditions.max_no_progress_iterations = 0;
         let launch = Launch {
             agent: "command".to_owned(),
             prompt: PromptSource::Text {

@@ -14,7 +14,7 @@ fn context(lines: &[Value]) -> u64 {
 }
 
 fn long_tool() -> Turn {
-    Turn::bash("echo started > started; while :; do sleep 1; done").saying("working")
+    Turn::bash("echo started > started; while [ -e started ]; do sleep 1; done").saying("working")
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn stage(turns: impl IntoIterator<Item = Turn>, always: Misbehaviour) -> Stage {
 }
 
 fn long_tool() -> Turn {
-    Turn::bash("echo started > started; while :; do sleep 1; done")
+    Turn::bash("echo started > started; while [ -e started ]; do sleep 1; done")
 }
 
 #[test]

@@ -282,6 +282,8 @@ impl Curves {
             | LoopEvent::CheckStarted { .. }
             | LoopEvent::ConditionsAnswered { .. }
             | LoopEvent::GatesRan { .. }
+            | LoopEvent::TestsRan(_)
+            | LoopEvent::ProgressMeasured(_)
             | LoopEvent::CheckGivenUp { .. }
             | LoopEvent::ClaimRefused(_)
             | LoopEvent::StopConditionTriggered { .. }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::policy::KeepRules;
 use crate::policy::completion::GateRule;
 use crate::{Claim, Exit, Failure, LoopId, Owed, QuotaWindow, Stop};
 
@@ -129,7 +130,10 @@ const TABLE: [(&str, Change, Change, Change, &str); 9] = [
     ),
     (
         "max_no_progress_iterations",
-        |policy, _| policy.max_no_progress_iterations = 5,
+        |policy, _| {
+            policy.max_no_progress_iterations = 5;
+            policy.keep = Some(LOOKS);
+        },
         |_, state| state.stats.no_progress_count = 4,
         |_, state| state.stats.no_progress_count = 5,
         "condition: 5 iterations in a row without progress (max_no_progress_iterations = 5)",
@@ -159,10 +163,18 @@ fn window(percent: f64) -> QuotaWindow {
     }
 }
 
+const LOOKS: KeepRules = KeepRules {
+    repository: false,
+    commit: false,
+    on_failure: false,
+    timeout: Duration::ZERO,
+};
+
 fn none() -> (Policy, State) {
     let policy = Policy {
         max_consecutive_failures: 0,
         max_test_failure_streak: 0,
+        max_no_progress_iterations: 0,
         ..Policy::default()
     };
     (policy, State::new(LoopId::from_u128(1)))
@@ -210,6 +222,7 @@ fn the_first_of_several_counts() {
 fn how_near_each_is_can_be_read() {
     let (mut policy, mut state) = none();
     policy.max_no_progress_iterations = 5;
+    policy.keep = Some(LOOKS);
     policy.budgets.cost_microusd = 10_000_000;
     policy.budgets.quota_percent = 90.0;
     state.stats.no_progress_count = 2;

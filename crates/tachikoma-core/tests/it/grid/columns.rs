@@ -86,11 +86,16 @@ pub fn inputs(play: &Play) -> Vec<Column> {
     }
     for error in [None, Some("exit 1")] {
         let results = vec![gate("tests", error)];
-        inputs.push(Input::GatesRan { number, results });
+        inputs.push(Input::GatesRan {
+            number,
+            results,
+            tests: None,
+        });
     }
     inputs.push(Input::GatesRan {
         number: 99,
         results: Vec::new(),
+        tests: None,
     });
     inputs.push(Input::Done {
         ticket,
@@ -111,6 +116,7 @@ pub fn inputs(play: &Play) -> Vec<Column> {
     inputs.push(Input::Note {
         ticket,
         text: "n".to_owned(),
+        tell: false,
     });
     inputs.push(Input::Trouble {
         warning: "disk".to_owned(),

@@ -83,6 +83,24 @@ fn an_answer_behind_the_budget_is_cut_at_once() {
     ");
 }
 
+/// Agents below the agent go on asking the model while their tool is in flight.
+#[test]
+fn a_tool_that_spends_is_cut_at_once() {
+    let mut play = Play::up(dollar());
+    let task = News::ToolStarted {
+        id: "t".to_owned(),
+        name: "Task".to_owned(),
+        summary: String::new(),
+    };
+    play.named("one").cost(0).called(5).hush();
+    play.news("task", task).called(5).cost(DOLLAR);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 task: ToolStarted(t)
+    0.0 called 5: CallEnded(5 tokens) ! ask for the cost
+    0.0 cost 1000000: CostTold(1000000), StopConditionTriggered(max_cost_usd), StopRequested($1.00 of $1.00 is spent (max_cost_usd)), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    ");
+}
+
 #[test]
 fn a_turn_that_ends_by_itself_is_judged_as_it_did_and_the_loop_ends_behind_it() {
     let mut play = Play::up(dollar());

@@ -183,6 +183,7 @@ fn nothing_done_is_no_completion_where_that_is_known() {
     assert_eq!(play.state.outcome(), Some(&Outcome::Done));
     // Unless its work tree was looked at.
     let keep = KeepRules {
+        repository: true,
         commit: true,
         on_failure: false,
         timeout: Duration::ZERO,
@@ -322,7 +323,7 @@ fn all_objectives_ticked_is_a_claim_and_an_open_one_refuses_every_other() {
     10.0 wake: IterationStarted(3 attempt 1) ! launch
     10.0 launched: AgentLaunched(77)
     10.0 exited 1: IterationFailed(3: the agent ended with exit 1; streak 1), CheckStarted(asking within 10s) ! ask
-    10.0 answered: ConditionsAnswered(1 of 1), Completed(the agent reported completion) ! finish
+    10.0 answered: ConditionsAnswered(1 of 1), ProgressMeasured(3: 10), Completed(the agent reported completion) ! finish
     ");
 }
 

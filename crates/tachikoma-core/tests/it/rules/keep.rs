@@ -9,6 +9,7 @@ use super::stream;
 use crate::play::Play;
 
 const RULES: KeepRules = KeepRules {
+    repository: true,
     commit: true,
     on_failure: false,
     timeout: Duration::from_secs(300),
@@ -36,7 +37,7 @@ fn what_a_good_iteration_changed_is_committed_before_anything_follows() {
     insta::assert_snapshot!(play.told(), @"
     0.0 snapshot: SnapshotTaken(1: 5a5a5a5)
     0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    2.0 kept: WorkKept(3 changed, 3 as 0000001, 0 left), WaitStarted(delay 3s)
+    2.0 kept: WorkKept(3 changed, 3 as 0000001, 0 left), ProgressMeasured(1: 11), WaitStarted(delay 3s)
     5.0 wake: IterationStarted(2 attempt 1) ! launch
     5.0 snapshot: -
     ");
@@ -46,12 +47,12 @@ fn what_a_good_iteration_changed_is_committed_before_anything_follows() {
 }
 
 #[test]
-fn an_iteration_that_changed_nothing_records_nothing() {
+fn an_iteration_that_changed_nothing_records_only_that() {
     let mut play = up();
     play.exited(0).kept(0, 0);
     insta::assert_snapshot!(play.told(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 kept: WaitStarted(delay 5s)
+    0.0 kept: ProgressMeasured(1: 0), WaitStarted(delay 5s)
     ");
     assert_eq!(play.state.kept.files_changed, Some(0));
 }
@@ -63,7 +64,7 @@ fn a_failed_iteration_is_committed_only_where_that_is_wanted() {
     play.exited(0).kept(1, 3);
     insta::assert_snapshot!(play.told(), @"
     1.0 exited 0: IterationCompleted(2 succeeded), KeepStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
-    1.0 kept: WorkKept(1 changed, 3 as 0000002, 0 left), WaitStarted(delay 5s)
+    1.0 kept: WorkKept(1 changed, 3 as 0000002, 0 left), ProgressMeasured(2: 11), WaitStarted(delay 5s)
     ");
     let mut play = Play::up(keeping(KeepRules {
         on_failure: true,
@@ -83,7 +84,7 @@ fn with_commits_switched_off_the_work_tree_is_looked_at_all_the_same() {
     play.stop(Urgency::Graceful);
     insta::assert_snapshot!(play.told(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 60s) ! survey
-    0.0 kept: WorkKept(2 changed, 2 left), WaitStarted(delay 5s)
+    0.0 kept: WorkKept(2 changed, 2 left), ProgressMeasured(1: 1), WaitStarted(delay 5s)
     0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
     ");
 }
@@ -99,7 +100,7 @@ fn what_the_operator_cut_is_looked_at_and_committed_with_the_next_good_iteration
     0.0 kept: WorkKept(2 changed, 2 left), IterationStarted(2 attempt 1) ! launch
     0.0 launched: AgentLaunched(77)
     0.0 exited 0: IterationCompleted(2 succeeded), KeepStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
-    0.0 kept: WorkKept(0 changed, 2 as 0000002, 0 left), WaitStarted(delay 5s)
+    0.0 kept: WorkKept(0 changed, 2 as 0000002, 0 left), ProgressMeasured(2: 0), WaitStarted(delay 5s)
     ");
 }
 
@@ -112,7 +113,7 @@ fn a_commit_that_fails_costs_nothing_and_is_tried_again_at_the_end() {
     play.kept(0, 2);
     insta::assert_snapshot!(play.told(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 kept: WorkKept(2 changed, 2 left: the hook said no), WaitStarted(delay 5s)
+    0.0 kept: WorkKept(2 changed, 2 left: the hook said no), ProgressMeasured(1: 1), WaitStarted(delay 5s)
     0.0 stop: KeepStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown ! ok: stops when the work is kept
     0.0 kept: WorkKept(0 changed, 2 as 0000002, 0 left), Stopped(stopped by the operator) ! finish
     ");
@@ -127,13 +128,13 @@ fn the_limit_of_iterations_and_a_claim_end_behind_the_commit() {
     play.hush().exited(0).kept(1, 1);
     insta::assert_snapshot!(play.told(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), Completed(the limit of 1 iterations is reached) ! finish
+    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), Completed(the limit of 1 iterations is reached) ! finish
     ");
     let mut play = up();
     play.claimed().kept(1, 1);
     insta::assert_snapshot!(play.told(), @"
     0.0 claimed: IterationCompleted(1 succeeded, claimed), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), Completed(the agent reported completion) ! finish
+    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), Completed(the agent reported completion) ! finish
     ");
 }
 
@@ -164,7 +165,7 @@ fn a_checkpoint_is_committed_whatever_became_of_the_iteration() {
     insta::assert_snapshot!(play.told(), @"
     0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt
     0.0 killed 2: IterationCompleted(1 handed over, needs reboot), KeepStarted(iteration within 60s) ! survey
-    0.0 kept: WorkKept(2 changed, 2 left), RebootStarted(context at 90%), KeepStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context 90%
+    0.0 kept: WorkKept(2 changed, 2 left), ProgressMeasured(1: 1), RebootStarted(context at 90%), KeepStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context 90%
     0.0 kept: WorkKept(0 changed, 2 as 0000002, 0 left), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
     ");
 }
@@ -195,7 +196,7 @@ fn a_graceful_stop_sees_the_commit_through() {
     insta::assert_snapshot!(play.told(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 stop: StopRequested(stopped by the operator) ! ok: stops when the work is kept
-    0.0 kept: WorkKept(2 changed, 2 as 0000001, 0 left), Stopped(stopped by the operator) ! finish
+    0.0 kept: WorkKept(2 changed, 2 as 0000001, 0 left), ProgressMeasured(1: 11), Stopped(stopped by the operator) ! finish
     ");
 }
 
@@ -207,7 +208,7 @@ fn an_urgent_stop_calls_the_commit_off_and_makes_no_other() {
     insta::assert_snapshot!(play.told(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 stop: StopRequested(stopped by the operator), KeepCalledOff(within 5s) ! call off ! ok: stops when the work is kept
-    0.0 kept: WorkKept(2 changed, 2 left: called off), Stopped(stopped by the operator) ! finish
+    0.0 kept: WorkKept(2 changed, 2 left: called off), ProgressMeasured(1: 1), Stopped(stopped by the operator) ! finish
     ");
     let mut play = up();
     play.stop(Urgency::Now).killed(2).kept(2, 0);
@@ -239,7 +240,7 @@ fn pause_skip_and_reboot_act_on_a_commit_under_way() {
     insta::assert_snapshot!(play.told(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 pause: PauseRequested ! ok: pauses when the work is kept
-    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), Paused(delay 5s)
+    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), Paused(delay 5s)
     ");
     let mut play = up();
     play.exited(0).pause(Urgency::Now);
@@ -247,21 +248,21 @@ fn pause_skip_and_reboot_act_on_a_commit_under_way() {
     insta::assert_snapshot!(play.told(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 pause: PauseRequested, KeepCalledOff(within 5s) ! call off ! ok: pauses when the work is kept
-    0.0 kept: WorkKept(1 changed, 1 left: called off), Paused(delay 5s)
+    0.0 kept: WorkKept(1 changed, 1 left: called off), ProgressMeasured(1: 1), Paused(delay 5s)
     ");
     let mut play = up();
     play.exited(1).skip().kept(1, 0);
     insta::assert_snapshot!(play.told(), @"
     0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), KeepStarted(iteration within 60s) ! survey
     0.0 skip: KeepCalledOff(within 5s) ! call off ! ok: goes on without a commit; the work stays in the work tree
-    0.0 kept: WorkKept(1 changed, 1 left), IterationStarted(2 attempt 1) ! launch
+    0.0 kept: WorkKept(1 changed, 1 left), ProgressMeasured(1: 1), IterationStarted(2 attempt 1) ! launch
     ");
     let mut play = up();
     play.exited(0).reboot().kept(1, 1);
     insta::assert_snapshot!(play.told(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots when the work is kept
-    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), RebootStarted(asked for by the operator), KeepStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context unknown
+    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), RebootStarted(asked for by the operator), KeepStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context unknown
     ");
     let mut play = up();
     play.exited(0).kept(0, 0).reboot().hush();
@@ -301,7 +302,7 @@ fn what_the_death_of_a_runner_cut_is_done_again() {
     play.exited(0).hush().crash().kept(1, 1);
     insta::assert_snapshot!(play.told(), @"
     0.0 start: Started(after crash), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 kept: WorkKept(1 changed, 1 as 0000002, 0 left), WaitStarted(delay 5s)
+    0.0 kept: WorkKept(1 changed, 1 as 0000002, 0 left), ProgressMeasured(1: 11), WaitStarted(delay 5s)
     ");
     let mut play = up();
     play.exited(1).kept(2, 0).stop(Urgency::Graceful).hush();
@@ -347,7 +348,7 @@ fn what_others_commit_of_the_loops_work_is_not_waited_for_at_the_end() {
     1.0 snapshot: SnapshotTaken(2: 5a5a5a5)
     1.0 launched: AgentLaunched(77)
     1.0 exited 0: IterationCompleted(2 succeeded), KeepStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
-    1.0 kept: WaitStarted(delay 5s)
+    1.0 kept: ProgressMeasured(2: 0), WaitStarted(delay 5s)
     1.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
     ");
 }
@@ -363,6 +364,6 @@ fn an_agent_that_ends_while_its_work_is_kept_is_started_again() {
     insta::assert_snapshot!(play.told(), @"
     0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 exited 0: AgentExited(exit 0)
-    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), IterationStarted(2 attempt 1) ! launch
+    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), IterationStarted(2 attempt 1) ! launch
     ");
 }

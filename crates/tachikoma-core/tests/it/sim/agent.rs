@@ -391,7 +391,7 @@ pub fn policy(dice: &mut Dice) -> Policy {
         iteration_delay: dice.pick(&[Duration::ZERO, seconds(5)]),
         max_consecutive_failures: dice.pick(&[0, 1, 3, 10]),
         max_test_failure_streak: dice.pick(&[0, 1, 3]),
-        max_no_progress_iterations: 0,
+        max_no_progress_iterations: dice.pick(&[0, 0, 1, 2, 5]),
         stop_patterns: dice.pick(&[0, 0, 0, 2]),
         budgets: budgets(dice),
         completion: completion(dice),
@@ -403,6 +403,7 @@ pub fn policy(dice: &mut Dice) -> Policy {
             refuses_before: dice.pick(&[None, Some(23_000)]),
         },
         keep: dice.one_in(2).then(|| KeepRules {
+            repository: !dice.one_in(4),
             commit: !dice.one_in(4),
             on_failure: dice.one_in(2),
             timeout: dice.pick(&[seconds(300), seconds(10), Duration::ZERO]),

@@ -12,6 +12,7 @@ use tachikoma_core::{
     LoopStats, Outcome, Policy, RebootReason, Record, Seq, SessionNo, Timestamp,
 };
 
+use super::forward::Forward;
 use super::proof::Proof;
 
 #[derive(Default)]
@@ -50,6 +51,7 @@ pub struct Audit {
     hurried: bool,
     tried_at_the_end: bool,
     streak: u32,
+    forward: Forward,
     books: Books,
     pub stats: LoopStats,
 }
@@ -77,6 +79,8 @@ impl Audit {
             );
         }
         let (event, now) = (&record.event, record.time);
+        self.forward.take(policy, event);
+        self.stats.no_progress_count = self.forward.streak;
         self.books.take(&policy.budgets, event, now, self.stopping);
         self.stats.cost_microusd = self.books.cost();
         self.stats.tokens = self.books.tokens();
@@ -313,6 +317,8 @@ impl Audit {
             }
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::TestsRan(_)
+            | LoopEvent::ProgressMeasured(_)
             | LoopEvent::WaitStarted { .. }
             | LoopEvent::SessionEnded { .. }
             | LoopEvent::SessionNamed { .. }

@@ -17,6 +17,7 @@ pub struct Books {
     begun_at: Option<u64>,
     conversation: u64,
     quota: BTreeMap<String, (f64, Option<Timestamp>)>,
+    subscribed: bool,
     /// At least so long was run.
     ran: Duration,
     last: Timestamp,
@@ -38,7 +39,7 @@ impl Books {
     }
 
     pub fn on_subscription(&self) -> bool {
-        !self.quota.is_empty()
+        self.subscribed
     }
 
     pub fn is_gone(&self, budgets: &Budgets, now: Timestamp) -> bool {
@@ -109,13 +110,17 @@ impl Books {
             LoopEvent::QuotaTold(quota) => {
                 let told = (quota.percent, quota.resets_at);
                 self.quota.insert(quota.window.clone(), told);
+                self.subscribed = true;
                 false
             }
             // Whoever was owed an end has it, or is taken up anew.
-            LoopEvent::StopRequested { .. }
-            | LoopEvent::Started { .. }
-            | LoopEvent::Stopped { .. } => {
+            LoopEvent::StopRequested { .. } | LoopEvent::Stopped { .. } => {
                 self.owed = false;
+                false
+            }
+            LoopEvent::Started { .. } => {
+                self.owed = false;
+                self.quota.retain(|_, (_, resets)| resets.is_some());
                 false
             }
             LoopEvent::SegmentOpened { .. }
@@ -158,6 +163,8 @@ impl Books {
             | LoopEvent::CheckStarted { .. }
             | LoopEvent::ConditionsAnswered { .. }
             | LoopEvent::GatesRan { .. }
+            | LoopEvent::TestsRan(_)
+            | LoopEvent::ProgressMeasured(_)
             | LoopEvent::CheckGivenUp { .. }
             | LoopEvent::ClaimRefused(_)
             | LoopEvent::StopConditionTriggered { .. }
@@ -183,13 +190,10 @@ impl Books {
 
     /// The turn is over: its own sums count, where it has some.
     fn close(&mut self, cost: u64, tokens: u64) {
-        if cost > 0 {
-            self.turn_cost = cost;
-            self.conversation = self.begun_at.unwrap_or(self.conversation) + cost;
-        }
-        if tokens > 0 {
-            self.turn_tokens = tokens;
-        }
+        let begun_at = self.begun_at.unwrap_or(self.conversation);
+        self.conversation = self.conversation.max(begun_at + cost);
+        self.turn_cost = self.turn_cost.max(cost);
+        self.turn_tokens = self.turn_tokens.max(tokens);
         self.cost += std::mem::take(&mut self.turn_cost);
         self.tokens += std::mem::take(&mut self.turn_tokens);
         self.begun_at = None;

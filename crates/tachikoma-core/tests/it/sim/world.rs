@@ -24,7 +24,7 @@ const STEPS_MAX: u32 = 400;
 
 pub struct World {
     dice: Dice,
-    policy: Policy,
+    pub policy: Policy,
     now: i64,
     state: State,
     /// The same loop as a reader of the journal knows it.
@@ -397,6 +397,7 @@ impl World {
             3 => Input::Note {
                 ticket: Ticket(self.tickets),
                 text,
+                tell: self.tickets.is_multiple_of(2),
             },
             1 => Input::DiskWasFull {
                 duration: Duration::from_secs(7),

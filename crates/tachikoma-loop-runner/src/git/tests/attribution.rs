@@ -211,3 +211,32 @@ fn protected_files_are_neither_looked_at_nor_kept() {
         assert_eq!(is_kept, text == "no secret", "{text}");
     }
 }
+
+#[test]
+fn a_protected_file_that_the_loop_changed_is_named_once() {
+    let place = Place::new();
+    place.scratch.write("known.pem", "1");
+    place.scratch.write("build/ignored.key", "1");
+    place.scratch.git(&["add", "-f", "known.pem"]);
+    place.scratch.git(&["commit", "--quiet", "-m", "a key"]);
+    let mut keeper = place.keeper();
+    snapshot(&mut keeper, 1);
+    let warnings = |keeper: &mut Keeper, whose| {
+        let survey = keeper.survey(whose, &CallOff::new()).unwrap();
+        assert!(survey.changed.is_empty());
+        survey.warnings.join("\n")
+    };
+    assert_eq!(warnings(&mut keeper, Whose::Loop), "");
+    place.scratch.write(".env.local", "1");
+    place.scratch.write("known.pem", "2");
+    place.scratch.write("build/ignored.key", "2");
+    place.scratch.write("secret.log/x.key", "ignored, too");
+    assert_eq!(
+        warnings(&mut keeper, Whose::Loop),
+        "left out of snapshots and commits: .env.local, known.pem, which `git.protected` names"
+    );
+    place.scratch.write("known.pem", "3");
+    assert_eq!(warnings(&mut keeper, Whose::Loop), "", "once");
+    place.scratch.write("theirs.pem", "1");
+    assert_eq!(warnings(&mut keeper, Whose::Others), "", "they know");
+}

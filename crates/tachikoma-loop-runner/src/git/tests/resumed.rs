@@ -180,19 +180,14 @@ fn git_that_is_killed_in_the_middle_loses_nothing() {
         "commit ",
     ] {
         let place = Place::new();
+        place
+            .scratch
+            .write("theirs.txt", "so that not all is committed");
         let mut keeper = place.keeper();
         snapshot(&mut keeper, 1);
         place.scratch.write("a.txt", "2");
         place.scratch.write("new.txt", "1");
-        let dir = path_variable(&place);
-        let wrapper = PathBuf::from(&dir).join("git");
-        let whole = fs::read_to_string(&wrapper).unwrap();
-        let once = place.scratch.home().join("once");
-        let killing = format!(
-            "#!/bin/sh\ncase \"$* \" in *' {command}'*) [ -e '{once}' ] || {{ touch '{once}'; kill -9 $$; }};; esac\n{whole}",
-            once = once.display()
-        );
-        place.scratch.write_script(&wrapper, killing);
+        let once = kill_once(&place, command);
         // One of these meets the killer; the others go on as if nothing was.
         let _ = keeper.survey(Whose::Loop, &CallOff::new());
         let _ = keeper.survey(Whose::Loop, &CallOff::new());
@@ -202,10 +197,43 @@ fn git_that_is_killed_in_the_middle_loses_nothing() {
         let kept = snapshot(&mut keeper, 2);
         keeper.settle_refs(&CallOff::new()).unwrap();
         assert!(once.exists(), "{command}");
-        assert_eq!(place.status(), "", "{command}");
+        assert_eq!(place.status(), "?? theirs.txt\n", "{command}");
         assert_eq!(place.last_commit(), ["M a.txt", "A new.txt"], "{command}");
         assert_eq!(place.at(&kept, "new.txt"), "1", "{command}");
     }
+}
+
+#[test]
+fn a_look_that_fails_after_the_commit_below_moved_is_made_up_for() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "2");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    place
+        .scratch
+        .git(&["commit", "--quiet", "-am", "the agent's"]);
+    let once = kill_once(&place, "diff-tree");
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    assert!(once.exists());
+    assert!(survey.head_moved);
+    assert_eq!(survey.uncommitted, 0);
+    place.scratch.write("dir/b.txt", "2");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["dir/b.txt"]);
+    assert_eq!(commits(&mut keeper), 1);
+}
+
+/// Has git be killed the next time that it is asked for something; returns what is there afterwards.
+fn kill_once(place: &Place, command: &str) -> PathBuf {
+    let dir = path_variable(place);
+    let wrapper = PathBuf::from(&dir).join("git");
+    let whole = fs::read_to_string(&wrapper).unwrap();
+    let once = place.scratch.home().join("once");
+    let killing = format!(
+        "#!/bin/sh\ncase \"$* \" in *' {command}'*) [ -e '{once}' ] || {{ touch '{once}'; kill -9 $$; }};; esac\n{whole}",
+        once = once.display()
+    );
+    place.scratch.write_script(&wrapper, killing);
+    once
 }
 
 /// The part of the test below that is killed: a runner in the middle of a commit.

@@ -1,6 +1,7 @@
 //! What a survey sees, and what it costs.
 
 use super::*;
+use tachikoma_testkit::await_until;
 
 #[test]
 fn an_iteration_that_changed_nothing_starts_no_git() {
@@ -84,7 +85,8 @@ fn quick_edits_of_the_same_size_are_all_seen() {
 #[test]
 fn quick_edits_between_walks_alone_are_all_seen() {
     use crate::git::fingerprint::{Dir, Mark, What};
-    use crate::git::walk::{Room, Walk};
+    use crate::git::seen::Room;
+    use crate::git::walk::Walk;
     let scratch = Scratch::new();
     let mut root = Dir::default();
     root.put(b"file", What::File(Mark::UNSEEN));
@@ -101,9 +103,90 @@ fn quick_edits_between_walks_alone_are_all_seen() {
 }
 
 #[test]
+fn a_file_that_was_written_a_moment_ago_is_compared_by_its_content() {
+    use crate::git::fingerprint::{Content, Dir, Mark, What};
+    use crate::git::seen::Room;
+    use crate::git::walk::Walk;
+    let scratch = Scratch::new();
+    scratch.write("file", "1");
+    let mut root = Dir::default();
+    root.put(b"file", What::File(Mark::UNSEEN));
+    let look = |root: &mut Dir| {
+        let mut walk = Walk::new(Room::new(0), &CallOff::new());
+        walk.walk(&scratch.path(), b"", root).unwrap();
+        let Some(What::File(mark)) = root.at(b"file") else {
+            panic!("it is a file");
+        };
+        (walk.seen.changed.len(), *mark)
+    };
+    // A machine that is too busy needs another try.
+    await_until("a look within the moment", LIMIT, || {
+        scratch.write("file", "1");
+        matches!(look(&mut root).1.content, Content::Racy(_))
+    });
+    let (_, mark) = look(&mut root);
+    // As if it had had another content under the same stamps, which newer kernels do not let happen any more.
+    let content = Content::Racy(0);
+    root.put(b"file", What::File(Mark { content, ..mark }));
+    assert_eq!(look(&mut root).0, 1);
+    await_until("its stamps to tell", LIMIT, || {
+        look(&mut root).1.content == Content::Settled
+    });
+    assert_eq!(look(&mut root).0, 0);
+}
+
+#[test]
+fn a_directory_that_was_changed_a_moment_ago_is_listed_again() {
+    use crate::git::fingerprint::Dir;
+    use crate::git::seen::Room;
+    use crate::git::signature::of_file;
+    use crate::git::walk::Walk;
+    let scratch = Scratch::new();
+    let mut root = Dir::default();
+    let look = |root: &mut Dir| {
+        let mut walk = Walk::new(Room::new(0), &CallOff::new());
+        walk.walk(&scratch.path(), b"", root).unwrap();
+        walk.seen.new.len()
+    };
+    await_until("a look within the moment", LIMIT, || {
+        let file = scratch.write("file", "1");
+        fs::remove_file(file).unwrap();
+        look(&mut root);
+        root.racy
+    });
+    scratch.write("file", "1");
+    // As if the directory had kept its stamps.
+    root.signature = of_file(&scratch.path());
+    assert_eq!(look(&mut root), 1);
+}
+
+#[test]
+fn many_directories_are_walked_over_as_few_are() {
+    let place = Place::new();
+    for number in 0..60 {
+        for file in 0..20 {
+            place.scratch.write(format!("wide/{number}/{file}"), "1");
+        }
+    }
+    place.commit_all("many");
+    let mut keeper = place.keeper();
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    place.scratch.write("wide/0/0", "2");
+    place.scratch.write("wide/59/19", "2");
+    place.scratch.write("wide/30/new", "2");
+    fs::remove_dir_all(place.path("wide/58")).unwrap();
+    fs::remove_dir_all(place.path("wide/1")).unwrap();
+    assert_eq!(changed(&mut keeper, Whose::Loop).len(), 43);
+    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    fs::remove_dir_all(place.path("wide")).unwrap();
+    assert_eq!(changed(&mut keeper, Whose::Loop).len(), 1200 - 40 + 1);
+}
+
+#[test]
 fn names_that_come_quickly_are_all_seen() {
     use crate::git::fingerprint::Dir;
-    use crate::git::walk::{Room, Walk};
+    use crate::git::seen::Room;
+    use crate::git::walk::Walk;
     let scratch = Scratch::new();
     let mut root = Dir::default();
     for round in 0..500_u32 {

@@ -112,6 +112,15 @@ pub(in crate::store) fn remainder(text: &[u8]) -> Remainder {
     Remainder::Torn
 }
 
+/// What stands behind the last whole record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JournalEnd {
+    /// Nothing.
+    Whole,
+    /// Part of a line: its writer died, or is at it.
+    Torn,
+}
+
 /// Reads the records of the loop in `dir` that come after `after`, oldest first. What comes before is not looked at.
 ///
 /// # Errors
@@ -120,7 +129,7 @@ pub fn read_records(
     dir: &Path,
     after: Seq,
     mut each: impl FnMut(Record),
-) -> Result<(), StoreError> {
+) -> Result<JournalEnd, StoreError> {
     let segments = segments(dir)?;
     let begins_in_time = |path: &Path| {
         first_record(migrate::JOURNAL, path).is_some_and(|first| first.seq <= after.next())
@@ -129,15 +138,46 @@ pub fn read_records(
         .iter()
         .rposition(|(_, path)| begins_in_time(path))
         .unwrap_or(0);
+    let mut tail = JournalEnd::Whole;
     for (_, path) in &segments[first..] {
-        read_segment(path, after, |_, record| {
+        tail = read_segment(path, after, |_, record| {
             if record.seq > after {
                 each(record);
             }
             Ok(())
         })?;
     }
-    Ok(())
+    Ok(tail)
+}
+
+/// Reads what can be read of the loop in `dir`: of a segment that is damaged only what stands before the damage, and then the
+/// next one, which begins with the full state.
+///
+/// # Errors
+/// The journal cannot be read, or is newer than this version.
+pub fn read_around(
+    dir: &Path,
+    mut each: impl FnMut(Record),
+) -> Result<(Vec<StoreError>, JournalEnd), StoreError> {
+    let mut damages = Vec::new();
+    let mut end = JournalEnd::Whole;
+    let segments = segments(dir)?;
+    if segments.is_empty() {
+        return Err(none_in(dir));
+    }
+    for (_, path) in &segments {
+        let read = read_segment(path, Seq::default(), |_, record| {
+            each(record);
+            Ok(())
+        });
+        end = JournalEnd::Whole;
+        match read {
+            Ok(found) => end = found,
+            Err(error @ StoreError::Damaged { .. }) => damages.push(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((damages, end))
 }
 
 /// Returns the number of a record without reading the rest of it.
@@ -245,7 +285,7 @@ pub(in crate::store) fn read_segment(
     path: &Path,
     after: Seq,
     mut each: impl FnMut(usize, Record) -> Result<(), StoreError>,
-) -> Result<(), StoreError> {
+) -> Result<JournalEnd, StoreError> {
     let opened = compressed::open(path).map_err(StoreError::io("open", path))?;
     let (path, mut reader) = (opened.path.as_path(), opened.content);
     let damaged = |line, what| StoreError::Damaged {
@@ -256,6 +296,7 @@ pub(in crate::store) fn read_segment(
     let mut text = Vec::new();
     let mut format = FORMAT;
     let mut first = None;
+    let mut tail = JournalEnd::Whole;
     for line in 1.. {
         text.clear();
         let read = reader
@@ -266,7 +307,12 @@ pub(in crate::store) fn read_segment(
         } else {
             segment::check_end(path, line, read).map_err(|what| damaged(line, what))?;
             match remainder(&text) {
-                Remainder::Torn => break,
+                Remainder::Torn => {
+                    if !text.is_empty() {
+                        tail = JournalEnd::Torn;
+                    }
+                    break;
+                }
                 Remainder::Record => {}
                 Remainder::Spoilt => return Err(damaged(line, SPOILT.to_owned())),
             }
@@ -298,7 +344,7 @@ pub(in crate::store) fn read_segment(
             each(line, record)?;
         }
     }
-    Ok(())
+    Ok(tail)
 }
 
 /// Returns the format that the first record of a segment names, whatever else a newer version may have put there.

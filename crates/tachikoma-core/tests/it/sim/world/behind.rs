@@ -2,7 +2,7 @@
 
 use tachikoma_core::{
     Answers, Committed, GateResult, HookPoint, HookResult, Input, Kept, Objectives, ObjectivesSeen,
-    ScriptResult, ScriptVerdict,
+    ScriptResult, ScriptVerdict, TestsReport,
 };
 
 use super::World;
@@ -142,7 +142,17 @@ impl World {
         let results = results.collect();
         let after = self.dice.pick(&[0, 100, 2_000, 700_000]);
         if !self.dice.one_in(10) {
-            self.schedule(self.now + after, Input::GatesRan { number, results });
+            let newly_passing = self.dice.pick(&[0, 0, 1]);
+            let tests = self.dice.one_in(2).then(|| TestsReport {
+                newly_passing,
+                ..TestsReport::default()
+            });
+            let ran = Input::GatesRan {
+                number,
+                results,
+                tests,
+            };
+            self.schedule(self.now + after, ran);
         }
     }
 }

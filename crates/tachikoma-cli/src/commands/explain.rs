@@ -1,0 +1,150 @@
+//! `tachikoma explain`: why the loop did what it did. Only reads.
+
+use std::process::ExitCode;
+
+use tachikoma_core::explain::{Account, Entry, Explain, Explained, Kind};
+use tachikoma_core::{LoopState, Phase};
+use tachikoma_loop_runner::hindsight::{self, Reach};
+use tachikoma_loop_runner::store::{archive, lock};
+
+use super::replay::{Launches, reach_words};
+use crate::failure::Failure;
+use crate::out;
+use crate::place::{Current, Place};
+use crate::report::json as json_line;
+use crate::sanitise::sanitise;
+
+/// Explains an iteration; without one the last, and the end of the loop.
+pub fn explain(
+    place: &Place,
+    iteration: Option<u32>,
+    name: Option<&str>,
+    json: bool,
+) -> Result<ExitCode, Failure> {
+    let current = place.named_loop(name)?;
+    // Asked first: a runner that ends meanwhile has written its end.
+    let live = is_live(&current);
+    let mut launches = Launches::default();
+    let (reach, explained) = {
+        // Where the work is kept decides nothing that is asked again.
+        let rules = |launch: &_| launches.recorded(launch).unkept;
+        let mut explain = Explain::new(current.loop_id, iteration, rules);
+        let reach = hindsight::read(&current.dir, |record| explain.take(&record))?;
+        (reach, explain.finish())
+    };
+    launches.say();
+    let Some(account) = &explained.account else {
+        let what = format!(
+            "loop {} has no iteration {}",
+            current.loop_id,
+            iteration.unwrap_or_default()
+        );
+        let last = explained.state.iteration;
+        return Err(Failure::new(what).hint(format!("its last one is {last}")));
+    };
+    if json {
+        for entry in &account.entries {
+            out::line(&json_line(entry));
+        }
+        note_end(&reach, &explained, live);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(end) = explained.end.as_ref().filter(|_| iteration.is_none()) {
+        out::line(&format!("{} {}", end.time, sanitise(&end.words)));
+        out::line("");
+    }
+    for line in text(
+        account,
+        &current,
+        iteration.is_none() && explained.end.is_some(),
+    ) {
+        out::line(&line);
+    }
+    note_end(&reach, &explained, live);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn is_live(current: &Current) -> bool {
+    let held = lock::is_held(&current.working_dir) && !archive::is_archived(&current.dir);
+    held && lock::holder(&current.working_dir).is_some_and(|h| h.loop_id == current.loop_id)
+}
+
+fn text(account: &Account, current: &Current, ended: bool) -> Vec<String> {
+    let attempts = match account.attempts {
+        0 | 1 => String::new(),
+        attempts => format!(", {attempts} attempts"),
+    };
+    let heading = match account.iteration {
+        0 => format!("before the first iteration of {}", current.loop_id),
+        iteration => format!(
+            "iteration {iteration} of {}{attempts}, session {}",
+            current.loop_id, account.session
+        ),
+    };
+    let mut lines = vec![heading];
+    let entries = account.entries.iter();
+    // The end stands above.
+    let shown = entries.len() - usize::from(ended && !account.entries.is_empty());
+    lines.extend(entries.take(shown).map(line));
+    if account.left_out > 0 {
+        lines.push(format!("{} lines more are left out", account.left_out));
+    }
+    lines
+}
+
+fn line(entry: &Entry) -> String {
+    let mark = match entry.kind {
+        Kind::Fact => "  ",
+        Kind::Decision => "=>",
+    };
+    let until = entry.until.map(|until| format!(" (until {until})"));
+    format!(
+        "{} {mark} {}{}",
+        entry.time,
+        sanitise(&entry.words),
+        until.unwrap_or_default()
+    )
+}
+
+/// Says where the records end, where that is not the end of the loop.
+fn note_end(reach: &Reach, explained: &Explained, live: bool) {
+    let state = &explained.state;
+    if explained.lost > 0 {
+        out::note(&format!(
+            "note: {} records are lost; what they said is not part of this",
+            explained.lost
+        ));
+    }
+    for words in reach_words(reach, live) {
+        out::note(&format!("note: {words}"));
+    }
+    let open = match state.public() {
+        LoopState::Running | LoopState::Rebooting | LoopState::Paused => !live,
+        LoopState::Idle => !live && state.started_at.is_some(),
+        LoopState::Completed | LoopState::Error | LoopState::Stopped => false,
+    };
+    // Where the reading ended, and not the loop, nothing is known of its runner.
+    if open && reach.is_whole() {
+        let doing = match &state.phase {
+            Phase::Working { .. } => format!("in the middle of iteration {}", state.iteration),
+            Phase::Waiting { .. } => format!("in a wait after iteration {}", state.iteration),
+            Phase::Keeping { .. } => {
+                format!("while the work of iteration {} was kept", state.iteration)
+            }
+            Phase::Checking { .. } => {
+                format!(
+                    "while the work of iteration {} was checked",
+                    state.iteration
+                )
+            }
+            Phase::Rebooting { .. } => format!("in a reboot after iteration {}", state.iteration),
+            Phase::Paused { .. } => format!("in a pause after iteration {}", state.iteration),
+            Phase::Idle | Phase::Ended { .. } => format!("after iteration {}", state.iteration),
+        };
+        out::note(&format!(
+            "note: the journal ends with record {} ({}), {doing}, and nobody runs the loop: its runner was killed, or the \
+             machine went down; `tachikoma run` goes on with it",
+            state.seq, state.time
+        ));
+    }
+}

@@ -1,0 +1,195 @@
+//! Tests that gates run: read from their reports or their output, remembered over runs, told to the agent.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use tachikoma_testkit::Scratch;
+
+use crate::support::{events, loops, run, status, tachikoma};
+
+/// A loop whose one gate runs behind every iteration.
+fn gated(command: &str, rest: &str) -> Scratch {
+    let scratch = Scratch::new();
+    let config = format!(
+        "[stop_conditions]\nmax_test_failure_streak = 0\n\
+         [[gate]]\nname = 'tests'\nwhen = 'iteration'\ncommand = '''{command}'''\n{rest}\n"
+    );
+    scratch.write("tachikoma.toml", config);
+    scratch
+}
+
+/// A gate that prints what `tap.N` has at iteration N, and fails if that says so.
+const TAP: &str = "cat tap.$TACHIKOMA_ITERATION; ! grep -q ^not tap.$TACHIKOMA_ITERATION";
+
+#[track_caller]
+fn iterate(scratch: &Scratch, iterations: u32, script: &str) {
+    let limit = iterations.to_string();
+    let ran = tachikoma(scratch).run(run(&["--max-iterations", &limit], script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+}
+
+fn warnings(scratch: &Scratch) -> Vec<String> {
+    let warned = events(scratch, "warned");
+    let text = |event: &Value| event["warning"].as_str().map(str::to_owned);
+    warned.iter().filter_map(text).collect()
+}
+
+#[test]
+fn what_is_new_in_each_run_is_recorded_and_told_to_the_agent() {
+    let scratch = gated(TAP, "");
+    scratch.write("tap.1", "1..3\nok 1 - a\nnot ok 2 - b\nok 3 - c # SKIP\n");
+    scratch.write("tap.2", "1..3\nnot ok 1 - a\nok 2 - b\nok 3 - d\n");
+    scratch.write("tap.3", "1..3\nok 1 - a\nok 2 - b\nok 3 - d\n");
+    iterate(&scratch, 3, "cat > asked.$TACHIKOMA_ITERATION");
+    let runs = events(&scratch, "tests_ran");
+    assert_eq!(runs.len(), 3);
+    let counts: Vec<_> = runs
+        .iter()
+        .map(|run| (&run["passed"], &run["failed"], &run["skipped"]))
+        .collect();
+    assert_eq!(counts[0], (&json!(1), &json!(1), &json!(1)));
+    assert_eq!(counts[2], (&json!(3), &json!(0), &json!(0)));
+    assert_eq!(runs[0]["failing"], json!(["b"]));
+    assert_eq!(runs[1]["newly_failing"], json!(["a"]));
+    assert_eq!(runs[1]["fixed"], json!(["b"]));
+    assert_eq!(runs[1]["newly_passing"], 2, "b is mended, and d is new");
+    let asked = scratch.read("asked.2");
+    assert!(
+        asked.contains("## Failing tests (1 of 2, after iteration 1)\n\n- b\n"),
+        "{asked}"
+    );
+    let asked = scratch.read("asked.3");
+    assert!(asked.contains("- a (passed before)\n"), "{asked}");
+    let known = status(&scratch);
+    assert_eq!(known["tests"]["passed"], 3);
+    let shown = tachikoma(&scratch).run(["status"]).stdout;
+    assert!(
+        shown.contains("tests      3 passed, 0 failed; fixed lately: a, b; at iteration 3"),
+        "{shown}"
+    );
+    let state: Value = serde_json::from_str(&scratch.read(".ralph/state.json")).unwrap();
+    assert_eq!(state["tests"]["passing"], json!(["a", "b", "d"]));
+    assert_eq!(state["tests"]["recently_fixed"], json!(["a", "b"]));
+    let handed = tachikoma(&scratch).run(["checkpoint"]);
+    assert!(
+        !handed.stdout.contains("Failing tests"),
+        "{}",
+        handed.stdout
+    );
+}
+
+#[test]
+fn a_test_that_passes_is_progress_where_nothing_else_changed() {
+    let scratch = gated(
+        "cat ../tap.$TACHIKOMA_ITERATION; ! grep -q ^not ../tap.$TACHIKOMA_ITERATION",
+        "",
+    );
+    let around = scratch.path().parent().unwrap().to_owned();
+    fs::write(around.join("tap.1"), "1..1\nnot ok 1 - a\n").unwrap();
+    fs::write(around.join("tap.2"), "1..1\nok 1 - a\n").unwrap();
+    fs::write(around.join("tap.3"), "1..1\nok 1 - a\n").unwrap();
+    iterate(&scratch, 3, "true");
+    let measured = events(&scratch, "progress_measured");
+    let scores: Vec<_> = measured
+        .iter()
+        .map(|event| event["score"].as_u64().unwrap_or(0))
+        .collect();
+    assert_eq!(scores, [0, 5, 0]);
+    // It flipped while nothing changed.
+    assert_eq!(events(&scratch, "tests_ran")[1]["flaky"], json!(["a"]));
+}
+
+#[test]
+fn a_report_is_read_where_it_is_left_and_never_one_of_an_earlier_run() {
+    let write =
+        "[ $TACHIKOMA_ITERATION = 2 ] || cp junit.$TACHIKOMA_ITERATION out/TEST-a.xml; false";
+    let scratch = gated(write, "report = 'out/**/TEST-*.xml'");
+    let junit = |name: &str| {
+        format!("<testsuite><testcase name=\"{name}\"><failure/></testcase></testsuite>")
+    };
+    scratch.write("junit.1", junit("one"));
+    scratch.write("junit.3", "this is no XML");
+    scratch.write("junit.4", "this is no XML");
+    scratch.write("junit.5", junit("five"));
+    scratch.write("out/other.xml", junit("other"));
+    // Older than any slack that file systems need.
+    let age = "touch -d '1 hour ago' out/*";
+    iterate(&scratch, 5, age);
+    let runs = events(&scratch, "tests_ran");
+    let failing: Vec<_> = runs.iter().map(|run| run["failing"].clone()).collect();
+    assert_eq!(failing, [json!(["one"]), json!(["five"])]);
+    let warnings = warnings(&scratch);
+    assert_eq!(warnings.len(), 2, "the same is said once: {warnings:#?}");
+    assert!(
+        warnings[0].ends_with("it is from an earlier run"),
+        "{warnings:?}"
+    );
+    assert!(
+        warnings[1].contains("no test results are in it"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn gates_that_run_no_tests_say_nothing_of_them() {
+    let scratch = gated("echo all is well", "");
+    iterate(&scratch, 2, "true");
+    assert_eq!(events(&scratch, "tests_ran").len(), 0);
+    assert_eq!(warnings(&scratch), [""; 0]);
+    assert_eq!(status(&scratch)["tests"], Value::Null);
+}
+
+#[test]
+fn books_that_are_lost_or_damaged_begin_anew_and_that_is_said() {
+    let scratch = gated(TAP, "");
+    for iteration in 1..=3 {
+        scratch.write(format!("tap.{iteration}"), "1..1\nok 1 - a\n");
+    }
+    iterate(&scratch, 1, "true");
+    let book = loops(&scratch)[0].join("tests.json");
+    fs::write(&book, "damaged").unwrap();
+    let go_on = |limit: &str| {
+        let ran = tachikoma(&scratch).run(["run", "--max-iterations", limit]);
+        assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    };
+    go_on("2");
+    fs::remove_file(&book).unwrap();
+    go_on("3");
+    let warnings = warnings(&scratch);
+    assert_eq!(warnings.len(), 2, "{warnings:#?}");
+    assert!(warnings[0].contains("begin anew") && warnings[0].contains("it is damaged"));
+    assert!(warnings[1].contains("begin anew: they are gone"));
+    assert!(book.exists());
+}
+
+#[test]
+fn a_pattern_that_is_none_is_refused_before_anything_runs() {
+    let scratch = gated("true", "report = 'out/['");
+    let ran = tachikoma(&scratch).run(run(&[], "touch ran"));
+    assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
+    assert!(
+        ran.stderr
+            .contains("`gate.report` of `tests` is no pattern"),
+        "{}",
+        ran.stderr
+    );
+    assert!(!scratch.path().join("ran").exists());
+}
+
+#[test]
+fn names_of_several_gates_are_kept_apart() {
+    let scratch = Scratch::new();
+    let gate = |name: &str, verdict: &str| {
+        format!(
+            "[[gate]]\nname = '{name}'\nwhen = 'iteration'\ncommand = '''printf '1..1\\n{verdict} 1 - a\\n' '''\n"
+        )
+    };
+    scratch.write(
+        "tachikoma.toml",
+        gate("unit", "ok") + &gate("e2e", "not ok"),
+    );
+    iterate(&scratch, 1, "true");
+    let run = &events(&scratch, "tests_ran")[0];
+    assert_eq!((&run["passed"], &run["failed"]), (&json!(1), &json!(1)));
+    assert_eq!(run["failing"], json!(["e2e > a"]));
+}

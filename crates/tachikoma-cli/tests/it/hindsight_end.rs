@@ -1,0 +1,217 @@
+//! `tachikoma explain` and `tachikoma replay` on claims, gates, stop scripts, patterns and budgets.
+
+use insta::assert_snapshot;
+use serde_json::Value;
+use tachikoma_testkit::Scratch;
+
+use crate::budgets::{overspending, run_with, short};
+use crate::claude_fault_support::{claude, with_scenario};
+use crate::hindsight::{comes_out_the_same, replay};
+use crate::support::{CLAIMS, await_events, kill, run, shown, tachikoma};
+
+/// Claims completion three times, of which the gate believes the third.
+const CLAIMS_EARLY: &str = "echo $TACHIKOMA_ITERATION >> work; [ $TACHIKOMA_ITERATION -gt 2 ] && touch proof; echo '<promise>COMPLETE</promise>'";
+
+const PROOF: &str = "[[gate]]\nname = 'proof'\ncommand = 'test -e proof'\n";
+
+fn claimed_early() -> Scratch {
+    let scratch = Scratch::new();
+    scratch.write("tachikoma.toml", PROOF);
+    let ran = tachikoma(&scratch).run(run(&[], CLAIMS_EARLY));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    scratch
+}
+
+/// How the other loop ended, and how many iterations it had.
+#[track_caller]
+fn ends(scratch: &Scratch, set: &str) -> (Option<String>, u64) {
+    let found = replay(scratch, &["--set", set]);
+    assert_eq!(found["unexplained"], 0, "{found:#}");
+    let outcome = found["replayed"]["outcome"].as_str().map(str::to_owned);
+    let iterations = found["replayed"]["iterations"].as_u64();
+    (outcome, iterations.expect("a number"))
+}
+
+/// Complaint 21, looked back on: who said so, what was asked, and why that was not enough.
+#[test]
+fn a_false_claim_is_explained() {
+    let scratch = claimed_early();
+    comes_out_the_same(&scratch);
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["explain", "2"])), @"
+    exit: 0
+    --- stdout
+    iteration 2 of [LOOP], session 1
+    [TIME]    iteration 2, attempt 1, session 1: the agent is launched
+    [TIME]    agent command is up (pid [PID])
+    [TIME]    succeeded after [DURATION]; it claims that the work is complete
+    [TIME] => the work tree is looked at, and nothing is committed (until [TIME])
+    [TIME]    1 file changed, nothing committed
+    [TIME] => gates run (proof): completion is claimed by the agent's promise (until [TIME])
+    [TIME]    the gate `proof` failed after [DURATION]: exit 1
+    [TIME] => completion is claimed by the agent's promise, and not believed: the gate `proof` failed: exit 1
+    [TIME]    worth 1 of 100
+    [TIME] => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); 2 of 3 failing runs of gates in a row (stop_conditions.max_test_failure_streak); the claim of completion was refused
+    [TIME] => the session goes on: context not known, 0 tool calls of 100 (context.tool_call_threshold); not worse than before
+    [TIME] => went on with iteration 3
+    --- stderr
+    ");
+    assert_snapshot!(shown(&tachikoma(&scratch).run(["explain"])), @"
+    exit: 0
+    --- stdout
+    [TIME] the loop ended: the agent reported completion: completion is claimed by the agent's promise; the gate `proof` passed after [DURATION]
+
+    iteration 3 of [LOOP], session 1
+    [TIME]    iteration 3, attempt 1, session 1: the agent is launched
+    [TIME]    agent command is up (pid [PID])
+    [TIME]    succeeded after [DURATION]; it claims that the work is complete
+    [TIME] => the work tree is looked at, and nothing is committed (until [TIME])
+    [TIME]    2 files changed, nothing committed
+    [TIME] => gates run (proof): completion is claimed by the agent's promise (until [TIME])
+    [TIME]    the gate `proof` passed after [DURATION]
+    [TIME]    worth 1 of 100
+    --- stderr
+    ");
+    let ran = tachikoma(&scratch).run(["explain", "1", "--json"]);
+    let entries = ran
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let entries: Vec<Value> = entries.collect();
+    let refused = entries
+        .iter()
+        .find(|entry| !entry["inputs"]["reasons"].is_null());
+    let inputs = &refused.expect("the refusal")["inputs"];
+    assert_eq!(inputs["claims"][0]["by"], "promise");
+    assert_eq!(inputs["gates"][0]["passed"], false);
+}
+
+#[test]
+fn a_claim_is_replayed_by_other_gates() {
+    let scratch = claimed_early();
+    let done = Some("the agent reported completion".to_owned());
+    assert_eq!(ends(&scratch, "gate=[]"), (done.clone(), 1));
+    assert_eq!(ends(&scratch, "stop_conditions.confirmations=2"), (None, 3));
+    let failed =
+        "gates failed 2 times in a row (max_test_failure_streak = 2), the last time: `proof`";
+    let streak = ends(&scratch, "stop_conditions.max_test_failure_streak=2");
+    assert_eq!(streak, (Some(failed.to_owned()), 2));
+    let fuzz = "gate=[{name='fuzz', command='false'}]";
+    let ran = tachikoma(&scratch).run(["replay", "--set", fuzz]);
+    assert_snapshot!(shown(&ran), @"
+    exit: 0
+    --- stdout
+    with gate=[{name='fuzz', command='false'}]:
+
+    iteration 1 (estimated)
+      recorded: gates run (proof), then a claim of completion refused
+      replayed: gates run (fuzz), then the loop ended: the agent reported completion
+      because:  completion is claimed by the agent's promise; the gate `fuzz` never ran and is taken to pass
+
+                       recorded       replayed  (replayed: estimated)
+    iterations                3              1
+    reboots                   0              0
+    cost                $0.0000        $0.0000
+    tokens                    0              0
+    waited                [DURATION]          [DURATION]
+    recorded:    the agent reported completion
+    replayed:    the agent reported completion
+    --- stderr
+    ");
+}
+
+#[test]
+fn scripts_objectives_and_a_runner_killed_over_a_gate_come_out_the_same() {
+    let scratch = Scratch::new();
+    scratch.write("plan.md", "- [ ] a\n");
+    scratch.write("ask.sh", "#!/bin/sh\necho words; exit 0\n");
+    let config = format!(
+        "[stop_conditions]\nobjectives = 'plan.md'\ncustom_scripts = ['sh ask.sh']\n{PROOF}when = 'iteration'\n"
+    );
+    scratch.write("tachikoma.toml", config);
+    let agent = "[ $TACHIKOMA_ITERATION -gt 1 ] && touch proof && echo '- [x] a' > plan.md; true";
+    let ran = tachikoma(&scratch).run(run(&[], agent));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    comes_out_the_same(&scratch);
+
+    let killed = Scratch::new();
+    let slow = "[[gate]]\nname = 'slow'\ncommand = 'test -e go || sleep 600'\n";
+    killed.write("tachikoma.toml", slow);
+    let live = tachikoma(&killed).spawn(run(&[], CLAIMS));
+    await_events(&killed, "check_started", 1);
+    kill(&killed, live);
+    let told = tachikoma(&killed).run(["explain"]);
+    let cut = "while the work of iteration 1 was checked";
+    assert!(told.stderr.contains(cut), "{}", told.snapshot());
+    killed.write("go", "");
+    let ran = tachikoma(&killed).run(["run", "--quiet"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    comes_out_the_same(&killed);
+}
+
+#[test]
+fn a_budget_is_explained_and_replayed() {
+    let scratch = with_scenario(&overspending());
+    let ran = run_with(&scratch, &[("MAX_COST_USD", "1")]);
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    comes_out_the_same(&scratch);
+    let told = shown(&tachikoma(&scratch).run(["explain"]));
+    for part in [
+        "the loop ended: $1.12 of $1.00 is spent (max_cost_usd)",
+        "=> a stop condition is met: $1.12 of $1.00 is spent (max_cost_usd)",
+        "=> the turn is ended: a budget is used up",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let (outcome, _) = ends(&scratch, "stop_conditions.max_cost_usd=0.5");
+    let gone = "$0.7500 of $0.5000 is spent (max_cost_usd)";
+    assert_eq!(outcome.as_deref(), Some(gone));
+    let (outcome, _) = ends(&scratch, "stop_conditions.max_tokens=150000");
+    let gone = "200000 of 150000 tokens are used (max_tokens)";
+    assert_eq!(outcome.as_deref(), Some(gone));
+    let (outcome, _) = ends(&scratch, "stop_conditions.max_duration=1ms");
+    assert!(outcome.unwrap().contains("(max_duration)"));
+    let found = replay(&scratch, &["--set", "stop_conditions.max_cost_usd=9"]);
+    assert_eq!(found["goes_on"], true, "{found:#}");
+    assert_eq!(found["estimated"], true, "{found:#}");
+}
+
+/// Where there was no budget it is not known what a turn had cost before its end.
+#[test]
+fn a_budget_that_was_not_there_is_replayed_and_marked() {
+    let scratch = with_scenario(&short());
+    let words = ["run", "--agent", "claude", "--max-iterations", "4"];
+    let ran = claude(&scratch).run(words);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    comes_out_the_same(&scratch);
+    let found = replay(&scratch, &["--set", "stop_conditions.max_cost_usd=0.5"]);
+    assert_eq!(found["replayed"]["iterations"], 2, "{found:#}");
+    assert_eq!(found["estimated"], true, "{found:#}");
+    let because = found["differences"][0]["by"].as_str().unwrap();
+    assert!(because.contains("it may have ended earlier"), "{found:#}");
+    let (outcome, iterations) = ends(&scratch, "stop_conditions.max_tokens=300000");
+    assert_eq!(iterations, 3);
+    assert!(outcome.unwrap().ends_with("(max_tokens)"));
+}
+
+#[test]
+fn a_pattern_that_is_taken_away_or_added_is_replayed_as_far_as_it_is_known() {
+    let scratch = Scratch::new();
+    let agent = "[ $TACHIKOMA_ITERATION -gt 1 ] && echo 'stuck: no disk'; true";
+    let ran = tachikoma(&scratch)
+        .env(
+            "TACHIKOMA_STOP_CONDITIONS__STOP_ON_PATTERNS",
+            "['^stuck:', '^lost']",
+        )
+        .run(run(&[], agent));
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    comes_out_the_same(&scratch);
+    let key = "stop_conditions.stop_on_patterns";
+    assert_eq!(ends(&scratch, &format!("{key}=[]")), (None, 2));
+    assert_eq!(ends(&scratch, &format!("{key}=['^lost']")), (None, 2));
+    let (outcome, _) = ends(&scratch, &format!("{key}=['^stuck:']"));
+    assert!(outcome.unwrap().contains("`^stuck:`"));
+    let added = format!("{key}=['^stuck:', '^done']");
+    let notes = replay(&scratch, &["--set", &added])["notes"].clone();
+    let known = "whether the pattern `^done` would have matched is not known: the agent's words are not in the journal";
+    assert_eq!(notes, serde_json::json!([known]));
+}

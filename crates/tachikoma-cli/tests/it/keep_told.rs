@@ -1,0 +1,106 @@
+//! What an agent is told that happened to its work, and what a person is told about the repository.
+
+use std::fs;
+
+use tachikoma_testkit::{Ran, Scratch};
+
+use crate::keep_support::{WORK, git_hook, repository, subjects};
+use crate::support::{run, tachikoma};
+
+/// Works, and keeps its prompt where no git sees it.
+fn agent(scratch: &Scratch) -> String {
+    let home = scratch.home();
+    format!(
+        "cat > {}/prompt$TACHIKOMA_ITERATION; {WORK}",
+        home.display()
+    )
+}
+
+fn prompt(scratch: &Scratch, iteration: u32) -> String {
+    fs::read_to_string(scratch.home().join(format!("prompt{iteration}"))).unwrap()
+}
+
+#[track_caller]
+fn iterations(scratch: &Scratch, flags: &[&str], up_to: &str) -> Ran {
+    let flags = [&["--max-iterations", up_to], flags].concat();
+    let ran = tachikoma(scratch).run(run(&flags, &agent(scratch)));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    ran
+}
+
+#[test]
+fn why_a_commit_was_refused_is_in_the_next_prompt() {
+    let scratch = repository("");
+    git_hook(
+        &scratch,
+        "pre-commit",
+        "[ -e new2 ] || { echo 'the linter says no' >&2; exit 1; }",
+    );
+    iterations(&scratch, &[], "3");
+    assert_eq!(prompt(&scratch, 1), "go");
+    let second = prompt(&scratch, 2);
+    assert!(second.contains("the linter says no"), "{second}");
+    assert!(second.ends_with("\n\ngo"), "{second}");
+    assert_eq!(prompt(&scratch, 3), "go", "it is committed by now");
+}
+
+#[test]
+fn a_conversation_that_goes_on_is_told_of_a_rollback_once() {
+    let scratch = repository("");
+    iterations(&scratch, &[], "2");
+    let ran = tachikoma(&scratch).run(["rollback", "2", "--yes"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    iterations(&scratch, &["--allow-dirty"], "4");
+    let third = prompt(&scratch, 3);
+    let says = "The operator has brought the work tree back to what it was before iteration 2.";
+    assert!(third.starts_with(says), "{third}");
+    assert_eq!(prompt(&scratch, 4), "go");
+}
+
+#[test]
+fn commits_that_were_switched_off_can_be_switched_on_again() {
+    let scratch = repository("");
+    iterations(&scratch, &["--no-auto-commit"], "1");
+    iterations(&scratch, &[], "2");
+    assert_eq!(subjects(&scratch).len(), 1, "the wish is recorded");
+    iterations(&scratch, &["--auto-commit"], "3");
+    iterations(&scratch, &[], "4");
+    assert_eq!(
+        subjects(&scratch)[1..],
+        [
+            "tachikoma: iteration 3 succeeded",
+            "tachikoma: iteration 4 succeeded"
+        ]
+    );
+}
+
+#[test]
+fn commits_on_no_branch_are_announced() {
+    let scratch = repository("");
+    let says = "on no branch (detached HEAD)";
+    let ran = iterations(&scratch, &[], "1");
+    assert!(!ran.stderr.contains(says), "{}", ran.stderr);
+    scratch.git(&["checkout", "--quiet", "--detach"]);
+    let ran = iterations(&scratch, &[], "2");
+    assert_eq!(ran.stderr.matches(says).count(), 1, "{}", ran.stderr);
+}
+
+#[test]
+fn snapshots_are_listed() {
+    let scratch = repository("");
+    iterations(&scratch, &[], "2");
+    let ran = tachikoma(&scratch).run(["rollback", "1", "--yes"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let ran = tachikoma(&scratch).run(["diff", "--list"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let moments: Vec<&str> = ran
+        .stdout
+        .lines()
+        .filter_map(|line| line.split_once(' ').map(|(_, moment)| moment))
+        .collect();
+    assert_eq!(moments, ["1", "2", "before-rollback-1"]);
+    for line in ran.stdout.lines() {
+        let commit = line.split(' ').next().unwrap();
+        scratch.git(&["cat-file", "-e", &format!("{commit}^{{commit}}")]);
+    }
+}

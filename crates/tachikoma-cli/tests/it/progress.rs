@@ -1,0 +1,172 @@
+//! Progress of the real binary: what counts, with a repository and without one, and when a loop ends for want of it.
+
+use std::fs;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tachikoma_testkit::{Scratch, await_until};
+
+use crate::keep_support::repository;
+use crate::support::{SOON, as_configured, await_events, events, run, status, tachikoma};
+
+/// What each iteration was worth.
+fn scores(scratch: &Scratch) -> Vec<u64> {
+    let measured = events(scratch, "progress_measured");
+    let score = |event: &Value| event["score"].as_u64().unwrap_or(0);
+    measured.iter().map(score).collect()
+}
+
+#[test]
+fn complaint_30_a_loop_that_does_nothing_ends_by_itself_and_says_how_to_go_on() {
+    let scratch = Scratch::new();
+    let ran = as_configured(&scratch).run(run(&[], "echo thinking"));
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    assert_eq!(scores(&scratch), [0; 5]);
+    let shown = ran.snapshot();
+    assert!(
+        shown.contains("5 iterations in a row without progress (max_no_progress_iterations = 5)"),
+        "{shown}"
+    );
+    let known = status(&scratch);
+    assert_eq!(known["outcome"]["kind"], "condition");
+    assert_eq!(known["stats"]["no_progress_count"], 5);
+    assert_eq!(known["progress"]["last_iteration"], Value::Null);
+    // Whoever runs it again wants it to go on.
+    let again = as_configured(&scratch).run(["run", "--max-iterations", "7"]);
+    assert_eq!(again.code(), Some(3), "{}", again.snapshot());
+    assert_eq!(status(&scratch)["stats"]["no_progress_count"], 2);
+}
+
+#[test]
+fn without_a_repository_files_tell() {
+    let scratch = Scratch::new();
+    let script = "case $TACHIKOMA_ITERATION in
+        1) echo 1 > a; mkdir b; echo 1 > b/c;;
+        2) ;;
+        3) rm a;;
+        4) echo 1 > b/c;;
+        5) echo 2 > b/c;;
+        6) echo 2 > b/c;;
+    esac";
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "6"], script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(
+        scores(&scratch),
+        [1, 0, 1, 0, 1, 0],
+        "and the same written again is no change"
+    );
+    let known = status(&scratch);
+    assert_eq!(known["git"], Value::Null);
+    assert_eq!(known["progress"]["last_iteration"], 5);
+    assert_eq!(known["stats"]["no_progress_count"], 1);
+    let history = tachikoma(&scratch).run(["history", "--json"]);
+    let first: Value = serde_json::from_str(history.stdout.lines().next().unwrap()).unwrap();
+    assert_eq!(
+        (&first["progress"], &first["files_changed"]),
+        (&json!(1), &json!(2))
+    );
+}
+
+#[test]
+fn complaint_25_a_commit_of_the_agents_own_is_progress() {
+    let scratch = repository("");
+    let script = "[ $TACHIKOMA_ITERATION -gt 3 ] || git commit --quiet --allow-empty -m work";
+    let ran = as_configured(&scratch).run(run(&[], script));
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    assert_eq!(scores(&scratch), [10, 10, 10, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn the_size_of_a_change_counts_up_to_a_bound() {
+    let scratch = repository("");
+    let script = "case $TACHIKOMA_ITERATION in
+        1) seq 50 > fifty;;
+        2) seq 100000 > many;;
+        3) head -c 100000 /dev/urandom > binary;;
+        4) printf '1\\n3\\n' > fifty;;
+    esac";
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "4"], script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    // Ten of each are for the commit.
+    assert_eq!(scores(&scratch), [20, 50, 11, 19]);
+    let lines = events(&scratch, "progress_measured")[3]["evidence"]["lines"].clone();
+    assert_eq!(lines, 48);
+}
+
+#[test]
+fn what_a_person_changes_between_two_iterations_is_no_progress() {
+    for scratch in [Scratch::new(), repository("")] {
+        let script = "while [ ! -e ../go.$TACHIKOMA_ITERATION ]; do sleep 0.01; done";
+        let config = "iteration_delay = \"1h\"\n[git]\nauto_commit = false\n";
+        scratch.write("tachikoma.toml", config);
+        let around = scratch.path().parent().unwrap().to_owned();
+        let go = |iteration: u32| fs::write(around.join(format!("go.{iteration}")), "").unwrap();
+        let words = [
+            "run",
+            "--prompt-text",
+            "go",
+            "--max-iterations",
+            "2",
+            "--",
+            "sh",
+            "-c",
+        ];
+        let live = tachikoma(&scratch).spawn(words.into_iter().chain([script]));
+        go(1);
+        await_events(&scratch, "wait_started", 1);
+        scratch.write("theirs", "a person's\n");
+        let skipped = tachikoma(&scratch).run(["skip"]);
+        assert_eq!(skipped.code(), Some(0), "{}", skipped.snapshot());
+        go(2);
+        let ran = live.wait(SOON);
+        assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+        assert_eq!(scores(&scratch), [0, 0]);
+    }
+}
+
+#[test]
+fn what_a_runner_that_died_did_not_see_is_not_taken_for_nothing() {
+    let scratch = Scratch::new();
+    let script = "[ $TACHIKOMA_ATTEMPT -gt 1 ] || { touch begun; sleep 600; }";
+    let mut live = as_configured(&scratch).spawn(run(&["--max-iterations", "1"], script));
+    await_until("the agent works", SOON, || {
+        scratch.path().join("begun").exists()
+    });
+    live.signal(Signal::KILL);
+    live.wait(SOON);
+    let ran = as_configured(&scratch).run(["run"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(scores(&scratch), [0; 0]);
+    assert_eq!(status(&scratch)["stats"]["no_progress_count"], 0);
+}
+
+#[test]
+fn iterations_that_fail_end_by_their_own_limit() {
+    let scratch = Scratch::new();
+    let config =
+        "[stop_conditions]\nmax_consecutive_failures = 4\nmax_no_progress_iterations = 2\n";
+    scratch.write("tachikoma.toml", config);
+    let ran = as_configured(&scratch).run(run(&[], "exit 7"));
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    assert_eq!(scores(&scratch), [0; 4]);
+}
+
+#[test]
+fn the_state_file_has_the_progress() {
+    let scratch = Scratch::new();
+    scratch.write("plan.md", "- [x] one\n- [ ] two\n- [ ] three\n");
+    scratch.write(
+        "tachikoma.toml",
+        "[stop_conditions]\nobjectives = \"plan.md\"\n",
+    );
+    let script = "[ $TACHIKOMA_ITERATION = 2 ] && sed -i 's/\\[ \\] two/[x] two/' plan.md; true";
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "3"], script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let state: Value = serde_json::from_str(&scratch.read(".ralph/state.json")).unwrap();
+    let progress = &state["progress"];
+    assert_eq!(progress["iterations_since_progress"], 1);
+    assert_eq!(progress["last_progress_iteration"], 2);
+    assert_eq!(progress["recent_scores"], json!([0, 110, 0]));
+    assert_eq!(progress["completed_objectives"], json!(["one", "two"]));
+    assert_eq!(progress["pending_objectives"], json!(["three"]));
+}

@@ -1,0 +1,191 @@
+//! Whether the work comes forward: what an iteration is known to have done, what that is worth, and what the tests say.
+
+use serde::{Deserialize, Serialize};
+
+use crate::completion::{Answers, ObjectivesSeen};
+use crate::keep::Kept;
+use crate::policy::progress::Evidence;
+use crate::record::is_zero;
+use crate::tests_report::TestsReport;
+
+/// Scores that are remembered: enough to see where the work goes.
+pub const SCORES_KEPT: usize = 20;
+
+/// What an iteration was worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Which one.
+    pub iteration: u32,
+    /// What it did.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub evidence: Evidence,
+    /// What that is worth, from 0 to 100; 0 where nothing came of it.
+    pub score: u32,
+}
+
+/// A score that is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Score {
+    /// Of which iteration.
+    pub iteration: u32,
+    /// From 0 to 100.
+    pub score: u32,
+}
+
+/// What is known of whether the work comes forward.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Progress {
+    /// What the iteration last started has done, over all attempts at it.
+    pub evidence: Evidence,
+    /// Whether it is over, and was not measured yet.
+    pub due: bool,
+    /// Whether the work tree was looked at behind it.
+    pub looked: bool,
+    /// Whether something of it may have been missed: then nobody can say that nothing came of it.
+    pub unsure: bool,
+    /// The latest scores, oldest first.
+    pub recent: Vec<Score>,
+    /// The last iteration of which something came.
+    pub last: Option<u32>,
+    /// What the tests came to when they last ran.
+    pub tests: Option<TestsReport>,
+    /// Whether what is tested may be another than when they did.
+    pub untested: bool,
+}
+
+impl Progress {
+    /// Returns what the iteration last started was worth, if it is over and that can be said.
+    #[must_use]
+    pub fn measure(&self, iteration: u32) -> Option<Measured> {
+        let score = self.evidence.score();
+        // What was seen was done, whatever was missed.
+        let known = score > 0 || (self.looked && !self.unsure);
+        (self.due && known).then_some(Measured {
+            iteration,
+            evidence: self.evidence,
+            score,
+        })
+    }
+
+    pub(crate) fn attempt_started(&mut self, attempt: u32) {
+        self.due = false;
+        self.looked = false;
+        if attempt == 1 {
+            self.evidence = Evidence::default();
+            self.unsure = false;
+        }
+    }
+
+    /// An attempt is over. One that nobody saw through counts for nothing; what it did, the next one has done.
+    pub(crate) fn attempt_ended(&mut self, seen_through: bool) {
+        self.due = seen_through;
+    }
+
+    /// Nobody knows what was done since the last look.
+    pub(crate) fn missed(&mut self) {
+        self.unsure = true;
+        self.untested = true;
+    }
+
+    pub(crate) fn seen_in_the_tree(&mut self, kept: &Kept) {
+        let evidence = &mut self.evidence;
+        evidence.files = evidence.files.saturating_add(kept.changed);
+        evidence.lines = evidence.lines.saturating_add(kept.lines);
+        // A commit of what was left before is no doing of this iteration.
+        evidence.commits |= kept.head_moved || (kept.commit.is_some() && kept.changed > 0);
+        self.untested |= kept.changed > 0 || kept.head_moved;
+    }
+
+    /// Compares what the objectives are with what they were. What they were at first is where one starts from.
+    pub(crate) fn answered(&mut self, before: Option<&ObjectivesSeen>, answers: &Answers) {
+        let ticked = |seen: Option<&ObjectivesSeen>| match seen {
+            Some(ObjectivesSeen::Read { objectives }) => Some(objectives.ticked),
+            Some(ObjectivesSeen::Unknown { .. }) | None => None,
+        };
+        if let (Some(before), Some(now)) = (ticked(before), ticked(answers.objectives.as_ref())) {
+            let more = now.saturating_sub(before);
+            self.evidence.ticked = self.evidence.ticked.saturating_add(more);
+        }
+    }
+
+    pub(crate) fn tested(&mut self, report: &TestsReport) {
+        let passing = &mut self.evidence.newly_passing;
+        *passing = passing.saturating_add(report.newly_passing);
+        self.tests = Some(report.clone());
+        self.untested = false;
+    }
+
+    pub(crate) fn measured(&mut self, measured: &Measured) {
+        self.due = false;
+        if measured.score > 0 {
+            self.last = Some(measured.iteration);
+        }
+        if self.recent.len() >= SCORES_KEPT {
+            self.recent.remove(0);
+        }
+        self.recent.push(Score {
+            iteration: measured.iteration,
+            score: measured.score,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_seen_through_and_looked_at_can_have_come_to_nothing() {
+        let mut known = Progress::default();
+        assert_eq!(known.measure(1), None, "it is not over");
+        known.attempt_ended(true);
+        assert_eq!(known.measure(1), None, "nobody looked");
+        known.looked = true;
+        assert_eq!(known.measure(1).unwrap().score, 0);
+        known.missed();
+        assert_eq!(known.measure(1), None, "something was missed");
+        known.evidence.files = 1;
+        assert_eq!(known.measure(1).unwrap().score, 1, "and something was seen");
+        known.attempt_ended(false);
+        assert_eq!(known.measure(1), None, "it was cut");
+    }
+
+    #[test]
+    fn what_a_cut_attempt_did_is_its_iterations_and_not_that_of_the_next() {
+        let mut known = Progress::default();
+        known.attempt_started(1);
+        known.seen_in_the_tree(&Kept {
+            changed: 2,
+            lines: 7,
+            ..Kept::default()
+        });
+        known.attempt_ended(false);
+        known.attempt_started(2);
+        known.attempt_ended(true);
+        let measured = known.measure(4).unwrap();
+        assert_eq!((measured.evidence.files, measured.evidence.lines), (2, 7));
+        known.measured(&measured);
+        assert_eq!(known.measure(4), None, "once is enough");
+        known.attempt_started(1);
+        known.attempt_ended(true);
+        known.looked = true;
+        assert_eq!(known.measure(5).unwrap().evidence, Evidence::default());
+    }
+
+    #[test]
+    fn the_latest_scores_are_kept() {
+        let mut known = Progress::default();
+        for iteration in 1..=50 {
+            let score = u32::from(iteration == 30);
+            known.measured(&Measured {
+                iteration,
+                evidence: Evidence::default(),
+                score,
+            });
+        }
+        assert_eq!(known.last, Some(30));
+        assert_eq!(known.recent.len(), SCORES_KEPT);
+        assert_eq!(known.recent[0].iteration, 31);
+    }
+}

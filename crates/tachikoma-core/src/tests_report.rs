@@ -1,0 +1,188 @@
+//! A run of the tests in a few words: what is recorded of it, and told to the agent.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use crate::record::is_zero;
+use crate::tests_seen::{Standing, TestsSeen, Verdict};
+
+/// Names of each kind in a report. Whoever wants more of them runs the tests.
+pub const NAMED_MAX: usize = 20;
+
+/// What a run of the tests came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TestsReport {
+    /// The iteration behind which they ran.
+    pub iteration: u32,
+    /// Tests that passed, also those that did so only when tried again.
+    pub passed: u32,
+    /// Tests that failed or could not be run.
+    pub failed: u32,
+    /// Tests that were not run.
+    pub skipped: u32,
+    /// Tests that passed and did not before.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub newly_passing: u32,
+    /// The first of those that failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failing: Vec<String>,
+    /// Those of them that passed in the run before.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub newly_failing: Vec<String>,
+    /// The first of those that passed again lately.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fixed: Vec<String>,
+    /// The first of those that pass and fail as they like.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub flaky: Vec<String>,
+    /// The first of those that passed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub passing: Vec<String>,
+}
+
+/// How many tests ended in which way, with those that their runner did not name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TestCounts {
+    /// Tests that passed.
+    pub passed: u32,
+    /// Tests that failed or could not be run.
+    pub failed: u32,
+    /// Tests that were not run.
+    pub skipped: u32,
+}
+
+impl TestsReport {
+    /// Takes a run into the books, and says what is new. `changed` is whether what is tested changed since the run before.
+    #[must_use]
+    pub fn of(
+        iteration: u32,
+        books: &mut TestsSeen,
+        changed: bool,
+        counts: TestCounts,
+        results: &[(&str, Verdict)],
+    ) -> Self {
+        let run = books.compare(changed, results.iter().copied());
+        let newly_passing = books.newly_passing(&run);
+        books.apply(&run);
+        let named = |standing| names(books.names(standing).into_iter());
+        let ended = |wanted: fn(Verdict) -> bool| {
+            let ended = results.iter().filter(move |(_, verdict)| wanted(*verdict));
+            names(ended.map(|(name, _)| *name))
+        };
+        Self {
+            iteration,
+            passed: counts.passed,
+            failed: counts.failed,
+            skipped: counts.skipped,
+            newly_passing: u32::try_from(newly_passing).unwrap_or(u32::MAX),
+            failing: ended(Verdict::is_failure),
+            newly_failing: named(Standing::NewlyFailing),
+            fixed: named(Standing::RecentlyFixed),
+            flaky: named(Standing::Flaky),
+            passing: ended(|verdict| matches!(verdict, Verdict::Passed | Verdict::Flaky)),
+        }
+    }
+
+    /// Writes what fails, for an agent; nothing where nothing does.
+    pub(crate) fn write_failing(&self, text: &mut String) {
+        if self.failed == 0 {
+            return;
+        }
+        let _ = writeln!(
+            text,
+            "\n## Failing tests ({} of {}, after iteration {})\n",
+            self.failed,
+            self.passed.saturating_add(self.failed),
+            self.iteration
+        );
+        for name in &self.failing {
+            let how = if self.newly_failing.contains(name) {
+                " (passed before)"
+            } else if self.flaky.contains(name) {
+                " (passes and fails as it likes)"
+            } else {
+                ""
+            };
+            let _ = writeln!(text, "- {name}{how}");
+        }
+        let more = (self.failed as usize).saturating_sub(self.failing.len());
+        if more > 0 {
+            let _ = writeln!(text, "- and {more} more");
+        }
+    }
+}
+
+fn names<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    const BYTES_MAX: usize = crate::tests_seen::NAME_BYTES_KEPT;
+    let cut = |name: &str| {
+        let end = name.floor_char_boundary(BYTES_MAX);
+        name.get(..end).unwrap_or_default().to_owned()
+    };
+    names.take(NAMED_MAX).map(cut).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(results: &[(&str, Verdict)]) -> TestCounts {
+        let count = |wanted: fn(Verdict) -> bool| {
+            let wanted = results.iter().filter(|(_, verdict)| wanted(*verdict));
+            u32::try_from(wanted.count()).unwrap()
+        };
+        TestCounts {
+            passed: count(|verdict| verdict == Verdict::Passed),
+            failed: count(Verdict::is_failure),
+            skipped: count(|verdict| verdict == Verdict::Skipped),
+        }
+    }
+
+    fn run(books: &mut TestsSeen, results: &[(&str, Verdict)]) -> TestsReport {
+        TestsReport::of(4, books, true, counts(results), results)
+    }
+
+    #[test]
+    fn it_says_what_is_new() {
+        use Verdict::{Errored, Failed, Passed, Skipped};
+        let mut books = TestsSeen::default();
+        let first = run(
+            &mut books,
+            &[("a", Passed), ("b", Failed), ("c", Errored), ("d", Skipped)],
+        );
+        assert_eq!((first.passed, first.failed, first.skipped), (1, 2, 1));
+        assert_eq!(first.newly_passing, 0, "it is where one starts from");
+        assert_eq!((first.failing.len(), first.newly_failing.len()), (2, 0));
+        let second = run(
+            &mut books,
+            &[("a", Failed), ("b", Passed), ("c", Errored), ("e", Passed)],
+        );
+        assert_eq!(second.newly_passing, 2, "b is mended, and e is new");
+        assert_eq!(second.newly_failing, ["a"]);
+        assert_eq!(second.fixed, ["b"]);
+        let mut text = String::new();
+        second.write_failing(&mut text);
+        assert_eq!(
+            text,
+            "\n## Failing tests (2 of 4, after iteration 4)\n\n- a (passed before)\n- c\n"
+        );
+    }
+
+    #[test]
+    fn names_are_bounded_and_the_rest_is_counted() {
+        let names: Vec<String> = (0..300)
+            .map(|n| format!("{n} {}", "ü".repeat(400)))
+            .collect();
+        let results: Vec<_> = names
+            .iter()
+            .map(|name| (name.as_str(), Verdict::Failed))
+            .collect();
+        let report = run(&mut TestsSeen::default(), &results);
+        assert_eq!(report.failing.len(), NAMED_MAX);
+        assert!(report.failing.iter().all(|name| name.len() <= 200));
+        let mut text = String::new();
+        report.write_failing(&mut text);
+        assert!(text.ends_with("- and 280 more\n"), "{text}");
+    }
+}

@@ -1,0 +1,53 @@
+//! What an agent is told before the words of the user, whether its conversation goes on or begins: what happened to its work
+//! since, and cannot be seen in the files.
+
+use crate::state::State;
+
+/// Of why a commit was refused: a hook may print all of a log, and the end of it says what is wrong.
+const REFUSED_BYTES_MAX: usize = 2000;
+
+/// Returns what comes before everything else in the next prompt; nothing, as a rule.
+#[must_use]
+pub fn told(state: &State) -> String {
+    let mut text = String::new();
+    if let Some(what) = &state.kept.untold {
+        text.push_str(what);
+        text.push_str(" Look at the files before you go on: they are not as you left them.\n\n");
+    }
+    if let Some(why) = state
+        .kept
+        .refused
+        .as_deref()
+        .filter(|_| state.kept.uncommitted > 0)
+    {
+        let start = why.ceil_char_boundary(why.len().saturating_sub(REFUSED_BYTES_MAX));
+        let (cut, why) = (start > 0, why.get(start..).unwrap_or_default());
+        let dots = if cut { "..." } else { "" };
+        text.push_str(&format!(
+            "What was changed is not committed yet: the commit after the last iteration was not made. Put right what you can of it; it is \
+             tried again after this iteration. This is why:\n\n{dots}{why}\n\n"
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::LoopId;
+
+    #[test]
+    fn it_says_what_happened_and_the_end_of_why_no_more() {
+        let mut state = State::new(LoopId::from_u128(1));
+        assert_eq!(told(&state), "");
+        state.kept.refused = Some(format!("{}: the linter says no", "ä".repeat(5000)));
+        assert_eq!(told(&state), "", "there is nothing left to commit");
+        state.kept.uncommitted = 1;
+        let text = told(&state);
+        assert!(text.contains("\n...ä"), "{text}");
+        assert!(text.ends_with("the linter says no\n\n"), "{text}");
+        assert!(text.len() < 2500, "{}", text.len());
+        state.kept.untold = Some("The operator has brought back.".to_owned());
+        assert!(told(&state).starts_with("The operator has brought back. Look"));
+    }
+}

@@ -1,0 +1,128 @@
+//! A second opinion on whether the work came forward.
+
+use tachikoma_core::{KeepPurpose, LoopEvent, Policy};
+
+/// What is known of the iteration last started.
+#[derive(Default)]
+pub struct Forward {
+    live: bool,
+    iteration: u32,
+    /// Whether something was seen to come of it.
+    worked: bool,
+    measured: bool,
+    failed: bool,
+    /// Iterations in a row without progress.
+    pub streak: u32,
+}
+
+impl Forward {
+    pub fn take(&mut self, policy: &Policy, event: &LoopEvent) {
+        match event {
+            LoopEvent::Started { .. } => {
+                if !self.live {
+                    self.streak = 0;
+                }
+                self.live = true;
+            }
+            LoopEvent::IterationStarted {
+                iteration, attempt, ..
+            } => {
+                let limit = policy.max_no_progress_iterations;
+                let excused = self.failed && policy.max_consecutive_failures > 0;
+                assert!(
+                    limit == 0 || self.streak < limit || excused,
+                    "a loop that does not come forward ends"
+                );
+                self.iteration = *iteration;
+                self.worked &= *attempt > 1;
+                self.measured = false;
+            }
+            LoopEvent::IterationFailed { .. } => self.failed = true,
+            LoopEvent::IterationCompleted { report, .. } => {
+                self.failed &= report.outcome != tachikoma_core::IterationOutcome::Succeeded;
+            }
+            LoopEvent::WorkKept { purpose, kept, .. } => {
+                let here = *purpose == KeepPurpose::Iteration;
+                self.worked |= here && (kept.changed > 0 || kept.head_moved);
+            }
+            LoopEvent::TestsRan(report) => self.worked |= report.newly_passing > 0,
+            LoopEvent::ProgressMeasured(measured) => {
+                assert!(!self.measured, "an iteration is measured once");
+                assert_eq!(measured.iteration, self.iteration);
+                let ticked = measured.evidence.ticked > 0;
+                assert_eq!(measured.score > 0, self.worked || ticked, "{measured:?}");
+                self.measured = true;
+                self.streak = if measured.score > 0 {
+                    0
+                } else {
+                    self.streak + 1
+                };
+            }
+            LoopEvent::Completed { .. } | LoopEvent::Stopped { .. } | LoopEvent::Error { .. } => {
+                self.live = false;
+                self.failed = false;
+            }
+            LoopEvent::SegmentOpened { .. }
+            | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::PauseRequested
+            | LoopEvent::PauseWithdrawn
+            | LoopEvent::Paused { .. }
+            | LoopEvent::Resumed
+            | LoopEvent::StopRequested { .. }
+            | LoopEvent::WaitStarted { .. }
+            | LoopEvent::SessionStarted { .. }
+            | LoopEvent::SessionEnded { .. }
+            | LoopEvent::AgentLaunched { .. }
+            | LoopEvent::AgentExited { .. }
+            | LoopEvent::SessionNamed { .. }
+            | LoopEvent::OutputSeen
+            | LoopEvent::ContextMeasured { .. }
+            | LoopEvent::WrapUpAdvised { .. }
+            | LoopEvent::ToolStarted { .. }
+            | LoopEvent::ToolEnded { .. }
+            | LoopEvent::ToolDenied { .. }
+            | LoopEvent::FileTouched { .. }
+            | LoopEvent::TurnResulted(_)
+            | LoopEvent::CallEnded { .. }
+            | LoopEvent::CostTold { .. }
+            | LoopEvent::QuotaTold(_)
+            | LoopEvent::StopPatternMatched { .. }
+            | LoopEvent::Noted { .. }
+            | LoopEvent::EndingRequested { .. }
+            | LoopEvent::RungClimbed { .. }
+            | LoopEvent::StoodStill { .. }
+            | LoopEvent::LeftoversEnded { .. }
+            | LoopEvent::IterationLimited(_)
+            | LoopEvent::LookRequested { .. }
+            | LoopEvent::BusySeen { .. }
+            | LoopEvent::StreamEnded
+            | LoopEvent::AttemptCut { .. }
+            | LoopEvent::SnapshotTaken { .. }
+            | LoopEvent::KeepStarted { .. }
+            | LoopEvent::KeepCalledOff { .. }
+            | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::Claimed { .. }
+            | LoopEvent::CheckStarted { .. }
+            | LoopEvent::ConditionsAnswered { .. }
+            | LoopEvent::GatesRan { .. }
+            | LoopEvent::CheckGivenUp { .. }
+            | LoopEvent::ClaimRefused(_)
+            | LoopEvent::StopConditionTriggered { .. }
+            | LoopEvent::RebootRequested { .. }
+            | LoopEvent::RebootStarted { .. }
+            | LoopEvent::HandOffRequested { .. }
+            | LoopEvent::HandOffWritten { .. }
+            | LoopEvent::HooksStarted { .. }
+            | LoopEvent::HooksRan { .. }
+            | LoopEvent::ClosingStarted { .. }
+            | LoopEvent::SessionOpening { .. }
+            | LoopEvent::RebootCompleted { .. }
+            | LoopEvent::RebootFailed { .. }
+            | LoopEvent::RebootVerified { .. }
+            | LoopEvent::CustomSet { .. }
+            | LoopEvent::Warned { .. }
+            | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Repaired { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What gates said of tests: read from their reports, or from what they printed, and entered into the books.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use tachikoma_core::{TestCounts, TestsReport, TestsSeen, Verdict};
+
+use super::report::ReportPattern;
+use crate::error::chain;
+use crate::results::{self, Results, ResultsError};
+use crate::settings::Gate;
+use crate::store::tests_book;
+
+/// What was read so far, over all gates of a check.
+#[derive(Debug, Default)]
+pub(crate) struct TestsRead {
+    ended: Vec<(String, Verdict)>,
+    counts: TestCounts,
+    /// Whether a runner of tests was heard at all.
+    heard: bool,
+    /// What a person should know.
+    pub warnings: Vec<String>,
+}
+
+/// What tests came to, for the record, and the books to be written behind it.
+#[derive(Debug)]
+pub(crate) struct Tested {
+    pub report: TestsReport,
+    pub books: TestsSeen,
+}
+
+/// What is known of earlier runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Before {
+    /// The directory of the loop.
+    pub dir: PathBuf,
+    /// Whether there were any.
+    pub any: bool,
+    /// Whether what is tested may have changed since.
+    pub changed: bool,
+}
+
+impl TestsRead {
+    /// Reads what a gate left behind that began at `since`. `printed` is the file with its output. Blocks.
+    pub fn gate(&mut self, gate: &Gate, dir: &Path, since: i64, printed: Option<&Path>, of: usize) {
+        // Names of several gates may be the same.
+        let prefix = (of > 1).then_some(gate.name.as_str());
+        if let Some(report) = &gate.report {
+            let found = ReportPattern::new(report).and_then(|pattern| pattern.find(dir, since));
+            match found {
+                Ok(files) => {
+                    for file in files {
+                        match results::read_file(&file, None) {
+                            Ok(results) => self.take(gate, results, dir, prefix),
+                            Err(error) => self.warn(gate, &chain(&error)),
+                        }
+                    }
+                }
+                Err(why) => self.warn(gate, &format!("no report at {report}: {why}")),
+            }
+            return;
+        }
+        let Some(file) = printed.and_then(|path| File::open(path).ok()) else {
+            return;
+        };
+        match results::read(BufReader::new(file), None) {
+            Ok(results) => self.take(gate, results, dir, prefix),
+            // Most gates run no tests.
+            Err(ResultsError::Unknown | ResultsError::Empty) => {}
+            Err(error) => self.warn(gate, &chain(&error)),
+        }
+    }
+
+    fn warn(&mut self, gate: &Gate, what: &str) {
+        let name = &gate.name;
+        let warning = format!("the tests of the gate `{name}` are not known: {what}");
+        self.warnings.push(warning);
+    }
+
+    fn take(&mut self, gate: &Gate, mut results: Results, dir: &Path, prefix: Option<&str>) {
+        results.relative_to(dir);
+        if let Some(problem) = results.problems.first() {
+            self.warnings.push(format!(
+                "the tests of the gate `{}` may not be all: {problem}",
+                gate.name
+            ));
+        }
+        self.heard = true;
+        let counts = &results.counts;
+        let add = |sum: &mut u32, more: u64| {
+            *sum = sum.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
+        };
+        add(&mut self.counts.passed, counts.passed + counts.flaky);
+        add(&mut self.counts.failed, counts.failed + counts.errored);
+        add(&mut self.counts.skipped, counts.skipped);
+        self.ended.extend(results.tests.into_iter().map(|test| {
+            let name = match prefix {
+                Some(gate) => format!("{gate} > {}", test.name),
+                None => test.name,
+            };
+            (name, test.verdict)
+        }));
+    }
+
+    /// Compares with earlier runs; none where no tests were run. Blocks.
+    pub fn compare(&mut self, iteration: u32, before: &Before) -> Option<Tested> {
+        if !self.heard {
+            return None;
+        }
+        let mut books = match tests_book::read(&before.dir) {
+            Ok(Some(books)) => books,
+            Ok(None) => {
+                if before.any {
+                    self.warnings.push(anew("they are gone"));
+                }
+                TestsSeen::default()
+            }
+            Err(why) => {
+                self.warnings.push(anew(&why));
+                TestsSeen::default()
+            }
+        };
+        let ended: Vec<(&str, Verdict)> = self
+            .ended
+            .iter()
+            .map(|(name, verdict)| (name.as_str(), *verdict))
+            .collect();
+        let report = TestsReport::of(iteration, &mut books, before.changed, self.counts, &ended);
+        Some(Tested { report, books })
+    }
+}
+
+fn anew(why: &str) -> String {
+    format!("the books of earlier runs of the tests begin anew: {why}")
+}

@@ -1,0 +1,64 @@
+//! A look at the work tree that would not end.
+
+use tachikoma_core::LoopId;
+use tachikoma_testkit::Scratch;
+
+use super::*;
+use crate::git::Protected;
+
+#[tokio::test]
+async fn a_look_behind_an_iteration_ends_also_where_a_commit_may_take_for_ever() {
+    let scratch = Scratch::with_git();
+    scratch.write("a.txt", "1");
+    scratch.git(&["add", "a.txt"]);
+    scratch.git(&["commit", "--quiet", "-m", "before"]);
+    // A git that never ends once there is a file for it.
+    let bin = scratch.home().join("bin");
+    let hang = scratch.home().join("hang");
+    let text = format!(
+        "#!/bin/sh\ncase \"$*\" in *update-index*) [ -e '{}' ] && exec sleep 1000;; esac\nPATH='{}' exec git \"$@\"\n",
+        hang.display(),
+        std::env::var("PATH").unwrap(),
+    );
+    std::fs::create_dir(&bin).unwrap();
+    scratch.write_script(bin.join("git"), text);
+    let loop_dir = scratch.path().join(".ralph/loops/one");
+    std::fs::create_dir_all(&loop_dir).unwrap();
+    let options = KeeperOptions {
+        working_dir: scratch.path(),
+        loop_dir,
+        loop_id: LoopId::from_u128(1),
+        search_path: Some(bin.into_os_string()),
+        protected: Protected::default(),
+        max_file_bytes: 0,
+    };
+    let options = DeskOptions {
+        working_dir: options.working_dir.clone(),
+        keeper: Some(options),
+        own: Vec::new(),
+    };
+    let mut desk = Desk::open(options, Whose::Others).unwrap();
+    let told = desk.next().await;
+    assert!(matches!(told, Told::Opened), "{told:?}");
+    scratch.write("a.txt", "2");
+    std::fs::write(&hang, "").unwrap();
+    let message = "of the loop".to_owned();
+    let commit = |message| Commit {
+        message,
+        limit: None,
+    };
+    assert!(desk.keep(1, Some(commit(message.clone()))));
+    let told = desk.next().await;
+    let Told::Kept { kept: Err(why), .. } = told else {
+        panic!("{told:?}");
+    };
+    assert!(why.contains("took more than"), "{why}");
+    std::fs::remove_file(&hang).unwrap();
+    assert!(desk.keep(2, Some(commit(message))));
+    let told = desk.next().await;
+    let Told::Kept { kept: Ok(kept), .. } = told else {
+        panic!("{told:?}");
+    };
+    assert_eq!(kept.commit.map(|commit| commit.files), Some(1));
+    desk.finish(true).await;
+}
