@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::json;
 
 use super::{Server, misbehave};
@@ -65,9 +65,10 @@ impl Server {
                 (200, JSON, body.to_string())
             }
             ("POST", "/global/dispose") => {
-                let group = self.grandchild.and_then(Pid::from_raw);
-                if let Some(group) = group.filter(|_| self.misbehaviour.disposes) {
-                    let _ = kill_process_group(group, Signal::KILL);
+                let child = self.grandchild.and_then(Pid::from_raw);
+                if let Some(child) = child.filter(|_| self.misbehaviour.disposes) {
+                    let _ = kill_process(child, Signal::KILL);
+                    let _ = waitpid(Some(child), WaitOptions::empty());
                 }
                 (200, JSON, "true".to_owned())
             }
