@@ -15,13 +15,11 @@ use crate::ledger::QuotaWindow;
 use crate::outcome::{Failure, IterationReport, Outcome, RebootReason, Stop, Timeout};
 use crate::phase::{Cause, HookPoint, HookResult, Wait};
 use crate::policy::stop::Limits;
-use crate::progress::Measured;
-use crate::repair::Repair;
-use crate::state::State;
-use crate::stats::LoopStats;
 use crate::tests_report::TestsReport;
 use crate::time::Timestamp;
 use crate::turn_report::{LimitedAttempt, TurnReport};
+use crate::{progress::Measured, repair::Repair};
+use crate::{state::State, stats::LoopStats};
 
 /// A fact about a loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,8 +51,7 @@ pub enum LoopEvent {
     },
     /// A runner took up the loop with other settings than the one before; they hold from here on.
     ConfigChanged {
-        /// What changed, by key. Empty where the earlier runner did not record its settings, or only defaults of another
-        /// version differ.
+        /// What changed, by key. Empty where the earlier runner did not record its settings, or only defaults differ.
         changes: Vec<Change>,
     },
     /// The loop pauses when the current iteration or reboot is over.

@@ -8,6 +8,7 @@ use tachikoma_core::{
 };
 
 use super::check;
+use super::found;
 use crate::sanitise::sanitise;
 use crate::zone::local;
 
@@ -275,15 +276,7 @@ fn lines(record: &Record) -> Vec<String> {
             attempt,
             reason,
             ..
-        } => match reason {
-            None => format!(
-                "iteration {iteration}, attempt {attempt}, was cut by the death of its runner and is repeated"
-            ),
-            Some(reason) => format!(
-                "iteration {iteration}, attempt {attempt}, was cut and is repeated: {}",
-                sanitise(reason)
-            ),
-        },
+        } => found::cut(*iteration, *attempt, reason.as_deref()),
         LoopEvent::WorkKept { kept, .. } => return kept_lines(kept),
         LoopEvent::KeepGivenUp { reason, .. } => {
             format!("the work tree was not looked at: {}", sanitise(reason))

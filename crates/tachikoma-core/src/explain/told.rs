@@ -211,11 +211,15 @@ impl Explain<'_> {
                 );
                 self.fact(record, words);
             }
-            LoopEvent::AttemptCut { attempt, .. } => {
+            LoopEvent::AttemptCut {
+                attempt, reason, ..
+            } => {
                 self.tools(record);
-                let words = format!(
-                    "attempt {attempt} was cut by the death of the runner; the iteration is repeated"
-                );
+                let by = match reason {
+                    None => " by the death of the runner".to_owned(),
+                    Some(reason) => format!(" ({reason}), which is no failure"),
+                };
+                let words = format!("attempt {attempt} was cut{by}; the iteration is repeated");
                 self.fact(record, words);
             }
             LoopEvent::RebootRequested { reason, not_before } => {

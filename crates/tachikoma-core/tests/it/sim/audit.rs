@@ -146,9 +146,7 @@ impl Audit {
                 let open = self.open.take().is_some() || self.cut;
                 assert!(open, "only an open attempt is cut");
                 self.cut = true;
-                if !agent_lives {
-                    self.agent = None;
-                }
+                self.agent = self.agent.filter(|_| *agent_lives);
                 self.proof.claimed = false;
             }
             LoopEvent::IterationLimited(LimitedAttempt {
