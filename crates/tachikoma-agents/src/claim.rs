@@ -9,13 +9,13 @@ use tachikoma_core::markdown::Fences;
 pub enum Claim {
     /// Nothing.
     Absent,
-    /// The promise stands on a line of its own, but is not meant.
+    /// A line has nothing but the promise, and perhaps signs around it, but does not claim it.
     NotMeant(Doubt),
     /// The whole work is complete.
     Made,
 }
 
-/// Why a promise on a line of its own is not meant.
+/// Why a line that has nothing but the promise does not claim it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
     /// It stands in a block of code.
@@ -26,6 +26,8 @@ pub enum Doubt {
     Denied,
     /// It stands there as it does in the prompt.
     Prompt,
+    /// Signs stand around it.
+    Decorated,
 }
 
 impl fmt::Display for Doubt {
@@ -35,6 +37,7 @@ impl fmt::Display for Doubt {
             Self::Quote => "it stands in a quotation",
             Self::Denied => "the words around it deny it or name a condition",
             Self::Prompt => "it is quoted from the prompt",
+            Self::Decorated => "it does not stand alone on its line",
         })
     }
 }
@@ -45,14 +48,27 @@ const DENYING: [&str; 16] = [
     "yet", "without", "before", "refuse", "example",
 ];
 
-/// Words that name the promise. With a word that denies, the line above it is about not making it.
-const NAMING: [&str; 5] = ["promise", "claim", "claiming", "signal", "marker"];
+/// Words for the promise, for making it and for what it says. Soon behind a word that refuses they are about not making it.
+const NAMING: [&str; 14] = [
+    "promise", "claim", "claimed", "claiming", "signal", "marker", "print", "printing", "output",
+    "emit", "say", "done", "finished", "complete",
+];
+
+/// "Do not yet print the promise": how many words behind a refusal may name what is refused. More would take in what follows it.
+const SOON: usize = 3;
+
+/// Signs that models put around a line to make it stand out.
+const DECORATION: [char; 12] = ['`', '*', '_', '"', '\'', '>', '.', '!', ':', '-', '#', ' '];
+
+/// Of the words that deny, those that need no colon behind them.
+const REFUSING: [&str; 4] = ["not", "never", "cannot", "refuse"];
 
 /// What a line begins with that takes the promise above it back.
 const TAKING_BACK: [&str; 5] = ["not ", "(not ", "is not ", "was not ", "isn't "];
 
 /// Reads the claim in a final text. A sentence that merely mentions the promise is no claim; a line of its own is one, unless
-/// it is code, a quotation, denied by the words around it, or a piece of `prompt`.
+/// it is code, a quotation, denied by the words around it, or a piece of `prompt`. Of one with signs around it nobody knows
+/// whether it is meant: that is no claim, and said.
 #[must_use]
 pub fn claim(final_text: &str, promise: &str, prompt: &str) -> Claim {
     let promise = promise.trim();
@@ -65,6 +81,11 @@ pub fn claim(final_text: &str, promise: &str, prompt: &str) -> Claim {
     for (place, line) in lines.iter().enumerate() {
         let block = blocks.take(line);
         if line.trim() != promise {
+            let bare = promise.trim_matches(DECORATION);
+            let nearly = !bare.is_empty() && line.trim().trim_matches(DECORATION) == bare;
+            if nearly && found == Claim::Absent {
+                found = Claim::NotMeant(block.unwrap_or(Doubt::Decorated));
+            }
             continue;
         }
         match block.or_else(|| doubt(&lines, place, promise, prompt)) {
@@ -106,8 +127,10 @@ impl Blocks {
 
 fn doubt(lines: &[&str], place: usize, promise: &str, prompt: &str) -> Option<Doubt> {
     let (above, below) = neighbours(lines, place);
-    let names_it = words(above).any(|word| NAMING.contains(&word.as_str()));
-    if (above.ends_with(':') || names_it) && words(above).any(|word| denies(&word)) {
+    if above.ends_with(':') && words(above).any(|word| denies(&word)) {
+        return Some(Doubt::Denied);
+    }
+    if [above, below].into_iter().any(takes_back) {
         return Some(Doubt::Denied);
     }
     let below_lower = below
@@ -169,6 +192,15 @@ fn words(line: &str) -> impl Iterator<Item = String> {
         .map(|word| word.to_lowercase().replace('’', "'"))
 }
 
+/// Returns whether a line says that the promise is not made: a word that refuses, and soon behind it one that names it.
+fn takes_back(line: &str) -> bool {
+    let words: Vec<String> = words(line).filter(|word| !word.is_empty()).collect();
+    let refuses = |word: &String| word.ends_with("n't") || REFUSING.contains(&word.as_str());
+    let names = |word: &String| NAMING.contains(&word.as_str());
+    let mut places = (0..words.len()).filter(|place| refuses(&words[*place]));
+    places.any(|place| words[place + 1..].iter().take(SOON).any(names))
+}
+
 fn denies(word: &str) -> bool {
     word.ends_with("n't") || DENYING.contains(&word)
 }
@@ -196,7 +228,10 @@ mod tests {
             "- it works\n  <promise>COMPLETE</promise>",
             "````\n```\n````\n<promise>COMPLETE</promise>",
             "```cargo test``` is green\n<promise>COMPLETE</promise>",
-            "It is complete: I could not find more.\n<promise>COMPLETE</promise>",
+            "I could not find more to mend.\n<promise>COMPLETE</promise>",
+            "All done; I did not touch the public API.\n<promise>COMPLETE</promise>",
+            "The work is complete. Nothing was skipped, and no test is not run.\n<promise>COMPLETE</promise>",
+            "<promise>COMPLETE</promise>\nDone. I have not pushed anything.",
         ] {
             check(text, Claim::Made);
         }
@@ -207,12 +242,27 @@ mod tests {
         for text in [
             "",
             "I am NOT saying <promise>COMPLETE</promise> yet",
-            "`<promise>COMPLETE</promise>`",
             "<promise>complete</promise>",
-            "\"<promise>COMPLETE</promise>\"",
+            "done: <promise>COMPLETE</promise>",
         ] {
             check(text, Claim::Absent);
         }
+        for text in [
+            "`<promise>COMPLETE</promise>`",
+            "**<promise>COMPLETE</promise>**",
+            "<promise>COMPLETE</promise>.",
+            "\"<promise>COMPLETE</promise>\"",
+        ] {
+            check(text, Claim::NotMeant(Doubt::Decorated));
+        }
+        check(
+            "> <promise>COMPLETE</promise>",
+            Claim::NotMeant(Doubt::Quote),
+        );
+        check(
+            "`<promise>COMPLETE</promise>`\n\n<promise>COMPLETE</promise>",
+            Claim::Made,
+        );
         assert_eq!(
             claim("\n\n", "", PROMPT),
             Claim::Absent,
@@ -247,6 +297,9 @@ mod tests {
             "<promise>COMPLETE</promise>\n(not yet)",
             "I will not output the promise yet, tests fail.\n\n<promise>COMPLETE</promise>",
             "two tests fail\n<promise>COMPLETE</promise>\n^ NOT claimed",
+            "I am not done, so I do not print\n<promise>COMPLETE</promise>",
+            "I won't say\n<promise>COMPLETE</promise>",
+            "<promise>COMPLETE</promise>\nOh wait, the tests fail. I am not done.",
         ] {
             check(text, Claim::NotMeant(Doubt::Denied));
         }

@@ -1,5 +1,6 @@
 //! Whether the work is complete: who claims it, what is checked behind an iteration, and what came of it.
 
+mod own_calls;
 mod words;
 
 use std::fmt;
@@ -10,6 +11,7 @@ use crate::objectives::Objectives;
 use crate::phase::Wait;
 use crate::time::Timestamp;
 
+pub(crate) use own_calls::only_talks_to_the_loop;
 pub(crate) use words::end_of;
 pub use words::standing_in_the_way;
 
@@ -222,6 +224,8 @@ pub struct Completion {
     pub refused: Vec<String>,
     /// Whether what failed or was refused has to be told to the agent.
     pub to_be_told: bool,
+    /// The iteration behind which that was.
+    pub told_of: u32,
     /// Why nobody knows what the gates say, where that is so.
     pub given_up: Option<String>,
     /// The iteration behind which gates last ran.
@@ -230,4 +234,8 @@ pub struct Completion {
     pub gates: Vec<GateResult>,
     /// What the objectives were when they were last read.
     pub objectives: Option<ObjectivesSeen>,
+    /// How many of them were ticked when they were first read.
+    pub ticked_before: Option<u32>,
+    /// The most that there ever were.
+    pub most_objectives: u32,
 }

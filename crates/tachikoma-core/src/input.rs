@@ -118,7 +118,8 @@ pub enum Input {
         ticket: Ticket,
         /// The note.
         text: String,
-        /// Whether a conversation that goes on must be told, too.
+        /// Whether work was undone with it: a conversation that goes on must be told, too, and nothing holds that was claimed
+        /// before.
         tell: bool,
     },
     /// Something is to be written down for later.

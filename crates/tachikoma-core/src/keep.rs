@@ -157,6 +157,8 @@ pub struct KeptWork {
     pub files_changed: Option<u32>,
     /// Whether an attempt has begun, or ended, that the work tree was not looked at after.
     pub unseen: bool,
+    /// Whether gates or scripts were begun that it was not looked at after: what they change is the loop's doing.
+    pub checked: bool,
     /// Why the latest commit was not made that was to be; none since there is nothing left to commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,

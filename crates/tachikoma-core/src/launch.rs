@@ -14,6 +14,10 @@ pub struct Launch {
     pub agent: String,
     /// Where the prompt comes from.
     pub prompt: PromptSource,
+    /// The hash of its words when the run began; none where they could not be read, and in journals that were written before
+    /// this was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_hash: Option<String>,
     /// Settings that were given as flags, by dotted key.
     pub overrides: BTreeMap<String, Override>,
     /// The hash of the effective settings, to notice that they changed.
@@ -45,6 +49,22 @@ impl Launch {
             to: to.get(key).cloned(),
         });
         Some(changes.filter(|change| change.from != change.to).collect())
+    }
+}
+
+impl Launch {
+    /// Returns why what was claimed of an earlier launch says nothing about this one, if it is so.
+    #[must_use]
+    pub fn other_work_than(&self, before: &Self) -> Option<&'static str> {
+        let hashes = self.prompt_hash.as_ref().zip(before.prompt_hash.as_ref());
+        let edited = hashes.is_some_and(|(now, then)| now != then);
+        if self.prompt != before.prompt || edited {
+            Some("the prompt is another one since")
+        } else if self.agent != before.agent {
+            Some("the agent is another one since")
+        } else {
+            None
+        }
     }
 }
 
@@ -101,6 +121,9 @@ pub struct Runner {
     pub since: Timestamp,
     /// What holds the agent's processes together: `cgroup`, `guard` or `group`.
     pub containment: String,
+    /// Until when the runner before it was alive, if that died and it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows_until: Option<Timestamp>,
 }
 
 /// What a runner found when it took up a loop.

@@ -11,7 +11,7 @@
 //! let policy = Policy::default();
 //! let mut state = State::new(LoopId::from_u128(7));
 //! let now = Timestamp::from_millis(1_000);
-//! let runner = Runner { pid: 1, since: now, containment: "guard".into() };
+//! let runner = Runner { pid: 1, since: now, containment: "guard".into(), follows_until: None };
 //! let first = step(&policy, &mut state, now, Input::Start { launch: Launch::default(), runner });
 //!
 //! // Replaying the facts gives the same state, so resuming after a crash is replay.

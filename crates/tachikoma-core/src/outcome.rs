@@ -74,7 +74,10 @@ impl Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Done => f.write_str("the agent reported completion"),
+            Self::Done => f.write_str("the work is complete"),
+            Self::LimitReached { iterations: 1 } => {
+                f.write_str("the limit of 1 iteration is reached")
+            }
             Self::LimitReached { iterations } => {
                 write!(f, "the limit of {iterations} iterations is reached")
             }

@@ -225,6 +225,12 @@ impl Status {
     /// idle, whatever its last runner was doing when it died.
     #[must_use]
     pub fn of(state: &State, live: bool) -> Self {
+        Self::at(state, live, state.time)
+    }
+
+    /// The same at a later moment: time passes in a live loop, whether something is recorded or not.
+    #[must_use]
+    pub fn at(state: &State, live: bool, now: Timestamp) -> Self {
         let ended = state.outcome();
         let public = if live || ended.is_some() {
             state.public()
@@ -247,7 +253,7 @@ impl Status {
                 reason: reason.to_string(),
                 not_before: state.reboot_not_before,
             }),
-            stop_conditions: conditions(state),
+            stop_conditions: conditions(state, if live { now } else { state.time }),
             git: git(state, live),
             completion: completion(state, live),
             progress: progress(state),
@@ -264,9 +270,9 @@ impl Status {
     }
 }
 
-fn conditions(state: &State) -> Vec<ConditionSummary> {
+fn conditions(state: &State, now: Timestamp) -> Vec<ConditionSummary> {
     let ended = state.outcome().is_some();
-    let conditions = state.limits.conditions(state, state.time);
+    let conditions = state.limits.conditions(state, now);
     let summary = |condition: Condition| ConditionSummary {
         name: condition.name.to_owned(),
         value: condition.value,

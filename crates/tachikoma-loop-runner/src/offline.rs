@@ -64,7 +64,8 @@ pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, 
     Ok(take_in(premises, loop_id, input)?)
 }
 
-/// Leaves a note for the sessions to come, and for the one that goes on, if the loop is the current one. The lock of the working directory must be held.
+/// Leaves a note that work was undone, if the loop is the current one: for the sessions to come and for the one that goes on; what
+/// was claimed of that work is void. The lock of the working directory must be held.
 ///
 /// # Errors
 /// The loop cannot be read or written.

@@ -57,6 +57,12 @@ pub fn read(source: &PromptSource, working_dir: &Path) -> Result<String, PromptE
     }
 }
 
+/// Returns a hash of the prompt's words; none where they cannot be read: then the first iteration fails, and says so.
+pub(crate) fn hash(source: &PromptSource, working_dir: &Path) -> Option<String> {
+    let words = read(source, working_dir).ok()?;
+    Some(format!("{:08x}", crc32c::crc32c(words.as_bytes())))
+}
+
 fn read_file(path: PathBuf) -> Result<String, PromptError> {
     let bytes = match read_bounded(&path, PROMPT_MAX_BYTES) {
         Ok(bytes) => bytes,

@@ -5,6 +5,7 @@ mod check;
 mod desk;
 mod effects;
 mod failure;
+mod guard;
 mod handoff;
 mod heal;
 mod hooks;
@@ -40,7 +41,8 @@ use crate::gates::{CheckRun, Found as Checked};
 use crate::handle::{Ends, LoopHandle, Notice, Request};
 use crate::hooks::{HookRun, Registry};
 use crate::opencode::supervisor::SupervisorHandle;
-use crate::process::{Guard, GuardError, GuardNews, GuardOptions};
+use crate::process::{Guard, GuardNews};
+use crate::prompt;
 use crate::session::process::{LaunchNews, LiveLaunch};
 use crate::shell::{Errand, Ran};
 use crate::store::journal::Journal;
@@ -50,6 +52,7 @@ use crate::store::temporary::TemporaryStore;
 use crate::worktree;
 
 use desk::Told;
+use guard::guard_news;
 use news::left_behind;
 use upkeep::Upkeep;
 
@@ -73,6 +76,8 @@ pub struct LoopRunner {
     stop_patterns: Vec<Regex>,
     /// Whether the agent has shown that it cannot say what a turn costs while it runs.
     cost_unsaid: bool,
+    /// Why a promise of the last turn is no claim; told with the next prompt.
+    unmeant: Option<String>,
     /// The version that the agent told last.
     agent_version: Option<String>,
     state: State,
@@ -255,6 +260,7 @@ impl LoopRunner {
             pid: std::process::id(),
             since,
             containment,
+            follows_until: self.lock.was_alive().map(clock::timestamp_of),
         };
         self.open_desk();
         for record in std::mem::take(&mut self.warned) {
@@ -266,33 +272,13 @@ impl LoopRunner {
         if let Some(warning) = left_behind(&std::mem::take(&mut self.leftovers)) {
             self.take(Input::Trouble { warning }).await?;
         }
+        self.warn_of_scripts();
         let mut launch = self.config.launch.clone();
         if let Some(asked) = start_commit {
             launch.start_commit = asked.await.unwrap_or_default();
         }
+        launch.prompt_hash = prompt::hash(&launch.prompt, &self.config.working_dir);
         self.take(Input::Start { launch, runner }).await
-    }
-
-    fn guard_options(&self) -> GuardOptions {
-        let mut words = self.config.guard.iter().cloned();
-        let program = words.next().unwrap_or_default().into();
-        GuardOptions {
-            program,
-            args: words.collect(),
-            marker: self.state.loop_id.to_string(),
-            lock: self.lock.share().ok(),
-            cgroup: self.config.cgroup,
-            adoption: self.config.adoption,
-        }
-    }
-
-    fn start_guard(&mut self) -> Result<(), GuardError> {
-        let guard = Guard::start(self.guard_options())?;
-        if let Some(control) = &self.control {
-            control.guard_is(guard.pid());
-        }
-        self.guard = Some(guard);
-        Ok(())
     }
 
     /// Takes one input through the core, after the time that passed unnoticed, if any did.
@@ -473,13 +459,6 @@ async fn beside(control: Option<&mut Server>, upkeep: &mut Upkeep) -> Input {
     tokio::select! {
         reason = control => Input::Broken { reason },
         input = upkeep.next() => input,
-    }
-}
-
-async fn guard_news(guard: Option<&mut Guard>) -> GuardNews {
-    match guard {
-        Some(guard) => guard.next().await,
-        None => std::future::pending().await,
     }
 }
 

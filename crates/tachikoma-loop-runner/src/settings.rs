@@ -32,6 +32,7 @@ pub use lists::{Gate, GateMoment, Hook, Moment, Notify, NotifyTarget};
 pub use loaded::{Entry, Loaded};
 pub use problem::{Origin, Problem, SettingsError};
 pub use reference::{reference, schema};
+pub(crate) use rules::SCRIPTS_MAX;
 pub use scalars::{HumanDuration, OutOfRange, Percent, Secret, Usd};
 pub use tables::{
     ContextSettings, GitSettings, OpenCodeSettings, RebootMode, RebootSettings, RebootTriggers,

@@ -50,6 +50,7 @@ impl Driven {
             pid: PID,
             since: now,
             containment: "none".to_owned(),
+            follows_until: None,
         };
         let mut driven = Self {
             dir,

@@ -25,6 +25,7 @@ pub fn claims(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of(turns));
     let settings = [
         ("STOP_CONDITIONS__MAX_TEST_FAILURE_STREAK", "0"),
+        ("STOP_CONDITIONS__MAX_NO_PROGRESS_ITERATIONS", "0"),
         // A hand-off would be asked for in between.
         ("REBOOT__ENABLED", "false"),
         (
@@ -44,7 +45,10 @@ pub fn claims(ground: &Ground) -> String {
 
 /// In safe mode the agent may say with a command that it is done.
 pub fn done_in_safe_mode(ground: &Ground) -> String {
+    let read = serde_json::json!({ "file_path": "prompt.md" });
     let model = ScriptedModel::start(Scenario::of([
+        // Who has done nothing is not believed.
+        Turn::tool("Read", read).using(Usage::cached(7_000)),
         Turn::bash("tachikoma done --reason 'all tests pass'").using(Usage::cached(8_000)),
         Turn::text("that was it").using(Usage::cached(9_000)),
     ]));

@@ -57,9 +57,11 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
 
 /// Agents that start loops, whose agents start loops, have no end and cost without one.
 fn not_inside_an_agent() -> Result<(), Failure> {
-    let (Ok(iteration), Some(dir)) = (
+    // Gates, hooks and stop scripts have no attempt: what these start ends with them.
+    let (Ok(iteration), Some(dir), Some(_)) = (
         std::env::var("TACHIKOMA_ITERATION"),
         std::env::var_os("TACHIKOMA_DIR"),
+        std::env::var_os("TACHIKOMA_ATTEMPT"),
     ) else {
         return Ok(());
     };
@@ -236,11 +238,8 @@ fn completion_text(settings: &Settings) -> String {
     let objectives = conditions.objectives.as_ref();
     let objectives =
         objectives.map(|file| format!("all objectives of {} to be ticked", file.display()));
-    let names: Vec<&str> = settings
-        .gate
-        .iter()
-        .map(|gate| gate.name.as_str())
-        .collect();
+    let names = settings.gate.iter().map(|gate| sanitise(&gate.name));
+    let names: Vec<_> = names.collect();
     let gates = (!names.is_empty()).then(|| format!("these gates to pass: {}", names.join(", ")));
     let needs: Vec<String> = objectives.into_iter().chain(gates).collect();
     let first = if settings.gate.is_empty() {

@@ -50,11 +50,14 @@ fn next(state: &State, limit: u32) -> String {
         Phase::Keeping { .. } => "what it had done is looked at again".to_owned(),
         Phase::Checking { .. } => "its gates and stop scripts are run again".to_owned(),
         Phase::Rebooting { .. } => "its reboot is done again".to_owned(),
-        Phase::Idle | Phase::Ended { .. } if state.claimed => {
+        Phase::Idle | Phase::Ended { .. }
+            if state.claimed && state.completion.given_up.is_none() =>
+        {
             "its claim of completion is judged first".to_owned()
         }
         Phase::Idle | Phase::Ended { .. } if limit != 0 && state.next_iteration() > limit => {
-            format!("its limit of {limit} iterations still holds")
+            let s = if limit == 1 { "" } else { "s" };
+            format!("its limit of {limit} iteration{s} still holds")
         }
         Phase::Idle | Phase::Ended { .. } if state.cut => {
             let (iteration, attempt) = (state.next_iteration(), state.attempt + 1);

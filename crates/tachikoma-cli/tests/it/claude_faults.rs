@@ -115,7 +115,7 @@ fn it_writes_garbage() {
       | one
     context 4% (9010 of 200000 tokens; 160990 left to the redline at 170000)
     iteration 1 succeeded after [DURATION]
-    completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION] of work, $0.0028)
+    completed: the limit of 1 iteration is reached (1 iteration, 1 succeeded, [DURATION] of work, $0.0028)
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");

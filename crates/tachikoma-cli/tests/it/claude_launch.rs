@@ -59,7 +59,7 @@ fn a_redline_above_what_the_agent_takes_is_said_at_the_start() {
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
     iteration 1 failed after [DURATION]: the agent ended with exit 1 and without a final result
-    completed: the limit of 1 iterations is reached (1 iteration, 1 failed, [DURATION] of work)
+    completed: the limit of 1 iteration is reached (1 iteration, 1 failed, [DURATION] of work)
     --- stderr
     note: context_redline_percent = 92 cannot be reached: with 200000 tokens agent claude takes no prompt above 87.0 %, and sessions are replaced there
     hint: raise `--max-iterations` to go on, or use `--new` to begin again

@@ -49,7 +49,7 @@ fn a_disk_that_is_full_from_the_start() {
         assert_snapshot!(shown, @"
         exit: 0
         --- stdout
-        completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION] of work)
+        completed: the limit of 1 iteration is reached (1 iteration, 1 succeeded, [DURATION] of work)
         exit 1
         1
         completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
@@ -58,7 +58,7 @@ fn a_disk_that_is_full_from_the_start() {
         hint: raise `--max-iterations` to go on, or use `--new` to begin again
         error: write [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl: No space left on device (os error 28)
         hint: make room; `tachikoma run` goes on when there is some
-        resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
+        resuming [LOOP], ended at iteration 1 (the limit of 1 iteration is reached): iteration 2 is next; the state is from [SOURCE]
         note: `max_iterations` is 2 now; it was 1
         hint: raise `--max-iterations` to go on, or use `--new` to begin again
         ");
@@ -112,7 +112,7 @@ fn a_loop_on_a_full_disk_goes_on_by_itself_when_there_is_room() {
         waiting    disk_full until [TIME]
         error: the disk is full: nothing can be written down, and so nothing but `stop` can be done; make room, and the loop goes on by itself (the loop is running)
         exit 0
-        completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION] of work)
+        completed: the work is complete ([N] iterations, [N] succeeded, [DURATION] of work)
         there is room on the disk again
         --- stderr
         ");
@@ -141,7 +141,7 @@ fn a_loop_on_a_full_disk_can_be_stopped() {
         stopped: stopped by the operator ([N] iterations, [N] succeeded, [DURATION] of work)
         hint: `tachikoma run` goes on where this ended
         resuming [LOOP], interrupted at iteration [N], attempt 1: the iteration is repeated as attempt 2; the state is from [SOURCE]
-        completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION] of work)
+        completed: the work is complete ([N] iterations, [N] succeeded, [DURATION] of work)
         no wait on record
         --- stderr
         ");
@@ -169,7 +169,7 @@ fn a_loop_on_a_full_disk_ends_by_a_signal() {
         stopped: stopped by SIGTERM ([N] iterations, [N] succeeded, [DURATION] of work)
         hint: `tachikoma run` goes on where this ended
         resuming [LOOP], interrupted at iteration [N], attempt 1: the iteration is repeated as attempt 2; the state is from [SOURCE]
-        completed: the agent reported completion ([N] iterations, [N] succeeded, [DURATION] of work)
+        completed: the work is complete ([N] iterations, [N] succeeded, [DURATION] of work)
         no wait on record
         --- stderr
         ");

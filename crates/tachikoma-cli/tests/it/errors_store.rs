@@ -313,7 +313,7 @@ fn a_journal_whose_beginning_the_agent_destroyed_says_what_is_lost() {
     --- stdout
     [TIME] repaired the journal: its file was changed; segment 2 goes on from the full state; what was found is at .ralph/quarantine/journal-0001.jsonl.1
     [TIME] iteration 1 succeeded after [DURATION]
-    [TIME] completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION] of work)
+    [TIME] completed: the limit of 1 iteration is reached (1 iteration, 1 succeeded, [DURATION] of work)
     --- stderr
     note: the records from 1 to 5 are lost; the journal goes on at 6
     ");

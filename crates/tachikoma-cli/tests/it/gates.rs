@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 /// A gate of the configuration.
-fn gate(name: &str, command: &str, rest: &str) -> String {
+pub fn gate(name: &str, command: &str, rest: &str) -> String {
     format!("[[gate]]\nname = '{name}'\ncommand = '''{command}'''\n{rest}\n")
 }
 
@@ -22,7 +22,7 @@ const ASKS_AND_CLAIMS: &str =
 
 /// Starts a loop whose agent claims completion and whose one gate sleeps, and returns when that runs.
 #[track_caller]
-fn judging(scratch: &Scratch, seconds: &str, rest: &str) -> Live {
+pub fn judging(scratch: &Scratch, seconds: &str, rest: &str) -> Live {
     let command = format!("touch judging; sleep {seconds}");
     scratch.write("tachikoma.toml", gate("slow", &command, rest));
     let live = tachikoma(scratch).spawn(run(&[], CLAIMS));
@@ -388,6 +388,10 @@ fn what_a_gate_changes_in_the_work_tree_is_the_loops_own_doing() {
     let script = format!("echo $TACHIKOMA_ITERATION > work; {CLAIMS}");
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], &script));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-    let committed = scratch.git(&["show", "--name-only", "--format=", "HEAD"]);
-    assert_eq!(committed.trim(), "lock\nwork", "{}", ran.snapshot());
+    // With the iteration behind it, and at the end.
+    for (commit, files) in [("HEAD~1", "lock\nwork"), ("HEAD", "lock")] {
+        let committed = scratch.git(&["show", "--name-only", "--format=", commit]);
+        assert_eq!(committed.trim(), files, "{}", ran.snapshot());
+    }
+    assert_eq!(scratch.git(&["status", "--porcelain"]), "");
 }

@@ -151,7 +151,7 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     assert_snapshot!(explain(&[]), @"
     exit: 0
     --- stdout
-    [TIME] the loop ended: the agent reported completion: completion is claimed by the agent's promise; no gate is configured
+    [TIME] the loop ended: the work is complete: completion is claimed by the agent's promise; no gate is configured
 
     iteration 4 of [LOOP], session 3
     [TIME]    iteration 4, attempt 1, session 3: the agent that is up is prompted
@@ -225,8 +225,8 @@ fn another_redline_is_replayed() {
     cost                $0.3001        $0.1967
     tokens               997090        1018056
     waited                [DURATION]           [DURATION]
-    recorded:    the agent reported completion
-    replayed:    the agent reported completion
+    recorded:    the work is complete
+    replayed:    the work is complete
     --- stderr
     ");
     let ran = tachikoma(&scratch).run(["replay", "--set", "max_iterations=1"]);
@@ -237,8 +237,8 @@ fn another_redline_is_replayed() {
 
     iteration 1
       recorded: went on
-      replayed: the loop ended: the limit of 1 iterations is reached
-      because:  max_iterations: the limit of 1 iterations is reached
+      replayed: the loop ended: the limit of 1 iteration is reached
+      because:  max_iterations: the limit of 1 iteration is reached
 
                        recorded       replayed
     iterations                4              1
@@ -246,8 +246,8 @@ fn another_redline_is_replayed() {
     cost                $0.3001        $0.0392
     tokens               997090         130020
     waited                [DURATION]          [DURATION]
-    recorded:    the agent reported completion
-    replayed:    the limit of 1 iterations is reached
+    recorded:    the work is complete
+    replayed:    the limit of 1 iteration is reached
     --- stderr
     ");
 }
@@ -301,8 +301,8 @@ fn a_setting_that_is_wrong_is_refused_and_one_without_effect_is_said() {
     cost                $0.0000        $0.0000
     tokens                    0              0
     waited                [DURATION]          [DURATION]
-    recorded:    the limit of 1 iterations is reached
-    replayed:    the limit of 1 iterations is reached
+    recorded:    the limit of 1 iteration is reached
+    replayed:    the limit of 1 iteration is reached
     --- stderr
     note: `reboot.triggers.on_patterns` changes nothing here: it holds already, or what it is about is not in the journal
     "#);
@@ -391,7 +391,11 @@ fn an_archived_loop_is_found_by_its_name() {
             ran.stdout
         );
         let ran = tachikoma(&scratch).run([command]);
-        assert!(ran.stdout.contains("completion"), "{}", ran.stdout);
+        assert!(
+            ran.stdout.contains("the work is complete"),
+            "{}",
+            ran.stdout
+        );
     }
     let tool = tachikoma(&scratch);
     assert_snapshot!(shown(&tool.run(["explain", "--loop", "mine"])), @"

@@ -58,7 +58,7 @@ fn a_false_claim_is_explained() {
     assert_snapshot!(shown(&tachikoma(&scratch).run(["explain"])), @"
     exit: 0
     --- stdout
-    [TIME] the loop ended: the agent reported completion: completion is claimed by the agent's promise; the gate `proof` passed after [DURATION]
+    [TIME] the loop ended: the work is complete: completion is claimed by the agent's promise; the gate `proof` passed after [DURATION]
 
     iteration 3 of [LOOP], session 1
     [TIME]    iteration 3, attempt 1, session 1: the agent is launched
@@ -88,7 +88,7 @@ fn a_false_claim_is_explained() {
 #[test]
 fn a_claim_is_replayed_by_other_gates() {
     let scratch = claimed_early();
-    let done = Some("the agent reported completion".to_owned());
+    let done = Some("the work is complete".to_owned());
     assert_eq!(ends(&scratch, "gate=[]"), (done.clone(), 1));
     assert_eq!(ends(&scratch, "stop_conditions.confirmations=2"), (None, 3));
     let failed =
@@ -104,7 +104,7 @@ fn a_claim_is_replayed_by_other_gates() {
 
     iteration 1 (estimated)
       recorded: gates run (proof), then a claim of completion refused
-      replayed: gates run (fuzz), then the loop ended: the agent reported completion
+      replayed: gates run (fuzz), then the loop ended: the work is complete
       because:  completion is claimed by the agent's promise; the gate `fuzz` never ran and is taken to pass
 
                        recorded       replayed  (replayed: estimated)
@@ -113,8 +113,8 @@ fn a_claim_is_replayed_by_other_gates() {
     cost                $0.0000        $0.0000
     tokens                    0              0
     waited                [DURATION]          [DURATION]
-    recorded:    the agent reported completion
-    replayed:    the agent reported completion
+    recorded:    the work is complete
+    replayed:    the work is complete
     --- stderr
     ");
 }

@@ -3,6 +3,7 @@
 
 mod agents;
 mod budgets;
+mod claims;
 mod claude_busy;
 mod claude_fault_support;
 mod claude_faults;
@@ -49,6 +50,7 @@ mod opencode_agent;
 mod outcomes;
 mod outcomes_status;
 mod progress;
+mod proofs;
 mod resume;
 mod resume_answers;
 mod resume_hurt;

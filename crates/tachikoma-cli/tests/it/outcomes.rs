@@ -25,7 +25,7 @@ fn done() {
     iteration 1 (session 1)
       | <promise>COMPLETE</promise>
     iteration 1 succeeded in [DURATION] and claims completion
-    completed: the agent reported completion (1 iteration, 1 succeeded, [DURATION] of work)
+    completed: the work is complete (1 iteration, 1 succeeded, [DURATION] of work)
     --- stderr
     ");
     assert_eq!(status(&scratch)["outcome"]["kind"], "done");
@@ -99,7 +99,7 @@ fn a_claim_that_its_gate_confirms_ends_the_loop() {
     iteration 1 succeeded in [DURATION] and claims completion
     completion is claimed; gates: tests
     gate tests passed in [DURATION]
-    completed: the agent reported completion (1 iteration, 1 succeeded, [DURATION] of work)
+    completed: the work is complete (1 iteration, 1 succeeded, [DURATION] of work)
     --- stderr
     ");
 }
@@ -279,7 +279,7 @@ fn quiet_is_one_line() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    completed: the agent reported completion (1 iteration, 1 succeeded, [DURATION] of work)
+    completed: the work is complete (1 iteration, 1 succeeded, [DURATION] of work)
     --- stderr
     ");
 }
@@ -350,7 +350,7 @@ fn what_it_is_busy_with_is_an_exit_of_its_own() {
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
     iteration 1 failed after [DURATION]: the agent ended with signal 9
-    completed: the limit of 1 iterations is reached (1 iteration, 1 failed, [DURATION] of work)
+    completed: the limit of 1 iteration is reached (1 iteration, 1 failed, [DURATION] of work)
     --- stderr
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     ");

@@ -217,7 +217,7 @@ fn after_the_end() {
     context    not known
     stops      1 of 1 iterations
     so far     1 iteration, 1 succeeded, [DURATION] of work
-    outcome    limit_reached: the limit of 1 iterations is reached
+    outcome    limit_reached: the limit of 1 iteration is reached
     --- stderr
     ");
 }
@@ -274,7 +274,7 @@ fn events_are_lines_with_their_time() {
     [TIME] waits [DURATION] because of the failure
     [TIME] iteration 2 (session 1)
     [TIME] iteration 2 succeeded in [DURATION] and claims completion
-    [TIME] completed: the agent reported completion (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
+    [TIME] completed: the work is complete (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
     --- stderr
     ");
 }

@@ -77,7 +77,7 @@ fn a_loop_that_was_stopped() {
     iteration 2 (session 1)
       | <promise>COMPLETE</promise>
     iteration 2 succeeded in [DURATION] and claims completion
-    completed: the agent reported completion (2 iterations, 1 succeeded, 1 interrupted, [DURATION] of work)
+    completed: the work is complete (2 iterations, 1 succeeded, 1 interrupted, [DURATION] of work)
     --- stderr
     resuming [LOOP], ended at iteration 1 (stopped by the operator): iteration 2 is next; the state is from [SOURCE]
     "#);
@@ -99,7 +99,7 @@ fn a_loop_that_ended_with_an_error() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    completed: the agent reported completion (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
+    completed: the work is complete (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
     --- stderr
     resuming [LOOP], ended at iteration 1 (1 iterations failed in a row (max_consecutive_failures = 1); the last one: the agent ended with exit 1): iteration 2 is next; the state is from [SOURCE]
     ");
@@ -116,7 +116,7 @@ fn a_loop_whose_limit_is_raised() {
     --- stdout
     completed: the limit of 3 iterations is reached (3 iterations, 3 succeeded, [DURATION] of work)
     --- stderr
-    resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
+    resuming [LOOP], ended at iteration 1 (the limit of 1 iteration is reached): iteration 2 is next; the state is from [SOURCE]
     note: `iteration_delay` is "0s" now; it was the default
     note: `max_iterations` is 3 now; it was 1
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
@@ -152,7 +152,7 @@ fn new_leaves_the_old_loop_as_it_was() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    completed: the agent reported completion (1 iteration, 1 succeeded, [DURATION] of work)
+    completed: the work is complete (1 iteration, 1 succeeded, [DURATION] of work)
     --- stderr
     ");
     assert_ne!(status(&scratch)["loop_id"], old);
@@ -226,7 +226,7 @@ fn an_edited_file_wins_over_the_recorded_flag_and_says_so() {
     completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
     --- stderr
     note: `max_iterations` is 2 (tachikoma.toml:1), edited since the last run was given 1
-    resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
+    resuming [LOOP], ended at iteration 1 (the limit of 1 iteration is reached): iteration 2 is next; the state is from [SOURCE]
     note: `iteration_delay` is "0s" now; it was the default
     note: `max_iterations` is 2 now; it was 1
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
@@ -278,7 +278,7 @@ fn a_paused_loop_is_paused_after_a_crash() {
     iteration 2 (session 1)
       | <promise>COMPLETE</promise>
     iteration 2 succeeded in [DURATION] and claims completion
-    completed: the agent reported completion (2 iterations, 1 succeeded, 1 interrupted, [DURATION] of work)
+    completed: the work is complete (2 iterations, 1 succeeded, 1 interrupted, [DURATION] of work)
     --- stderr
     resuming [LOOP], interrupted at iteration 1, attempt 1: it is still paused, and `tachikoma resume` goes on; the state is from [SOURCE]
     ");

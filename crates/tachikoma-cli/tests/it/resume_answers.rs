@@ -89,7 +89,7 @@ fn a_snapshot_that_is_damaged_is_fallen_back_from() {
     --- stdout
     completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
     --- stderr
-    resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
+    resuming [LOOP], ended at iteration 1 (the limit of 1 iteration is reached): iteration 2 is next; the state is from [SOURCE]
     note: `iteration_delay` is "0s" now; it was the default
     note: `max_iterations` is 2 now; it was 1
     warning: falling back to the journal: snapshot [DIR]/.ralph/state.json is damaged: its checksum does not match; the journal is whole up to record 9, and what is there is kept in .ralph/quarantine/
@@ -114,7 +114,7 @@ fn damage_before_the_snapshot_is_fallen_back_from() {
     --- stdout
     completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
     --- stderr
-    resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
+    resuming [LOOP], ended at iteration 1 (the limit of 1 iteration is reached): iteration 2 is next; the state is from [SOURCE]
     note: `iteration_delay` is "0s" now; it was the default
     note: `max_iterations` is 2 now; it was 1
     warning: falling back to the snapshot: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 2 (its checksum does not match); the snapshot has what it held
@@ -136,7 +136,7 @@ fn a_journal_that_ends_before_the_snapshot_is_fallen_back_from() {
     --- stdout
     completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
     --- stderr
-    resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
+    resuming [LOOP], ended at iteration 1 (the limit of 1 iteration is reached): iteration 2 is next; the state is from [SOURCE]
     note: `iteration_delay` is "0s" now; it was the default
     note: `max_iterations` is 2 now; it was 1
     warning: falling back to the snapshot: the journal ends at record 8, and the snapshot stands at record 9; what came behind that, if anything did, is lost
@@ -288,7 +288,7 @@ fn settings_that_changed_are_named_recorded_and_applied() {
     iteration 2 succeeded after [DURATION]
     completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
     --- stderr
-    resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): iteration 2 is next; the state is from [SOURCE]
+    resuming [LOOP], ended at iteration 1 (the limit of 1 iteration is reached): iteration 2 is next; the state is from [SOURCE]
     hint: raise `--max-iterations` to go on, or use `--new` to begin again
     "#);
     assert_eq!(status(&scratch)["iteration"], 2, "they are applied");
@@ -321,9 +321,9 @@ fn of_many_changed_settings_the_first_are_named() {
     assert_snapshot!(shown(&ran), @r#"
     exit: 3
     --- stdout
-    completed: the limit of 1 iterations is reached (1 iteration, 1 succeeded, [DURATION] of work)
+    completed: the limit of 1 iteration is reached (1 iteration, 1 succeeded, [DURATION] of work)
     --- stderr
-    resuming [LOOP], ended at iteration 1 (the limit of 1 iterations is reached): its limit of 1 iterations still holds; the state is from [SOURCE]
+    resuming [LOOP], ended at iteration 1 (the limit of 1 iteration is reached): its limit of 1 iteration still holds; the state is from [SOURCE]
     note: `context_redline_percent` is 50 now; it was the default
     note: `prompt_path` is "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... now; it was the default
     note: `session.first_output_timeout` is "7m" now; it was the default

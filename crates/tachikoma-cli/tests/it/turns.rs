@@ -123,7 +123,7 @@ fn a_reboot_hands_over_to_the_next_session() {
     iteration 2 (session 2)
       | <promise>COMPLETE</promise>
     iteration 2 succeeded in [DURATION] and claims completion
-    completed: the agent reported completion (2 iterations, 1 succeeded, 1 handed over, 1 reboot, [DURATION] of work)
+    completed: the work is complete (2 iterations, 1 succeeded, 1 handed over, 1 reboot, [DURATION] of work)
     --- stderr
     ");
     assert_snapshot!(scratch.read("got-2"), @"

@@ -16,7 +16,10 @@ const END: &str = "\n---\n\n";
 #[must_use]
 pub fn standing_in_the_way(state: &State) -> String {
     let known = &state.completion;
-    let failed: Vec<_> = known.gates.iter().filter(|gate| !gate.passed()).collect();
+    // What they said behind an earlier iteration may not hold any more.
+    let current = known.gates_at == known.told_of;
+    let gates = known.gates.iter().filter(|gate| current && !gate.passed());
+    let failed: Vec<_> = gates.collect();
     if !known.to_be_told || (failed.is_empty() && known.refused.is_empty()) {
         return String::new();
     }
@@ -55,7 +58,18 @@ pub fn standing_in_the_way(state: &State) -> String {
     }
     cut(&mut text, ALL_BYTES_MAX - END.len());
     text.push_str(END);
-    text
+    printable(&text)
+}
+
+/// Gates print what they like; a zero byte cannot be in an argument, and an escape sequence says nothing to an agent. Takes no more
+/// room than before.
+fn printable(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' | '\t' => c,
+        c if c.is_control() => ' ',
+        c => c,
+    };
+    text.chars().map(shown).collect()
 }
 
 fn cut(text: &mut String, max_bytes: usize) {
@@ -89,6 +103,7 @@ mod tests {
         let mut state = State::new(LoopId::from_u128(1));
         let known = &mut state.completion;
         known.gates_at = 4;
+        known.told_of = 4;
         known.gates = vec![
             gate("tests", Some("exit 1"), "1 passed\n2 failed: a, b\n"),
             gate("lint", None, "clean"),
@@ -127,6 +142,17 @@ mod tests {
 
         ---
         ");
+    }
+
+    #[test]
+    fn it_has_no_characters_that_control_anything() {
+        let mut state = State::new(LoopId::from_u128(1));
+        state.completion.to_be_told = true;
+        let output = "a\0b\u{1b}[31mred\r\n\tc";
+        state.completion.gates = vec![gate("tests", Some("exit\u{7}1"), output)];
+        let text = standing_in_the_way(&state);
+        assert!(text.contains("a b [31mred \n\tc"), "{text:?}");
+        assert!(text.contains("exit 1"), "{text:?}");
     }
 
     #[test]

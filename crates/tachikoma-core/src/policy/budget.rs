@@ -123,6 +123,7 @@ impl Usage {
             Budget::Cost if self.limit < 1.0 => format!("${number:.4}"),
             Budget::Cost => format!("${number:.2}"),
             Budget::Tokens => format!("{number:.0}"),
+            Budget::Duration if self.limit < 1.0 => format!("{number:.2} s"),
             Budget::Duration => span(number),
             Budget::Quota => format!("{number:.0} %"),
         }
@@ -259,6 +260,15 @@ mod tests {
                 spent(0, 0, 59, None),
                 spent(0, 0, 60, None),
                 "it ran 60 s of 60 s",
+            ),
+            (
+                Budgets {
+                    duration: Duration::from_millis(250),
+                    ..none
+                },
+                spent(0, 0, 0, None),
+                spent(0, 0, 1, None),
+                "it ran 1.00 s of 0.25 s",
             ),
             (
                 Budgets {

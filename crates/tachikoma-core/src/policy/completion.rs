@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Policy;
-use crate::completion::{AttemptEnd, CheckStage, Claim, ObjectivesSeen, Owed};
+use crate::completion::{AttemptEnd, CheckStage, Claim, Completion, ObjectivesSeen, Owed};
 use crate::state::State;
 
 /// What a gate may take beyond its own limit before it is given up: to be ended, and to say so.
@@ -144,8 +144,9 @@ fn gates_due(policy: &Policy, state: &State) -> Vec<String> {
 fn stands(state: &State) -> bool {
     let known = &state.completion;
     let of_the_turn = |claim: &Claim| match claim {
-        Claim::Promise | Claim::Done { .. } => true,
-        Claim::Script { .. } | Claim::Objectives => false,
+        // Objectives that a failed attempt ticked are its word, too.
+        Claim::Promise | Claim::Done { .. } | Claim::Objectives => true,
+        Claim::Script { .. } => false,
     };
     match known.ended {
         AttemptEnd::Succeeded | AttemptEnd::HandedOver => !known.claims.is_empty(),
@@ -167,14 +168,10 @@ fn doubts(policy: &Policy, state: &State) -> Vec<String> {
         }];
     }
     let mut doubts = Vec::new();
-    if nothing_was_done(policy, state) {
-        doubts.push(
-            "nothing was done yet: no file was changed, no commit made and no tool called"
-                .to_owned(),
-        );
-    }
+    doubts.extend(nothing_was_done(policy, state).map(str::to_owned));
     if policy.completion.objectives {
         doubts.extend(open_objectives(known.objectives.as_ref()));
+        doubts.extend(fewer_objectives(known));
     }
     if let Some(reason) = &known.given_up {
         doubts.push(reason.clone());
@@ -193,14 +190,47 @@ fn doubts(policy: &Policy, state: &State) -> Vec<String> {
     doubts
 }
 
-/// Returns whether it is known that nothing came of the loop so far. Without a look at the work tree and without news of tool
-/// calls it is not.
-fn nothing_was_done(policy: &Policy, state: &State) -> bool {
-    let known = match policy.keep {
-        Some(_) => state.kept.files_changed.is_some(),
-        None => policy.agent.event_stream,
+/// Says that nothing came of the loop so far, where that is known. Without a look at the work tree and without news of tool
+/// calls it is not; and an agent of which only the tree is known may have looked at the work and found it complete, which gates
+/// then prove.
+fn nothing_was_done(policy: &Policy, state: &State) -> Option<&'static str> {
+    let looked = state.kept.files_changed.is_some();
+    let said = match (policy.agent.event_stream, policy.keep.is_some()) {
+        (true, false) => "nothing was done yet: no tool was called",
+        (true, true) if looked => {
+            "nothing was done yet: no file was changed, no commit made and no tool called"
+        }
+        (false, true) if looked && !is_proven(policy, state) => {
+            "nothing was done yet: no file was changed and no commit made"
+        }
+        (true | false, true) | (false, false) => return None,
     };
-    known && state.completion.idle
+    state.completion.idle.then_some(said)
+}
+
+/// Returns whether there are gates, and all have passed.
+fn is_proven(policy: &Policy, state: &State) -> bool {
+    let known = &state.completion;
+    let gates = &policy.completion.gates;
+    let passed = |gate: &GateRule| {
+        let mut results = known.gates.iter();
+        results.any(|result| result.name == gate.name && result.passed())
+    };
+    known.given_up.is_none() && !gates.is_empty() && gates.iter().all(passed)
+}
+
+/// Says that boxes were taken away instead of ticked, where nobody but the boxes claims anything.
+fn fewer_objectives(known: &Completion) -> Option<String> {
+    let Some(ObjectivesSeen::Read { objectives }) = &known.objectives else {
+        return None;
+    };
+    let only = known.claims.iter().all(|claim| *claim == Claim::Objectives);
+    let (now, most) = (objectives.total, known.most_objectives);
+    (only && now < most).then(|| {
+        format!(
+            "the objectives had {most} check boxes, and have {now}: what is taken away is not done"
+        )
+    })
 }
 
 fn open_objectives(seen: Option<&ObjectivesSeen>) -> Option<String> {
@@ -337,7 +367,7 @@ mod tests {
             (done(), AttemptEnd::Failed, false),
             (done(), AttemptEnd::Cut, false),
             (script(), AttemptEnd::Failed, true),
-            (Claim::Objectives, AttemptEnd::Failed, true),
+            (Claim::Objectives, AttemptEnd::Failed, false),
             (Claim::Objectives, AttemptEnd::HandedOver, true),
         ] {
             let state = judged(vec![claim.clone()], ended);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Policy;
-use super::budget::{Budget, Budgets, Spending, Usage, usage};
+use super::budget::{Budget, Budgets, Spending, Usage, usage, verdict as verdict_of};
 use super::completion::{Next, next};
 use crate::outcome::Outcome;
 use crate::state::State;
@@ -79,6 +79,12 @@ impl Limits {
             duration_ms: u64::try_from(budgets.duration.as_millis()).unwrap_or(u64::MAX),
             quota_percent: budgets.quota_percent,
         }
+    }
+
+    /// Returns whether a budget is used up.
+    #[must_use]
+    pub fn is_spent(&self, state: &State, now: Timestamp) -> bool {
+        verdict_of(&self.budgets(), &Spending::of(state, now)).is_some()
     }
 
     fn budgets(&self) -> Budgets {

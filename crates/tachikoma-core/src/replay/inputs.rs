@@ -290,7 +290,13 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
             guesses
         }
         LoopEvent::StreamEnded => vec![agent(News::StreamEnded)],
-        LoopEvent::AttemptCut { .. } => next.and_then(outcome).map_or_else(Vec::new, written_off),
+        LoopEvent::AttemptCut { reason: None, .. } => {
+            next.and_then(outcome).map_or_else(Vec::new, written_off)
+        }
+        LoopEvent::AttemptCut { reason, .. } => {
+            let problem = Problem::Cut;
+            vec![exited(Exit::Unknown, false, reason.clone(), Some(problem))]
+        }
         LoopEvent::RebootRequested { reason, .. } => {
             let mut guesses = same_reading(state);
             if *reason == RebootReason::Manual {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::State;
-use crate::completion::{AttemptEnd, Claim};
+use crate::completion::{AttemptEnd, Claim, only_talks_to_the_loop};
 use crate::effect::Rung;
 use crate::event::LoopEvent;
 use crate::id::Generation;
@@ -154,7 +154,7 @@ impl State {
             }
             LoopEvent::WrapUpAdvised { .. } => self.session.advised = true,
             LoopEvent::ToolStarted { id, name, summary } => {
-                self.completion.idle = false;
+                self.completion.idle &= only_talks_to_the_loop(summary);
                 self.session.call(call(name, summary));
                 self.work(|work| {
                     let tool = Tool {
@@ -260,8 +260,7 @@ impl State {
                 report,
                 agent_lives,
             } => {
-                let end = report.outcome.into();
-                self.attempt_ended(end);
+                self.iteration_over(report.outcome);
                 if report.claimed {
                     self.claim(Claim::Promise);
                 }

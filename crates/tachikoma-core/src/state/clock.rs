@@ -13,14 +13,12 @@ impl State {
     #[must_use]
     pub fn out_of_time(&self, policy: &Policy) -> Option<Timestamp> {
         let looked_at = match &self.phase {
-            // Work that is being kept or checked is seen through, and the time is looked at behind it.
+            // Work that is being kept is seen through, and the time is looked at behind it.
             Phase::Rebooting { reboot } => !matches!(reboot.stage, RebootStage::Keeping { .. }),
-            Phase::Waiting { .. } | Phase::Working { .. } => true,
-            Phase::Idle
-            | Phase::Keeping { .. }
-            | Phase::Checking { .. }
-            | Phase::Paused { .. }
-            | Phase::Ended { .. } => false,
+            Phase::Waiting { .. } | Phase::Working { .. } | Phase::Checking { .. } => true,
+            Phase::Idle | Phase::Keeping { .. } | Phase::Paused { .. } | Phase::Ended { .. } => {
+                false
+            }
         };
         let limit = policy.budgets.duration;
         let since = self.ledger.counted_to?;
@@ -31,7 +29,12 @@ impl State {
     /// Counts the time up to a record.
     pub(super) fn pass_time(&mut self, event: &LoopEvent, time: Timestamp) {
         match event {
-            LoopEvent::Started { .. } => self.ledger.taken_up(time),
+            LoopEvent::Started { runner, .. } => {
+                if let Some(until) = runner.follows_until {
+                    self.ledger.count(&self.phase, until.min(time));
+                }
+                self.ledger.taken_up(time);
+            }
             LoopEvent::StoodStill { duration_ms } => {
                 self.ledger.stood_still(Duration::from_millis(*duration_ms));
             }
@@ -42,6 +45,8 @@ impl State {
             | LoopEvent::DiskWasFull { .. }
             | LoopEvent::Repaired { .. }
             | LoopEvent::CustomSet { .. }
+            | LoopEvent::Noted { .. }
+            | LoopEvent::CheckGivenUp { .. }
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::Stopped { .. }
             | LoopEvent::Error { .. }
@@ -71,7 +76,6 @@ impl State {
             | LoopEvent::CostTold { .. }
             | LoopEvent::QuotaTold(_)
             | LoopEvent::StopPatternMatched { .. }
-            | LoopEvent::Noted { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::LeftoversEnded { .. }
@@ -102,7 +106,6 @@ impl State {
             | LoopEvent::GatesRan { .. }
             | LoopEvent::TestsRan(_)
             | LoopEvent::ProgressMeasured(_)
-            | LoopEvent::CheckGivenUp { .. }
             | LoopEvent::ClaimRefused(_)
             | LoopEvent::LookRequested { .. }
             | LoopEvent::BusySeen { .. } => self.ledger.count(&self.phase, time),

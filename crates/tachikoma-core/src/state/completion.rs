@@ -6,7 +6,8 @@ use crate::completion::{
     ScriptVerdict, end_of,
 };
 use crate::keep::Kept;
-use crate::outcome::IterationOutcome;
+use crate::objectives::Objectives;
+use crate::outcome::{IterationOutcome, Stop};
 use crate::phase::Phase;
 use crate::progress::Measured;
 
@@ -44,8 +45,24 @@ impl Completion {
         }
     }
 
+    /// Returns whether a claim says what nobody has said in this iteration.
+    pub(crate) fn is_news(&self, claim: &Claim) -> bool {
+        self.claims.len() < CLAIMS_MAX && !self.claims.contains(claim)
+    }
+
+    /// Takes in what the objectives are. Returns whether that is a claim: all are ticked behind an attempt that went well, and
+    /// not all of them were before.
+    fn objectives_read(&mut self, objectives: &Objectives) -> bool {
+        let ticked = objectives.ticked;
+        let before = *self.ticked_before.get_or_insert(ticked);
+        self.most_objectives = self.most_objectives.max(objectives.total);
+        let went_well = self.owed != Owed::Nothing && self.ended == AttemptEnd::Succeeded;
+        went_well && objectives.all_ticked() && ticked > before
+    }
+
     pub(super) fn seen_in_the_tree(&mut self, kept: &Kept) {
-        if kept.changed > 0 || kept.head_moved || kept.commit.is_some() {
+        // What is committed without a change was there before the attempt: gates and scripts write, too.
+        if kept.changed > 0 || kept.head_moved {
             self.idle = false;
         }
     }
@@ -78,6 +95,32 @@ impl State {
         }
     }
 
+    pub(super) fn iteration_over(&mut self, outcome: IterationOutcome) {
+        let claimed = !self.completion.claims.is_empty();
+        let interrupted = outcome == IterationOutcome::Interrupted;
+        // It was said before the money was gone, and gates cost none.
+        let end = match claimed && interrupted && self.is_for_budget() {
+            true => AttemptEnd::HandedOver,
+            false => outcome.into(),
+        };
+        self.attempt_ended(end);
+    }
+
+    /// Returns whether a turn that is interrupted now is so because a budget is used up: by us, or by an agent that minds it itself.
+    fn is_for_budget(&self) -> bool {
+        match &self.stop {
+            Some(Stop::Budget { .. }) => true,
+            Some(
+                Stop::Operator
+                | Stop::Signal { .. }
+                | Stop::Unable { .. }
+                | Stop::Script { .. }
+                | Stop::Hook { .. },
+            ) => false,
+            None => self.limits.is_spent(self, self.time),
+        }
+    }
+
     pub(super) fn attempt_ended(&mut self, end: AttemptEnd) {
         self.completion.attempt_ended(end);
         self.progress.attempt_ended(end != AttemptEnd::Cut);
@@ -94,15 +137,15 @@ impl State {
 
     pub(super) fn claim(&mut self, claim: Claim) {
         self.claimed = true;
-        let claims = &mut self.completion.claims;
-        if claims.len() < CLAIMS_MAX && !claims.contains(&claim) {
-            claims.push(claim);
+        if self.completion.is_news(&claim) {
+            self.completion.claims.push(claim);
         }
     }
 
     pub(super) fn check_started(&mut self, check: &Check) {
         self.completion.number += 1;
         self.completion.given_up = None;
+        self.kept.checked = true;
         self.phase = Phase::Checking {
             check: check.clone(),
         };
@@ -113,19 +156,21 @@ impl State {
         self.progress.answered(before, answers);
         if let Some(seen) = &answers.objectives {
             if let ObjectivesSeen::Read { objectives } = seen
-                && objectives.all_ticked()
+                && self.completion.objectives_read(objectives)
             {
                 self.claim(Claim::Objectives);
             }
             self.completion.objectives = Some(seen.clone());
         }
         for script in &answers.scripts {
-            if script.verdict == ScriptVerdict::Claim {
+            if script.verdict == ScriptVerdict::Claim && self.completion.owed != Owed::Nothing {
                 let name = script.name.clone();
                 self.claim(Claim::Script { name });
             }
         }
-        self.completion.owed = Owed::Gates;
+        if self.completion.owed != Owed::Nothing {
+            self.completion.owed = Owed::Gates;
+        }
         self.phase = Phase::Idle;
     }
 
@@ -146,15 +191,20 @@ impl State {
         });
         known.gates = kept.collect();
         known.gates_at = iteration;
-        known.to_be_told |= failed > 0;
+        if failed > 0 {
+            known.to_be_told = true;
+            known.told_of = iteration;
+        }
         known.owed = Owed::Judgement;
         self.phase = Phase::Idle;
     }
 
     pub(super) fn check_given_up(&mut self, reason: &str) {
         self.completion.given_up = Some(reason.to_owned());
-        self.completion.owed = Owed::Judgement;
-        self.phase = Phase::Idle;
+        if self.completion.owed != Owed::Nothing {
+            self.completion.owed = Owed::Judgement;
+        }
+        // Nobody may have begun to ask, or may be there to go on: the phase stays what it is.
     }
 
     pub(super) fn claim_refused(&mut self, refusal: &Refusal) {
@@ -163,6 +213,7 @@ impl State {
         let known = &mut self.completion;
         known.refused.clone_from(&refusal.reasons);
         known.to_be_told = true;
+        known.told_of = self.iteration;
         known.confirmed = refusal.confirmed;
         known.confirmed_at = succeeded;
         known.claims.clear();

@@ -27,7 +27,12 @@ impl State {
             | Phase::Paused { .. }
             | Phase::Ended { .. } => false,
         };
-        in_between || self.kept.unseen
+        in_between || self.kept.unseen || self.kept.checked
+    }
+
+    /// Returns whether there may be work that is not committed: some is known of, or gates have run.
+    pub(crate) fn may_have_left_work(&self) -> bool {
+        self.kept.uncommitted > 0 || self.kept.checked
     }
 
     /// Returns what is being kept at the moment.
@@ -70,6 +75,7 @@ impl State {
     pub(super) fn keep_started(&mut self, keep: Keep) {
         self.kept.number += 1;
         self.kept.unseen = false;
+        self.kept.checked = false;
         match keep.purpose {
             KeepPurpose::Iteration => {
                 self.kept.files_changed = Some(0);
@@ -127,6 +133,8 @@ impl State {
 
     pub(super) fn keep_given_up(&mut self, purpose: KeepPurpose) {
         self.kept.unseen = true;
+        // Nobody knows any more that nothing was done.
+        self.completion.idle = false;
         if purpose == KeepPurpose::Iteration {
             self.kept.files_changed = None;
             self.progress.missed();

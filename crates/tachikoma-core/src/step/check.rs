@@ -2,7 +2,7 @@
 
 use super::Turn;
 use crate::completion::{
-    Answers, Check, CheckStage, Claim, GateResult, ObjectivesSeen, Refusal, ScriptResult,
+    Answers, Check, CheckStage, Claim, GateResult, ObjectivesSeen, Owed, Refusal, ScriptResult,
     ScriptVerdict,
 };
 use crate::effect::{Answer, Effect};
@@ -11,6 +11,7 @@ use crate::id::Ticket;
 use crate::outcome::Stop;
 use crate::phase::{Phase, Wait};
 use crate::policy::completion::{Next, next};
+use crate::policy::stop;
 use crate::session::NOTE_BYTES_MAX;
 use crate::tests_report::TestsReport;
 
@@ -40,6 +41,18 @@ impl Turn<'_> {
     fn measure(&mut self) {
         if let Some(measured) = self.state.progress.measure(self.state.iteration) {
             self.record(LoopEvent::ProgressMeasured(measured));
+        }
+    }
+
+    /// The same where a runner takes up the loop: before anything is done, it has to be known what the objectives were.
+    pub(super) fn check_first(&mut self, then: Option<Wait>) {
+        let known = &self.state.completion;
+        let unread = known.owed == Owed::Nothing && known.ticked_before.is_none();
+        let goes_on = stop::verdict(self.policy, self.state, self.now).is_none();
+        if unread && goes_on && self.policy.completion.objectives {
+            self.begin_check(CheckStage::Asking, then);
+        } else {
+            self.check(then);
         }
     }
 
@@ -140,6 +153,20 @@ impl Turn<'_> {
         self.check(then);
     }
 
+    /// What is owed to an iteration is not asked any more, and a claim of it is refused: it was made of other work.
+    pub(super) fn forgo_check(&mut self, reason: &str) {
+        let known = &self.state.completion;
+        let owes = match known.owed {
+            Owed::Nothing => false,
+            Owed::Judgement => !known.claims.is_empty(),
+            Owed::Answers | Owed::Gates => true,
+        };
+        if owes {
+            let reason = reason.to_owned();
+            self.record(LoopEvent::CheckGivenUp { reason });
+        }
+    }
+
     /// Somebody says that the whole work is complete.
     pub(super) fn done(&mut self, ticket: Ticket, reason: Option<String>) {
         let answer = match &self.state.phase {
@@ -151,7 +178,7 @@ impl Turn<'_> {
                 let claim = Claim::Done {
                     reason: reason.clone(),
                 };
-                if !self.state.completion.claims.contains(&claim) {
+                if self.state.completion.is_news(&claim) {
                     self.record(LoopEvent::Claimed { reason });
                 }
                 Answer::Accepted {

@@ -285,6 +285,9 @@ impl Turn<'_> {
                 let kept = text.floor_char_boundary(NOTE_BYTES_MAX);
                 let text = text.get(..kept).unwrap_or_default().to_owned();
                 self.record(LoopEvent::Noted { text, tell });
+                if tell {
+                    self.forgo_check("the work tree was rolled back since");
+                }
                 accepted("noted")
             }
         };

@@ -46,7 +46,7 @@ impl Turn<'_> {
         let rules = self.policy.keep;
         let rules = rules.filter(|rules| rules.commit && (rules.on_failure || !failed));
         match rules {
-            Some(rules) if self.state.kept.uncommitted > 0 && !self.state.stop_urgent => {
+            Some(rules) if self.state.may_have_left_work() && !self.state.stop_urgent => {
                 let commit = Some(CommitStatus::End);
                 self.begin_keep(rules, KeepPurpose::End, commit, None, Some(outcome));
             }

@@ -81,12 +81,8 @@ impl Turn<'_> {
                     Budget::Cost | Budget::Tokens | Budget::Quota if free => Urgency::Graceful,
                     Budget::Cost | Budget::Tokens | Budget::Quota => Urgency::Now,
                 };
-                if let Some(reason) = self.trigger() {
-                    // However urgent the end of the turn is, what was done is kept.
-                    self.want_stop(Stop::Budget { reason }, Urgency::Graceful);
-                    if !over {
-                        self.request_ending(Cause::Interrupt, urgency);
-                    }
+                if self.stop_for_budget() && !over {
+                    self.request_ending(Cause::Interrupt, urgency);
                 }
             }
             Phase::Rebooting { reboot } => match reboot.stage {
@@ -97,18 +93,26 @@ impl Turn<'_> {
                 | RebootStage::Opening { .. } => self.end_reboot_for_budget(false),
                 RebootStage::Keeping { .. } => {}
             },
-            Phase::Waiting { .. } => {
+            // A claim that is being checked stays owed, and the next run judges it.
+            Phase::Waiting { .. } | Phase::Checking { .. } => {
                 if let Some(reason) = self.trigger() {
                     self.finish(Outcome::Budget { reason });
                 }
             }
-            // Work that is being kept or checked is seen through.
-            Phase::Keeping { .. }
-            | Phase::Checking { .. }
-            | Phase::Idle
-            | Phase::Paused { .. }
-            | Phase::Ended { .. } => {}
+            // Work that is being kept is seen through.
+            Phase::Keeping { .. } | Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => {}
         }
+    }
+
+    /// Wants the end of the loop because a budget is used up, if one is. However urgent the end of the turn is, what was done is
+    /// kept.
+    fn stop_for_budget(&mut self) -> bool {
+        let reason = self.trigger();
+        let is_gone = reason.is_some();
+        if let Some(reason) = reason {
+            self.want_stop(Stop::Budget { reason }, Urgency::Graceful);
+        }
+        is_gone
     }
 
     /// Ends the loop in a reboot. `answering` says that the agent works on its hand-off, and has to be told.

@@ -40,7 +40,8 @@ impl Turn<'_> {
             return self.wish(Effect::Finish);
         }
         // Where the loop began stays where it is, whoever takes it up.
-        if self.state.started_at.is_some() {
+        let was_started = self.state.started_at.is_some();
+        if was_started {
             launch
                 .start_commit
                 .clone_from(&self.state.launch.start_commit);
@@ -58,6 +59,7 @@ impl Turn<'_> {
                 launch.changes_since(&self.state.launch)
             }
         };
+        let other_work = launch.other_work_than(&self.state.launch);
         self.record(LoopEvent::Started {
             launch,
             runner,
@@ -74,12 +76,15 @@ impl Turn<'_> {
         if matches!(self.state.phase, Phase::Working { .. }) {
             self.cut_attempt();
         }
+        if let Some(reason) = other_work.filter(|_| was_started) {
+            self.forgo_check(reason);
+        }
         self.ask_rate_limits_again();
         match &self.state.phase {
-            Phase::Idle | Phase::Working { .. } | Phase::Ended { .. } => self.check(None),
+            Phase::Idle | Phase::Working { .. } | Phase::Ended { .. } => self.check_first(None),
             Phase::Checking { check } => {
                 let then = check.then;
-                self.check(then);
+                self.check_first(then);
             }
             Phase::Waiting { wait } => {
                 let wait = *wait;

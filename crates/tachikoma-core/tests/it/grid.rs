@@ -55,7 +55,7 @@ fn every_phase_answers_every_input_as_the_grid_says() {
 fn cell(play: &Play, column: Column) -> String {
     let mut state = play.state.clone();
     let (now, input) = match column {
-        Column::At(input) => (state.time, input),
+        Column::At(input) => (state.time, *input),
         Column::Late => {
             let hour = state.time.after(Duration::from_secs(3600));
             let deadline = state.next_deadline(&play.policy);

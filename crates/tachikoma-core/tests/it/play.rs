@@ -56,6 +56,10 @@ impl Play {
         self
     }
 
+    pub fn moment(&self) -> Timestamp {
+        self.now
+    }
+
     pub fn seconds(&mut self, seconds: u64) -> &mut Self {
         self.after(Duration::from_secs(seconds))
     }
@@ -93,6 +97,14 @@ impl Play {
         self.input("start", input)
     }
 
+    /// A new runner is told to do something.
+    pub fn start_with(&mut self, launch: Launch) -> &mut Self {
+        let Input::Start { runner, .. } = self.start_input() else {
+            unreachable!("it starts");
+        };
+        self.input("start", Input::Start { launch, runner })
+    }
+
     pub fn start_input(&self) -> Input {
         Input::Start {
             launch: Launch::default(),
@@ -100,6 +112,7 @@ impl Play {
                 pid: 1,
                 since: self.now,
                 containment: "guard".to_owned(),
+                follows_until: None,
             },
         }
     }

@@ -1,6 +1,7 @@
 //! The rules of a loop, one test each: what comes in, what is recorded and what is wished for.
 
 mod budget;
+mod claims;
 mod completion;
 mod failure;
 mod hindsight;
@@ -8,6 +9,7 @@ mod hindsight_end;
 mod keep;
 mod life;
 mod limits;
+mod objectives;
 mod patterns;
 mod pause;
 mod progress;

@@ -19,6 +19,7 @@ use tokio::task::{JoinError, JoinSet};
 use super::protocol::{Hello, PROTOCOL, Request, Response};
 use crate::handle::{Gone, LoopHandle, Notice};
 use crate::process::is_descendant;
+use crate::settings::SCRIPTS_MAX;
 use crate::store::make_dir;
 use crate::task::Task;
 
@@ -58,6 +59,9 @@ pub enum ServerError {
 /// Callers that wait for the last answer of a runner get it within this, or not at all.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Guards beside that of the agent: all gates have one, every stop script has one.
+const BESIDE_MAX: usize = SCRIPTS_MAX;
+
 /// A listening control socket. Dropping it removes the socket and shows all callers out.
 #[derive(Debug)]
 pub struct Server {
@@ -67,7 +71,7 @@ pub struct Server {
     /// Takes another listener in the place of the one before.
     listeners: mpsc::Sender<UnixListener>,
     guard: Arc<AtomicI32>,
-    gates: Arc<AtomicI32>,
+    beside: Vec<Arc<AtomicI32>>,
     server: Arc<AtomicI32>,
     closing: Option<oneshot::Sender<()>>,
     task: Task,
@@ -87,12 +91,17 @@ impl Server {
         let path = runtime_dir.join(format!("{loop_id}.sock"));
         let (listener, file) = listen(runtime_dir, &path)?;
         let guard = Arc::new(AtomicI32::new(0));
-        let gates = Arc::new(AtomicI32::new(0));
-        let server = Arc::new(AtomicI32::new(0));
+        let beside: Vec<_> = (0..BESIDE_MAX).map(|_| Arc::default()).collect();
+        let server = Arc::default();
+        let guards = beside
+            .iter()
+            .chain([&guard, &server])
+            .map(Arc::clone)
+            .collect();
         let desk = Desk {
             handle,
             loop_id,
-            guards: [&guard, &gates, &server].map(Arc::clone),
+            guards,
             seats: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
         };
         let (closing, closed) = oneshot::channel();
@@ -103,7 +112,7 @@ impl Server {
             file,
             listeners,
             guard,
-            gates,
+            beside,
             server,
             closing: Some(closing),
             task,
@@ -156,9 +165,10 @@ impl Server {
         Arc::clone(&self.server)
     }
 
-    /// Returns where the guard of gates is to be named, 0 for none: what gates run, the agent may have written.
-    pub(crate) fn gates(&self) -> Arc<AtomicI32> {
-        Arc::clone(&self.gates)
+    /// Returns where the guards of gates and of stop scripts are to be named, 0 for none: what they run, the agent may have
+    /// written.
+    pub(crate) fn beside(&self) -> &[Arc<AtomicI32>] {
+        &self.beside
     }
 }
 
@@ -204,8 +214,8 @@ fn file_at(path: &Path) -> io::Result<(u64, u64)> {
 struct Desk {
     handle: LoopHandle,
     loop_id: LoopId,
-    /// That of the agent, that of gates, and that of the server that the agent works in.
-    guards: [Arc<AtomicI32>; 3],
+    /// That of the agent, that of the server that it works in, and those of what runs beside it.
+    guards: Vec<Arc<AtomicI32>>,
     /// For those who follow.
     seats: Arc<Semaphore>,
 }
@@ -333,10 +343,10 @@ impl Desk {
     /// Returns whether a process descends from a guard: then it is the agent, or something the agent started or wrote. So may
     /// be one that is gone already; nobody but the agent would ask and not wait for the answer.
     fn is_agents(&self, pid: Option<i32>) -> bool {
-        let guards = self.guards.each_ref();
-        let mut guards = guards
-            .map(|guard| guard.load(Ordering::Relaxed))
-            .into_iter();
+        let mut guards = self
+            .guards
+            .iter()
+            .map(|guard| guard.load(Ordering::Relaxed));
         guards.any(|guard| {
             guard > 0 && pid.is_none_or(|pid| is_descendant(pid, guard) || is_gone(pid))
         })

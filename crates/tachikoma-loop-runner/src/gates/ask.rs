@@ -1,6 +1,8 @@
 //! What is asked behind an iteration: the objectives of a file, and stop scripts, all at the same time.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tachikoma_core::{Answers, Exit, Objectives, ObjectivesSeen, ScriptResult, ScriptVerdict};
 use tokio::sync::{mpsc, oneshot};
@@ -14,6 +16,12 @@ use crate::task::words_of;
 
 /// Objectives are read by people; a file beyond this is a mistake.
 const OBJECTIVES_BYTES_MAX: u64 = 1 << 20;
+
+/// A megabyte from a slow disk takes less.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Threads that may hang in a read of objectives, over all loops of a process.
+const READERS_MAX: usize = 4;
 
 /// Of a script only its last line is recorded.
 const OUTPUT_BYTES_MAX: usize = 1 << 10;
@@ -45,11 +53,33 @@ impl Questions {
     }
 }
 
+/// Reads a file on a thread of its own, which is left to itself where the disk hangs: neither the loop nor its end waits for it.
 async fn read(path: PathBuf) -> ObjectivesSeen {
-    let read = tokio::task::spawn_blocking(move || read_now(&path)).await;
-    read.unwrap_or_else(|error| ObjectivesSeen::Unknown {
-        reason: error.to_string(),
-    })
+    static READING: AtomicUsize = AtomicUsize::new(0);
+    let shown = path.display().to_string();
+    let unknown = |why: &str| ObjectivesSeen::Unknown {
+        reason: format!("read {shown}: {why}"),
+    };
+    if READING.fetch_add(1, Ordering::Relaxed) >= READERS_MAX {
+        READING.fetch_sub(1, Ordering::Relaxed);
+        return unknown("earlier reads of it have not ended");
+    }
+    let (tell, told) = oneshot::channel();
+    let work = move || {
+        // Nobody may be waiting any more.
+        let _ = tell.send(read_now(&path));
+        READING.fetch_sub(1, Ordering::Relaxed);
+    };
+    let thread = std::thread::Builder::new().name("objectives".to_owned());
+    if let Err(error) = thread.spawn(work) {
+        READING.fetch_sub(1, Ordering::Relaxed);
+        return unknown(&error.to_string());
+    }
+    match tokio::time::timeout(READ_TIMEOUT, told).await {
+        Ok(Ok(seen)) => seen,
+        Ok(Err(_)) => unknown("its reader ended without an answer"),
+        Err(_) => unknown("it did not end in time"),
+    }
 }
 
 fn read_now(path: &Path) -> ObjectivesSeen {

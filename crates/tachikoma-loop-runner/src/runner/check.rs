@@ -1,6 +1,9 @@
 //! What is found out behind an iteration: begun, heard of and called off.
 
-use tachikoma_core::{Input, TestsReport, TestsSeen};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use tachikoma_core::{Input, Owed, TestsReport, TestsSeen};
 
 use super::LoopRunner;
 use super::upkeep::Task;
@@ -28,8 +31,13 @@ impl LoopRunner {
     pub(super) fn ask(&mut self, number: u64) {
         let conditions = &self.config.settings.stop_conditions;
         let objectives = conditions.objectives.as_deref();
-        let scripts = conditions.custom_scripts.iter().map(|script| {
-            let shell = Shell::new(self.guard_options());
+        // Before the first iteration there is nothing that a script could have a say in.
+        let behind = self.state.completion.owed != Owed::Nothing;
+        let scripts = conditions.custom_scripts.iter().filter(|_| behind);
+        let names = self.control.iter().flat_map(Server::beside);
+        let names = names.map(Some).chain(std::iter::repeat(None));
+        let scripts = scripts.zip(names).map(|(script, named)| {
+            let shell = Shell::new(self.guard_options()).named(named.cloned());
             (self.config.resolve(script), shell)
         });
         let questions = Questions {
@@ -37,7 +45,30 @@ impl LoopRunner {
             scripts: scripts.collect(),
             scene: self.scene(),
         };
+        if !questions.scripts.is_empty() {
+            self.keeping.owe_a_look();
+        }
         self.check = Some(CheckRun::ask(number, questions, self.check.take()));
+    }
+
+    /// Says which stop scripts cannot be asked, before an iteration is spent on finding out.
+    pub(super) fn warn_of_scripts(&mut self) {
+        let scripts = &self.config.settings.stop_conditions.custom_scripts;
+        let problem = |script: &PathBuf| {
+            let path = self.config.resolve(script);
+            let why = match std::fs::metadata(&path) {
+                Ok(there) if !there.is_file() => "it is no file".to_owned(),
+                Ok(there) if there.permissions().mode() & 0o111 == 0 => {
+                    "it may not be executed".to_owned()
+                }
+                Ok(_) => return None,
+                Err(error) => error.to_string(),
+            };
+            let shown = script.display();
+            let warning = format!("the stop script `{shown}` cannot be asked: {why}");
+            Some(Input::Trouble { warning })
+        };
+        self.queue.extend(scripts.iter().filter_map(problem));
     }
 
     /// Starts gates.
@@ -45,7 +76,8 @@ impl LoopRunner {
         let gates = (1..).zip(&self.config.settings.gate);
         let gates = gates.filter(|(_, gate)| names.contains(&gate.name));
         let root = self.config.store_root(self.state.loop_id);
-        let named = self.control.as_ref().map(Server::gates);
+        let named = self.control.as_ref();
+        let named = named.and_then(|control| control.beside().first().cloned());
         let dir = loops::dir(&root, self.state.loop_id);
         let progress = &self.state.progress;
         let gates = GateRun {

@@ -186,8 +186,12 @@ impl LoopRunner {
     async fn words(&mut self) -> Result<String, String> {
         let words = prompt::read(&self.state.launch.prompt, &self.config.working_dir)
             .map_err(|error| chain(&error))?;
-        let words =
-            told(&self.state) + &standing_in_the_way(&self.state) + &self.handoff().await + &words;
+        let unmeant = self.unmeant.take().map(|doubt| {
+            format!("# What you said about completion\n\nYour last answer names the completion promise, and is not taken for a claim: {doubt}. If the whole work is complete, say so on a line of its own.\n\n---\n\n")
+        });
+        let before = unmeant.unwrap_or_default() + &told(&self.state);
+        let before = before + &standing_in_the_way(&self.state);
+        let words = before + &self.handoff().await + &words;
         self.asked.clone_from(&words);
         Ok(words)
     }

@@ -225,6 +225,7 @@ impl LoopRunner {
                     self.state.iteration
                 );
                 self.queue.push_back(Input::Trouble { warning });
+                self.unmeant = Some(doubt.to_string());
                 false
             }
         }

@@ -156,6 +156,7 @@ impl LoopRunner {
             patterns,
             stop_patterns,
             cost_unsaid: false,
+            unmeant: None,
             agent_version: None,
             state,
             clock,

@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 
-/// Returns the expressions; each was checked with the settings.
+/// Returns the expressions; each was checked with the settings. `^` and `$` are the ends of a line, as everybody expects of them.
 pub(super) fn compiled(patterns: &[String]) -> Vec<Regex> {
-    patterns.iter().filter_map(|p| Regex::new(p).ok()).collect()
+    let compile = |pattern: &String| RegexBuilder::new(pattern).multi_line(true).build().ok();
+    patterns.iter().filter_map(compile).collect()
 }
 
 /// Returns the first pattern that the agent's own words match.
@@ -76,6 +77,14 @@ mod tests {
 
     fn says(pattern: &str, text: &str) -> bool {
         matching(&compiled(&[pattern.to_owned()]), text, PROMPT).is_some()
+    }
+
+    #[test]
+    fn the_ends_of_a_line_are_ends() {
+        for pattern in ["^STUCK", "here$", "^STUCK here$"] {
+            assert!(says(pattern, "It is so.\nSTUCK here\nBye."), "{pattern}");
+        }
+        assert!(!says("^STUCK", "I am STUCK"));
     }
 
     #[test]

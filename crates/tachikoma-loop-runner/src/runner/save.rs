@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tachikoma_core::{Input, LoopEvent, LoopId, Phase, Record, Repair, Seq};
+use tachikoma_core::{Input, LoopEvent, LoopId, Phase, Record, Repair, Seq, Status};
 use tokio::time::Instant;
 
 use super::{Cut, LoopRunner, RunError};
@@ -14,6 +14,9 @@ use crate::store::StoreError;
 use crate::store::quarantine::quarantine;
 use crate::store::snapshot::{self, Durability, Snapshot};
 use crate::store::whole::FileMark;
+
+/// How often a runner says that it is alive, where time is counted: so much of it is lost when the power fails.
+const ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// When a lock that is not in its place kept a snapshot from being written, it is looked at again after this: soon, and not
 /// all the time where a full disk keeps it from being made whole.
@@ -108,6 +111,8 @@ pub(super) struct Saving {
     due: Option<Instant>,
     /// When all that is the loop's own was last looked at.
     looked: Instant,
+    /// When it was last said that the runner is alive.
+    alive: Instant,
 }
 
 impl Saving {
@@ -117,6 +122,7 @@ impl Saving {
             failed: false,
             due: None,
             looked: instant(),
+            alive: instant(),
         }
     }
 
@@ -157,8 +163,18 @@ impl LoopRunner {
 
     /// Returns when to look after everything: when something is to be saved, and, while the loop runs, once in an interval.
     pub(super) fn save_due(&self) -> Option<Instant> {
+        let alive = (self.runs() && self.counts_time()).then(|| self.saving.alive + ALIVE_INTERVAL);
+        self.look_due().into_iter().chain(alive).min()
+    }
+
+    fn look_due(&self) -> Option<Instant> {
         let interval = self.config.settings.state.auto_save_interval.get();
-        let runs = match self.state.phase {
+        let look = (self.runs() && !interval.is_zero()).then(|| self.saving.looked + interval);
+        self.saving.due.into_iter().chain(look).min()
+    }
+
+    fn runs(&self) -> bool {
+        match self.state.phase {
             Phase::Working { .. }
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
@@ -166,14 +182,31 @@ impl LoopRunner {
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => true,
             Phase::Idle | Phase::Ended { .. } => false,
-        };
-        let look = (runs && !interval.is_zero()).then(|| self.saving.looked + interval);
-        self.saving.due.into_iter().chain(look).min()
+        }
+    }
+
+    /// Returns whether it matters how long the loop ran.
+    fn counts_time(&self) -> bool {
+        !self.policy.budgets.duration.is_zero()
+    }
+
+    /// Says that the runner is alive, where time is counted: an agent may work for hours without a record.
+    fn say_alive(&mut self) {
+        self.saving.alive = instant();
+        if self.counts_time() {
+            self.lock.touch();
+            let status = Status::at(&self.state, true, self.clock.now());
+            self.ends.status.send_replace(status);
+        }
     }
 
     /// Makes whole what is not, and saves what is not saved. An iteration may take hours, and what was destroyed in it must
     /// not wait for its end: this runner could be killed.
     pub(super) async fn look_after(&mut self) -> Result<(), Cut> {
+        self.say_alive();
+        if self.look_due().is_none_or(|due| due > instant()) {
+            return Ok(());
+        }
         let now = self.clock.now();
         if let Err(cut) = self.heal(now).await {
             self.unwritten = true;

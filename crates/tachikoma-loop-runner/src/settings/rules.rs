@@ -74,6 +74,25 @@ fn ranges(settings: &Settings) -> Vec<Broken> {
             hint: "remove the key to get its default",
         })
         .collect();
+    let conditions = &settings.stop_conditions;
+    if conditions
+        .objectives
+        .as_ref()
+        .is_some_and(|path| path.as_os_str().is_empty())
+    {
+        broken.push(Broken {
+            keys: vec!["stop_conditions.objectives".into()],
+            what: "`stop_conditions.objectives` must not be empty".into(),
+            hint: "name a Markdown file with check boxes, or remove the key",
+        });
+    }
+    if conditions.completion_promise.trim().contains(['\n', '\r']) {
+        broken.push(Broken {
+            keys: vec!["stop_conditions.completion_promise".into()],
+            what: "`stop_conditions.completion_promise` must be one line".into(),
+            hint: "it is looked for on a line of its own",
+        });
+    }
     if settings.stop_conditions.confirmations == 0 {
         broken.push(Broken {
             keys: vec!["stop_conditions.confirmations".into()],
@@ -192,7 +211,7 @@ fn encryption(settings: &Settings) -> Vec<Broken> {
 const GATES_MAX: usize = 32;
 
 /// Each script is a process of its own at the same time.
-const SCRIPTS_MAX: usize = 16;
+pub(crate) const SCRIPTS_MAX: usize = 16;
 
 fn gates(settings: &Settings) -> Vec<Broken> {
     let gate = |what: String, hint| Broken {

@@ -17,7 +17,7 @@ pub struct StopConditions {
     pub max_no_progress_iterations: u32,
     /// Failed iterations in a row that end the loop with an error. 0 = no limit.
     pub max_consecutive_failures: u32,
-    /// Regular expressions over the agent's final text that stop the loop; what it quotes from the prompt does not count.
+    /// Regular expressions over the agent's final text that stop the loop; what it quotes from the prompt does not count. `^` and `$` are the ends of a line. A claim that is believed comes first.
     pub stop_on_patterns: Vec<String>,
     /// Programs asked after every iteration, all at once, with the status as JSON on their standard input: exit 0 = go on, 10 =
     /// the work is complete, which the gates have to prove, 11 = stop.
@@ -288,7 +288,7 @@ pub struct GitSettings {
     pub commit_on_failure: bool,
     /// The commit's message. `{iteration}`, `{status}`, `{context}`, `{session}` and `{loop}` are filled in; `{{` and `}}` are plain braces.
     pub commit_message: String,
-    /// Files that are never committed, kept or taken back. A pattern without a slash is a name anywhere, one with a slash is a path from the top of the repository.
+    /// Files that are never committed, kept or taken back. A pattern without a slash is a name anywhere, one with a slash is a path from any directory.
     pub protected: Vec<String>,
     /// New files above this size are neither committed nor kept. 0 = no limit.
     pub max_file_bytes: u64,

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, Timespec, Timestamps};
 use serde::{Deserialize, Serialize};
 use tachikoma_core::{LoopId, Timestamp};
 
@@ -81,6 +81,7 @@ pub struct WorkLock {
     file: File,
     crashed: Option<Holder>,
     died: Option<SystemTime>,
+    was_alive: Option<SystemTime>,
     /// What was written into it.
     signature: Vec<u8>,
 }
@@ -147,11 +148,14 @@ impl WorkLock {
         let _ = (&file).take(BYTES_MAX).read_to_string(&mut text);
         let crashed = serde_json::from_str(&text).ok();
         let marked = crashed.is_some() && text.as_bytes().ends_with(DEATH);
-        let died = ours.modified().ok().filter(|_| marked);
+        let changed = ours.modified().ok();
+        let died = changed.filter(|_| marked);
+        let was_alive = changed.filter(|_| crashed.is_some());
         Ok(Some(Self {
             file,
             crashed,
             died,
+            was_alive,
             signature: Vec::new(),
         }))
     }
@@ -166,6 +170,23 @@ impl WorkLock {
     #[must_use]
     pub fn died(&self) -> Option<SystemTime> {
         self.died
+    }
+
+    /// Returns when the runner that crashed last said that it is alive, or its guard that it is not.
+    #[must_use]
+    pub fn was_alive(&self) -> Option<SystemTime> {
+        self.was_alive
+    }
+
+    /// Says that the holder is alive, in the time of the file.
+    pub fn touch(&self) {
+        // A runner that cannot say so is counted up to its last record.
+        let now = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
+        let times = Timestamps {
+            last_access: now(rustix::fs::UTIME_OMIT),
+            last_modification: now(rustix::fs::UTIME_NOW),
+        };
+        let _ = rustix::fs::futimens(&self.file, &times);
     }
 
     /// Writes down who holds the lock.

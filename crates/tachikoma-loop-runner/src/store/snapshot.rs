@@ -406,6 +406,7 @@ mod tests {
             pid: 1,
             since: now,
             containment: "guard".to_owned(),
+            follows_until: None,
         };
         let launch = Launch::default();
         let _ = step(

@@ -14,7 +14,7 @@ const URGENCIES: [Urgency; 3] = [Urgency::Graceful, Urgency::Now, Urgency::Kill]
 #[derive(Clone, PartialEq)]
 pub enum Column {
     /// An input at the present moment.
-    At(Input),
+    At(Box<Input>),
     /// A wake at the next deadline, or after a while where there is none.
     Late,
 }
@@ -128,7 +128,8 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         what: Repair::Journal,
         how: "restored".to_owned(),
     });
-    let mut columns: Vec<Column> = inputs.into_iter().map(Column::At).collect();
+    let columns = inputs.into_iter().map(|input| Column::At(Box::new(input)));
+    let mut columns: Vec<Column> = columns.collect();
     columns.insert(2, Column::Late);
     columns
 }

@@ -11,7 +11,7 @@ pub fn name(column: &Column) -> String {
         Column::Late => return "wake at deadline".to_owned(),
         Column::At(input) => input,
     };
-    match input {
+    match &**input {
         Input::Start { .. } => "start".to_owned(),
         Input::Wake => "wake".to_owned(),
         Input::Command { command, .. } => match command {

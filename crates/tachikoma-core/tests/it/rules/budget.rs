@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::{AgentTraits, RebootRules};
-use tachikoma_core::{News, Policy, Status, TurnEnd};
+use tachikoma_core::{Input, News, Policy, Status, TurnEnd};
 
 use crate::play::Play;
 
@@ -197,10 +197,7 @@ fn time_that_is_over_ends_turns_and_waits_and_pauses_and_standstills_do_not_coun
     paused.crash().seconds(9_000).resume().launched().hush();
     let duration = Duration::from_secs(5_000);
     paused.seconds(5_010);
-    paused.input(
-        "stood still",
-        tachikoma_core::Input::StoodStill { duration },
-    );
+    paused.input("stood still", Input::StoodStill { duration });
     paused.sleep();
     insta::assert_snapshot!(paused.told(), @"
     23030.0 stood still: StoodStill(5000000 ms)
@@ -301,7 +298,7 @@ fn time_in_which_nobody_ran_the_loop_does_not_count() {
     play.seconds(20).tool("a").seconds(9_000).crash().hush();
     let warning = "somebody left something behind".to_owned();
     play.seconds(5).launched().seconds(5);
-    play.input("trouble", tachikoma_core::Input::Trouble { warning });
+    play.input("trouble", Input::Trouble { warning });
     let left = play.state.out_of_time(&play.policy).expect("a deadline");
     let since = play.state.time;
     assert_eq!(
@@ -331,8 +328,26 @@ fn a_reboot_is_not_taken_up_behind_the_budget() {
 fn a_run_that_was_declined_counts_no_time() {
     let mut play = Play::up(seconds(60));
     play.seconds(20).tool("a").seconds(9_000);
-    play.input("decline", tachikoma_core::Input::Decline { signal: 2 });
+    play.input("decline", Input::Decline { signal: 2 });
     assert_eq!(play.state.ledger.ran_ms, 20_000);
     play.start();
     assert_eq!(play.state.outcome(), None, "it goes on");
+}
+
+#[test]
+fn time_up_to_the_death_of_a_runner_counts_where_it_is_known() {
+    for (known, at) in [(true, 1_060), (false, 1_090)] {
+        let mut play = Play::up(seconds(60));
+        play.seconds(30);
+        let died = play.moment();
+        play.seconds(1_000);
+        let Input::Start { launch, mut runner } = play.start_input() else {
+            unreachable!("it starts");
+        };
+        runner.follows_until = Some(died).filter(|_| known);
+        play.input("start", Input::Start { launch, runner });
+        let over = play.state.out_of_time(&play.policy);
+        let expected = died.after(Duration::from_secs(at - 30));
+        assert_eq!(over, Some(expected), "{known}");
+    }
 }

@@ -75,7 +75,7 @@ fn a_false_claim_is_told_with_who_made_it_and_what_spoke_against_it() {
        succeeded after 1 s
     => gates run (tests, lint): completion is claimed by `tachikoma done` (at last)
        the gate `tests` passed after 7 ms; the gate `lint` passed after 7 ms
-    => the loop ended: the agent reported completion: completion is claimed by `tachikoma done` (at last); the gate `tests` passed after 7 ms; the gate `lint` passed after 7 ms
+    => the loop ended: the work is complete: completion is claimed by `tachikoma done` (at last); the gate `tests` passed after 7 ms; the gate `lint` passed after 7 ms
     ");
     let found = explained(&play, Some(1)).account.expect("there is one");
     let refused = found
@@ -95,7 +95,8 @@ fn scripts_objectives_and_what_is_given_up_are_told() {
     let mut policy = gated(&["tests"]);
     policy.completion.asking = Some(Duration::from_secs(40));
     policy.completion.objectives = true;
-    let mut play = Play::up(policy);
+    let mut play = Play::new(policy);
+    play.start().objectives("- [ ] a\n- [ ] b").launched();
     play.exited(0).objectives("- [x] a\n- [ ] b").sleep();
     play.launched()
         .claimed()
@@ -108,6 +109,7 @@ fn scripts_objectives_and_what_is_given_up_are_told() {
        succeeded after 0 s
     => objectives are read and stop scripts asked before anything is judged
        1 of 2 objectives are ticked
+       worth 10 of 100
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); 0 of 3 failing runs of gates in a row (stop_conditions.max_test_failure_streak); no claim of completion
     => the session goes on: context not known, 0 tool calls of 100 (context.tool_call_threshold); not worse than before
     => waited 5 s: iteration_delay
@@ -182,24 +184,24 @@ fn a_claim_is_judged_by_other_gates_and_confirmations() {
     let mut other = play.policy.clone();
     other.completion.gates.remove(0);
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    1-1: gates run (tests, lint), then a claim of completion refused, then waited 5 s (delay) | gates run (lint), then the loop ended: the agent reported completion | completion is claimed by the agent's promise
-    recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the agent reported completion
-    replayed: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, the agent reported completion
+    1-1: gates run (tests, lint), then a claim of completion refused, then waited 5 s (delay) | gates run (lint), then the loop ended: the work is complete | completion is claimed by the agent's promise
+    recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the work is complete
+    replayed: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, the work is complete
     ");
     other = play.policy.clone();
     other.completion.confirmations = 2;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    3-3: gates run (tests, lint), then the loop ended: the agent reported completion | gates run (tests, lint), then a claim of completion refused, then waited 5 s (delay) | this is claim 1 of 2 in a row; look at the work anew, and claim it again if it is complete
-    recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the agent reported completion
+    3-3: gates run (tests, lint), then the loop ended: the work is complete | gates run (tests, lint), then a claim of completion refused, then waited 5 s (delay) | this is claim 1 of 2 in a row; look at the work anew, and claim it again if it is complete
+    recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the work is complete
     replayed: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, open
     ");
     // One that never ran is guessed, and said.
     other = gated(&["tests", "lint", "fuzz"]);
     assert_snapshot!(differences(&replayed(&play, &other)), @"
     1-1 (estimated): gates run (tests, lint), then a claim of completion refused, then waited 5 s (delay) | gates run (tests, lint, fuzz), then a claim of completion refused, then waited 5 s (delay) | completion is claimed by the agent's promise; the gate `fuzz` never ran and is taken to pass
-    3-3 (estimated): gates run (tests, lint), then the loop ended: the agent reported completion | gates run (tests, lint, fuzz), then the loop ended: the agent reported completion | completion is claimed by `tachikoma done` (at last); the gate `fuzz` never ran and is taken to pass
-    recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the agent reported completion
-    replayed: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the agent reported completion
+    3-3 (estimated): gates run (tests, lint), then the loop ended: the work is complete | gates run (tests, lint, fuzz), then the loop ended: the work is complete | completion is claimed by `tachikoma done` (at last); the gate `fuzz` never ran and is taken to pass
+    recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the work is complete
+    replayed: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the work is complete
     ");
     // One that ran for the claims only.
     other = play.policy.clone();
@@ -207,14 +209,14 @@ fn a_claim_is_judged_by_other_gates_and_confirmations() {
     other.max_test_failure_streak = 2;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
     2-2 (estimated): waited 5 s (delay) | gates run (tests), then the loop ended: gates failed 2 times in a row (max_test_failure_streak = 2), the last time: `tests` | they run behind every iteration that went well; the gate `tests` did not run here and is taken to fail, as it did last
-    recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the agent reported completion
+    recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the work is complete
     replayed: 2 iterations, 0 reboots, $0.000, 0 tokens, waited 2000 ms, gates failed 2 times in a row (max_test_failure_streak = 2), the last time: `tests`
     ");
     other = play.policy.clone();
     other.max_test_failure_streak = 1;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
     1-1: gates run (tests, lint), then a claim of completion refused, then waited 5 s (delay) | gates run (tests, lint), then a claim of completion refused, then the loop ended: gates failed 1 times in a row (max_test_failure_streak = 1), the last time: `tests` | gates failed 1 times in a row (max_test_failure_streak = 1), the last time: `tests`
-    recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the agent reported completion
+    recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the work is complete
     replayed: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, gates failed 1 times in a row (max_test_failure_streak = 1), the last time: `tests`
     ");
 }

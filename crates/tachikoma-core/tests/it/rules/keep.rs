@@ -128,13 +128,13 @@ fn the_limit_of_iterations_and_a_claim_end_behind_the_commit() {
     play.hush().exited(0).kept(1, 1);
     insta::assert_snapshot!(play.told(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), Completed(the limit of 1 iterations is reached) ! finish
+    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), Completed(the limit of 1 iteration is reached) ! finish
     ");
     let mut play = up();
     play.claimed().kept(1, 1);
     insta::assert_snapshot!(play.told(), @"
     0.0 claimed: IterationCompleted(1 succeeded, claimed), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), Completed(the agent reported completion) ! finish
+    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), Completed(the work is complete) ! finish
     ");
 }
 

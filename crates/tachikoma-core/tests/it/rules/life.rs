@@ -21,7 +21,7 @@ fn limited(max_iterations: u32) -> Policy {
 fn a_limit_that_is_reached_is_completed_with_its_reason() {
     let mut play = Play::up(limited(1));
     play.hush().exited(0);
-    insta::assert_snapshot!(play.told(), @"0.0 exited 0: IterationCompleted(1 succeeded), Completed(the limit of 1 iterations is reached) ! finish");
+    insta::assert_snapshot!(play.told(), @"0.0 exited 0: IterationCompleted(1 succeeded), Completed(the limit of 1 iteration is reached) ! finish");
     assert_eq!(play.state.public(), LoopState::Completed);
 }
 
@@ -29,7 +29,7 @@ fn a_limit_that_is_reached_is_completed_with_its_reason() {
 fn a_limit_that_is_already_met_ends_the_next_run_at_once() {
     let mut play = Play::up(limited(1));
     play.exited(1).hush().start();
-    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after limit_reached), Completed(the limit of 1 iterations is reached) ! finish");
+    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after limit_reached), Completed(the limit of 1 iteration is reached) ! finish");
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_loop_that_is_done_does_not_start_again() {
     let mut play = Play::up(Policy::default());
     play.hush().claimed().start();
     insta::assert_snapshot!(play.told(), @"
-    0.0 claimed: IterationCompleted(1 succeeded, claimed), Completed(the agent reported completion) ! finish
+    0.0 claimed: IterationCompleted(1 succeeded, claimed), Completed(the work is complete) ! finish
     0.0 start: - ! finish
     ");
     let refusal = play.state.startable().unwrap_err();
@@ -101,7 +101,7 @@ fn an_iteration_that_a_crash_cut_keeps_its_number_and_gets_the_next_attempt() {
     0.0 start: Started(after crash), AttemptCut(1 attempt 1), IterationStarted(1 attempt 2) ! launch
     0.0 start: Started(after crash), AttemptCut(1 attempt 2), IterationStarted(1 attempt 3) ! launch
     0.0 launched: AgentLaunched(77)
-    0.0 exited 0: IterationCompleted(1 succeeded), Completed(the limit of 1 iterations is reached) ! finish
+    0.0 exited 0: IterationCompleted(1 succeeded), Completed(the limit of 1 iteration is reached) ! finish
     ");
 }
 
@@ -118,7 +118,7 @@ fn a_claim_that_was_recorded_is_believed_by_the_next_runner() {
     play.claimed().hush();
     let without_the_end = play.journal.len() - 1;
     play.crash_after(without_the_end);
-    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), Completed(the agent reported completion) ! finish");
+    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), Completed(the work is complete) ! finish");
 }
 
 #[test]
@@ -243,10 +243,7 @@ fn settings_that_changed_between_two_runs_are_named_key_by_key() {
     ];
     let mut play = Play::new(Policy::default());
     for launch in launches {
-        let Input::Start { runner, .. } = play.start_input() else {
-            unreachable!("it starts");
-        };
-        play.input("start", Input::Start { launch, runner });
+        play.start_with(launch);
         play.stop(Urgency::Kill).launched().killed(9);
     }
     let told = play.told();

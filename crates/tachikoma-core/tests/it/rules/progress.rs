@@ -262,7 +262,10 @@ fn tests_that_pass_and_objectives_that_are_ticked_are_progress_without_a_look() 
         timeout: Duration::ZERO,
         each_iteration: true,
     }];
-    let mut play = up(policy);
+    let mut play = Play::new(policy);
+    play.start()
+        .objectives("- [x] a\n- [ ] b\n- [ ] c\n")
+        .launched();
     let report = |iteration, newly_passing| TestsReport {
         iteration,
         passed: 3,

@@ -51,7 +51,7 @@ fn an_iteration_that_was_handed_over_counts_toward_the_limit_but_not_as_failure(
     play.hush().measured(900).killed(2);
     insta::assert_snapshot!(play.told(), @"
     0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt
-    0.0 killed 2: IterationCompleted(1 handed over, needs reboot), Completed(the limit of 1 iterations is reached) ! finish
+    0.0 killed 2: IterationCompleted(1 handed over, needs reboot), Completed(the limit of 1 iteration is reached) ! finish
     ");
     assert_eq!(play.state.stats.handed_over, 1);
     assert_eq!(play.state.failure_streak, 0);

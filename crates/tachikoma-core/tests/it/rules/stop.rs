@@ -182,7 +182,7 @@ fn a_claim_that_is_believed_is_done_also_under_a_stop() {
     play.stop(Urgency::Graceful).claimed();
     insta::assert_snapshot!(play.told(), @"
     0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
-    0.0 claimed: IterationCompleted(1 succeeded, claimed), Completed(the agent reported completion) ! finish
+    0.0 claimed: IterationCompleted(1 succeeded, claimed), Completed(the work is complete) ! finish
     ");
 }
 

@@ -67,6 +67,7 @@ impl Audit {
                 record.event,
                 LoopEvent::Started { .. }
                     | LoopEvent::Noted { .. }
+                    | LoopEvent::CheckGivenUp { .. }
                     | LoopEvent::Warned { .. }
                     | LoopEvent::DiskWasFull { .. }
                     | LoopEvent::Repaired { .. }
@@ -288,12 +289,13 @@ impl Audit {
                 assert!(self.keeping.is_some(), "what is under way is called off");
             }
             LoopEvent::WorkKept { kept, .. } => {
-                self.proof.worked |= kept.changed > 0 || kept.commit.is_some();
+                self.proof.worked |= kept.changed > 0;
                 assert!(self.keeping.is_some(), "only what was asked is answered");
                 self.uncommitted = kept.uncommitted;
             }
             LoopEvent::KeepGivenUp { .. } => {
                 assert!(self.keeping.is_some(), "only what is under way is given up");
+                self.proof.worked = true;
             }
             LoopEvent::SnapshotTaken { uncommitted, .. } => self.uncommitted = *uncommitted,
             LoopEvent::Claimed { .. } => {
@@ -318,7 +320,7 @@ impl Audit {
             LoopEvent::ClaimRefused(_) => {
                 assert!(self.proof.claimed, "only what is claimed is refused");
                 assert!(!self.done, "what suffices is not refused");
-                self.proof.claimed = false;
+                self.proof.refused();
             }
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::ConfigChanged { .. }
@@ -376,9 +378,7 @@ impl Audit {
             !self.proof.claimed || self.cut,
             "no iteration follows a claim that nobody judged"
         );
-        self.proof.claimed = false;
-        self.proof.gates.clear();
-        self.proof.objectives = None;
+        self.proof.began();
         assert!(self.open.is_none(), "one iteration at a time");
         assert!(!self.rebooting, "no iteration during a reboot");
         assert!(
@@ -442,6 +442,7 @@ impl Audit {
     }
 
     fn finished(&mut self, outcome: IterationOutcome, duration_ms: u64) {
+        self.proof.ended = Some(outcome == IterationOutcome::Succeeded);
         let started = self.open.take().expect("an iteration ends once");
         assert_eq!(
             u128::from(duration_ms),
@@ -494,7 +495,6 @@ impl Audit {
         self.agent = None;
         self.rebooting = false;
         // A new run counts its failures anew.
-        self.streak = 0;
-        self.failures = 0;
+        (self.streak, self.failures) = (0, 0);
     }
 }

@@ -208,6 +208,8 @@ impl Books {
                 | LoopEvent::Repaired { .. }
                 | LoopEvent::Started { .. }
                 | LoopEvent::AttemptCut { .. }
+                | LoopEvent::Noted { .. }
+                | LoopEvent::CheckGivenUp { .. }
         ) || event.is_terminal();
         let started = matches!(event, LoopEvent::Started { .. });
         let between = matches!(

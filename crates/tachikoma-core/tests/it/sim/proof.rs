@@ -9,18 +9,37 @@ pub struct Proof {
     pub worked: bool,
     pub gates: Vec<GateResult>,
     pub objectives: Option<bool>,
+    /// Whether the latest attempt went well; none where nothing is owed to it.
+    pub ended: Option<bool>,
+    /// How many objectives were ticked at first.
+    ticked_at_first: Option<u32>,
 }
 
 impl Proof {
+    /// An attempt begins, with nothing known of it.
+    pub fn began(&mut self) {
+        self.refused();
+        self.gates.clear();
+        self.objectives = None;
+    }
+
+    pub fn refused(&mut self) {
+        self.claimed = false;
+        self.ended = None;
+    }
+
     pub fn answered(&mut self, answers: &Answers) {
         if let Some(seen) = &answers.objectives {
-            let all =
-                matches!(seen, ObjectivesSeen::Read { objectives } if objectives.all_ticked());
-            self.objectives = Some(all);
-            self.claimed |= all;
+            self.objectives = Some(false);
+            if let ObjectivesSeen::Read { objectives } = seen {
+                let first = *self.ticked_at_first.get_or_insert(objectives.ticked);
+                let all = objectives.all_ticked();
+                self.objectives = Some(all);
+                self.claimed |= all && objectives.ticked > first && self.ended == Some(true);
+            }
         }
         let claims = |script: &ScriptResult| script.verdict == ScriptVerdict::Claim;
-        self.claimed |= answers.scripts.iter().any(claims);
+        self.claimed |= self.ended.is_some() && answers.scripts.iter().any(claims);
     }
 
     pub fn suffices(&self, policy: &Policy) {

@@ -69,7 +69,7 @@ fn by_any_other_rules_the_books_close_and_a_limit_is_kept() {
                 most == 0 || found.replayed.iterations <= most,
                 "seed {seed}: {found:#?}"
             );
-            let done = found.replayed.outcome.as_deref() == Some("the agent reported completion");
+            let done = found.replayed.outcome.as_deref() == Some("the work is complete");
             let never = other.completion.confirmations == u32::MAX;
             assert!(!(done && never), "seed {seed}: {found:#?}");
             done_only += usize::from(done);

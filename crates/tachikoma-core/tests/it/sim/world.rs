@@ -263,6 +263,7 @@ impl World {
                 pid: 1,
                 since: at(self.now),
                 containment: "guard".to_owned(),
+                follows_until: None,
             },
         }
     }

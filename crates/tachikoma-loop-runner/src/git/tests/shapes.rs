@@ -13,8 +13,8 @@ fn without_a_repository_no_git_is_started() {
 #[test]
 fn a_directory_that_the_repository_ignores_is_not_its_business() {
     let mut place = Place::new();
-    place.scratch.write("build/work/file", "1");
-    place.options.working_dir = place.path("build/work");
+    place.scratch.write("build/inner/file", "1");
+    place.options.working_dir = place.path("build/inner");
     let opened = Keeper::open(place.options.clone(), Whose::Others, &CallOff::new());
     assert!(matches!(opened, Opened::NoRepository), "{opened:?}");
 }

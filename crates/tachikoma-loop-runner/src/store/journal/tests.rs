@@ -12,6 +12,7 @@ fn launch(journal: &mut Journal, state: &mut State) {
         pid: 1,
         since: now,
         containment: "guard".to_owned(),
+        follows_until: None,
     };
     let done = step(
         &Policy::default(),

@@ -34,6 +34,7 @@ impl Place {
             pid: 1,
             since: now,
             containment: "guard".to_owned(),
+            follows_until: None,
         };
         let start = Input::Start {
             launch: Launch::default(),

@@ -1,0 +1,189 @@
+//! What gates, stop scripts and objectives do around a claim: to the work tree, to the loop, and in its time.
+
+use tachikoma_testkit::Scratch;
+
+use crate::completion::{reasons, script};
+use crate::gates::{gate, judging};
+use crate::git_support::{commit_all, repository};
+use crate::live_support::{await_nobody, seconds};
+use crate::support::{
+    CLAIMS, SOON, await_events, events, kill, run, start_busy, status, tachikoma,
+};
+
+/// Claims, and does nothing.
+const ONLY_CLAIMS: &str = "echo '<promise>COMPLETE</promise>'";
+
+/// A repository with a configuration in it.
+fn configured(text: &str) -> Scratch {
+    let scratch = repository();
+    scratch.write("tachikoma.toml", text);
+    commit_all(&scratch);
+    scratch
+}
+
+#[test]
+fn work_that_was_found_complete_is_complete_if_gates_prove_it() {
+    let scratch = configured(&gate("proof", "exit 0", ""));
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], ONLY_CLAIMS));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let scratch = configured("");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], ONLY_CLAIMS));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let said = "nothing was done yet: no file was changed and no commit made";
+    assert_eq!(reasons(&scratch), [said]);
+}
+
+#[test]
+fn what_gates_and_scripts_write_is_the_loops_and_is_committed_at_its_end() {
+    let scratch = repository();
+    let asks = "[stop_conditions]\ncustom_scripts = ['ask.sh']\n";
+    let config = asks.to_owned() + &gate("proof", "echo 1 > by-a-gate", "");
+    scratch.write("tachikoma.toml", config);
+    script(&scratch, "ask.sh", "echo 1 > by-a-script");
+    commit_all(&scratch);
+    let does = format!("echo 1 > by-the-agent; {CLAIMS}");
+    let ran = tachikoma(&scratch).run(run(&[], &does));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(scratch.git(&["status", "--porcelain"]), "");
+    let files = scratch.git(&["ls-files", "by-*"]);
+    assert_eq!(files, "by-a-gate\nby-a-script\nby-the-agent\n");
+}
+
+#[test]
+fn a_stop_script_may_ask_and_not_command() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[stop_conditions]\ncustom_scripts = ['one.sh', 'two.sh']\n",
+    );
+    let program = env!("CARGO_BIN_EXE_tachikoma");
+    for name in ["one", "two"] {
+        let asks = format!("{program} stop 2> {name}.said; echo $? > {name}.code; exit 0");
+        script(&scratch, &format!("{name}.sh"), &asks);
+    }
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], "exit 0"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    for name in ["one", "two"] {
+        let said = scratch.read(format!("{name}.said"));
+        assert!(said.contains("only the operator may ask this"), "{said}");
+    }
+}
+
+#[test]
+fn objectives_that_were_ticked_before_the_loop_are_no_claim() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[stop_conditions]\nobjectives = 'plan.md'\n",
+    );
+    scratch.write("plan.md", "- [x] a\n");
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], "exit 0"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let seen = events(&scratch, "conditions_answered");
+    assert_eq!(seen.len(), 3, "before the first iteration, and behind each");
+    let ticks = "printf -- '- [x] a\\n- [x] b\\n' > plan.md";
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "4"], ticks));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert!(
+        ran.stdout.contains("the work is complete"),
+        "{}",
+        ran.snapshot()
+    );
+}
+
+#[test]
+fn what_a_gate_prints_does_not_keep_an_agent_from_being_started() {
+    let scratch = Scratch::new();
+    let config = "[agents.command]\nprompt = 'argument'\n".to_owned()
+        + &gate("proof", "printf 'a\\000b\\033[31mc'; exit 1", "");
+    scratch.write("tachikoma.toml", config);
+    let does = "printf %s \"$0\" > asked; echo '<promise>COMPLETE</promise>'";
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], does));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(status(&scratch)["stats"]["successful"], 2);
+    let asked = scratch.read("asked");
+    assert!(asked.contains("a b [31mc"), "{asked:?}");
+}
+
+#[test]
+fn time_that_is_over_ends_gates_and_the_next_run_judges_their_claim() {
+    let scratch = Scratch::new();
+    let seconds = seconds();
+    let limit = "[stop_conditions]\nmax_duration = '2s'\n";
+    let live = judging(&scratch, &seconds, limit);
+    let ran = live.wait(SOON);
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    await_nobody(&seconds);
+    scratch.write("tachikoma.toml", gate("slow", "exit 0", ""));
+    let ran = tachikoma(&scratch).run(run(&[], "touch worked"));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert!(!scratch.path().join("worked").exists());
+}
+
+#[test]
+fn time_that_a_killed_runner_ran_is_counted() {
+    let scratch = Scratch::new();
+    scratch.write("tachikoma.toml", "[stop_conditions]\nmax_duration = '1h'\n");
+    let live = start_busy(&scratch, &[]);
+    let began = std::time::Instant::now();
+    // Nothing is recorded meanwhile: a whole second has to pass.
+    tachikoma_testkit::await_until("a second has passed", SOON, || {
+        began.elapsed().as_millis() > 1_000
+    });
+    kill(&scratch, live);
+    let again = start_busy(&scratch, &[]);
+    await_events(&scratch, "iteration_started", 2);
+    let started = events(&scratch, "started");
+    assert_eq!(started.len(), 2);
+    let until = started[1]["runner"]["follows_until"].as_str().unwrap();
+    let since = started[0]["runner"]["since"].as_str().unwrap();
+    assert!(until > since, "{until} {since}");
+    kill(&scratch, again);
+    let shown = status(&scratch);
+    let conditions = shown["stop_conditions"].as_array().unwrap().iter();
+    let ran: Vec<_> = conditions
+        .filter(|condition| condition["name"] == "max_duration")
+        .map(|condition| condition["value"].as_str().unwrap())
+        .collect();
+    assert_ne!(ran, ["0 s"]);
+    assert_eq!(ran.len(), 1);
+}
+
+#[test]
+fn a_gate_may_run_a_loop_of_its_own() {
+    let scratch = Scratch::new();
+    scratch.write("inner/prompt.md", "inner");
+    let program = env!("CARGO_BIN_EXE_tachikoma");
+    let runs = format!(
+        "cd inner && {program} run prompt.md --max-iterations 1 -- sh -c \"cat > heard\"; test -e heard"
+    );
+    scratch.write("tachikoma.toml", gate("inner", &runs, ""));
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], CLAIMS));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(scratch.read("inner/heard"), "inner");
+}
+
+#[test]
+fn scripts_that_cannot_be_asked_are_said_at_the_start() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[stop_conditions]\ncustom_scripts = ['gone.sh', 'plain.sh']\n",
+    );
+    scratch.write("plain.sh", "exit 0\n");
+    let live = start_busy(&scratch, &[]);
+    await_events(&scratch, "warned", 2);
+    let said: Vec<String> = events(&scratch, "warned")
+        .iter()
+        .map(|event| event["warning"].as_str().unwrap().to_owned())
+        .collect();
+    assert!(
+        said[0].starts_with("the stop script `gone.sh` cannot be asked: "),
+        "{said:?}"
+    );
+    assert_eq!(
+        said[1],
+        "the stop script `plain.sh` cannot be asked: it may not be executed"
+    );
+    kill(&scratch, live);
+}

@@ -1,0 +1,200 @@
+//! What becomes of a claim of completion between the moment it is made and the moment it is judged.
+
+use std::time::Duration;
+
+use tachikoma_core::policy::{KeepRules, Policy};
+use tachikoma_core::{
+    Input, Launch, LoopEvent, News, Outcome, PromptSource, Ticket, Urgency, standing_in_the_way,
+};
+
+use super::completion::gated;
+use crate::play::Play;
+
+const PASS: &[(&str, Option<&str>)] = &[("tests", None)];
+
+/// A claim whose gates a stop has called off.
+fn owed() -> Play {
+    let mut play = Play::up(gated(&["tests"]));
+    play.claimed().stop(Urgency::Now).hush();
+    play
+}
+
+#[test]
+fn a_claim_of_other_work_is_refused_by_the_next_run() {
+    let hashed = |hash: &str| Launch {
+        prompt_hash: Some(hash.to_owned()),
+        ..Launch::default()
+    };
+    let words = Launch {
+        prompt: PromptSource::Text {
+            text: "paint it blue".to_owned(),
+        },
+        ..Launch::default()
+    };
+    let agent = Launch {
+        agent: "other".to_owned(),
+        ..Launch::default()
+    };
+    let mut told = String::new();
+    for launch in [words, agent] {
+        let mut play = owed();
+        play.start_with(launch);
+        told += &play.told();
+    }
+    insta::assert_snapshot!(told, @"
+    0.0 start: Started(after operator), CheckGivenUp(the prompt is another one since), ClaimRefused(the agent's promise: the prompt is another one since), IterationStarted(2 attempt 1) ! launch
+    0.0 start: Started(after operator), CheckGivenUp(the agent is another one since), ClaimRefused(the agent's promise: the agent is another one since), IterationStarted(2 attempt 1) ! launch
+    ");
+    for (hash, outcome) in [("a", Some(&Outcome::Done)), ("b", None)] {
+        let mut play = Play::new(gated(&["tests"]));
+        play.start_with(hashed("a")).launched().claimed();
+        play.stop(Urgency::Now).start_with(hashed(hash)).gates(PASS);
+        assert_eq!(play.state.outcome(), outcome, "{hash}");
+    }
+}
+
+#[test]
+fn a_claim_of_work_that_was_rolled_back_is_refused() {
+    let note = |tell| Input::Note {
+        ticket: Ticket(1),
+        text: "back".to_owned(),
+        tell,
+    };
+    let mut play = owed();
+    play.input("note", note(true)).input("note", note(true));
+    play.start().gates(PASS);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 note: Noted(back), CheckGivenUp(the work tree was rolled back since) ! ok: noted
+    0.0 note: Noted(back), CheckGivenUp(the work tree was rolled back since) ! ok: noted
+    0.0 start: Started(after operator), ClaimRefused(the agent's promise: the work tree was rolled back since), IterationStarted(2 attempt 1) ! launch
+    0.0 gates: -
+    ");
+    let mut play = owed();
+    play.input("note", note(false)).start().gates(PASS);
+    assert_eq!(play.state.outcome(), Some(&Outcome::Done));
+}
+
+fn kept(policy: Policy) -> Policy {
+    let keep = KeepRules {
+        repository: true,
+        commit: true,
+        on_failure: false,
+        timeout: Duration::ZERO,
+    };
+    Policy {
+        keep: Some(keep),
+        iteration_delay: Duration::ZERO,
+        ..policy
+    }
+}
+
+/// The agent calls the loop itself.
+fn talks(play: &mut Play, summary: &str) {
+    let started = News::ToolStarted {
+        id: "t".to_owned(),
+        name: "Bash".to_owned(),
+        summary: summary.to_owned(),
+    };
+    play.news("talks", started).tool_ended("t");
+}
+
+#[test]
+fn to_claim_is_no_work_and_neither_is_what_gates_write() {
+    let mut play = Play::up(super::stream());
+    talks(&mut play, "tachikoma done");
+    play.done(None).resulted(true).exited(0);
+    assert_eq!(play.state.outcome(), None);
+    play.sleep().launched();
+    talks(&mut play, "make");
+    play.done(None).resulted(true).exited(0);
+    assert_eq!(play.state.outcome(), Some(&Outcome::Done));
+    // What the gate wrote behind the first iteration is committed behind the second.
+    let mut play = Play::up(kept(Policy {
+        completion: gated(&["tests"]).completion,
+        ..super::stream()
+    }));
+    play.resulted(true).claimed().kept(0, 0).gates(PASS);
+    play.snapshot("a", 1).launched().resulted(true).claimed();
+    play.kept(0, 1).gates(PASS);
+    assert_eq!(play.state.outcome(), None);
+}
+
+#[test]
+fn who_reports_nothing_may_have_found_the_work_complete_if_gates_prove_it() {
+    let mut play = Play::up(kept(gated(&["tests"])));
+    play.claimed().kept(0, 0).gates(PASS).kept(0, 0);
+    assert_eq!(play.state.outcome(), Some(&Outcome::Done));
+    let mut play = Play::up(kept(Policy::default()));
+    play.hush().claimed().kept(0, 0);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 claimed: IterationCompleted(1 succeeded, claimed), KeepStarted(iteration within no limit) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 kept: ClaimRefused(the agent's promise: nothing was done yet: no file was changed and no commit made), ProgressMeasured(1: 0), IterationStarted(2 attempt 1) ! launch
+    ");
+}
+
+#[test]
+fn what_gates_change_at_the_end_is_committed() {
+    let mut play = Play::up(kept(gated(&["tests"])));
+    play.claimed().kept(1, 1).hush().gates(PASS).kept(1, 1);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 gates: GatesRan(tests ok), ProgressMeasured(1: 11), KeepStarted(end within no limit) ! commit iteration 1, end, session 1, context unknown
+    0.0 kept: WorkKept(1 changed, 1 as 0000002, 0 left), Completed(the work is complete) ! finish
+    ");
+}
+
+#[test]
+fn a_claim_outlives_the_budget_that_ends_its_turn() {
+    let mut policy = gated(&["tests"]);
+    policy.budgets.duration = Duration::from_secs(60);
+    let mut play = Play::up(policy);
+    play.done(None).hush().sleep().killed(2);
+    play.policy.budgets.duration = Duration::from_secs(90);
+    play.start().gates(PASS);
+    insta::assert_snapshot!(play.told(), @"
+    60.0 wake: StopConditionTriggered(max_duration), StopRequested(it ran 60 s of 60 s (max_duration)), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    60.0 killed 2: IterationCompleted(1 interrupted), Stopped(it ran 60 s of 60 s (max_duration)) ! finish
+    60.0 start: Started(after budget), CheckStarted(claimed, gates within 70s) ! run tests
+    60.0 gates: GatesRan(tests ok), Completed(the work is complete) ! finish
+    ");
+}
+
+#[test]
+fn time_that_is_over_ends_gates_and_the_claim_stays() {
+    let mut policy = gated(&["tests"]);
+    policy.budgets.duration = Duration::from_secs(60);
+    let mut play = Play::up(policy);
+    play.seconds(50).claimed().hush().sleep().gates(PASS);
+    play.policy.budgets.duration = Duration::from_secs(90);
+    play.start().gates(PASS);
+    insta::assert_snapshot!(play.told(), @"
+    60.0 wake: StopConditionTriggered(max_duration), Stopped(it ran 60 s of 60 s (max_duration)) ! finish
+    60.0 gates: -
+    60.0 start: Started(after budget), CheckStarted(claimed, gates within 70s) ! run tests
+    60.0 gates: GatesRan(tests ok), Completed(the work is complete) ! finish
+    ");
+}
+
+#[test]
+fn an_agent_is_not_told_what_gates_said_behind_an_earlier_iteration() {
+    let mut play = Play::up(gated(&["tests"]));
+    play.claimed().gates(&[("tests", Some("exit 1"))]);
+    play.sleep().launched().done(None).exited(1);
+    play.sleep().launched();
+    let told = standing_in_the_way(&play.state);
+    assert!(
+        told.contains("iteration 2, which made it, failed"),
+        "{told}"
+    );
+    assert!(!told.contains("what tests said"), "{told}");
+}
+
+#[test]
+fn more_claims_than_are_told_apart_are_not_recorded() {
+    let mut play = Play::up(Policy::default());
+    for number in 0..20 {
+        play.done(Some(&number.to_string()));
+    }
+    let claimed = play.journal.iter();
+    let claimed = claimed.filter(|record| matches!(record.event, LoopEvent::Claimed { .. }));
+    assert_eq!(claimed.count(), play.state.completion.claims.len());
+}
