@@ -291,11 +291,9 @@ impl ServerState {
 
     fn spawned(&mut self, new: i32) {
         match &mut self.phase {
-            // Its answer may come before its guard has told of it.
-            ServerPhase::Starting { pid, .. }
-            | ServerPhase::Ready { pid, .. }
-            | ServerPhase::Ending { pid, .. } => *pid = Some(new),
+            ServerPhase::Starting { pid, .. } | ServerPhase::Ending { pid, .. } => *pid = Some(new),
             ServerPhase::Idle
+            | ServerPhase::Ready { .. }
             | ServerPhase::Gone
             | ServerPhase::Waiting { .. }
             | ServerPhase::Down { .. }

@@ -207,7 +207,12 @@ impl WorkLock {
     /// Returns whether the lock is the one that others find. Only looks; what may not be looked at is not known to be lost.
     #[must_use]
     pub fn is_in_place(&self, working_dir: &Path) -> bool {
-        let there = std::fs::symlink_metadata(working_dir.join(RALPH_DIR).join("lock"));
+        self.is_in_place_in(&working_dir.join(RALPH_DIR))
+    }
+
+    /// As [`WorkLock::is_in_place`], of a lock that lies in `dir` itself.
+    pub(crate) fn is_in_place_in(&self, dir: &Path) -> bool {
+        let there = std::fs::symlink_metadata(dir.join("lock"));
         match (there, self.file.metadata()) {
             (Ok(there), Ok(ours)) => is_same(&there, &ours),
             (Err(error), _) => !is_missing(&error),
@@ -266,6 +271,15 @@ impl WorkLock {
             working_dir: working_dir.to_owned(),
             holder: holder(working_dir),
         })
+    }
+
+    /// Takes the lock that lies in `dir` itself once more, where its file is gone.
+    pub(crate) async fn retake_in(&mut self, dir: &Path) -> Result<(), LockError> {
+        let taken = Self::acquire_in(dir).await?;
+        self.file = taken.file;
+        self.write_signature()
+            .map_err(StoreError::io("sign", &dir.join("lock")))?;
+        Ok(())
     }
 
     /// Returns a second handle on the same lock, which is free only when both are gone.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tachikoma_core::supervise::ServerEvent;
 use tachikoma_loop_runner::opencode::server_file::{Condition, ServerFile};
+use tachikoma_loop_runner::opencode::supervisor::SupervisorError;
 use tachikoma_testkit::fake_opencode::Misbehaviour;
 use tachikoma_testkit::{await_until, processes_with, unique};
 
@@ -339,6 +340,70 @@ fn a_server_that_has_grown_too_large_is_replaced_once_no_session_is_busy() {
         ready(&handle, 2).await;
         let log = bed.stop(&handle).await;
         assert!(!log.contains("crash"), "{log}");
+    });
+}
+
+/// C-46: what the server started counts as the server does.
+#[test]
+fn a_server_whose_tool_has_grown_too_large_is_replaced() {
+    let bed = Bed::new(Vec::new()).with(|opencode| {
+        opencode.health_interval = "30ms".parse().unwrap();
+        opencode.max_rss_bytes = 64 << 20;
+    });
+    let fake = bed.settings.opencode.serve_command.clone().unwrap();
+    // The last line of what never ends is kept in memory; only the first server has such a tool.
+    let tool = "(head -c 96M /dev/zero; exec sleep 1000) | tail -n 1 >/dev/null &";
+    let script =
+        format!("#!/bin/sh\nif mkdir once 2>/dev/null; then {tool} fi\nexec {fake} \"$@\"\n");
+    let script = bed.scratch.write_script("wrapper.sh", script);
+    let bed = bed.with(|opencode| opencode.serve_command = Some(script.display().to_string()));
+    run(async {
+        let handle = bed.start().await;
+        let mut records = handle.records();
+        record(&mut records, |event| {
+            matches!(event, ServerEvent::TooLarge { .. })
+        })
+        .await;
+        ready(&handle, 2).await;
+        bed.stop(&handle).await;
+    });
+}
+
+/// Agents run `rm -rf` and `git clean`.
+#[test]
+fn what_is_deleted_under_a_supervisor_is_made_anew() {
+    let bed = Bed::new(Vec::new()).with(|opencode| {
+        opencode.health_interval = "30ms".parse().unwrap();
+    });
+    let dir = &bed.settings.dir;
+    run(async {
+        let handle = bed.start().await;
+        let first = ready(&handle, 1).await;
+        std::fs::remove_dir_all(bed.scratch.path().join(".ralph")).unwrap();
+        let healed = async {
+            while ServerFile::read(dir).unwrap() != Some(first.clone()) {
+                tokio::task::yield_now().await;
+            }
+        };
+        let healed = tokio::time::timeout(PATIENCE, healed).await;
+        healed.expect("the server file is back");
+        assert!(matches!(
+            bed.try_start().await.unwrap_err(),
+            SupervisorError::Held { .. }
+        ));
+        kill("-9", first.pid.unwrap());
+        ready(&handle, 2).await;
+        let log = bed.stop(&handle).await;
+        assert!(log.contains("files were gone, and were made anew"), "{log}");
+        assert!(log.contains("it crashed (signal 9)"), "{log}");
+        let records = bed.records();
+        assert!(
+            matches!(
+                records.first().unwrap().event,
+                ServerEvent::JournalOpened { .. }
+            ),
+            "{records:?}"
+        );
     });
 }
 

@@ -28,9 +28,10 @@ impl Turn<'_> {
         }
     }
 
-    /// The question that is out was asked too early, and may never be answered.
+    /// The question that is out was asked too early, and may never be answered. One whose guard has not told of it yet is asked
+    /// then: nothing is ready without its process being known.
     pub(super) fn listening(&mut self, generation: Generation) {
-        if let ServerPhase::Starting { .. } = self.state.phase {
+        if let ServerPhase::Starting { pid: Some(_), .. } = self.state.phase {
             self.probe(generation);
         }
     }

@@ -1,6 +1,7 @@
 //! The one task of a supervisor: takes news, asks the core, writes its facts down, and then does what it wishes.
 
 mod effects;
+mod heal;
 mod news;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -246,6 +247,7 @@ impl Supervisor {
                 .copied()
                 .unwrap_or(0),
         );
+        self.heal().await?;
         let stepped = step(&self.policy, &mut self.state, now, jitter, input);
         self.write_down(&stepped.records).await?;
         for effect in stepped.effects {

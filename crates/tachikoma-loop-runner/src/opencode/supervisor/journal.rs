@@ -128,6 +128,14 @@ impl ServerJournal {
         if self.len < BYTES_MAX {
             return Ok(());
         }
+        self.renew(state)
+    }
+
+    /// Begins the file anew with all that is known, whatever became of the old one.
+    ///
+    /// # Errors
+    /// The new one cannot be written.
+    pub fn renew(&mut self, state: &mut ServerState) -> Result<(), StoreError> {
         let record = ServerRecord {
             seq: state.seq.next(),
             time: state.time,

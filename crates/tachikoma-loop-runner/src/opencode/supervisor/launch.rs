@@ -118,10 +118,3 @@ pub(super) fn not_started(program: &str, subject: SpawnSubject, message: &str) -
         SpawnSubject::Guard => format!("`{program}`: {message}"),
     }
 }
-
-/// Returns the memory of a process, where the system tells.
-pub(super) fn rss_bytes(pid: i32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-    let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
-    Some(pages * rustix::param::page_size() as u64)
-}

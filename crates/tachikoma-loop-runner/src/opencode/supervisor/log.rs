@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::store::private;
+use crate::store::{make_dir, private};
 
 /// What the newest is called; older ones have a number behind it.
 pub const NAME: &str = "server.log";
@@ -46,6 +47,16 @@ impl ServerLog {
             self.open = None;
             turn(&self.path)?;
         }
+        if let Some((file, _)) = &self.open
+            && !is_at(file, &self.path)
+        {
+            // Someone deleted it; what comes is worth keeping.
+            self.open = None;
+            self.path
+                .parent()
+                .map_or(Ok(()), make_dir)
+                .map_err(io::Error::other)?;
+        }
         let (file, len) = match &mut self.open {
             Some(open) => open,
             None => {
@@ -56,6 +67,14 @@ impl ServerLog {
         };
         *len += bytes.len() as u64;
         file.write_all(bytes)
+    }
+}
+
+/// Returns whether a file is still the one that lies there.
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), std::fs::symlink_metadata(path)) {
+        (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
+        (Err(_), _) | (_, Err(_)) => false,
     }
 }
 
@@ -90,6 +109,18 @@ pub fn files(dir: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_that_was_deleted_goes_on_in_a_new_one() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path().join("dir");
+        std::fs::create_dir(&dir).unwrap();
+        let mut log = ServerLog::new(&dir);
+        log.write(b"before\n").unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        log.write(b"behind\n").unwrap();
+        assert_eq!(std::fs::read(dir.join(NAME)).unwrap(), b"behind\n");
+    }
 
     #[test]
     fn the_latest_is_kept_and_the_whole_is_bounded() {

@@ -11,7 +11,7 @@ use super::super::launch::{self, Refusal};
 use super::super::probe::{self, Moment};
 use super::super::{News, SupervisorError, output};
 use super::Supervisor;
-use crate::process::{Guard, GuardOptions};
+use crate::process::{Guard, GuardOptions, memory_below};
 use crate::store::StoreError;
 
 impl Supervisor {
@@ -19,14 +19,7 @@ impl Supervisor {
         match effect {
             ServerEffect::Start { generation } => self.start_server(generation)?,
             ServerEffect::Probe { generation } => self.probe(generation),
-            ServerEffect::Measure { generation } => {
-                let rss_bytes = self.state.phase.pid().and_then(launch::rss_bytes);
-                self.at_once
-                    .extend(rss_bytes.map(|rss_bytes| ServerInput::Measured {
-                        generation,
-                        rss_bytes,
-                    }));
-            }
+            ServerEffect::Measure { generation } => self.measure(generation),
             ServerEffect::AskIdle { generation } => {
                 self.ask(generation, |target, generation| async move {
                     let idle = probe::is_idle(&target).await;
@@ -99,6 +92,23 @@ impl Supervisor {
         self.tasks
             .spawn(output::read(generation, launch.streams, news, log, gone));
         Ok(())
+    }
+
+    /// Measures all that the guard holds: the server, and what its tools have started.
+    fn measure(&mut self, generation: Generation) {
+        let Some(guard) = self.guard.as_ref().map(Guard::pid) else {
+            return;
+        };
+        let news = self.news.0.clone();
+        self.tasks.spawn(async move {
+            if let Some(rss_bytes) = memory_below(guard).await {
+                let input = ServerInput::Measured {
+                    generation,
+                    rss_bytes,
+                };
+                let _ = news.send(News::Input(input)).await;
+            }
+        });
     }
 
     fn guard_options(&self) -> Result<GuardOptions, SupervisorError> {
