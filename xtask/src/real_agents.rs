@@ -18,6 +18,7 @@ mod isolation;
 mod limits;
 mod looping;
 mod opencode;
+mod opencode_kills;
 mod orders;
 mod runner;
 mod server;
@@ -45,13 +46,14 @@ type Check = fn(&Ground) -> String;
 struct Row(&'static str, Check, Duration);
 
 /// Those that are made one after the other for each failure of a model's service stand with them.
-const GROUPS: [&[Row]; 6] = [
+const GROUPS: [&[Row]; 7] = [
     CHECKS,
     errors::CHECKS,
     limits::CHECKS,
     stalls::CHECKS,
     server::CHECKS,
     opencode::CHECKS,
+    opencode_kills::CHECKS,
 ];
 
 /// In the order in which they are made.
@@ -125,7 +127,7 @@ pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
         };
         return match names {
             [FILL, reboots] => many_times(&programs, reboots, fill::soak),
-            [KILL, kills] => many_times(&programs, kills, opencode::soak),
+            [KILL, kills] => many_times(&programs, kills, opencode_kills::soak),
             names => make(&programs, names),
         };
     }

@@ -84,7 +84,7 @@ impl Ground {
     }
 
     /// A program with nothing of the caller's environment: no account, no settings, a dummy key.
-    fn surrounded(&self, program: &Path, model: &ScriptedModel) -> Command {
+    pub fn surrounded(&self, program: &Path, model: &ScriptedModel) -> Command {
         let mut command = Command::new(program);
         let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
         command

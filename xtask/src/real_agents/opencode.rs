@@ -1,14 +1,12 @@
 //! `tachikoma run --agent opencode` around the real server: conversation, permissions, a full context, limits, and deaths.
 
 use std::process::Command;
-use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tachikoma_testkit::{Fault, Kind, Request, Scenario, ScriptedModel, Turn, Usage, await_until};
 
-use super::ground::{Ground, Programs};
-use super::isolation;
+use super::ground::Ground;
 use super::looping::{
     LIMIT_REACHED, Looping, PROMPT, Settings, all_events, attempts, names, of_type, only, outcomes,
     told,
@@ -63,7 +61,7 @@ pub fn surround(command: &mut Command, ground: &Ground, model: &ScriptedModel) {
         .env("TACHIKOMA_AGENTS__OPENCODE__PERMISSION", "bypass");
 }
 
-fn start<'a>(
+pub(super) fn start<'a>(
     ground: &'a Ground,
     model: &'a ScriptedModel,
     settings: Settings<'a>,
@@ -311,7 +309,7 @@ fn server(ground: &Ground) -> Option<Pid> {
     Pid::from_raw(i32::try_from(file["pid"].as_i64()?).ok()?)
 }
 
-fn kill_server(ground: &Ground) {
+pub(super) fn kill_server(ground: &Ground) {
     let server = server(ground).expect("a server");
     kill_process(server, Signal::KILL).expect("it is ours");
 }
@@ -336,62 +334,6 @@ fn server_dies(ground: &Ground) -> String {
     let last = model.asked_for(Kind::Main).pop().expect("a request");
     assert_eq!((last.prompts, last.tool_results), (1, 1), "{last:?}");
     "same conversation, one prompt".into()
-}
-
-/// Kills the server so many times in the middle of a tool, and returns what became of it.
-pub fn soak(programs: &Programs, kills: u32) -> String {
-    let ground = Ground::new(programs, USUAL * 4);
-    // Each prompt is a tool that takes a while and leaves a mark, and then a word.
-    let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
-        let asked = request.body["messages"]
-            .as_array()
-            .and_then(|all| all.last());
-        let behind_a_tool = asked.is_some_and(|last| last["role"] == "tool");
-        (request.kind == Kind::Main && !behind_a_tool)
-            .then(|| Turn::bash("echo x >> begun; sleep 2; echo x >> ended"))
-    });
-    let settings = [("OPENCODE__MAX_RESTART_ATTEMPTS", "0")];
-    let iterations = kills + 1;
-    let looping = start(&ground, &model, &settings, iterations);
-    let begun = || ground.scratch.path().join("begun");
-    let mut answers = Vec::new();
-    for kill in 1..=kills {
-        let count = || {
-            std::fs::read_to_string(begun())
-                .unwrap_or_default()
-                .lines()
-                .count()
-        };
-        await_until("a tool", ground.patience, || count() >= kill as usize);
-        let asked = model.asked().len();
-        kill_server(&ground);
-        let died = Instant::now();
-        await_until("the next request", ground.patience, || {
-            model.asked().len() > asked
-        });
-        answers.push(died.elapsed());
-    }
-    let events = looping.ended(LIMIT_REACHED);
-    assert_eq!(
-        outcomes(&events),
-        vec!["succeeded"; iterations as usize],
-        "{}",
-        told(&events)
-    );
-    let cut = of_type(&events, "attempt_cut").len();
-    assert_eq!(cut, kills as usize, "{}", told(&events));
-    assert_eq!(names(&events).len(), 1, "one conversation");
-    let last = model.asked_for(Kind::Main).pop().expect("a request");
-    assert_eq!(last.prompts, iterations as usize, "each prompt once");
-    let ended = std::fs::read_to_string(ground.scratch.path().join("ended")).unwrap_or_default();
-    assert_eq!(ended.lines().count(), 1, "no tool of a dead server went on");
-    let left = isolation::clear_away();
-    assert_eq!(left, Vec::<String>::new());
-    answers.sort_unstable();
-    let median = answers[answers.len() / 2].as_secs_f64();
-    format!(
-        "{kills} kills: the model was asked again after {median:.1} s in the median, with the server's own start"
-    )
 }
 
 /// A server that has lost everything gets a fresh conversation with the checkpoint.

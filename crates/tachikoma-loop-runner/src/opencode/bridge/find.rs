@@ -25,8 +25,9 @@ const SAY: Duration = Duration::from_secs(5);
 /// Who restarts a server by hand does it in this time.
 const ATTACHED_PATIENCE: Duration = Duration::from_secs(60);
 
-/// A supervisor that was just started has said something by then.
-const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(5);
+/// A supervisor that was just started has said something by then, and one whose files were deleted has made them anew: it notices
+/// when it next asks for the server's health.
+const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(15);
 
 /// A server that is said to be ready and does not answer is noticed by its supervisor in this time.
 const UNREADY_PATIENCE: Duration = Duration::from_secs(60);
