@@ -146,6 +146,22 @@ fn all_iterations_are_one_conversation_in_a_server_of_the_loops_own() {
     assert_eq!(readings[0]["context"]["tokens"], 21_000);
     assert_eq!(bed.server()["state"], "stopped", "it ends with the loop");
     assert_eq!(processes_with(&mark), Vec::<u32>::new());
+    let warned = bed.of_type("warned");
+    let warned: Vec<_> = warned.iter().map(Value::to_string).collect();
+    let of_version = warned.iter().filter(|text| text.contains("0.0.0-fake"));
+    assert_eq!(of_version.count(), 1, "another version: {warned:?}");
+}
+
+/// Agents run `rm -rf` and `git clean`.
+#[test]
+fn a_tool_that_deletes_all_that_is_kept_ends_neither_loop_nor_server() {
+    let turn = json!({"command": "rm -rf .ralph"});
+    let bed = Bed::new(&json!({"turn": turn}), "health_interval = '50ms'");
+    let ran = bed.start("3").wait(LOOP);
+    expect(&ran, 3);
+    assert_eq!(bed.starts(), 1);
+    assert_eq!((bed.prompts(), bed.turns("ended").len()), (3, 3));
+    assert_eq!(bed.server()["state"], "stopped");
 }
 
 #[test]
