@@ -145,6 +145,22 @@ pub enum Command {
         #[command(subcommand)]
         command: AgentsCommand,
     },
+    /// Keep `opencode serve` running
+    #[command(
+        after_help = "Settings are in `[opencode]` of tachikoma.toml; `enabled = true` switches it on. A password is taken from \
+        OPENCODE_SERVER_PASSWORD.\n\nExample:\n  TACHIKOMA_OPENCODE__ENABLED=true tachikoma opencode up --detach"
+    )]
+    Opencode {
+        /// What to do with it
+        #[command(subcommand)]
+        command: OpencodeCommand,
+    },
+    /// Have the system's own supervisor run something of ours
+    Service {
+        /// What to do with it
+        #[command(subcommand)]
+        command: ServiceCommand,
+    },
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -212,8 +228,66 @@ pub struct DecodeArgs {
 /// Agents whose output can be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DecodedAgent {
-    /// Claude Code
+    /// Claude Code: `--output-format stream-json`
     Claude,
+    /// OpenCode: `run --format json`, or the event stream of its server
+    Opencode,
+}
+
+/// What can be done with the server of OpenCode.
+#[derive(Debug, Subcommand)]
+pub enum OpencodeCommand {
+    /// Start the server, and start it again when it dies, until it is stopped
+    Up(UpArgs),
+    /// Show how the server is
+    Status {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Replace the server, or start it where it is down; clears a give-up
+    Restart,
+    /// Stop the server and whoever keeps it running
+    Stop,
+    /// Print what the server wrote
+    Logs {
+        /// Go on printing what it writes
+        #[arg(long, short)]
+        follow: bool,
+    },
+}
+
+/// How to keep the server running.
+#[derive(Clone, Copy, Debug, ClapArgs)]
+pub struct UpArgs {
+    /// Leave it running in the background
+    #[arg(long)]
+    pub detach: bool,
+    /// This is the process in the background: said by ourselves
+    #[arg(long, hide = true, conflicts_with = "detach")]
+    pub detached: bool,
+    /// Print what is recorded, one JSON object per line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What can be done with services.
+#[derive(Debug, Subcommand)]
+pub enum ServiceCommand {
+    /// Print a unit that keeps `tachikoma opencode up` running in this directory
+    Print {
+        /// For whom
+        kind: ServiceKind,
+    },
+}
+
+/// The supervisors of systems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ServiceKind {
+    /// A user's unit for systemd
+    Systemd,
+    /// An agent for launchd
+    Launchd,
 }
 
 /// What can be done with hand-offs.
@@ -326,9 +400,12 @@ pub struct RunArgs {
     /// The prompt itself
     #[arg(long, value_name = "TEXT")]
     pub prompt_text: Option<String>,
-    /// The agent: claude (Claude Code), command (any program), demo
+    /// The agent: claude (Claude Code), opencode, command (any program), demo
     #[arg(long, value_name = "NAME")]
     pub agent: Option<String>,
+    /// Use the OpenCode server at this address, such as http://127.0.0.1:4096, and never restart it
+    #[arg(long, value_name = "URL")]
+    pub attach: Option<String>,
     /// How many iterations the loop may run over its whole life; 0 = no limit
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
     pub max_iterations: Option<u32>,

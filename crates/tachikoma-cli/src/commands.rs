@@ -18,10 +18,12 @@ mod kept;
 mod launch;
 mod logs;
 mod note;
+mod opencode;
 mod replay;
 mod repository;
 mod rollback;
 mod run;
+mod service;
 mod state;
 mod status;
 
@@ -29,7 +31,7 @@ use std::process::ExitCode;
 
 use tachikoma_core::{LoopCommand, Urgency};
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Command, ServiceCommand};
 use crate::failure::Failure;
 use crate::place::Place;
 
@@ -37,6 +39,8 @@ use crate::place::Place;
 pub const GUARD: &str = "guard";
 /// The first word that makes this program the scripted agent.
 pub const DEMO_AGENT: &str = "demo-agent";
+/// The first word that makes this program the bridge to a server of OpenCode.
+pub const BRIDGE: &str = "opencode-bridge";
 
 /// Does what was asked.
 pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
@@ -69,12 +73,16 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::State { command } => state::state(&place, command),
         Command::Config { command } => config::config(&place, &command),
         Command::Agents { command } => agents::agents(&command),
+        Command::Opencode { command } => opencode::opencode(&place, &command),
+        Command::Service { command } => match command {
+            ServiceCommand::Print { kind } => service::print(&place, kind),
+        },
         Command::Completions { shell } => Ok(completions::completions(shell)),
     }
 }
 
 /// Returns a runtime for one thread: all that any command needs.
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -22,6 +22,55 @@ pub enum Terminal {
     Detached,
 }
 
+/// What a signal asks of a supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// To end, because of this signal.
+    Stop(i32),
+    /// To read its configuration again.
+    Reload,
+}
+
+/// The signals that a supervisor understands.
+#[derive(Debug)]
+pub struct Requests {
+    interrupts: Option<unix::Signal>,
+    terminations: Option<unix::Signal>,
+    hangups: Option<unix::Signal>,
+    /// What a hang-up means: at a terminal, its end.
+    hangup: Asked,
+}
+
+impl Requests {
+    /// Begins to listen.
+    pub fn listen(detached: bool) -> std::io::Result<Self> {
+        let ignored = ignored();
+        let listen = |wanted: Signal| match ignored.contains(wanted) {
+            true => Ok(None),
+            false => signal(SignalKind::from_raw(wanted.as_raw())).map(Some),
+        };
+        let at_terminal = !detached && std::io::IsTerminal::is_terminal(&std::io::stdin());
+        Ok(Self {
+            interrupts: listen(Signal::INT)?,
+            terminations: listen(Signal::TERM)?,
+            hangups: listen(Signal::HUP)?,
+            hangup: match at_terminal {
+                true => Asked::Stop(Signal::HUP.as_raw()),
+                false => Asked::Reload,
+            },
+        })
+    }
+
+    /// Returns what is asked next. Cancel-safe.
+    pub async fn next(&mut self) -> Asked {
+        tokio::select! {
+            () = next(&mut self.interrupts) => Asked::Stop(Signal::INT.as_raw()),
+            () = next(&mut self.terminations) => Asked::Stop(Signal::TERM.as_raw()),
+            () = next(&mut self.hangups) => self.hangup,
+        }
+    }
+}
+
 /// With so many presses of Ctrl-C everything is said.
 const PRESSES_MAX: u32 = 3;
 

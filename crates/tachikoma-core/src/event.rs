@@ -9,14 +9,13 @@ use crate::context::Context;
 use crate::effect::Rung;
 use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, SessionNo};
-use crate::keep::{CommitStatus, KeepPurpose, Kept};
+use crate::keep::{Keep, KeepPurpose, Kept};
 use crate::launch::{Change, Launch, Resumption, Runner};
 use crate::ledger::QuotaWindow;
 use crate::outcome::{Failure, IterationReport, Outcome, RebootReason, Stop, Timeout};
 use crate::phase::{Cause, HookPoint, HookResult, Wait};
 use crate::policy::stop::Limits;
 use crate::progress::Measured;
-use crate::record::is_zero;
 use crate::repair::Repair;
 use crate::state::State;
 use crate::stats::LoopStats;
@@ -54,8 +53,7 @@ pub enum LoopEvent {
     },
     /// A runner took up the loop with other settings than the one before; they hold from here on.
     ConfigChanged {
-        /// What changed, by key. Empty where the earlier runner did not record its settings, or only defaults of another
-        /// version differ.
+        /// What changed, by key. Empty where the earlier runner did not record its settings, or only defaults differ.
         changes: Vec<Change>,
     },
     /// The loop pauses when the current iteration or reboot is over.
@@ -259,12 +257,18 @@ pub enum LoopEvent {
     },
     /// The agent closed its output, and lives on.
     StreamEnded,
-    /// The death of a runner cut an attempt; its iteration is repeated.
+    /// An attempt was cut, by the death of a runner or of what the agent works in; its iteration is repeated at once.
     AttemptCut {
         /// The iteration.
         iteration: u32,
         /// The attempt.
         attempt: u32,
+        /// What cut it, where it was not the death of a runner.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+        /// Whether the agent's process is up and waits for the next prompt.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        agent_lives: bool,
     },
     /// The work tree before an iteration is kept as a commit that is on no branch; said when it is another one than before.
     SnapshotTaken {
@@ -276,22 +280,7 @@ pub enum LoopEvent {
         uncommitted: u32,
     },
     /// The work tree is looked at, and what the loop changed is committed.
-    KeepStarted {
-        /// At which point of the loop.
-        #[serde(default, skip_serializing_if = "is_zero")]
-        purpose: KeepPurpose,
-        /// Under which word it is committed; none = the work tree is only looked at.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        commit: Option<CommitStatus>,
-        /// When it is given up; none = never.
-        until: Option<Timestamp>,
-        /// What follows it, besides the next iteration.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        then: Option<Wait>,
-        /// How the loop ends with it, if it does.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        outcome: Option<Outcome>,
-    },
+    KeepStarted(Keep),
     /// That is to end at once.
     KeepCalledOff {
         /// When it is given up.

@@ -59,6 +59,7 @@ mod state;
 mod stats;
 mod step;
 mod summary;
+pub mod supervise;
 mod tests_report;
 pub mod tests_seen;
 mod time;

@@ -1,6 +1,8 @@
 //! What a runner is told before it begins. The library reads neither the environment nor the command line: whoever
 //! embeds it does, and says so here.
 
+mod opencode;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,10 +17,13 @@ use tachikoma_core::{HookPoint, Launch, LoopId, Policy, microusd};
 
 use crate::gates;
 use crate::hooks::Registry;
+use crate::opencode::client::Login;
 use crate::process::Adoption;
 use crate::settings::{self, AgentName, HumanDuration, PromptChannel, RebootMode, Settings};
 use crate::store::recover::Loss;
 use crate::store::{RALPH_DIR, temporary};
+
+pub use opencode::OpenCodeServer;
 
 /// Room is made by a person or a clean-up job; who has not come by then will not come soon.
 pub const DISK_FULL_TIMEOUT: Duration = Duration::from_secs(600);
@@ -38,6 +43,11 @@ pub struct LoopConfig {
     pub guard: Vec<OsString>,
     /// The program that plays the `demo` agent, with its arguments.
     pub demo: Vec<OsString>,
+    /// The program that plays the bridge to OpenCode's server ([`bridge::run`](crate::opencode::bridge::run)), with its
+    /// arguments.
+    pub bridge: Vec<OsString>,
+    /// Who we are to OpenCode's server, where that is told by whoever runs us.
+    pub opencode_login: Option<Login>,
     /// Where the control socket goes: a directory of the user's own.
     pub runtime_dir: PathBuf,
     /// Where a loop that is not to be kept (`state.enabled = false`) has its store while it runs: a directory of the user's
@@ -58,7 +68,7 @@ pub struct LoopConfig {
 }
 
 /// The settings name no agent that could be run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AgentError {
     /// The agent is known, but this version cannot drive it.
     #[error("agent `{0}` is not built yet")]
@@ -66,6 +76,9 @@ pub enum AgentError {
     /// The `command` agent has no program.
     #[error("agent `command` has no program")]
     NoProgram,
+    /// OpenCode cannot be started, or not found, as it is configured.
+    #[error("agent `opencode`: {0}")]
+    OpenCode(String),
 }
 
 impl LoopConfig {
@@ -80,8 +93,8 @@ impl LoopConfig {
                 program: self.demo.clone(),
             })),
             AgentName::Claude => Ok(Agent::Claude(Box::new(self.claude_agent()))),
-            name
-            @ (AgentName::OpenCode | AgentName::Codex | AgentName::Gemini | AgentName::Acp) => {
+            AgentName::OpenCode => Ok(Agent::OpenCode(Box::new(self.opencode_agent()?))),
+            name @ (AgentName::Codex | AgentName::Gemini | AgentName::Acp) => {
                 Err(AgentError::NotBuilt(name))
             }
         }
@@ -99,10 +112,7 @@ impl LoopConfig {
                 .map(|(name, value)| (name.into(), value.expose().into()))
                 .collect(),
             model: own.model.clone(),
-            permission: match own.permission {
-                settings::Permission::Safe => Permission::Safe,
-                settings::Permission::Bypass => Permission::Bypass,
-            },
+            permission: permission(own.permission),
             root: rustix::process::geteuid().is_root(),
             lifetime: if session.fresh_each_iteration || session.process_each_iteration {
                 Lifetime::Turn
@@ -280,4 +290,11 @@ impl LoopConfig {
 /// Returns a budget in millionths of a dollar. Whoever sets less than that has set one all the same.
 fn budget_microusd(usd: f64) -> u64 {
     microusd(usd).max(u64::from(usd > 0.0))
+}
+
+fn permission(permission: settings::Permission) -> Permission {
+    match permission {
+        settings::Permission::Safe => Permission::Safe,
+        settings::Permission::Bypass => Permission::Bypass,
+    }
 }

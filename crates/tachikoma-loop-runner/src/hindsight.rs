@@ -125,6 +125,8 @@ fn by_place(loaded: Loaded, launch: &Launch) -> ByPlace {
         new_loop: false,
         guard: Vec::new(),
         demo: Vec::new(),
+        bridge: Vec::new(),
+        opencode_login: None,
         runtime_dir: nowhere(),
         temporary_dir: nowhere(),
         search_path: None,

@@ -17,6 +17,7 @@ mod handle;
 pub mod hindsight;
 pub mod hooks;
 pub mod offline;
+pub mod opencode;
 pub mod process;
 pub mod prompt;
 pub mod results;

@@ -5,6 +5,7 @@ mod check;
 mod desk;
 mod effects;
 mod failure;
+mod guard;
 mod handoff;
 mod heal;
 mod hooks;
@@ -17,6 +18,7 @@ mod put_away;
 mod requests;
 mod room;
 mod save;
+mod server;
 #[cfg(test)]
 mod tests;
 mod upkeep;
@@ -38,7 +40,8 @@ use crate::control::Server;
 use crate::gates::{CheckRun, Found as Checked};
 use crate::handle::{Ends, LoopHandle, Notice, Request};
 use crate::hooks::{HookRun, Registry};
-use crate::process::{Guard, GuardError, GuardNews, GuardOptions};
+use crate::opencode::supervisor::SupervisorHandle;
+use crate::process::{Guard, GuardNews};
 use crate::prompt;
 use crate::session::process::{LaunchNews, LiveLaunch};
 use crate::shell::{Errand, Ran};
@@ -49,6 +52,7 @@ use crate::store::temporary::TemporaryStore;
 use crate::worktree;
 
 use desk::Told;
+use guard::guard_news;
 use news::left_behind;
 use upkeep::Upkeep;
 
@@ -92,6 +96,8 @@ pub struct LoopRunner {
     ends: Ends,
     control: Option<Server>,
     guard: Option<Guard>,
+    /// The server of the loop's own that the agent works in.
+    server: Option<SupervisorHandle>,
     launch: Option<LiveLaunch>,
     /// Hooks that run, or are on their way out.
     hooks: Option<HookRun>,
@@ -243,6 +249,7 @@ impl LoopRunner {
             let dir = self.config.working_dir.clone();
             tokio::task::spawn_blocking(move || worktree::head(&dir))
         });
+        self.start_server().await?;
         self.start_guard().map_err(RunError::Guard)?;
         let since = self.clock.now();
         let containment = self
@@ -274,28 +281,6 @@ impl LoopRunner {
         }
         launch.prompt_hash = prompt::hash(&launch.prompt, &self.config.working_dir);
         self.take(Input::Start { launch, runner }).await
-    }
-
-    fn guard_options(&self) -> GuardOptions {
-        let mut words = self.config.guard.iter().cloned();
-        let program = words.next().unwrap_or_default().into();
-        GuardOptions {
-            program,
-            args: words.collect(),
-            marker: self.state.loop_id.to_string(),
-            lock: self.lock.share().ok(),
-            cgroup: self.config.cgroup,
-            adoption: self.config.adoption,
-        }
-    }
-
-    fn start_guard(&mut self) -> Result<(), GuardError> {
-        let guard = Guard::start(self.guard_options())?;
-        if let Some(control) = &self.control {
-            control.guard_is(guard.pid());
-        }
-        self.guard = Some(guard);
-        Ok(())
     }
 
     /// Takes one input through the core, after the time that passed unnoticed, if any did.
@@ -361,6 +346,7 @@ impl LoopRunner {
         let _ = self.ends.notices.send(Notice::Recorded(Arc::new(record)));
         self.ends.status.send_replace(Status::of(&self.state, true));
         if ends_something {
+            self.server_is_idle();
             self.prune_transcripts();
         }
     }
@@ -475,13 +461,6 @@ async fn beside(control: Option<&mut Server>, upkeep: &mut Upkeep) -> Input {
     tokio::select! {
         reason = control => Input::Broken { reason },
         input = upkeep.next() => input,
-    }
-}
-
-async fn guard_news(guard: Option<&mut Guard>) -> GuardNews {
-    match guard {
-        Some(guard) => guard.next().await,
-        None => std::future::pending().await,
     }
 }
 

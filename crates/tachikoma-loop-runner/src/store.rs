@@ -172,7 +172,7 @@ pub(crate) fn check_dir(working_dir: &Path, dir: &Path) -> Result<(), StoreError
     Ok(())
 }
 
-fn is_missing(error: &io::Error) -> bool {
+pub(crate) fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 

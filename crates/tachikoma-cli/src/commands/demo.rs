@@ -13,7 +13,7 @@ use tachikoma_loop_runner::store::recover::Loss;
 use toml::Value;
 
 use super::run::run_here;
-use super::{DEMO_AGENT, GUARD, runtime};
+use super::{BRIDGE, DEMO_AGENT, GUARD, runtime};
 use crate::args::DemoArgs;
 use crate::failure::{Failure, chain};
 use crate::out;
@@ -126,6 +126,8 @@ fn config(place: &Place, dir: &Path) -> Result<LoopConfig, Failure> {
         new_loop: true,
         guard: place.ourselves(GUARD)?,
         demo: place.ourselves(DEMO_AGENT)?,
+        bridge: place.ourselves(BRIDGE)?,
+        opencode_login: None,
         runtime_dir: place.runtime_dir(),
         temporary_dir: place.temporary_dir(),
         search_path: place.search_path(),

@@ -1,4 +1,4 @@
-//! `run --detach`: the same run again in the background, in a session of its own.
+//! `--detach`: the same command again in the background, in a session of its own.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -16,8 +16,8 @@ const DETACHED: &str = "--detached";
 /// What the second process says when its loop is about to run.
 const READY: &str = "ready";
 
-/// Starts this program again with the same words, and waits until its loop runs.
-pub fn detach() -> Result<ExitCode, Failure> {
+/// Starts this program again with the same words, and waits until it says that it runs. `shown_by` is the command that shows it.
+pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(format!("the background process cannot be started: {error}"))
     };
@@ -43,7 +43,7 @@ pub fn detach() -> Result<ExitCode, Failure> {
     }
     if words.trim_end() == READY {
         crate::out::line(&format!(
-            "runs in the background, pid {}; `tachikoma status` shows it",
+            "runs in the background, pid {}; `{shown_by}` shows it",
             child.id()
         ));
         return Ok(ExitCode::SUCCESS);
@@ -79,7 +79,7 @@ pub async fn announce(handle: LoopHandle) {
 }
 
 /// Tells the first process that all is well, and lets go of the terminal.
-fn ready() {
+pub fn ready() {
     // First of all: when the first process ends, its terminal may hang up.
     let _ = rustix::process::setsid();
     let mut out = std::io::stdout().lock();

@@ -12,8 +12,9 @@ use tachikoma_loop_runner::store::recover::{self, Loss};
 use tachikoma_loop_runner::store::{StoreError, loops};
 use toml::Value;
 
-use super::{DEMO_AGENT, GUARD};
+use super::{BRIDGE, DEMO_AGENT, GUARD};
 use crate::args::RunArgs;
+use crate::bridge;
 use crate::failure::Failure;
 use crate::place::Place;
 use crate::zone;
@@ -116,6 +117,8 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         new_loop: args.new,
         guard: place.ourselves(GUARD)?,
         demo: place.ourselves(DEMO_AGENT)?,
+        bridge: place.ourselves(BRIDGE)?,
+        opencode_login: bridge::login(),
         runtime_dir: place.runtime_dir(),
         temporary_dir: place.temporary_dir(),
         search_path: place.search_path(),
@@ -146,6 +149,18 @@ fn flags(args: &RunArgs) -> Result<Flags, Failure> {
     }
     if let Some(agent) = &args.agent {
         flags.insert("agent.name", ("--agent", Value::from(agent.as_str())));
+    }
+    if let Some(url) = &args.attach {
+        if args
+            .agent
+            .as_deref()
+            .is_some_and(|agent| agent != "opencode")
+        {
+            let what = "`--attach` is for `--agent opencode`, and another agent was named";
+            return Err(Failure::usage(what).hint("leave out `--agent` or `--attach`"));
+        }
+        flags.insert("agent.name", ("--attach", Value::from("opencode")));
+        flags.insert("opencode.attach", ("--attach", Value::from(url.as_str())));
     }
     if let Some(limit) = args.max_iterations {
         flags.insert("max_iterations", ("--max-iterations", Value::from(limit)));
@@ -222,7 +237,7 @@ fn prompt(
     }
 }
 
-fn working_dir(place: &Place, configured: &Path) -> Result<PathBuf, Failure> {
+pub fn working_dir(place: &Place, configured: &Path) -> Result<PathBuf, Failure> {
     let path = place.directory.join(configured);
     path.canonicalize().map_err(|error| {
         Failure::usage(format!("working directory {}: {error}", path.display())).hint(

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use tachikoma_agents::{Agent, Turn};
 use tachikoma_core::{Outcome, PromptSource, Seq};
+use tachikoma_loop_runner::config::OpenCodeServer;
 use tachikoma_loop_runner::settings::{AgentName, Origin, Permission, Settings};
 use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::worktree::may_be_in_a_repository;
@@ -27,7 +28,7 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
     let plan = plan(place, args)?;
     // The background process works all of it out again, and says so.
     if args.detach && !args.dry_run {
-        return detach::detach();
+        return detach::detach("tachikoma status");
     }
     for note in &plan.notes {
         out::note(&format!("note: {note}"));
@@ -270,6 +271,9 @@ fn completion_text(settings: &Settings) -> String {
     }
 }
 
+/// What an agent with safe permission may do.
+const SAFE: &str = "permission safe: it may change files in the work tree, the rest is denied";
+
 fn agent_text(config: &LoopConfig) -> String {
     match config.settings.agent.name {
         AgentName::Command => {
@@ -279,12 +283,25 @@ fn agent_text(config: &LoopConfig) -> String {
         AgentName::Claude => {
             let program = &config.settings.session.claude_command;
             let rights = match config.settings.agents.claude.permission {
-                Permission::Safe => {
-                    "permission safe: it may change files in the work tree, the rest is denied"
-                }
+                Permission::Safe => SAFE,
                 Permission::Bypass => "permission bypass: nothing it does is denied",
             };
             format!("agent claude (`{program}`), {rights}")
+        }
+        AgentName::OpenCode => {
+            let server = match config.opencode_server() {
+                OpenCodeServer::Attached(url) => format!("in the server at {url}"),
+                OpenCodeServer::Shared(_) => "in the server of `tachikoma opencode up`".to_owned(),
+                OpenCodeServer::Own(_) => "in a server of its own".to_owned(),
+                OpenCodeServer::None => "a process for every iteration".to_owned(),
+            };
+            let rights = match config.settings.agents.opencode.permission {
+                Permission::Safe => SAFE,
+                Permission::Bypass => {
+                    "permission bypass: nothing is denied but what its own configuration denies"
+                }
+            };
+            format!("agent opencode ({server}), {rights}")
         }
         name => format!("agent {name}"),
     }

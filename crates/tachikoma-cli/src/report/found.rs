@@ -80,3 +80,12 @@ fn basis_text(basis: &Basis) -> String {
         (Some(Source::Journal) | None, count) => format!("the journal ({})", records(count)),
     }
 }
+
+/// Says that an attempt was cut, and by what.
+pub fn cut(iteration: u32, attempt: u32, reason: Option<&str>) -> String {
+    let cut = format!("iteration {iteration}, attempt {attempt}, was cut");
+    match reason {
+        None => cut + " by the death of its runner and is repeated",
+        Some(reason) => format!("{cut} and is repeated: {}", sanitise(reason)),
+    }
+}

@@ -8,6 +8,7 @@ use tachikoma_core::{
 };
 
 use super::check;
+use super::found;
 use crate::sanitise::sanitise;
 use crate::zone::local;
 
@@ -270,11 +271,12 @@ fn lines(record: &Record) -> Vec<String> {
             "iteration {iteration} is limited and will be repeated: {}",
             sanitise(reason)
         ),
-        LoopEvent::AttemptCut { iteration, attempt } => {
-            format!(
-                "iteration {iteration}, attempt {attempt}, was cut by the death of its runner and is repeated"
-            )
-        }
+        LoopEvent::AttemptCut {
+            iteration,
+            attempt,
+            reason,
+            ..
+        } => found::cut(*iteration, *attempt, reason.as_deref()),
         LoopEvent::WorkKept { kept, .. } => return kept_lines(kept),
         LoopEvent::KeepGivenUp { reason, .. } => {
             format!("the work tree was not looked at: {}", sanitise(reason))

@@ -98,9 +98,9 @@ impl Screen {
                 self.doing = Some(waiting(record.time, wait.until, &wait.reason.to_string()));
             }
             LoopEvent::Paused { .. } => self.doing = Some(Doing::Paused),
-            LoopEvent::KeepStarted { commit, .. } => {
+            LoopEvent::KeepStarted(keep) => {
                 let since = Instant::now();
-                if commit.is_some() {
+                if keep.commit.is_some() {
                     self.doing = Some(Doing::Committing { since });
                 }
             }

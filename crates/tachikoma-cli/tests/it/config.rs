@@ -209,6 +209,8 @@ fn help_of_the_program() {
       state        Look at the state that is kept, and change it
       config       Look at the configuration
       agents       Look at what agents write
+      opencode     Keep `opencode serve` running
+      service      Have the system's own supervisor run something of ours
       completions  Print a completion script for a shell
       help         Print this message or the help of the given subcommand(s)
 
@@ -232,7 +234,10 @@ fn help_of_run() {
 
     Options:
           --prompt-text <TEXT>           The prompt itself
-          --agent <NAME>                 The agent: claude (Claude Code), command (any program), demo
+          --agent <NAME>                 The agent: claude (Claude Code), opencode, command (any
+                                         program), demo
+          --attach <URL>                 Use the OpenCode server at this address, such as
+                                         http://127.0.0.1:4096, and never restart it
           --max-iterations <N>           How many iterations the loop may run over its whole life; 0 =
                                          no limit
           --context-threshold <PERCENT>  Replace the session by a fresh one when its context is this

@@ -45,6 +45,8 @@ mod live_signals;
 mod live_support;
 mod live_terminal;
 mod odd_files;
+mod opencode;
+mod opencode_agent;
 mod outcomes;
 mod outcomes_status;
 mod progress;

@@ -211,11 +211,15 @@ impl Explain<'_> {
                 );
                 self.fact(record, words);
             }
-            LoopEvent::AttemptCut { attempt, .. } => {
+            LoopEvent::AttemptCut {
+                attempt, reason, ..
+            } => {
                 self.tools(record);
-                let words = format!(
-                    "attempt {attempt} was cut by the death of the runner; the iteration is repeated"
-                );
+                let by = match reason {
+                    None => " by the death of the runner".to_owned(),
+                    Some(reason) => format!(" ({reason}), which is no failure"),
+                };
+                let words = format!("attempt {attempt} was cut{by}; the iteration is repeated");
                 self.fact(record, words);
             }
             LoopEvent::RebootRequested { reason, not_before } => {
@@ -321,12 +325,12 @@ impl Explain<'_> {
                     ),
                 );
             }
-            LoopEvent::KeepStarted { commit, until, .. } => {
-                let words = match commit {
+            LoopEvent::KeepStarted(keep) => {
+                let words = match keep.commit {
                     Some(status) => format!("what the loop changed is committed, as {status}"),
                     None => "the work tree is looked at, and nothing is committed".to_owned(),
                 };
-                self.decide(record, words, *until, Inputs::new());
+                self.decide(record, words, keep.until, Inputs::new());
             }
             LoopEvent::KeepCalledOff { .. } => self.fact(record, "that is to end at once"),
             LoopEvent::WorkKept { kept, .. } => {

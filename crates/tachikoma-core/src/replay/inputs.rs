@@ -7,7 +7,7 @@ use crate::event::LoopEvent;
 use crate::exit::{Exit, Leftover};
 use crate::id::Ticket;
 use crate::input::{Input, LoopCommand, News, TurnEnd, Urgency};
-use crate::keep::Kept;
+use crate::keep::{Keep, Kept};
 use crate::outcome::{Failure, Outcome, Problem, RebootReason, Stop};
 use crate::phase::{Cause, Phase, RebootStage};
 use crate::record::Record;
@@ -284,13 +284,19 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
             guesses.extend(urgently(LoopCommand::Stop));
             guesses
         }
-        LoopEvent::KeepStarted { outcome, .. } => {
+        LoopEvent::KeepStarted(Keep { outcome, .. }) => {
             let mut guesses = vec![Input::Wake];
             guesses.extend(outcome.iter().flat_map(ends));
             guesses
         }
         LoopEvent::StreamEnded => vec![agent(News::StreamEnded)],
-        LoopEvent::AttemptCut { .. } => next.and_then(outcome).map_or_else(Vec::new, written_off),
+        LoopEvent::AttemptCut { reason: None, .. } => {
+            next.and_then(outcome).map_or_else(Vec::new, written_off)
+        }
+        LoopEvent::AttemptCut { reason, .. } => {
+            let problem = Problem::Cut;
+            vec![exited(Exit::Unknown, false, reason.clone(), Some(problem))]
+        }
         LoopEvent::RebootRequested { reason, .. } => {
             let mut guesses = same_reading(state);
             if *reason == RebootReason::Manual {

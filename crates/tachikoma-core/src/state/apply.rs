@@ -7,7 +7,6 @@ use crate::completion::{AttemptEnd, Claim, only_talks_to_the_loop};
 use crate::effect::Rung;
 use crate::event::LoopEvent;
 use crate::id::Generation;
-use crate::keep::Keep;
 use crate::outcome::IterationOutcome;
 use crate::phase::{Ending, Ladder, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 use crate::reboots::{RebootEntry, RebootResult};
@@ -293,39 +292,20 @@ impl State {
                 ..
             }) => {
                 self.limit_streak = *streak;
-                self.cut = true;
                 self.attempt_ended(AttemptEnd::Cut);
-                if !agent_lives {
-                    self.agent = None;
-                }
-                self.phase = Phase::Idle;
+                self.cut_short(*agent_lives);
             }
             LoopEvent::StreamEnded => self.work(|work| work.stream_ended = Some(time)),
-            LoopEvent::AttemptCut { .. } => {
-                self.cut = true;
+            LoopEvent::AttemptCut { agent_lives, .. } => {
                 self.progress.missed();
-                self.agent = None;
-                self.phase = Phase::Idle;
+                self.cut_short(*agent_lives);
             }
             LoopEvent::SnapshotTaken {
                 iteration,
                 commit,
                 uncommitted,
             } => self.snapshot_taken(*iteration, commit, *uncommitted),
-            LoopEvent::KeepStarted {
-                purpose,
-                commit,
-                until,
-                then,
-                outcome,
-            } => self.keep_started(Keep {
-                purpose: *purpose,
-                commit: *commit,
-                until: *until,
-                called_off: false,
-                then: *then,
-                outcome: outcome.clone(),
-            }),
+            LoopEvent::KeepStarted(keep) => self.keep_started(keep.clone()),
             LoopEvent::KeepCalledOff { until, then } => self.keep_called_off(*until, *then),
             LoopEvent::WorkKept {
                 purpose,

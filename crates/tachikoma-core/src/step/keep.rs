@@ -70,13 +70,14 @@ impl Turn<'_> {
             None if urgent => Some(URGENT_TIMEOUT),
             None => Some(LOOK_TIMEOUT),
         };
-        self.record(LoopEvent::KeepStarted {
+        self.record(LoopEvent::KeepStarted(Keep {
             purpose,
             commit,
             until: limit.map(|limit| self.now.after(limit)),
+            called_off: false,
             then,
             outcome,
-        });
+        }));
         let session = &self.state.session;
         let commit = commit.map(|status| CommitOrder {
             iteration: self.state.iteration,

@@ -19,6 +19,10 @@ use crate::turn_report::LimitedAttempt;
 /// So many iterations in a row that fail at once are not the model's fault, nor the prompt's: the conversation is broken.
 const FAST_FAILURES_MAX: u32 = 3;
 
+/// Whoever supervises what the agent works in waits between two of its lives, and gives up. Where nobody does, so many
+/// attempts at one iteration are enough.
+const CUT_ATTEMPTS_MAX: u32 = 32;
+
 impl Turn<'_> {
     pub(super) fn iteration_completed(
         &mut self,
@@ -89,7 +93,8 @@ impl Turn<'_> {
                 }
             }
             ErrorClass::Poisoned => self.recover(words),
-            ErrorClass::Transient | ErrorClass::Stalled => {
+            // One that is cut again and again is a failure like any other.
+            ErrorClass::Transient | ErrorClass::Stalled | ErrorClass::Cut => {
                 let fast = self.state.session.fast_failures;
                 if fast >= FAST_FAILURES_MAX && self.state.session.agent_id.is_some() {
                     self.recover(format!("{fast} iterations failed at once: {words}"));
@@ -123,6 +128,22 @@ impl Turn<'_> {
                 self.stop_by_itself(stop);
             }
         }
+    }
+
+    /// Returns whether an attempt was cut through no fault of its own, and not too often.
+    pub(super) fn is_cut(&self, failure: &Failure) -> bool {
+        failure.class() == ErrorClass::Cut && self.state.attempt < CUT_ATTEMPTS_MAX
+    }
+
+    /// What the agent works in was lost: the iteration is owed, and goes on at once.
+    pub(super) fn iteration_cut(&mut self, failure: &Failure, agent_lives: bool) {
+        self.record(LoopEvent::AttemptCut {
+            iteration: self.state.iteration,
+            attempt: self.state.attempt,
+            reason: Some(failure.cause()),
+            agent_lives,
+        });
+        self.keep_iteration(None, None);
     }
 
     /// The model's service is limited: the iteration is owed, and waits until it is not.

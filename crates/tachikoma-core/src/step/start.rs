@@ -30,6 +30,8 @@ impl Turn<'_> {
         self.record(LoopEvent::AttemptCut {
             iteration: self.state.iteration,
             attempt: self.state.attempt,
+            reason: None,
+            agent_lives: false,
         });
     }
 

@@ -262,6 +262,19 @@ impl Play {
         self.news(&format!("killed {signal}"), news)
     }
 
+    /// The process ended without a result, and these were its last words.
+    pub fn died(&mut self, words: &str, problem: Option<Problem>) -> &mut Self {
+        let news = News::Exited {
+            exit: Exit::Code(3),
+            claimed: false,
+            leftovers: Vec::new(),
+            last_words: Some(words.to_owned()),
+            problem,
+            stop_pattern: None,
+        };
+        self.news("died", news)
+    }
+
     pub fn claimed(&mut self) -> &mut Self {
         self.news("claimed", exited(Exit::Code(0), true))
     }

@@ -3,7 +3,7 @@
 mod agent;
 mod audit;
 mod books;
-mod dice;
+pub mod dice;
 mod forward;
 mod proof;
 mod replayed;

@@ -1,7 +1,7 @@
 //! Short words for phases, events and effects, as the snapshots and the coverage of the simulation print them.
 
 use tachikoma_core::{
-    Answer, Cause, CheckStage, Effect, HookPoint, KeepPurpose, LimitedAttempt, LoopEvent,
+    Answer, Cause, CheckStage, Effect, HookPoint, Keep, KeepPurpose, LimitedAttempt, LoopEvent,
     ObjectivesSeen, Outcome, Phase, RebootStage, Record, Resumption, Rung, Timestamp, TurnReport,
     Wait, WaitReason, Work,
 };
@@ -249,7 +249,9 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::IterationStarted {
             iteration, attempt, ..
         }
-        | LoopEvent::AttemptCut { iteration, attempt } => format!("{iteration} attempt {attempt}"),
+        | LoopEvent::AttemptCut {
+            iteration, attempt, ..
+        } => format!("{iteration} attempt {attempt}"),
         LoopEvent::BusySeen { activity } => activity.to_string(),
         LoopEvent::AgentLaunched { pid } => pid.to_string(),
         LoopEvent::ContextMeasured { context, .. } => format!("{}%", context.percent()),
@@ -329,11 +331,11 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::SnapshotTaken {
             iteration, commit, ..
         } => format!("{iteration}: {commit}"),
-        LoopEvent::KeepStarted {
+        LoopEvent::KeepStarted(Keep {
             purpose,
             until: limit,
             ..
-        } => {
+        }) => {
             let limit = limit.as_ref().map_or("no limit".to_owned(), &until);
             format!("{purpose} within {limit}")
         }

@@ -72,6 +72,7 @@ pub struct Server {
     listeners: mpsc::Sender<UnixListener>,
     guard: Arc<AtomicI32>,
     beside: Vec<Arc<AtomicI32>>,
+    server: Arc<AtomicI32>,
     closing: Option<oneshot::Sender<()>>,
     task: Task,
 }
@@ -91,7 +92,12 @@ impl Server {
         let (listener, file) = listen(runtime_dir, &path)?;
         let guard = Arc::new(AtomicI32::new(0));
         let beside: Vec<_> = (0..BESIDE_MAX).map(|_| Arc::default()).collect();
-        let guards = beside.iter().chain([&guard]).map(Arc::clone).collect();
+        let server = Arc::default();
+        let guards = beside
+            .iter()
+            .chain([&guard, &server])
+            .map(Arc::clone)
+            .collect();
         let desk = Desk {
             handle,
             loop_id,
@@ -107,6 +113,7 @@ impl Server {
             listeners,
             guard,
             beside,
+            server,
             closing: Some(closing),
             task,
         })
@@ -153,6 +160,11 @@ impl Server {
         self.guard.store(pid, Ordering::Relaxed);
     }
 
+    /// Returns where the guard of the server that the agent works in is to be named, 0 for none.
+    pub(crate) fn server(&self) -> Arc<AtomicI32> {
+        Arc::clone(&self.server)
+    }
+
     /// Returns where the guards of gates and of stop scripts are to be named, 0 for none: what they run, the agent may have
     /// written.
     pub(crate) fn beside(&self) -> &[Arc<AtomicI32>] {
@@ -170,7 +182,10 @@ impl Drop for Server {
     }
 }
 
-fn listen(runtime_dir: &Path, path: &Path) -> Result<(UnixListener, (u64, u64)), ServerError> {
+pub(crate) fn listen(
+    runtime_dir: &Path,
+    path: &Path,
+) -> Result<(UnixListener, (u64, u64)), ServerError> {
     if path.as_os_str().len() > PATH_BYTES_MAX {
         return Err(ServerError::TooLong(path.to_owned()));
     }
@@ -199,7 +214,7 @@ fn file_at(path: &Path) -> io::Result<(u64, u64)> {
 struct Desk {
     handle: LoopHandle,
     loop_id: LoopId,
-    /// That of the agent, and those of what runs beside it.
+    /// That of the agent, that of the server that it works in, and those of what runs beside it.
     guards: Vec<Arc<AtomicI32>>,
     /// For those who follow.
     seats: Arc<Semaphore>,
@@ -402,7 +417,7 @@ async fn hung_up(reader: &mut (impl AsyncRead + Unpin)) {
 }
 
 /// Without `/proc` nobody is known to be gone.
-fn is_gone(pid: i32) -> bool {
+pub(crate) fn is_gone(pid: i32) -> bool {
     cfg!(target_os = "linux") && pid > 0 && !Path::new(&format!("/proc/{pid}")).exists()
 }
 

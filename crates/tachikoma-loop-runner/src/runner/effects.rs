@@ -61,11 +61,15 @@ impl LoopRunner {
                 percent,
             } => {
                 let words = advice::wrap_up(percent);
-                self.say(generation, &Message::Prompt(&words));
+                self.say(generation, &Message::Aside(&words));
             }
             Effect::AskCost { generation } => self.ask_cost(generation),
             Effect::AskHandOff { generation } => {
-                self.say(generation, &Message::Prompt(advice::ASK_HAND_OFF));
+                let message = Message::Prompt {
+                    text: advice::ASK_HAND_OFF,
+                    iteration: None,
+                };
+                self.say(generation, &message);
             }
             Effect::Close { generation } => {
                 if let Some(launch) = self.launch_of(generation) {
@@ -161,7 +165,11 @@ impl LoopRunner {
                 if let Some(launch) = self.launch_of(generation) {
                     launch.begin_turn(transcript);
                 }
-                self.say(generation, &Message::Prompt(&words));
+                let message = Message::Prompt {
+                    text: &words,
+                    iteration: Some(turn.iteration),
+                };
+                self.say(generation, &message);
             }
             Err(reason) => self.queue.push_back(Input::Agent {
                 generation,
@@ -232,6 +240,7 @@ impl LoopRunner {
             prompt,
             resume,
             budget_usd: self.budget_left_usd(),
+            iteration: turn.map(|turn| turn.iteration),
         });
         let path = with_ourselves(
             search_path(&plan, self.config.search_path.as_ref()),
@@ -384,7 +393,10 @@ fn turn_variables(turn: Ordered, working_dir: &Path) -> [(OsString, OsString); 4
 
 /// Returns the `PATH` in which an agent finds `tachikoma` too, behind everything that is the user's; none where it is
 /// found already. Without a `PATH` the system has its own, and that is not replaced.
-fn with_ourselves(path: Option<&OsString>, program: Option<&OsString>) -> Option<OsString> {
+pub(super) fn with_ourselves(
+    path: Option<&OsString>,
+    program: Option<&OsString>,
+) -> Option<OsString> {
     let path = path.filter(|path| !path.is_empty())?;
     let program = Path::new(program?);
     let dir = program.parent().filter(|dir| dir.is_absolute())?;

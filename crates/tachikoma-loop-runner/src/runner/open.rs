@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tachikoma_agents::Turn;
+use tachikoma_agents::{Agent, Turn};
 use tachikoma_core::{LoopId, Outcome, Record, State, Status, Ticket, Timestamp};
 
 use super::LoopRunner;
@@ -12,7 +12,7 @@ use super::patterns;
 use super::save::{Saved, Saving};
 use super::upkeep::Upkeep;
 use crate::clock::Clock;
-use crate::config::{AgentError, LoopConfig};
+use crate::config::{AgentError, LoopConfig, OpenCodeServer};
 use crate::control::{Server, ServerError};
 use crate::git::snapshots;
 use crate::handle;
@@ -169,6 +169,7 @@ impl LoopRunner {
             ends,
             control: Some(control),
             guard: None,
+            server: None,
             launch: None,
             hooks: None,
             looking: None,
@@ -205,7 +206,7 @@ impl LoopConfig {
 }
 
 /// Checks what can be checked before anything is touched.
-fn preflight(config: &LoopConfig, agent: &tachikoma_agents::Agent) -> Result<(), OpenError> {
+fn preflight(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
     let working_dir = &config.working_dir;
     let is_dir = std::fs::metadata(working_dir).and_then(|metadata| {
         metadata
@@ -220,7 +221,20 @@ fn preflight(config: &LoopConfig, agent: &tachikoma_agents::Agent) -> Result<(),
     prompt::read(&config.launch.prompt, working_dir)?;
     let plan = agent.plan(&Turn::default());
     let searched = search_path(&plan, config.search_path.as_ref());
-    find_program(Path::new(&plan.program), working_dir, searched).map_err(OpenError::Program)
+    find_program(Path::new(&plan.program), working_dir, searched).map_err(OpenError::Program)?;
+    check_server(config, agent)
+}
+
+/// Checks that a server of the loop's own could be started.
+fn check_server(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
+    match (agent, config.opencode_server()) {
+        (Agent::OpenCode(_), OpenCodeServer::Own(_)) => {}
+        _ => return Ok(()),
+    }
+    let words = config.opencode_program()?;
+    let program = words.first().map(Path::new).unwrap_or(Path::new(""));
+    find_program(program, &config.working_dir, config.search_path.as_ref())
+        .map_err(OpenError::Program)
 }
 
 /// Checks the directories that are there already and will be written to.

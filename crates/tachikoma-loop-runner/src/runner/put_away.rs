@@ -42,6 +42,7 @@ impl LoopRunner {
         if let Some(guard) = self.guard.take() {
             guard.finish().await;
         }
+        self.stop_server().await;
         self.keeping
             .finish(self.config.settings.state.enabled)
             .await;

@@ -15,12 +15,10 @@ pub(super) const NOT_BUILT: &[&str] = &[
     "state.encrypt_recipients",
     "state.cloud_url",
     "agent.fallback",
-    "agents.opencode",
     "agents.codex",
     "agents.gemini",
     "agents.acp",
     "agents.demo",
-    "opencode",
     "notify",
 ];
 

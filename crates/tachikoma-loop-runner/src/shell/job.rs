@@ -16,7 +16,8 @@ use super::limit::Limit;
 use super::output::Said;
 use crate::error::chain;
 use crate::process::{
-    Exit, Guard, GuardError, GuardNews, GuardOptions, Leftover, Rung, Spawn, input, output,
+    Adoption, Exit, Guard, GuardError, GuardNews, GuardOptions, Leftover, Rung, Spawn, input,
+    output,
 };
 
 /// After SIGTERM a command may put down what it has in hand.
@@ -202,7 +203,8 @@ fn start_guard(options: &GuardOptions) -> Result<Guard, GuardError> {
         marker: options.marker.clone(),
         lock: lock.and_then(|lock: &OwnedFd| lock.try_clone().ok()),
         cgroup: options.cgroup,
-        adoption: options.adoption,
+        // The guard of the agent is a child of this process, too.
+        adoption: Adoption::Marked,
     })
 }
 

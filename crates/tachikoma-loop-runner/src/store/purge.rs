@@ -15,6 +15,7 @@ use super::{
 };
 use crate::git::snapshots;
 use crate::offline::Premises;
+use crate::opencode::supervisor;
 use crate::session::transcripts;
 
 /// Ours has some lines.
@@ -77,6 +78,17 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
         if ours == Some(&holder.loop_id.to_string()) {
             purged.socket(&holder.socket);
         }
+    }
+    let server = ralph.join(supervisor::DIR);
+    if lock::is_held_in(&server) {
+        purged.troubles.push(
+            "what is known of the OpenCode server is left: it runs; `tachikoma opencode stop` ends it"
+                .to_owned(),
+        );
+    } else {
+        purged
+            .clear(&server, supervisor::is_ours)
+            .map_err(StoreError::io("delete", &server))?;
     }
     purged
         .quarantine(&quarantine::dir(&premises.working_dir))

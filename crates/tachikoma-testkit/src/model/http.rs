@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A request as it came.
 #[derive(Debug)]
-pub(super) struct Raw {
+pub(crate) struct Raw {
     pub method: String,
     /// Without the query.
     pub path: String,
@@ -25,7 +25,7 @@ pub(super) struct Raw {
 }
 
 /// Reads one request. `None` when nothing was sent at all.
-pub(super) fn read(stream: &mut TcpStream) -> io::Result<Option<Raw>> {
+pub(crate) fn read(stream: &mut TcpStream) -> io::Result<Option<Raw>> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_nodelay(true)?;
@@ -92,7 +92,7 @@ fn fill(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> io::Result<usize> {
 }
 
 /// Sends a whole response.
-pub(super) fn respond(
+pub(crate) fn respond(
     stream: &mut TcpStream,
     status: u16,
     content_type: &str,
@@ -106,7 +106,7 @@ pub(super) fn respond(
 }
 
 /// Starts a stream of events.
-pub(super) fn start_stream(
+pub(crate) fn start_stream(
     stream: &mut TcpStream,
     headers: &BTreeMap<String, String>,
 ) -> io::Result<()> {
@@ -116,7 +116,7 @@ pub(super) fn start_stream(
 }
 
 /// Sends a piece of the stream; an empty one is its end.
-pub(super) fn send_piece(stream: &mut TcpStream, piece: &str) -> io::Result<()> {
+pub(crate) fn send_piece(stream: &mut TcpStream, piece: &str) -> io::Result<()> {
     let framed = format!("{:x}\r\n{piece}\r\n", piece.len());
     stream.write_all(framed.as_bytes())
 }

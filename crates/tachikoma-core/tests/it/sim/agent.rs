@@ -276,8 +276,9 @@ fn problem(dice: &mut Dice, of: u64) -> Option<Problem> {
     if !dice.one_in(of) {
         return None;
     }
-    Some(match dice.below(4) {
+    Some(match dice.below(5) {
         0 => Problem::Poisoned,
+        4 => Problem::Cut,
         1 => Problem::Permanent {
             advice: "log in".to_owned(),
         },

@@ -8,8 +8,8 @@ use tachikoma_core::policy::completion::CompletionRules;
 use tachikoma_core::policy::context::{Level, level};
 use tachikoma_core::policy::timeout;
 use tachikoma_core::{
-    CommitStatus, Context, Generation, IterationOutcome, KeepPurpose, LimitedAttempt, LoopEvent,
-    LoopStats, Outcome, Policy, RebootReason, Record, Seq, SessionNo, Timestamp,
+    CommitStatus, Context, Generation, IterationOutcome, Keep, KeepPurpose, LimitedAttempt,
+    LoopEvent, LoopStats, Outcome, Policy, RebootReason, Record, Seq, SessionNo, Timestamp,
 };
 
 use super::forward::Forward;
@@ -136,13 +136,18 @@ impl Audit {
                 assert!(!full, "nothing is prompted at the hard limit");
                 self.iteration_started(policy, *iteration, *attempt);
             }
-            LoopEvent::AttemptCut { iteration, attempt } => {
+            LoopEvent::AttemptCut {
+                iteration,
+                attempt,
+                agent_lives,
+                ..
+            } => {
                 assert_eq!((*iteration, *attempt), (self.iteration, self.attempt));
                 // Or one whose agent was gone before it heard its prompt.
                 let open = self.open.take().is_some() || self.cut;
                 assert!(open, "only an open attempt is cut");
                 self.cut = true;
-                self.agent = None;
+                self.agent = self.agent.filter(|_| *agent_lives);
                 self.proof.claimed = false;
             }
             LoopEvent::IterationLimited(LimitedAttempt {
@@ -270,12 +275,12 @@ impl Audit {
                 self.ended(policy, outcome, stats, "stopped");
             }
             LoopEvent::Error { outcome, stats } => self.ended(policy, outcome, stats, "error"),
-            LoopEvent::KeepStarted {
+            LoopEvent::KeepStarted(Keep {
                 purpose,
                 commit,
                 outcome,
                 ..
-            } => {
+            }) => {
                 // Whoever is stopped in a pause, and dies on the way, goes on when it is run again.
                 self.paused &= outcome.is_none();
                 self.keep_started(policy, *purpose, *commit, outcome.as_ref());
@@ -490,7 +495,6 @@ impl Audit {
         self.agent = None;
         self.rebooting = false;
         // A new run counts its failures anew.
-        self.streak = 0;
-        self.failures = 0;
+        (self.streak, self.failures) = (0, 0);
     }
 }
