@@ -14,6 +14,9 @@ fn a_shared_server_that_comes_or_goes_changes_no_choice_that_was_made() {
     let ralph = config.working_dir.join(".ralph");
     let (shared, own) = (ralph.join("opencode"), ralph.join("opencode-agent"));
     std::fs::create_dir_all(&shared).unwrap();
+    // As a supervisor that lives holds it.
+    let lock = std::fs::File::create(shared.join("lock")).unwrap();
+    lock.lock().unwrap();
     let becomes = |state: &str| {
         let text = format!(r#"{{"state":"{state}","generation":1}}"#);
         std::fs::write(shared.join("server.json"), text).unwrap();

@@ -182,7 +182,9 @@ impl Conversations {
     /// Ends all turns.
     pub fn stop_all(&self) {
         let busy: Vec<String> = lock(&self.kept).busy.keys().cloned().collect();
-        busy.iter().for_each(|id| self.stop(id));
+        for id in busy {
+            self.stop(&id);
+        }
     }
 
     fn is_ending(&self, id: &str) -> bool {

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -208,7 +208,10 @@ impl Server {
         self.conversations.tell("session.error", &told);
         self.conversations.let_go(&step.session);
         self.note("aborted", &step.prompt);
-        thread::sleep(LINGERS);
+        let until = Instant::now() + LINGERS;
+        while Instant::now() < until {
+            thread::park_timeout(TICK);
+        }
         self.tool(step, call, "error", "Tool execution aborted");
         let time = json!({"created": now(), "completed": now()});
         self.put(step, &json!({"error": error, "time": time}));

@@ -83,8 +83,9 @@ impl Conversation {
             let path = format!("/session/{id}/children");
             match self.client.ask(Request::get(&path, PATIENCE)).await {
                 Ok(children) => {
-                    let children = children.as_array().into_iter().flatten();
-                    children.for_each(|info| self.family.born(info));
+                    for info in children.as_array().into_iter().flatten() {
+                        self.family.born(info);
+                    }
                 }
                 Err(error) if error.is_absence() => return Err(error),
                 // One that is gone asks for nothing.
