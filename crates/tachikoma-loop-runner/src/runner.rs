@@ -166,6 +166,12 @@ impl LoopRunner {
         self.temporary.clone()
     }
 
+    /// Returns the agent that is driven.
+    #[must_use]
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
     /// Returns the state of the loop.
     #[must_use]
     pub fn state(&self) -> &State {

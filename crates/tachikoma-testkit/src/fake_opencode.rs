@@ -57,6 +57,10 @@ pub struct TurnScript {
     pub text: String,
     /// How full the context is then.
     pub tokens: u64,
+    /// Whether a conversation is compacted behind its first tool.
+    pub compacts: bool,
+    /// Whether a sub-agent asks for a permission before the first tool.
+    pub child_asks: bool,
 }
 
 impl Default for TurnScript {
@@ -66,6 +70,8 @@ impl Default for TurnScript {
             command: None,
             text: "Done.".to_owned(),
             tokens: 5_000,
+            compacts: false,
+            child_asks: false,
         }
     }
 }
@@ -112,6 +118,10 @@ pub struct Misbehaviour {
     pub cuts_streams_after: Option<u32>,
     /// Sends this behind every event.
     pub garbage: Option<String>,
+    /// Answers the question for messages with this.
+    pub messages: Option<String>,
+    /// Ends all streams when a sub-agent begins, before anyone hears of it.
+    pub cuts_births: bool,
 }
 
 /// A server that runs.

@@ -272,7 +272,7 @@ mod tests {
             ..first
         };
         insta::assert_snapshot!(shown(&once, &again), @r#"
-    OPENCODE_DISABLE_AUTOUPDATE=1 OPENCODE_DISABLE_AUTOCOMPACT=1 OPENCODE_PERMISSION={"*":"deny","read":"allow","edit":"allow","glob":"allow","grep":"allow","list":"allow","lsp":"allow","skill":"allow","todowrite":"allow","todoread":"allow","bash":{"*":"deny","tachikoma note *":"allow","tachikoma done":"allow","tachikoma done *":"allow","tachikoma status*":"allow"}} A=b
+    OPENCODE_DISABLE_AUTOUPDATE=1 OPENCODE_DISABLE_AUTOCOMPACT=1 OPENCODE_PERMISSION={"*":"deny","read":"allow","edit":"allow","glob":"allow","grep":"allow","list":"allow","lsp":"allow","skill":"allow","todowrite":"allow","todoread":"allow","bash":{"*":"deny","tachikoma note *":"allow","tachikoma done":"allow","tachikoma done *":"allow","tachikoma status*":"allow","*>*":"deny","*<*":"deny","*$*":"deny","*`*":"deny"}} A=b
     opencode run --format json --model fake/fake-1 --session ses_1 --thinking
     do it
     "#);

@@ -41,7 +41,8 @@ impl Decoder {
         let message = part["messageID"].as_str().unwrap_or_default();
         match part["type"].as_str() {
             Some("text") if part["time"]["end"].is_number() => {
-                if self.is_summary(message) {
+                // A server that compacts tells itself to go on.
+                if self.is_summary(message) || part["synthetic"] == true {
                     return;
                 }
                 let text = part["text"].as_str().unwrap_or_default();

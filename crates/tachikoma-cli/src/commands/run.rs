@@ -8,7 +8,7 @@ use tachikoma_loop_runner::config::OpenCodeServer;
 use tachikoma_loop_runner::settings::{AgentName, Origin, Permission, Settings};
 use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::worktree::may_be_in_a_repository;
-use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner};
+use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner, OpenError};
 
 use super::config::warn_not_built;
 use super::launch::{Plan, plan};
@@ -40,7 +40,8 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
     let repository = Repository::of(&plan.config);
     repository.check(plan.is_first, args.allow_dirty)?;
     if args.dry_run {
-        dry_run(&plan, &repository);
+        let agent = plan.config.agent().map_err(OpenError::from)?;
+        dry_run(&plan, &agent, &repository);
         return Ok(ExitCode::SUCCESS);
     }
     repository.warn(&plan.config.working_dir);
@@ -84,7 +85,7 @@ pub async fn run_here(
     let mut runner = LoopRunner::open(config.clone()).await?;
     answer(&config, &runner, style);
     if style == Style::Lines {
-        introduce(&config);
+        introduce(&config, runner.agent());
     }
     let handle = runner.handle();
     let state = runner.state();
@@ -210,17 +211,16 @@ fn exit_code(outcome: &Outcome) -> u8 {
 }
 
 /// Says what holds before the first iteration.
-fn introduce(config: &LoopConfig) {
+fn introduce(config: &LoopConfig, agent: &Agent) {
     out::tell(&format!(
         "tachikoma {}: {}",
         env!("CARGO_PKG_VERSION"),
-        agent_text(config)
+        agent_text(config, agent)
     ));
-    if let Some(problem) = config.agent().ok().and_then(|a| config.redline_problem(&a)) {
+    if let Some(problem) = config.redline_problem(agent) {
         out::note(&format!("note: {problem}"));
     }
-    let problems = config.agent().map(|agent| config.budget_problems(&agent));
-    for problem in problems.unwrap_or_default() {
+    for problem in config.budget_problems(agent) {
         out::note(&format!("note: {problem}"));
     }
     if !may_be_in_a_repository(&config.working_dir) {
@@ -274,7 +274,7 @@ fn completion_text(settings: &Settings) -> String {
 /// What an agent with safe permission may do.
 const SAFE: &str = "permission safe: it may change files in the work tree, the rest is denied";
 
-fn agent_text(config: &LoopConfig) -> String {
+fn agent_text(config: &LoopConfig, agent: &Agent) -> String {
     match config.settings.agent.name {
         AgentName::Command => {
             let program = config.settings.agents.command.program.join(" ");
@@ -289,7 +289,7 @@ fn agent_text(config: &LoopConfig) -> String {
             format!("agent claude (`{program}`), {rights}")
         }
         AgentName::OpenCode => {
-            let server = match config.opencode_server() {
+            let server = match config.opencode_server(agent) {
                 OpenCodeServer::Attached(url) => format!("in the server at {url}"),
                 OpenCodeServer::Shared(_) => "in the server of `tachikoma opencode up`".to_owned(),
                 OpenCodeServer::Own(_) => "in a server of its own".to_owned(),
@@ -307,17 +307,17 @@ fn agent_text(config: &LoopConfig) -> String {
     }
 }
 
-fn dry_run(plan: &Plan, repository: &Repository) {
+fn dry_run(plan: &Plan, agent: &Agent, repository: &Repository) {
     let config = &plan.config;
-    out::line(&format!("would run {}", agent_text(config)));
+    out::line(&format!("would run {}", agent_text(config, agent)));
     out::line(&format!("in {}", config.working_dir.display()));
     match &config.launch.prompt {
         PromptSource::File { path } => out::line(&format!("prompt {path}")),
         PromptSource::Text { text } => out::line(&format!("prompt text, {} bytes", text.len())),
     }
-    if let Ok(agent @ Agent::Claude(_)) = config.agent() {
+    if let Agent::Claude(_) = agent {
         let usd = config.settings.stop_conditions.max_cost_usd.get();
-        launch_lines(&agent, Some(usd).filter(|usd| *usd > 0.0));
+        launch_lines(agent, Some(usd).filter(|usd| *usd > 0.0));
     }
     out::line(&repository.purpose());
     for entry in plan

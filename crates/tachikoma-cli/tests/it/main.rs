@@ -47,6 +47,8 @@ mod live_terminal;
 mod odd_files;
 mod opencode;
 mod opencode_agent;
+mod opencode_bridge;
+mod opencode_cut;
 mod outcomes;
 mod outcomes_status;
 mod progress;

@@ -12,12 +12,13 @@ use crate::live_support::SOON;
 use crate::opencode::Bed;
 
 /// A loop takes as long as its servers take to start.
-const LOOP: Duration = Duration::from_secs(60);
+pub(crate) const LOOP: Duration = Duration::from_secs(60);
 
-/// A tool that waits until it may end.
-const HELD: &str = "echo x >> started; until [ -e go ]; do sleep 0.02; done";
+/// A tool that waits until it may end, or its test is over.
+pub(crate) const HELD: &str =
+    "echo x >> started; while [ -e started ] && ! [ -e go ]; do sleep 0.02; done";
 
-const RUN: [&str; 7] = [
+pub(crate) const RUN: [&str; 7] = [
     "run",
     "--agent",
     "opencode",
@@ -28,7 +29,7 @@ const RUN: [&str; 7] = [
 ];
 
 /// What there is to know of a loop and its servers.
-trait Books {
+pub(crate) trait Books {
     fn start(&self, iterations: &str) -> tachikoma_testkit::Live;
     fn events(&self) -> Vec<Value>;
     fn of_type(&self, kind: &str) -> Vec<Value>;
@@ -94,7 +95,7 @@ impl Books for Bed {
         kill_process(pid, Signal::KILL).expect("it is ours");
     }
 
-    /// Messages of the user's in all conversations.
+    /// Prompts of the loop's in all conversations.
     fn prompts(&self) -> usize {
         let kept: Value =
             serde_json::from_str(&self.state_file("conversations.json")).expect("JSON");
@@ -102,8 +103,10 @@ impl Books for Bed {
         let messages = conversations
             .values()
             .flat_map(|c| c.as_array().expect("a list"));
+        let marked = |m: &&Value| !m["parts"][0]["metadata"]["tachikoma"].is_null();
         messages
             .filter(|message| message["info"]["role"] == "user")
+            .filter(marked)
             .count()
     }
 
@@ -114,11 +117,11 @@ impl Books for Bed {
 }
 
 #[track_caller]
-fn expect(ran: &Ran, code: i32) {
+pub(crate) fn expect(ran: &Ran, code: i32) {
     assert_eq!(ran.code(), Some(code), "{}", ran.snapshot());
 }
 
-fn outcomes(bed: &Bed) -> Vec<String> {
+pub(crate) fn outcomes(bed: &Bed) -> Vec<String> {
     let outcome = |event: &Value| match event["type"].as_str() {
         Some("iteration_completed") => event["report"]["outcome"].as_str().map(str::to_owned),
         Some("iteration_failed") => Some(event["failure"].to_string()),
@@ -345,7 +348,7 @@ fn attached(script: &Value, password: Option<&str>, wanted: Option<&str>) -> (Be
 }
 
 /// A fake server that the test itself runs.
-struct Fake(std::process::Child);
+pub(crate) struct Fake(std::process::Child);
 
 impl Drop for Fake {
     fn drop(&mut self) {
@@ -354,7 +357,7 @@ impl Drop for Fake {
     }
 }
 
-fn fake(bed: &Bed, password: Option<&str>) -> (Fake, String) {
+pub(crate) fn fake(bed: &Bed, password: Option<&str>) -> (Fake, String) {
     use std::io::BufRead as _;
     let program = PathBuf::from(crate::live_support::BIN)
         .with_file_name("examples")
@@ -362,6 +365,7 @@ fn fake(bed: &Bed, password: Option<&str>) -> (Fake, String) {
     let mut command = std::process::Command::new(program);
     command
         .args(["serve", "--port", "0", "--hostname", "127.0.0.1"])
+        .current_dir(bed.scratch.path())
         .env(
             "FAKE_OPENCODE_SCRIPT",
             bed.scratch.path().join("script.json"),

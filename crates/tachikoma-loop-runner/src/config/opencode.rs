@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use tachikoma_agents::opencode::{ServerAt, Way};
-use tachikoma_agents::{Lifetime, OpenCodeAgent};
+use tachikoma_agents::{Agent, Lifetime, OpenCodeAgent};
 
 use super::{AgentError, LoopConfig, permission};
 use crate::error::chain;
@@ -30,9 +30,26 @@ pub enum OpenCodeServer {
 }
 
 impl LoopConfig {
-    /// Returns which server a loop with the agent `opencode` uses.
+    /// Returns which server an agent works in. That was decided when the agent was made: the server of `tachikoma opencode up`
+    /// may come and go meanwhile.
     #[must_use]
-    pub fn opencode_server(&self) -> OpenCodeServer {
+    pub fn opencode_server(&self, agent: &Agent) -> OpenCodeServer {
+        let way = match agent {
+            Agent::OpenCode(agent) => &agent.way,
+            Agent::Command(_) | Agent::Demo(_) | Agent::Claude(_) => return OpenCodeServer::None,
+        };
+        let own = self.working_dir.join(RALPH_DIR).join(OWN_DIR);
+        match way {
+            Way::Once { .. } => OpenCodeServer::None,
+            Way::Server { at, .. } => match at {
+                ServerAt::Url(url) => OpenCodeServer::Attached(url.clone()),
+                ServerAt::Supervised(dir) if *dir == own => OpenCodeServer::Own(own),
+                ServerAt::Supervised(dir) => OpenCodeServer::Shared(dir.into()),
+            },
+        }
+    }
+
+    fn choose_server(&self) -> OpenCodeServer {
         let settings = &self.settings.opencode;
         let ralph = self.working_dir.join(RALPH_DIR);
         if self.settings.session.process_each_iteration {
@@ -69,7 +86,7 @@ impl LoopConfig {
                 false => Lifetime::Session,
             },
         };
-        let way = match self.opencode_server() {
+        let way = match self.choose_server() {
             OpenCodeServer::Attached(url) => {
                 let address = Address::parse(&url).map_err(|error| refused(chain(&error)))?;
                 if !address.is_loopback() && !self.has_password() {

@@ -12,6 +12,7 @@ mod turn;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::Value;
 use tachikoma_agents::Permission;
@@ -32,6 +33,10 @@ const ORDER_BYTES_MAX: usize = 16 << 20;
 
 /// Orders that wait while a request is under way. The runner says a few at a time.
 const ORDERS_MAX: usize = 16;
+
+/// How long a bridge that is not needed any more sees to it that nothing goes on behind it. The server takes up to 1.2 s to
+/// end a turn, on a busy machine more.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a bridge is told.
 #[derive(Clone, Debug)]
@@ -188,9 +193,8 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
                 Next::Look => self.look(&mut conversation).await,
             };
             if let Err(end) = done {
-                if matches!(end, End::InputEnded | End::Terminated) && conversation.turn.is_some() {
-                    // Nobody is left to hear the answer.
-                    let _ = conversation.abort().await;
+                if matches!(end, End::InputEnded | End::Terminated) {
+                    let _ = tokio::time::timeout(LEAVE_PATIENCE, conversation.leave()).await;
                 }
                 return end;
             }
@@ -237,6 +241,13 @@ fn lost(error: &super::client::ClientError) -> End {
     } else {
         End::GaveUp(chain(error))
     }
+}
+
+/// Returns the last of some messages; null where there is none. Their ids sort by time.
+fn last_of(messages: &Value) -> &Value {
+    let messages = messages.as_array().into_iter().flatten();
+    let last = messages.max_by_key(|message| word(&message["info"]["id"]));
+    last.unwrap_or(&Value::Null)
 }
 
 fn word(value: &Value) -> &str {

@@ -95,8 +95,8 @@ impl LoopRunner {
     /// Something that a run needs is missing. What can be looked at without the lock is looked at first, and then nothing
     /// was changed.
     pub async fn open(config: LoopConfig) -> Result<Self, OpenError> {
-        config.check()?;
         let agent = config.agent()?;
+        preflight(&config, &agent)?;
         let mut lock = WorkLock::acquire(&config.working_dir).await?;
         let leftovers = lock.crashed().map_or_else(Vec::new, |dead| {
             orphans::end_leftovers(&dead.loop_id.to_string())
@@ -227,9 +227,11 @@ fn preflight(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
 
 /// Checks that a server of the loop's own could be started.
 fn check_server(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
-    match (agent, config.opencode_server()) {
-        (Agent::OpenCode(_), OpenCodeServer::Own(_)) => {}
-        _ => return Ok(()),
+    match config.opencode_server(agent) {
+        OpenCodeServer::Own(_) => {}
+        OpenCodeServer::Attached(_) | OpenCodeServer::Shared(_) | OpenCodeServer::None => {
+            return Ok(());
+        }
     }
     let words = config.opencode_program()?;
     let program = words.first().map(Path::new).unwrap_or(Path::new(""));

@@ -24,7 +24,7 @@ const PASSWORD: &str = "OPENCODE_SERVER_PASSWORD";
 impl LoopRunner {
     /// Starts the server that the agent works in, where that is one of the loop's own. It is not waited for: the agent waits.
     pub(super) async fn start_server(&mut self) -> Result<(), Cut> {
-        let OpenCodeServer::Own(dir) = self.config.opencode_server() else {
+        let OpenCodeServer::Own(dir) = self.config.opencode_server(&self.agent) else {
             return Ok(());
         };
         let managed = match &self.agent {

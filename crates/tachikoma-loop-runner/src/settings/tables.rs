@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::scalars::{HumanDuration, Percent, Usd};
+use crate::opencode::client::shown;
 
 /// When the loop ends by itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -338,7 +339,14 @@ pub struct OpenCodeSettings {
     /// Memory above which it is replaced once no session is busy. 0 = no limit.
     pub max_rss_bytes: u64,
     /// The address of a server that someone else runs: a loop uses it and never restarts it. Absent = a server of its own.
+    #[serde(serialize_with = "without_password")]
     pub attach: Option<String>,
+}
+
+/// An address has no place for a password; one that has it all the same is not written anywhere.
+#[expect(clippy::ref_option, reason = "serde wants it so")]
+fn without_password<S: Serializer>(attach: &Option<String>, to: S) -> Result<S::Ok, S::Error> {
+    attach.as_deref().map(shown).serialize(to)
 }
 
 impl Default for OpenCodeSettings {

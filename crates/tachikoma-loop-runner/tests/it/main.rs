@@ -13,6 +13,7 @@ mod loop_save;
 mod loop_support;
 mod loop_upkeep;
 mod opencode_bad;
+mod opencode_choice;
 mod opencode_restart;
 mod opencode_support;
 mod process_cost;

@@ -34,7 +34,14 @@ impl Server {
                 let models = json!({"fake-1": {"limit": limit}});
                 ok(json!({"providers": [{"id": "fake", "models": models}], "default": {}}))
             }
-            ("GET", ["permission" | "question"]) => ok(json!([])),
+            ("GET", ["permission"]) => ok(self.conversations.asked()),
+            ("GET", ["question"]) => ok(json!([])),
+            ("POST", ["permission", question, "reply"]) => {
+                match self.conversations.replied(question) {
+                    Some(()) => ok(json!(true)),
+                    None => (404, JSON, json!({"name": "NotFoundError"}).to_string()),
+                }
+            }
             ("POST", ["session"]) => {
                 let id = self.conversations.begin();
                 ok(json!({"id": id, "title": body()["title"]}))
@@ -52,10 +59,22 @@ impl Server {
             }
             ("POST", ["session", id, "prompt_async"]) => return Some(self.prompt(id, &body())),
             ("POST", ["session", id, "message"]) => ok(self.said(id, &body())),
+            ("GET", ["session", id, "children"]) => ok(self.conversations.children(id)),
+            ("GET", ["session", _, "message"]) if self.misbehaviour.messages.is_some() => {
+                let answer = self.misbehaviour.messages.clone().unwrap_or_default();
+                (200, JSON, answer)
+            }
             ("GET", ["session", id, "message"]) => {
-                // Whoever asks wants the last one.
-                let last = self.conversations.messages(id).pop();
-                ok(last.into_iter().collect())
+                let messages = self.conversations.messages(id);
+                let limit = request
+                    .query
+                    .split('&')
+                    .find_map(|w| w.strip_prefix("limit="));
+                let limit = limit
+                    .and_then(|limit| limit.parse().ok())
+                    .unwrap_or(usize::MAX);
+                let skipped = messages.len().saturating_sub(limit);
+                ok(messages.into_iter().skip(skipped).collect())
             }
             ("GET", ["session", id, "message", wanted]) => {
                 let messages = self.conversations.messages(id);

@@ -6,13 +6,17 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// The lowest 36 bits of the time are in an id.
 const TIME_MASK: u64 = (1 << 36) - 1;
+
+/// How often something that is under way is looked at.
+pub(super) const TICK: Duration = Duration::from_millis(2);
 
 /// All conversations, and who listens.
 #[derive(Debug, Default)]
@@ -31,6 +35,15 @@ struct Kept {
     /// What is under way; a server that begins knows of nothing.
     #[serde(skip)]
     busy: BTreeMap<String, Stopping>,
+    /// Turns that were ended and are not over yet.
+    #[serde(skip)]
+    ending: Vec<String>,
+    /// Conversations of sub-agents, and whose they are.
+    #[serde(skip)]
+    parents: BTreeMap<String, String>,
+    /// Permissions that are asked for.
+    #[serde(skip)]
+    asked: Vec<Value>,
 }
 
 /// Whether a turn is to end.
@@ -129,15 +142,53 @@ impl Conversations {
 
     pub fn release(&self, id: &str) {
         lock(&self.kept).busy.remove(id);
+        self.tell_idle(id);
+    }
+
+    /// As a turn that is ended does first: the server does not count it any more, though it still does something.
+    pub fn let_go(&self, id: &str) {
+        let mut kept = lock(&self.kept);
+        kept.busy.remove(id);
+        kept.ending.push(id.to_owned());
+        drop(kept);
+        self.tell_idle(id);
+    }
+
+    /// And then, a while later.
+    pub fn is_over(&self, id: &str) {
+        self.tell_idle(id);
+        let mut kept = lock(&self.kept);
+        let ending = kept.ending.iter().position(|known| known == id);
+        ending.map(|at| kept.ending.swap_remove(at));
+    }
+
+    fn tell_idle(&self, id: &str) {
         let idle = json!({"sessionID": id, "status": {"type": "idle"}});
         self.tell("session.status", &idle);
         self.tell("session.idle", &json!({"sessionID": id}));
     }
 
+    /// Ends a turn, and waits until it is over.
     pub fn stop(&self, id: &str) {
         if let Some(stopping) = lock(&self.kept).busy.get_mut(id) {
             *stopping = Stopping::Yes;
         }
+        // One that came to its end meanwhile is not stopping any more.
+        while self.is_stopping(id) || self.is_ending(id) {
+            thread::park_timeout(TICK);
+        }
+    }
+
+    /// Ends all turns.
+    pub fn stop_all(&self) {
+        let busy: Vec<String> = lock(&self.kept).busy.keys().cloned().collect();
+        for id in busy {
+            self.stop(&id);
+        }
+    }
+
+    fn is_ending(&self, id: &str) -> bool {
+        lock(&self.kept).ending.iter().any(|known| known == id)
     }
 
     pub fn is_stopping(&self, id: &str) -> bool {
@@ -158,6 +209,50 @@ impl Conversations {
         let event = json!({"id": self.id("evt"), "type": kind, "properties": properties});
         let event = event.to_string();
         lock(&self.listeners).retain(|listener| listener.send(event.clone()).is_ok());
+    }
+
+    /// Ends all streams.
+    pub fn hang_up(&self) {
+        lock(&self.listeners).clear();
+    }
+
+    /// Begins the conversation of a sub-agent, and returns its id.
+    pub fn bear(&self, parent: &str) -> String {
+        let id = self.begin();
+        let mut kept = lock(&self.kept);
+        kept.parents.insert(id.clone(), parent.to_owned());
+        id
+    }
+
+    pub fn children(&self, parent: &str) -> Value {
+        let kept = lock(&self.kept);
+        let children = kept.parents.iter().filter(|(_, of)| *of == parent);
+        children
+            .map(|(id, of)| json!({"id": id, "parentID": of}))
+            .collect()
+    }
+
+    /// Asks for a permission, and returns the id of the question.
+    pub fn ask(&self, session: &str) -> String {
+        let id = self.id("per");
+        let question = json!({
+            "id": id, "sessionID": session, "permission": "bash", "patterns": ["ls"], "metadata": {"command": "ls"},
+        });
+        lock(&self.kept).asked.push(question.clone());
+        self.tell("permission.asked", &question);
+        id
+    }
+
+    pub fn asked(&self) -> Value {
+        lock(&self.kept).asked.iter().cloned().collect()
+    }
+
+    /// Takes the answer to a question; none where it is not asked.
+    pub fn replied(&self, id: &str) -> Option<()> {
+        let mut kept = lock(&self.kept);
+        let at = kept.asked.iter().position(|asked| asked["id"] == *id)?;
+        kept.asked.swap_remove(at);
+        Some(())
     }
 
     pub fn listen(&self) -> Receiver<String> {

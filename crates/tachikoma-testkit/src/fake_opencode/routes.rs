@@ -65,6 +65,7 @@ impl Server {
                 (200, JSON, body.to_string())
             }
             ("POST", "/global/dispose") => {
+                self.conversations.stop_all();
                 let child = self.grandchild.and_then(Pid::from_raw);
                 if let Some(child) = child.filter(|_| self.misbehaviour.disposes) {
                     let _ = kill_process(child, Signal::KILL);

@@ -4,20 +4,21 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::Server;
-use super::conversations::now;
+use super::conversations::{TICK, now};
 
-/// How often a tool that runs is looked at.
-const TICK: Duration = Duration::from_millis(2);
+/// What is left of a turn that was ended takes so long. The real one's recordings have 120 to 740 ms.
+const LINGERS: Duration = Duration::from_millis(200);
 
 /// One step of a turn as its messages have it.
 struct Step {
     message: String,
     parent: String,
+    prompt: String,
     session: String,
 }
 
@@ -28,17 +29,22 @@ impl Server {
         let busy = json!({"sessionID": session, "status": {"type": "busy"}});
         self.conversations.tell("session.status", &busy);
         let script = self.turn.clone();
+        if script.child_asks {
+            self.delegate(session);
+        }
         for number in 0..script.tools {
             let step = self.step(session, prompt);
             let call = format!("call_{}_{number}", step.message);
             self.tool(&step, &call, "running", "");
             let said = self.run(session, script.command.as_deref());
             let Some(said) = said else {
-                self.tool(&step, &call, "error", "Tool execution aborted");
-                return self.aborted(&step);
+                return self.aborted(&step, &call);
             };
             self.tool(&step, &call, "completed", &said);
             self.finish(&step, "tool-calls");
+            if script.compacts {
+                self.compact(session);
+            }
         }
         let step = self.step(session, prompt);
         let part = json!({
@@ -75,10 +81,73 @@ impl Server {
         Some(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// Has a sub-agent ask for something, and waits for the answer.
+    fn delegate(&self, session: &str) {
+        let child = self.conversations.bear(session);
+        if self.misbehaviour.cuts_births {
+            self.conversations.hang_up();
+        } else {
+            let info = json!({"id": child, "parentID": session});
+            let born = json!({"sessionID": child, "info": info});
+            self.conversations.tell("session.created", &born);
+        }
+        let question = self.conversations.ask(&child);
+        let is_open = || {
+            let asked = self.conversations.asked();
+            let mut asked = asked.as_array().into_iter().flatten();
+            asked.any(|asked| asked["id"] == *question)
+        };
+        while is_open() && !self.conversations.is_stopping(session) {
+            thread::park_timeout(TICK);
+        }
+    }
+
+    /// Puts a summary in the place of what was said, once, and tells the model to go on.
+    fn compact(&self, session: &str) {
+        let known = self.conversations.messages(session);
+        if known.iter().any(|m| m["info"]["summary"] == true) {
+            return;
+        }
+        let user = |part: &Value| {
+            let id = self.conversations.id("msg");
+            let info =
+                json!({"id": id, "role": "user", "sessionID": session, "time": {"created": now()}});
+            let mut part = part.clone();
+            part["id"] = self.conversations.id("prt").into();
+            part["messageID"] = id.clone().into();
+            part["sessionID"] = session.into();
+            let message = json!({"info": info, "parts": [part]});
+            self.conversations.put(session, message);
+            let told = json!({"sessionID": session, "part": part});
+            self.conversations.tell("message.part.updated", &told);
+            id
+        };
+        let asked = user(&json!({"type": "compaction", "auto": true}));
+        let step = self.step(session, &asked);
+        self.put(&step, &json!({"summary": true}));
+        let time = json!({"created": now(), "completed": now()});
+        self.put(
+            &step,
+            &json!({"summary": true, "finish": "stop", "time": time}),
+        );
+        user(&json!({
+            "type": "text", "text": "Continue if you have next steps, or stop and ask for clarification.",
+            "synthetic": true, "metadata": {"compaction_continue": true},
+            "time": {"start": now(), "end": now()},
+        }));
+        let compacted = json!({"sessionID": session});
+        self.conversations.tell("session.compacted", &compacted);
+    }
+
+    /// Begins an answer to what was said last.
     fn step(&self, session: &str, prompt: &str) -> Step {
+        let said = self.conversations.messages(session);
+        let last = said.iter().rfind(|m| m["info"]["role"] == "user");
+        let parent = last.and_then(|m| m["info"]["id"].as_str());
         let step = Step {
             message: self.conversations.id("msg"),
-            parent: prompt.to_owned(),
+            parent: parent.unwrap_or(prompt).to_owned(),
+            prompt: prompt.to_owned(),
             session: session.to_owned(),
         };
         self.put(&step, &json!({}));
@@ -132,14 +201,21 @@ impl Server {
         self.put(step, &json!({"finish": reason, "time": time}));
     }
 
-    fn aborted(&self, step: &Step) {
+    /// As the real one ends a turn: it says so at once, and again when what was under way is over.
+    fn aborted(&self, step: &Step, call: &str) {
         let error = json!({"name": "MessageAbortedError", "data": {"message": "Aborted"}});
-        let time = json!({"created": now(), "completed": now()});
-        self.put(step, &json!({"error": error, "time": time}));
         let told = json!({"sessionID": step.session, "error": error});
         self.conversations.tell("session.error", &told);
-        self.note("aborted", &step.parent);
-        self.conversations.release(&step.session);
+        self.conversations.let_go(&step.session);
+        self.note("aborted", &step.prompt);
+        let until = Instant::now() + LINGERS;
+        while Instant::now() < until {
+            thread::park_timeout(TICK);
+        }
+        self.tool(step, call, "error", "Tool execution aborted");
+        let time = json!({"created": now(), "completed": now()});
+        self.put(step, &json!({"error": error, "time": time}));
+        self.conversations.is_over(&step.session);
     }
 
     /// Writes down what became of a prompt, for whoever keeps the books.

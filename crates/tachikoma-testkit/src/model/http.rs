@@ -20,6 +20,8 @@ pub(crate) struct Raw {
     pub method: String,
     /// Without the query.
     pub path: String,
+    /// What is behind the question mark.
+    pub query: String,
     pub headers: BTreeMap<String, String>,
     pub body: Vec<u8>,
 }
@@ -50,7 +52,8 @@ pub(crate) fn read(stream: &mut TcpStream) -> io::Result<Option<Raw>> {
     let mut words = lines.next().unwrap_or_default().split(' ');
     let method = words.next().unwrap_or_default().to_owned();
     let target = words.next().unwrap_or_default();
-    let path = target.split('?').next().unwrap_or_default().to_owned();
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let (path, query) = (path.to_owned(), query.to_owned());
     let headers: BTreeMap<String, String> = lines
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name.trim().to_ascii_lowercase(), value.trim().to_owned()))
@@ -75,6 +78,7 @@ pub(crate) fn read(stream: &mut TcpStream) -> io::Result<Option<Raw>> {
     Ok(Some(Raw {
         method,
         path,
+        query,
         headers,
         body,
     }))

@@ -1,6 +1,8 @@
 //! Which of the server's events the runner gets to read. Those of a single answer can be thousands, and a tool that writes
 //! has all it wrote so far in each of its events: what a loop needs is how things begin and how they end.
 
+use std::collections::VecDeque;
+
 use serde_json::Value;
 
 use super::word;
@@ -8,11 +10,16 @@ use super::word;
 /// Calls in flight that are told apart.
 const RUNNING_MAX: usize = 256;
 
+/// Messages that are not the agent's and told apart: a part follows its message at once.
+const OTHERS_MAX: usize = 32;
+
 /// Remembers what was told.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
     running: Vec<String>,
     message: String,
+    /// The last messages that are not the agent's.
+    others: VecDeque<String>,
 }
 
 impl Filter {
@@ -30,8 +37,16 @@ impl Filter {
 
     fn message(&mut self, info: &Value) -> bool {
         let id = word(&info["id"]);
-        let is_news =
-            info["role"] == "assistant" && (self.message != id || !info["error"].is_null());
+        if info["role"] != "assistant" {
+            if !self.others.iter().any(|known| known == id) {
+                self.others.push_back(id.to_owned());
+            }
+            if self.others.len() > OTHERS_MAX {
+                self.others.pop_front();
+            }
+            return false;
+        }
+        let is_news = self.message != id || !info["error"].is_null();
         if is_news {
             id.clone_into(&mut self.message);
         }
@@ -40,7 +55,12 @@ impl Filter {
 
     fn part(&mut self, part: &Value) -> bool {
         match word(&part["type"]) {
-            "text" => part["time"]["end"].is_number(),
+            // A server that compacts tells itself to go on.
+            "text" => {
+                let message = word(&part["messageID"]);
+                let is_other = self.others.iter().any(|known| known == message);
+                part["time"]["end"].is_number() && part["synthetic"] != true && !is_other
+            }
             "tool" => self.tool(word(&part["id"]), word(&part["state"]["status"])),
             "step-finish" | "patch" | "compaction" => true,
             _ => false,

@@ -1,7 +1,7 @@
 //! Finding the server: where it is, whether it is one, and whether it is worth waiting for.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tachikoma_agents::opencode::{Order, Own};
@@ -40,28 +40,73 @@ pub(super) struct Found {
 
 /// Why there is none.
 enum Absent {
-    /// It may come by itself, if not for longer than this.
-    Later(String, Option<Duration>),
+    /// It may come by itself.
+    Later(String, Absence),
     /// It will not.
     Never(String),
+}
+
+/// What is the matter with a server that may come by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Absence {
+    /// One that someone else runs does not answer.
+    Attached,
+    /// Its supervisor says nothing.
+    Unsaid,
+    /// Its supervisor says that it was stopped, which may be of an earlier supervisor.
+    Stopped,
+    /// Its supervisor sees to it.
+    Coming,
+    /// It is said to be ready, and does not answer.
+    Unready,
+}
+
+impl Absence {
+    /// How long it is waited for.
+    fn patience(self) -> Option<Duration> {
+        match self {
+            Self::Attached => Some(ATTACHED_PATIENCE),
+            Self::Unsaid | Self::Stopped => Some(SUPERVISOR_PATIENCE),
+            Self::Unready => Some(UNREADY_PATIENCE),
+            // Its supervisor gives up.
+            Self::Coming => None,
+        }
+    }
+}
+
+/// Since when a server is absent in the same way.
+#[derive(Debug, Default)]
+struct Wait(Option<(Absence, Instant)>);
+
+impl Wait {
+    /// Takes how a server is absent now, and returns whether that has been so for too long.
+    fn is_over(&mut self, absence: Absence, now: Instant) -> bool {
+        let since = match self.0 {
+            Some((before, since)) if before == absence => since,
+            Some(_) | None => now,
+        };
+        self.0 = Some((absence, since));
+        let waited = now.saturating_duration_since(since);
+        absence.patience().is_some_and(|patience| waited > patience)
+    }
 }
 
 impl<O: AsyncWrite + Unpin> Bridge<O> {
     /// Waits for a server that answers.
     pub(super) async fn find(&mut self) -> Result<Found, End> {
-        let began = monotonic();
-        let mut said = began;
+        let mut wait = Wait::default();
+        let mut said = monotonic();
         loop {
             let absent = match self.options.server.clone() {
-                Server::At(text) => self.at(&text, ATTACHED_PATIENCE).await,
+                Server::At(text) => self.at(&text, Absence::Attached).await,
                 Server::Supervised(dir) => self.supervised(&dir).await,
             };
-            let (why, patience) = match absent {
+            let (why, absence) = match absent {
                 Ok(found) => return Ok(found),
                 Err(Absent::Never(why)) => return Err(End::GaveUp(why)),
-                Err(Absent::Later(why, patience)) => (why, patience),
+                Err(Absent::Later(why, absence)) => (why, absence),
             };
-            if patience.is_some_and(|patience| began.elapsed() > patience) {
+            if wait.is_over(absence, monotonic()) {
                 return Err(End::GaveUp(why));
             }
             if said.elapsed() > SAY {
@@ -72,7 +117,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         }
     }
 
-    async fn at(&self, text: &str, patience: Duration) -> Result<Found, Absent> {
+    async fn at(&self, text: &str, absence: Absence) -> Result<Found, Absent> {
         let never = |error: &dyn std::error::Error| Absent::Never(chain(error));
         let address = Address::parse(text).map_err(|error| never(&error))?;
         let login = self.options.login.clone();
@@ -86,7 +131,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let client = Client::new(address, directory, login).map_err(|error| never(&error))?;
         match health(&client).await {
             Ok(version) => Ok(Found { client, version }),
-            Err(error) if error.is_absence() => Err(Absent::Later(chain(&error), Some(patience))),
+            Err(error) if error.is_absence() => Err(Absent::Later(chain(&error), absence)),
             Err(error @ ClientError::Unauthorized { .. }) => {
                 let why = chain(&error);
                 Err(Absent::Never(format!(
@@ -98,7 +143,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     }
 
     async fn supervised(&self, dir: &Path) -> Result<Found, Absent> {
-        let later = |why: &str| Absent::Later(why.to_owned(), Some(SUPERVISOR_PATIENCE));
+        let later = |why: &str| Absent::Later(why.to_owned(), Absence::Unsaid);
         let file = match ServerFile::read(dir) {
             Ok(Some(file)) => file,
             Ok(None) => return Err(later("its supervisor has not said anything yet")),
@@ -106,15 +151,16 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         };
         let why = file.why.unwrap_or_default();
         match (file.state, file.url) {
-            (Condition::Ready, Some(url)) => self.at(&url, UNREADY_PATIENCE).await,
+            (Condition::Ready, Some(url)) => self.at(&url, Absence::Unready).await,
             (Condition::Ready | Condition::Starting, _) => {
-                Err(Absent::Later(format!("it is being started: {why}"), None))
+                let why = format!("it is being started: {why}");
+                Err(Absent::Later(why, Absence::Coming))
             }
             (Condition::Restarting, _) => {
-                Err(Absent::Later(format!("it is restarted: {why}"), None))
+                let why = format!("it is restarted: {why}");
+                Err(Absent::Later(why, Absence::Coming))
             }
-            // That may be of an earlier supervisor.
-            (Condition::Stopped, _) => Err(later(&why)),
+            (Condition::Stopped, _) => Err(Absent::Later(why, Absence::Stopped)),
             (Condition::GaveUp, _) => Err(Absent::Never(why)),
         }
     }
@@ -170,4 +216,33 @@ pub(super) async fn health(client: &Client) -> Result<Option<String>, ClientErro
         address: client.address().clone(),
         answer: answer.get(..end).unwrap_or_default().to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_absence_has_its_patience_from_its_own_beginning() {
+        let start = monotonic();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let mut wait = Wait::default();
+        for (second, absence, over) in [
+            (0, Absence::Coming, false),
+            // However long its supervisor sees to it.
+            (600, Absence::Coming, false),
+            (601, Absence::Unready, false),
+            (661, Absence::Unready, false),
+            (662, Absence::Unready, true),
+            (663, Absence::Stopped, false),
+            (668, Absence::Stopped, false),
+            (669, Absence::Coming, false),
+            (670, Absence::Stopped, false),
+            (676, Absence::Stopped, true),
+            (677, Absence::Unsaid, false),
+            (683, Absence::Unsaid, true),
+        ] {
+            assert_eq!(wait.is_over(absence, at(second)), over, "{second} s");
+        }
+    }
 }

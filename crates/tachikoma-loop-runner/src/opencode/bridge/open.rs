@@ -26,10 +26,10 @@ const QUIET_POLL: Duration = Duration::from_millis(100);
 const TITLE: &str = "tachikoma";
 
 /// A stream of events that has begun.
-pub(super) struct Listening {
-    pub events: EventStream,
-    pub server_millis: u64,
-    pub since: Instant,
+struct Listening {
+    events: EventStream,
+    server_millis: u64,
+    since: Instant,
 }
 
 impl<O: AsyncWrite + Unpin> Bridge<O> {
@@ -98,9 +98,11 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             Err(error) => return Err(lost(&error)),
         }
         conversation.resumed = true;
-        quiet(&conversation.client, &id)
-            .await
-            .map_err(|e| lost(&e))?;
+        let ended = quiet(&conversation.client, &id).await;
+        if ended.map_err(|e| lost(&e))? {
+            // What is told of that turn is not told to whoever begins to listen now.
+            conversation.listen_again().await?;
+        }
         self.opened(conversation, id).await
     }
 
@@ -139,8 +141,19 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     }
 }
 
+impl Conversation {
+    /// Listens to a new stream in the place of the one before.
+    pub(super) async fn listen_again(&mut self) -> Result<(), End> {
+        let listening = listen(&self.client).await?;
+        self.events = listening.events;
+        self.server_millis = listening.server_millis;
+        self.since = listening.since;
+        Ok(())
+    }
+}
+
 /// Begins to listen, and learns what time it is there.
-pub(super) async fn listen(client: &Client) -> Result<Listening, End> {
+async fn listen(client: &Client) -> Result<Listening, End> {
     let mut events = client.events(PATIENCE).await.map_err(|e| lost(&e))?;
     let first = tokio::time::timeout(PATIENCE, events.next()).await;
     let since = monotonic();
@@ -165,8 +178,8 @@ pub(super) async fn listen(client: &Client) -> Result<Listening, End> {
     })
 }
 
-/// Ends a turn that goes on from before, and waits until it is over.
-async fn quiet(client: &Client, id: &str) -> Result<(), ClientError> {
+/// Ends a turn that goes on from before, and waits until it is over. Returns whether there was one.
+async fn quiet(client: &Client, id: &str) -> Result<bool, ClientError> {
     let until = monotonic() + QUIET_PATIENCE;
     let mut told = false;
     while is_busy(client, id).await? && monotonic() < until {
@@ -177,7 +190,7 @@ async fn quiet(client: &Client, id: &str) -> Result<(), ClientError> {
         }
         tokio::time::sleep(QUIET_POLL).await;
     }
-    Ok(())
+    Ok(told)
 }
 
 /// Asks whether a conversation has a turn under way.

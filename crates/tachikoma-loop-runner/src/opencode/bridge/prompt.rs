@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::open::PATIENCE;
 use super::turn::Turn;
-use super::{Bridge, Conversation, End, lost, word};
+use super::{Bridge, Conversation, End, last_of, lost, word};
 use crate::error::chain;
 use crate::opencode::client::{ClientError, Request};
 
@@ -47,15 +47,17 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
                 .map_err(|e| lost(&e))?,
             None => Earlier::None,
         };
-        let (message, again) = match before {
-            Earlier::None => (conversation.message_id(), false),
-            Earlier::Cut(message) => (message, true),
+        let (message, after) = match before {
+            Earlier::None => (conversation.message_id(), None),
+            Earlier::Cut { prompt, last } => (prompt, Some(last)),
             Earlier::Done { turn, last } => {
                 conversation.turn = Some(turn);
                 return self.over(conversation, &id, &last).await;
             }
         };
-        let turn = Turn::new(message.clone(), iteration);
+        let again = after.is_some();
+        let mut turn = Turn::new(message.clone(), iteration);
+        turn.after = after.unwrap_or_default();
         let mut body = self.body(text, &turn);
         body["messageID"] = message.as_str().into();
         // A part without an id would be added each time.
@@ -159,8 +161,13 @@ async fn give(
 enum Earlier {
     /// Nothing, or that it failed.
     None,
-    /// Its turn was cut; this is its prompt.
-    Cut(String),
+    /// Its turn was cut.
+    Cut {
+        /// Its prompt.
+        prompt: String,
+        /// The last message that there is.
+        last: String,
+    },
     /// Its turn came to its end, and nobody heard of it.
     Done {
         /// The turn.
@@ -170,6 +177,10 @@ enum Earlier {
     },
 }
 
+/// How far back the prompt of a turn is looked for: at the end of the conversation, where it mostly is; and where the server
+/// has compacted the conversation and told itself to go on. A message has up to some 100 KiB.
+const LAST: [&str; 3] = ["2", "20", "200"];
+
 /// Asks what became of an iteration before. A prompt that is given again under its id is in the conversation once, and its
 /// turn goes on where it was cut.
 async fn earlier(
@@ -178,35 +189,66 @@ async fn earlier(
     iteration: u32,
 ) -> Result<Earlier, ClientError> {
     let path = format!("/session/{id}/message");
-    let request = Request {
-        query: &[("limit", "1")],
-        ..Request::get(&path, PATIENCE)
-    };
-    let mut last = conversation.client.ask(request).await?;
-    let last = last[0].take();
+    for limit in LAST {
+        let request = Request {
+            query: &[("limit", limit)],
+            ..Request::get(&path, PATIENCE)
+        };
+        let messages = match conversation.client.ask(request).await {
+            Err(ClientError::TooLong { .. }) => return Ok(Earlier::None),
+            answer => answer?,
+        };
+        let Some(list) = messages.as_array() else {
+            return Ok(Earlier::None);
+        };
+        let ours = list.iter().filter(|message| mark_of(message).is_some());
+        let prompt = ours.max_by_key(|message| word(&message["info"]["id"]));
+        let Some(mark) = prompt.and_then(mark_of) else {
+            // There is nothing before the first one.
+            if limit.parse().is_ok_and(|limit: usize| list.len() < limit) {
+                return Ok(Earlier::None);
+            }
+            continue;
+        };
+        return Ok(match mark["iteration"] == iteration {
+            true => judged(word(&mark["prompt"]), iteration, last_of(&messages)),
+            false => Earlier::None,
+        });
+    }
+    Ok(Earlier::None)
+}
+
+/// Returns what we wrote on a message of ours.
+fn mark_of(message: &Value) -> Option<&Value> {
+    let mark = &message["parts"][0]["metadata"][MARK];
+    (message["info"]["role"] == "user" && mark["prompt"].is_string()).then_some(mark)
+}
+
+/// What the last message says of the turn that a prompt began.
+fn judged(prompt: &str, iteration: u32, last: &Value) -> Earlier {
     let info = &last["info"];
     let is_answer = info["role"] == "assistant";
-    let asked = word(&info[if is_answer { "parentID" } else { "id" }]).to_owned();
-    if asked.is_empty() || !info["error"].is_null() {
-        return Ok(Earlier::None);
+    let error = &info["error"];
+    // Of what was said before a summary the model hears nothing any more.
+    let is_summary = is_answer && info["summary"] == true && info["time"]["completed"].is_number();
+    if is_summary || !(error.is_null() || is_abort(error)) {
+        return Earlier::None;
     }
-    let path = format!("/session/{id}/message/{asked}");
-    let words = match conversation.client.ask(Request::get(&path, PATIENCE)).await {
-        Ok(words) => words,
-        Err(error) if error.is_missing() => return Ok(Earlier::None),
-        Err(error) => return Err(error),
-    };
-    let mark = &words["parts"][0]["metadata"][MARK];
-    let prompt = word(&mark["prompt"]).to_owned();
-    if mark["iteration"] != iteration || prompt.is_empty() {
-        return Ok(Earlier::None);
+    if !is_answer || is_open(info) || is_abort(error) {
+        return Earlier::Cut {
+            prompt: prompt.to_owned(),
+            last: word(&info["id"]).to_owned(),
+        };
     }
-    if !is_answer || is_open(info) {
-        return Ok(Earlier::Cut(prompt));
+    Earlier::Done {
+        turn: Turn::new(prompt.to_owned(), Some(iteration)),
+        last: last.clone(),
     }
-    let mut turn = Turn::new(prompt, Some(iteration));
-    turn.asides.push(asked);
-    Ok(Earlier::Done { turn, last })
+}
+
+/// Whether a turn was ended, by us or by someone else.
+pub(super) fn is_abort(error: &Value) -> bool {
+    error["name"] == "MessageAbortedError"
 }
 
 /// One that is not complete was cut. Behind a tool call there would have been more.

@@ -8,8 +8,9 @@ use tokio::io::AsyncWrite;
 
 use super::family::{permit, refuse};
 use super::find::health;
-use super::open::{PATIENCE, is_busy, listen};
-use super::{Bridge, Conversation, End, lost, word};
+use super::open::{PATIENCE, is_busy};
+use super::prompt::is_abort;
+use super::{Bridge, Conversation, End, last_of, lost, word};
 use crate::clock::monotonic;
 use crate::opencode::client::{ClientError, Request, StreamEnd};
 
@@ -47,10 +48,16 @@ pub(super) struct Turn {
     pub iteration: Option<u32>,
     /// What was said in the middle of it: answers belong to what was said last.
     pub asides: Vec<String>,
-    /// Whether the server was seen to work on it: an end before that is that of another one.
-    begun: bool,
-    /// Whether the server told of an error.
+    /// The last message that was there before, where the prompt is given again: what is older is of its earlier turn.
+    pub after: String,
+    /// Whether the server told of an error, or we ended it.
     failed: bool,
+    /// Whether we ended it.
+    interrupted: bool,
+    /// Whether the server says that someone else did. That may have been an earlier turn.
+    aborted: bool,
+    /// Whether the stream was cut meanwhile, so that something may have been missed.
+    deaf: bool,
     limited: bool,
     overflows: u32,
     idle_looks: u32,
@@ -66,8 +73,11 @@ impl Turn {
             message,
             iteration,
             asides: Vec::new(),
-            begun: false,
+            after: String::new(),
             failed: false,
+            interrupted: false,
+            aborted: false,
+            deaf: false,
             limited: false,
             overflows: 0,
             idle_looks: 0,
@@ -77,16 +87,47 @@ impl Turn {
         }
     }
 
-    /// Whether a message is one of ours, or an answer to one.
+    /// Whether a message is one of ours, or an answer to one. A server that compacts answers to messages of its own.
     fn has(&self, info: &Value) -> bool {
-        let ids = [word(&info["id"]), word(&info["parentID"])];
-        ids.contains(&self.message.as_str())
-            || self.asides.iter().any(|id| ids.contains(&id.as_str()))
+        let (id, parent) = (word(&info["id"]), word(&info["parentID"]));
+        let is_ours = |id: &str| self.message == id || self.asides.iter().any(|aside| aside == id);
+        if info["role"] != "assistant" {
+            return is_ours(id);
+        }
+        id > self.after.as_str() && (is_ours(parent) || id > self.message.as_str())
+    }
+
+    /// What the last message says of it, while nobody works on it.
+    fn judge(&self, info: &Value, told: bool) -> Verdict {
+        if self.failed {
+            return Verdict::Over;
+        }
+        let is_answer = info["role"] == "assistant" && info["summary"] != true && self.has(info);
+        if !is_answer || info["time"]["completed"].is_null() && info["error"].is_null() {
+            return Verdict::Open;
+        }
+        let calls = info["finish"] == "tool-calls";
+        match () {
+            () if is_abort(&info["error"]) || calls && self.aborted => Verdict::Aborted,
+            () if calls && !told => Verdict::Open,
+            () => Verdict::Over,
+        }
     }
 
     fn look_soon(&mut self) {
         self.next_look = self.next_look.min(monotonic() + LOOK_SOON);
     }
+}
+
+/// What became of a turn.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It came to its end.
+    Over,
+    /// Someone else ended it.
+    Aborted,
+    /// That is not known yet.
+    Open,
 }
 
 /// Waits until a turn is to be asked about.
@@ -107,6 +148,15 @@ impl Conversation {
         Ok(())
     }
 
+    /// Ends what still goes on: nobody is left to hear of it.
+    pub(super) async fn leave(&self) -> Result<(), ClientError> {
+        let Some(id) = &self.id else { return Ok(()) };
+        if self.turn.is_some() || is_busy(&self.client, id).await? {
+            self.abort().await?;
+        }
+        Ok(())
+    }
+
     fn is_ours(&self, session: &str) -> bool {
         self.id.as_deref() == Some(session)
     }
@@ -118,8 +168,8 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let Some(turn) = &mut conversation.turn else {
             return Ok(());
         };
-        turn.begun = true;
         turn.failed = true;
+        turn.interrupted = true;
         turn.look_soon();
         match conversation.abort().await {
             Err(error) if error.is_absence() => Err(lost(&error)),
@@ -165,7 +215,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let request = word(&properties["id"]);
         let permission = self.options.permission;
         let answered = match kind {
-            "permission.asked" => permit(&conversation.client, request, permission).await,
+            "permission.asked" => permit(&conversation.client, properties, permission).await,
             "question.asked" => refuse(&conversation.client, request).await,
             _ => Ok(()),
         };
@@ -192,7 +242,6 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         match kind {
             "message.updated" => {
                 let info = &properties["info"];
-                turn.begun |= turn.has(info);
                 if info["role"] == "assistant" {
                     let model = format!("{}/{}", word(&info["providerID"]), word(&info["modelID"]));
                     self.tell_window(conversation, &model).await?;
@@ -203,12 +252,14 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
                 word(&properties["part"]["messageID"]).clone_into(&mut turn.finished);
             }
             "session.status" => self.retrying(conversation, event).await?,
-            "session.error" => self.failed(conversation, &properties["error"]).await?,
-            "session.idle" if !turn.begun => {
+            "session.error" if is_abort(&properties["error"]) && !turn.interrupted => {
+                turn.aborted = true;
                 turn.look_soon();
                 return Ok(());
             }
-            "session.idle" => conversation.turn = None,
+            "session.error" => self.failed(conversation, &properties["error"]).await?,
+            // It may be the end of the turn before: one that is ended says so twice.
+            "session.idle" => return self.judge(conversation, true).await,
             _ => {}
         }
         if conversation.filter.passes(kind, properties) {
@@ -258,7 +309,6 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             return Ok(());
         };
         turn.failed = true;
-        turn.begun = true;
         turn.look_soon();
         if error["name"] != "ContextOverflowError" {
             return Ok(());
@@ -287,11 +337,11 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         {
             return Err(End::Lost(why));
         }
-        let listening = listen(&conversation.client).await?;
-        conversation.events = listening.events;
-        conversation.server_millis = listening.server_millis;
-        conversation.since = listening.since;
+        conversation.listen_again().await?;
+        let counted = conversation.count_family().await;
+        counted.map_err(|error| lost(&error))?;
         if let Some(turn) = &mut conversation.turn {
+            turn.deaf = true;
             turn.look_soon();
         }
         Ok(())
@@ -299,56 +349,54 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
 
     /// Asks what became of a turn.
     pub(super) async fn look(&mut self, conversation: &mut Conversation) -> Result<(), End> {
-        let (Some(id), Some(turn)) = (conversation.id.clone(), &mut conversation.turn) else {
-            return Ok(());
-        };
-        turn.next_look = monotonic() + LOOK;
-        let looked = self.looked(conversation, &id).await;
-        match looked {
-            Ok(Some(last)) => self.over(conversation, &id, &last).await,
+        let answered = conversation.answer_pending(self.options.permission).await;
+        if let Some(turn) = &mut conversation.turn {
+            turn.next_look = monotonic() + LOOK;
+        }
+        match answered {
             Err(error) if error.is_absence() => Err(lost(&error)),
             // What cannot be answered now may be at the next look.
-            Ok(None) | Err(_) => Ok(()),
-        }?;
-        let idle = conversation.turn.as_ref().map_or(0, |turn| turn.idle_looks);
-        if idle > IDLE_LOOKS_MAX {
-            let why = "it does not work on the prompt any more";
-            return Err(End::Lost(why.to_owned()));
+            Ok(()) | Err(_) => self.judge(conversation, false).await,
         }
-        Ok(())
     }
 
-    /// Returns the last message, if the turn is over.
-    async fn looked(
-        &mut self,
-        conversation: &mut Conversation,
-        id: &str,
-    ) -> Result<Option<Value>, ClientError> {
-        conversation.answer_pending(self.options.permission).await?;
-        let busy = is_busy(&conversation.client, id).await?;
-        let Some(turn) = conversation.turn.as_mut() else {
-            return Ok(None);
+    /// Ends a turn that is over; `told` says whether the server told that one is.
+    async fn judge(&mut self, conversation: &mut Conversation, told: bool) -> Result<(), End> {
+        let Some(id) = conversation.id.clone() else {
+            return Ok(());
         };
-        if busy {
+        let last = match last_message(conversation, &id).await {
+            Ok(last) => last,
+            Err(error) if error.is_absence() => return Err(lost(&error)),
+            // As above.
+            Err(_) => return Ok(()),
+        };
+        let Some(turn) = &mut conversation.turn else {
+            return Ok(());
+        };
+        let Some(last) = last else {
             turn.idle_looks = 0;
-            return Ok(None);
-        }
-        turn.next_look = monotonic() + LOOK_SOON;
-        let path = format!("/session/{id}/message");
-        let request = Request {
-            query: &[("limit", "1")],
-            ..Request::get(&path, PATIENCE)
+            return Ok(());
         };
-        let mut last = conversation.client.ask(request).await?;
-        let last = last[0].take();
         let info = &last["info"];
-        let is_answer = info["role"] == "assistant" && turn.has(info);
-        let is_complete = info["time"]["completed"].is_number() && info["finish"] != "tool-calls";
-        if turn.failed || (is_answer && (is_complete || !info["error"].is_null())) {
-            return Ok(Some(last));
+        match turn.judge(info, told) {
+            Verdict::Over if told && !turn.deaf => {
+                // All of it was heard.
+                word(&info["id"]).clone_into(&mut turn.finished);
+                self.over(conversation, &id, &last).await
+            }
+            Verdict::Over => self.over(conversation, &id, &last).await,
+            Verdict::Aborted => Err(End::Lost("someone else ended the turn".to_owned())),
+            Verdict::Open => {
+                turn.idle_looks += 1;
+                turn.next_look = monotonic() + LOOK_SOON;
+                if turn.idle_looks > IDLE_LOOKS_MAX {
+                    let why = "it does not work on the prompt any more";
+                    return Err(End::Lost(why.to_owned()));
+                }
+                Ok(())
+            }
         }
-        turn.idle_looks += 1;
-        Ok(None)
     }
 
     /// A turn is over, and nobody said so: what was missed is told in the server's own words.
@@ -383,4 +431,18 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let idle = json!({"sessionID": id});
         self.print(&event("session.idle", idle)).await
     }
+}
+
+/// Returns the last message of a conversation, null where there is none; none where it is busy.
+async fn last_message(conversation: &Conversation, id: &str) -> Result<Option<Value>, ClientError> {
+    if is_busy(&conversation.client, id).await? {
+        return Ok(None);
+    }
+    let path = format!("/session/{id}/message");
+    let request = Request {
+        query: &[("limit", "1")],
+        ..Request::get(&path, PATIENCE)
+    };
+    let messages = conversation.client.ask(request).await?;
+    Ok(Some(last_of(&messages).clone()))
 }

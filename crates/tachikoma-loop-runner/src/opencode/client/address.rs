@@ -1,5 +1,6 @@
 //! Where a server is.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -15,7 +16,7 @@ pub enum AddressError {
     /// It is no address at all.
     #[error("`{text}` is no address of a server, such as http://127.0.0.1:4096")]
     NoAddress {
-        /// What was given.
+        /// What was given, without a password.
         text: String,
     },
     /// It is encrypted, or something else altogether.
@@ -23,7 +24,7 @@ pub enum AddressError {
         "`{text}`: only http is spoken; for a server on another machine, forward its port through ssh"
     )]
     NotHttp {
-        /// What was given.
+        /// What was given, without a password.
         text: String,
     },
     /// It is more than an address.
@@ -34,25 +35,41 @@ pub enum AddressError {
     },
 }
 
+/// Returns an address, or what was given for one, as it can be shown: what is before an `@` may be a password.
+#[must_use]
+pub fn shown(text: &str) -> Cow<'_, str> {
+    let Some((_, rest)) = text.rsplit_once('@') else {
+        return text.into();
+    };
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    match scheme.filter(|scheme| scheme.bytes().all(|byte| byte.is_ascii_alphabetic())) {
+        Some(scheme) => format!("{scheme}://{rest}").into(),
+        None => rest.to_owned().into(),
+    }
+}
+
 impl Address {
     /// Reads an address.
     ///
     /// # Errors
     /// It is none, or none that can be used.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
-        let text_owned = || text.to_owned();
+        let shown_owned = || shown(text).into_owned();
         let Ok(mut url) = Url::parse(text) else {
-            return Err(AddressError::NoAddress { text: text_owned() });
+            return Err(AddressError::NoAddress {
+                text: shown_owned(),
+            });
         };
         if url.scheme() != "http" {
-            return Err(AddressError::NotHttp { text: text_owned() });
+            return Err(AddressError::NotHttp {
+                text: shown_owned(),
+            });
         }
         let bare = url.username().is_empty() && url.password().is_none();
         if !bare || url.query().is_some() || url.fragment().is_some() || url.path() != "/" {
-            // What cannot be taken out of it is not shown.
-            let _ = url.set_username("").and_then(|()| url.set_password(None));
-            let text = if bare { text_owned() } else { url.to_string() };
-            return Err(AddressError::More { text });
+            return Err(AddressError::More {
+                text: shown_owned(),
+            });
         }
         if url.host_str() == Some("localhost") {
             // Whoever listens on 127.0.0.1 only is not found under the other address that the name may have.
@@ -112,10 +129,18 @@ mod tests {
             "http://127.0.0.1:4096/app",
             "http://127.0.0.1:4096?x=1",
             "http://me:hunter2@127.0.0.1:4096",
+            "https://me:hunter2@127.0.0.1:1",
+            "http://me:hunter2@127.0.0.1:4096/?x#y",
+            "http://me:hunter2@127.0.0.1:x",
+            "http://me:hun/hunter2@127.0.0.1",
+            "http://me:hun@hunter2@127.0.0.1",
+            "me:hunter2@127.0.0.1:4096",
+            "hunter2://x@127.0.0.1:4096",
         ] {
             let error = Address::parse(text).expect_err(text).to_string();
             assert!(!error.contains("hunter2"), "{error}");
         }
+        assert_eq!(shown("https://me:hunter2@box:1/a"), "https://box:1/a");
     }
 
     #[test]
