@@ -25,6 +25,7 @@ use crate::policy::stop::Limits;
 use crate::policy::{Policy, timeout};
 use crate::progress::Progress;
 use crate::reboots::RebootBook;
+use crate::record::is_zero;
 use crate::session::{Checkpoint, LiveAgent, Note, PastSession, Session};
 use crate::stats::LoopStats;
 use crate::time::Timestamp;
@@ -50,6 +51,9 @@ pub struct State {
     pub iteration: u32,
     /// The attempt at it.
     pub attempt: u32,
+    /// How many attempts at it were cut because what the agent works in was lost.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cuts: u32,
     /// Whether that attempt was cut by the death of a runner, so that the iteration is owed.
     pub cut: bool,
     /// The number of the latest launch.
@@ -146,6 +150,7 @@ impl State {
             phase: Phase::Idle,
             iteration: 0,
             attempt: 0,
+            cuts: 0,
             cut: false,
             generation: Generation(0),
             session: Session::default(),

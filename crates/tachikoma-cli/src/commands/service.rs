@@ -40,8 +40,9 @@ fn systemd(program: &Path, dir: &Path, path: &str) -> String {
 # A password goes into a file of your own: systemctl --user edit tachikoma-opencode, EnvironmentFile=...
 [Unit]
 Description=OpenCode server for {dir}, kept running by tachikoma
-# tachikoma has limits and delays of its own.
-StartLimitIntervalSec=0
+# For tachikoma itself; for the server it has limits and delays of its own.
+StartLimitIntervalSec=5min
+StartLimitBurst=10
 
 [Service]
 Type=notify

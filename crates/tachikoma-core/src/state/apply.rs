@@ -113,6 +113,9 @@ impl State {
                 generation,
                 ..
             } => {
+                if *iteration != self.iteration {
+                    self.cuts = 0;
+                }
                 self.iteration = *iteration;
                 self.attempt = *attempt;
                 self.cut = false;
@@ -296,7 +299,12 @@ impl State {
                 self.cut_short(*agent_lives);
             }
             LoopEvent::StreamEnded => self.work(|work| work.stream_ended = Some(time)),
-            LoopEvent::AttemptCut { agent_lives, .. } => {
+            LoopEvent::AttemptCut {
+                agent_lives,
+                reason,
+                ..
+            } => {
+                self.cuts += u32::from(reason.is_some());
                 self.progress.missed();
                 self.cut_short(*agent_lives);
             }

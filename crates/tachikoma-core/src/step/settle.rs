@@ -132,7 +132,7 @@ impl Turn<'_> {
 
     /// Returns whether an attempt was cut through no fault of its own, and not too often.
     pub(super) fn is_cut(&self, failure: &Failure) -> bool {
-        failure.class() == ErrorClass::Cut && self.state.attempt < CUT_ATTEMPTS_MAX
+        failure.class() == ErrorClass::Cut && self.state.cuts < CUT_ATTEMPTS_MAX - 1
     }
 
     /// What the agent works in was lost: the iteration is owed, and goes on at once.

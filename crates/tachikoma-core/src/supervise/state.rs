@@ -29,6 +29,9 @@ pub struct ServerState {
     pub generation: Generation,
     /// Restarts since the last healthy uptime.
     pub attempts: u32,
+    /// Whether the last one to end had been well for long enough.
+    #[serde(default)]
+    pub was_healthy: bool,
     /// Crashes since the last healthy uptime.
     pub crashes_in_a_row: u32,
     /// The latest crashes; those in the window count for a crash loop.
@@ -200,6 +203,7 @@ impl ServerState {
     pub fn history(&self) -> History {
         History {
             attempts: self.attempts,
+            healthy: self.was_healthy,
         }
     }
 
@@ -309,7 +313,8 @@ impl ServerState {
 
     fn stopped(&mut self, end: &ServerEnd, uptime: Duration, now: Timestamp) {
         // Measured at the end: only then is it known how long it was well.
-        if uptime >= HEALTHY_UPTIME {
+        self.was_healthy = uptime >= HEALTHY_UPTIME;
+        if self.was_healthy {
             self.attempts = 0;
             self.crashes_in_a_row = 0;
         }

@@ -12,6 +12,8 @@ use super::policy::{RestartPolicy, ServerPolicy};
 pub struct History {
     /// Restarts since the last healthy uptime.
     pub attempts: u32,
+    /// Whether the one that ended had been well for long enough.
+    pub healthy: bool,
 }
 
 /// What to do, and why.
@@ -73,7 +75,10 @@ pub fn verdict(policy: &ServerPolicy, end: &ServerEnd, history: History) -> Verd
     match end {
         ServerEnd::Ended { purpose } => match purpose {
             Purpose::Stop => stay(StayReason::Stopped),
-            Purpose::Restart | Purpose::Memory { .. } => Verdict::Replace,
+            Purpose::Restart => Verdict::Replace,
+            Purpose::Memory { .. } if history.healthy => Verdict::Replace,
+            // Too large again at once: the bound is below what it needs, and replacing it for ever would get nothing done.
+            Purpose::Memory { .. } => again(policy, history),
             Purpose::NotReady { .. } | Purpose::Hung { .. } => crashed(policy, history),
         },
         ServerEnd::ByUser { .. } => stay(StayReason::ByUser),

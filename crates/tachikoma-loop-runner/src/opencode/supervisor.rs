@@ -73,6 +73,9 @@ pub struct SupervisorSettings {
     pub password: Option<Secret>,
     /// The user that goes with it; `opencode` unless set.
     pub user: Option<String>,
+    /// Whether it is told when nobody works in the server, so that the server need not be asked: between two questions a turn may
+    /// begin.
+    pub told_when_idle: bool,
     /// Where its guard is to be named, 0 for none: what is below it is the agent's.
     pub guard_named: Arc<AtomicI32>,
 }

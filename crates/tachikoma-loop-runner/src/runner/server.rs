@@ -59,6 +59,7 @@ impl LoopRunner {
             env,
             password: Some(login.password),
             user: Some(login.user),
+            told_when_idle: true,
             guard_named: self
                 .control
                 .as_ref()
@@ -121,7 +122,10 @@ impl LoopRunner {
             return;
         };
         // One that has ended by itself needs no telling.
-        let _ = server.stop().await;
-        let _ = tokio::time::timeout(STOP_TIMEOUT, server.ended()).await;
+        let stopped = async {
+            let _ = server.stop().await;
+            server.ended().await
+        };
+        let _ = tokio::time::timeout(STOP_TIMEOUT, stopped).await;
     }
 }

@@ -73,6 +73,7 @@ impl Bed {
             ],
             password: None,
             user: None,
+            told_when_idle: false,
             guard_named: Arc::default(),
         };
         Self { scratch, settings }

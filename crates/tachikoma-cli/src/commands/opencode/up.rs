@@ -58,6 +58,7 @@ fn settings(place: &Place) -> Result<SupervisorSettings, Failure> {
         env: Vec::new(),
         password: place.variable("OPENCODE_SERVER_PASSWORD").map(Secret::from),
         user: place.variable("OPENCODE_SERVER_USERNAME"),
+        told_when_idle: false,
         guard_named: Arc::default(),
     })
 }

@@ -74,7 +74,14 @@ fn an_intent_counts_for_more_than_the_exit() {
         for restart in POLICIES {
             let judge = |purpose: Purpose| {
                 let end = ServerEnd::of(exit, Some(&purpose));
-                verdict(&policy(restart), &end, History { attempts: 99 })
+                verdict(
+                    &policy(restart),
+                    &end,
+                    History {
+                        attempts: 99,
+                        healthy: true,
+                    },
+                )
             };
             let stopped = Verdict::Stay {
                 reason: StayReason::Stopped,
@@ -119,14 +126,24 @@ fn it_gives_up_after_the_attempts_that_are_allowed_and_never_where_there_is_no_l
             max_restart_attempts,
             ..ServerPolicy::default()
         };
-        verdict(&policy, &end, History { attempts })
+        verdict(
+            &policy,
+            &end,
+            History {
+                attempts,
+                healthy: false,
+            },
+        )
     };
     assert_eq!(judge(5, 4), Verdict::Restart { attempt: 5 });
     assert_eq!(judge(5, 5), Verdict::GiveUp { attempts: 5 });
     assert_eq!(judge(1, 1), Verdict::GiveUp { attempts: 1 });
     assert_eq!(judge(0, 4_000), Verdict::Restart { attempt: 4_001 });
     let unexpected = ServerEnd::of(Exit::Code(0), None);
-    let history = History { attempts: 5 };
+    let history = History {
+        attempts: 5,
+        healthy: false,
+    };
     assert_eq!(
         verdict(&ServerPolicy::default(), &unexpected, history),
         Verdict::GiveUp { attempts: 5 },
@@ -138,6 +155,15 @@ fn it_gives_up_after_the_attempts_that_are_allowed_and_never_where_there_is_no_l
 #[test]
 fn the_same_question_has_the_same_answer() {
     let end = ServerEnd::of(Exit::Signal(9), None);
-    let ask = || verdict(&ServerPolicy::default(), &end, History { attempts: 2 });
+    let ask = || {
+        verdict(
+            &ServerPolicy::default(),
+            &end,
+            History {
+                attempts: 2,
+                healthy: false,
+            },
+        )
+    };
     assert_eq!(ask(), ask());
 }

@@ -20,6 +20,7 @@ impl Supervisor {
             ServerEffect::Start { generation } => self.start_server(generation)?,
             ServerEffect::Probe { generation } => self.probe(generation),
             ServerEffect::Measure { generation } => self.measure(generation),
+            ServerEffect::AskIdle { .. } if self.settings.told_when_idle => {}
             ServerEffect::AskIdle { generation } => {
                 self.ask(generation, |target, generation| async move {
                     let idle = probe::is_idle(&target).await;
