@@ -5,6 +5,7 @@ pub mod check;
 pub mod found;
 pub mod line;
 pub mod progress;
+pub mod question;
 
 use std::path::PathBuf;
 use std::sync::mpsc::{SyncSender, sync_channel};

@@ -5,6 +5,7 @@
 
 mod asked;
 mod judged;
+mod operator;
 mod told;
 
 use std::collections::BTreeMap;

@@ -12,6 +12,7 @@ mod keep;
 mod look;
 mod news;
 mod open;
+mod operator;
 mod patterns;
 mod put_away;
 mod requests;
@@ -54,6 +55,7 @@ use upkeep::Upkeep;
 
 pub use failure::RunError;
 pub use open::{Basis, Found, OpenError};
+pub(crate) use operator::Asked;
 
 use failure::Cut;
 

@@ -7,7 +7,7 @@ use tachikoma_core::{
     Record, Resumption, Stop, WaitReason,
 };
 
-use super::check;
+use super::{check, question};
 use crate::sanitise::sanitise;
 use crate::zone::local;
 
@@ -59,6 +59,7 @@ impl Lines {
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::Started { .. }
             | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::Operator(_)
             | LoopEvent::PauseRequested
             | LoopEvent::PauseWithdrawn
             | LoopEvent::Paused { .. }
@@ -156,6 +157,7 @@ fn lines(record: &Record) -> Vec<String> {
             )
         }
         LoopEvent::ConfigChanged { changes } => return changes_of(changes),
+        LoopEvent::Operator(event) => return question::lines(record, event),
         LoopEvent::PauseRequested => "pauses at the next opportunity".to_owned(),
         LoopEvent::PauseWithdrawn => "the pause is withdrawn".to_owned(),
         LoopEvent::Paused { .. } => "paused; `tachikoma resume` goes on".to_owned(),
@@ -178,6 +180,7 @@ fn lines(record: &Record) -> Vec<String> {
                     "waits {left} for the model's service, until {} here",
                     local(wait.until)
                 ),
+                WaitReason::Operator => "waits for the operator".to_owned(),
                 WaitReason::RebootWindow => {
                     format!("waits {left} until the session may be rebooted: its context is full")
                 }

@@ -114,6 +114,7 @@ impl Screen {
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::Started { .. }
             | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::Operator(_)
             | LoopEvent::PauseRequested
             | LoopEvent::PauseWithdrawn
             | LoopEvent::Resumed

@@ -89,13 +89,13 @@ fn secrets_are_not_shown() {
 #[test]
 fn a_good_configuration_is_good() {
     let scratch = Scratch::new();
-    scratch.write("tachikoma.toml", "attended_mode = true\n");
+    scratch.write("tachikoma.toml", "agent.fallback = [\"demo\"]\n");
     assert_snapshot!(shown(&tachikoma(&scratch).run(["config", "check"])), @"
     exit: 0
     --- stdout
     the configuration is good
     --- stderr
-    note: `attended_mode` (tachikoma.toml:1) is known, but its feature is not built yet
+    note: `agent.fallback` (tachikoma.toml:1) is known, but its feature is not built yet
     ");
 }
 

@@ -8,7 +8,7 @@ use crate::effect::Rung;
 use crate::event::LoopEvent;
 use crate::id::Generation;
 use crate::keep::Keep;
-use crate::outcome::IterationOutcome;
+use crate::outcome::{IterationOutcome, RebootReason};
 use crate::phase::{Ending, Ladder, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 use crate::reboots::{RebootEntry, RebootResult};
 use crate::record::Record;
@@ -34,18 +34,24 @@ impl State {
         self.time = record.time;
         self.pass_time(&record.event, record.time);
         self.apply_event(&record.event, record.time);
+        self.withdraw_question();
     }
 
     fn apply_event(&mut self, event: &LoopEvent, time: Timestamp) {
         match event {
             LoopEvent::SegmentOpened { .. }
-            | LoopEvent::ConfigChanged { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
             | LoopEvent::Repaired { .. } => {}
+            LoopEvent::ConfigChanged { changes } => {
+                if changes.iter().any(|change| change.key == "attended_mode") {
+                    self.operator.attended = None;
+                }
+            }
+            LoopEvent::Operator(event) => self.operator_event(event, time),
             LoopEvent::Started {
                 launch,
                 runner,
@@ -61,7 +67,11 @@ impl State {
                 self.phase = Phase::Paused { then: *then };
             }
             // What follows a resumption is recorded right behind it.
-            LoopEvent::PauseWithdrawn | LoopEvent::Resumed => self.pause_requested = false,
+            LoopEvent::PauseWithdrawn => self.pause_requested = false,
+            LoopEvent::Resumed => {
+                self.pause_requested = false;
+                self.operator.agreed = true;
+            }
             LoopEvent::StopRequested { stop, urgent } => {
                 self.stop = Some(stop.clone());
                 self.stop_urgent |= *urgent;
@@ -118,6 +128,7 @@ impl State {
                 self.attempt = *attempt;
                 self.cut = false;
                 self.claimed = false;
+                self.attempt_attended();
                 self.completion.attempt_started();
                 self.progress.attempt_started(*attempt);
                 self.stop_pattern = None;
@@ -261,6 +272,7 @@ impl State {
                 agent_lives,
             } => {
                 self.iteration_over(report.outcome);
+                self.iteration_attended(false);
                 if report.claimed {
                     self.claim(Claim::Promise);
                 }
@@ -281,6 +293,7 @@ impl State {
                 ..
             } => {
                 self.failure_streak = *streak;
+                self.iteration_attended(true);
                 self.attempt_ended(AttemptEnd::Failed);
                 self.limit_streak = 0;
                 self.session.note_failure(*duration_ms);
@@ -346,10 +359,14 @@ impl State {
             LoopEvent::RebootRequested { reason, not_before } => {
                 self.reboot_pending = Some(reason.clone());
                 self.reboot_not_before = *not_before;
+                if *reason == RebootReason::Manual {
+                    self.operator.put_off = None;
+                }
             }
             LoopEvent::RebootStarted { reason, then, .. } => {
                 self.reboot_pending = None;
                 self.reboot_not_before = None;
+                self.operator.put_off = None;
                 self.reboots.begun(time);
                 let to = self.session.number.next();
                 self.phase = Phase::Rebooting {
