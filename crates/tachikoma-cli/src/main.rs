@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod demo_agent;
 mod failure;
+mod keys;
 mod out;
 mod place;
 mod report;

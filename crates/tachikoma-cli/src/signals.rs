@@ -11,6 +11,7 @@ use tachikoma_loop_runner::process::wake_children;
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::task::JoinHandle;
 
+use crate::keys::raw;
 use crate::report::Reporter;
 
 /// Whether a loop has a terminal that may go away.
@@ -111,6 +112,7 @@ fn count(mut presses: &UnixStream, handle: &LoopHandle, reporter: &Reporter) {
     wake_children();
     std::thread::sleep(KILL_TIMEOUT);
     reporter.hide_progress();
+    raw::restore();
     std::process::exit(128 + Signal::INT.as_raw());
 }
 
@@ -147,8 +149,10 @@ fn urgency_of(presses: u32) -> Urgency {
 async fn suspend(handle: &LoopHandle, reporter: &Reporter) {
     handle.suspend().await;
     reporter.hide_progress();
+    raw::lend();
     // SIGSTOP cannot be caught: this returns after SIGCONT.
     let _ = kill_process(rustix::process::getpid(), Signal::STOP);
+    raw::take_back();
     handle.go_on().await;
     reporter.show_progress();
 }

@@ -15,9 +15,11 @@ use super::repository::Repository;
 use super::{detach, runtime};
 use crate::args::RunArgs;
 use crate::failure::Failure;
+use crate::keys::{self, Keys};
 use crate::out;
 use crate::place::Place;
-use crate::report::line::{Lines, changes_of, ending, files};
+use crate::report::changes::changes_of;
+use crate::report::line::{Lines, ending, files};
 use crate::report::{Reporter, Style, found};
 use crate::sanitise::sanitise;
 use crate::signals::{Signals, Terminal};
@@ -95,16 +97,24 @@ pub async fn run_here(
         Found::Nothing => Seq(0),
         Found::Interrupted { .. } | Found::Ended { .. } => runner.found_up_to(),
     };
-    let lines = Lines::beginning_at(state.session.redline_tokens);
+    let keys = terminal == Terminal::Foreground && keys::can_ask();
+    let lines = Lines::beginning_at(state.session.redline_tokens).with_keys(keys);
     let reporter = Reporter::start(style, handle.subscribe(), dir, seen, lines);
     // Listened to before anything runs: no signal finds us unprepared.
     let signals = Signals::listen()
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
     let watcher = signals.watch(handle.clone(), reporter.clone(), terminal);
+    let keys = match terminal {
+        Terminal::Foreground => Keys::watch(handle.clone(), &config, style != Style::Lines),
+        Terminal::Detached => None,
+    };
     let announcer =
         (terminal == Terminal::Detached).then(|| tokio::spawn(detach::announce(handle)));
     let result = runner.run().await;
     watcher.abort();
+    if let Some(keys) = keys {
+        keys.finish();
+    }
     if let Some(announcer) = announcer {
         announcer.abort();
     }

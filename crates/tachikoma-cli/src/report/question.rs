@@ -2,13 +2,15 @@
 
 use tachikoma_core::{AnsweredBy, OperatorEvent, Question, Record};
 
-use super::line::{changes_of, span};
+use super::changes::changes_of;
+use super::line::span;
+use crate::keys;
 use crate::sanitise::sanitise;
 
-/// Returns the lines of something that happened between the loop and its operator.
-pub fn lines(record: &Record, event: &OperatorEvent) -> Vec<String> {
+/// Returns the lines of something that happened between the loop and its operator. `by_keys` says that a key answers.
+pub fn lines(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<String> {
     let line = match event {
-        OperatorEvent::Asked(question) => return asked(record, question),
+        OperatorEvent::Asked(question) => return asked(record, question, by_keys),
         OperatorEvent::Answered { id, choice, by, .. } => match by {
             AnsweredBy::Operator => format!("question {id} is answered: {choice}"),
             AnsweredBy::Default => format!("nobody answered question {id} in time: {choice}"),
@@ -40,7 +42,7 @@ pub fn lines(record: &Record, event: &OperatorEvent) -> Vec<String> {
     vec![line]
 }
 
-fn asked(record: &Record, question: &Question) -> Vec<String> {
+fn asked(record: &Record, question: &Question, by_keys: bool) -> Vec<String> {
     let limit = match question.until {
         Some(until) => format!(
             "; {} in {} if nobody answers",
@@ -49,11 +51,12 @@ fn asked(record: &Record, question: &Question) -> Vec<String> {
         ),
         None => String::new(),
     };
+    let how = match by_keys {
+        true => keys::offers(question),
+        false => format!("`tachikoma answer` with one of: {}", question.offers()),
+    };
     vec![
         format!("question {}: {}", question.id, sanitise(&question.about)),
-        format!(
-            "  `tachikoma answer` with one of: {}{limit}",
-            question.offers()
-        ),
+        format!("  {how}{limit}"),
     ]
 }

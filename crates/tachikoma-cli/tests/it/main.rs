@@ -3,6 +3,7 @@
 
 mod agents;
 mod attended;
+mod attended_terminal;
 mod budgets;
 mod claims;
 mod claude_busy;
