@@ -19,7 +19,7 @@ use crate::report::Reporter;
 pub enum Terminal {
     /// It runs in the foreground: a hang-up ends it.
     Foreground,
-    /// It was detached: a hang-up is none of its business.
+    /// It was detached: a hang-up has it read its configuration again.
     Detached,
 }
 
@@ -82,8 +82,12 @@ impl Signals {
             loop {
                 tokio::select! {
                     () = next(&mut terminations) => handle.shut_down(Signal::TERM.as_raw(), Urgency::Now),
-                    () = next(&mut hangups) => if terminal == Terminal::Foreground {
-                        handle.shut_down(Signal::HUP.as_raw(), Urgency::Graceful);
+                    () = next(&mut hangups) => match terminal {
+                        Terminal::Foreground => {
+                            handle.shut_down(Signal::HUP.as_raw(), Urgency::Graceful);
+                        }
+                        // What came of it is in the journal.
+                        Terminal::Detached => drop(handle.reload().await),
                     },
                     () = next(&mut stops) => suspend(&handle, &reporter).await,
                 }

@@ -175,6 +175,9 @@ impl<'a> Explain<'a> {
             self.policy = (self.rules)(launch);
             self.end = None;
         }
+        if let Some(launch) = record.event.reloaded() {
+            self.policy = (self.rules)(launch);
+        }
         if let LoopEvent::IterationStarted { iteration, .. } = &record.event
             && *iteration != self.current.iteration
         {

@@ -5,8 +5,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::event::LoopEvent;
 use crate::launch::{Change, Launch};
 use crate::phase::Wait;
+use crate::policy::stop::Limits;
 use crate::time::Timestamp;
 
 /// Words to the agent that may wait at a time: more of them are a prompt, and belong there.
@@ -141,7 +143,7 @@ pub struct EditedPrompt {
 }
 
 /// What happened between a loop and its operator.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum OperatorEvent {
     /// A question is open, and the loop waits for the answer.
@@ -192,11 +194,25 @@ pub enum OperatorEvent {
         /// Keys that changed and hold with the next run only.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         later: Vec<String>,
+        /// The stop conditions that hold now.
+        #[serde(default)]
+        limits: Limits,
     },
 }
 
+impl LoopEvent {
+    /// Returns what holds from here on, where that is other settings.
+    pub(crate) fn reloaded(&self) -> Option<&Launch> {
+        if let Self::Operator(OperatorEvent::Reloaded { launch, .. }) = self {
+            Some(launch)
+        } else {
+            None
+        }
+    }
+}
+
 /// What the operator wants of a live loop, besides commands.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Wish {
     /// To answer a question.
     Answer {
@@ -223,6 +239,8 @@ pub enum Wish {
         launch: Box<Launch>,
         /// Keys that changed and hold with the next run only.
         later: Vec<String>,
+        /// The stop conditions that are to hold.
+        limits: Limits,
     },
 }
 

@@ -9,6 +9,7 @@ mod decode;
 mod keys;
 mod layers;
 mod lists;
+mod live;
 mod loaded;
 mod problem;
 mod reference;
@@ -29,6 +30,7 @@ pub use agents::{
 };
 pub use layers::Layers;
 pub use lists::{Gate, GateMoment, Hook, Moment, Notify, NotifyTarget};
+pub use live::Live;
 pub use loaded::{Entry, Loaded};
 pub use problem::{Origin, Problem, SettingsError};
 pub use reference::{reference, schema};

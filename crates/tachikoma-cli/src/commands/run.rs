@@ -7,7 +7,7 @@ use tachikoma_core::{Outcome, PromptSource, Seq};
 use tachikoma_loop_runner::settings::{AgentName, Origin, Permission, Settings};
 use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::worktree::may_be_in_a_repository;
-use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner};
+use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner, Reader, Reread};
 
 use super::config::warn_not_built;
 use super::launch::{Plan, plan};
@@ -53,7 +53,23 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         (false, false, true) => (Style::Quiet, Terminal::Foreground),
         (false, false, false) => (Style::Lines, Terminal::Foreground),
     };
-    runtime()?.block_on(run_here(plan.config, style, terminal))
+    let reader = reader(place, args);
+    runtime()?.block_on(run_here(plan.config, style, terminal, Some(reader)))
+}
+
+/// Works the settings of a run out again, for as long as it lasts: a loop that was begun anew is not begun anew by that.
+fn reader(place: &Place, args: &RunArgs) -> Reader {
+    let place = Place {
+        directory: place.directory.clone(),
+    };
+    let args = args.clone();
+    Reader::new(move || {
+        let plan = plan(&place, &args).map_err(|failure| failure.what)?;
+        Ok(Reread {
+            settings: plan.config.settings,
+            launch: plan.config.launch,
+        })
+    })
 }
 
 /// Agents that start loops, whose agents start loops, have no end and cost without one.
@@ -81,8 +97,12 @@ pub async fn run_here(
     config: LoopConfig,
     style: Style,
     terminal: Terminal,
+    reader: Option<Reader>,
 ) -> Result<ExitCode, Failure> {
     let mut runner = LoopRunner::open(config.clone()).await?;
+    if let Some(reader) = reader {
+        runner.reads_settings_with(reader);
+    }
     answer(&config, &runner, style);
     if style == Style::Lines {
         introduce(&config);

@@ -51,6 +51,7 @@ mod outcomes;
 mod outcomes_status;
 mod progress;
 mod proofs;
+mod reload;
 mod resume;
 mod resume_answers;
 mod resume_hurt;

@@ -79,8 +79,12 @@ impl State {
                 }
             }
             OperatorEvent::Reloaded {
-                launch, changes, ..
+                launch,
+                changes,
+                limits,
+                ..
             } => {
+                self.limits = *limits;
                 if changes.iter().any(|change| change.key == "attended_mode") {
                     known.attended = None;
                 }

@@ -14,7 +14,7 @@ use crate::operator::{
 };
 use crate::outcome::{RebootReason, Stop};
 use crate::phase::{Phase, Wait};
-use crate::policy::stop;
+use crate::policy::stop::{self, Limits};
 use crate::session::NOTE_BYTES_MAX;
 
 /// For bringing a work tree back: a large one on a slow disk takes a while.
@@ -26,7 +26,11 @@ impl Turn<'_> {
             Wish::Answer { id, choice, prompt } => self.answer(id, choice, prompt),
             Wish::Attend { on } => self.attend(on),
             Wish::Tell { text } => self.tell(&text),
-            Wish::Reload { launch, later } => self.reload(*launch, later),
+            Wish::Reload {
+                launch,
+                later,
+                limits,
+            } => self.reload(*launch, later, limits),
         };
         self.wish(Effect::Reply { ticket, answer });
     }
@@ -337,7 +341,7 @@ impl Turn<'_> {
         true
     }
 
-    fn reload(&mut self, mut launch: Launch, later: Vec<String>) -> Answer {
+    fn reload(&mut self, mut launch: Launch, later: Vec<String>, limits: Limits) -> Answer {
         if matches!(self.state.phase, Phase::Idle | Phase::Ended { .. }) {
             return self.refused("nothing runs that could take other settings");
         }
@@ -358,6 +362,7 @@ impl Turn<'_> {
                 launch: Box::new(launch),
                 changes,
                 later,
+                limits,
             });
         }
         Answer::Accepted { note }

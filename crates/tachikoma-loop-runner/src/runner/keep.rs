@@ -111,7 +111,7 @@ impl Keeping {
 }
 
 /// Adds what the repository asks for to the rules.
-fn set_keep_rules(policy: &mut Policy, rules: Option<KeepRules>) {
+pub(super) fn set_keep_rules(policy: &mut Policy, rules: Option<KeepRules>) {
     // The snapshot before an iteration is no part of its launch.
     let waits = rules.map_or(Duration::ZERO, |_| OPENING_TIMEOUT + SNAPSHOT_TIMEOUT);
     policy.timeouts.launch = Timeouts::default().launch + waits;

@@ -1,13 +1,20 @@
 //! What the operator asks of the runner besides commands: answers, words to the agent, other settings.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
-use tachikoma_core::{Answer, Choice, EditedPrompt, Input, PromptSource, Wish};
+use tachikoma_core::policy::stop::Limits;
+use tachikoma_core::{
+    Answer, Choice, EditedPrompt, HookPoint, Input, Launch, LoopEvent, OperatorEvent, PromptSource,
+    Record, Wish,
+};
 use tokio::sync::oneshot;
 
-use super::LoopRunner;
+use super::keep::set_keep_rules;
+use super::{LoopRunner, patterns};
 use crate::error::chain;
 use crate::prompt;
+use crate::settings::{Live, Settings};
 use crate::store::{loops, prompts};
 
 /// What is asked.
@@ -28,6 +35,11 @@ pub(crate) enum Asked {
 }
 
 impl LoopRunner {
+    /// Says how the settings are read again. Without, `reload` is refused.
+    pub fn reads_settings_with(&mut self, reader: Reader) {
+        self.reader = Some(reader);
+    }
+
     pub(super) fn operator_asks(
         &mut self,
         asked: Asked,
@@ -89,7 +101,95 @@ impl LoopRunner {
         }
     }
 
-    fn read_settings_again(&self) -> Result<Wish, String> {
-        Err("the configuration of this loop cannot be read again".to_owned())
+    /// Reads the settings again, and works out what holds of them from now on.
+    fn read_settings_again(&mut self) -> Result<Wish, String> {
+        let read = self
+            .reader
+            .as_ref()
+            .ok_or("nobody knows where the settings of this loop come from")?;
+        let Reread { settings, launch } = (read.0)().map_err(|why| {
+            let warning =
+                format!("the configuration was not read again, and holds as it was: {why}");
+            self.queue.push_back(Input::Trouble {
+                warning: warning.clone(),
+            });
+            warning
+        })?;
+        let live = Live::of(&self.config.settings, &settings);
+        let launch = Launch {
+            agent: self.state.launch.agent.clone(),
+            prompt: self.state.launch.prompt.clone(),
+            config_hash: live.hash(),
+            settings: Some(live.recorded()),
+            ..launch
+        };
+        let mut config = self.config.clone();
+        config.settings = live.settings.clone();
+        let limits = Limits::of(&config.policy(&self.agent));
+        self.reread = Some(live.settings);
+        Ok(Wish::Reload {
+            launch: Box::new(launch),
+            later: live.later,
+            limits,
+        })
+    }
+
+    /// Has hold what was read again, once it is recorded.
+    pub(super) fn apply_reread(&mut self, records: &[Record]) {
+        let Some(settings) = self.reread.take() else {
+            return;
+        };
+        let reloaded = |record: &Record| {
+            matches!(
+                record.event,
+                LoopEvent::Operator(OperatorEvent::Reloaded { .. })
+            )
+        };
+        if !records.iter().any(reloaded) {
+            return;
+        }
+        self.config.settings = settings;
+        self.config.launch = self.state.launch.clone();
+        // Its next process is told whose the context is.
+        if let Ok(agent) = self.config.agent() {
+            self.agent = agent;
+        }
+        let keep = self
+            .policy
+            .keep
+            .map(|keep| self.config.keep_rules(keep.repository));
+        self.policy = self.config.policy(&self.agent);
+        set_keep_rules(&mut self.policy, keep);
+        let limit = |point| self.registry.limit(point, &self.config.settings);
+        self.policy.reboot.hooks_before = limit(HookPoint::BeforeReboot);
+        self.policy.reboot.hooks_after = limit(HookPoint::AfterReboot);
+        self.patterns = patterns::compiled(&self.config.settings.reboot.triggers.on_patterns);
+        self.stop_patterns =
+            patterns::compiled(&self.config.settings.stop_conditions.stop_on_patterns);
+    }
+}
+
+/// Settings that were read again, and the launch that they come to.
+#[derive(Clone, Debug)]
+pub struct Reread {
+    /// The settings.
+    pub settings: Settings,
+    /// What a run that begins now would be told to do.
+    pub launch: Launch,
+}
+
+/// Reads the settings of the loop again. The library knows neither files nor variables.
+pub struct Reader(Box<dyn Fn() -> Result<Reread, String> + Send + Sync>);
+
+impl Reader {
+    /// Makes one.
+    pub fn new(read: impl Fn() -> Result<Reread, String> + Send + Sync + 'static) -> Self {
+        Self(Box::new(read))
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reader")
     }
 }

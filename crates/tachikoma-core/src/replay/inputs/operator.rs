@@ -38,9 +38,15 @@ pub(super) fn inputs(state: &State, event: &OperatorEvent, next: Option<&LoopEve
         OperatorEvent::Attended { on } => vec![wish(Wish::Attend { on: *on })],
         OperatorEvent::Told { text, .. } => vec![wish(Wish::Tell { text: text.clone() })],
         OperatorEvent::PassedOn { .. } => same_reading(state),
-        OperatorEvent::Reloaded { launch, later, .. } => vec![wish(Wish::Reload {
+        OperatorEvent::Reloaded {
+            launch,
+            later,
+            limits,
+            ..
+        } => vec![wish(Wish::Reload {
             launch: launch.clone(),
             later: later.clone(),
+            limits: *limits,
         })],
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tachikoma_core::policy::stop::Limits;
 use tachikoma_core::{
     Activity, Choice, Context, EditedPrompt, Exit, Generation, HookPoint, HookResult, Input, Kept,
     Launch, LoopCommand, News, Problem, QuotaWindow, Repair, ScriptVerdict, State, Ticket, TurnEnd,
@@ -119,6 +120,7 @@ pub fn inputs(play: &Play) -> Vec<Column> {
     inputs.push(wish(Wish::Reload {
         launch: Box::new(Launch::default()),
         later: vec!["agent.name".to_owned()],
+        limits: Limits::of(&play.policy),
     }));
     for result in [Ok("back".to_owned()), Err("no".to_owned())] {
         let iteration = 1;

@@ -1,5 +1,6 @@
 //! The operator of a simulated loop: answers well, badly, late or never.
 
+use tachikoma_core::policy::stop::Limits;
 use tachikoma_core::{Choice, EditedPrompt, Input, Launch, Ticket, Wish};
 
 use super::super::Coverage;
@@ -39,6 +40,7 @@ impl World {
                     ..Launch::default()
                 }),
                 later: vec!["agent.name".to_owned()],
+                limits: Limits::of(&self.policy),
             },
             _ => Wish::Tell {
                 text: "look at b first".to_owned(),
