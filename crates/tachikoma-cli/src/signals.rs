@@ -116,7 +116,7 @@ fn count(mut presses: &UnixStream, handle: &LoopHandle, reporter: &Reporter) {
     wake_children();
     std::thread::sleep(KILL_TIMEOUT);
     reporter.hide_progress();
-    raw::restore();
+    raw::lend();
     std::process::exit(128 + Signal::INT.as_raw());
 }
 
