@@ -86,6 +86,7 @@ const CHECKS: &[Row] = &[
     Row("outside-is-denied", turns::outside_is_denied, USUAL),
     Row("safe-permission", turns::safe_permission, USUAL),
     Row("advice", full::advice, USUAL),
+    Row("told", full::told_words, USUAL),
     Row("redline", full::redline, USUAL),
     Row("redline-immediate", full::immediate, USUAL),
     Row("reboot-by-hand", full::by_hand, USUAL),

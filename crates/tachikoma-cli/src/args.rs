@@ -46,6 +46,26 @@ pub enum Command {
     Skip,
     /// Replace the agent's session by a fresh one
     Reboot,
+    /// Answer the question that the loop waits with: before or after an iteration, or before a reboot
+    #[command(after_help = ANSWER_EXAMPLES)]
+    Answer(AnswerArgs),
+    /// Be asked before the first iteration and after each from now on, or not any more
+    Attend {
+        /// Whether
+        switch: Switch,
+    },
+    /// Tell the agent something: while its next tool runs where it can hear it, else with the next prompt
+    #[command(
+        after_help = "For this iteration or the next one, once. What all sessions to come have to know is a note: `tachikoma note`.\n\n\
+        Example:\n  tachikoma tell \"leave the parser alone, the printer is what is broken\""
+    )]
+    Tell {
+        /// The words
+        #[arg(required = true, value_name = "TEXT")]
+        words: Vec<String>,
+    },
+    /// Read the configuration again: what changed holds from the next decision on
+    Reload,
     /// Print what has happened
     Events {
         /// Go on printing what happens
@@ -166,6 +186,35 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+/// How a question is answered, by example.
+const ANSWER_EXAMPLES: &str = "\
+`tachikoma status` shows the question, its number, what can be answered, and what holds when nobody does.
+
+Examples:
+  tachikoma answer continue
+  tachikoma answer 7 rollback                     # only if it is still question 7
+  tachikoma answer edit --prompt-file next.md     # another prompt, for one iteration";
+
+/// What to answer.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct AnswerArgs {
+    /// The number of the question, the open one if not given, and the answer: continue, skip, reboot, rollback, edit, yes, no, pause, stop
+    #[arg(required = true, num_args = 1..=2, value_names = ["ID", "CHOICE"])]
+    pub words: Vec<String>,
+    /// The prompt that goes with `edit`
+    #[arg(long, value_name = "FILE")]
+    pub prompt_file: Option<PathBuf>,
+}
+
+/// A switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// From now on
+    On,
+    /// Not any more
+    Off,
 }
 
 /// What to compare.
@@ -451,6 +500,12 @@ pub struct RunArgs {
     /// Start even if tracked files have changes that are not committed
     #[arg(long)]
     pub allow_dirty: bool,
+    /// Ask before the first iteration and after each
+    #[arg(long, conflicts_with = "unattended")]
+    pub attended: bool,
+    /// Ask nothing between iterations: takes back the --attended of an earlier run
+    #[arg(long)]
+    pub unattended: bool,
     /// Start even from inside the agent of another loop
     #[arg(long)]
     pub nested: bool,

@@ -1,6 +1,7 @@
 //! One file per command.
 
 mod agents;
+mod answer;
 mod checkpoint;
 mod completions;
 mod config;
@@ -31,7 +32,9 @@ use std::process::ExitCode;
 
 use tachikoma_core::{LoopCommand, Urgency};
 
-use crate::args::{Args, Command, ServiceCommand};
+use tachikoma_loop_runner::control::Request;
+
+use crate::args::{Args, Command, ServiceCommand, Switch};
 use crate::failure::Failure;
 use crate::place::Place;
 
@@ -55,6 +58,13 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Stop { now } => control::tell(&place, LoopCommand::Stop(urgency(now))),
         Command::Skip => control::tell(&place, LoopCommand::SkipIteration),
         Command::Reboot => control::tell(&place, LoopCommand::ForceReboot),
+        Command::Answer(args) => answer::answer(&place, &args),
+        Command::Attend { switch } => {
+            let on = switch == Switch::On;
+            control::ask_live(&place, &Request::Attend { on })
+        }
+        Command::Tell { words } => answer::tell(&place, &words),
+        Command::Reload => control::ask_live(&place, &Request::Reload),
         Command::Events { follow, json } => events::events(&place, follow, json),
         Command::Logs { iteration } => logs::logs(&place, iteration),
         Command::Context { session, json } => context::context(&place, session, json),

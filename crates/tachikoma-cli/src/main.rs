@@ -5,6 +5,7 @@ mod bridge;
 mod commands;
 mod demo_agent;
 mod failure;
+mod keys;
 mod out;
 mod place;
 mod report;

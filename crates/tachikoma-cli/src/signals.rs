@@ -11,6 +11,7 @@ use tachikoma_loop_runner::process::wake_children;
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::task::JoinHandle;
 
+use crate::keys::raw;
 use crate::report::Reporter;
 
 /// Whether a loop has a terminal that may go away.
@@ -18,7 +19,7 @@ use crate::report::Reporter;
 pub enum Terminal {
     /// It runs in the foreground: a hang-up ends it.
     Foreground,
-    /// It was detached: a hang-up is none of its business.
+    /// It was detached: a hang-up has it read its configuration again.
     Detached,
 }
 
@@ -130,8 +131,12 @@ impl Signals {
             loop {
                 tokio::select! {
                     () = next(&mut terminations) => handle.shut_down(Signal::TERM.as_raw(), Urgency::Now),
-                    () = next(&mut hangups) => if terminal == Terminal::Foreground {
-                        handle.shut_down(Signal::HUP.as_raw(), Urgency::Graceful);
+                    () = next(&mut hangups) => match terminal {
+                        Terminal::Foreground => {
+                            handle.shut_down(Signal::HUP.as_raw(), Urgency::Graceful);
+                        }
+                        // What came of it is in the journal.
+                        Terminal::Detached => drop(handle.reload().await),
                     },
                     () = next(&mut stops) => suspend(&handle, &reporter).await,
                 }
@@ -160,6 +165,7 @@ fn count(mut presses: &UnixStream, handle: &LoopHandle, reporter: &Reporter) {
     wake_children();
     std::thread::sleep(KILL_TIMEOUT);
     reporter.hide_progress();
+    raw::lend();
     std::process::exit(128 + Signal::INT.as_raw());
 }
 
@@ -196,8 +202,10 @@ fn urgency_of(presses: u32) -> Urgency {
 async fn suspend(handle: &LoopHandle, reporter: &Reporter) {
     handle.suspend().await;
     reporter.hide_progress();
+    raw::lend();
     // SIGSTOP cannot be caught: this returns after SIGCONT.
     let _ = kill_process(rustix::process::getpid(), Signal::STOP);
+    raw::take_back();
     handle.go_on().await;
     reporter.show_progress();
 }

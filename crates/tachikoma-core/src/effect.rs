@@ -54,6 +54,19 @@ pub enum Effect {
         /// The fill, in percent, rounded down.
         percent: u8,
     },
+    /// Tell the agent, in the middle of its turn, what the operator has to say.
+    Tell {
+        /// Which launch.
+        generation: Generation,
+        /// What.
+        words: String,
+    },
+    /// Bring the work tree back to what it was before an iteration, and answer with
+    /// [`Input::RolledBack`](crate::Input::RolledBack).
+    RollBack {
+        /// The iteration.
+        iteration: u32,
+    },
     /// Ask the agent what its conversation has cost so far; answered by [`News::Cost`](crate::News::Cost), in a turn or between
     /// two.
     AskCost {

@@ -445,6 +445,8 @@ pub enum LoopEvent {
         /// What; null takes it away.
         value: serde_json::Value,
     },
+    /// Something between the loop and its operator.
+    Operator(crate::operator::OperatorEvent),
     /// Something went wrong that the loop survives.
     Warned {
         /// What, to which object, and what to do.

@@ -12,6 +12,7 @@ use crate::id::{Generation, Ticket};
 use crate::keep::Kept;
 use crate::launch::{Launch, Runner};
 use crate::ledger::QuotaWindow;
+use crate::operator::Wish;
 use crate::outcome::{Problem, Spent};
 use crate::phase::{HookPoint, HookResult};
 use crate::repair::Repair;
@@ -121,6 +122,20 @@ pub enum Input {
         /// Whether work was undone with it: a conversation that goes on must be told, too, and nothing holds that was claimed
         /// before.
         tell: bool,
+    },
+    /// The operator answers, or wants something else than a command says.
+    Operator {
+        /// Where the answer goes.
+        ticket: Ticket,
+        /// What is wanted.
+        wish: Wish,
+    },
+    /// The answer to [`Effect::RollBack`](crate::Effect::RollBack).
+    RolledBack {
+        /// The iteration before which the work tree was so.
+        iteration: u32,
+        /// What the agent has to know of it, or why it could not be.
+        result: Result<String, String>,
     },
     /// Something is to be written down for later.
     Set {

@@ -45,6 +45,7 @@ mod launch;
 mod ledger;
 pub mod markdown;
 mod objectives;
+mod operator;
 mod outcome;
 mod phase;
 pub mod policy;
@@ -86,6 +87,10 @@ pub use keep::{
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
 pub use ledger::{Ledger, QuotaWindow, TurnSpending, microusd};
 pub use objectives::Objectives;
+pub use operator::{
+    AnsweredBy, Choice, EditedPrompt, Operator, OperatorEvent, PUT_OFF_ITERATIONS, Question,
+    QuestionKind, RollingBack, TOLD_MAX, Wish, Words,
+};
 pub use outcome::{
     ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, RebootReason, Spent,
     Stop, Timeout,

@@ -160,6 +160,8 @@ pub enum WaitReason {
     UsageLimit,
     /// The moment from which a reboot may happen, with a context that is too full to be prompted before it.
     RebootWindow,
+    /// An answer of the operator, or a work tree that is brought back on their wish.
+    Operator,
 }
 
 impl fmt::Display for WaitReason {
@@ -169,6 +171,7 @@ impl fmt::Display for WaitReason {
             Self::Backoff => "backoff",
             Self::UsageLimit => "usage_limit",
             Self::RebootWindow => "reboot_window",
+            Self::Operator => "operator",
         })
     }
 }

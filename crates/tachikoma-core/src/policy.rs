@@ -56,6 +56,10 @@ pub struct Policy {
     pub persist_sessions: bool,
     /// Whether every iteration has a conversation of its own.
     pub fresh_each_iteration: bool,
+    /// Whether somebody is there to be asked before and after each iteration.
+    pub attended: bool,
+    /// How long an answer is waited for; zero = no limit.
+    pub question_timeout: Duration,
 }
 
 impl Default for Policy {
@@ -81,6 +85,8 @@ impl Default for Policy {
             keep: None,
             persist_sessions: true,
             fresh_each_iteration: false,
+            attended: false,
+            question_timeout: Duration::from_secs(600),
         }
     }
 }
@@ -228,6 +234,8 @@ pub struct RebootRules {
     pub ask_hand_off: bool,
     /// For its answer.
     pub hand_off_timeout: Duration,
+    /// How long the operator is asked before a reboot, zero = no limit; none = nobody is asked.
+    pub confirm: Option<Duration>,
     /// For all hooks before a reboot together; none = there are none.
     pub hooks_before: Option<Duration>,
     /// For all hooks after a reboot together; none = there are none.
@@ -255,6 +263,7 @@ impl Default for RebootRules {
             graceful_delay: Duration::from_secs(5),
             ask_hand_off: true,
             hand_off_timeout: Duration::from_secs(120),
+            confirm: None,
             hooks_before: None,
             hooks_after: None,
         }

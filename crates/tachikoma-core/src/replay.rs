@@ -255,7 +255,9 @@ impl<'a> Replay<'a> {
                     }
                 }
                 Some(Found::Taken(taken)) => {
-                    let started = |r: &Record| matches!(r.event, LoopEvent::Started { .. });
+                    let started = |r: &Record| {
+                        matches!(r.event, LoopEvent::Started { .. }) || r.event.reloaded().is_some()
+                    };
                     if taken.records.first().is_some_and(started)
                         && let Some(rules) = self.next_rules.take()
                     {

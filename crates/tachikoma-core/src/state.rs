@@ -5,6 +5,7 @@ mod clock;
 mod completion;
 mod keep;
 mod notes;
+mod operator;
 mod reboot;
 mod taken_up;
 mod work;
@@ -19,6 +20,7 @@ use crate::id::{Generation, LoopId, Seq};
 use crate::keep::KeptWork;
 use crate::launch::{Launch, Runner};
 use crate::ledger::Ledger;
+use crate::operator::Operator;
 use crate::outcome::{Failure, Outcome, RebootReason, Stop};
 use crate::phase::{LoopState, Phase};
 use crate::policy::stop::Limits;
@@ -109,6 +111,9 @@ pub struct State {
     /// What was spent.
     #[serde(default)]
     pub ledger: Ledger,
+    /// What is known of the operator.
+    #[serde(default)]
+    pub operator: Operator,
     /// The stop conditions that the latest run was told.
     #[serde(default)]
     pub limits: Limits,
@@ -173,6 +178,7 @@ impl State {
             kept: KeptWork::default(),
             notes: Vec::new(),
             ledger: Ledger::default(),
+            operator: Operator::default(),
             limits: Limits::default(),
             stop_pattern: None,
             custom: BTreeMap::new(),
@@ -228,7 +234,7 @@ impl State {
     #[must_use]
     pub fn next_deadline(&self, policy: &Policy) -> Option<Timestamp> {
         let deadline = match &self.phase {
-            Phase::Waiting { wait } => Some(wait.until),
+            Phase::Waiting { wait } => self.wait_deadline(*wait),
             Phase::Working { work } => work.deadline(policy),
             Phase::Keeping { keep } => keep.until,
             Phase::Checking { check } => check.until,

@@ -9,6 +9,7 @@ mod command;
 mod ending;
 mod keep;
 mod news;
+mod operator;
 mod reading;
 mod reboot;
 mod settle;
@@ -18,12 +19,14 @@ mod turn_end;
 
 use std::time::Duration;
 
+pub(crate) use operator::ROLLBACK_TIMEOUT;
+
 use crate::effect::{Answer, Effect, Step};
 use crate::event::LoopEvent;
 use crate::id::Ticket;
 use crate::input::Input;
 use crate::outcome::Outcome;
-use crate::phase::{Phase, Work};
+use crate::phase::{Phase, WaitReason, Work};
 use crate::policy::{Policy, custom, timeout};
 use crate::record::Record;
 use crate::state::State;
@@ -68,6 +71,8 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         } => turn.gates_ran(number, results, tests),
         Input::Done { ticket, reason } => turn.done(ticket, reason),
         Input::Note { ticket, text, tell } => turn.note(ticket, &text, tell),
+        Input::Operator { ticket, wish } => turn.operator(ticket, wish),
+        Input::RolledBack { iteration, result } => turn.rolled_back(iteration, result),
         Input::Set { ticket, key, value } => turn.set(ticket, key, value),
         Input::Trouble { warning } => turn.record(LoopEvent::Warned { warning }),
         Input::DiskWasFull { duration } => turn.record(LoopEvent::DiskWasFull {
@@ -155,7 +160,13 @@ impl Turn<'_> {
             self.look_at_budgets();
         }
         match &self.state.phase {
-            Phase::Waiting { wait } if wait.until <= self.now => self.proceed(None),
+            Phase::Waiting { wait } if wait.until <= self.now => {
+                if wait.reason == WaitReason::Operator {
+                    self.operator_overdue();
+                } else {
+                    self.proceed(None);
+                }
+            }
             Phase::Working { work } => {
                 let work = (**work).clone();
                 self.overdue(&work);

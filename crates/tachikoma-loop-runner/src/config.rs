@@ -177,6 +177,8 @@ impl LoopConfig {
             reboot: self.reboot_rules(),
             persist_sessions: session.persist_sessions,
             fresh_each_iteration: session.fresh_each_iteration,
+            attended: settings.attended_mode,
+            question_timeout: time(&settings.question_timeout),
             ..Policy::default()
         }
     }
@@ -214,6 +216,7 @@ impl LoopConfig {
             max_failures: reboot.max_consecutive_failures,
             graceful_delay: reboot.graceful_delay.get(),
             ask_hand_off: reboot.preserve_summary,
+            confirm: (reboot.mode == RebootMode::Confirm).then(|| reboot.confirm_timeout.get()),
             hooks_before: hooks(HookPoint::BeforeReboot),
             hooks_after: hooks(HookPoint::AfterReboot),
             ..RebootRules::default()

@@ -33,5 +33,5 @@ pub use config::LoopConfig;
 pub use error::chain;
 pub use handle::{COMMANDS_MAX, Gone, LoopHandle, Notice};
 pub use hooks::{HookEvent, RebootHook};
-pub use runner::{Basis, Found, LoopRunner, OpenError, RunError};
+pub use runner::{Basis, Found, LoopRunner, OpenError, Reader, Reread, RunError};
 pub use tachikoma_core::{LoopCommand, LoopEvent, LoopState, LoopStats};

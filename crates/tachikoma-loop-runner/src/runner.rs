@@ -1,6 +1,7 @@
 //! The shell around the core: one actor that tells it the time, journals its facts, publishes them, and only then
 //! carries out its wishes.
 
+mod arrived;
 mod check;
 mod desk;
 mod effects;
@@ -13,6 +14,7 @@ mod keep;
 mod look;
 mod news;
 mod open;
+mod operator;
 mod patterns;
 mod put_away;
 mod requests;
@@ -29,35 +31,37 @@ use std::sync::Arc;
 use regex::Regex;
 use tachikoma_agents::Agent;
 use tachikoma_core::{
-    Answer, HookResult, Input, Leftover, LoopEvent, LoopId, Outcome, Policy, Record, Runner, Seq,
-    State, Status, Ticket, Timestamp, step,
+    Answer, Input, Leftover, LoopEvent, LoopId, Outcome, Policy, Record, Runner, Seq, State,
+    Status, Ticket, Timestamp, step,
 };
 use tokio::sync::oneshot;
 
 use crate::clock::{self, Clock};
 use crate::config::LoopConfig;
 use crate::control::Server;
-use crate::gates::{CheckRun, Found as Checked};
-use crate::handle::{Ends, LoopHandle, Notice, Request};
+use crate::gates::CheckRun;
+use crate::handle::{Ends, LoopHandle, Notice};
 use crate::hooks::{HookRun, Registry};
 use crate::opencode::supervisor::SupervisorHandle;
-use crate::process::{Guard, GuardNews};
+use crate::process::Guard;
 use crate::prompt;
-use crate::session::process::{LaunchNews, LiveLaunch};
-use crate::shell::{Errand, Ran};
+use crate::session::process::LiveLaunch;
+use crate::settings::Settings;
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
 use crate::store::quarantine;
 use crate::store::temporary::TemporaryStore;
 use crate::worktree;
 
-use desk::Told;
+use arrived::{Arrived, beside, ended, launch_news, until};
 use guard::guard_news;
 use news::left_behind;
 use upkeep::Upkeep;
 
 pub use failure::RunError;
 pub use open::{Basis, Found, OpenError};
+pub(crate) use operator::Asked;
+pub use operator::{Reader, Reread};
 
 use failure::Cut;
 
@@ -126,6 +130,10 @@ pub struct LoopRunner {
     deaf: bool,
     /// When the whole process was about to be stopped.
     suspended: Option<std::time::Instant>,
+    /// How the settings are read again.
+    reader: Option<Reader>,
+    /// Settings that were read again and hold once that is recorded.
+    reread: Option<Settings>,
     /// What is done beside the loop.
     upkeep: Upkeep,
     /// The prompt that was given last, to tell its own words from the agent's.
@@ -321,6 +329,7 @@ impl LoopRunner {
             .filter_map(|record| save::wanted(&record.event))
             .max();
         self.note_unsaved(&decided.records);
+        self.apply_reread(&decided.records);
         for record in decided.records {
             self.publish(record);
         }
@@ -433,53 +442,5 @@ impl Drop for LoopRunner {
         if let Some(guard) = self.guard.take() {
             guard.abandon();
         }
-    }
-}
-
-enum Arrived {
-    Input(Input),
-    SaveDue,
-    Request(Request),
-    Guard(GuardNews),
-    Desk(Told),
-    SnapshotLate,
-    Hooks(Ran<Vec<HookResult>>),
-    Check(Ran<Checked>),
-    Launch(LaunchNews),
-}
-
-async fn until(deadline: Option<tokio::time::Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Returns which part of the runner panicked beside the launch, and how, or what it has to say; does not return as long as there
-/// is nothing. Cancel-safe.
-async fn beside(control: Option<&mut Server>, upkeep: &mut Upkeep) -> Input {
-    let control = async {
-        match control {
-            Some(control) => control.broken().await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        reason = control => Input::Broken { reason },
-        input = upkeep.next() => input,
-    }
-}
-
-async fn ended<T: Send + 'static>(errand: Option<&mut Errand<T>>) -> Ran<T> {
-    match errand {
-        Some(errand) => errand.ended().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn launch_news(launch: Option<&mut LiveLaunch>) -> LaunchNews {
-    match launch {
-        Some(launch) => launch.next().await,
-        None => std::future::pending().await,
     }
 }

@@ -7,6 +7,7 @@ pub mod journal;
 pub mod lock;
 pub mod loops;
 mod migrate;
+pub(crate) mod prompts;
 pub mod purge;
 pub(crate) mod quarantine;
 pub mod recover;

@@ -49,7 +49,7 @@ pub fn demo(place: &Place, args: &DemoArgs) -> Result<ExitCode, Failure> {
             dir.display()
         ));
     }
-    let code = runtime()?.block_on(run_here(config, style, Terminal::Foreground))?;
+    let code = runtime()?.block_on(run_here(config, style, Terminal::Foreground, None))?;
     if style == Style::Lines && code == ExitCode::SUCCESS {
         out::tell(
             "that was: a crash, a backoff, a redline, a reboot with a hand-off, and an end that was earned.",

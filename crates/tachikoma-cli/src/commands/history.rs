@@ -228,6 +228,7 @@ impl UnderWay {
             | LoopEvent::SnapshotTaken { .. }
             | LoopEvent::Started { .. }
             | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::Operator(_)
             | LoopEvent::PauseRequested
             | LoopEvent::PauseWithdrawn
             | LoopEvent::Paused { .. }

@@ -186,6 +186,13 @@ fn flags(args: &RunArgs) -> Result<Flags, Failure> {
     if let Some(delay) = &args.delay {
         flags.insert("iteration_delay", ("--delay", Value::from(delay.as_str())));
     }
+    if args.attended || args.unattended {
+        let flag = match args.attended {
+            true => "--attended",
+            false => "--unattended",
+        };
+        flags.insert("attended_mode", (flag, Value::from(args.attended)));
+    }
     if args.no_auto_commit {
         flags.insert("git.auto_commit", ("--no-auto-commit", Value::from(false)));
     }

@@ -8,7 +8,7 @@ use tachikoma_loop_runner::config::OpenCodeServer;
 use tachikoma_loop_runner::settings::{AgentName, Origin, Permission, Settings};
 use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::worktree::may_be_in_a_repository;
-use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner, OpenError};
+use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner, OpenError, Reader, Reread};
 
 use super::config::warn_not_built;
 use super::launch::{Plan, plan};
@@ -16,9 +16,11 @@ use super::repository::Repository;
 use super::{detach, runtime};
 use crate::args::RunArgs;
 use crate::failure::Failure;
+use crate::keys::{self, Keys};
 use crate::out;
 use crate::place::Place;
-use crate::report::line::{Lines, changes_of, ending, files};
+use crate::report::changes::changes_of;
+use crate::report::line::{Lines, ending, files};
 use crate::report::{Reporter, Style, found};
 use crate::sanitise::sanitise;
 use crate::signals::{Signals, Terminal};
@@ -53,7 +55,23 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         (false, false, true) => (Style::Quiet, Terminal::Foreground),
         (false, false, false) => (Style::Lines, Terminal::Foreground),
     };
-    runtime()?.block_on(run_here(plan.config, style, terminal))
+    let reader = reader(place, args);
+    runtime()?.block_on(run_here(plan.config, style, terminal, Some(reader)))
+}
+
+/// Works the settings of a run out again, for as long as it lasts: a loop that was begun anew is not begun anew by that.
+fn reader(place: &Place, args: &RunArgs) -> Reader {
+    let place = Place {
+        directory: place.directory.clone(),
+    };
+    let args = args.clone();
+    Reader::new(move || {
+        let plan = plan(&place, &args).map_err(|failure| failure.what)?;
+        Ok(Reread {
+            settings: plan.config.settings,
+            launch: plan.config.launch,
+        })
+    })
 }
 
 /// Agents that start loops, whose agents start loops, have no end and cost without one.
@@ -81,8 +99,12 @@ pub async fn run_here(
     config: LoopConfig,
     style: Style,
     terminal: Terminal,
+    reader: Option<Reader>,
 ) -> Result<ExitCode, Failure> {
     let mut runner = LoopRunner::open(config.clone()).await?;
+    if let Some(reader) = reader {
+        runner.reads_settings_with(reader);
+    }
     answer(&config, &runner, style);
     if style == Style::Lines {
         introduce(&config, runner.agent());
@@ -97,16 +119,24 @@ pub async fn run_here(
         Found::Nothing => Seq(0),
         Found::Interrupted { .. } | Found::Ended { .. } => runner.found_up_to(),
     };
-    let lines = Lines::beginning_at(state.session.redline_tokens);
+    let keys = terminal == Terminal::Foreground && keys::can_ask();
+    let lines = Lines::beginning_at(state.session.redline_tokens).with_keys(keys);
     let reporter = Reporter::start(style, handle.subscribe(), dir, seen, lines);
     // Listened to before anything runs: no signal finds us unprepared.
     let signals = Signals::listen()
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
     let watcher = signals.watch(handle.clone(), reporter.clone(), terminal);
+    let keys = match terminal {
+        Terminal::Foreground => Keys::watch(handle.clone(), &config, style != Style::Lines),
+        Terminal::Detached => None,
+    };
     let announcer =
         (terminal == Terminal::Detached).then(|| tokio::spawn(detach::announce(handle)));
     let result = runner.run().await;
     watcher.abort();
+    if let Some(keys) = keys {
+        keys.finish();
+    }
     if let Some(announcer) = announcer {
         announcer.abort();
     }

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
-use tachikoma_core::{Context, LoopEvent, Record, Timestamp};
+use tachikoma_core::{Context, LoopEvent, OperatorEvent, Record, Timestamp};
 
 use super::line::span;
 
@@ -98,6 +98,8 @@ impl Screen {
                 self.doing = Some(waiting(record.time, wait.until, &wait.reason.to_string()));
             }
             LoopEvent::Paused { .. } => self.doing = Some(Doing::Paused),
+            // The question itself stands there.
+            LoopEvent::Operator(OperatorEvent::Asked(_)) => self.doing = None,
             LoopEvent::KeepStarted(keep) => {
                 let since = Instant::now();
                 if keep.commit.is_some() {
@@ -114,6 +116,7 @@ impl Screen {
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::Started { .. }
             | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::Operator(_)
             | LoopEvent::PauseRequested
             | LoopEvent::PauseWithdrawn
             | LoopEvent::Resumed

@@ -89,13 +89,13 @@ fn secrets_are_not_shown() {
 #[test]
 fn a_good_configuration_is_good() {
     let scratch = Scratch::new();
-    scratch.write("tachikoma.toml", "attended_mode = true\n");
+    scratch.write("tachikoma.toml", "agent.fallback = [\"demo\"]\n");
     assert_snapshot!(shown(&tachikoma(&scratch).run(["config", "check"])), @"
     exit: 0
     --- stdout
     the configuration is good
     --- stderr
-    note: `attended_mode` (tachikoma.toml:1) is known, but its feature is not built yet
+    note: `agent.fallback` (tachikoma.toml:1) is known, but its feature is not built yet
     ");
 }
 
@@ -193,6 +193,12 @@ fn help_of_the_program() {
       stop         End the loop
       skip         Give up the current iteration, or the current wait, and go on
       reboot       Replace the agent's session by a fresh one
+      answer       Answer the question that the loop waits with: before or after an iteration, or before
+                   a reboot
+      attend       Be asked before the first iteration and after each from now on, or not any more
+      tell         Tell the agent something: while its next tool runs where it can hear it, else with
+                   the next prompt
+      reload       Read the configuration again: what changed holds from the next decision on
       events       Print what has happened
       logs         Print what the agent wrote
       context      Show how full the context of a session became, reading by reading
@@ -257,6 +263,9 @@ fn help_of_run() {
           --auto-commit                  Commit after iterations: takes back the --no-auto-commit of an
                                          earlier run
           --allow-dirty                  Start even if tracked files have changes that are not committed
+          --attended                     Ask before the first iteration and after each
+          --unattended                   Ask nothing between iterations: takes back the --attended of an
+                                         earlier run
           --nested                       Start even from inside the agent of another loop
       -h, --help                         Print help
 

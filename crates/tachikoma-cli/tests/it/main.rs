@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
 mod agents;
+mod attended;
+mod attended_terminal;
 mod budgets;
 mod claims;
 mod claude_busy;
@@ -53,6 +55,7 @@ mod outcomes;
 mod outcomes_status;
 mod progress;
 mod proofs;
+mod reload;
 mod resume;
 mod resume_answers;
 mod resume_hurt;

@@ -140,6 +140,7 @@ impl Explain<'_> {
                 );
                 self.fact(record, words);
             }
+            LoopEvent::Operator(event) => self.operator(record, event),
             LoopEvent::Claimed { reason } => self.claimed(record, reason.as_deref()),
             LoopEvent::CheckStarted { check } => self.check_started(record, check),
             LoopEvent::ConditionsAnswered { answers } => self.answered(record, answers),

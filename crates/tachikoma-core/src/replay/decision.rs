@@ -87,6 +87,7 @@ impl fmt::Display for What {
                     WaitReason::Backoff => "backoff",
                     WaitReason::UsageLimit => "usage limit",
                     WaitReason::RebootWindow => "until a reboot may happen",
+                    WaitReason::Operator => "operator",
                 };
                 write!(f, "waited {} ({reason})", Span(*length))
             }
@@ -249,6 +250,7 @@ impl Side {
             | LoopEvent::ProgressMeasured(_)
             | LoopEvent::Started { .. }
             | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::Operator(_)
             | LoopEvent::PauseRequested
             | LoopEvent::PauseWithdrawn
             | LoopEvent::Paused { .. }

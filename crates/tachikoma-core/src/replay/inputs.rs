@@ -1,5 +1,7 @@
 //! What a record may have been the first consequence of.
 
+mod operator;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -104,6 +106,7 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
                 guesses
             }
         },
+        LoopEvent::Operator(event) => operator::inputs(state, event, next),
         LoopEvent::WaitStarted { .. }
         | LoopEvent::IterationStarted { .. }
         | LoopEvent::StopConditionTriggered { .. } => {

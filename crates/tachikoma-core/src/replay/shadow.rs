@@ -21,6 +21,7 @@ use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::input::{Input, LoopCommand, News};
 use crate::ledger::TurnSpending;
+use crate::operator::Wish;
 use crate::phase::{Phase, Work};
 use crate::policy::Policy;
 use crate::policy::budget::Budgets;
@@ -297,6 +298,22 @@ impl Shadow {
                 };
                 self.feed(now, input.clone(), written)
             }
+            Input::Operator { ticket, wish } => {
+                let wish = match wish {
+                    // Only a question of its own can be answered.
+                    Wish::Answer { choice, prompt, .. } => match self.state.question() {
+                        None => return,
+                        Some(question) => Wish::Answer {
+                            id: Some(question.id),
+                            choice: *choice,
+                            prompt: prompt.clone(),
+                        },
+                    },
+                    Wish::Attend { .. } | Wish::Tell { .. } | Wish::Reload { .. } => wish.clone(),
+                };
+                let ticket = *ticket;
+                self.feed(now, Input::Operator { ticket, wish }, written)
+            }
             Input::Kept { kept, .. } => {
                 let (number, kept) = (self.state.kept.number, kept.clone());
                 self.feed(now, Input::Kept { number, kept }, written)
@@ -316,6 +333,7 @@ impl Shadow {
             | Input::StoodStill { .. }
             // It says that time has passed, before a runner dies.
             | Input::Note { .. }
+            | Input::RolledBack { .. }
             | Input::HooksRan { .. } => self.feed(now, input.clone(), written),
             // They decide nothing.
             Input::Set { .. }

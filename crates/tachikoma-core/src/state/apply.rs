@@ -7,7 +7,7 @@ use crate::completion::{AttemptEnd, Claim, only_talks_to_the_loop};
 use crate::effect::Rung;
 use crate::event::LoopEvent;
 use crate::id::Generation;
-use crate::outcome::IterationOutcome;
+use crate::outcome::{IterationOutcome, RebootReason};
 use crate::phase::{Ending, Ladder, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 use crate::reboots::{RebootEntry, RebootResult};
 use crate::record::Record;
@@ -33,18 +33,24 @@ impl State {
         self.time = record.time;
         self.pass_time(&record.event, record.time);
         self.apply_event(&record.event, record.time);
+        self.withdraw_question();
     }
 
     fn apply_event(&mut self, event: &LoopEvent, time: Timestamp) {
         match event {
             LoopEvent::SegmentOpened { .. }
-            | LoopEvent::ConfigChanged { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
             | LoopEvent::Repaired { .. } => {}
+            LoopEvent::ConfigChanged { changes } => {
+                if changes.iter().any(|change| change.key == "attended_mode") {
+                    self.operator.attended = None;
+                }
+            }
+            LoopEvent::Operator(event) => self.operator_event(event, time),
             LoopEvent::Started {
                 launch,
                 runner,
@@ -60,7 +66,11 @@ impl State {
                 self.phase = Phase::Paused { then: *then };
             }
             // What follows a resumption is recorded right behind it.
-            LoopEvent::PauseWithdrawn | LoopEvent::Resumed => self.pause_requested = false,
+            LoopEvent::PauseWithdrawn => self.pause_requested = false,
+            LoopEvent::Resumed => {
+                self.pause_requested = false;
+                self.operator.agreed = true;
+            }
             LoopEvent::StopRequested { stop, urgent } => {
                 self.stop = Some(stop.clone());
                 self.stop_urgent |= *urgent;
@@ -120,6 +130,7 @@ impl State {
                 self.attempt = *attempt;
                 self.cut = false;
                 self.claimed = false;
+                self.attempt_attended();
                 self.completion.attempt_started();
                 self.progress.attempt_started(*attempt);
                 self.stop_pattern = None;
@@ -263,6 +274,7 @@ impl State {
                 agent_lives,
             } => {
                 self.iteration_over(report.outcome);
+                self.iteration_attended(false);
                 if report.claimed {
                     self.claim(Claim::Promise);
                 }
@@ -283,6 +295,7 @@ impl State {
                 ..
             } => {
                 self.failure_streak = *streak;
+                self.iteration_attended(true);
                 self.attempt_ended(AttemptEnd::Failed);
                 self.limit_streak = 0;
                 self.session.note_failure(*duration_ms);
@@ -334,10 +347,14 @@ impl State {
             LoopEvent::RebootRequested { reason, not_before } => {
                 self.reboot_pending = Some(reason.clone());
                 self.reboot_not_before = *not_before;
+                if *reason == RebootReason::Manual {
+                    self.operator.put_off = None;
+                }
             }
             LoopEvent::RebootStarted { reason, then, .. } => {
                 self.reboot_pending = None;
                 self.reboot_not_before = None;
+                self.operator.put_off = None;
                 self.reboots.begun(time);
                 let to = self.session.number.next();
                 self.phase = Phase::Rebooting {

@@ -5,6 +5,7 @@ use crate::effect::{Answer, Effect};
 use crate::event::LoopEvent;
 use crate::id::Ticket;
 use crate::input::{LoopCommand, Urgency};
+use crate::operator::{AnsweredBy, Choice, Question};
 use crate::outcome::{RebootReason, Stop};
 use crate::phase::{Cause, Phase, Wait, WaitReason};
 use crate::session::NOTE_BYTES_MAX;
@@ -41,7 +42,7 @@ impl Turn<'_> {
     }
 
     /// Ends a loop that has no iteration under way.
-    fn stop_between(&mut self, stop: Stop, urgency: Urgency) {
+    pub(super) fn stop_between(&mut self, stop: Stop, urgency: Urgency) {
         let agent_may_work = matches!(self.state.phase, Phase::Rebooting { .. });
         match self.state.keep().cloned() {
             Some(keep) => self.stop_keeping(keep, stop, urgency),
@@ -54,7 +55,7 @@ impl Turn<'_> {
     fn pause(&mut self, urgency: Urgency) -> Answer {
         match &self.state.phase {
             Phase::Waiting { wait } => {
-                let then = Some(*wait);
+                let then = self.behind(*wait);
                 self.record(LoopEvent::Paused { then });
                 accepted("paused")
             }
@@ -125,7 +126,12 @@ impl Turn<'_> {
             | Phase::Working { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
-            | Phase::Rebooting { .. } => self.refused("the loop is not paused"),
+            | Phase::Rebooting { .. } => match self.state.question() {
+                Some(_) => self.refused(
+                    "the loop is not paused: it is asked, and waits for `tachikoma answer`",
+                ),
+                None => self.refused("the loop is not paused"),
+            },
             Phase::Idle | Phase::Ended { .. } => {
                 self.refused("the loop is not live; `tachikoma run` goes on with it")
             }
@@ -189,7 +195,7 @@ impl Turn<'_> {
     fn force_reboot(&mut self) -> Answer {
         match &self.state.phase {
             Phase::Waiting { wait } => {
-                let then = after_reboot(Some(*wait));
+                let then = after_reboot(self.behind(*wait));
                 self.begin_reboot(RebootReason::Manual, then);
                 accepted("reboots")
             }
@@ -230,7 +236,8 @@ impl Turn<'_> {
 
     /// The operator passes every rate limit.
     fn want_reboot_by_hand(&mut self) {
-        if self.state.reboot_pending.is_none() || self.reboot_is_held() {
+        let confirms = self.policy.reboot.confirm.is_some();
+        if self.state.reboot_pending.is_none() || self.reboot_is_held() || confirms {
             self.record(LoopEvent::RebootRequested {
                 reason: RebootReason::Manual,
                 not_before: None,
@@ -248,10 +255,16 @@ impl Turn<'_> {
             Phase::Waiting { wait } if wait.reason == WaitReason::RebootWindow => self.refused(
                 "the context is full, and its session may not be rebooted yet; `tachikoma reboot` does it all the same",
             ),
-            Phase::Waiting { .. } => {
-                self.proceed(None);
-                accepted("skips the wait")
-            }
+            Phase::Waiting { .. } => match self.state.question().cloned() {
+                Some(question) => self.skip_question(&question),
+                None if self.state.operator.rolling_back.is_some() => {
+                    self.refused("the work tree is being brought back")
+                }
+                None => {
+                    self.proceed(None);
+                    accepted("skips the wait")
+                }
+            },
             Phase::Paused { .. } => {
                 self.refused("the loop is paused, no iteration runs; `tachikoma resume` goes on")
             }
@@ -263,6 +276,21 @@ impl Turn<'_> {
             Phase::Rebooting { .. } if self.state.keep().is_some() => self.skip_keep(),
             Phase::Rebooting { .. } => self.refused("the loop is rebooting, no iteration runs"),
             Phase::Idle | Phase::Ended { .. } => self.refused("nothing runs that could be skipped"),
+        }
+    }
+
+    /// Whoever skips a question goes on: with the next iteration, or without the reboot.
+    fn skip_question(&mut self, question: &Question) -> Answer {
+        let choices = [Choice::Skip, Choice::Continue, Choice::No];
+        let mut choices = choices.into_iter();
+        match choices.find(|choice| question.choices.contains(choice)) {
+            Some(choice) => {
+                self.choose(question, choice, AnsweredBy::Operator, None);
+                accepted("goes on without an answer")
+            }
+            None => self.refused(
+                "the context is full, and it is asked whether its session is rebooted; `tachikoma answer yes`, or `tachikoma stop`",
+            ),
         }
     }
 
@@ -294,7 +322,7 @@ impl Turn<'_> {
         self.wish(Effect::Reply { ticket, answer });
     }
 
-    fn refused(&self, reason: &str) -> Answer {
+    pub(super) fn refused(&self, reason: &str) -> Answer {
         Answer::Refused {
             current: self.state.public(),
             reason: reason.to_owned(),

@@ -57,6 +57,7 @@ impl Turn<'_> {
                     self.record(LoopEvent::ToolStarted { id, name, summary });
                     if self.state.stop.is_none() {
                         self.advise();
+                        self.pass_on();
                     }
                 }
             }

@@ -206,13 +206,19 @@ impl Turn<'_> {
         }
         let mut then = then;
         if let Some(reason) = self.state.reboot_pending.clone() {
-            if !self.reboot_is_held() {
+            if self.reboot_is_held() {
+                then = self.until_reboot_window().or(then);
+            } else if !self.must_confirm(&reason) {
                 return self.begin_reboot(reason, then);
+            } else if !self.state.pause_requested {
+                return self.ask_to_reboot(&reason, then);
             }
-            then = self.until_reboot_window().or(then);
         }
         if self.state.pause_requested {
             return self.record(LoopEvent::Paused { then });
+        }
+        if self.must_ask() {
+            return self.ask_on(then);
         }
         match then.filter(|wait| wait.until > self.now) {
             Some(wait) => self.record(LoopEvent::WaitStarted { wait }),

@@ -87,8 +87,11 @@ impl Turn<'_> {
                 self.check_first(then);
             }
             Phase::Waiting { wait } => {
-                let wait = *wait;
-                self.proceed(Some(wait));
+                let then = self.behind(*wait);
+                match self.state.question().cloned() {
+                    Some(question) => self.resume_question(&question),
+                    None => self.proceed(then),
+                }
             }
             Phase::Keeping { keep } => {
                 let keep = keep.clone();

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tachikoma_core::{
-    Activity, Answers, Committed, Context, Exit, GateResult, Generation, HookPoint, HookResult,
-    Input, Kept, Launch, LoopCommand, LoopId, News, Objectives, ObjectivesSeen, Policy, Problem,
-    QuotaWindow, Record, Runner, ScriptResult, ScriptVerdict, Spent, State, Step, Ticket,
-    Timestamp, TurnEnd, Urgency, step,
+    Activity, Answers, Choice, Committed, Context, EditedPrompt, Exit, GateResult, Generation,
+    HookPoint, HookResult, Input, Kept, Launch, LoopCommand, LoopId, News, Objectives,
+    ObjectivesSeen, Policy, Problem, QuotaWindow, Record, Runner, ScriptResult, ScriptVerdict,
+    Spent, State, Step, Ticket, Timestamp, TurnEnd, Urgency, Wish, step,
 };
 
 use crate::words;
@@ -282,6 +282,30 @@ impl Play {
     pub fn command(&mut self, name: &str, command: LoopCommand) -> &mut Self {
         let ticket = Ticket(1);
         self.input(name, Input::Command { ticket, command })
+    }
+
+    pub fn wish(&mut self, name: &str, wish: Wish) -> &mut Self {
+        let ticket = Ticket(1);
+        self.input(name, Input::Operator { ticket, wish })
+    }
+
+    /// The operator answers the question that is open.
+    pub fn answer(&mut self, choice: Choice) -> &mut Self {
+        self.answer_to(None, choice)
+    }
+
+    pub fn answer_to(&mut self, id: Option<u32>, choice: Choice) -> &mut Self {
+        let prompt = (choice == Choice::Edit).then(|| EditedPrompt {
+            hash: "1f".to_owned(),
+            bytes: 7,
+        });
+        let wish = Wish::Answer { id, choice, prompt };
+        self.wish(&format!("answer {choice}"), wish)
+    }
+
+    pub fn tell(&mut self, text: &str) -> &mut Self {
+        let text = text.to_owned();
+        self.wish("tell", Wish::Tell { text })
     }
 
     pub fn stop(&mut self, urgency: Urgency) -> &mut Self {

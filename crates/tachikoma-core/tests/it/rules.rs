@@ -10,6 +10,7 @@ mod keep;
 mod life;
 mod limits;
 mod objectives;
+mod operator;
 mod patterns;
 mod pause;
 mod progress;

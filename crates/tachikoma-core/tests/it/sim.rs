@@ -1,6 +1,7 @@
 //! Thousands of loops in a seeded world with virtual time, faults and crashes.
 
 mod agent;
+mod attendance;
 mod audit;
 mod books;
 pub mod dice;
@@ -81,6 +82,7 @@ const EXPECTED: &[&str] = &[
     "kill",
     "window",
     "limit",
+    "operator",
     "reboot:hand-off",
     "reboot:before",
     "reboot:after",
@@ -103,6 +105,13 @@ const EXPECTED: &[&str] = &[
     "crash",
     "stale news",
     "SegmentOpened",
+    "Asked",
+    "Answered",
+    "RolledBack",
+    "Attended",
+    "Told",
+    "PassedOn",
+    "Reloaded",
     "Started",
     "ConfigChanged",
     "PauseRequested",

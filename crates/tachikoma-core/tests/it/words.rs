@@ -2,8 +2,8 @@
 
 use tachikoma_core::{
     Answer, Cause, CheckStage, Effect, HookPoint, Keep, KeepPurpose, LimitedAttempt, LoopEvent,
-    ObjectivesSeen, Outcome, Phase, RebootStage, Record, Resumption, Rung, Timestamp, TurnReport,
-    Wait, WaitReason, Work,
+    ObjectivesSeen, OperatorEvent, Outcome, Phase, RebootStage, Record, Resumption, Rung,
+    Timestamp, TurnReport, Wait, WaitReason, Work,
 };
 
 pub fn phase(phase: &Phase) -> &'static str {
@@ -14,6 +14,7 @@ pub fn phase(phase: &Phase) -> &'static str {
             WaitReason::Backoff => "backoff",
             WaitReason::RebootWindow => "window",
             WaitReason::UsageLimit => "limit",
+            WaitReason::Operator => "operator",
         },
         Phase::Working { work } => working(work),
         Phase::Keeping { keep } => match keep.purpose {
@@ -76,6 +77,7 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::SegmentOpened { .. } => "SegmentOpened",
         LoopEvent::Started { .. } => "Started",
         LoopEvent::ConfigChanged { .. } => "ConfigChanged",
+        LoopEvent::Operator(event) => operator(event),
         LoopEvent::PauseRequested => "PauseRequested",
         LoopEvent::PauseWithdrawn => "PauseWithdrawn",
         LoopEvent::Paused { .. } => "Paused",
@@ -147,6 +149,18 @@ pub fn event(event: &LoopEvent) -> &'static str {
     }
 }
 
+fn operator(event: &OperatorEvent) -> &'static str {
+    match event {
+        OperatorEvent::Asked(_) => "Asked",
+        OperatorEvent::Answered { .. } => "Answered",
+        OperatorEvent::RolledBack { .. } => "RolledBack",
+        OperatorEvent::Attended { .. } => "Attended",
+        OperatorEvent::Told { .. } => "Told",
+        OperatorEvent::PassedOn { .. } => "PassedOn",
+        OperatorEvent::Reloaded { .. } => "Reloaded",
+    }
+}
+
 /// Writes an effect in one word.
 pub fn effect(effect: &Effect) -> &'static str {
     match effect {
@@ -159,6 +173,8 @@ pub fn effect(effect: &Effect) -> &'static str {
         Effect::Look { .. } => "look",
         Effect::Prompt { .. } => "prompt",
         Effect::Advise { .. } => "advise",
+        Effect::Tell { .. } => "tell",
+        Effect::RollBack { .. } => "roll back",
         Effect::AskCost { .. } => "cost?",
         Effect::AskHandOff { .. } => "hand-off",
         Effect::Close { .. } => "close",
@@ -188,6 +204,8 @@ pub fn wish(effect: &Effect) -> String {
         Effect::Look { .. } => "look".to_owned(),
         Effect::Prompt { .. } => "prompt".to_owned(),
         Effect::Advise { percent, .. } => format!("advise {percent}%"),
+        Effect::Tell { words, .. } => format!("tell {words}"),
+        Effect::RollBack { iteration } => format!("roll back to {iteration}"),
         Effect::AskCost { .. } => "ask for the cost".to_owned(),
         Effect::AskHandOff { .. } => "ask for the hand-off".to_owned(),
         Effect::Close { .. } => "close".to_owned(),
@@ -235,6 +253,24 @@ pub fn fact(record: &Record) -> String {
                 changes.map(|it| format!("{} {} to {}", it.key, text(&it.from), text(&it.to)));
             changes.collect::<Vec<_>>().join("; ")
         }
+        LoopEvent::Operator(event) => match event {
+            OperatorEvent::Asked(question) => {
+                let limit = question
+                    .until
+                    .as_ref()
+                    .map_or("no limit".to_owned(), &until);
+                let (id, about) = (question.id, &question.about);
+                format!("{id}: {about}? {} within {limit}", question.offers())
+            }
+            OperatorEvent::Answered { id, choice, by, .. } => format!("{id} {choice} by {by:?}"),
+            OperatorEvent::RolledBack { iteration, error } => {
+                format!("{iteration} {}", error.as_deref().unwrap_or("ok"))
+            }
+            OperatorEvent::Attended { on } => on.to_string(),
+            OperatorEvent::Told { number, text } => format!("{number}: {text}"),
+            OperatorEvent::PassedOn { through } => through.to_string(),
+            OperatorEvent::Reloaded { changes, .. } => changes.len().to_string(),
+        },
         LoopEvent::PauseRequested
         | LoopEvent::PauseWithdrawn
         | LoopEvent::Resumed

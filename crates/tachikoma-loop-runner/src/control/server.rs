@@ -332,6 +332,26 @@ impl Desk {
                 let answered = self.handle.done(reason).await;
                 say(&mut writer, &answer_of(answered)).await
             }
+            Request::Answer {
+                id,
+                choice,
+                prompt_file,
+            } => {
+                let answered = self.handle.answer(id, choice, prompt_file).await;
+                say(&mut writer, &answer_of(answered)).await
+            }
+            Request::Attend { on } => {
+                let answered = self.handle.attend(on).await;
+                say(&mut writer, &answer_of(answered)).await
+            }
+            Request::Tell { text } => {
+                let answered = self.handle.tell(text).await;
+                say(&mut writer, &answer_of(answered)).await
+            }
+            Request::Reload => {
+                let answered = self.handle.reload().await;
+                say(&mut writer, &answer_of(answered)).await
+            }
             Request::Set { key, value } => {
                 let answered = self.handle.set(key, value).await;
                 say(&mut writer, &answer_of(answered)).await
@@ -397,7 +417,13 @@ impl Desk {
 fn is_open_to_the_agent(request: &Request) -> bool {
     match request {
         Request::Status | Request::Note { .. } | Request::Done { .. } => true,
-        Request::Command { .. } | Request::Set { .. } | Request::Follow { .. } => false,
+        Request::Command { .. }
+        | Request::Set { .. }
+        | Request::Answer { .. }
+        | Request::Attend { .. }
+        | Request::Tell { .. }
+        | Request::Reload
+        | Request::Follow { .. } => false,
     }
 }
 

@@ -13,7 +13,6 @@ use super::LoopRunner;
 use crate::advice;
 use crate::error::chain;
 use crate::process::{Spawn, SpawnSubject, input, is_executable, lines, output};
-use crate::prompt;
 use crate::session::process::LiveLaunch;
 use crate::session::pump::Pump;
 use crate::session::talk::{Talk, Unheard};
@@ -63,6 +62,11 @@ impl LoopRunner {
                 let words = advice::wrap_up(percent);
                 self.say(generation, &Message::Aside(&words));
             }
+            Effect::Tell { generation, words } => {
+                let words = advice::from_operator(&words);
+                self.say(generation, &Message::Aside(&words));
+            }
+            Effect::RollBack { iteration } => self.roll_back(iteration),
             Effect::AskCost { generation } => self.ask_cost(generation),
             Effect::AskHandOff { generation } => {
                 let message = Message::Prompt {
@@ -184,8 +188,7 @@ impl LoopRunner {
     /// Returns the prompt of the next turn: the words of the user, behind what stands in the way of completion and behind the
     /// hand-off, where they are due.
     async fn words(&mut self) -> Result<String, String> {
-        let words = prompt::read(&self.state.launch.prompt, &self.config.working_dir)
-            .map_err(|error| chain(&error))?;
+        let words = self.own_words()?;
         let unmeant = self.unmeant.take().map(|doubt| {
             format!("# What you said about completion\n\nYour last answer names the completion promise, and is not taken for a claim: {doubt}. If the whole work is complete, say so on a line of its own.\n\n---\n\n")
         });

@@ -45,6 +45,8 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
         },
         Input::StoodStill { .. }
         | Input::Snapshot { .. }
+        | Input::Operator { .. }
+        | Input::RolledBack { .. }
         | Input::Set { .. }
         | Input::Note { .. }
         | Input::Done { .. }

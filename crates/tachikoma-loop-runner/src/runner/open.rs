@@ -188,6 +188,8 @@ impl LoopRunner {
             saving: Saving::new(saved),
             deaf: false,
             suspended: None,
+            reader: None,
+            reread: None,
             upkeep: Upkeep::default(),
             asked: String::new(),
             given: None,

@@ -15,6 +15,7 @@ impl LoopRunner {
             | Request::Set { reply, .. }
             | Request::Note { reply, .. }
             | Request::Done { reply, .. }
+            | Request::Operator { reply, .. }
                 if reply.is_closed() =>
             {
                 None
@@ -23,6 +24,7 @@ impl LoopRunner {
                 let ticket = self.ticket(reply);
                 Some(Input::Command { ticket, command })
             }
+            Request::Operator { asked, reply } => self.operator_asks(asked, reply),
             Request::Set { key, value, reply } => {
                 let ticket = self.ticket(reply);
                 Some(Input::Set { ticket, key, value })
@@ -74,7 +76,7 @@ impl LoopRunner {
         }
     }
 
-    fn ticket(&mut self, reply: oneshot::Sender<Answer>) -> Ticket {
+    pub(super) fn ticket(&mut self, reply: oneshot::Sender<Answer>) -> Ticket {
         self.last_ticket = self.last_ticket.next();
         self.tickets.insert(self.last_ticket, reply);
         self.last_ticket

@@ -111,7 +111,8 @@ impl LoopRunner {
             Request::Command { command, reply } => (Some(command), reply),
             Request::Set { reply, .. }
             | Request::Note { reply, .. }
-            | Request::Done { reply, .. } => (None, reply),
+            | Request::Done { reply, .. }
+            | Request::Operator { reply, .. } => (None, reply),
             Request::Register { .. } | Request::Suspend { .. } | Request::Continue => {
                 return Ok(self.request(request));
             }

@@ -47,6 +47,7 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::CustomSet { .. } => Some(Durability::Lazy),
         LoopEvent::SegmentOpened { .. }
         | LoopEvent::ConfigChanged { .. }
+        | LoopEvent::Operator(_)
         | LoopEvent::PauseRequested
         | LoopEvent::PauseWithdrawn
         | LoopEvent::StopRequested { .. }

@@ -4,8 +4,6 @@ use super::Moment;
 
 /// Keys, and tables with all their keys, that have no effect yet. A feature takes its keys off this list.
 pub(super) const NOT_BUILT: &[&str] = &[
-    "attended_mode",
-    "reboot.confirm_timeout",
     "state.backup_dir",
     "state.backup_interval",
     "state.max_backups",

@@ -8,7 +8,6 @@ use super::lists::NotifyTarget;
 use super::loaded::Loaded;
 use super::problem::{Origin, Problem};
 use super::scalars::Secret;
-use super::tables::RebootMode;
 use crate::gates::ReportPattern;
 use crate::git::Protected;
 
@@ -175,13 +174,6 @@ fn reboots(settings: &Settings) -> Vec<Broken> {
                 settings.reboot.max_reboots_per_hour
             ),
             hint: "0 means no limit",
-        });
-    }
-    if settings.reboot.mode == RebootMode::Confirm {
-        broken.push(Broken {
-            keys: vec!["reboot.mode".into()],
-            what: "`reboot.mode = \"confirm\"` is not built yet".into(),
-            hint: "\"graceful\" lets a tool call end first, \"immediate\" does not",
         });
     }
     broken

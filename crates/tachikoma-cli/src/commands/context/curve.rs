@@ -243,6 +243,7 @@ impl Curves {
                 }
             }
             LoopEvent::ConfigChanged { .. }
+            | LoopEvent::Operator(_)
             | LoopEvent::PauseRequested
             | LoopEvent::PauseWithdrawn
             | LoopEvent::Paused { .. }

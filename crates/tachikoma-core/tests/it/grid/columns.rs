@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use tachikoma_core::policy::stop::Limits;
 use tachikoma_core::{
-    Activity, Context, Exit, Generation, HookPoint, HookResult, Input, Kept, LoopCommand, News,
-    Problem, QuotaWindow, Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency,
+    Activity, Choice, Context, EditedPrompt, Exit, Generation, HookPoint, HookResult, Input, Kept,
+    Launch, LoopCommand, News, Problem, QuotaWindow, Repair, ScriptVerdict, State, Ticket, TurnEnd,
+    Urgency, Wish,
 };
 
 use crate::play::{Play, exited, gate, script};
@@ -97,6 +99,33 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         results: Vec::new(),
         tests: None,
     });
+    let wish = |wish| Input::Operator { ticket, wish };
+    inputs.extend(Choice::ALL.map(|choice| {
+        let prompt = (choice == Choice::Edit).then(|| EditedPrompt {
+            hash: "1f".to_owned(),
+            bytes: 7,
+        });
+        let id = None;
+        wish(Wish::Answer { id, choice, prompt })
+    }));
+    inputs.push(wish(Wish::Answer {
+        id: Some(99),
+        choice: Choice::Continue,
+        prompt: None,
+    }));
+    inputs.extend([true, false].map(|on| wish(Wish::Attend { on })));
+    inputs.push(wish(Wish::Tell {
+        text: "look".to_owned(),
+    }));
+    inputs.push(wish(Wish::Reload {
+        launch: Box::new(Launch::default()),
+        later: vec!["agent.name".to_owned()],
+        limits: Limits::of(&play.policy),
+    }));
+    for result in [Ok("back".to_owned()), Err("no".to_owned())] {
+        let iteration = 1;
+        inputs.push(Input::RolledBack { iteration, result });
+    }
     inputs.push(Input::Done {
         ticket,
         reason: None,

@@ -1,7 +1,7 @@
 //! What the inputs of the grid are called.
 
 use tachikoma_core::policy::busy::is_busy;
-use tachikoma_core::{Input, LoopCommand, News, ScriptVerdict, Urgency};
+use tachikoma_core::{Input, LoopCommand, News, ScriptVerdict, Urgency, Wish};
 
 use super::columns::Column;
 
@@ -46,6 +46,16 @@ pub fn name(column: &Column) -> String {
             let failed = results.iter().any(|gate| !gate.passed());
             format!("gates {}", if failed { "failed" } else { "passed" })
         }
+        Input::Operator { wish, .. } => match wish {
+            Wish::Answer { id: Some(99), .. } => "stale answer".to_owned(),
+            Wish::Answer { choice, .. } => format!("answer {choice}"),
+            Wish::Attend { on: true } => "attend on".to_owned(),
+            Wish::Attend { on: false } => "attend off".to_owned(),
+            Wish::Tell { .. } => "tell".to_owned(),
+            Wish::Reload { .. } => "reload".to_owned(),
+        },
+        Input::RolledBack { result: Ok(_), .. } => "rolled back".to_owned(),
+        Input::RolledBack { result: Err(_), .. } => "not rolled back".to_owned(),
         Input::Done { .. } => "done".to_owned(),
         Input::Note { .. } => "note".to_owned(),
         Input::Decline { .. } => "decline".to_owned(),

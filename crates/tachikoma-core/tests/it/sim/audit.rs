@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::attendance::Attendance;
 use super::books::Books;
 use tachikoma_core::policy::completion::CompletionRules;
 use tachikoma_core::policy::context::{Level, level};
@@ -53,6 +54,7 @@ pub struct Audit {
     streak: u32,
     forward: Forward,
     books: Books,
+    attendance: Attendance,
     pub stats: LoopStats,
 }
 
@@ -81,6 +83,7 @@ impl Audit {
         }
         let (event, now) = (&record.event, record.time);
         self.forward.take(policy, event);
+        self.attendance.take(policy, event);
         self.stats.no_progress_count = self.forward.streak;
         self.books.take(&policy.budgets, event, now, self.stopping);
         self.stats.cost_microusd = self.books.cost();
@@ -324,6 +327,7 @@ impl Audit {
             }
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::Operator(_)
             | LoopEvent::TestsRan(_)
             | LoopEvent::ProgressMeasured(_)
             | LoopEvent::WaitStarted { .. }
@@ -394,7 +398,7 @@ impl Audit {
                 .is_some_and(|most| self.session_iterations >= most);
         // A prompt that was not heard is given again, and is no further iteration.
         assert!(
-            !due || self.cut || self.may_not_reboot(policy),
+            !due || self.cut || self.may_not_reboot(policy) || self.attendance.said_no,
             "a session has no more iterations than it may, unless its reboot failed or has to wait"
         );
         (self.iteration, self.attempt) = expected;

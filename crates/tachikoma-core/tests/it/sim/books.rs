@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tachikoma_core::policy::budget::Budgets;
-use tachikoma_core::{LoopEvent, Timestamp, TurnReport};
+use tachikoma_core::{Choice, LoopEvent, OperatorEvent, Timestamp, TurnReport};
 
 #[derive(Default)]
 pub struct Books {
@@ -25,6 +25,8 @@ pub struct Books {
     paused: bool,
     /// A pause ends with what follows its end, which a crash may have cost.
     resumed: bool,
+    /// The operator is waited for, and takes their time.
+    asking: bool,
     /// A budget is gone, and nothing has been done about it.
     owed: bool,
 }
@@ -125,6 +127,7 @@ impl Books {
             }
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::Operator(_)
             | LoopEvent::PauseRequested
             | LoopEvent::PauseWithdrawn
             | LoopEvent::Paused { .. }
@@ -220,10 +223,36 @@ impl Books {
             self.paused &= started;
             self.resumed = false;
         }
-        if self.live && !self.paused && !silent {
+        if self.live && !self.paused && !self.asking && !silent {
             self.ran += now.since(self.last);
         }
         self.last = now;
+        if let LoopEvent::Operator(event) = event {
+            let rolls = matches!(
+                event,
+                OperatorEvent::Asked(_)
+                    | OperatorEvent::Answered {
+                        choice: Choice::Rollback,
+                        ..
+                    }
+            );
+            let ends = matches!(
+                event,
+                OperatorEvent::Answered { .. } | OperatorEvent::RolledBack { .. }
+            );
+            self.asking = rolls || (self.asking && !ends);
+        }
+        self.asking &= !event.is_terminal()
+            && !matches!(
+                event,
+                LoopEvent::Paused { .. }
+                    | LoopEvent::WaitStarted { .. }
+                    | LoopEvent::SessionStarted { .. }
+                    | LoopEvent::SessionEnded { .. }
+                    | LoopEvent::IterationStarted { .. }
+                    | LoopEvent::RebootStarted { .. }
+                    | LoopEvent::KeepStarted { .. }
+            );
         self.resumed |= matches!(event, LoopEvent::Resumed);
         // A pause outlives a crash, and ends with its loop.
         self.paused &= !started || self.live;

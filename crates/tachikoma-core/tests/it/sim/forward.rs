@@ -64,6 +64,7 @@ impl Forward {
             }
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::Operator(_)
             | LoopEvent::PauseRequested
             | LoopEvent::PauseWithdrawn
             | LoopEvent::Paused { .. }

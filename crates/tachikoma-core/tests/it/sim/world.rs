@@ -1,6 +1,7 @@
 //! The world around one loop: agents, operator, clock and a shell that may die at any moment.
 
 mod behind;
+mod operator;
 mod shell;
 
 use std::collections::BTreeMap;
@@ -135,6 +136,12 @@ impl World {
             };
             return self.command(coverage, LoopCommand::Stop(urgency));
         }
+        if self.state.question().is_some() && self.dice.one_in(2) {
+            return self.answer(coverage);
+        }
+        if self.work().is_some_and(|work| !work.tools.is_empty()) && self.dice.one_in(15) {
+            return self.wish_something(coverage);
+        }
         if next.is_none() || self.dice.one_in(10) {
             let latest = next.unwrap_or(self.now + 60_000).max(self.now);
             self.now = self.dice.between(self.now, latest);
@@ -197,6 +204,8 @@ impl World {
             | Input::Snapshot { .. }
             | Input::Wake
             | Input::Command { .. }
+            | Input::Operator { .. }
+            | Input::RolledBack { .. }
             | Input::Shutdown { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
@@ -289,6 +298,9 @@ impl World {
             let trouble = self.trouble();
             self.feed(coverage, trouble);
             return;
+        }
+        if self.dice.one_in(10) {
+            return self.wish_something(coverage);
         }
         let urgency = self
             .dice
