@@ -8,12 +8,12 @@ use crate::activity::Activity;
 use crate::completion::{Answers, GateResult};
 use crate::context::Context;
 use crate::exit::{Exit, Leftover};
+use crate::hooking::{HookPoint, HookResult};
 use crate::id::{Generation, Ticket};
 use crate::keep::Kept;
 use crate::launch::{Launch, Runner};
 use crate::ledger::QuotaWindow;
 use crate::outcome::{Problem, Spent};
-use crate::phase::{HookPoint, HookResult};
 use crate::repair::Repair;
 use crate::tests_report::TestsReport;
 

@@ -7,6 +7,7 @@
 mod check;
 mod command;
 mod ending;
+mod hooks;
 mod keep;
 mod news;
 mod reading;
@@ -110,6 +111,7 @@ impl Turn<'_> {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
@@ -139,6 +141,7 @@ impl Turn<'_> {
             Phase::Working { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. } => {
                 self.record(LoopEvent::StoodStill {
                     duration_ms: millis(duration),
@@ -168,6 +171,9 @@ impl Turn<'_> {
                 let check = check.clone();
                 self.check_overdue(&check);
             }
+            Phase::Hooking { hooking } if hooking.until <= self.now => {
+                self.give_up_hooks("they did not end in time");
+            }
             Phase::Rebooting { reboot }
                 if timeout::reboot(self.policy, reboot).is_some_and(|until| until <= self.now) =>
             {
@@ -177,6 +183,7 @@ impl Turn<'_> {
             Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Idle
             | Phase::Paused { .. }

@@ -354,6 +354,10 @@ fn waiting(phase: &Phase) -> Option<WaitSummary> {
             reason: "operator".to_owned(),
             until: None,
         }),
+        Phase::Hooking { hooking } => Some(WaitSummary {
+            reason: format!("hooks:{}", hooking.point),
+            until: Some(hooking.until),
+        }),
         Phase::Idle
         | Phase::Working { .. }
         | Phase::Keeping { .. }

@@ -165,6 +165,7 @@ impl LoopConfig {
                 ..Timeouts::default()
             },
             reboot: self.reboot_rules(),
+            hooks: Registry::default().limits(settings),
             persist_sessions: session.persist_sessions,
             fresh_each_iteration: session.fresh_each_iteration,
             ..Policy::default()

@@ -1,6 +1,7 @@
 //! The shell around the core: one actor that tells it the time, journals its facts, publishes them, and only then
 //! carries out its wishes.
 
+mod arrived;
 mod check;
 mod desk;
 mod effects;
@@ -27,28 +28,27 @@ use std::sync::Arc;
 use regex::Regex;
 use tachikoma_agents::Agent;
 use tachikoma_core::{
-    Answer, HookResult, Input, Leftover, LoopEvent, LoopId, Outcome, Policy, Record, Runner, Seq,
-    State, Status, Ticket, Timestamp, step,
+    Answer, Input, Leftover, LoopEvent, LoopId, Outcome, Policy, Record, Runner, Seq, State,
+    Status, Ticket, Timestamp, step,
 };
 use tokio::sync::oneshot;
 
 use crate::clock::{self, Clock};
 use crate::config::LoopConfig;
 use crate::control::Server;
-use crate::gates::{CheckRun, Found as Checked};
-use crate::handle::{Ends, LoopHandle, Notice, Request};
+use crate::gates::CheckRun;
+use crate::handle::{Ends, LoopHandle, Notice};
 use crate::hooks::{HookRun, Registry};
-use crate::process::{Guard, GuardError, GuardNews, GuardOptions};
+use crate::process::{Guard, GuardError, GuardOptions};
 use crate::prompt;
-use crate::session::process::{LaunchNews, LiveLaunch};
-use crate::shell::{Errand, Ran};
+use crate::session::process::LiveLaunch;
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
 use crate::store::quarantine;
 use crate::store::temporary::TemporaryStore;
 use crate::worktree;
 
-use desk::Told;
+use arrived::{Arrived, beside, ended, guard_news, launch_news, until};
 use news::left_behind;
 use upkeep::Upkeep;
 
@@ -95,6 +95,8 @@ pub struct LoopRunner {
     launch: Option<LiveLaunch>,
     /// Hooks that run, or are on their way out.
     hooks: Option<HookRun>,
+    /// Hooks that nobody waits for.
+    beside: hooks::Beside,
     /// A look at the agent that is under way.
     looking: Option<look::Looking>,
     registry: Registry,
@@ -194,6 +196,9 @@ impl LoopRunner {
         let duty = self.ends.on_duty();
         let result = self.run_to_end().await;
         drop(duty);
+        if result.is_ok() {
+            self.drain_beside().await;
+        }
         self.put_away().await;
         self.tidy_up().await;
         match result {
@@ -384,6 +389,7 @@ impl LoopRunner {
                 control,
                 upkeep,
                 hooks,
+                beside: besides,
                 check,
                 keeping,
                 looking,
@@ -401,6 +407,7 @@ impl LoopRunner {
                 () = until(snapshot_due) => Arrived::SnapshotLate,
                 seen = look::looked(looking) => Arrived::Input(seen),
                 ran = ended(hooks.as_mut().map(|hooks| &mut hooks.errand)) => Arrived::Hooks(ran),
+                ran = besides.ended() => Arrived::Beside(ran),
                 ran = ended(check.as_mut().map(|check| &mut check.errand)) => Arrived::Check(ran),
                 news = launch_news(launch.as_mut()) => Arrived::Launch(news),
             };
@@ -419,6 +426,7 @@ impl LoopRunner {
                 Arrived::Desk(told) => self.desk_told(told).await?,
                 Arrived::SnapshotLate => Some(self.snapshot_late().await),
                 Arrived::Hooks(ran) => self.hooks_ended(ran),
+                Arrived::Beside(ran) => self.beside_ended(ran),
                 Arrived::Check(ran) => self.check_ended(ran),
                 Arrived::Launch(news) => self.launch_news(news).await,
             };
@@ -439,60 +447,5 @@ impl Drop for LoopRunner {
         if let Some(guard) = self.guard.take() {
             guard.abandon();
         }
-    }
-}
-
-enum Arrived {
-    Input(Input),
-    SaveDue,
-    Request(Request),
-    Guard(GuardNews),
-    Desk(Told),
-    SnapshotLate,
-    Hooks(Ran<Vec<HookResult>>),
-    Check(Ran<Checked>),
-    Launch(LaunchNews),
-}
-
-async fn until(deadline: Option<tokio::time::Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Returns which part of the runner panicked beside the launch, and how, or what it has to say; does not return as long as there
-/// is nothing. Cancel-safe.
-async fn beside(control: Option<&mut Server>, upkeep: &mut Upkeep) -> Input {
-    let control = async {
-        match control {
-            Some(control) => control.broken().await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        reason = control => Input::Broken { reason },
-        input = upkeep.next() => input,
-    }
-}
-
-async fn guard_news(guard: Option<&mut Guard>) -> GuardNews {
-    match guard {
-        Some(guard) => guard.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn ended<T: Send + 'static>(errand: Option<&mut Errand<T>>) -> Ran<T> {
-    match errand {
-        Some(errand) => errand.ended().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn launch_news(launch: Option<&mut LiveLaunch>) -> LaunchNews {
-    match launch {
-        Some(launch) => launch.next().await,
-        None => std::future::pending().await,
     }
 }

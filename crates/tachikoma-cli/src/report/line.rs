@@ -206,7 +206,7 @@ fn lines(record: &Record) -> Vec<String> {
             "the old session is asked for its hand-off".to_owned()
         }
         LoopEvent::HandOffWritten { text } => format!("hand-off written, {} bytes", text.len()),
-        LoopEvent::HooksRan { point, results } => format!("hooks {point}: {} ran", results.len()),
+        LoopEvent::HooksRan(end) => sanitise(&end.to_string()).into_owned(),
         LoopEvent::RebootVerified {
             percent,
             futile: None,

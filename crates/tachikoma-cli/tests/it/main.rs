@@ -33,6 +33,7 @@ mod git_support;
 mod hindsight;
 mod hindsight_end;
 mod hooks;
+mod hooks_frame;
 mod keep;
 mod keep_night;
 mod keep_slow;

@@ -241,15 +241,7 @@ impl Explain<'_> {
                     format!("it wrote a hand-off of {} bytes", text.len()),
                 );
             }
-            LoopEvent::HooksRan { point, results } => {
-                let failed = results.iter().filter(|result| result.error.is_some());
-                let words = format!(
-                    "hooks {point}: {} ran, {} failed",
-                    results.len(),
-                    failed.count()
-                );
-                self.fact(record, words);
-            }
+            LoopEvent::HooksRan(end) => self.fact(record, end.to_string()),
             LoopEvent::RebootCompleted {
                 to, duration_ms, ..
             } => {
@@ -476,6 +468,7 @@ fn work(phase: &Phase) -> Option<&Work> {
         | Phase::Waiting { .. }
         | Phase::Keeping { .. }
         | Phase::Checking { .. }
+        | Phase::Hooking { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => None,

@@ -329,6 +329,7 @@ fn attempt_started(state: &State) -> Option<Timestamp> {
         | Phase::Waiting { .. }
         | Phase::Keeping { .. }
         | Phase::Checking { .. }
+        | Phase::Hooking { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => None,

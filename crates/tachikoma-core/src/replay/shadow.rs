@@ -189,6 +189,7 @@ impl Shadow {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
@@ -246,6 +247,7 @@ impl Shadow {
                 Phase::Working { .. }
                 | Phase::Keeping { .. }
                 | Phase::Checking { .. }
+                | Phase::Hooking { .. }
                 | Phase::Rebooting { .. } => self.state.next_deadline(&self.policy),
                 Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return,
             };
@@ -277,6 +279,7 @@ impl Shadow {
                 Phase::Working { .. }
                 | Phase::Keeping { .. }
                 | Phase::Checking { .. }
+                | Phase::Hooking { .. }
                 | Phase::Rebooting { .. } => self.feed(now, Input::Wake, written),
                 Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return,
             },
@@ -291,6 +294,7 @@ impl Shadow {
                     | Phase::Working { .. }
                     | Phase::Keeping { .. }
                     | Phase::Checking { .. }
+                    | Phase::Hooking { .. }
                     | Phase::Rebooting { .. }
                     | Phase::Paused { .. }
                     | Phase::Ended { .. } => now,
@@ -340,6 +344,7 @@ impl Shadow {
                 }
                 Phase::Keeping { .. } => self.finish_keep(now),
                 Phase::Checking { .. } => self.finish_check(now),
+                Phase::Hooking { .. } => self.finish_hooks(now),
                 Phase::Rebooting { .. } => self.finish_reboot(now),
                 Phase::Working { .. } => self.run_out(now),
                 Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => break,
@@ -358,6 +363,7 @@ impl Shadow {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => false,

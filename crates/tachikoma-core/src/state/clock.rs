@@ -16,6 +16,7 @@ impl State {
             // Work that is being kept is seen through, and the time is looked at behind it.
             Phase::Rebooting { reboot } => !matches!(reboot.stage, RebootStage::Keeping { .. }),
             Phase::Waiting { .. } | Phase::Working { .. } | Phase::Checking { .. } => true,
+            Phase::Hooking { hooking } => hooking.outcome.is_none(),
             Phase::Idle | Phase::Keeping { .. } | Phase::Paused { .. } | Phase::Ended { .. } => {
                 false
             }

@@ -7,6 +7,7 @@ use crate::completion::{
 };
 use crate::effect::{Answer, Effect};
 use crate::event::LoopEvent;
+use crate::hooking::HookPoint;
 use crate::id::Ticket;
 use crate::outcome::Stop;
 use crate::phase::{Phase, Wait};
@@ -41,6 +42,9 @@ impl Turn<'_> {
     fn measure(&mut self) {
         if let Some(measured) = self.state.progress.measure(self.state.iteration) {
             self.record(LoopEvent::ProgressMeasured(measured));
+            if measured.score == 0 {
+                self.beside(HookPoint::NoProgress);
+            }
         }
     }
 
@@ -125,7 +129,9 @@ impl Turn<'_> {
         let iteration = self.state.iteration;
         self.record(LoopEvent::GatesRan { iteration, results });
         if let Some(report) = tests {
+            let before = self.state.progress.tests.clone();
             self.record(LoopEvent::TestsRan(report));
+            self.beside_tests(before.as_ref());
         }
         self.check(check.then);
     }
@@ -189,6 +195,7 @@ impl Turn<'_> {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => Answer::Refused {

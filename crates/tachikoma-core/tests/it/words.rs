@@ -24,6 +24,11 @@ pub fn phase(phase: &Phase) -> &'static str {
             CheckStage::Asking => "asking",
             CheckStage::Gates { .. } => "gates",
         },
+        Phase::Hooking { hooking } => match (&hooking.outcome, hooking.point) {
+            (Some(_), _) => "hooks at the end",
+            (None, HookPoint::LoopStart) => "hooks at the start",
+            (None, _) => "hooks",
+        },
         Phase::Rebooting { reboot } => match &reboot.stage {
             RebootStage::Begun => "reboot:begun",
             RebootStage::HandOff { .. } => "reboot:hand-off",
@@ -31,10 +36,7 @@ pub fn phase(phase: &Phase) -> &'static str {
                 point: HookPoint::BeforeReboot,
                 ..
             } => "reboot:before",
-            RebootStage::Hooks {
-                point: HookPoint::AfterReboot,
-                ..
-            } => "reboot:after",
+            RebootStage::Hooks { .. } => "reboot:after",
             RebootStage::Keeping { .. } => "reboot:keeping",
             RebootStage::Closing { .. } => "reboot:closing",
             RebootStage::Opening { .. } => "reboot:opening",
@@ -263,8 +265,11 @@ pub fn fact(record: &Record) -> String {
         | LoopEvent::KeepCalledOff { until: limit, .. }
         | LoopEvent::LookRequested { until: limit, .. }
         | LoopEvent::ClosingStarted { until: limit, .. } => format!("within {}", until(limit)),
-        LoopEvent::HooksStarted { point, .. } => point.to_string(),
-        LoopEvent::HooksRan { point, results } => format!("{point}, {}", results.len()),
+        LoopEvent::HooksStarted(start) => start.point.to_string(),
+        LoopEvent::HooksRan(end) => match &end.given_up {
+            Some(reason) => format!("{}, {reason}", end.point),
+            None => format!("{}, {}", end.point, end.results.len()),
+        },
         LoopEvent::SessionOpening { session, .. } => session.to_string(),
         LoopEvent::RebootVerified { percent, futile } => {
             futile.clone().unwrap_or(format!("{percent}%"))

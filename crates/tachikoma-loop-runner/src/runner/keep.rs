@@ -294,6 +294,7 @@ impl LoopRunner {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => true,
@@ -393,6 +394,7 @@ fn had_snapshot(state: &State) -> Option<u32> {
         | Phase::Waiting { .. }
         | Phase::Keeping { .. }
         | Phase::Checking { .. }
+        | Phase::Hooking { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => state.cut,

@@ -171,6 +171,7 @@ impl LoopRunner {
             guard: None,
             launch: None,
             hooks: None,
+            beside: super::hooks::Beside::default(),
             looking: None,
             registry: Registry::default(),
             check: None,

@@ -49,6 +49,11 @@ impl LoopRunner {
                     guard.suspend();
                 }
                 self.suspended = Some(clock::monotonic());
+                if let Some(run) = self.beside.running() {
+                    // The agent and what is waited for are stopped last, and that is what whoever asked waits for.
+                    let (stopped, _) = oneshot::channel();
+                    run.errand.suspend(stopped);
+                }
                 match (&self.hooks, &self.check) {
                     (Some(hooks), _) => hooks.errand.suspend(done),
                     (None, Some(check)) => check.errand.suspend(done),
@@ -63,6 +68,9 @@ impl LoopRunner {
                 }
                 if let Some(hooks) = &self.hooks {
                     hooks.errand.resume();
+                }
+                if let Some(run) = self.beside.running() {
+                    run.errand.resume();
                 }
                 if let Some(check) = &self.check {
                     check.errand.resume();

@@ -77,6 +77,7 @@ impl LoopRunner {
                 control,
                 upkeep,
                 hooks,
+                beside: besides,
                 check,
                 ..
             } = self;
@@ -88,6 +89,7 @@ impl LoopRunner {
                 () = until(moment) => return Ok(()),
                 news = guard_news(guard.as_mut()), if has_place => Arrived::Guard(news),
                 ran = ended(hooks.as_mut().map(|hooks| &mut hooks.errand)), if has_place => Arrived::Hooks(ran),
+                ran = besides.ended(), if has_place => Arrived::Beside(ran),
                 ran = ended(check.as_mut().map(|check| &mut check.errand)), if has_place => Arrived::Check(ran),
                 news = launch_news(launch.as_mut()), if has_place => Arrived::Launch(news),
             };
@@ -98,6 +100,7 @@ impl LoopRunner {
                 Arrived::Request(request) => self.request_without_room(request)?,
                 Arrived::Guard(news) => self.guard_news(news),
                 Arrived::Hooks(ran) => self.hooks_ended(ran),
+                Arrived::Beside(ran) => self.beside_ended(ran),
                 Arrived::Check(ran) => self.check_ended(ran),
                 Arrived::Launch(news) => self.launch_news(news).await,
             };

@@ -179,6 +179,7 @@ impl LoopRunner {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => true,
             Phase::Idle | Phase::Ended { .. } => false,

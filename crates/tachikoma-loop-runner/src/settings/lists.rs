@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tachikoma_core::HookPoint;
 
 use super::scalars::{HumanDuration, Secret};
 
@@ -45,7 +46,7 @@ pub enum GateMoment {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Hook {
-    /// The moment. Hooks of all others than `before_reboot` and `after_reboot` are *not built yet*.
+    /// The moment.
     pub on: Moment,
     /// The command line, run by the shell.
     pub command: String,
@@ -89,6 +90,26 @@ pub enum Moment {
     Question,
     /// The loop waits for a usage limit to pass.
     LimitWait,
+}
+
+impl From<Moment> for HookPoint {
+    fn from(moment: Moment) -> Self {
+        match moment {
+            Moment::LoopStart => Self::LoopStart,
+            Moment::LoopEnd => Self::LoopEnd,
+            Moment::IterationStart => Self::IterationStart,
+            Moment::IterationEnd => Self::IterationEnd,
+            Moment::SessionStart => Self::SessionStart,
+            Moment::SessionEnd => Self::SessionEnd,
+            Moment::BeforeReboot => Self::BeforeReboot,
+            Moment::AfterReboot => Self::AfterReboot,
+            Moment::TestsChanged => Self::TestsChanged,
+            Moment::NoProgress => Self::NoProgress,
+            Moment::Error => Self::Error,
+            Moment::Question => Self::Question,
+            Moment::LimitWait => Self::LimitWait,
+        }
+    }
 }
 
 /// Who is told what.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Activity, Context, Exit, Generation, HookPoint, HookResult, Input, Kept, LoopCommand, News,
-    Problem, QuotaWindow, Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency,
+    Activity, Context, Exit, Generation, HookKind, HookPoint, HookResult, Input, Kept, LoopCommand,
+    News, Problem, QuotaWindow, Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency,
 };
 
 use crate::play::{Play, exited, gate, script};
@@ -46,11 +46,19 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         generation: Generation(99),
         news: exited(Exit::Code(0), true),
     });
-    for point in [HookPoint::BeforeReboot, HookPoint::AfterReboot] {
+    for point in [
+        HookPoint::BeforeReboot,
+        HookPoint::AfterReboot,
+        HookPoint::IterationEnd,
+        HookPoint::LoopStart,
+        HookPoint::LoopEnd,
+        HookPoint::Error,
+    ] {
         for error in [None, Some("no".to_owned())] {
             let results = vec![HookResult {
                 name: "hook.sh".to_owned(),
                 duration_ms: 1,
+                stop: error.is_some() && point.kind() != HookKind::Reboot,
                 error,
                 ..HookResult::default()
             }];

@@ -106,6 +106,11 @@ impl Audit {
             }
             LoopEvent::Paused { .. } => self.paused = true,
             LoopEvent::Resumed | LoopEvent::PauseWithdrawn => self.paused = false,
+            LoopEvent::HooksStarted(start) => {
+                let goes_on = start.outcome.is_none();
+                self.paused &= goes_on;
+                self.rebooting &= goes_on;
+            }
             LoopEvent::StopRequested { urgent, .. } => {
                 self.stopping = true;
                 self.hurried |= *urgent;
@@ -334,7 +339,6 @@ impl Audit {
             | LoopEvent::Noted { .. }
             | LoopEvent::HandOffRequested { .. }
             | LoopEvent::HandOffWritten { .. }
-            | LoopEvent::HooksStarted { .. }
             | LoopEvent::HooksRan { .. }
             | LoopEvent::ClosingStarted { .. }
             | LoopEvent::RebootVerified { .. }

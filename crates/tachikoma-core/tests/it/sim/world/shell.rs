@@ -111,7 +111,7 @@ impl World {
         assert_eq!(self.state.stats, self.audit.stats);
         let limits = &self.policy.timeouts;
         let bounded = match &self.state.phase {
-            Phase::Waiting { .. } => true,
+            Phase::Waiting { .. } | Phase::Hooking { .. } => true,
             Phase::Keeping { keep } => keep.until.is_some(),
             Phase::Checking { check } => check.until.is_some(),
             Phase::Rebooting { reboot } => {
