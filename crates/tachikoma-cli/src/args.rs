@@ -139,6 +139,12 @@ pub enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
+    /// Try the messages of `[[notify]]`
+    Notify {
+        /// What to do with them
+        #[command(subcommand)]
+        command: NotifyCommand,
+    },
     /// Look at what agents write
     Agents {
         /// What to do with it
@@ -238,6 +244,16 @@ pub enum ConfigCommand {
     Check,
     /// Print the JSON Schema of `tachikoma.toml`
     Schema,
+}
+
+/// What can be done with messages.
+#[derive(Debug, Subcommand)]
+pub enum NotifyCommand {
+    /// Send a message to every target, or to one
+    Test {
+        /// The number of its `[[notify]]`, from 1
+        number: Option<usize>,
+    },
 }
 
 /// What can be done with the state that is kept.

@@ -18,6 +18,7 @@ mod kept;
 mod launch;
 mod logs;
 mod note;
+mod notify;
 mod replay;
 mod repository;
 mod rollback;
@@ -29,7 +30,7 @@ use std::process::ExitCode;
 
 use tachikoma_core::{LoopCommand, Urgency};
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Command, NotifyCommand};
 use crate::failure::Failure;
 use crate::place::Place;
 
@@ -68,6 +69,9 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Done { reason } => done::done(&place, reason),
         Command::State { command } => state::state(&place, command),
         Command::Config { command } => config::config(&place, &command),
+        Command::Notify {
+            command: NotifyCommand::Test { number },
+        } => notify::test(&place, number),
         Command::Agents { command } => agents::agents(&command),
         Command::Completions { shell } => Ok(completions::completions(shell)),
     }

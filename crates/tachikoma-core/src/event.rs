@@ -10,6 +10,7 @@ use crate::effect::Rung;
 use crate::exit::{Exit, Leftover};
 use crate::hooking::{HooksEnd, HooksStart};
 use crate::id::{Generation, SessionNo};
+use crate::incident::Incident;
 use crate::keep::{CommitStatus, KeepPurpose, Kept};
 use crate::launch::{Change, Launch, Resumption, Runner};
 use crate::ledger::QuotaWindow;
@@ -462,6 +463,8 @@ pub enum LoopEvent {
         /// What was wrong with it, and what was done.
         how: String,
     },
+    /// Something happened beside the loop.
+    Incident(Incident),
     /// The loop ended with its work done or its limit reached.
     Completed {
         /// Which of the two.

@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Leftover};
 use crate::hooking::{HookPoint, HookResult};
 use crate::id::{Generation, Ticket};
+use crate::incident::Incident;
 use crate::keep::Kept;
 use crate::launch::{Launch, Runner};
 use crate::ledger::QuotaWindow;
@@ -141,6 +142,8 @@ pub enum Input {
         /// How long.
         duration: Duration,
     },
+    /// Something happened beside the loop.
+    Incident(Incident),
     /// Something of the loop's own was destroyed, and is whole again.
     Repaired {
         /// What.

@@ -40,6 +40,7 @@ pub mod explain;
 mod handoff;
 mod hooking;
 mod id;
+mod incident;
 mod input;
 mod keep;
 mod launch;
@@ -79,6 +80,7 @@ pub use exit::{Exit, Leftover};
 pub use handoff::{WorkTree, checkpoint, checkpoint_now, handoff_due};
 pub use hooking::{Frames, HookKind, HookPoint, HookResult, Hooking, HooksEnd, HooksStart};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
+pub use incident::Incident;
 pub use input::{Input, LoopCommand, News, TurnEnd, Urgency};
 pub use keep::{
     CommitOrder, CommitStatus, Committed, Keep, KeepPurpose, Kept, KeptWork, PastCommit, Snapshot,

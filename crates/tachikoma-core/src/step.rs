@@ -74,6 +74,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         Input::DiskWasFull { duration } => turn.record(LoopEvent::DiskWasFull {
             duration_ms: millis(duration),
         }),
+        Input::Incident(incident) => turn.record(LoopEvent::Incident(incident)),
         Input::Repaired { what, how } => turn.record(LoopEvent::Repaired { what, how }),
     }
     turn.step

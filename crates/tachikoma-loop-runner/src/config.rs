@@ -1,6 +1,7 @@
 //! What a runner is told before it begins. The library reads neither the environment nor the command line: whoever
 //! embeds it does, and says so here.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,7 +17,9 @@ use tachikoma_core::{HookPoint, Launch, LoopId, Policy, microusd};
 use crate::gates;
 use crate::hooks::Registry;
 use crate::process::Adoption;
-use crate::settings::{self, AgentName, HumanDuration, PromptChannel, RebootMode, Settings};
+use crate::settings::{
+    self, AgentName, HumanDuration, PromptChannel, RebootMode, Secret, Settings,
+};
 use crate::store::recover::Loss;
 use crate::store::{RALPH_DIR, temporary};
 
@@ -53,6 +56,8 @@ pub struct LoopConfig {
     pub loss: Loss,
     /// Whether to hold the agent's processes together by a control group where one can be had.
     pub cgroup: bool,
+    /// The values of the variables that the settings name: nobody else is given them.
+    pub secrets: BTreeMap<String, Secret>,
     /// How long a full disk is waited for; [`DISK_FULL_TIMEOUT`] unless there is a reason.
     pub disk_full_timeout: Duration,
 }

@@ -5,7 +5,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tachikoma_core::{Answer, HookPoint, LoopCommand, Record, Status, Timestamp, Urgency};
+use tachikoma_core::{
+    Answer, HookPoint, Incident, LoopCommand, Record, Status, Timestamp, Urgency,
+};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::hooks::{Planned, RebootHook, RegisterError};
@@ -64,6 +66,8 @@ pub(crate) enum Request {
         reason: Option<String>,
         reply: oneshot::Sender<Answer>,
     },
+    /// Something happened beside the loop.
+    Incident(Incident),
     /// A hook that is to run from the next reboot on.
     Register {
         point: HookPoint,
@@ -125,6 +129,11 @@ impl LoopHandle {
     /// The runner is gone.
     pub async fn done(&self, reason: Option<String>) -> Result<Answer, Gone> {
         self.ask(|reply| Request::Done { reason, reply }).await
+    }
+
+    /// Has something recorded that happened beside the loop. Never waits: when the queue is full it is left out.
+    pub(crate) fn report(&self, incident: Incident) {
+        let _ = self.requests.try_send(Request::Incident(incident));
     }
 
     async fn ask(

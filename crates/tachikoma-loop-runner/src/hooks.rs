@@ -22,7 +22,7 @@ use tachikoma_core::{
 
 use crate::settings::{Hook, Settings};
 
-pub(crate) use run::{HookRun, Plan};
+pub(crate) use run::{HookRun, Plan, variables};
 
 /// How long a registered hook usually may take: as long as a `[[hook]]` without a `timeout`.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(30);

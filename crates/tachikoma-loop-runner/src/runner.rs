@@ -12,6 +12,7 @@ mod hooks;
 mod keep;
 mod look;
 mod news;
+mod notify;
 mod open;
 mod patterns;
 mod put_away;
@@ -39,6 +40,7 @@ use crate::control::Server;
 use crate::gates::CheckRun;
 use crate::handle::{Ends, LoopHandle, Notice};
 use crate::hooks::{HookRun, Registry};
+use crate::notify::Notices;
 use crate::process::{Guard, GuardError, GuardOptions};
 use crate::prompt;
 use crate::session::process::LiveLaunch;
@@ -97,6 +99,8 @@ pub struct LoopRunner {
     hooks: Option<HookRun>,
     /// Hooks that nobody waits for.
     beside: hooks::Beside,
+    /// Messages to people.
+    notices: Notices,
     /// A look at the agent that is under way.
     looking: Option<look::Looking>,
     registry: Registry,
@@ -198,6 +202,7 @@ impl LoopRunner {
         drop(duty);
         if result.is_ok() {
             self.drain_beside().await;
+            self.drain_notices().await;
         }
         self.put_away().await;
         self.tidy_up().await;
@@ -360,6 +365,7 @@ impl LoopRunner {
         if matches!(record.event, LoopEvent::TestsRan(_)) {
             self.write_tests_book();
         }
+        self.notify(&record);
         // Nobody may be listening.
         let _ = self.ends.notices.send(Notice::Recorded(Arc::new(record)));
         self.ends.status.send_replace(Status::of(&self.state, true));
@@ -390,6 +396,7 @@ impl LoopRunner {
                 upkeep,
                 hooks,
                 beside: besides,
+                notices,
                 check,
                 keeping,
                 looking,
@@ -408,6 +415,7 @@ impl LoopRunner {
                 seen = look::looked(looking) => Arrived::Input(seen),
                 ran = ended(hooks.as_mut().map(|hooks| &mut hooks.errand)) => Arrived::Hooks(ran),
                 ran = besides.ended() => Arrived::Beside(ran),
+                (index, ran) = notices.next() => Arrived::Notice(index, ran),
                 ran = ended(check.as_mut().map(|check| &mut check.errand)) => Arrived::Check(ran),
                 news = launch_news(launch.as_mut()) => Arrived::Launch(news),
             };
@@ -427,6 +435,7 @@ impl LoopRunner {
                 Arrived::SnapshotLate => Some(self.snapshot_late().await),
                 Arrived::Hooks(ran) => self.hooks_ended(ran),
                 Arrived::Beside(ran) => self.beside_ended(ran),
+                Arrived::Notice(index, ran) => self.notice_ended(index, ran),
                 Arrived::Check(ran) => self.check_ended(ran),
                 Arrived::Launch(news) => self.launch_news(news).await,
             };

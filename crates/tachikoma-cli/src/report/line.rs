@@ -119,6 +119,7 @@ impl Lines {
             | LoopEvent::CustomSet { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. }
             | LoopEvent::Completed { .. }
             | LoopEvent::Stopped { .. }
@@ -323,6 +324,7 @@ fn lines(record: &Record) -> Vec<String> {
             let waited = span(Duration::from_millis(*duration_ms));
             format!("there is room on the disk again, after {waited}; the loop goes on")
         }
+        LoopEvent::Incident(incident) => sanitise(&incident.to_string()).into_owned(),
         LoopEvent::Repaired { what, how } => format!("repaired the {what}: {}", sanitise(how)),
         LoopEvent::Completed { outcome, stats }
         | LoopEvent::Stopped { outcome, stats, .. }

@@ -1,6 +1,7 @@
 //! Tests of the binary: real files, real child processes, real terminals.
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
+mod access;
 mod agents;
 mod budgets;
 mod claims;
@@ -45,6 +46,9 @@ mod live_pty;
 mod live_signals;
 mod live_support;
 mod live_terminal;
+mod misbehaving;
+mod notify;
+mod notify_support;
 mod odd_files;
 mod outcomes;
 mod outcomes_status;

@@ -287,6 +287,7 @@ impl Explain<'_> {
                 self.fact(record, format!("the disk was full for {span}"));
             }
             LoopEvent::Warned { warning } => self.fact(record, format!("warning: {warning}")),
+            LoopEvent::Incident(incident) => self.fact(record, incident.to_string()),
             LoopEvent::Repaired { what, how } => {
                 self.fact(record, format!("the {what} was repaired: {how}"));
             }

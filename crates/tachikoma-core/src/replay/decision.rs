@@ -303,6 +303,7 @@ impl Side {
             | LoopEvent::CustomSet { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. } => return None,
         };
         Some(Decision { what, by })

@@ -350,6 +350,7 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
         LoopEvent::DiskWasFull { duration_ms } => vec![Input::DiskWasFull {
             duration: Duration::from_millis(*duration_ms),
         }],
+        LoopEvent::Incident(incident) => vec![Input::Incident(incident.clone())],
         LoopEvent::Repaired { what, how } => vec![Input::Repaired {
             what: *what,
             how: how.clone(),

@@ -325,6 +325,7 @@ impl Shadow {
             Input::Set { .. }
             | Input::Trouble { .. }
             | Input::DiskWasFull { .. }
+            | Input::Incident(_)
             | Input::Repaired { .. } => return,
         };
         self.react(&effects, ending);

@@ -46,6 +46,7 @@ impl State {
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. } => {}
             LoopEvent::Started {
                 launch,

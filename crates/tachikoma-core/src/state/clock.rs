@@ -44,6 +44,7 @@ impl State {
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. }
             | LoopEvent::CustomSet { .. }
             | LoopEvent::Noted { .. }

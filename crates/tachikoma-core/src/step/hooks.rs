@@ -9,6 +9,7 @@ use crate::hooking::{HookKind, HookPoint, HookResult, Hooking, HooksEnd, HooksSt
 use crate::input::Urgency;
 use crate::outcome::{Outcome, Stop};
 use crate::phase::{Cause, Phase, Wait};
+use crate::policy::completion::{Next, next};
 use crate::policy::custom;
 use crate::tests_report::TestsReport;
 
@@ -202,13 +203,19 @@ impl Turn<'_> {
 
     fn after_hooks(&mut self, hooking: Hooking) {
         match (hooking.outcome, hooking.over) {
-            (Some(outcome), _) => self.end(outcome),
+            (Some(outcome), _) if self.holds(&outcome) => self.end(outcome),
+            (Some(_), _) => self.check(None),
             (None, Some(_)) => match self.state.stop.clone() {
                 Some(stop) => self.stop_found(stop, Urgency::Graceful),
                 None => self.take_up(),
             },
             (None, None) => self.proceed(hooking.then),
         }
+    }
+
+    /// Returns whether what was to be the end still is: a claim that was believed may have been taken back on the way.
+    pub(super) fn holds(&self, outcome: &Outcome) -> bool {
+        *outcome != Outcome::Done || next(self.policy, self.state) == Next::Believe
     }
 
     /// Goes on without knowing how the hooks went. The shell ends what nobody waits for.

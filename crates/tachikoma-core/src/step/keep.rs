@@ -167,7 +167,7 @@ impl Turn<'_> {
                 Some(stop) => self.close(stop.into()),
                 None => self.close_old(),
             },
-            (KeepPurpose::End, Some(outcome)) => self.close(outcome),
+            (KeepPurpose::End, Some(outcome)) if self.holds(&outcome) => self.close(outcome),
             (KeepPurpose::Iteration | KeepPurpose::End, _) => self.check(keep.then),
         }
     }

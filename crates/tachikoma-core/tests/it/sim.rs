@@ -170,6 +170,7 @@ const EXPECTED: &[&str] = &[
     "Warned",
     "DiskWasFull",
     "Repaired",
+    "Incident",
     "Completed",
     "Stopped",
     "Error",

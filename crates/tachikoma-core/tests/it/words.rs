@@ -143,6 +143,7 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::Warned { .. } => "Warned",
         LoopEvent::DiskWasFull { .. } => "DiskWasFull",
         LoopEvent::Repaired { .. } => "Repaired",
+        LoopEvent::Incident(_) => "Incident",
         LoopEvent::Completed { .. } => "Completed",
         LoopEvent::Stopped { .. } => "Stopped",
         LoopEvent::Error { .. } => "Error",
@@ -300,6 +301,7 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::StoodStill { duration_ms } | LoopEvent::DiskWasFull { duration_ms } => {
             format!("{duration_ms} ms")
         }
+        LoopEvent::Incident(incident) => incident.to_string(),
         LoopEvent::Repaired { what, how } => format!("{what}: {how}"),
         LoopEvent::LeftoversEnded { leftovers } => leftovers.len().to_string(),
         LoopEvent::IterationCompleted { report, .. } => {

@@ -146,7 +146,7 @@ fn ended(failure: Option<Failure>) -> Ended {
     }
 }
 
-fn variables(event: &HookEvent) -> Vec<(OsString, OsString)> {
+pub(crate) fn variables(event: &HookEvent) -> Vec<(OsString, OsString)> {
     let pair = |name: &str, value: String| (OsString::from(name), OsString::from(value));
     let outcome = event.outcome.clone();
     let outcome = outcome.map(|outcome| pair("TACHIKOMA_OUTCOME", outcome));

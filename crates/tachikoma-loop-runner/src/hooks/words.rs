@@ -48,6 +48,15 @@ pub(super) fn of(point: HookPoint, state: &State) -> String {
 pub(super) fn iteration(point: HookPoint, state: &State) -> u32 {
     match point {
         HookPoint::IterationStart => state.next_iteration(),
+        // The next one may have begun already.
+        HookPoint::TestsChanged => {
+            let tests = state.progress.tests.as_ref();
+            tests.map_or(state.iteration, |tests| tests.iteration)
+        }
+        HookPoint::NoProgress => {
+            let last = state.progress.recent.last();
+            last.map_or(state.iteration, |last| last.iteration)
+        }
         HookPoint::LoopStart
         | HookPoint::LoopEnd
         | HookPoint::IterationEnd
@@ -55,8 +64,6 @@ pub(super) fn iteration(point: HookPoint, state: &State) -> u32 {
         | HookPoint::SessionEnd
         | HookPoint::BeforeReboot
         | HookPoint::AfterReboot
-        | HookPoint::TestsChanged
-        | HookPoint::NoProgress
         | HookPoint::Error
         | HookPoint::Question
         | HookPoint::LimitWait => state.iteration,

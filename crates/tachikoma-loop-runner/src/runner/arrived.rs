@@ -7,6 +7,7 @@ use super::upkeep::Upkeep;
 use crate::control::Server;
 use crate::gates::Found as Checked;
 use crate::handle::Request;
+use crate::notify::Delivered;
 use crate::process::{Guard, GuardNews};
 use crate::session::process::{LaunchNews, LiveLaunch};
 use crate::shell::{Errand, Ran};
@@ -20,6 +21,7 @@ pub(super) enum Arrived {
     SnapshotLate,
     Hooks(Ran<Vec<HookResult>>),
     Beside(Ran<Vec<HookResult>>),
+    Notice(usize, Ran<Delivered>),
     Check(Ran<Checked>),
     Launch(LaunchNews),
 }

@@ -56,6 +56,7 @@ impl LoopRunner {
             hooks.errand.end().await;
         }
         self.beside.end().await;
+        drop(self.notices.end().await);
         if let Some(check) = self.check.take() {
             check.errand.end().await;
         }

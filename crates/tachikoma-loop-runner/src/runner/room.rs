@@ -78,6 +78,7 @@ impl LoopRunner {
                 upkeep,
                 hooks,
                 beside: besides,
+                notices,
                 check,
                 ..
             } = self;
@@ -90,6 +91,7 @@ impl LoopRunner {
                 news = guard_news(guard.as_mut()), if has_place => Arrived::Guard(news),
                 ran = ended(hooks.as_mut().map(|hooks| &mut hooks.errand)), if has_place => Arrived::Hooks(ran),
                 ran = besides.ended(), if has_place => Arrived::Beside(ran),
+                (index, ran) = notices.next(), if has_place => Arrived::Notice(index, ran),
                 ran = ended(check.as_mut().map(|check| &mut check.errand)), if has_place => Arrived::Check(ran),
                 news = launch_news(launch.as_mut()), if has_place => Arrived::Launch(news),
             };
@@ -101,6 +103,7 @@ impl LoopRunner {
                 Arrived::Guard(news) => self.guard_news(news),
                 Arrived::Hooks(ran) => self.hooks_ended(ran),
                 Arrived::Beside(ran) => self.beside_ended(ran),
+                Arrived::Notice(index, ran) => self.notice_ended(index, ran),
                 Arrived::Check(ran) => self.check_ended(ran),
                 Arrived::Launch(news) => self.launch_news(news).await,
             };
@@ -115,7 +118,10 @@ impl LoopRunner {
             Request::Set { reply, .. }
             | Request::Note { reply, .. }
             | Request::Done { reply, .. } => (None, reply),
-            Request::Register { .. } | Request::Suspend { .. } | Request::Continue => {
+            Request::Incident(_)
+            | Request::Register { .. }
+            | Request::Suspend { .. }
+            | Request::Continue => {
                 return Ok(self.request(request));
             }
         };

@@ -95,6 +95,7 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::StopConditionTriggered { .. }
         | LoopEvent::RebootRequested { .. }
         | LoopEvent::DiskWasFull { .. }
+        | LoopEvent::Incident(_)
         | LoopEvent::Repaired { .. }
         | LoopEvent::Warned { .. } => None,
     }

@@ -19,7 +19,6 @@ pub(super) const NOT_BUILT: &[&str] = &[
     "agents.acp",
     "agents.demo",
     "opencode",
-    "notify",
 ];
 
 /// Returns whether what `key` stands for exists.

@@ -389,6 +389,7 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "agents.command.env",
             "gate",
             "hook",
+            "notify",
         ]
     );
     let toml = "max_iterations = 1\nstate.compress = true\nagents.demo.args = []\n";

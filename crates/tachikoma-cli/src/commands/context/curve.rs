@@ -298,6 +298,7 @@ impl Curves {
             | LoopEvent::CustomSet { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. }
             | LoopEvent::Completed { .. }
             | LoopEvent::Stopped { .. }

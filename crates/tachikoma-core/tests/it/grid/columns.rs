@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Activity, Context, Exit, Generation, HookKind, HookPoint, HookResult, Input, Kept, LoopCommand,
-    News, Problem, QuotaWindow, Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency,
+    Activity, Context, Exit, Generation, HookKind, HookPoint, HookResult, Incident, Input, Kept,
+    LoopCommand, News, Problem, QuotaWindow, Repair, ScriptVerdict, State, Ticket, TurnEnd,
+    Urgency,
 };
 
 use crate::play::{Play, exited, gate, script};
@@ -132,6 +133,11 @@ pub fn inputs(play: &Play) -> Vec<Column> {
     inputs.push(Input::DiskWasFull {
         duration: Duration::from_secs(60),
     });
+    inputs.push(Input::Incident(Incident::AccessRefused {
+        request: "stop".to_owned(),
+        pid: None,
+        agent: true,
+    }));
     inputs.push(Input::Repaired {
         what: Repair::Journal,
         how: "restored".to_owned(),

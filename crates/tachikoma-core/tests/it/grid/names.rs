@@ -60,6 +60,7 @@ pub fn name(column: &Column) -> String {
         Input::Set { .. } => "set".to_owned(),
         Input::Trouble { .. } => "trouble".to_owned(),
         Input::DiskWasFull { .. } => "disk was full".to_owned(),
+        Input::Incident(_) => "incident".to_owned(),
         Input::Repaired { .. } => "repaired".to_owned(),
     }
 }

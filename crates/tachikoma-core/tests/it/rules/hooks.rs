@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tachikoma_core::{HookPoint, Policy, Urgency};
+use tachikoma_core::{HookPoint, Input, Policy, Ticket, Urgency};
 
 use crate::play::Play;
 
@@ -152,5 +152,25 @@ fn a_pause_outlives_the_hooks_of_a_new_runner() {
     insta::assert_snapshot!(play.told(), @"
     0.0 start: Started(after crash), HooksStarted(loop_start) ! run loop_start
     0.0 hooks: HooksRan(loop_start, 1)
+    ");
+}
+
+#[test]
+fn a_rollback_while_hooks_at_the_end_run_takes_the_end_back() {
+    let mut play = Play::up(Policy {
+        max_iterations: 0,
+        ..policy(&[HookPoint::LoopEnd])
+    });
+    play.claimed().hush();
+    let note = Input::Note {
+        ticket: Ticket(9),
+        text: "rolled back".to_owned(),
+        tell: true,
+    };
+    play.input("note", note);
+    play.hooks(HookPoint::LoopEnd, None);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 note: Noted(rolled back), CheckGivenUp(the work tree was rolled back since) ! ok: noted
+    0.0 hooks: HooksRan(loop_end, 1), ClaimRefused(the agent's promise: the work tree was rolled back since), IterationStarted(2 attempt 1) ! launch
     ");
 }

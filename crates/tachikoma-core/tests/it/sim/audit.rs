@@ -63,16 +63,7 @@ impl Audit {
         self.seq = record.seq;
         self.time = record.time;
         if !self.live {
-            let between_runs = matches!(
-                record.event,
-                LoopEvent::Started { .. }
-                    | LoopEvent::Noted { .. }
-                    | LoopEvent::CheckGivenUp { .. }
-                    | LoopEvent::Warned { .. }
-                    | LoopEvent::DiskWasFull { .. }
-                    | LoopEvent::Repaired { .. }
-                    | LoopEvent::SegmentOpened { .. }
-            );
+            let between_runs = super::books::is_between_runs(&record.event);
             let early = self.iteration == 0 && matches!(record.event, LoopEvent::Stopped { .. });
             assert!(
                 between_runs || early,
@@ -349,6 +340,7 @@ impl Audit {
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. } => {}
         }
     }

@@ -122,6 +122,7 @@ impl Forward {
             | LoopEvent::CustomSet { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. } => {}
         }
     }

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tachikoma_core::{
-    Effect, Generation, HookKind, HookPoint, Input, Launch, LoopCommand, LoopEvent, LoopId, News,
-    Phase, Policy, RebootStage, Record, Repair, Runner, State, Ticket, Timestamp, Urgency, Work,
-    step,
+    Effect, Generation, HookKind, HookPoint, Incident, Input, Launch, LoopCommand, LoopEvent,
+    LoopId, News, Phase, Policy, RebootStage, Record, Repair, Runner, State, Ticket, Timestamp,
+    Urgency, Work, step,
 };
 
 use super::Coverage;
@@ -215,6 +215,7 @@ impl World {
             | Input::Done { .. }
             | Input::Trouble { .. }
             | Input::DiskWasFull { .. }
+            | Input::Incident(_)
             | Input::Repaired { .. } => false,
         };
         let idle = self.feed(coverage, input);
@@ -412,7 +413,12 @@ impl World {
     fn trouble(&mut self) -> Input {
         let text = "the disk".to_owned();
         self.tickets += 1;
-        match self.dice.below(6) {
+        match self.dice.below(7) {
+            6 => Input::Incident(Incident::AccessRefused {
+                request: "stop".to_owned(),
+                pid: Some(7),
+                agent: true,
+            }),
             4..6 => Input::Done {
                 ticket: Ticket(self.tickets),
                 reason: None,

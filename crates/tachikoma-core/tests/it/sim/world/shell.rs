@@ -35,6 +35,7 @@ impl World {
             | Input::Set { .. }
             | Input::Trouble { .. }
             | Input::DiskWasFull { .. }
+            | Input::Incident(_)
             | Input::Repaired { .. } => None,
         };
         let was = words::phase(&self.state.phase);
@@ -303,6 +304,7 @@ impl World {
             | Input::Note { .. }
             | Input::Trouble { .. }
             | Input::DiskWasFull { .. }
+            | Input::Incident(_)
             | Input::Repaired { .. } => true,
         });
     }
