@@ -182,7 +182,7 @@ fn a_command_is_told_on_its_standard_input_and_ended_when_it_hangs() {
         &scratch,
         &[
             "to = 'command'\ncommand = 'cat > told; echo $TACHIKOMA_OUTCOME > outcome'",
-            &format!("to = 'command'\ncommand = 'echo hunter2 >&2; exit 7'\non = ['loop_start']"),
+            "to = 'command'\ncommand = 'echo hunter2 >&2; exit 7'\non = ['loop_start']",
             &format!("to = 'command'\ncommand = 'sleep {long}'"),
         ],
     );

@@ -81,7 +81,7 @@ async fn attempt(
     let ended = shell.run(job, orders).await;
     match address.settings.to.goes_through_curl() {
         true => of_curl(ended),
-        false => of_program(ended),
+        false => of_program(&ended),
     }
 }
 
@@ -104,8 +104,8 @@ async fn rest(backoff: Duration, orders: &mut mpsc::Receiver<Order>) -> bool {
     }
 }
 
-fn of_program(ended: Ended) -> Attempt {
-    match ended.failure {
+fn of_program(ended: &Ended) -> Attempt {
+    match &ended.failure {
         None => Attempt::Delivered,
         Some(Failure::TimedOut) => Attempt::Failed("it did not end in time".to_owned()),
         Some(Failure::CalledOff) => Attempt::Failed("it was called off".to_owned()),

@@ -54,7 +54,7 @@ impl NotifyTarget {
 pub(super) fn order(address: &Address, message: &Message) -> Result<Order, String> {
     let text = short(&message.text());
     let request = match address.settings.to {
-        NotifyTarget::Desktop => return Ok(desktop(message, text)),
+        NotifyTarget::Desktop => return Ok(desktop(message, &text)),
         NotifyTarget::Command => return command(address, message),
         NotifyTarget::Webhook => webhook(address, message)?,
         NotifyTarget::Slack => json_to(url(address)?, &json!({ "text": text })),
@@ -222,7 +222,7 @@ fn mail(address: &Address, message: &Message, text: &str) -> Result<Request, Str
     Ok(request)
 }
 
-fn desktop(message: &Message, text: String) -> Order {
+fn desktop(message: &Message, text: &str) -> Order {
     let urgency = if message.is_critical() {
         "critical"
     } else {
