@@ -208,6 +208,7 @@ fn help_of_the_program() {
       done         Claim that the whole work is complete: judged when the iteration under way is over
       state        Look at the state that is kept, and change it
       config       Look at the configuration
+      notify       Try the messages of `[[notify]]`
       agents       Look at what agents write
       completions  Print a completion script for a shell
       help         Print this message or the help of the given subcommand(s)
