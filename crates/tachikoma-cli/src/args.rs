@@ -1,10 +1,16 @@
 //! What can be typed.
 
+mod agents;
+mod opencode;
+
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::git::snapshots::Moment;
+
+pub use agents::{AgentsCommand, DecodeArgs, DecodedAgent};
+pub use opencode::{OpencodeCommand, ServiceCommand, ServiceKind, UpArgs};
 
 /// Leave a coding agent working alone for hours, and find the work where it ought to be.
 #[derive(Debug, Parser)]
@@ -159,6 +165,12 @@ pub enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
+    /// Try the messages of `[[notify]]`
+    Notify {
+        /// What to do with them
+        #[command(subcommand)]
+        command: NotifyCommand,
+    },
     /// Look at what agents write
     Agents {
         /// What to do with it
@@ -251,94 +263,6 @@ pub struct RollbackArgs {
     pub loop_id: Option<LoopId>,
 }
 
-/// What can be done with the output of agents.
-#[derive(Debug, Subcommand)]
-pub enum AgentsCommand {
-    /// Say what the recorded output of one process comes to: outcome, context, cost
-    Decode(DecodeArgs),
-}
-
-/// What to decode.
-#[derive(Clone, Debug, ClapArgs)]
-pub struct DecodeArgs {
-    /// The agent that wrote it: claude (Claude Code, with `--output-format stream-json`)
-    #[arg(hide_possible_values = true)]
-    pub agent: DecodedAgent,
-    /// The file with its standard output, plain or compressed (.zst); - for standard input
-    pub file: PathBuf,
-    /// The exit code of the process, or the negated number of the signal that killed it
-    #[arg(long, value_name = "CODE", allow_negative_numbers = true)]
-    pub exit: Option<i32>,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Agents whose output can be decoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DecodedAgent {
-    /// Claude Code: `--output-format stream-json`
-    Claude,
-    /// OpenCode: `run --format json`, or the event stream of its server
-    Opencode,
-}
-
-/// What can be done with the server of OpenCode.
-#[derive(Debug, Subcommand)]
-pub enum OpencodeCommand {
-    /// Start the server, and start it again when it dies, until it is stopped
-    Up(UpArgs),
-    /// Show how the server is
-    Status {
-        /// Print one JSON object
-        #[arg(long)]
-        json: bool,
-    },
-    /// Replace the server, or start it where it is down; clears a give-up
-    Restart,
-    /// Stop the server and whoever keeps it running
-    Stop,
-    /// Print what the server wrote
-    Logs {
-        /// Go on printing what it writes
-        #[arg(long, short)]
-        follow: bool,
-    },
-}
-
-/// How to keep the server running.
-#[derive(Clone, Copy, Debug, ClapArgs)]
-pub struct UpArgs {
-    /// Leave it running in the background
-    #[arg(long)]
-    pub detach: bool,
-    /// This is the process in the background: said by ourselves
-    #[arg(long, hide = true, conflicts_with = "detach")]
-    pub detached: bool,
-    /// Print what is recorded, one JSON object per line
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// What can be done with services.
-#[derive(Debug, Subcommand)]
-pub enum ServiceCommand {
-    /// Print a unit that keeps `tachikoma opencode up` running in this directory
-    Print {
-        /// For whom
-        kind: ServiceKind,
-    },
-}
-
-/// The supervisors of systems.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ServiceKind {
-    /// A user's unit for systemd
-    Systemd,
-    /// An agent for launchd
-    Launchd,
-}
-
 /// What can be done with hand-offs.
 #[derive(Debug, Subcommand)]
 pub enum CheckpointCommand {
@@ -361,6 +285,16 @@ pub enum ConfigCommand {
     Check,
     /// Print the JSON Schema of `tachikoma.toml`
     Schema,
+}
+
+/// What can be done with messages.
+#[derive(Debug, Subcommand)]
+pub enum NotifyCommand {
+    /// Send a message to every target, or to one
+    Test {
+        /// The number of its `[[notify]]`, from 1
+        number: Option<usize>,
+    },
 }
 
 /// What can be done with the state that is kept.

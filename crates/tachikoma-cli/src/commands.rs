@@ -19,6 +19,7 @@ mod kept;
 mod launch;
 mod logs;
 mod note;
+mod notify;
 mod opencode;
 mod replay;
 mod repository;
@@ -34,7 +35,7 @@ use tachikoma_core::{LoopCommand, Urgency};
 
 use tachikoma_loop_runner::control::Request;
 
-use crate::args::{Args, Command, ServiceCommand, Switch};
+use crate::args::{Args, Command, NotifyCommand, ServiceCommand, Switch};
 use crate::failure::Failure;
 use crate::place::Place;
 
@@ -82,6 +83,9 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Done { reason } => done::done(&place, reason),
         Command::State { command } => state::state(&place, command),
         Command::Config { command } => config::config(&place, &command),
+        Command::Notify {
+            command: NotifyCommand::Test { number },
+        } => notify::test(&place, number),
         Command::Agents { command } => agents::agents(&command),
         Command::Opencode { command } => opencode::opencode(&place, &command),
         Command::Service { command } => match command {

@@ -4,10 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::hooking::HookPoint;
 use crate::id::{Generation, SessionNo, Ticket};
 use crate::keep::CommitOrder;
 use crate::outcome::RebootReason;
-use crate::phase::{HookPoint, LoopState};
+use crate::phase::LoopState;
 use crate::record::Record;
 
 /// What came of one input: facts to be journalled and published, then wishes to be carried out, in this order.
@@ -83,12 +84,12 @@ pub enum Effect {
         /// Which launch.
         generation: Generation,
     },
-    /// Run the hooks of a reboot and answer with [`Input::HooksRan`](crate::Input::HooksRan).
+    /// Run the hooks of a point, those beside the loop behind each other, and answer with [`Input::HooksRan`](crate::Input::HooksRan).
     RunHooks {
         /// Which ones.
         point: HookPoint,
-        /// Why the session is rebooted.
-        reason: RebootReason,
+        /// Why the session is rebooted, if it is.
+        reason: Option<RebootReason>,
     },
     /// Look at the work tree, commit what the loop changed there, and answer with [`Input::Kept`](crate::Input::Kept).
     Keep {

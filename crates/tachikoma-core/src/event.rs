@@ -8,12 +8,14 @@ use crate::completion::{Answers, Check, GateResult, Refusal};
 use crate::context::Context;
 use crate::effect::Rung;
 use crate::exit::{Exit, Leftover};
+use crate::hooking::{HooksEnd, HooksStart};
 use crate::id::{Generation, SessionNo};
+use crate::incident::Incident;
 use crate::keep::{Keep, KeepPurpose, Kept};
 use crate::launch::{Change, Launch, Resumption, Runner};
 use crate::ledger::QuotaWindow;
 use crate::outcome::{Failure, IterationReport, Outcome, RebootReason, Stop, Timeout};
-use crate::phase::{Cause, HookPoint, HookResult, Wait};
+use crate::phase::{Cause, Wait};
 use crate::policy::stop::Limits;
 use crate::progress::Measured;
 use crate::repair::Repair;
@@ -376,20 +378,10 @@ pub enum LoopEvent {
         /// What the next one has to know, in its words.
         text: String,
     },
-    /// Hooks of the reboot run.
-    HooksStarted {
-        /// Which ones.
-        point: HookPoint,
-        /// Until when their end must be known.
-        until: Timestamp,
-    },
-    /// Hooks of the reboot have run.
-    HooksRan {
-        /// Which ones.
-        point: HookPoint,
-        /// How each went, in order.
-        results: Vec<HookResult>,
-    },
+    /// Hooks run, and are waited for.
+    HooksStarted(HooksStart),
+    /// Hooks have run.
+    HooksRan(HooksEnd),
     /// The agent's process is let go.
     ClosingStarted {
         /// When the next step of the ladder follows.
@@ -464,6 +456,8 @@ pub enum LoopEvent {
         /// What was wrong with it, and what was done.
         how: String,
     },
+    /// Something happened beside the loop.
+    Incident(Incident),
     /// The loop ended with its work done or its limit reached.
     Completed {
         /// Which of the two.

@@ -8,13 +8,14 @@ use crate::activity::Activity;
 use crate::completion::{Answers, GateResult};
 use crate::context::Context;
 use crate::exit::{Exit, Leftover};
+use crate::hooking::{HookPoint, HookResult};
 use crate::id::{Generation, Ticket};
+use crate::incident::Incident;
 use crate::keep::Kept;
 use crate::launch::{Launch, Runner};
 use crate::ledger::QuotaWindow;
 use crate::operator::Wish;
 use crate::outcome::{Problem, Spent};
-use crate::phase::{HookPoint, HookResult};
 use crate::repair::Repair;
 use crate::tests_report::TestsReport;
 
@@ -156,6 +157,8 @@ pub enum Input {
         /// How long.
         duration: Duration,
     },
+    /// Something happened beside the loop.
+    Incident(Incident),
     /// Something of the loop's own was destroyed, and is whole again.
     Repaired {
         /// What.

@@ -176,6 +176,7 @@ fn runs(phase: &Phase) -> bool {
         Phase::Working { .. }
         | Phase::Keeping { .. }
         | Phase::Checking { .. }
+        | Phase::Hooking { .. }
         | Phase::Rebooting { .. } => true,
         Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => false,
     }

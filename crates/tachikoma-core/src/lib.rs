@@ -38,7 +38,9 @@ mod event;
 mod exit;
 pub mod explain;
 mod handoff;
+mod hooking;
 mod id;
+mod incident;
 mod input;
 mod keep;
 mod launch;
@@ -78,7 +80,9 @@ pub use effect::{Answer, Effect, Rung, Step};
 pub use event::LoopEvent;
 pub use exit::{Exit, Leftover};
 pub use handoff::{WorkTree, checkpoint, checkpoint_now, handoff_due};
+pub use hooking::{Frames, HookKind, HookPoint, HookResult, Hooking, HooksEnd, HooksStart};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
+pub use incident::Incident;
 pub use input::{Input, LoopCommand, News, TurnEnd, Urgency};
 pub use keep::{
     CommitOrder, CommitStatus, Committed, Keep, KeepPurpose, Kept, KeptWork, PastCommit, Snapshot,
@@ -96,8 +100,8 @@ pub use outcome::{
     Stop, Timeout,
 };
 pub use phase::{
-    Cause, Ending, HookPoint, HookResult, Ladder, LoopState, Phase, Reboot, RebootStage, Tool,
-    TurnResult, Wait, WaitReason, Work,
+    Cause, Ending, Ladder, LoopState, Phase, Reboot, RebootStage, Tool, TurnResult, Wait,
+    WaitReason, Work,
 };
 pub use policy::Policy;
 pub use progress::{Measured, Progress, SCORES_KEPT, Score};

@@ -14,10 +14,13 @@ pub mod restart;
 pub mod stop;
 pub mod timeout;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use budget::Budgets;
 use completion::CompletionRules;
+
+use crate::hooking::HookPoint;
 
 /// The rules of a loop. The default is what an empty configuration file means.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +53,8 @@ pub struct Policy {
     pub limit_backoff: Backoff,
     /// When sessions are replaced.
     pub reboot: RebootRules,
+    /// For all hooks of a point together; a point that is not there has none. Those of a reboot are with its rules.
+    pub hooks: BTreeMap<HookPoint, Duration>,
     /// How the work is kept, or at least looked at; none where neither can be.
     pub keep: Option<KeepRules>,
     /// Whether a later runner goes on in the conversation of an earlier one.
@@ -82,6 +87,7 @@ impl Default for Policy {
                 cap: Duration::from_secs(1800),
             },
             reboot: RebootRules::default(),
+            hooks: BTreeMap::new(),
             keep: None,
             persist_sessions: true,
             fresh_each_iteration: false,

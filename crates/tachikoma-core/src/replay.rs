@@ -400,6 +400,7 @@ fn sum(state: &State, side: &Side, owed: TurnSpending) -> Sum {
         | Phase::Working { .. }
         | Phase::Keeping { .. }
         | Phase::Checking { .. }
+        | Phase::Hooking { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. } => None,
     };

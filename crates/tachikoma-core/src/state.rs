@@ -3,6 +3,7 @@
 mod apply;
 mod clock;
 mod completion;
+mod hooks;
 mod keep;
 mod notes;
 mod operator;
@@ -16,6 +17,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::completion::Completion;
+use crate::hooking::Frames;
 use crate::id::{Generation, LoopId, Seq};
 use crate::keep::KeptWork;
 use crate::launch::{Launch, Runner};
@@ -120,6 +122,9 @@ pub struct State {
     /// The pattern of `stop_on_patterns` that the agent's latest words match.
     #[serde(default)]
     pub stop_pattern: Option<String>,
+    /// What hooks have still to hear of.
+    #[serde(default)]
+    pub frames: Frames,
     /// What hooks and the operator wrote down for later.
     pub custom: BTreeMap<String, serde_json::Value>,
 }
@@ -181,6 +186,7 @@ impl State {
             operator: Operator::default(),
             limits: Limits::default(),
             stop_pattern: None,
+            frames: Frames::default(),
             custom: BTreeMap::new(),
         }
     }
@@ -211,6 +217,7 @@ impl State {
             | Phase::Working { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => None,
         }
@@ -238,6 +245,7 @@ impl State {
             Phase::Working { work } => work.deadline(policy),
             Phase::Keeping { keep } => keep.until,
             Phase::Checking { check } => check.until,
+            Phase::Hooking { hooking } => Some(hooking.until),
             Phase::Rebooting { reboot } => timeout::reboot(policy, reboot),
             // Only the operator or a new runner ends these.
             Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return None,

@@ -7,6 +7,7 @@
 mod check;
 mod command;
 mod ending;
+mod hooks;
 mod keep;
 mod news;
 mod operator;
@@ -78,6 +79,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         Input::DiskWasFull { duration } => turn.record(LoopEvent::DiskWasFull {
             duration_ms: millis(duration),
         }),
+        Input::Incident(incident) => turn.record(LoopEvent::Incident(incident)),
         Input::Repaired { what, how } => turn.record(LoopEvent::Repaired { what, how }),
     }
     turn.step
@@ -115,6 +117,7 @@ impl Turn<'_> {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
@@ -144,6 +147,7 @@ impl Turn<'_> {
             Phase::Working { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. } => {
                 self.record(LoopEvent::StoodStill {
                     duration_ms: millis(duration),
@@ -179,6 +183,9 @@ impl Turn<'_> {
                 let check = check.clone();
                 self.check_overdue(&check);
             }
+            Phase::Hooking { hooking } if hooking.until <= self.now => {
+                self.give_up_hooks("they did not end in time");
+            }
             Phase::Rebooting { reboot }
                 if timeout::reboot(self.policy, reboot).is_some_and(|until| until <= self.now) =>
             {
@@ -188,6 +195,7 @@ impl Turn<'_> {
             Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Idle
             | Phase::Paused { .. }

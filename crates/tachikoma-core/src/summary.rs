@@ -366,6 +366,10 @@ fn waiting(state: &State) -> Option<WaitSummary> {
             reason: "operator".to_owned(),
             until: None,
         }),
+        Phase::Hooking { hooking } => Some(WaitSummary {
+            reason: format!("hooks:{}", hooking.point),
+            until: Some(hooking.until),
+        }),
         Phase::Idle
         | Phase::Working { .. }
         | Phase::Keeping { .. }

@@ -3,6 +3,7 @@
 
 mod opencode;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,7 +20,9 @@ use crate::gates;
 use crate::hooks::Registry;
 use crate::opencode::client::Login;
 use crate::process::Adoption;
-use crate::settings::{self, AgentName, HumanDuration, PromptChannel, RebootMode, Settings};
+use crate::settings::{
+    self, AgentName, HumanDuration, PromptChannel, RebootMode, Secret, Settings,
+};
 use crate::store::recover::Loss;
 use crate::store::{RALPH_DIR, temporary};
 
@@ -63,6 +66,8 @@ pub struct LoopConfig {
     pub loss: Loss,
     /// Whether to hold the agent's processes together by a control group where one can be had.
     pub cgroup: bool,
+    /// The values of the variables that the settings name: nobody else is given them.
+    pub secrets: BTreeMap<String, Secret>,
     /// How long a full disk is waited for; [`DISK_FULL_TIMEOUT`] unless there is a reason.
     pub disk_full_timeout: Duration,
 }
@@ -175,6 +180,7 @@ impl LoopConfig {
                 ..Timeouts::default()
             },
             reboot: self.reboot_rules(),
+            hooks: Registry::default().limits(settings),
             persist_sessions: session.persist_sessions,
             fresh_each_iteration: session.fresh_each_iteration,
             attended: settings.attended_mode,

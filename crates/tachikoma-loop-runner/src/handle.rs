@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tachikoma_core::{Answer, Choice, HookPoint, LoopCommand, Record, Status, Timestamp, Urgency};
+use tachikoma_core::{
+    Answer, Choice, HookPoint, Incident, LoopCommand, Record, Status, Timestamp, Urgency,
+};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::hooks::{Planned, RebootHook, RegisterError};
@@ -70,6 +72,8 @@ pub(crate) enum Request {
         asked: Asked,
         reply: oneshot::Sender<Answer>,
     },
+    /// Something happened beside the loop.
+    Incident(Incident),
     /// A hook that is to run from the next reboot on.
     Register {
         point: HookPoint,
@@ -178,6 +182,11 @@ impl LoopHandle {
     pub async fn reload(&self) -> Result<Answer, Gone> {
         let asked = Asked::Reload;
         self.ask(|reply| Request::Operator { asked, reply }).await
+    }
+
+    /// Has something recorded that happened beside the loop. Never waits: when the queue is full it is left out.
+    pub(crate) fn report(&self, incident: Incident) {
+        let _ = self.requests.try_send(Request::Incident(incident));
     }
 
     async fn ask(

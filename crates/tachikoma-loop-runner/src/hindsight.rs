@@ -134,6 +134,7 @@ fn by_place(loaded: Loaded, launch: &Launch) -> ByPlace {
         adoption: Adoption::All,
         loss: Loss::Refuse,
         cgroup: false,
+        secrets: BTreeMap::new(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     };
     // One that could not be run now is taken for a program of any kind.

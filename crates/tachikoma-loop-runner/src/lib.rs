@@ -16,6 +16,7 @@ pub mod git;
 mod handle;
 pub mod hindsight;
 pub mod hooks;
+pub mod notify;
 pub mod offline;
 pub mod opencode;
 pub mod process;

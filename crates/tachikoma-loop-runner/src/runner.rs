@@ -13,6 +13,7 @@ mod hooks;
 mod keep;
 mod look;
 mod news;
+mod notify;
 mod open;
 mod operator;
 mod patterns;
@@ -42,6 +43,7 @@ use crate::control::Server;
 use crate::gates::CheckRun;
 use crate::handle::{Ends, LoopHandle, Notice};
 use crate::hooks::{HookRun, Registry};
+use crate::notify::Notices;
 use crate::opencode::supervisor::SupervisorHandle;
 use crate::process::Guard;
 use crate::prompt;
@@ -105,6 +107,10 @@ pub struct LoopRunner {
     launch: Option<LiveLaunch>,
     /// Hooks that run, or are on their way out.
     hooks: Option<HookRun>,
+    /// Hooks that nobody waits for.
+    beside: hooks::Beside,
+    /// Messages to people.
+    notices: Notices,
     /// A look at the agent that is under way.
     looking: Option<look::Looking>,
     registry: Registry,
@@ -214,6 +220,10 @@ impl LoopRunner {
         let duty = self.ends.on_duty();
         let result = self.run_to_end().await;
         drop(duty);
+        if result.is_ok() {
+            self.drain_beside().await;
+            self.drain_notices().await;
+        }
         self.put_away().await;
         self.tidy_up().await;
         match result {
@@ -357,6 +367,7 @@ impl LoopRunner {
         if matches!(record.event, LoopEvent::TestsRan(_)) {
             self.write_tests_book();
         }
+        self.notify(&record);
         // Nobody may be listening.
         let _ = self.ends.notices.send(Notice::Recorded(Arc::new(record)));
         self.ends.status.send_replace(Status::of(&self.state, true));
@@ -387,6 +398,8 @@ impl LoopRunner {
                 control,
                 upkeep,
                 hooks,
+                beside: besides,
+                notices,
                 check,
                 keeping,
                 looking,
@@ -404,6 +417,8 @@ impl LoopRunner {
                 () = until(snapshot_due) => Arrived::SnapshotLate,
                 seen = look::looked(looking) => Arrived::Input(seen),
                 ran = ended(hooks.as_mut().map(|hooks| &mut hooks.errand)) => Arrived::Hooks(ran),
+                ran = besides.ended() => Arrived::Beside(ran),
+                (index, ran) = notices.next() => Arrived::Notice(index, ran),
                 ran = ended(check.as_mut().map(|check| &mut check.errand)) => Arrived::Check(ran),
                 news = launch_news(launch.as_mut()) => Arrived::Launch(news),
             };
@@ -422,6 +437,8 @@ impl LoopRunner {
                 Arrived::Desk(told) => self.desk_told(told).await?,
                 Arrived::SnapshotLate => Some(self.snapshot_late().await),
                 Arrived::Hooks(ran) => self.hooks_ended(ran),
+                Arrived::Beside(ran) => self.beside_ended(ran),
+                Arrived::Notice(index, ran) => self.notice_ended(index, ran),
                 Arrived::Check(ran) => self.check_ended(ran),
                 Arrived::Launch(news) => self.launch_news(news).await,
             };

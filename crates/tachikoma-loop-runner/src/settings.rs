@@ -11,6 +11,7 @@ mod layers;
 mod lists;
 mod live;
 mod loaded;
+mod notify;
 mod problem;
 mod reference;
 mod rules;
@@ -29,9 +30,10 @@ pub use agents::{
     AgentChoice, AgentName, AgentSettings, Agents, CommandSettings, Permission, PromptChannel,
 };
 pub use layers::Layers;
-pub use lists::{Gate, GateMoment, Hook, Moment, Notify, NotifyTarget};
+pub use lists::{Gate, GateMoment, Hook, Moment};
 pub use live::Live;
 pub use loaded::{Entry, Loaded};
+pub use notify::{Notify, NotifyTarget};
 pub use problem::{Origin, Problem, SettingsError};
 pub use reference::{reference, schema};
 pub(crate) use rules::SCRIPTS_MAX;

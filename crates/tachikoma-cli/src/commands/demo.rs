@@ -1,5 +1,6 @@
 //! `tachikoma demo`: a scripted agent that works, crashes once, is rebooted once and finishes. No network, no keys.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -135,6 +136,7 @@ fn config(place: &Place, dir: &Path) -> Result<LoopConfig, Failure> {
         adoption: Adoption::All,
         loss: Loss::Refuse,
         cgroup: true,
+        secrets: BTreeMap::new(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     })
 }

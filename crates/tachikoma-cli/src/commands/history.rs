@@ -280,6 +280,7 @@ impl UnderWay {
             | LoopEvent::CustomSet { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. }
             | LoopEvent::Completed { .. }
             | LoopEvent::Stopped { .. }

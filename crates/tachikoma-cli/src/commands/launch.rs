@@ -7,7 +7,7 @@ use tachikoma_core::{Launch, Outcome, Override, PromptSource, State};
 use tachikoma_loop_runner::LoopConfig;
 use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
-use tachikoma_loop_runner::settings::{Entry, Loaded, Origin};
+use tachikoma_loop_runner::settings::{Entry, Loaded, Origin, Secret, Settings};
 use tachikoma_loop_runner::store::recover::{self, Loss};
 use tachikoma_loop_runner::store::{StoreError, loops};
 use toml::Value;
@@ -126,6 +126,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         adoption: Adoption::All,
         loss,
         cgroup: true,
+        secrets: secrets(&loaded.settings)?,
         disk_full_timeout: DISK_FULL_TIMEOUT,
     };
     Ok(Plan {
@@ -134,6 +135,23 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         notes,
         is_first: recorded.is_none(),
     })
+}
+
+/// The values of the variables that the settings name.
+pub(super) fn secrets(settings: &Settings) -> Result<BTreeMap<String, Secret>, Failure> {
+    let mut secrets = BTreeMap::new();
+    for (notify, number) in settings.notify.iter().zip(1..) {
+        for name in [&notify.url_env, &notify.secret_env].into_iter().flatten() {
+            let value = std::env::var(name).map_err(|_| {
+                Failure::usage(format!(
+                    "notify {number} ({}): the variable `{name}` is not set, or no text",
+                    notify.to.word()
+                ))
+            })?;
+            secrets.insert(name.clone(), value.into());
+        }
+    }
+    Ok(secrets)
 }
 
 /// The settings that the flags give: by key, the flag and its value.

@@ -49,6 +49,10 @@ fn next(state: &State, limit: u32) -> String {
         Phase::Waiting { wait } => format!("its wait ({}) goes on", wait.reason),
         Phase::Keeping { .. } => "what it had done is looked at again".to_owned(),
         Phase::Checking { .. } => "its gates and stop scripts are run again".to_owned(),
+        Phase::Hooking { hooking } => match &hooking.outcome {
+            Some(_) => "what was to be its end is decided anew".to_owned(),
+            None => format!("its hooks ({}) are run again", hooking.point),
+        },
         Phase::Rebooting { .. } => "its reboot is done again".to_owned(),
         Phase::Idle | Phase::Ended { .. }
             if state.claimed && state.completion.given_up.is_none() =>

@@ -122,6 +122,7 @@ impl Lines {
             | LoopEvent::CustomSet { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. }
             | LoopEvent::Completed { .. }
             | LoopEvent::Stopped { .. }
@@ -210,7 +211,7 @@ fn lines(record: &Record) -> Vec<String> {
             "the old session is asked for its hand-off".to_owned()
         }
         LoopEvent::HandOffWritten { text } => format!("hand-off written, {} bytes", text.len()),
-        LoopEvent::HooksRan { point, results } => format!("hooks {point}: {} ran", results.len()),
+        LoopEvent::HooksRan(end) => sanitise(&end.to_string()).into_owned(),
         LoopEvent::RebootVerified {
             percent,
             futile: None,
@@ -328,6 +329,7 @@ fn lines(record: &Record) -> Vec<String> {
             let waited = span(Duration::from_millis(*duration_ms));
             format!("there is room on the disk again, after {waited}; the loop goes on")
         }
+        LoopEvent::Incident(incident) => sanitise(&incident.to_string()).into_owned(),
         LoopEvent::Repaired { what, how } => format!("repaired the {what}: {}", sanitise(how)),
         LoopEvent::Completed { outcome, stats }
         | LoopEvent::Stopped { outcome, stats, .. }

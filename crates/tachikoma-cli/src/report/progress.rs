@@ -172,6 +172,7 @@ impl Screen {
             | LoopEvent::RebootFailed { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. } => {}
         }
     }

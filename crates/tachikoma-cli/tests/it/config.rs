@@ -214,6 +214,7 @@ fn help_of_the_program() {
       done         Claim that the whole work is complete: judged when the iteration under way is over
       state        Look at the state that is kept, and change it
       config       Look at the configuration
+      notify       Try the messages of `[[notify]]`
       agents       Look at what agents write
       opencode     Keep `opencode serve` running
       service      Have the system's own supervisor run something of ours

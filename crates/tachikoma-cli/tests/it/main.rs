@@ -1,6 +1,7 @@
 //! Tests of the binary: real files, real child processes, real terminals.
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
+mod access;
 mod agents;
 mod attended;
 mod attended_terminal;
@@ -35,6 +36,7 @@ mod git_support;
 mod hindsight;
 mod hindsight_end;
 mod hooks;
+mod hooks_frame;
 mod keep;
 mod keep_night;
 mod keep_slow;
@@ -46,6 +48,9 @@ mod live_pty;
 mod live_signals;
 mod live_support;
 mod live_terminal;
+mod misbehaving;
+mod notify;
+mod notify_support;
 mod odd_files;
 mod opencode;
 mod opencode_agent;

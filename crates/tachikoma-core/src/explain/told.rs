@@ -246,15 +246,7 @@ impl Explain<'_> {
                     format!("it wrote a hand-off of {} bytes", text.len()),
                 );
             }
-            LoopEvent::HooksRan { point, results } => {
-                let failed = results.iter().filter(|result| result.error.is_some());
-                let words = format!(
-                    "hooks {point}: {} ran, {} failed",
-                    results.len(),
-                    failed.count()
-                );
-                self.fact(record, words);
-            }
+            LoopEvent::HooksRan(end) => self.fact(record, end.to_string()),
             LoopEvent::RebootCompleted {
                 to, duration_ms, ..
             } => {
@@ -300,6 +292,7 @@ impl Explain<'_> {
                 self.fact(record, format!("the disk was full for {span}"));
             }
             LoopEvent::Warned { warning } => self.fact(record, format!("warning: {warning}")),
+            LoopEvent::Incident(incident) => self.fact(record, incident.to_string()),
             LoopEvent::Repaired { what, how } => {
                 self.fact(record, format!("the {what} was repaired: {how}"));
             }
@@ -495,6 +488,7 @@ fn work(phase: &Phase) -> Option<&Work> {
         | Phase::Waiting { .. }
         | Phase::Keeping { .. }
         | Phase::Checking { .. }
+        | Phase::Hooking { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => None,

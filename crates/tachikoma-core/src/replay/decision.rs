@@ -305,6 +305,7 @@ impl Side {
             | LoopEvent::CustomSet { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. } => return None,
         };
         Some(Decision { what, by })
@@ -331,6 +332,7 @@ fn attempt_started(state: &State) -> Option<Timestamp> {
         | Phase::Waiting { .. }
         | Phase::Keeping { .. }
         | Phase::Checking { .. }
+        | Phase::Hooking { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => None,

@@ -190,6 +190,7 @@ impl Shadow {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
@@ -247,6 +248,7 @@ impl Shadow {
                 Phase::Working { .. }
                 | Phase::Keeping { .. }
                 | Phase::Checking { .. }
+                | Phase::Hooking { .. }
                 | Phase::Rebooting { .. } => self.state.next_deadline(&self.policy),
                 Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return,
             };
@@ -278,6 +280,7 @@ impl Shadow {
                 Phase::Working { .. }
                 | Phase::Keeping { .. }
                 | Phase::Checking { .. }
+                | Phase::Hooking { .. }
                 | Phase::Rebooting { .. } => self.feed(now, Input::Wake, written),
                 Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return,
             },
@@ -292,6 +295,7 @@ impl Shadow {
                     | Phase::Working { .. }
                     | Phase::Keeping { .. }
                     | Phase::Checking { .. }
+                    | Phase::Hooking { .. }
                     | Phase::Rebooting { .. }
                     | Phase::Paused { .. }
                     | Phase::Ended { .. } => now,
@@ -339,6 +343,7 @@ impl Shadow {
             Input::Set { .. }
             | Input::Trouble { .. }
             | Input::DiskWasFull { .. }
+            | Input::Incident(_)
             | Input::Repaired { .. } => return,
         };
         self.react(&effects, ending);
@@ -358,6 +363,7 @@ impl Shadow {
                 }
                 Phase::Keeping { .. } => self.finish_keep(now),
                 Phase::Checking { .. } => self.finish_check(now),
+                Phase::Hooking { .. } => self.finish_hooks(now),
                 Phase::Rebooting { .. } => self.finish_reboot(now),
                 Phase::Working { .. } => self.run_out(now),
                 Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => break,
@@ -376,6 +382,7 @@ impl Shadow {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => false,

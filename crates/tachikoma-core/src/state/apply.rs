@@ -6,6 +6,7 @@ use super::State;
 use crate::completion::{AttemptEnd, Claim, only_talks_to_the_loop};
 use crate::effect::Rung;
 use crate::event::LoopEvent;
+use crate::hooking::Frames;
 use crate::id::Generation;
 use crate::outcome::{IterationOutcome, RebootReason};
 use crate::phase::{Ending, Ladder, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
@@ -44,6 +45,7 @@ impl State {
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. } => {}
             LoopEvent::ConfigChanged { changes } => {
                 if changes.iter().any(|change| change.key == "attended_mode") {
@@ -58,6 +60,7 @@ impl State {
                 ..
             } => {
                 self.limits = *limits;
+                self.frames.ready = false;
                 self.take_up(launch, runner, time);
             }
             LoopEvent::PauseRequested => self.pause_requested = true,
@@ -78,6 +81,7 @@ impl State {
             LoopEvent::WaitStarted { wait } => self.phase = Phase::Waiting { wait: *wait },
             LoopEvent::SessionStarted { session, agent_id } => {
                 self.ledger.session_began();
+                self.frames.session_start = true;
                 self.session = Session {
                     number: *session,
                     agent_id: agent_id.clone(),
@@ -96,6 +100,7 @@ impl State {
                 reason,
             } => {
                 self.checkpoint.take(&self.session, reason);
+                self.frames.session_end = true;
                 // A crash between two records of one reboot may say it twice.
                 self.history.retain(|past| past.number != *session);
                 if self.history.len() >= HISTORY_MAX {
@@ -131,6 +136,7 @@ impl State {
                 self.cut = false;
                 self.claimed = false;
                 self.attempt_attended();
+                self.frames = Frames::default();
                 self.completion.attempt_started();
                 self.progress.attempt_started(*attempt);
                 self.stop_pattern = None;
@@ -308,6 +314,7 @@ impl State {
                 ..
             }) => {
                 self.limit_streak = *streak;
+                self.frames.ended(None);
                 self.attempt_ended(AttemptEnd::Cut);
                 self.cut_short(*agent_lives);
             }
@@ -378,14 +385,8 @@ impl State {
                 self.checkpoint.words_of = self.session.number;
                 self.reboot(|reboot| reboot.stage = RebootStage::Begun);
             }
-            LoopEvent::HooksStarted { point, until } => {
-                let (point, until) = (*point, *until);
-                self.reboot(|reboot| reboot.stage = RebootStage::Hooks { point, until });
-            }
-            LoopEvent::HooksRan { results, .. } => {
-                self.reboots.hooks.extend(results.iter().cloned());
-                self.reboot(|reboot| reboot.stage = RebootStage::Begun);
-            }
+            LoopEvent::HooksStarted(start) => self.hooks_started(start),
+            LoopEvent::HooksRan(end) => self.hooks_ended(end),
             LoopEvent::ClosingStarted { until, failed } => {
                 let rung = match failed {
                     None => Rung::Interrupt,
@@ -463,6 +464,7 @@ impl State {
 
     fn finish_iteration(&mut self, outcome: IterationOutcome, duration_ms: u64, lives: bool) {
         self.stats.count(outcome, duration_ms);
+        self.frames.ended(Some(outcome));
         self.session.end_iteration();
         if !lives {
             self.agent = None;

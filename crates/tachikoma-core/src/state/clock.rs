@@ -18,6 +18,7 @@ impl State {
             // Whoever waits for a person is not out of time.
             Phase::Waiting { wait } => wait.reason != WaitReason::Operator,
             Phase::Working { .. } | Phase::Checking { .. } => true,
+            Phase::Hooking { hooking } => hooking.outcome.is_none(),
             Phase::Idle | Phase::Keeping { .. } | Phase::Paused { .. } | Phase::Ended { .. } => {
                 false
             }
@@ -45,6 +46,7 @@ impl State {
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. }
             | LoopEvent::CustomSet { .. }
             | LoopEvent::Noted { .. }

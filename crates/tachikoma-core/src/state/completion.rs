@@ -89,6 +89,7 @@ impl State {
             | Phase::Waiting { .. }
             | Phase::Working { .. }
             | Phase::Keeping { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,

@@ -13,10 +13,11 @@ impl State {
         self.operator.attended.unwrap_or(policy.attended)
     }
 
-    /// Returns the question that is open.
+    /// Returns the question that is open. One over which hooks at the start of a run have begun is so when they have ended.
     #[must_use]
     pub fn question(&self) -> Option<&Question> {
-        self.operator.question.as_ref()
+        let question = self.operator.question.as_ref();
+        question.filter(|_| awaits_operator(&self.phase))
     }
 
     /// Returns when a wait is over: one for the operator may be endless.
@@ -102,9 +103,11 @@ impl State {
 
     /// A question is open exactly as long as it is waited for: whatever else happens to the loop withdraws it.
     pub(super) fn withdraw_question(&mut self) {
-        let waits =
-            matches!(&self.phase, Phase::Waiting { wait } if wait.reason == WaitReason::Operator);
-        if !waits {
+        let found = match self.hooking() {
+            Some(hooking) => hooking.over.as_deref(),
+            None => Some(&self.phase),
+        };
+        if !found.is_some_and(awaits_operator) {
             self.operator.question = None;
             self.operator.rolling_back = None;
         }
@@ -134,4 +137,8 @@ impl State {
         self.operator.behind = false;
         self.operator.attended = None;
     }
+}
+
+fn awaits_operator(phase: &Phase) -> bool {
+    matches!(phase, Phase::Waiting { wait } if wait.reason == WaitReason::Operator)
 }

@@ -6,6 +6,7 @@ use crate::completion::{
 };
 use crate::effect::{Answer, Effect};
 use crate::event::LoopEvent;
+use crate::hooking::HookPoint;
 use crate::id::Ticket;
 use crate::outcome::Stop;
 use crate::phase::{Phase, Wait};
@@ -40,6 +41,9 @@ impl Turn<'_> {
     fn measure(&mut self) {
         if let Some(measured) = self.state.progress.measure(self.state.iteration) {
             self.record(LoopEvent::ProgressMeasured(measured));
+            if measured.score == 0 {
+                self.beside(HookPoint::NoProgress);
+            }
         }
     }
 
@@ -165,7 +169,9 @@ impl Turn<'_> {
         let iteration = self.state.iteration;
         self.record(LoopEvent::GatesRan { iteration, results });
         if let Some(report) = tests {
+            let before = self.state.progress.tests.clone();
             self.record(LoopEvent::TestsRan(report));
+            self.beside_tests(before.as_ref());
         }
         self.check(check.then);
     }
@@ -229,6 +235,7 @@ impl Turn<'_> {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => Answer::Refused {

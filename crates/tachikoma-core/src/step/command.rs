@@ -3,6 +3,7 @@
 use super::Turn;
 use crate::effect::{Answer, Effect};
 use crate::event::LoopEvent;
+use crate::hooking::HookPoint;
 use crate::id::Ticket;
 use crate::input::{LoopCommand, Urgency};
 use crate::operator::{AnsweredBy, Choice, Question};
@@ -15,6 +16,9 @@ const STOPPING: &str = "the loop is stopping";
 
 /// Why nobody knows what the gates would have said.
 const CALLED_OFF: &str = "the operator called the gates and the stop scripts off";
+
+/// Why nobody knows how hooks went.
+const HOOKS_CALLED_OFF: &str = "the operator called them off";
 
 impl Turn<'_> {
     pub(super) fn command(&mut self, ticket: Ticket, command: LoopCommand) {
@@ -35,6 +39,7 @@ impl Turn<'_> {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => self.stop_between(Stop::Signal { signal }, urgency),
             Phase::Ended { .. } => {}
@@ -43,13 +48,26 @@ impl Turn<'_> {
 
     /// Ends a loop that has no iteration under way.
     pub(super) fn stop_between(&mut self, stop: Stop, urgency: Urgency) {
+        if self.state.hooking().is_some() {
+            return self.stop_hooking(stop, urgency);
+        }
         let agent_may_work = matches!(self.state.phase, Phase::Rebooting { .. });
         match self.state.keep().cloned() {
             Some(keep) => self.stop_keeping(keep, stop, urgency),
             // What it does to the work tree at this moment is no work that is done.
-            None if agent_may_work || urgency >= Urgency::Now => self.end(stop.into()),
+            None if urgency == Urgency::Kill => self.end(stop.into()),
+            None if agent_may_work || urgency >= Urgency::Now => self.close_soon(stop, urgency),
             None => self.finish(stop.into()),
         }
+    }
+
+    /// Ends the loop without a commit. Hooks at its end that nobody has time for get a little of it.
+    pub(super) fn close_soon(&mut self, stop: Stop, urgency: Urgency) {
+        let taken_up = self.state.runner.is_some();
+        if taken_up && self.policy.hooks.contains_key(&HookPoint::LoopEnd) {
+            self.want_stop(stop.clone(), urgency);
+        }
+        self.close(stop.into());
     }
 
     fn pause(&mut self, urgency: Urgency) -> Answer {
@@ -59,10 +77,20 @@ impl Turn<'_> {
                 self.record(LoopEvent::Paused { then });
                 accepted("paused")
             }
-            Phase::Working { .. } | Phase::Keeping { .. } | Phase::Rebooting { .. }
+            Phase::Working { .. }
+            | Phase::Keeping { .. }
+            | Phase::Hooking { .. }
+            | Phase::Rebooting { .. }
                 if self.is_ending() =>
             {
                 self.refused(STOPPING)
+            }
+            Phase::Hooking { .. } => {
+                self.request_pause();
+                if urgency >= Urgency::Now {
+                    self.give_up_hooks(HOOKS_CALLED_OFF);
+                }
+                accepted("pauses when the hooks have run")
             }
             Phase::Checking { check } => {
                 let then = check.then;
@@ -116,6 +144,7 @@ impl Turn<'_> {
             | Phase::Working { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
                 if self.state.pause_requested =>
             {
@@ -126,6 +155,7 @@ impl Turn<'_> {
             | Phase::Working { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. } => match self.state.question() {
                 Some(_) => self.refused(
                     "the loop is not paused: it is asked, and waits for `tachikoma answer`",
@@ -150,11 +180,13 @@ impl Turn<'_> {
             Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => {
                 self.stop_between(Stop::Operator, urgency);
                 accepted(match self.state.phase {
                     Phase::Ended { .. } => "stopped",
+                    Phase::Hooking { .. } => "stops when the hooks at the end have run",
                     Phase::Idle
                     | Phase::Waiting { .. }
                     | Phase::Working { .. }
@@ -187,8 +219,10 @@ impl Turn<'_> {
     }
 
     /// Returns whether the loop is on its way to its end.
-    fn is_ending(&self) -> bool {
-        let outcome = self.state.keep().and_then(|keep| keep.outcome.as_ref());
+    pub(super) fn is_ending(&self) -> bool {
+        let keep = self.state.keep().and_then(|keep| keep.outcome.as_ref());
+        let hooking = self.state.hooking();
+        let outcome = keep.or(hooking.and_then(|hooking| hooking.outcome.as_ref()));
         self.state.stop.is_some() || outcome.is_some()
     }
 
@@ -199,10 +233,17 @@ impl Turn<'_> {
                 self.begin_reboot(RebootReason::Manual, then);
                 accepted("reboots")
             }
-            Phase::Working { .. } | Phase::Keeping { .. } | Phase::Rebooting { .. }
+            Phase::Working { .. }
+            | Phase::Keeping { .. }
+            | Phase::Hooking { .. }
+            | Phase::Rebooting { .. }
                 if self.is_ending() =>
             {
                 self.refused(STOPPING)
+            }
+            Phase::Hooking { .. } => {
+                self.want_reboot_by_hand();
+                accepted("reboots when the hooks have run")
             }
             Phase::Working { .. } => {
                 self.want_reboot_by_hand();
@@ -273,6 +314,10 @@ impl Turn<'_> {
                 self.give_up_check(CALLED_OFF, None);
                 accepted("goes on without the gates and the stop scripts")
             }
+            Phase::Hooking { .. } => {
+                self.give_up_hooks(HOOKS_CALLED_OFF);
+                accepted("goes on without the hooks")
+            }
             Phase::Rebooting { .. } if self.state.keep().is_some() => self.skip_keep(),
             Phase::Rebooting { .. } => self.refused("the loop is rebooting, no iteration runs"),
             Phase::Idle | Phase::Ended { .. } => self.refused("nothing runs that could be skipped"),
@@ -308,6 +353,7 @@ impl Turn<'_> {
             | Phase::Working { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => {
                 let kept = text.floor_char_boundary(NOTE_BYTES_MAX);

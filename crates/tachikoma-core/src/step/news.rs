@@ -28,6 +28,7 @@ impl Turn<'_> {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => {
                 self.news_between_turns(news);

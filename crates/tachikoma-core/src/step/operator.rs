@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Turn;
 use crate::effect::{Answer, Effect};
 use crate::event::LoopEvent;
+use crate::hooking::HookPoint;
 use crate::id::Ticket;
 use crate::input::Urgency;
 use crate::launch::Launch;
@@ -115,6 +116,7 @@ impl Turn<'_> {
             about,
             then,
         }));
+        self.beside(HookPoint::Question);
     }
 
     fn what_came(&self) -> String {

@@ -5,6 +5,7 @@ use super::reading::exhausted;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::exit::Exit;
+use crate::hooking::HookPoint;
 use crate::keep::CommitStatus;
 use crate::outcome::{
     ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, RebootReason, Spent,
@@ -162,6 +163,7 @@ impl Turn<'_> {
             streak,
             agent_lives,
         }));
+        self.beside(HookPoint::LimitWait);
         // A moment that is over says nothing.
         let backoff = restart::delay(self.policy.limit_backoff, streak);
         let until = told.filter(|moment| *moment > self.now);
@@ -180,6 +182,7 @@ impl Turn<'_> {
             streak: self.state.failure_streak.saturating_add(1),
             agent_lives,
         });
+        self.beside(HookPoint::Error);
     }
 
     /// Asks whether the session may go on, then goes on.
@@ -200,6 +203,10 @@ impl Turn<'_> {
 
     /// Goes on with whatever is due: the end, a reboot, a pause, a wait, the next iteration.
     pub(super) fn proceed(&mut self, then: Option<Wait>) {
+        let owed = self.state.frames.iteration_end;
+        if owed && self.frame(HookPoint::IterationEnd, then, None) {
+            return;
+        }
         if let Some(outcome) = stop::verdict(self.policy, self.state, self.now) {
             self.name_condition(&outcome);
             return self.finish(outcome);
@@ -264,6 +271,9 @@ impl Turn<'_> {
             self.begin_session("every iteration has a session of its own");
         } else if self.state.session.spent == Some(Spent::Lost) {
             self.begin_session("the agent does not know the conversation any more");
+        }
+        if self.frame_iteration() {
+            return;
         }
         let attempt = if self.state.cut {
             self.state.attempt.saturating_add(1)

@@ -3,6 +3,7 @@
 use super::Turn;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
+use crate::hooking::HookPoint;
 use crate::launch::{Launch, Resumption, Runner};
 use crate::outcome::Outcome;
 use crate::phase::Phase;
@@ -21,6 +22,7 @@ impl Turn<'_> {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => self.end(outcome),
         }
@@ -80,6 +82,13 @@ impl Turn<'_> {
             self.forgo_check(reason);
         }
         self.ask_rate_limits_again();
+        if !self.frame(HookPoint::LoopStart, None, None) {
+            self.take_up();
+        }
+    }
+
+    /// Goes on with what an earlier runner was at.
+    pub(super) fn take_up(&mut self) {
         match &self.state.phase {
             Phase::Idle | Phase::Working { .. } | Phase::Ended { .. } => self.check_first(None),
             Phase::Checking { check } => {
@@ -97,13 +106,17 @@ impl Turn<'_> {
                 let keep = keep.clone();
                 self.resume_keep(&keep);
             }
+            Phase::Hooking { hooking } => {
+                let hooking = hooking.clone();
+                self.take_up_hooks(&hooking);
+            }
             Phase::Rebooting { reboot } => {
                 let reboot = reboot.clone();
                 match stop::verdict(self.policy, self.state, self.now) {
                     // Not even a hand-off is asked for.
                     Some(outcome @ Outcome::Budget { .. }) => {
                         self.name_condition(&outcome);
-                        self.end(outcome);
+                        self.close(outcome);
                     }
                     Some(_) | None => self.resume_reboot(reboot),
                 }

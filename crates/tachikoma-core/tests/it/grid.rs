@@ -141,6 +141,7 @@ fn phases() -> Vec<(&'static str, Play)> {
     rows.extend(with_a_repository());
     rows.extend(with_gates());
     rows.extend(with_an_operator());
+    rows.extend(with_hooks());
     rows
 }
 
@@ -296,6 +297,37 @@ fn with_a_repository() -> Vec<(&'static str, Play)> {
     for (name, play) in &rows {
         let phase = words::phase(&play.state.phase);
         assert!(name.starts_with(phase), "{name} is named {phase}");
+    }
+    rows
+}
+
+/// Phases in which hooks run that something is framed by.
+fn with_hooks() -> Vec<(&'static str, Play)> {
+    let limit = Duration::from_secs(30);
+    let policy = |points: &[HookPoint]| Policy {
+        hooks: points.iter().map(|point| (*point, limit)).collect(),
+        ..Policy::default()
+    };
+    let behind = policy(&[
+        HookPoint::IterationEnd,
+        HookPoint::LoopEnd,
+        HookPoint::Error,
+    ]);
+    let mut start = Play::new(policy(&[HookPoint::LoopStart]));
+    start.start();
+    let mut hooks = Play::up(behind.clone());
+    hooks.exited(0);
+    let mut end = Play::up(behind);
+    end.exited(0)
+        .hooks(HookPoint::IterationEnd, None)
+        .stop(Urgency::Graceful);
+    let rows = vec![
+        ("hooks at the start", start),
+        ("hooks", hooks),
+        ("hooks at the end", end),
+    ];
+    for (name, play) in &rows {
+        assert_eq!(words::phase(&play.state.phase), *name, "the row is named");
     }
     rows
 }

@@ -6,6 +6,7 @@ mod completion;
 mod failure;
 mod hindsight;
 mod hindsight_end;
+mod hooks;
 mod keep;
 mod life;
 mod limits;

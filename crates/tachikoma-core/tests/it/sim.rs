@@ -21,7 +21,7 @@ const LOOPS_VARIABLE: &str = "TACHIKOMA_SIM_LOOPS";
 /// Every so many loops, each record goes through its text: the text is what survives a crash.
 const THROUGH_TEXT_EVERY: u64 = 8;
 /// How often each thing must have been seen, so that the simulation cannot fall idle unnoticed.
-const SEEN_MIN: u64 = 200;
+const SEEN_MIN: u64 = 100;
 
 /// How often each phase, event and end was seen.
 type Coverage = BTreeMap<&'static str, u64>;
@@ -90,6 +90,9 @@ const EXPECTED: &[&str] = &[
     "keeping",
     "keeping the end",
     "asking",
+    "hooks",
+    "hooks at the start",
+    "hooks at the end",
     "gates",
     "reboot:closing",
     "reboot:opening",
@@ -172,9 +175,11 @@ const EXPECTED: &[&str] = &[
     "RebootStarted",
     "RebootCompleted",
     "RebootFailed",
+    "CustomSet",
     "Warned",
     "DiskWasFull",
     "Repaired",
+    "Incident",
     "Completed",
     "Stopped",
     "Error",

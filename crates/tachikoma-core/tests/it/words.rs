@@ -25,6 +25,11 @@ pub fn phase(phase: &Phase) -> &'static str {
             CheckStage::Asking => "asking",
             CheckStage::Gates { .. } => "gates",
         },
+        Phase::Hooking { hooking } => match (&hooking.outcome, hooking.point) {
+            (Some(_), _) => "hooks at the end",
+            (None, HookPoint::LoopStart) => "hooks at the start",
+            (None, _) => "hooks",
+        },
         Phase::Rebooting { reboot } => match &reboot.stage {
             RebootStage::Begun => "reboot:begun",
             RebootStage::HandOff { .. } => "reboot:hand-off",
@@ -32,10 +37,7 @@ pub fn phase(phase: &Phase) -> &'static str {
                 point: HookPoint::BeforeReboot,
                 ..
             } => "reboot:before",
-            RebootStage::Hooks {
-                point: HookPoint::AfterReboot,
-                ..
-            } => "reboot:after",
+            RebootStage::Hooks { .. } => "reboot:after",
             RebootStage::Keeping { .. } => "reboot:keeping",
             RebootStage::Closing { .. } => "reboot:closing",
             RebootStage::Opening { .. } => "reboot:opening",
@@ -143,6 +145,7 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::Warned { .. } => "Warned",
         LoopEvent::DiskWasFull { .. } => "DiskWasFull",
         LoopEvent::Repaired { .. } => "Repaired",
+        LoopEvent::Incident(_) => "Incident",
         LoopEvent::Completed { .. } => "Completed",
         LoopEvent::Stopped { .. } => "Stopped",
         LoopEvent::Error { .. } => "Error",
@@ -301,8 +304,11 @@ pub fn fact(record: &Record) -> String {
         | LoopEvent::KeepCalledOff { until: limit, .. }
         | LoopEvent::LookRequested { until: limit, .. }
         | LoopEvent::ClosingStarted { until: limit, .. } => format!("within {}", until(limit)),
-        LoopEvent::HooksStarted { point, .. } => point.to_string(),
-        LoopEvent::HooksRan { point, results } => format!("{point}, {}", results.len()),
+        LoopEvent::HooksStarted(start) => start.point.to_string(),
+        LoopEvent::HooksRan(end) => match &end.given_up {
+            Some(reason) => format!("{}, {reason}", end.point),
+            None => format!("{}, {}", end.point, end.results.len()),
+        },
         LoopEvent::SessionOpening { session, .. } => session.to_string(),
         LoopEvent::RebootVerified { percent, futile } => {
             futile.clone().unwrap_or(format!("{percent}%"))
@@ -333,6 +339,7 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::StoodStill { duration_ms } | LoopEvent::DiskWasFull { duration_ms } => {
             format!("{duration_ms} ms")
         }
+        LoopEvent::Incident(incident) => incident.to_string(),
         LoopEvent::Repaired { what, how } => format!("{what}: {how}"),
         LoopEvent::LeftoversEnded { leftovers } => leftovers.len().to_string(),
         LoopEvent::IterationCompleted { report, .. } => {

@@ -4,10 +4,10 @@ use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
-use tachikoma_core::{Answer, LoopId, Seq};
+use tachikoma_core::{Answer, Incident, LoopCommand, LoopId, Seq};
 use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
@@ -31,6 +31,9 @@ const CALLERS_MAX: usize = 128;
 
 /// Callers that stay to follow the loop, at a time: they must never take the last seat from one who wants to stop it.
 const FOLLOWERS_MAX: usize = 32;
+
+/// Refusals that are recorded, in one run: an agent that asks again and again must not fill the journal.
+const REFUSALS_MAX: u32 = 100;
 
 /// A request is one short line; a caller that does not send it is shown out.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -103,6 +106,7 @@ impl Server {
             loop_id,
             guards,
             seats: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
+            refusals: Arc::default(),
         };
         let (closing, closed) = oneshot::channel();
         let (listeners, others) = mpsc::channel(1);
@@ -218,6 +222,8 @@ struct Desk {
     guards: Vec<Arc<AtomicI32>>,
     /// For those who follow.
     seats: Arc<Semaphore>,
+    /// How many were refused.
+    refusals: Arc<AtomicU32>,
 }
 
 /// Serves callers until it is closed, or aborted with all of them.
@@ -306,6 +312,7 @@ impl Desk {
         };
         let stranger = caller.uid() != own && caller.uid() != 0;
         if stranger || (self.is_agents(caller.pid()) && !is_open_to_the_agent(&request)) {
+            self.report_refusal(&request, caller.pid(), !stranger);
             let reason = "only the operator may ask this; from inside the agent only `status`, `note` and `done` may be asked";
             return say(
                 &mut writer,
@@ -357,6 +364,18 @@ impl Desk {
                 say(&mut writer, &answer_of(answered)).await
             }
             Request::Follow { after } => self.follow(&mut reader, &mut writer, after).await,
+        }
+    }
+
+    /// Has a refusal recorded, so that the operator knows what was tried.
+    fn report_refusal(&self, request: &Request, pid: Option<i32>, agent: bool) {
+        let refusals = self.refusals.fetch_add(1, Ordering::Relaxed);
+        if refusals < REFUSALS_MAX {
+            self.handle.report(Incident::AccessRefused {
+                request: name_of(request),
+                pid,
+                agent,
+            });
         }
     }
 
@@ -425,6 +444,29 @@ fn is_open_to_the_agent(request: &Request) -> bool {
         | Request::Reload
         | Request::Follow { .. } => false,
     }
+}
+
+/// Returns the word by which a request is made.
+fn name_of(request: &Request) -> String {
+    match request {
+        Request::Status => "status",
+        Request::Command { command } => match command {
+            LoopCommand::Pause(_) => "pause",
+            LoopCommand::Resume => "resume",
+            LoopCommand::Stop(_) => "stop",
+            LoopCommand::ForceReboot => "reboot",
+            LoopCommand::SkipIteration => "skip",
+        },
+        Request::Note { .. } => "note",
+        Request::Done { .. } => "done",
+        Request::Set { .. } => "state set",
+        Request::Answer { .. } => "answer",
+        Request::Attend { .. } => "attend",
+        Request::Tell { .. } => "tell",
+        Request::Reload => "reload",
+        Request::Follow { .. } => "events --follow",
+    }
+    .to_owned()
 }
 
 fn answer_of(answered: Result<Answer, Gone>) -> Response {

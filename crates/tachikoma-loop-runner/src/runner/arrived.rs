@@ -7,6 +7,7 @@ use super::upkeep::Upkeep;
 use crate::control::Server;
 use crate::gates::Found as Checked;
 use crate::handle::Request;
+use crate::notify::Delivered;
 use crate::process::GuardNews;
 use crate::session::process::{LaunchNews, LiveLaunch};
 use crate::shell::{Errand, Ran};
@@ -19,6 +20,8 @@ pub(super) enum Arrived {
     Desk(Told),
     SnapshotLate,
     Hooks(Ran<Vec<HookResult>>),
+    Beside(Ran<Vec<HookResult>>),
+    Notice(usize, Ran<Delivered>),
     Check(Ran<Checked>),
     Launch(LaunchNews),
 }

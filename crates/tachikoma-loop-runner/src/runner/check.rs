@@ -47,7 +47,9 @@ impl LoopRunner {
         let names = self.control.iter().flat_map(Server::beside);
         let names = names.map(Some).chain(std::iter::repeat(None));
         let scripts = scripts.zip(names).map(|(script, named)| {
-            let shell = Shell::new(self.guard_options()).named(named.cloned());
+            let shell = Shell::new(self.guard_options())
+                .hiding(self.secret_names())
+                .named(named.cloned());
             (self.config.resolve(script), shell)
         });
         let questions = Questions {
@@ -112,7 +114,9 @@ impl LoopRunner {
                 changed: progress.untested || self.policy.keep.is_none(),
                 dir,
             },
-            shell: Shell::new(self.guard_options()).named(named),
+            shell: Shell::new(self.guard_options())
+                .hiding(self.secret_names())
+                .named(named),
         };
         // What they change in the work tree is no stranger's doing.
         self.keeping.owe_a_look();

@@ -52,6 +52,7 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
         | Input::Done { .. }
         | Input::Trouble { .. }
         | Input::DiskWasFull { .. }
+        | Input::Incident(_)
         | Input::Repaired { .. } => false,
     }
 }

@@ -17,6 +17,7 @@ use crate::control::{Server, ServerError};
 use crate::git::snapshots;
 use crate::handle;
 use crate::hooks::Registry;
+use crate::notify::{Address, Notices};
 use crate::process::orphans;
 use crate::prompt::{self, PromptError};
 use crate::store::journal::Journal;
@@ -148,6 +149,7 @@ impl LoopRunner {
         let done = found == Found::Nothing && !config.new_loop;
         let policy = config.policy(&agent);
         let patterns = patterns::compiled(&config.settings.reboot.triggers.on_patterns);
+        let notices = Notices::new(Address::all(&config.settings.notify, &config.secrets));
         let stop_patterns = patterns::compiled(&config.settings.stop_conditions.stop_on_patterns);
         Ok(Self {
             config,
@@ -172,6 +174,8 @@ impl LoopRunner {
             server: None,
             launch: None,
             hooks: None,
+            beside: super::hooks::Beside::default(),
+            notices,
             looking: None,
             registry: Registry::default(),
             check: None,

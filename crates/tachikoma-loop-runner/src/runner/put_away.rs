@@ -35,6 +35,9 @@ impl LoopRunner {
         if let Some(hooks) = &self.hooks {
             hooks.errand.call_off();
         }
+        if let Some(run) = self.beside.running() {
+            run.errand.call_off();
+        }
         if let Some(check) = &self.check {
             check.errand.call_off();
         }
@@ -53,6 +56,8 @@ impl LoopRunner {
         if let Some(hooks) = self.hooks.take() {
             hooks.errand.end().await;
         }
+        self.beside.end().await;
+        drop(self.notices.end().await);
         if let Some(check) = self.check.take() {
             check.errand.end().await;
         }

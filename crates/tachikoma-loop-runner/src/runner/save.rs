@@ -96,6 +96,7 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::StopConditionTriggered { .. }
         | LoopEvent::RebootRequested { .. }
         | LoopEvent::DiskWasFull { .. }
+        | LoopEvent::Incident(_)
         | LoopEvent::Repaired { .. }
         | LoopEvent::Warned { .. } => None,
     }
@@ -180,6 +181,7 @@ impl LoopRunner {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => true,
             Phase::Idle | Phase::Ended { .. } => false,

@@ -39,6 +39,7 @@ fn config(dir: &Path) -> LoopConfig {
         adoption: Adoption::Marked,
         loss: Loss::Refuse,
         cgroup: false,
+        secrets: std::collections::BTreeMap::new(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     }
 }

@@ -62,22 +62,11 @@ impl Loaded {
         hash(&self.settings)
     }
 
-    /// Returns what somebody set although what it stands for is not built yet, with its origin: keys, and values of some.
+    /// Returns the keys that somebody set although what they stand for is not built yet, with their origin.
     #[must_use]
     pub fn not_built(&self) -> Vec<(String, &Origin)> {
         let keys = self.origins.iter().filter(|(key, _)| !built::is_built(key));
-        let mut found: Vec<_> = keys.map(|(key, origin)| (key.clone(), origin)).collect();
-        let hooks = self.settings.hook.iter();
-        for hook in hooks.filter(|hook| !built::has_hooks(hook.on)) {
-            let on = serde_json::to_value(hook.on)
-                .ok()
-                .and_then(|on| toml_text(&on));
-            let value = format!("hook.on = {}", on.unwrap_or_default());
-            if !found.iter().any(|(known, _)| *known == value) {
-                found.push((value, self.origin_of("hook")));
-            }
-        }
-        found
+        keys.map(|(key, origin)| (key.clone(), origin)).collect()
     }
 }
 

@@ -412,46 +412,13 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "opencode.attach",
             "gate",
             "hook",
+            "notify",
         ]
     );
     let toml = "max_iterations = 1\nstate.compress = true\nagents.demo.args = []\n";
     let loaded = loaded(toml);
     let keys: Vec<_> = loaded.not_built().into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, ["agents.demo.args", "state.compress"]);
-}
-
-#[test]
-fn hooks_are_built_for_reboots_and_say_so_elsewhere() {
-    let hook = |on: &str| format!("[[hook]]\non = '{on}'\ncommand = 'a'\n");
-    let told = |moments: &[&str]| -> Vec<String> {
-        let toml: String = moments.iter().map(|on| hook(on)).collect();
-        let not_built = loaded(&toml);
-        let not_built = not_built.not_built().into_iter();
-        not_built
-            .map(|(key, origin)| format!("{key}, {origin}"))
-            .collect()
-    };
-    assert_eq!(told(&["before_reboot", "after_reboot"]), [""; 0]);
-    let others = [
-        "loop_start",
-        "loop_end",
-        "iteration_start",
-        "iteration_end",
-        "session_start",
-        "session_end",
-        "tests_changed",
-        "no_progress",
-        "error",
-        "question",
-        "limit_wait",
-    ];
-    for on in others {
-        let told = told(&["before_reboot", on, on]);
-        assert_eq!(told.len(), 1, "{told:?}");
-        let start = format!("hook.on = \"{on}\", ");
-        assert!(told[0].starts_with(&start), "{told:?}");
-        assert!(told[0].len() > start.len(), "it says where: {told:?}");
-    }
 }
 
 #[test]

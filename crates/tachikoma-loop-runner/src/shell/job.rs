@@ -99,6 +99,8 @@ pub(crate) struct Shell {
     number: u64,
     /// Where the guard is named while it lives.
     named: Option<Arc<AtomicI32>>,
+    /// Variables that its commands do not get.
+    hidden: Vec<OsString>,
 }
 
 impl Shell {
@@ -108,7 +110,14 @@ impl Shell {
             guard: None,
             number: 0,
             named: None,
+            hidden: Vec::new(),
         }
+    }
+
+    /// Hides variables from its commands: what they run, the agent may have written.
+    pub fn hiding(mut self, names: Vec<OsString>) -> Self {
+        self.hidden = names;
+        self
     }
 
     /// Names its guard there while it lives.
@@ -160,7 +169,7 @@ impl Shell {
             program,
             args,
             env,
-            env_remove: Vec::new(),
+            env_remove: self.hidden.clone(),
             cwd,
             stdin,
             stdout,

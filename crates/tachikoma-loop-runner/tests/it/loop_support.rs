@@ -73,6 +73,7 @@ impl Place {
             adoption: Adoption::Marked,
             loss: Loss::Refuse,
             cgroup: true,
+            secrets: std::collections::BTreeMap::new(),
             disk_full_timeout: DISK_FULL_TIMEOUT,
         }
     }

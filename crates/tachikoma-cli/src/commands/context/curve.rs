@@ -299,6 +299,7 @@ impl Curves {
             | LoopEvent::CustomSet { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. }
             | LoopEvent::Completed { .. }
             | LoopEvent::Stopped { .. }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tachikoma_core::policy::stop::Limits;
 use tachikoma_core::{
-    Activity, Choice, Context, EditedPrompt, Exit, Generation, HookPoint, HookResult, Input, Kept,
-    Launch, LoopCommand, News, Problem, QuotaWindow, Repair, ScriptVerdict, State, Ticket, TurnEnd,
-    Urgency, Wish,
+    Activity, Choice, Context, EditedPrompt, Exit, Generation, HookKind, HookPoint, HookResult,
+    Incident, Input, Kept, Launch, LoopCommand, News, Problem, QuotaWindow, Repair, ScriptVerdict,
+    State, Ticket, TurnEnd, Urgency, Wish,
 };
 
 use crate::play::{Play, exited, gate, script};
@@ -48,11 +48,19 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         generation: Generation(99),
         news: exited(Exit::Code(0), true),
     });
-    for point in [HookPoint::BeforeReboot, HookPoint::AfterReboot] {
+    for point in [
+        HookPoint::BeforeReboot,
+        HookPoint::AfterReboot,
+        HookPoint::IterationEnd,
+        HookPoint::LoopStart,
+        HookPoint::LoopEnd,
+        HookPoint::Error,
+    ] {
         for error in [None, Some("no".to_owned())] {
             let results = vec![HookResult {
                 name: "hook.sh".to_owned(),
                 duration_ms: 1,
+                stop: error.is_some() && point.kind() != HookKind::Reboot,
                 error,
                 ..HookResult::default()
             }];
@@ -153,6 +161,11 @@ pub fn inputs(play: &Play) -> Vec<Column> {
     inputs.push(Input::DiskWasFull {
         duration: Duration::from_secs(60),
     });
+    inputs.push(Input::Incident(Incident::AccessRefused {
+        request: "stop".to_owned(),
+        pid: None,
+        agent: true,
+    }));
     inputs.push(Input::Repaired {
         what: Repair::Journal,
         how: "restored".to_owned(),

@@ -28,7 +28,13 @@ pub fn name(column: &Column) -> String {
         }
         Input::HooksRan { point, results } => {
             let failed = results.iter().any(|result| result.error.is_some());
-            format!("{point} {}", if failed { "failed" } else { "ran" })
+            let stops = results.iter().any(|result| result.stop);
+            let how = match (failed, stops) {
+                (_, true) => "stops",
+                (true, false) => "failed",
+                (false, false) => "ran",
+            };
+            format!("{point} {how}")
         }
         Input::Kept { number: 99, .. } => "other kept".to_owned(),
         Input::Kept { kept: Ok(_), .. } => "kept".to_owned(),
@@ -64,6 +70,7 @@ pub fn name(column: &Column) -> String {
         Input::Set { .. } => "set".to_owned(),
         Input::Trouble { .. } => "trouble".to_owned(),
         Input::DiskWasFull { .. } => "disk was full".to_owned(),
+        Input::Incident(_) => "incident".to_owned(),
         Input::Repaired { .. } => "repaired".to_owned(),
     }
 }

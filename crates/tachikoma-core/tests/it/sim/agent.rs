@@ -1,13 +1,14 @@
 //! Simulated agents: what they say and when, which signal ends them, and what a policy may look like.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::completion::{CompletionRules, GateRule};
 use tachikoma_core::policy::{AgentTraits, Backoff, Graces, KeepRules, RebootRules, Timeouts};
 use tachikoma_core::{
-    Activity, Context, Exit, Generation, Leftover, News, Policy, Problem, QuotaWindow, Rung, Spent,
-    Timestamp, TurnEnd,
+    Activity, Context, Exit, Generation, HookKind, HookPoint, Leftover, News, Policy, Problem,
+    QuotaWindow, Rung, Spent, Timestamp, TurnEnd,
 };
 
 use super::dice::Dice;
@@ -436,6 +437,7 @@ pub fn policy(dice: &mut Dice) -> Policy {
                 ..usual.backoff
             },
         ]),
+        hooks: hooks(dice),
         reboot: RebootRules {
             enabled: !dice.one_in(8),
             on_redline: !dice.one_in(8),
@@ -462,4 +464,18 @@ pub fn policy(dice: &mut Dice) -> Policy {
             hooks_after: dice.one_in(5).then(|| seconds(30)),
         },
     }
+}
+
+/// Hooks at some of the points, in some of the worlds.
+fn hooks(dice: &mut Dice) -> BTreeMap<HookPoint, Duration> {
+    let mut hooks = BTreeMap::new();
+    if !dice.one_in(5) {
+        return hooks;
+    }
+    for point in HookPoint::ALL {
+        if point.kind() != HookKind::Reboot && dice.one_in(3) {
+            hooks.insert(point, Duration::from_secs(30));
+        }
+    }
+    hooks
 }

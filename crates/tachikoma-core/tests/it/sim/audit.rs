@@ -65,16 +65,7 @@ impl Audit {
         self.seq = record.seq;
         self.time = record.time;
         if !self.live {
-            let between_runs = matches!(
-                record.event,
-                LoopEvent::Started { .. }
-                    | LoopEvent::Noted { .. }
-                    | LoopEvent::CheckGivenUp { .. }
-                    | LoopEvent::Warned { .. }
-                    | LoopEvent::DiskWasFull { .. }
-                    | LoopEvent::Repaired { .. }
-                    | LoopEvent::SegmentOpened { .. }
-            );
+            let between_runs = super::books::is_between_runs(&record.event);
             let early = self.iteration == 0 && matches!(record.event, LoopEvent::Stopped { .. });
             assert!(
                 between_runs || early,
@@ -109,6 +100,11 @@ impl Audit {
             }
             LoopEvent::Paused { .. } => self.paused = true,
             LoopEvent::Resumed | LoopEvent::PauseWithdrawn => self.paused = false,
+            LoopEvent::HooksStarted(start) => {
+                let goes_on = start.outcome.is_none();
+                self.paused &= goes_on;
+                self.rebooting &= goes_on;
+            }
             LoopEvent::StopRequested { urgent, .. } => {
                 self.stopping = true;
                 self.hurried |= *urgent;
@@ -343,7 +339,6 @@ impl Audit {
             | LoopEvent::Noted { .. }
             | LoopEvent::HandOffRequested { .. }
             | LoopEvent::HandOffWritten { .. }
-            | LoopEvent::HooksStarted { .. }
             | LoopEvent::HooksRan { .. }
             | LoopEvent::ClosingStarted { .. }
             | LoopEvent::RebootVerified { .. }
@@ -354,6 +349,7 @@ impl Audit {
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. } => {}
         }
     }

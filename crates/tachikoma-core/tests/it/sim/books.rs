@@ -184,6 +184,7 @@ impl Books {
             | LoopEvent::CustomSet { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. }
             | LoopEvent::Completed { .. }
             | LoopEvent::Error { .. } => false,
@@ -208,6 +209,7 @@ impl Books {
             LoopEvent::Warned { .. }
                 | LoopEvent::SegmentOpened { .. }
                 | LoopEvent::DiskWasFull { .. }
+                | LoopEvent::Incident(_)
                 | LoopEvent::Repaired { .. }
                 | LoopEvent::Started { .. }
                 | LoopEvent::AttemptCut { .. }
@@ -259,4 +261,19 @@ impl Books {
         self.paused |= matches!(event, LoopEvent::Paused { .. });
         self.live = (self.live || started) && !event.is_terminal();
     }
+}
+
+/// Returns whether this may be said of a loop that has ended.
+pub fn is_between_runs(event: &LoopEvent) -> bool {
+    matches!(
+        event,
+        LoopEvent::Started { .. }
+            | LoopEvent::Noted { .. }
+            | LoopEvent::CheckGivenUp { .. }
+            | LoopEvent::Warned { .. }
+            | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
+            | LoopEvent::Repaired { .. }
+            | LoopEvent::SegmentOpened { .. }
+    )
 }

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tachikoma_core::{
-    Effect, Generation, Input, Launch, LoopCommand, LoopEvent, LoopId, News, Phase, Policy,
-    RebootStage, Record, Repair, Runner, State, Ticket, Timestamp, Urgency, Work, step,
+    Effect, Generation, HookKind, HookPoint, Incident, Input, Launch, LoopCommand, LoopEvent,
+    LoopId, News, Phase, Policy, RebootStage, Record, Repair, Runner, State, Ticket, Timestamp,
+    Urgency, Work, step,
 };
 
 use super::Coverage;
@@ -182,6 +183,13 @@ impl World {
                 let agent = self.state.agent;
                 agent.is_none_or(|agent| agent.generation != *generation)
             }
+            Input::HooksRan { point, .. } if point.kind() == HookKind::Framing => {
+                let hooking = self.state.hooking();
+                hooking.is_none_or(|hooking| hooking.point != *point)
+            }
+            Input::HooksRan { point, .. } if point.kind() == HookKind::Beside => {
+                matches!(self.state.phase, Phase::Idle | Phase::Ended { .. })
+            }
             Input::HooksRan { point, .. } => match &self.state.phase {
                 Phase::Rebooting { reboot } => {
                     !matches!(&reboot.stage, RebootStage::Hooks { point: p, .. } if p == point)
@@ -191,6 +199,7 @@ impl World {
                 | Phase::Working { .. }
                 | Phase::Keeping { .. }
                 | Phase::Checking { .. }
+                | Phase::Hooking { .. }
                 | Phase::Paused { .. }
                 | Phase::Ended { .. } => true,
             },
@@ -215,6 +224,7 @@ impl World {
             | Input::Done { .. }
             | Input::Trouble { .. }
             | Input::DiskWasFull { .. }
+            | Input::Incident(_)
             | Input::Repaired { .. } => false,
         };
         let idle = self.feed(coverage, input);
@@ -347,7 +357,7 @@ impl World {
         };
         let Some(work) = self.work() else {
             if self.state.keep().is_some() {
-                self.obey_within(kept);
+                self.obey_within(kept + self.hooks_bound(urgency));
             }
             return;
         };
@@ -358,7 +368,19 @@ impl World {
             None if limits.launch == Duration::ZERO => return,
             None => limits.launch + ladder,
         };
-        self.obey_within(bound + kept);
+        self.obey_within(bound + kept + self.hooks_bound(urgency));
+    }
+
+    /// Works out how long a stop may be held up by hooks: behind the iteration, and at the end.
+    fn hooks_bound(&self, urgency: Urgency) -> Duration {
+        const URGENT: Duration = Duration::from_secs(5);
+        let frames = [HookPoint::IterationEnd, HookPoint::LoopEnd];
+        let limits = frames.iter().filter_map(|it| self.policy.hooks.get(it));
+        let limit: Duration = limits.sum();
+        match urgency {
+            Urgency::Graceful => limit,
+            Urgency::Now | Urgency::Kill => limit.min(URGENT),
+        }
     }
 
     /// Works out how long a stop may be held up by work that is kept; none = for ever.
@@ -384,12 +406,14 @@ impl World {
         match before {
             Phase::Waiting { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => {
                 let crashed = self.state.runner.is_some();
                 assert!(
                     crashed
                         || self.state.keep().is_some()
+                        || self.state.hooking().is_some_and(|it| it.outcome.is_some())
                         || matches!(self.state.phase, Phase::Ended { .. }),
                     "a stop between iterations is obeyed at once"
                 );
@@ -401,7 +425,12 @@ impl World {
     fn trouble(&mut self) -> Input {
         let text = "the disk".to_owned();
         self.tickets += 1;
-        match self.dice.below(6) {
+        match self.dice.below(7) {
+            6 => Input::Incident(Incident::AccessRefused {
+                request: "stop".to_owned(),
+                pid: Some(7),
+                agent: true,
+            }),
             4..6 => Input::Done {
                 ticket: Ticket(self.tickets),
                 reason: None,
@@ -447,6 +476,7 @@ impl World {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,

@@ -37,6 +37,7 @@ impl World {
             | Input::Set { .. }
             | Input::Trouble { .. }
             | Input::DiskWasFull { .. }
+            | Input::Incident(_)
             | Input::Repaired { .. } => None,
         };
         let was = words::phase(&self.state.phase);
@@ -117,6 +118,7 @@ impl World {
                 let question = self.state.question();
                 question.is_none_or(|question| question.until.is_some())
             }
+            Phase::Hooking { .. } => true,
             Phase::Keeping { keep } => keep.until.is_some(),
             Phase::Checking { check } => check.until.is_some(),
             Phase::Rebooting { reboot } => {
@@ -313,6 +315,7 @@ impl World {
             | Input::Note { .. }
             | Input::Trouble { .. }
             | Input::DiskWasFull { .. }
+            | Input::Incident(_)
             | Input::Repaired { .. } => true,
         });
     }
