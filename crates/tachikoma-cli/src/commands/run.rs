@@ -277,7 +277,7 @@ fn completion_text(settings: &Settings) -> String {
     if !conditions.custom_scripts.is_empty() {
         claims.push("exit 10 of a stop script".to_owned());
     }
-    let claims = claims.join(", or ");
+    let claims = claims.join(" or ");
     let objectives = file.map(|file| format!("all objectives of {file} to be ticked"));
     let names = settings.gate.iter().map(|gate| sanitise(&gate.name));
     let names: Vec<_> = names.collect();

@@ -243,7 +243,7 @@ fn claims_have_to_be_made_in_a_row() {
     assert!(!ran.stdout.contains("not believed"), "{}", ran.snapshot());
     assert!(
         ran.stdout.contains(
-            "<promise>COMPLETE</promise> on a line of its own, or `tachikoma done`, 2 times in a row, ends the loop"
+            "<promise>COMPLETE</promise> on a line of its own or `tachikoma done`, 2 times in a row, ends the loop"
         ),
         "{}",
         ran.snapshot()

@@ -271,8 +271,9 @@ fn hooks_beside_the_loop_are_not_waited_for() {
     let scratch = Scratch::new();
     let holds = "while [ ! -e claimed ]; do sleep 0.01; done; echo $TACHIKOMA_REASON >> said";
     configure(&scratch, &[hook("error", holds, "")]);
+    // With its quotes: the script itself is in the journal, too.
     let script = format!(
-        "[ $TACHIKOMA_ITERATION = 1 ] && exit 3; touch claimed; until grep -q hooks_ran .ralph/loops/*/journal-0001.jsonl; do sleep 0.01; done; {CLAIMS}"
+        "[ $TACHIKOMA_ITERATION = 1 ] && exit 3; touch claimed; until grep -q '\"type\":\"hooks_ran\"' .ralph/loops/*/journal-0001.jsonl; do sleep 0.01; done; {CLAIMS}"
     );
     let ran = as_configured(&scratch).run(run(&[], &script));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());

@@ -20,7 +20,7 @@ fn done() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own, or `tachikoma done` ends the loop
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
       | <promise>COMPLETE</promise>
@@ -90,7 +90,7 @@ fn a_claim_that_its_gate_confirms_ends_the_loop() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
-    a claim of completion (<promise>COMPLETE</promise> on a line of its own, or `tachikoma done`) needs these gates to pass: tests
+    a claim of completion (<promise>COMPLETE</promise> on a line of its own or `tachikoma done`) needs these gates to pass: tests
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
       | <promise>COMPLETE</promise>
@@ -115,7 +115,7 @@ fn too_many_failures_show_the_last_one() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c echo no licence >&2; exit 7`), with your own rights: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own, or `tachikoma done` ends the loop
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
       | no licence
@@ -140,7 +140,7 @@ fn the_limit_holds_over_new_runs() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c true`), with your own rights: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own, or `tachikoma done` ends the loop
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
     iteration 1 succeeded after [DURATION]
@@ -156,7 +156,7 @@ fn the_limit_holds_over_new_runs() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c true`), with your own rights: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own, or `tachikoma done` ends the loop
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] goes on: agent command, containment [HELD]
     completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
     --- stderr
@@ -182,7 +182,7 @@ fn the_operator_stops_it() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c exec sleep 600`), with your own rights: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own, or `tachikoma done` ends the loop
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
     stopping: stopped by the operator
@@ -344,7 +344,7 @@ fn what_it_is_busy_with_is_an_exit_of_its_own() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c exec sleep 600`), with your own rights: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own, or `tachikoma done` ends the loop
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
     iteration 1 failed after [DURATION]: the agent ended with signal 9
