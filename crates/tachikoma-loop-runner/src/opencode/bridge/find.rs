@@ -238,9 +238,9 @@ mod tests {
             (668, Absence::Stopped, false),
             (669, Absence::Coming, false),
             (670, Absence::Stopped, false),
-            (676, Absence::Stopped, true),
-            (677, Absence::Unsaid, false),
-            (683, Absence::Unsaid, true),
+            (686, Absence::Stopped, true),
+            (687, Absence::Unsaid, false),
+            (703, Absence::Unsaid, true),
         ] {
             assert_eq!(wait.is_over(absence, at(second)), over, "{second} s");
         }
