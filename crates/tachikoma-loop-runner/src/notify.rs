@@ -208,6 +208,10 @@ impl Notices {
     /// Ends what is under way; returns what was not delivered.
     pub async fn end(&mut self) -> Vec<Incident> {
         let mut undelivered = Vec::new();
+        // All at once: each may take its time.
+        for errand in self.running() {
+            errand.call_off();
+        }
         for queue in &mut self.queues {
             let points = queue.waiting.drain(..).map(|message| message.event.point);
             let mut points: Vec<HookPoint> = points.collect();

@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Command, ExitCode, Stdio};
 
 use tachikoma_loop_runner::{LoopHandle, Notice};
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::failure::Failure;
@@ -62,8 +63,10 @@ pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
 }
 
 /// Says that the loop runs, once it does. One that is at its end as soon as it starts does not: its outcome tells.
-pub async fn announce(handle: LoopHandle) {
-    let mut notices = handle.subscribe();
+///
+/// `notices` are those from before the run: where nothing more is recorded for a while, because the operator is asked, its beginning
+/// is all there is to hear.
+pub async fn announce(handle: LoopHandle, mut notices: Receiver<Notice>) {
     // Ends with the first record of this run, or when it is aborted with the run.
     loop {
         match notices.recv().await {

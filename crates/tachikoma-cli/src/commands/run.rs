@@ -130,8 +130,10 @@ pub async fn run_here(
         Terminal::Foreground => Keys::watch(handle.clone(), &config, style != Style::Lines),
         Terminal::Detached => None,
     };
-    let announcer =
-        (terminal == Terminal::Detached).then(|| tokio::spawn(detach::announce(handle)));
+    let announcer = (terminal == Terminal::Detached).then(|| {
+        let notices = handle.subscribe();
+        tokio::spawn(detach::announce(handle, notices))
+    });
     let result = runner.run().await;
     watcher.abort();
     if let Some(keys) = keys {

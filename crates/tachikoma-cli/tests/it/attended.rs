@@ -35,6 +35,20 @@ fn operator(tool: &Tool<'_>) -> Vec<Value> {
     events.filter(|event| event["type"] == "operator").collect()
 }
 
+/// Nothing is recorded behind the question: who waits for a second record would wait for the answer.
+#[test]
+fn a_loop_that_asks_at_once_is_left_in_the_background() {
+    let scratch = with_agent(UP);
+    let tool = tool(&scratch);
+    let mut words = ATTENDED.to_vec();
+    words.insert(1, "--detach");
+    let left = tool.spawn(words);
+    assert_eq!(left.wait(SOON).code(), Some(0));
+    await_question(&tool, 1);
+    obey(&tool, &["stop"]);
+    await_status(&tool, "stopped", |status| status["state"] == "stopped");
+}
+
 #[test]
 fn a_question_is_answered_from_elsewhere_and_a_stale_answer_is_refused() {
     let scratch = with_agent(UP);

@@ -86,6 +86,20 @@ fn secrets_are_not_shown() {
     }
 }
 
+/// Whoever wants to stop a loop must not wait for somebody to write into it.
+#[test]
+fn a_pipe_in_its_place_is_refused_at_once() {
+    let scratch = Scratch::new();
+    let pipe = scratch.path().join("tachikoma.toml");
+    let made = std::process::Command::new("mkfifo").arg(pipe).status();
+    assert!(made.unwrap().success());
+    let ran = tachikoma(&scratch).run(["config", "check"]);
+    assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
+    assert!(ran.snapshot().contains("it is not a plain file"));
+    let ran = tachikoma(&scratch).run(["stop"]);
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+}
+
 #[test]
 fn a_good_configuration_is_good() {
     let scratch = Scratch::new();

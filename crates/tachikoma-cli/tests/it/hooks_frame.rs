@@ -54,6 +54,19 @@ fn every_frame_is_told_in_order_and_the_loop_waits_for_it() {
 }
 
 #[test]
+fn what_a_hook_finds_in_its_environment_is_no_setting() {
+    let scratch = Scratch::new();
+    let program = env!("CARGO_BIN_EXE_tachikoma");
+    let asks = format!("{program} config show >> said 2>&1 || touch refused");
+    configure(&scratch, &FRAMES.map(|on| hook(on, &asks, "")));
+    let ran = as_configured(&scratch).run(run(&[], CLAIMS));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let said = scratch.read("said");
+    assert!(said.contains("max_iterations"), "{said}");
+    assert!(!scratch.path().join("refused").exists(), "{said}");
+}
+
+#[test]
 fn a_hook_is_told_what_happens_as_json() {
     let scratch = Scratch::new();
     let told = "cat > told.$TACHIKOMA_HOOK";

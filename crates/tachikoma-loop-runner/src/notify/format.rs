@@ -57,7 +57,7 @@ pub(super) fn order(address: &Address, message: &Message) -> Result<Order, Strin
         NotifyTarget::Desktop => return Ok(desktop(message, &text)),
         NotifyTarget::Command => return command(address, message),
         NotifyTarget::Webhook => webhook(address, message)?,
-        NotifyTarget::Slack => json_to(url(address)?, &json!({ "text": text })),
+        NotifyTarget::Slack => json_to(url(address)?, &json!({ "text": unmarked(&text) })),
         NotifyTarget::Discord => {
             let quiet = json!({ "parse": [] });
             json_to(
@@ -76,6 +76,13 @@ pub(super) fn order(address: &Address, message: &Message) -> Result<Order, Strin
         env: Vec::new(),
         input: request.0.into_bytes(),
     })
+}
+
+/// Takes the marks out by which a text calls people or shows another address than it leads to. Some of it may be an agent's.
+fn unmarked(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }
 
 /// A file of settings for curl.

@@ -8,6 +8,8 @@ use tachikoma_core::{
     HookKind, HookPoint, HookResult, Input, Phase, RebootReason, RebootStage, State,
 };
 
+use tokio::time::Instant;
+
 use super::LoopRunner;
 use crate::hooks::{HookEvent, HookRun, Plan, Planned, RebootHook, RegisterError};
 use crate::shell::{Ran, Shell};
@@ -15,9 +17,6 @@ use crate::shell::{Ran, Shell};
 /// Points that may wait for the hooks beside the loop. Hooks that are slower than what they hear of are told the rest in time to be
 /// of use, or not at all.
 const BESIDE_MAX: usize = 32;
-
-/// How long the hooks beside the loop may take when it has ended: nobody waits for what they do.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Hooks that nobody waits for: the points of one after another.
 #[derive(Debug, Default)]
@@ -133,8 +132,8 @@ impl LoopRunner {
     }
 
     /// The loop has ended: what is to be told of it beside it is told, unless that takes too long or somebody wants the end at once.
-    pub(super) async fn drain_beside(&mut self) {
-        let over = tokio::time::sleep(DRAIN_TIMEOUT);
+    pub(super) async fn drain_beside(&mut self, over: Instant) {
+        let over = tokio::time::sleep_until(over);
         tokio::pin!(over);
         while self.beside.running.is_some() {
             tokio::select! {

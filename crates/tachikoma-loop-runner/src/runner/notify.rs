@@ -1,17 +1,15 @@
 //! Messages to people: what of a record is told, and what becomes of it.
 
 use std::ffi::OsString;
-use std::time::Duration;
 
 use tachikoma_core::{HookPoint, Input, LoopEvent, OperatorEvent, Record};
+
+use tokio::time::Instant;
 
 use super::LoopRunner;
 use crate::hooks::HookEvent;
 use crate::notify::{Delivered, Message};
 use crate::shell::{Ran, Shell};
-
-/// How long messages are waited for when the loop has ended.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl LoopRunner {
     /// Tells of a record whoever wants to hear of it. Never waits.
@@ -141,8 +139,8 @@ impl LoopRunner {
     }
 
     /// The loop has ended: what is to be told of it is told, unless that takes too long or somebody wants the end at once.
-    pub(super) async fn drain_notices(&mut self) {
-        let over = tokio::time::sleep(DRAIN_TIMEOUT);
+    pub(super) async fn drain_notices(&mut self, over: Instant) {
+        let over = tokio::time::sleep_until(over);
         tokio::pin!(over);
         while !self.notices.is_idle() {
             tokio::select! {

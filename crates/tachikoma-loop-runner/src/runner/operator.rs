@@ -136,18 +136,19 @@ impl LoopRunner {
 
     /// Has hold what was read again, once it is recorded.
     pub(super) fn apply_reread(&mut self, records: &[Record]) {
-        let Some(settings) = self.reread.take() else {
-            return;
-        };
         let reloaded = |record: &Record| {
             matches!(
                 record.event,
                 LoopEvent::Operator(OperatorEvent::Reloaded { .. })
             )
         };
+        // A record of another input may come first: the clock may have jumped.
         if !records.iter().any(reloaded) {
             return;
         }
+        let Some(settings) = self.reread.take() else {
+            return;
+        };
         self.config.settings = settings;
         self.config.launch = self.state.launch.clone();
         // Its next process is told whose the context is.
@@ -160,6 +161,7 @@ impl LoopRunner {
             .map(|keep| self.config.keep_rules(keep.repository));
         self.policy = self.config.policy(&self.agent);
         set_keep_rules(&mut self.policy, keep);
+        self.policy.hooks = self.registry.limits(&self.config.settings);
         let limit = |point| self.registry.limit(point, &self.config.settings);
         self.policy.reboot.hooks_before = limit(HookPoint::BeforeReboot);
         self.policy.reboot.hooks_after = limit(HookPoint::AfterReboot);
