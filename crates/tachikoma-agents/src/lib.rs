@@ -290,6 +290,13 @@ impl Decoder {
     }
 }
 
+/// Returns whether a version is of the line of `newest`, and not newer than it.
+fn is_up_to(newest: (u32, u32, u32), text: &str) -> bool {
+    version(text).is_some_and(|(major, minor, patch)| {
+        (major, minor) == (newest.0, newest.1) && patch <= newest.2
+    })
+}
+
 /// Returns the numbers of a version; none where it is no version.
 fn version(text: &str) -> Option<(u32, u32, u32)> {
     let mut numbers = text.trim().splitn(3, '.').map(str::parse::<u32>);

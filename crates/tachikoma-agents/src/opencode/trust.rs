@@ -8,9 +8,7 @@ const TRIED: (u32, u32, u32) = (1, 18, 33);
 /// Returns whether a version is one that was tried, or an earlier one of the same line. What is no version is not.
 #[must_use]
 pub fn is_tried(version: &str) -> bool {
-    crate::version(version).is_some_and(|(major, minor, patch)| {
-        (major, minor) == (TRIED.0, TRIED.1) && patch <= TRIED.2
-    })
+    crate::is_up_to(TRIED, version)
 }
 
 /// Returns what to do about a failure that will come again until someone does something.
