@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tachikoma_core::{Answer, Choice, PromptSource, Question, QuestionKind};
+use tachikoma_loop_runner::process::run_for_the_operator;
 use tachikoma_loop_runner::{LoopConfig, LoopHandle, prompt};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -228,7 +229,7 @@ impl Desk {
             let mut diff = Command::new(ourselves);
             diff.args(["diff", &iteration.to_string()]);
             diff.current_dir(&self.working_dir);
-            lent(|| diff.status())
+            lent(|| run_for_the_operator(&mut diff))
         });
         if let Err(error) = shown {
             out::note(&format!("note: no diff: {error}"));
@@ -249,7 +250,8 @@ impl Desk {
             .arg(&self.draft);
         command.current_dir(&self.working_dir);
         let shown = editor.to_string_lossy();
-        let status = lent(|| command.status()).map_err(|error| format!("`{shown}`: {error}"))?;
+        let status = lent(|| run_for_the_operator(&mut command))
+            .map_err(|error| format!("`{shown}`: {error}"))?;
         if !status.success() {
             return Err(format!(
                 "`{shown}` failed: {status}; the prompt is as it was"

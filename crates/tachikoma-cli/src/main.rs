@@ -11,6 +11,7 @@ mod place;
 mod report;
 mod sanitise;
 mod sd_notify;
+mod secrets;
 mod signals;
 mod zone;
 
@@ -21,13 +22,22 @@ use clap::Parser as _;
 fn main() -> ExitCode {
     // Before anything else: these are started by ourselves, and start-up counts.
     let mut words = std::env::args_os().skip(1);
+    let mut handed = 0;
     match words.next().as_deref().and_then(std::ffi::OsStr::to_str) {
+        Some(secrets::WITH_SECRETS) => {
+            if let Err(failure) = secrets::take_over(words.next().as_deref()) {
+                return failure.report();
+            }
+            handed = 2;
+        }
         Some(commands::GUARD) => return tachikoma_loop_runner::process::serve(),
         Some(commands::DEMO_AGENT) => return demo_agent::play(),
         Some(commands::BRIDGE) => return bridge::play(),
         Some(_) | None => {}
     }
-    match commands::dispatch(args::Args::parse()) {
+    let mut words = std::env::args_os();
+    let words = words.next().into_iter().chain(words.skip(handed));
+    match commands::dispatch(args::Args::parse_from(words)) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }

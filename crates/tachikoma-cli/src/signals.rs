@@ -1,14 +1,13 @@
 //! Signals to the runner, as the loop understands them.
 
-use std::io::Read as _;
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::process::{Signal, kill_process};
 use tachikoma_core::Urgency;
 use tachikoma_loop_runner::LoopHandle;
-use tachikoma_loop_runner::process::wake_children;
+use tachikoma_loop_runner::process::{self, wake_children};
 use tokio::signal::unix::{self, SignalKind, signal};
+use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::JoinHandle;
 
 use crate::keys::raw;
@@ -81,67 +80,114 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The signals that a run understands; none where whoever started us had it ignored (`nohup`, a job in the background of
 /// a script): then it is not meant for us.
 #[derive(Debug)]
-pub struct Signals {
-    interrupts: Option<UnixStream>,
-    terminations: Option<unix::Signal>,
-    hangups: Option<unix::Signal>,
-    stops: Option<unix::Signal>,
+pub struct Signals(process::Signals);
+
+/// What a signal asks of a run that takes a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slow {
+    Reload,
+    Suspend,
 }
+
+/// Whoever asks more often than that is answered already.
+const SLOW_MAX: usize = 8;
 
 impl Signals {
     /// Begins to listen: from here on none of them ends the program by itself.
     pub fn listen() -> std::io::Result<Self> {
         let ignored = ignored();
-        let listen = |wanted: Signal| match ignored.contains(wanted) {
-            true => Ok(None),
-            false => signal(SignalKind::from_raw(wanted.as_raw())).map(Some),
-        };
-        let interrupts = match ignored.contains(Signal::INT) {
-            true => None,
-            false => {
-                let (presses, press) = UnixStream::pair()?;
-                signal_hook::low_level::pipe::register(Signal::INT.as_raw(), press)?;
-                Some(presses)
-            }
-        };
-        Ok(Self {
-            interrupts,
-            terminations: listen(Signal::TERM)?,
-            hangups: listen(Signal::HUP)?,
-            stops: listen(Signal::TSTP)?,
-        })
+        let wanted = [Signal::INT, Signal::TERM, Signal::HUP, Signal::TSTP];
+        let wanted = wanted
+            .into_iter()
+            .filter(|wanted| !ignored.contains(*wanted));
+        let wanted: Vec<i32> = wanted.map(Signal::as_raw).collect();
+        process::Signals::listen(&wanted).map(Self)
     }
 
-    /// Passes signals on for as long as the loop runs.
+    /// Passes signals on for as long as the loop runs: those of the operator. What the agent sends is recorded.
     pub fn watch(
         self,
         handle: LoopHandle,
         reporter: Reporter,
         terminal: Terminal,
     ) -> JoinHandle<()> {
-        if let Some(presses) = self.interrupts {
-            let (handle, reporter) = (handle.clone(), reporter.clone());
-            // A thread of its own, which ends with the program: the third press counts also when the loop's is stuck.
-            std::thread::spawn(move || count(&presses, &handle, &reporter));
-        }
-        let (mut terminations, mut hangups, mut stops) =
-            (self.terminations, self.hangups, self.stops);
+        let (slow, mut asked) = channel(SLOW_MAX);
+        let mut heard = Heard {
+            handle: handle.clone(),
+            reporter: reporter.clone(),
+            terminal,
+            presses: 0,
+            slow,
+        };
+        // A thread of its own, which ends with the program: it looks at who sent a signal before they are gone, and the third press
+        // counts also when the loop's is stuck.
+        std::thread::spawn(move || self.0.hear(|signal, sender| heard.take(signal, sender)));
         tokio::spawn(async move {
             // Ends when it is aborted with the run.
-            loop {
-                tokio::select! {
-                    () = next(&mut terminations) => handle.shut_down(Signal::TERM.as_raw(), Urgency::Now),
-                    () = next(&mut hangups) => match terminal {
-                        Terminal::Foreground => {
-                            handle.shut_down(Signal::HUP.as_raw(), Urgency::Graceful);
-                        }
-                        // What came of it is in the journal.
-                        Terminal::Detached => drop(handle.reload().await),
-                    },
-                    () = next(&mut stops) => suspend(&handle, &reporter).await,
+            while let Some(asked) = asked.recv().await {
+                match asked {
+                    Slow::Suspend => suspend(&handle, &reporter).await,
+                    Slow::Reload => {
+                        let handle = handle.clone();
+                        // What came of it is in the journal, and other signals do not wait for it.
+                        tokio::spawn(async move { drop(handle.reload().await) });
+                    }
                 }
             }
         })
+    }
+}
+
+/// Who hears the signals of a run.
+struct Heard {
+    handle: LoopHandle,
+    reporter: Reporter,
+    terminal: Terminal,
+    /// Of Ctrl-C.
+    presses: u32,
+    slow: Sender<Slow>,
+}
+
+impl Heard {
+    fn take(&mut self, signal: i32, sender: process::Sender) {
+        let reloads = signal == Signal::HUP.as_raw() && self.terminal == Terminal::Detached;
+        // Who is gone cannot be told from the agent. To have it end the loop is no more than it could do with SIGKILL; to have it
+        // choose its rules is.
+        if !self.handle.is_operators(signal, sender, !reloads) {
+            return;
+        }
+        if signal == Signal::INT.as_raw() {
+            self.press();
+        } else if signal == Signal::TERM.as_raw() {
+            self.handle.shut_down(signal, Urgency::Now);
+        } else if signal == Signal::HUP.as_raw() {
+            match self.terminal {
+                Terminal::Foreground => self.handle.shut_down(signal, Urgency::Graceful),
+                Terminal::Detached => self.later(Slow::Reload),
+            }
+        } else {
+            self.later(Slow::Suspend);
+        }
+    }
+
+    fn later(&self, slow: Slow) {
+        // When the queue is full, it was asked often enough.
+        let _ = self.slow.try_send(slow);
+    }
+
+    /// Counts the presses of Ctrl-C: first = stop, second = now, third = kill and exit.
+    fn press(&mut self) {
+        self.presses += 1;
+        let signal = Signal::INT.as_raw();
+        self.handle.shut_down(signal, urgency_of(self.presses));
+        if self.presses < PRESSES_MAX {
+            return;
+        }
+        wake_children();
+        std::thread::sleep(KILL_TIMEOUT);
+        self.reporter.hide_progress();
+        raw::lend();
+        std::process::exit(128 + signal);
     }
 }
 
@@ -152,21 +198,6 @@ async fn next(signal: &mut Option<unix::Signal>) {
         }
         None => std::future::pending().await,
     }
-}
-
-/// Counts the presses of Ctrl-C: first = stop, second = now, third = kill and exit.
-fn count(mut presses: &UnixStream, handle: &LoopHandle, reporter: &Reporter) {
-    for press in 1..=PRESSES_MAX {
-        if presses.read_exact(&mut [0]).is_err() {
-            return;
-        }
-        handle.shut_down(Signal::INT.as_raw(), urgency_of(press));
-    }
-    wake_children();
-    std::thread::sleep(KILL_TIMEOUT);
-    reporter.hide_progress();
-    raw::lend();
-    std::process::exit(128 + Signal::INT.as_raw());
 }
 
 /// A set of signals, as the kernel writes it.

@@ -29,7 +29,18 @@ pub enum Incident {
         pid: Option<i32>,
         /// Whether it belongs to the agent; otherwise it is another user's.
         agent: bool,
+        /// Whether it was gone already, so that nobody can tell whose it was.
+        #[serde(default, skip_serializing_if = "is_false")]
+        gone: bool,
     },
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde asks for a reference"
+)]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 impl fmt::Display for Incident {
@@ -48,9 +59,17 @@ impl fmt::Display for Incident {
                 request,
                 pid,
                 agent,
+                gone,
             } => {
-                let who = if *agent { "the agent" } else { "another user" };
-                write!(f, "{who} asked for `{request}` and was refused")?;
+                let who = match (agent, gone) {
+                    (true, true) => "somebody who is gone",
+                    (true, false) => "the agent",
+                    (false, _) => "another user",
+                };
+                match request.starts_with("SIG") {
+                    true => write!(f, "{who} sent {request} and was refused")?,
+                    false => write!(f, "{who} asked for `{request}` and was refused")?,
+                }
                 pid.map_or(Ok(()), |pid| write!(f, " (pid {pid})"))
             }
         }

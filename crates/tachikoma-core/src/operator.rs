@@ -242,6 +242,8 @@ pub enum Wish {
         /// The stop conditions that are to hold.
         limits: Limits,
     },
+    /// To stop, for a hook that runs: it is heard out first.
+    StopBehindHooks,
 }
 
 /// Words to the agent that wait.

@@ -33,6 +33,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
     };
     let options = GuardOptions {
+        hidden: Vec::new(),
+        commands: false,
         program: guard.into(),
         args: Vec::new(),
         marker: marker.to_string_lossy().into_owned(),

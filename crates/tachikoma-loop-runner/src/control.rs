@@ -6,5 +6,5 @@ mod server;
 
 pub use client::{Client, ClientError};
 pub use protocol::{Hello, PROTOCOL, Request, Response};
+pub(crate) use server::listen;
 pub use server::{Server, ServerError};
-pub(crate) use server::{is_gone, listen};

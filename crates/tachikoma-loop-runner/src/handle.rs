@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tachikoma_core::{
@@ -12,6 +13,7 @@ use tachikoma_core::{
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::hooks::{Planned, RebootHook, RegisterError};
+use crate::process::{Family, Hooks, Sender, Whose};
 use crate::runner::Asked;
 use crate::session::pump::Stream;
 
@@ -20,6 +22,9 @@ pub const COMMANDS_MAX: usize = 32;
 
 /// Signals that may wait for the runner. Four presses of Ctrl-C say everything there is to say.
 const SHUTDOWNS_MAX: usize = 4;
+
+/// Refusals that are recorded, in one run: an agent that asks again and again must not fill the journal.
+const REFUSALS_MAX: u32 = 100;
 
 /// Notices that a reader may be behind before it misses some: a second of the busiest loop.
 const NOTICES_MAX: usize = 1024;
@@ -53,6 +58,8 @@ pub enum Notice {
 pub(crate) enum Request {
     Command {
         command: LoopCommand,
+        /// The hooks that it comes from.
+        hooks: Option<Hooks>,
         reply: oneshot::Sender<Answer>,
     },
     Set {
@@ -95,6 +102,9 @@ pub struct LoopHandle {
     status: watch::Receiver<Status>,
     /// Whether the latest run is over: nobody reads requests then. Before the first run they wait for it.
     over: watch::Receiver<bool>,
+    family: Arc<Family>,
+    /// How many were refused what only the operator may ask.
+    refusals: Arc<AtomicU32>,
 }
 
 /// The runner is gone.
@@ -109,7 +119,21 @@ impl LoopHandle {
     /// # Errors
     /// The runner is gone.
     pub async fn command(&self, command: LoopCommand) -> Result<Answer, Gone> {
-        self.ask(|reply| Request::Command { command, reply }).await
+        self.command_of(command, None).await
+    }
+
+    /// Gives a command that hooks may have given.
+    pub(crate) async fn command_of(
+        &self,
+        command: LoopCommand,
+        hooks: Option<Hooks>,
+    ) -> Result<Answer, Gone> {
+        self.ask(|reply| Request::Command {
+            command,
+            hooks,
+            reply,
+        })
+        .await
     }
 
     /// Has something written down for later, in the free map of the loop; null takes it away. Otherwise like
@@ -182,6 +206,55 @@ impl LoopHandle {
     pub async fn reload(&self) -> Result<Answer, Gone> {
         let asked = Asked::Reload;
         self.ask(|reply| Request::Operator { asked, reply }).await
+    }
+
+    pub(crate) fn family(&self) -> Arc<Family> {
+        Arc::clone(&self.family)
+    }
+
+    /// Returns whose a process is; one without a number is the agent's.
+    pub(crate) fn whose(&self, pid: Option<i32>) -> Whose {
+        pid.map_or(Whose::Inside, |pid| self.family.whose(pid))
+    }
+
+    /// Returns whether a signal to this process is the operator's, and has it recorded if it is not. In doubt, because its sender is
+    /// gone or says itself who it is, it is if `in_doubt`.
+    #[must_use]
+    pub fn is_operators(&self, signal: i32, sender: Sender, in_doubt: bool) -> bool {
+        let (pid, whose) = match sender {
+            Sender::System => return true,
+            Sender::Process(pid) => (Some(pid), self.family.whose(pid)),
+            Sender::Unknown => (None, Whose::Gone),
+        };
+        let (operators, gone) = match whose {
+            Whose::Operator | Whose::Hook(_) => (true, false),
+            Whose::Gone => (in_doubt, true),
+            Whose::Inside => (false, false),
+        };
+        if !operators {
+            let name = nix::sys::signal::Signal::try_from(signal);
+            let name = name.map_or_else(|_| format!("SIG{signal}"), |name| name.to_string());
+            self.report_refusal(name, pid, true, gone);
+        }
+        operators
+    }
+
+    /// Has a refusal recorded, so that the operator knows what was tried.
+    pub(crate) fn report_refusal(
+        &self,
+        request: String,
+        pid: Option<i32>,
+        agent: bool,
+        gone: bool,
+    ) {
+        if self.refusals.fetch_add(1, Ordering::Relaxed) < REFUSALS_MAX {
+            self.report(Incident::AccessRefused {
+                request,
+                pid,
+                agent,
+                gone,
+            });
+        }
     }
 
     /// Has something recorded that happened beside the loop. Never waits: when the queue is full it is left out.
@@ -308,7 +381,7 @@ impl Drop for Duty {
     }
 }
 
-pub(crate) fn channel(status: Status) -> (LoopHandle, Ends) {
+pub(crate) fn channel(status: Status, family: Family) -> (LoopHandle, Ends) {
     let (request_in, requests) = mpsc::channel(COMMANDS_MAX);
     let (shutdown_in, shutdowns) = mpsc::channel(SHUTDOWNS_MAX);
     let (notices, _) = broadcast::channel(NOTICES_MAX);
@@ -320,6 +393,8 @@ pub(crate) fn channel(status: Status) -> (LoopHandle, Ends) {
         notices: notices.clone(),
         status: status_out,
         over: is_over,
+        family: Arc::new(family),
+        refusals: Arc::default(),
     };
     (
         handle,
@@ -336,13 +411,14 @@ pub(crate) fn channel(status: Status) -> (LoopHandle, Ends) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::Adoption;
     use tachikoma_core::{LoopId, State};
 
     #[tokio::test]
     async fn the_queue_is_bounded_and_a_caller_beyond_it_waits() {
         assert_eq!(COMMANDS_MAX, 32);
         let state = State::new(LoopId::from_u128(1));
-        let (handle, mut ends) = channel(Status::of(&state, true));
+        let (handle, mut ends) = channel(Status::of(&state, true), Family::new(Adoption::Marked));
         let mut callers = tokio::task::JoinSet::new();
         for _ in 0..=COMMANDS_MAX {
             let handle = handle.clone();

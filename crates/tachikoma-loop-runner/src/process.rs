@@ -17,23 +17,31 @@ pub mod cgroup;
 mod children;
 mod deferred;
 mod guard;
+mod handed;
 mod input;
 pub mod orphans;
 mod protocol;
 mod serve;
+mod signals;
 #[cfg(target_os = "linux")]
 mod sockets;
 mod spawn;
+mod whose;
 
 pub(crate) use activity::{look, memory_below};
+pub(crate) use adoption::end_children;
 pub use children::wake_children;
 pub use deferred::Deferred;
 pub use guard::{Guard, GuardError, GuardNews, GuardOptions, Spawn};
+pub use handed::handed;
 pub use input::{input, lines, output};
 pub use orphans::is_descendant;
 pub use protocol::SpawnSubject;
 pub use serve::serve;
+pub use signals::{Sender, Signals};
 pub(crate) use spawn::in_a_session_of_its_own;
+pub(crate) use whose::Family;
+pub use whose::{Hooks, INSIDE, Whose, run_for_the_operator};
 
 /// The environment variable by which a process is known to belong to a loop; its value is the loop's id.
 pub const MARKER: &str = "TACHIKOMA_LOOP_ID";

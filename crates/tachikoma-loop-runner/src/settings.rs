@@ -36,7 +36,6 @@ pub use loaded::{Entry, Loaded};
 pub use notify::{Notify, NotifyTarget};
 pub use problem::{Origin, Problem, SettingsError};
 pub use reference::{reference, schema};
-pub(crate) use rules::SCRIPTS_MAX;
 pub use scalars::{HumanDuration, OutOfRange, Percent, Secret, Usd};
 pub use tables::{
     ContextSettings, GitSettings, OpenCodeSettings, RebootMode, RebootSettings, RebootTriggers,

@@ -164,6 +164,7 @@ impl LoopKept {
     /// it is nobody's doing.
     pub fn keeper(&self, place: &Place, rules: &Rules, lock: &WorkLock) -> Option<Box<Keeper>> {
         let options = KeeperOptions {
+            hidden: Vec::new(),
             working_dir: self.current.working_dir.clone(),
             loop_dir: self.current.dir.clone(),
             loop_id: self.current.loop_id,

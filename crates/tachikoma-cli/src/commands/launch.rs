@@ -1,6 +1,7 @@
 //! What a run is told to do: flags over the recorded launch of the last run over files and variables.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{Launch, Outcome, Override, PromptSource, State};
@@ -17,6 +18,7 @@ use crate::args::RunArgs;
 use crate::bridge;
 use crate::failure::Failure;
 use crate::place::Place;
+use crate::secrets;
 use crate::zone;
 
 /// A run, worked out.
@@ -126,7 +128,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         adoption: Adoption::All,
         loss,
         cgroup: true,
-        secrets: secrets(&loaded.settings)?,
+        secrets: secrets_of(&loaded.settings)?,
         disk_full_timeout: DISK_FULL_TIMEOUT,
     };
     Ok(Plan {
@@ -137,21 +139,28 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
     })
 }
 
+/// The variables that the settings name for messages.
+pub(super) fn secret_names(settings: &Settings) -> Vec<OsString> {
+    let each = settings.notify.iter();
+    let names = each.flat_map(|notify| [&notify.url_env, &notify.secret_env]);
+    names.flatten().map(Into::into).collect()
+}
+
 /// The values of the variables that the settings name.
-pub(super) fn secrets(settings: &Settings) -> Result<BTreeMap<String, Secret>, Failure> {
-    let mut secrets = BTreeMap::new();
+pub(super) fn secrets_of(settings: &Settings) -> Result<BTreeMap<String, Secret>, Failure> {
+    let mut found = BTreeMap::new();
     for (notify, number) in settings.notify.iter().zip(1..) {
         for name in [&notify.url_env, &notify.secret_env].into_iter().flatten() {
-            let value = std::env::var(name).map_err(|_| {
+            let value = secrets::value(name).ok_or_else(|| {
                 Failure::usage(format!(
                     "notify {number} ({}): the variable `{name}` is not set, or no text",
                     notify.to.word()
                 ))
             })?;
-            secrets.insert(name.clone(), value.into());
+            found.insert(name.clone(), value);
         }
     }
-    Ok(secrets)
+    Ok(found)
 }
 
 /// The settings that the flags give: by key, the flag and its value.

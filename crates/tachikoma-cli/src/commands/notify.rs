@@ -23,7 +23,7 @@ pub fn test(place: &Place, number: Option<usize>) -> Result<ExitCode, Failure> {
             format!("there is no `[[notify]]` {number}: there are {targets}, counted from 1");
         return Err(Failure::usage(message));
     }
-    let secrets = launch::secrets(&settings)?;
+    let secrets = launch::secrets_of(&settings)?;
     let working_dir = launch::working_dir(place, &settings.working_dir)?;
     let guard = place.ourselves(GUARD)?;
     let sent = runtime()?.block_on(notify::test(

@@ -11,7 +11,7 @@ use tachikoma_loop_runner::worktree::may_be_in_a_repository;
 use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner, OpenError, Reader, Reread};
 
 use super::config::warn_not_built;
-use super::launch::{Plan, plan};
+use super::launch::{Plan, plan, secret_names};
 use super::repository::Repository;
 use super::{detach, runtime};
 use crate::args::RunArgs;
@@ -23,6 +23,7 @@ use crate::report::changes::changes_of;
 use crate::report::line::{Lines, ending, files};
 use crate::report::{Reporter, Style, found};
 use crate::sanitise::sanitise;
+use crate::secrets;
 use crate::signals::{Signals, Terminal};
 
 /// Runs the loop, or says what would be run.
@@ -31,6 +32,10 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
     // The background process works all of it out again, and says so.
     if args.detach && !args.dry_run {
         return detach::detach("tachikoma status");
+    }
+    if !args.dry_run {
+        let names = secret_names(&plan.loaded.settings);
+        secrets::shed(&names, &plan.config.secrets)?;
     }
     for note in &plan.notes {
         out::note(&format!("note: {note}"));

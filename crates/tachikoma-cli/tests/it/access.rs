@@ -6,7 +6,7 @@ use tachikoma_testkit::Scratch;
 use crate::support::{CLAIMS, events, run, tachikoma};
 
 /// What was refused, in order.
-fn refused(scratch: &Scratch) -> Vec<String> {
+pub(crate) fn refused(scratch: &Scratch) -> Vec<String> {
     let incidents = events(scratch, "incident");
     let refused = incidents.iter().filter(|it| it["kind"] == "access_refused");
     refused

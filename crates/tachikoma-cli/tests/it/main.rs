@@ -2,6 +2,11 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
 mod access;
+mod access_asked;
+mod access_git;
+mod access_secrets;
+mod access_server;
+mod access_signals;
 mod agents;
 mod attended;
 mod attended_terminal;

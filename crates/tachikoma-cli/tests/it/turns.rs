@@ -206,6 +206,7 @@ fn the_agent_knows_its_turn() {
     assert_snapshot!(mask(&variables.replace(&here, "[SCRATCH]")), @"
     TACHIKOMA_ATTEMPT=1
     TACHIKOMA_DIR=[SCRATCH]
+    TACHIKOMA_INSIDE=[LOOP]
     TACHIKOMA_ITERATION=2
     TACHIKOMA_LOOP_ID=[LOOP]
     TACHIKOMA_SESSION=1

@@ -13,6 +13,7 @@ use crate::exit::{Exit, Leftover};
 use crate::id::Ticket;
 use crate::input::{Input, LoopCommand, News, TurnEnd, Urgency};
 use crate::keep::{Keep, Kept};
+use crate::operator::Wish;
 use crate::outcome::{Failure, Problem, RebootReason, Stop};
 use crate::phase::{Cause, Phase, RebootStage};
 use crate::record::Record;
@@ -100,7 +101,11 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
             command(LoopCommand::SkipIteration),
         ],
         LoopEvent::StopRequested { stop, .. } => match stop {
-            Stop::Operator => urgently(LoopCommand::Stop),
+            Stop::Operator => {
+                let mut guesses = urgently(LoopCommand::Stop);
+                guesses.push(operator::wish(Wish::StopBehindHooks));
+                guesses
+            }
             Stop::Signal { signal } => shutdowns(*signal),
             Stop::Budget { .. } | Stop::Hook { .. } | Stop::Script { .. } | Stop::Unable { .. } => {
                 let mut guesses = same_reading(state);

@@ -313,7 +313,10 @@ impl Shadow {
                             prompt: prompt.clone(),
                         },
                     },
-                    Wish::Attend { .. } | Wish::Tell { .. } | Wish::Reload { .. } => wish.clone(),
+                    Wish::Attend { .. }
+                    | Wish::Tell { .. }
+                    | Wish::Reload { .. }
+                    | Wish::StopBehindHooks => wish.clone(),
                 };
                 let ticket = *ticket;
                 self.feed(now, Input::Operator { ticket, wish }, written)

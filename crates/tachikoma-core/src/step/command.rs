@@ -8,7 +8,7 @@ use crate::id::Ticket;
 use crate::input::{LoopCommand, Urgency};
 use crate::operator::{AnsweredBy, Choice, Question};
 use crate::outcome::{RebootReason, Stop};
-use crate::phase::{Cause, Phase, Wait, WaitReason};
+use crate::phase::{Cause, Phase, RebootStage, Wait, WaitReason};
 use crate::session::NOTE_BYTES_MAX;
 
 /// To promise a pause or a reboot that never comes would be worse than to refuse it.
@@ -200,6 +200,28 @@ impl Turn<'_> {
         }
     }
 
+    /// Stops the loop for a hook that it waits for. Without one it is a stop like any other.
+    pub(super) fn stop_behind_hooks(&mut self) -> Answer {
+        let rebooting = match &self.state.phase {
+            Phase::Rebooting { reboot } => matches!(reboot.stage, RebootStage::Hooks { .. }),
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Working { .. }
+            | Phase::Keeping { .. }
+            | Phase::Checking { .. }
+            | Phase::Hooking { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => false,
+        };
+        if !rebooting && self.state.hooking().is_none() {
+            return self.stop(Urgency::Graceful);
+        }
+        if !self.is_ending() {
+            self.want_stop(Stop::Operator, Urgency::Graceful);
+        }
+        accepted("stops when the hooks have run")
+    }
+
     fn stop_working(&mut self, stop: Stop, urgency: Urgency) {
         self.want_stop(stop, urgency);
         self.request_ending(Cause::Interrupt, urgency);
@@ -208,10 +230,11 @@ impl Turn<'_> {
     /// Notes the wish to stop. The first one names the outcome; later ones only add urgency.
     pub(super) fn want_stop(&mut self, stop: Stop, urgency: Urgency) {
         let urgent = urgency >= Urgency::Now;
+        // Only work that is kept and hooks are waited for.
+        let waits = self.policy.keep.is_some() || !self.policy.hooks.is_empty();
         match self.state.stop.clone() {
             None => self.record(LoopEvent::StopRequested { stop, urgent }),
-            // Only work that is kept is waited for.
-            Some(stop) if urgent && !self.state.stop_urgent && self.policy.keep.is_some() => {
+            Some(stop) if urgent && !self.state.stop_urgent && waits => {
                 self.record(LoopEvent::StopRequested { stop, urgent });
             }
             Some(_) => {}

@@ -32,6 +32,7 @@ impl Turn<'_> {
                 later,
                 limits,
             } => self.reload(*launch, later, limits),
+            Wish::StopBehindHooks => self.stop_behind_hooks(),
         };
         self.wish(Effect::Reply { ticket, answer });
     }

@@ -134,6 +134,13 @@ pub enum ServerEvent {
         /// For how long.
         duration_ms: u64,
     },
+    /// An agent or a tool of the server, or another user, asked for what only the operator may ask for, and was refused.
+    AccessRefused {
+        /// What.
+        request: String,
+        /// The process.
+        pid: Option<i32>,
+    },
     /// The supervisor ended in order.
     Closed,
 }

@@ -101,6 +101,13 @@ pub enum ServerInput {
         /// Who awaits an answer.
         ticket: Option<Ticket>,
     },
+    /// Somebody asked for what only the operator may ask for.
+    Refused {
+        /// What.
+        request: String,
+        /// The process.
+        pid: Option<i32>,
+    },
     /// Nothing could happen for a while.
     StoodStill {
         /// For how long.

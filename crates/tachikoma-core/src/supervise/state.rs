@@ -231,7 +231,9 @@ impl ServerState {
                 *self = (**state).clone();
                 (self.seq, self.time) = (seq, time);
             }
-            ServerEvent::Supervising { .. } | ServerEvent::CrashLoop { .. } => {}
+            ServerEvent::Supervising { .. }
+            | ServerEvent::CrashLoop { .. }
+            | ServerEvent::AccessRefused { .. } => {}
             ServerEvent::Started { generation, until } => {
                 self.generation = *generation;
                 self.phase = ServerPhase::Starting {

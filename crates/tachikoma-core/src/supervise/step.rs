@@ -94,6 +94,9 @@ pub fn step(
         ServerInput::GuardLost => turn.guard_lost(),
         ServerInput::Stop { ticket } => turn.stop(ticket),
         ServerInput::Restart { ticket } => turn.restart(ticket),
+        ServerInput::Refused { request, pid } => {
+            turn.record(ServerEvent::AccessRefused { request, pid });
+        }
         ServerInput::StoodStill { duration } => turn.stood_still(duration),
     }
     turn.step

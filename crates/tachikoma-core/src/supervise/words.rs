@@ -109,6 +109,13 @@ pub fn words(event: &ServerEvent) -> Vec<(Level, String)> {
             Level::Debug,
             format!("stood still for {}", span(*duration_ms)),
         ),
+        ServerEvent::AccessRefused { request, pid } => {
+            let pid = pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+            one(
+                Level::Warning,
+                format!("`opencode {request}` is refused: it was not the operator who asked{pid}"),
+            )
+        }
         ServerEvent::Closed => one(Level::Info, "OpenCode is stopped".to_owned()),
     }
 }

@@ -95,6 +95,7 @@ impl World {
             | ServerEvent::GaveUp { .. }
             | ServerEvent::Cleared
             | ServerEvent::StoodStill { .. }
+            | ServerEvent::AccessRefused { .. }
             | ServerEvent::Closed => None,
         });
         let until = reasons.next().expect("a start has a reason on record");

@@ -4,10 +4,9 @@ use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
-use tachikoma_core::{Answer, Incident, LoopCommand, LoopId, Seq};
+use tachikoma_core::{Answer, LoopCommand, LoopId, Seq};
 use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
@@ -18,8 +17,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::protocol::{Hello, PROTOCOL, Request, Response};
 use crate::handle::{Gone, LoopHandle, Notice};
-use crate::process::is_descendant;
-use crate::settings::SCRIPTS_MAX;
+use crate::process::{Hooks, Whose};
 use crate::store::make_dir;
 use crate::task::Task;
 
@@ -31,9 +29,6 @@ const CALLERS_MAX: usize = 128;
 
 /// Callers that stay to follow the loop, at a time: they must never take the last seat from one who wants to stop it.
 const FOLLOWERS_MAX: usize = 32;
-
-/// Refusals that are recorded, in one run: an agent that asks again and again must not fill the journal.
-const REFUSALS_MAX: u32 = 100;
 
 /// A request is one short line; a caller that does not send it is shown out.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -62,9 +57,6 @@ pub enum ServerError {
 /// Callers that wait for the last answer of a runner get it within this, or not at all.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Guards beside that of the agent: all gates have one, every stop script has one.
-const BESIDE_MAX: usize = SCRIPTS_MAX;
-
 /// A listening control socket. Dropping it removes the socket and shows all callers out.
 #[derive(Debug)]
 pub struct Server {
@@ -73,9 +65,6 @@ pub struct Server {
     file: (u64, u64),
     /// Takes another listener in the place of the one before.
     listeners: mpsc::Sender<UnixListener>,
-    guard: Arc<AtomicI32>,
-    beside: Vec<Arc<AtomicI32>>,
-    server: Arc<AtomicI32>,
     closing: Option<oneshot::Sender<()>>,
     task: Task,
 }
@@ -93,20 +82,10 @@ impl Server {
     ) -> Result<Self, ServerError> {
         let path = runtime_dir.join(format!("{loop_id}.sock"));
         let (listener, file) = listen(runtime_dir, &path)?;
-        let guard = Arc::new(AtomicI32::new(0));
-        let beside: Vec<_> = (0..BESIDE_MAX).map(|_| Arc::default()).collect();
-        let server = Arc::default();
-        let guards = beside
-            .iter()
-            .chain([&guard, &server])
-            .map(Arc::clone)
-            .collect();
         let desk = Desk {
             handle,
             loop_id,
-            guards,
             seats: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
-            refusals: Arc::default(),
         };
         let (closing, closed) = oneshot::channel();
         let (listeners, others) = mpsc::channel(1);
@@ -115,9 +94,6 @@ impl Server {
             path,
             file,
             listeners,
-            guard,
-            beside,
-            server,
             closing: Some(closing),
             task,
         })
@@ -157,22 +133,6 @@ impl Server {
     /// Returns how serving callers panicked; does not return if it does not. Cancel-safe.
     pub(crate) async fn broken(&mut self) -> String {
         self.task.broken().await
-    }
-
-    /// Says which process is the guard: callers below it are the agent's own.
-    pub(crate) fn guard_is(&self, pid: i32) {
-        self.guard.store(pid, Ordering::Relaxed);
-    }
-
-    /// Returns where the guard of the server that the agent works in is to be named, 0 for none.
-    pub(crate) fn server(&self) -> Arc<AtomicI32> {
-        Arc::clone(&self.server)
-    }
-
-    /// Returns where the guards of gates and of stop scripts are to be named, 0 for none: what they run, the agent may have
-    /// written.
-    pub(crate) fn beside(&self) -> &[Arc<AtomicI32>] {
-        &self.beside
     }
 }
 
@@ -218,12 +178,8 @@ fn file_at(path: &Path) -> io::Result<(u64, u64)> {
 struct Desk {
     handle: LoopHandle,
     loop_id: LoopId,
-    /// That of the agent, that of the server that it works in, and those of what runs beside it.
-    guards: Vec<Arc<AtomicI32>>,
     /// For those who follow.
     seats: Arc<Semaphore>,
-    /// How many were refused.
-    refusals: Arc<AtomicU32>,
 }
 
 /// Serves callers until it is closed, or aborted with all of them.
@@ -311,8 +267,20 @@ impl Desk {
             }
         };
         let stranger = caller.uid() != own && caller.uid() != 0;
-        if stranger || (self.is_agents(caller.pid()) && !is_open_to_the_agent(&request)) {
-            self.report_refusal(&request, caller.pid(), !stranger);
+        let open = is_open_to_the_agent(&request);
+        let whose = match open {
+            true => Whose::Operator,
+            false => self.handle.whose(caller.pid()),
+        };
+        let operators = match whose {
+            Whose::Operator | Whose::Hook(_) => true,
+            // Nobody but the agent would ask and not wait for the answer.
+            Whose::Inside | Whose::Gone => false,
+        };
+        if stranger || !operators {
+            let gone = whose == Whose::Gone;
+            self.handle
+                .report_refusal(name_of(&request), caller.pid(), !stranger, gone);
             let reason = "only the operator may ask this; from inside the agent only `status`, `note` and `done` may be asked";
             return say(
                 &mut writer,
@@ -328,7 +296,8 @@ impl Desk {
                 say(&mut writer, &Response::Status { status }).await
             }
             Request::Command { command } => {
-                let answered = self.handle.command(command).await;
+                let hooks = hooks_of(whose);
+                let answered = self.handle.command_of(command, hooks).await;
                 say(&mut writer, &answer_of(answered)).await
             }
             Request::Note { text } => {
@@ -365,30 +334,6 @@ impl Desk {
             }
             Request::Follow { after } => self.follow(&mut reader, &mut writer, after).await,
         }
-    }
-
-    /// Has a refusal recorded, so that the operator knows what was tried.
-    fn report_refusal(&self, request: &Request, pid: Option<i32>, agent: bool) {
-        let refusals = self.refusals.fetch_add(1, Ordering::Relaxed);
-        if refusals < REFUSALS_MAX {
-            self.handle.report(Incident::AccessRefused {
-                request: name_of(request),
-                pid,
-                agent,
-            });
-        }
-    }
-
-    /// Returns whether a process descends from a guard: then it is the agent, or something the agent started or wrote. So may
-    /// be one that is gone already; nobody but the agent would ask and not wait for the answer.
-    fn is_agents(&self, pid: Option<i32>) -> bool {
-        let mut guards = self
-            .guards
-            .iter()
-            .map(|guard| guard.load(Ordering::Relaxed));
-        guards.any(|guard| {
-            guard > 0 && pid.is_none_or(|pid| is_descendant(pid, guard) || is_gone(pid))
-        })
     }
 
     /// Passes records on until the run ends, or the caller hangs up.
@@ -429,6 +374,13 @@ impl Desk {
                 Err(RecvError::Closed) => return Ok(()),
             }
         }
+    }
+}
+
+fn hooks_of(whose: Whose) -> Option<Hooks> {
+    match whose {
+        Whose::Hook(hooks) => Some(hooks),
+        Whose::Operator | Whose::Inside | Whose::Gone => None,
     }
 }
 
@@ -482,11 +434,6 @@ fn answer_of(answered: Result<Answer, Gone>) -> Response {
 async fn hung_up(reader: &mut (impl AsyncRead + Unpin)) {
     let mut rest = [0; 64];
     while reader.read(&mut rest).await.is_ok_and(|read| read > 0) {}
-}
-
-/// Without `/proc` nobody is known to be gone.
-pub(crate) fn is_gone(pid: i32) -> bool {
-    cfg!(target_os = "linux") && pid > 0 && !Path::new(&format!("/proc/{pid}")).exists()
 }
 
 async fn say(

@@ -41,6 +41,8 @@ pub struct KeeperOptions {
     pub loop_id: LoopId,
     /// The `PATH` in which git is looked for.
     pub search_path: Option<OsString>,
+    /// Variables that git does not get.
+    pub hidden: Vec<OsString>,
     /// What is never kept.
     pub protected: Protected,
     /// New files above this are left out; 0 is for no limit.
@@ -124,7 +126,9 @@ impl Keeper {
             call_off,
         );
         let repository = match found {
-            Found::Repository(repository) => repository.of_loop(options.loop_id),
+            Found::Repository(repository) => {
+                repository.of_loop(options.loop_id, options.hidden.clone())
+            }
             Found::NoRepository => return Opened::NoRepository,
             Found::Unusable { reason } => return Opened::Unusable { reason },
         };

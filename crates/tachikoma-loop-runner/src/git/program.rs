@@ -12,7 +12,7 @@ use tachikoma_core::LoopId;
 
 use super::path::printable;
 use crate::clock;
-use crate::process::{MARKER, in_a_session_of_its_own, is_executable};
+use crate::process::{INSIDE, MARKER, in_a_session_of_its_own, is_executable};
 
 mod live;
 
@@ -172,6 +172,8 @@ pub struct Git {
     dir: PathBuf,
     /// By this its processes are known to be the loop's.
     marker: Option<String>,
+    /// Variables that it does not get: what it runs, an agent may have written.
+    hidden: Vec<OsString>,
 }
 
 impl Git {
@@ -187,13 +189,15 @@ impl Git {
             program: found.map_or_else(|| "git".into(), PathBuf::into_os_string),
             dir: dir.to_owned(),
             marker: None,
+            hidden: Vec::new(),
         }
     }
 
-    /// Lets its processes be known as those of a loop.
+    /// Lets its processes be known as those of a loop, and hides variables from them.
     #[must_use]
-    pub fn of_loop(mut self, loop_id: LoopId) -> Self {
+    pub fn of_loop(mut self, loop_id: LoopId, hidden: Vec<OsString>) -> Self {
         self.marker = Some(loop_id.to_string());
+        self.hidden = hidden;
         self
     }
 
@@ -422,7 +426,10 @@ impl<'a> Order<'a> {
             command.env_remove(name);
         }
         if let Some(marker) = &self.git.marker {
-            command.env(MARKER, marker);
+            command.env(MARKER, marker).env(INSIDE, marker);
+        }
+        for name in &self.git.hidden {
+            command.env_remove(name);
         }
         command.env("GIT_TERMINAL_PROMPT", "0");
         if self.users {

@@ -63,8 +63,8 @@ impl Repository {
 
     /// The same repository, with processes that are known to be a loop's.
     #[must_use]
-    pub fn of_loop(mut self, loop_id: tachikoma_core::LoopId) -> Self {
-        self.git = self.git.of_loop(loop_id);
+    pub fn of_loop(mut self, loop_id: tachikoma_core::LoopId, hidden: Vec<OsString>) -> Self {
+        self.git = self.git.of_loop(loop_id, hidden);
         self
     }
 

@@ -65,6 +65,7 @@ impl Place {
         );
         scratch.write_script(bin.join("git"), text);
         let options = KeeperOptions {
+            hidden: Vec::new(),
             working_dir: scratch.path(),
             loop_dir: scratch.path().join(".ralph/loops/one"),
             loop_id: LoopId::from_u128(1),

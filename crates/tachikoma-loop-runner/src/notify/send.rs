@@ -53,6 +53,8 @@ pub async fn test(
             lock: None,
             cgroup: true,
             adoption: Adoption::Marked,
+            hidden: secrets.keys().map(Into::into).collect(),
+            commands: false,
         });
         // Nobody stops it but whoever drops this future.
         let (_orders, ordered) = mpsc::channel(1);

@@ -16,8 +16,6 @@ mod probe;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicI32;
 use std::time::Duration;
 
 use tachikoma_core::supervise::{RestartBackoff, RestartPolicy, ServerInput, ServerPolicy};
@@ -76,8 +74,8 @@ pub struct SupervisorSettings {
     /// Whether it is told when nobody works in the server, so that the server need not be asked: between two questions a turn may
     /// begin.
     pub told_when_idle: bool,
-    /// Where its guard is to be named, 0 for none: what is below it is the agent's.
-    pub guard_named: Arc<AtomicI32>,
+    /// Variables of this process that the server and its tools do not get.
+    pub hidden: Vec<OsString>,
 }
 
 /// Why a supervisor did not begin, or could not go on.

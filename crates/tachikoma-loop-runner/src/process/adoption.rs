@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, WaitOptions};
 
 use super::cgroup::Cgroup;
 use super::children::Marking;
-use super::{Adoption, Leftover, MARKER, children};
+use super::{Adoption, Leftover, MARKER, children, whose};
 use crate::clock;
 
 /// SIGKILL takes effect at once unless a process is stuck in the kernel.
@@ -55,6 +55,12 @@ pub(super) async fn sweep(
     }
 }
 
+/// Ends what the runner itself has started and what that left behind: git, its hooks and filters. All guards must have ended.
+pub(crate) async fn end_children(adoption: Adoption, marker: &str) {
+    // What cannot be killed is stuck in the kernel, and dies when it leaves it.
+    let _ = sweep(adoption, marker, None, None).await;
+}
+
 /// What one look at this process's children found.
 #[derive(Default)]
 struct Round {
@@ -72,7 +78,8 @@ fn look(
 ) -> Round {
     let mut round = Round::default();
     let mut found = children::own();
-    found.retain(|child| !known.contains(child));
+    let operators = whose::operators();
+    found.retain(|child| !known.contains(child) && !operators.contains(&child.as_raw_pid()));
     for child in found {
         let in_cgroup = cgroup.is_some_and(|cgroup| cgroup.has(child));
         let marking = match adoption {

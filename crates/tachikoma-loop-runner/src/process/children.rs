@@ -1,7 +1,9 @@
 //! What the system tells about processes: children, names, parents and start times.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::process::Pid;
@@ -13,6 +15,9 @@ const COMMAND_BYTES_MAX: u64 = 256;
 
 /// The kernel's limit for arguments and environment together is far below this.
 const ENVIRONMENT_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// No real process tree is deeper; a chain that changes while it is walked must not go on forever.
+const ANCESTORS_MAX: usize = 1024;
 
 /// The kernel's flags of a process that is exiting, and of its own threads (`linux/sched.h`).
 const FLAG_EXITING: u64 = 0x4;
@@ -112,6 +117,12 @@ fn parse_stat(line: &str) -> Option<Stat> {
     })
 }
 
+/// Returns a process and those above it, the nearest first.
+pub(super) fn line(pid: Pid) -> impl Iterator<Item = Pid> {
+    let parent = |pid: &Pid| stat(*pid).and_then(|stat| stat.parent);
+    std::iter::successors(Some(pid), parent).take(ANCESTORS_MAX)
+}
+
 /// Whether a process carries a loop's marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Marking {
@@ -141,6 +152,20 @@ pub(super) fn marking(pid: Pid, name: &str, value: &str) -> Marking {
         true => Marking::Ours,
         false => Marking::Foreign,
     }
+}
+
+/// Returns the value of a variable in the environment that a process was started with, as far as that can be read.
+pub(super) fn variable(pid: Pid, name: &str) -> Option<OsString> {
+    let path = format!("/proc/{pid}/environ");
+    let environment = read_head(Path::new(&path), ENVIRONMENT_BYTES_MAX).ok()?;
+    let entries = environment.split(|byte| *byte == 0);
+    let mut values = entries.filter_map(|entry| {
+        let value = entry.strip_prefix(name.as_bytes())?;
+        value.strip_prefix(b"=")
+    });
+    values
+        .next()
+        .map(|value| OsStr::from_bytes(value).to_owned())
 }
 
 /// A dead process has given its children away already, a dying one has not; and one that is becoming another program has

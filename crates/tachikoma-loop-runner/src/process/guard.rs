@@ -341,12 +341,18 @@ fn start(
     socket: OwnedFd,
     wanted: Result<Cgroup, String>,
 ) -> io::Result<(Pid, Result<Cgroup, String>)> {
+    let environment = options.environment();
+    let program = spawn::Program {
+        path: &options.program,
+        args: &options.args,
+        environment: &environment,
+    };
     let reason = match wanted {
         Ok(cgroup) => {
             let copy = socket.try_clone()?;
             let started = cgroup.open().and_then(|directory| {
                 let directory = Some(directory.as_fd());
-                spawn::start_guard(&options.program, &options.args, copy, directory)
+                spawn::start_guard(program, copy, directory)
             });
             match started {
                 Ok(pid) => return Ok((pid, Ok(cgroup))),
@@ -358,7 +364,7 @@ fn start(
         }
         Err(reason) => reason,
     };
-    let pid = spawn::start_guard(&options.program, &options.args, socket, None)?;
+    let pid = spawn::start_guard(program, socket, None)?;
     Ok((pid, Err(reason)))
 }
 

@@ -22,9 +22,6 @@ const UNDECIDED_TIMEOUT: Duration = Duration::from_millis(20);
 /// How often those are looked for that are expected to end by themselves.
 const STRAGGLER_PAUSE: Duration = Duration::from_millis(50);
 
-/// No real process tree is deeper; a chain that changes while it is walked must not go on forever.
-const ANCESTORS_MAX: usize = 1024;
-
 /// Ends the processes that carry the loop's marker and are neither this process nor one of its ancestors or
 /// descendants, and the loop's control groups. Returns what was ended.
 ///
@@ -90,26 +87,13 @@ pub(super) fn end_stragglers(marker: &str, patience: Duration) {
 /// Returns whether `pid` is `of` or descends from it. Two processes that are gone, or not visible, are not related.
 #[must_use]
 pub fn is_descendant(pid: i32, of: i32) -> bool {
-    let mut current = Pid::from_raw(pid);
-    for _ in 0..ANCESTORS_MAX {
-        match current {
-            Some(reached) if reached.as_raw_pid() == of => return true,
-            Some(reached) => current = children::stat(reached).and_then(|stat| stat.parent),
-            None => return false,
-        }
-    }
-    false
+    let mut line = Pid::from_raw(pid).into_iter().flat_map(children::line);
+    line.any(|reached| reached.as_raw_pid() == of)
 }
 
 /// This process and its ancestors: a loop may run inside another loop's agent.
 fn own_line() -> HashSet<Pid> {
-    let mut line = HashSet::new();
-    let mut current = Some(children::own_pid());
-    while let Some(pid) = current.filter(|_| line.len() < ANCESTORS_MAX) {
-        line.insert(pid);
-        current = children::stat(pid).and_then(|stat| stat.parent);
-    }
-    line
+    children::line(children::own_pid()).collect()
 }
 
 /// Returns the processes with the marker; those that cannot be told for the moment are looked at again.

@@ -136,25 +136,40 @@ pub(super) fn ignore_signals_of_the_terminal() {
     let _ = SigSet::empty().thread_set_mask();
 }
 
+/// What a guard is.
+#[derive(Clone, Copy)]
+pub(super) struct Program<'a> {
+    pub path: &'a Path,
+    pub args: &'a [OsString],
+    /// All of it.
+    pub environment: &'a [(OsString, OsString)],
+}
+
 /// Starts the guard: control socket as its standard input, no output, all signals blocked until it is ready for them.
 ///
 /// Returns once the program runs, not when it is ready.
 pub(super) fn start_guard(
-    program: &Path,
-    args: &[OsString],
+    program: Program<'_>,
     socket: OwnedFd,
     cgroup: Option<BorrowedFd<'_>>,
 ) -> io::Result<Pid> {
     match cgroup {
-        Some(directory) => start_in_cgroup(program, args, &socket, directory),
-        None => start_plain(program, args, socket),
+        Some(directory) => start_in_cgroup(program, &socket, directory),
+        None => start_plain(program, socket),
     }
 }
 
-fn start_plain(program: &Path, args: &[OsString], socket: OwnedFd) -> io::Result<Pid> {
-    let mut command = Command::new(program);
+fn start_plain(program: Program<'_>, socket: OwnedFd) -> io::Result<Pid> {
+    let mut command = Command::new(program.path);
     command
-        .args(args)
+        .args(program.args)
+        .env_clear()
+        .envs(
+            program
+                .environment
+                .iter()
+                .map(|(name, value)| (name, value)),
+        )
         .stdin(Stdio::from(socket))
         .stdout(Stdio::null())
         .stderr(Stdio::null());
@@ -168,8 +183,7 @@ fn start_plain(program: &Path, args: &[OsString], socket: OwnedFd) -> io::Result
 
 #[cfg(not(target_os = "linux"))]
 fn start_in_cgroup(
-    _program: &Path,
-    _args: &[OsString],
+    _program: Program<'_>,
     _socket: &OwnedFd,
     _cgroup: BorrowedFd<'_>,
 ) -> io::Result<Pid> {
@@ -180,17 +194,34 @@ fn start_in_cgroup(
 #[cfg(target_os = "linux")]
 struct Prepared<'a> {
     program: CString,
-    /// The arguments' memory; `argv` points into it.
-    _args: Vec<CString>,
-    argv: Vec<*const libc::c_char>,
+    argv: Words,
+    environment: Words,
     streams: [&'a OwnedFd; 3],
     failure: &'a OwnedFd,
 }
 
+/// Words as a new program takes them.
+#[cfg(target_os = "linux")]
+struct Words {
+    /// Their memory; `pointers` point into it.
+    _words: Vec<CString>,
+    pointers: Vec<*const libc::c_char>,
+}
+
+#[cfg(target_os = "linux")]
+impl Words {
+    fn new(words: Vec<CString>) -> Self {
+        let pointers = words.iter().map(|word| word.as_ptr());
+        Self {
+            pointers: pointers.chain([ptr::null()]).collect(),
+            _words: words,
+        }
+    }
+}
+
 #[cfg(target_os = "linux")]
 fn start_in_cgroup(
-    program: &Path,
-    args: &[OsString],
+    program: Program<'_>,
     socket: &OwnedFd,
     cgroup: BorrowedFd<'_>,
 ) -> io::Result<Pid> {
@@ -203,20 +234,22 @@ fn start_in_cgroup(
     let socket = rustix::io::fcntl_dupfd_cloexec(socket, FIRST_FREE_FD)?;
     let (failure, failed) = io::pipe()?;
     let failed = rustix::io::fcntl_dupfd_cloexec(failed, FIRST_FREE_FD)?;
-    let name = c_string(program.as_os_str())?;
+    let name = c_string(program.path.as_os_str())?;
     let mut words = vec![name.clone()];
-    for arg in args {
+    for arg in program.args {
         words.push(c_string(arg)?);
     }
-    let argv = words
-        .iter()
-        .map(|word| word.as_ptr())
-        .chain([ptr::null()])
-        .collect();
+    let mut variables = Vec::new();
+    for (name, value) in program.environment {
+        let mut variable = name.clone();
+        variable.push("=");
+        variable.push(value);
+        variables.push(c_string(&variable)?);
+    }
     let prepared = Prepared {
         program: name,
-        _args: words,
-        argv,
+        argv: Words::new(words),
+        environment: Words::new(variables),
         streams: [&socket, &null, &null],
         failure: &failed,
     };
@@ -254,13 +287,17 @@ fn clone_into(cgroup: BorrowedFd<'_>, prepared: &Prepared<'_>) -> io::Result<Pid
 /// The child's way to its program. System calls only: other threads of the parent may have held locks.
 #[cfg(target_os = "linux")]
 fn exec(prepared: &Prepared<'_>) -> ! {
-    // SAFETY: the descriptors are open, the strings end in NUL and `argv` in a null pointer, all made before the clone;
+    // SAFETY: the descriptors are open, the strings end in NUL and the lists in a null pointer, all made before the clone;
     // every function called is safe to call after a fork.
     unsafe {
         for (stream, target) in prepared.streams.iter().zip(0..) {
             libc::dup2(stream.as_raw_fd(), target);
         }
-        libc::execv(prepared.program.as_ptr(), prepared.argv.as_ptr());
+        libc::execve(
+            prepared.program.as_ptr(),
+            prepared.argv.pointers.as_ptr(),
+            prepared.environment.pointers.as_ptr(),
+        );
         let errno = (*libc::__errno_location()).to_ne_bytes();
         libc::write(
             prepared.failure.as_raw_fd(),

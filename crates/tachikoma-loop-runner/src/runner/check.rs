@@ -9,7 +9,6 @@ use tachikoma_core::{Input, Owed, TestsReport, TestsSeen};
 
 use super::LoopRunner;
 use super::upkeep::Task;
-use crate::control::Server;
 use crate::error::chain;
 use crate::gates::{Before, CheckRun, Found, GateRun, GatesRan, Questions, Scene, Tested};
 use crate::shell::{Ran, Shell};
@@ -44,12 +43,8 @@ impl LoopRunner {
             // One that cannot be asked was warned of.
             behind && !unaskable.contains_key(*script)
         });
-        let names = self.control.iter().flat_map(Server::beside);
-        let names = names.map(Some).chain(std::iter::repeat(None));
-        let scripts = scripts.zip(names).map(|(script, named)| {
-            let shell = Shell::new(self.guard_options())
-                .hiding(self.secret_names())
-                .named(named.cloned());
+        let scripts = scripts.map(|script| {
+            let shell = Shell::new(self.guard_options());
             (self.config.resolve(script), shell)
         });
         let questions = Questions {
@@ -100,8 +95,6 @@ impl LoopRunner {
         let gates = (1..).zip(&self.config.settings.gate);
         let gates = gates.filter(|(_, gate)| names.contains(&gate.name));
         let root = self.config.store_root(self.state.loop_id);
-        let named = self.control.as_ref();
-        let named = named.and_then(|control| control.beside().first().cloned());
         let dir = loops::dir(&root, self.state.loop_id);
         let progress = &self.state.progress;
         let gates = GateRun {
@@ -114,9 +107,7 @@ impl LoopRunner {
                 changed: progress.untested || self.policy.keep.is_none(),
                 dir,
             },
-            shell: Shell::new(self.guard_options())
-                .hiding(self.secret_names())
-                .named(named),
+            shell: Shell::new(self.guard_options()),
         };
         // What they change in the work tree is no stranger's doing.
         self.keeping.owe_a_look();

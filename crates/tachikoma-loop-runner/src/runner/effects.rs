@@ -279,7 +279,7 @@ impl LoopRunner {
             program: plan.program,
             args: plan.args,
             env,
-            env_remove: [plan.env_remove, self.secret_names()].concat(),
+            env_remove: plan.env_remove,
             cwd: self.config.working_dir.clone(),
             stdin,
             stdout,

@@ -19,15 +19,13 @@ impl LoopRunner {
             lock: self.lock.share().ok(),
             cgroup: self.config.cgroup,
             adoption,
+            hidden: self.secret_names(),
+            commands: false,
         }
     }
 
     pub(super) fn start_guard(&mut self) -> Result<(), GuardError> {
-        let guard = Guard::start(self.guard_options())?;
-        if let Some(control) = &self.control {
-            control.guard_is(guard.pid());
-        }
-        self.guard = Some(guard);
+        self.guard = Some(Guard::start(self.guard_options())?);
         Ok(())
     }
 }

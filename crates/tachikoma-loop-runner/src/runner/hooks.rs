@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tachikoma_core::{
-    HookKind, HookPoint, HookResult, Input, Phase, RebootReason, RebootStage, State,
+    HookKind, HookPoint, HookResult, Input, LoopCommand, Phase, RebootReason, RebootStage, State,
+    Ticket, Urgency,
 };
 
 use tokio::time::Instant;
 
 use super::LoopRunner;
 use crate::hooks::{HookEvent, HookRun, Plan, Planned, RebootHook, RegisterError};
+use crate::process::Hooks;
 use crate::shell::{Ran, Shell};
 
 /// Points that may wait for the hooks beside the loop. Hooks that are slower than what they hear of are told the rest in time to be
@@ -24,11 +26,18 @@ pub(super) struct Beside {
     running: Option<HookRun>,
     waiting: VecDeque<HookEvent>,
     dropped: u64,
+    /// Whether the one that runs has stopped the loop: that holds when it has ended.
+    stops: bool,
 }
 
 impl Beside {
     pub fn running(&self) -> Option<&HookRun> {
         self.running.as_ref()
+    }
+
+    /// The loop is to stop when the hooks that run have ended.
+    pub fn stop_behind(&mut self) {
+        self.stops = true;
     }
 
     /// Returns how the hooks of a point went, once they have. Cancel-safe.
@@ -42,6 +51,7 @@ impl Beside {
     /// Ends what is under way and forgets the rest.
     pub async fn end(&mut self) {
         self.waiting.clear();
+        self.stops = false;
         if let Some(run) = self.running.take() {
             run.errand.end().await;
         }
@@ -102,10 +112,14 @@ impl LoopRunner {
     }
 
     fn plan(&self, event: HookEvent) -> Plan {
+        let hooks = match event.point.kind() {
+            HookKind::Framing | HookKind::Reboot => Hooks::Framing,
+            HookKind::Beside => Hooks::Beside,
+        };
         Plan {
             hooks: self.registry.planned(event.point, &self.config.settings),
             event,
-            shell: Shell::new(self.guard_options()),
+            shell: Shell::new(self.guard_options()).of_hooks(self.handle.family(), hooks),
         }
     }
 
@@ -122,6 +136,12 @@ impl LoopRunner {
 
     pub(super) fn beside_ended(&mut self, ran: Ran<Vec<HookResult>>) -> Option<Input> {
         let point = self.beside.running.take()?.point;
+        if std::mem::take(&mut self.beside.stops) {
+            // Whoever asked has an answer.
+            let ticket = Ticket::default();
+            let command = LoopCommand::Stop(Urgency::Graceful);
+            self.queue.push_back(Input::Command { ticket, command });
+        }
         self.next_beside();
         Some(input(point, ran))
     }

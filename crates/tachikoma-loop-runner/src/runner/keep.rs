@@ -129,6 +129,7 @@ impl LoopRunner {
         let root = self.config.store_root(self.state.loop_id);
         let git = &self.config.settings.git;
         let keeper = repository.then(|| KeeperOptions {
+            hidden: self.secret_names(),
             working_dir: self.config.working_dir.clone(),
             loop_dir: loops::dir(&root, self.state.loop_id),
             loop_id: self.state.loop_id,

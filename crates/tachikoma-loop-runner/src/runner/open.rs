@@ -18,7 +18,7 @@ use crate::git::snapshots;
 use crate::handle;
 use crate::hooks::Registry;
 use crate::notify::{Address, Notices};
-use crate::process::orphans;
+use crate::process::{Family, orphans};
 use crate::prompt::{self, PromptError};
 use crate::store::journal::Journal;
 use crate::store::lock::{Holder, LockError, WorkLock};
@@ -126,7 +126,8 @@ impl LoopRunner {
             begin_temporary(&config)?
         };
         let ran_until = state.time;
-        let (handle, ends) = handle::channel(Status::of(&state, true));
+        let (handle, ends) =
+            handle::channel(Status::of(&state, true), Family::new(config.adoption));
         let bound = Server::bind(&config.runtime_dir, state.loop_id, handle.clone());
         // What never ran must not stand in the way of the loop before it.
         let discard = || {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::LoopRunner;
-use crate::process::GuardNews;
+use crate::process::{GuardNews, end_children};
 
 /// How long an agent may take to end by itself at the end of a run: it has only to notice that its input has ended.
 const LET_GO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -61,6 +61,8 @@ impl LoopRunner {
         if let Some(check) = self.check.take() {
             check.errand.end().await;
         }
+        // Last of all: what git left running comes to us, and nobody else looks for it.
+        end_children(self.config.adoption, &self.state.loop_id.to_string()).await;
         // Whoever waits for an answer is told that there is nobody to give it.
         self.tickets.clear();
         self.queue.clear();

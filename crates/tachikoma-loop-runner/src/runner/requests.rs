@@ -1,11 +1,12 @@
 //! What others ask of the runner, as inputs of the core where it decides.
 
-use tachikoma_core::{Answer, Input, Ticket};
+use tachikoma_core::{Answer, Input, LoopCommand, Ticket, Wish};
 use tokio::sync::oneshot;
 
 use super::LoopRunner;
 use crate::clock;
 use crate::handle::Request;
+use crate::process::Hooks;
 
 impl LoopRunner {
     pub(super) fn request(&mut self, request: Request) -> Option<Input> {
@@ -20,10 +21,11 @@ impl LoopRunner {
             {
                 None
             }
-            Request::Command { command, reply } => {
-                let ticket = self.ticket(reply);
-                Some(Input::Command { ticket, command })
-            }
+            Request::Command {
+                command,
+                hooks,
+                reply,
+            } => self.commanded(command, hooks, reply),
             Request::Operator { asked, reply } => self.operator_asks(asked, reply),
             Request::Set { key, value, reply } => {
                 let ticket = self.ticket(reply);
@@ -88,6 +90,34 @@ impl LoopRunner {
                 let stopped = self.suspended.take()?;
                 let duration = clock::monotonic().saturating_duration_since(stopped);
                 Some(Input::StoodStill { duration })
+            }
+        }
+    }
+
+    /// A hook that stops the loop is heard out: the stop holds when it has run.
+    fn commanded(
+        &mut self,
+        command: LoopCommand,
+        hooks: Option<Hooks>,
+        reply: oneshot::Sender<Answer>,
+    ) -> Option<Input> {
+        let stops = matches!(command, LoopCommand::Stop(_));
+        match hooks.filter(|_| stops) {
+            Some(Hooks::Beside) if self.beside.running().is_some() => {
+                self.beside.stop_behind();
+                let note = "stops when the hook has ended".to_owned();
+                // Whoever asked may have gone.
+                let _ = reply.send(Answer::Accepted { note });
+                None
+            }
+            Some(Hooks::Framing) => {
+                let ticket = self.ticket(reply);
+                let wish = Wish::StopBehindHooks;
+                Some(Input::Operator { ticket, wish })
+            }
+            Some(Hooks::Beside) | None => {
+                let ticket = self.ticket(reply);
+                Some(Input::Command { ticket, command })
             }
         }
     }

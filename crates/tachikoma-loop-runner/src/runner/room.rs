@@ -114,7 +114,7 @@ impl LoopRunner {
     /// Only a stop can be granted: all else would have to be written down first.
     fn request_without_room(&mut self, request: Request) -> Result<Option<Input>, Cut> {
         let (command, reply) = match request {
-            Request::Command { command, reply } => (Some(command), reply),
+            Request::Command { command, reply, .. } => (Some(command), reply),
             Request::Set { reply, .. }
             | Request::Note { reply, .. }
             | Request::Done { reply, .. }

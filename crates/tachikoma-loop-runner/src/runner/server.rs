@@ -10,7 +10,6 @@ use super::LoopRunner;
 use super::effects::with_ourselves;
 use super::failure::{Cut, RunError};
 use crate::config::OpenCodeServer;
-use crate::control::Server;
 use crate::opencode::client::{DEFAULT_USER, Login};
 use crate::opencode::supervisor::{Supervisor, SupervisorSettings};
 use crate::process::Adoption;
@@ -60,11 +59,7 @@ impl LoopRunner {
             password: Some(login.password),
             user: Some(login.user),
             told_when_idle: true,
-            guard_named: self
-                .control
-                .as_ref()
-                .map(Server::server)
-                .unwrap_or_default(),
+            hidden: self.secret_names(),
         };
         let started = Supervisor::start(settings).await;
         let handle = started.map_err(|error| RunError::Server(Box::new(error)))?;

@@ -21,6 +21,7 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// configuration. The names are whole, and `TACHIKOMA_SESSION` is not the prefix of `TACHIKOMA_SESSION__STATE_DIR`.
 pub(super) const NOT_SETTINGS: &[&str] = &[
     "TACHIKOMA_LOOP_ID",
+    "TACHIKOMA_INSIDE",
     "TACHIKOMA_SESSION",
     "TACHIKOMA_ITERATION",
     "TACHIKOMA_ATTEMPT",

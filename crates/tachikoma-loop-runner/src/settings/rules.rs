@@ -203,7 +203,7 @@ fn encryption(settings: &Settings) -> Vec<Broken> {
 const GATES_MAX: usize = 32;
 
 /// Each script is a process of its own at the same time.
-pub(crate) const SCRIPTS_MAX: usize = 16;
+const SCRIPTS_MAX: usize = 16;
 
 fn gates(settings: &Settings) -> Vec<Broken> {
     let gate = |what: String, hint| Broken {

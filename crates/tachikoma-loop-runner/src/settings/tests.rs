@@ -256,6 +256,7 @@ fn variables_are_read_as_toml_where_that_fits_else_as_text() {
 fn variables_that_are_not_settings_are_left_alone() {
     let names = [
         "LOOP_ID",
+        "INSIDE",
         "SESSION",
         "ITERATION",
         "ATTEMPT",

@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use tokio::net::unix::pipe::Receiver;
@@ -16,8 +15,8 @@ use super::limit::Limit;
 use super::output::Said;
 use crate::error::chain;
 use crate::process::{
-    Adoption, Exit, Guard, GuardError, GuardNews, GuardOptions, Leftover, Rung, Spawn, input,
-    output,
+    Adoption, Exit, Family, Guard, GuardError, GuardNews, GuardOptions, Hooks, Leftover, Rung,
+    Spawn, input, output,
 };
 
 /// After SIGTERM a command may put down what it has in hand.
@@ -97,10 +96,8 @@ pub(crate) struct Shell {
     guard: Option<Guard>,
     /// How many commands there were: the number by which the guard knows them.
     number: u64,
-    /// Where the guard is named while it lives.
-    named: Option<Arc<AtomicI32>>,
-    /// Variables that its commands do not get.
-    hidden: Vec<OsString>,
+    /// Where the guard is named while it lives, if its commands may command the loop.
+    commands: Option<(Arc<Family>, Hooks)>,
 }
 
 impl Shell {
@@ -109,26 +106,20 @@ impl Shell {
             options,
             guard: None,
             number: 0,
-            named: None,
-            hidden: Vec::new(),
+            commands: None,
         }
     }
 
-    /// Hides variables from its commands: what they run, the agent may have written.
-    pub fn hiding(mut self, names: Vec<OsString>) -> Self {
-        self.hidden = names;
+    /// Lets its commands command the loop: they are hooks of the operator's.
+    pub fn of_hooks(mut self, family: Arc<Family>, hooks: Hooks) -> Self {
+        self.options.commands = true;
+        self.commands = Some((family, hooks));
         self
     }
 
-    /// Names its guard there while it lives.
-    pub fn named(mut self, there: Option<Arc<AtomicI32>>) -> Self {
-        self.named = there;
-        self
-    }
-
-    fn name(&self, guard: i32) {
-        if let Some(named) = &self.named {
-            named.store(guard, Ordering::Relaxed);
+    fn end_of(&self, guard: i32) {
+        if let Some((family, hooks)) = &self.commands {
+            family.hooks_are_gone(*hooks, guard);
         }
     }
 
@@ -169,7 +160,7 @@ impl Shell {
             program,
             args,
             env,
-            env_remove: self.hidden.clone(),
+            env_remove: Vec::new(),
             cwd,
             stdin,
             stdout,
@@ -177,7 +168,9 @@ impl Shell {
         };
         if self.guard.is_none() {
             let guard = start_guard(&self.options).map_err(|error| chain(&error))?;
-            self.name(guard.pid());
+            if let Some((family, hooks)) = &self.commands {
+                family.hooks_are_below(*hooks, guard.pid());
+            }
             self.guard = Some(guard);
         }
         let guard = self.guard.as_mut().ok_or("its guard is gone")?;
@@ -188,9 +181,10 @@ impl Shell {
     /// Ends the guard, and with it what may be left.
     pub async fn close(mut self) {
         if let Some(guard) = self.guard.take() {
+            let pid = guard.pid();
             guard.finish().await;
+            self.end_of(pid);
         }
-        self.name(0);
     }
 }
 
@@ -198,8 +192,8 @@ impl Shell {
 impl Drop for Shell {
     fn drop(&mut self) {
         if let Some(guard) = self.guard.take() {
+            self.end_of(guard.pid());
             guard.abandon();
-            self.name(0);
         }
     }
 }
@@ -214,6 +208,8 @@ fn start_guard(options: &GuardOptions) -> Result<Guard, GuardError> {
         cgroup: options.cgroup,
         // The guard of the agent is a child of this process, too.
         adoption: Adoption::Marked,
+        hidden: options.hidden.clone(),
+        commands: options.commands,
     })
 }
 

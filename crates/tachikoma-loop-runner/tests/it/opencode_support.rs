@@ -74,7 +74,7 @@ impl Bed {
             password: None,
             user: None,
             told_when_idle: false,
-            guard_named: Arc::default(),
+            hidden: Vec::new(),
         };
         Self { scratch, settings }
     }

@@ -181,6 +181,8 @@ fn lock_is_held_until_the_guard_has_cleaned_up() {
     let other = std::fs::File::open(&path).unwrap();
     run(async {
         let options = tachikoma_loop_runner::process::GuardOptions {
+            hidden: Vec::new(),
+            commands: false,
             program: crate::support::example("guard"),
             args: Vec::new(),
             marker: "lock".to_owned(),

@@ -81,6 +81,8 @@ fn guard_that_cannot_be_started_is_an_error() {
     for cgroup in [true, false] {
         run(async {
             let started = Guard::start(GuardOptions {
+                hidden: Vec::new(),
+                commands: false,
                 program: "/no/such/guard".into(),
                 args: Vec::new(),
                 marker: "missing".to_owned(),

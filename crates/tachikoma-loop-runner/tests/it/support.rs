@@ -166,6 +166,8 @@ impl Rig {
     pub(crate) fn new(containment: Containment) -> Self {
         let marker = format!("test_{}", unique().replace(['.', ' '], "_"));
         let guard = Guard::start(GuardOptions {
+            hidden: Vec::new(),
+            commands: false,
             program: example("guard"),
             args: Vec::new(),
             marker: marker.clone(),

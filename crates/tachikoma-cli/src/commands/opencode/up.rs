@@ -1,5 +1,6 @@
 //! `opencode up`: the supervisor, here or in the background, for people and for systemd.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -16,13 +17,14 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
 use crate::args::UpArgs;
-use crate::commands::launch::working_dir;
+use crate::commands::launch::{secret_names, working_dir};
 use crate::commands::{GUARD, detach, runtime};
 use crate::failure::{Failure, chain};
 use crate::out;
 use crate::place::Place;
 use crate::sanitise::sanitise;
 use crate::sd_notify::Notifier;
+use crate::secrets;
 use crate::signals::{Asked, Requests};
 
 /// How a supervisor in the background is seen.
@@ -34,6 +36,8 @@ pub fn up(place: &Place, args: &UpArgs) -> Result<ExitCode, Failure> {
     if args.detach {
         return detach::detach(SHOWN_BY);
     }
+    // The server's tools have no use for them, and neither have we.
+    secrets::shed(&settings.hidden, &BTreeMap::new())?;
     runtime()?.block_on(supervise(place, args, settings))
 }
 
@@ -46,6 +50,7 @@ fn settings(place: &Place) -> Result<SupervisorSettings, Failure> {
         .hint("set `enabled = true` in `[opencode]`, or TACHIKOMA_OPENCODE__ENABLED=true"));
     }
     let working_dir = working_dir(place, &loaded.settings.working_dir)?;
+    let hidden = secret_names(&loaded.settings);
     Ok(SupervisorSettings {
         opencode: loaded.settings.opencode,
         dir: working_dir.join(RALPH_DIR).join(DIR),
@@ -59,7 +64,7 @@ fn settings(place: &Place) -> Result<SupervisorSettings, Failure> {
         password: place.variable("OPENCODE_SERVER_PASSWORD").map(Secret::from),
         user: place.variable("OPENCODE_SERVER_USERNAME"),
         told_when_idle: false,
-        guard_named: Arc::default(),
+        hidden,
     })
 }
 

@@ -7,12 +7,15 @@ use crate::input::{Input, LoopCommand};
 use crate::operator::{OperatorEvent, Wish};
 use crate::state::State;
 
-/// What may have come of, or from, the operator.
-pub(super) fn inputs(state: &State, event: &OperatorEvent, next: Option<&LoopEvent>) -> Vec<Input> {
-    let wish = |wish: Wish| Input::Operator {
+pub(super) fn wish(wish: Wish) -> Input {
+    Input::Operator {
         ticket: Ticket::default(),
         wish,
-    };
+    }
+}
+
+/// What may have come of, or from, the operator.
+pub(super) fn inputs(state: &State, event: &OperatorEvent, next: Option<&LoopEvent>) -> Vec<Input> {
     match event {
         OperatorEvent::Asked(_) => vec![Input::Wake, command(LoopCommand::SkipIteration)],
         OperatorEvent::Answered {

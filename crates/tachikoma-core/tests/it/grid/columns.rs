@@ -125,6 +125,7 @@ pub fn inputs(play: &Play) -> Vec<Column> {
     inputs.push(wish(Wish::Tell {
         text: "look".to_owned(),
     }));
+    inputs.push(wish(Wish::StopBehindHooks));
     inputs.push(wish(Wish::Reload {
         launch: Box::new(Launch::default()),
         later: vec!["agent.name".to_owned()],
@@ -165,6 +166,7 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         request: "stop".to_owned(),
         pid: None,
         agent: true,
+        gone: false,
     }));
     inputs.push(Input::Repaired {
         what: Repair::Journal,

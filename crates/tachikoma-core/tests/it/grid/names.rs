@@ -58,6 +58,7 @@ pub fn name(column: &Column) -> String {
             Wish::Attend { on: true } => "attend on".to_owned(),
             Wish::Attend { on: false } => "attend off".to_owned(),
             Wish::Tell { .. } => "tell".to_owned(),
+            Wish::StopBehindHooks => "stop by a hook".to_owned(),
             Wish::Reload { .. } => "reload".to_owned(),
         },
         Input::RolledBack { result: Ok(_), .. } => "rolled back".to_owned(),

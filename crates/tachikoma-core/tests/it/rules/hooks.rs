@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tachikoma_core::{HookPoint, Input, Policy, Ticket, Urgency};
+use tachikoma_core::{HookPoint, Input, Policy, Ticket, Urgency, Wish};
 
 use crate::play::Play;
 
@@ -96,6 +96,30 @@ fn a_stop_does_not_wait_for_hooks_but_has_those_at_the_end() {
     // Told again, it does not wait for these either.
     play.stop(Urgency::Graceful);
     insta::assert_snapshot!(play.told(), @"0.0 stop: HooksRan(loop_end, the loop is to stop), Stopped(stopped by the operator) ! finish ! ok: stopped");
+}
+
+#[test]
+fn a_hook_that_stops_the_loop_is_heard_out_or_given_up_in_time() {
+    let points = [HookPoint::IterationStart, HookPoint::LoopEnd];
+    let begin = || {
+        let mut play = Play::new(policy(&points));
+        play.start().hush();
+        play.wish("stop by a hook", Wish::StopBehindHooks);
+        play
+    };
+    let mut heard = begin();
+    heard.hooks(HookPoint::IterationStart, None);
+    insta::assert_snapshot!(heard.told(), @"
+    0.0 stop by a hook: StopRequested(stopped by the operator) ! ok: stops when the hooks have run
+    0.0 hooks: HooksRan(iteration_start, 1), HooksStarted(loop_end) ! run loop_end
+    ");
+    let mut late = begin();
+    late.hush().sleep();
+    insta::assert_snapshot!(late.told(), @"30.0 wake: HooksRan(iteration_start, they did not end in time), HooksStarted(loop_end) ! run loop_end");
+    // The operator does not wait for it.
+    let mut operator = begin();
+    operator.hush().stop(Urgency::Graceful);
+    insta::assert_snapshot!(operator.told(), @"0.0 stop: HooksRan(iteration_start, the loop is to stop), HooksStarted(loop_end) ! run loop_end ! ok: stops when the hooks at the end have run");
 }
 
 #[test]

@@ -430,6 +430,7 @@ impl World {
                 request: "stop".to_owned(),
                 pid: Some(7),
                 agent: true,
+                gone: false,
             }),
             4..6 => Input::Done {
                 ticket: Ticket(self.tickets),

@@ -128,7 +128,7 @@ fn who_leaves_a_child_with_its_output_open_is_not_waited_for() {
 #[test]
 fn the_environment_leads_nowhere_else() {
     let scratch = Scratch::new();
-    let git = git_that(&scratch, "env").of_loop(LoopId::from_u128(7));
+    let git = git_that(&scratch, "env").of_loop(LoopId::from_u128(7), Vec::new());
     let order = git.order(&["x"]).env("GIT_INDEX_FILE", "mine");
     let said = order.ask_line(&CallOff::new()).unwrap();
     let has = |line: &str| said.lines().any(|said| said == line);
@@ -144,6 +144,7 @@ fn a_program_that_is_not_there_is_named() {
         program: "/nonexistent/git".into(),
         dir: scratch.path(),
         marker: None,
+        hidden: Vec::new(),
     };
     let error = git.order(&["x"]).run(&CallOff::new()).unwrap_err();
     assert_eq!(

@@ -245,6 +245,7 @@ fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
     if let Some(dir) = std::env::var_os(ROLE) {
         let dir = PathBuf::from(dir);
         let options = KeeperOptions {
+            hidden: Vec::new(),
             working_dir: dir.clone(),
             loop_dir: dir.join(".ralph/loops/one"),
             loop_id: LoopId::from_u128(1),

@@ -31,6 +31,9 @@ use crate::task::{self, Task};
 /// News of tasks that may wait: each task has one thing to say.
 const NEWS_MAX: usize = 64;
 
+/// Refusals that are recorded: an agent that asks again and again must not fill the journal.
+const REFUSALS_MAX: u32 = 100;
+
 /// A disk that is full is waited for, while the server goes on.
 const ROOM_TRIES: u32 = 600;
 const ROOM_TICK: Duration = Duration::from_secs(1);
@@ -64,6 +67,8 @@ pub struct Supervisor {
     replies: BTreeMap<u64, oneshot::Sender<Answer>>,
     ticket: u64,
     finished: bool,
+    /// How many were refused what only the operator may ask.
+    refusals: u32,
 }
 
 impl Supervisor {
@@ -141,6 +146,7 @@ impl Supervisor {
             replies: BTreeMap::new(),
             ticket: 0,
             finished: false,
+            refusals: 0,
         };
         if let Some(damage) = opened.damage {
             supervisor.note(&format!(
@@ -307,6 +313,12 @@ impl Supervisor {
             Command::Stop(reply) => {
                 let ticket = Some(self.ticket(reply));
                 Some(ServerInput::Stop { ticket })
+            }
+            Command::Refused(..) if self.refusals >= REFUSALS_MAX => None,
+            Command::Refused(asked, pid) => {
+                self.refusals += 1;
+                let request = asked.to_string();
+                Some(ServerInput::Refused { request, pid })
             }
             Command::Boundary => Some(ServerInput::Boundary {
                 generation: self.state.generation,

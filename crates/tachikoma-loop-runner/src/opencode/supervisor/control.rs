@@ -1,9 +1,9 @@
 //! The supervisor's control socket: one line of JSON as a question, one as an answer.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 
 use super::SupervisorHandle;
 use super::handle::Answer;
-use crate::control::{ServerError, is_gone, listen};
-use crate::process::is_descendant;
+use crate::control::{ServerError, listen};
+use crate::process::{Adoption, Family, Whose};
 use crate::store::lock;
 use crate::task::Task;
 
@@ -37,11 +37,19 @@ pub enum Asked {
     Stop,
 }
 
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Restart => "restart",
+            Self::Stop => "stop",
+        })
+    }
+}
+
 /// A listening socket. Dropping it removes it.
 #[derive(Debug)]
 pub(super) struct Control {
     path: PathBuf,
-    guard: Arc<AtomicI32>,
     task: Task,
 }
 
@@ -54,12 +62,8 @@ impl Control {
     ) -> Result<Self, ServerError> {
         let path = runtime_dir.join(format!("opencode-{id}.sock"));
         let (listener, _) = listen(runtime_dir, &path)?;
-        let guard = Arc::new(AtomicI32::new(0));
-        let task = Task::spawn(
-            "control socket of the supervisor",
-            serve(listener, handle, Arc::clone(&guard)),
-        );
-        Ok(Self { path, guard, task })
+        let task = Task::spawn("control socket of the supervisor", serve(listener, handle));
+        Ok(Self { path, task })
     }
 
     pub fn path(&self) -> &Path {
@@ -69,11 +73,6 @@ impl Control {
     /// Returns how serving callers panicked; does not return if it does not. Cancel-safe.
     pub async fn broken(&mut self) -> String {
         self.task.broken().await
-    }
-
-    /// Says which process is the guard: callers below it are the server's own tools.
-    pub fn guard_is(&self, pid: i32) {
-        self.guard.store(pid, Ordering::Relaxed);
     }
 }
 
@@ -85,17 +84,19 @@ impl Drop for Control {
 }
 
 /// Serves callers until it is aborted with all of them.
-async fn serve(listener: UnixListener, handle: SupervisorHandle, guard: Arc<AtomicI32>) {
+async fn serve(listener: UnixListener, handle: SupervisorHandle) {
+    // Tools of the server and agents of all loops stand below a guard; this process may be that of a loop, with others below it.
+    let family = Arc::new(Family::new(Adoption::Marked));
     let mut callers = JoinSet::new();
     loop {
         tokio::select! {
             Some(_) = callers.join_next(), if !callers.is_empty() => {}
             came = listener.accept(), if callers.len() < CALLERS_MAX => match came {
                 Ok((stream, _)) => {
-                    let (handle, guard) = (handle.clone(), guard.load(Ordering::Relaxed));
+                    let (handle, family) = (handle.clone(), Arc::clone(&family));
                     callers.spawn(async move {
                         // A caller that hangs up in the middle has lost interest.
-                        let _ = attend(stream, handle, guard).await;
+                        let _ = attend(stream, handle, &family).await;
                     });
                 }
                 // Out of descriptors, for example: others may give some back.
@@ -105,7 +106,7 @@ async fn serve(listener: UnixListener, handle: SupervisorHandle, guard: Arc<Atom
     }
 }
 
-async fn attend(stream: UnixStream, handle: SupervisorHandle, guard: i32) -> io::Result<()> {
+async fn attend(stream: UnixStream, handle: SupervisorHandle, family: &Family) -> io::Result<()> {
     let caller = stream.peer_cred()?;
     let own = rustix::process::geteuid().as_raw();
     let (reader, mut writer) = stream.into_split();
@@ -113,10 +114,15 @@ async fn attend(stream: UnixStream, handle: SupervisorHandle, guard: i32) -> io:
     let mut reader = BufReader::new(reader.take(LINE_BYTES_MAX));
     tokio::time::timeout(PATIENCE, reader.read_line(&mut line)).await??;
     let stranger = caller.uid() != own && caller.uid() != 0;
-    let is_tool = |pid: i32| is_descendant(pid, guard) || is_gone(pid);
+    let whose = |pid| match family.whose(pid) {
+        Whose::Operator | Whose::Hook(_) => true,
+        Whose::Inside | Whose::Gone => false,
+    };
+    let operators = !stranger && caller.pid().is_some_and(whose);
     let answer: Answer = match serde_json::from_str::<Asked>(&line) {
-        _ if stranger || (guard > 0 && caller.pid().is_none_or(is_tool)) => {
-            Err("only the operator may ask this, and no tool of the server".to_owned())
+        Ok(asked) if !operators => {
+            handle.refused(asked, caller.pid());
+            Err("only the operator may ask this, and no agent or tool of the server".to_owned())
         }
         Ok(Asked::Restart) => handle.restart().await,
         Ok(Asked::Stop) => handle.stop().await,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tachikoma_core::supervise::ServerRecord;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
+use super::control::Asked;
 use crate::opencode::server_file::ServerFile;
 use crate::settings::OpenCodeSettings;
 
@@ -24,6 +25,8 @@ pub(super) enum Command {
     Stop(oneshot::Sender<Answer>),
     Reload(Box<OpenCodeSettings>, oneshot::Sender<Answer>),
     Boundary,
+    /// Somebody asked who may not.
+    Refused(Asked, Option<i32>),
 }
 
 /// How a supervisor ended.
@@ -86,6 +89,11 @@ impl SupervisorHandle {
     pub fn boundary(&self) {
         // A supervisor that is that far behind is told at the next one.
         let _ = self.commands.try_send(Command::Boundary);
+    }
+
+    /// Has a refusal recorded. Never waits: when the queue is full it is left out.
+    pub(super) fn refused(&self, asked: Asked, pid: Option<i32>) {
+        let _ = self.commands.try_send(Command::Refused(asked, pid));
     }
 
     /// Waits for the end of the supervisor.

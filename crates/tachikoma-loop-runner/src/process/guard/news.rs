@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use crate::process::protocol::{Order, Report, SpawnOrder, SpawnSubject, Text};
-use crate::process::{Adoption, Exit, Leftover};
+use crate::process::{Adoption, Exit, INSIDE, Leftover};
 
 /// How to start a guard.
 #[derive(Debug)]
@@ -24,6 +24,20 @@ pub struct GuardOptions {
     pub cgroup: bool,
     /// Which of its own children the runner ends if the guard is killed.
     pub adoption: Adoption,
+    /// Variables that neither the guard nor anything below it gets.
+    pub hidden: Vec<OsString>,
+    /// Whether what is below it may command the loop: only hooks of the operator's may.
+    pub commands: bool,
+}
+
+impl GuardOptions {
+    /// Returns the environment of the guard: this process's own but for what is hidden, and what says whose it is.
+    pub(super) fn environment(&self) -> Vec<(OsString, OsString)> {
+        let kept = |name: &OsString| name != INSIDE && !self.hidden.contains(name);
+        let own = std::env::vars_os().filter(|(name, _)| kept(name));
+        let inside = (!self.commands).then(|| (INSIDE.into(), self.marker.clone().into()));
+        own.chain(inside).collect()
+    }
 }
 
 /// An agent to start.

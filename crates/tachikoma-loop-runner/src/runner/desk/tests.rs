@@ -25,6 +25,7 @@ async fn a_look_behind_an_iteration_ends_also_where_a_commit_may_take_for_ever()
     let loop_dir = scratch.path().join(".ralph/loops/one");
     std::fs::create_dir_all(&loop_dir).unwrap();
     let options = KeeperOptions {
+        hidden: Vec::new(),
         working_dir: scratch.path(),
         loop_dir,
         loop_id: LoopId::from_u128(1),

@@ -31,7 +31,7 @@ impl World {
 
     /// Does something else than to answer.
     pub(super) fn wish_something(&mut self, coverage: &mut Coverage) {
-        let wish = match self.dice.below(6) {
+        let wish = match self.dice.below(7) {
             0 => Wish::Attend { on: true },
             1 => Wish::Attend { on: false },
             2 => Wish::Reload {
@@ -42,6 +42,7 @@ impl World {
                 later: vec!["agent.name".to_owned()],
                 limits: Limits::of(&self.policy),
             },
+            3 => Wish::StopBehindHooks,
             _ => Wish::Tell {
                 text: "look at b first".to_owned(),
             },

@@ -1,7 +1,5 @@
 //! What the core wishes, done.
 
-use std::sync::atomic::Ordering;
-
 use tachikoma_core::Generation;
 use tachikoma_core::supervise::{Answered, ServerEffect, ServerInput, ServerPhase};
 use tokio::sync::oneshot;
@@ -73,10 +71,6 @@ impl Supervisor {
             Some(guard) => guard,
             None => {
                 let guard = Guard::start(self.guard_options()?)?;
-                self.control.guard_is(guard.pid());
-                self.settings
-                    .guard_named
-                    .store(guard.pid(), Ordering::Relaxed);
                 self.guard.insert(guard)
             }
         };
@@ -123,6 +117,8 @@ impl Supervisor {
             lock: Some(lock),
             cgroup: self.settings.cgroup,
             adoption: self.settings.adoption,
+            hidden: self.settings.hidden.clone(),
+            commands: false,
         })
     }
 

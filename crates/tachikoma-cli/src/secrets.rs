@@ -1,0 +1,80 @@
+//! The variables that are for messages alone: taken out of our own environment before anything is started, since whoever is
+//! started reads in `/proc` what those above it were started with.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use tachikoma_loop_runner::process::handed;
+use tachikoma_loop_runner::settings::Secret;
+
+use crate::failure::Failure;
+
+/// The first word that says that secrets are handed over; the number of a descriptor and the other words follow.
+pub const WITH_SECRETS: &str = "with-secrets";
+
+/// All of them together: less than a pipe holds that nobody reads yet.
+const BYTES_MAX: usize = 32 << 10;
+
+/// What was handed over.
+static HANDED: OnceLock<BTreeMap<String, Secret>> = OnceLock::new();
+
+/// Returns the value of a variable: as it was handed over, else from the environment.
+pub fn value(name: &str) -> Option<Secret> {
+    let handed = HANDED.get().and_then(|handed| handed.get(name).cloned());
+    handed.or_else(|| std::env::var(name).ok().map(Secret::from))
+}
+
+/// Takes over what this program has handed to itself.
+pub fn take_over(descriptor: Option<&OsStr>) -> Result<(), Failure> {
+    let failed = || Failure::usage(format!("`{WITH_SECRETS}` is for this program itself"));
+    let number = descriptor.and_then(OsStr::to_str);
+    let number = number.and_then(|number| number.parse().ok());
+    let bytes = handed(number.ok_or_else(failed)?, BYTES_MAX).map_err(|_| failed())?;
+    let secrets: BTreeMap<String, String> = serde_json::from_slice(&bytes).map_err(|_| failed())?;
+    let secrets = secrets.into_iter();
+    let secrets = secrets.map(|(name, value)| (name, Secret::from(value)));
+    // Nobody else sets it.
+    let _ = HANDED.set(secrets.collect());
+    Ok(())
+}
+
+/// Gets rid of variables: becomes this program anew, with the same words and the same process, and hands what is still needed of
+/// them over. Returns when none of them is in the environment.
+pub fn shed(names: &[OsString], needed: &BTreeMap<String, Secret>) -> Result<(), Failure> {
+    if !names.iter().any(|name| std::env::var_os(name).is_some()) {
+        return Ok(());
+    }
+    let failed = |error: std::io::Error| {
+        Failure::new(format!(
+            "the variables of `[[notify]]` cannot be hidden from the agent: {error}"
+        ))
+    };
+    let exposed: BTreeMap<&String, &str> = needed
+        .iter()
+        .map(|(name, value)| (name, value.expose()))
+        .collect();
+    let bytes = serde_json::to_vec(&exposed).map_err(|error| failed(error.into()))?;
+    if bytes.len() > BYTES_MAX {
+        let what = format!("the variables of `[[notify]]` have more than {BYTES_MAX} bytes");
+        return Err(Failure::usage(what));
+    }
+    let (reader, mut writer) = std::io::pipe().map_err(failed)?;
+    writer.write_all(&bytes).map_err(failed)?;
+    fcntl_setfd(&reader, FdFlags::empty()).map_err(|errno| failed(errno.into()))?;
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut ourselves = Command::new(program);
+    ourselves
+        .arg(WITH_SECRETS)
+        .arg(reader.as_raw_fd().to_string())
+        .args(std::env::args_os().skip(1));
+    for name in names {
+        ourselves.env_remove(name);
+    }
+    Err(failed(ourselves.exec()))
+}

@@ -1,0 +1,128 @@
+//! Who asks: an agent while a question is open, a message, and a hook of the operator's.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use tachikoma_testkit::{Scratch, await_until};
+
+use crate::access::refused;
+use crate::claude_support::{bash, claude, says, scenario, stage};
+use crate::hooks::{hook, results};
+use crate::live_support::{BIN, SOON, await_status, obey};
+use crate::support::{CLAIMS, events, run, status, tachikoma};
+
+#[test]
+fn the_agent_does_not_answer_a_question_that_is_open() {
+    let waits =
+        format!("while ! {BIN} status --json | grep -q '\"after_iteration\"'; do sleep 0.02; done");
+    let answers = format!("{BIN} answer continue > said 2>&1; echo $? > answered");
+    let daemon = format!(
+        "(setsid sh -c '{}; {answers}' >/dev/null 2>&1 </dev/null &)",
+        waits.replace('\'', "'\\''")
+    );
+    let scratch = stage(
+        &scenario([bash(&daemon, 1_000), says("done for now", 1_000)]),
+        "",
+    );
+    let tool = claude(&scratch);
+    let live = tool.spawn(["run", "--attended"]);
+    await_status(&tool, "asked", |status| status["question"]["id"] == 1);
+    obey(&tool, &["answer", "continue"]);
+    let answered = scratch.path().join("answered");
+    await_until("the agent has answered", SOON, || {
+        fs::read_to_string(&answered).is_ok_and(|code| code.ends_with('\n'))
+    });
+    assert_eq!(scratch.read("answered"), "1\n");
+    assert!(
+        scratch
+            .read("said")
+            .contains("only the operator may ask this")
+    );
+    let open = status(&scratch)["question"].clone();
+    assert_eq!(
+        (&open["id"], &open["kind"]),
+        (&json!(2), &json!("after_iteration"))
+    );
+    assert_eq!(refused(&scratch), ["answer"]);
+    obey(&tool, &["answer", "2", "stop"]);
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    let answers = events(&scratch, "operator");
+    let answers = answers.iter().filter(|it| it["what"] == "answered");
+    let answers: Vec<&Value> = answers.map(|it| &it["choice"]).collect();
+    assert_eq!(answers, ["continue", "stop"]);
+}
+
+#[test]
+fn a_message_is_no_command() {
+    let scratch = Scratch::new();
+    let said = scratch.home().join("said");
+    let asks = format!("{BIN} stop; echo $? >> {}", said.display());
+    scratch.write(
+        "tachikoma.toml",
+        format!("[[notify]]\nto = 'command'\non = ['iteration_start']\ncommand = '{asks}'\n"),
+    );
+    let waits = format!(
+        "while [ ! -s {} ]; do sleep 0.01; done; {CLAIMS}",
+        said.display()
+    );
+    let ran = tachikoma(&scratch).run(run(&[], &waits));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(fs::read_to_string(&said).unwrap(), "1\n");
+    assert_eq!(refused(&scratch), ["stop"]);
+}
+
+/// What a hook does that stops the loop and has something left to do.
+fn stops() -> String {
+    format!("{BIN} stop > said; sleep 0.3; echo all of it")
+}
+
+#[test]
+fn a_hook_that_stops_the_loop_is_heard_out() {
+    for (on, iterations) in [
+        ("loop_start", 0),
+        ("session_start", 0),
+        ("iteration_start", 0),
+        ("iteration_end", 1),
+    ] {
+        let scratch = Scratch::new();
+        let hooks = [hook(on, &stops(), ""), hook("loop_end", "echo the end", "")];
+        scratch.write("tachikoma.toml", hooks.concat());
+        let ran = tachikoma(&scratch).run(run(&[], "echo busy >> work"));
+        assert_eq!(ran.code(), Some(5), "{on}: {}", ran.snapshot());
+        assert_eq!(
+            scratch.read("said"),
+            "stops when the hooks have run\n",
+            "{on}"
+        );
+        assert_eq!(
+            events(&scratch, "iteration_started").len(),
+            iterations,
+            "{on}"
+        );
+        let results = results(&scratch);
+        assert_eq!(
+            results,
+            [
+                json!([on, {"name": stops(), "output": "all of it"}]),
+                json!(["loop_end", {"name": "echo the end", "output": "the end"}]),
+            ],
+            "{on}"
+        );
+        assert_eq!(refused(&scratch), [""; 0], "a hook is the operator's");
+    }
+}
+
+#[test]
+fn a_hook_beside_the_loop_that_stops_it_is_heard_out() {
+    let scratch = Scratch::new();
+    scratch.write("tachikoma.toml", hook("error", &stops(), ""));
+    let script = "[ $TACHIKOMA_ITERATION = 1 ] && exit 3; exec sleep 600";
+    let ran = tachikoma(&scratch).run(run(&[], script));
+    assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
+    assert_eq!(scratch.read("said"), "stops when the hook has ended\n");
+    let results = results(&scratch);
+    assert_eq!(
+        results,
+        [json!(["error", {"name": stops(), "output": "all of it"}])]
+    );
+}

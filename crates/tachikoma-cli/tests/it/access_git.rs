@@ -1,0 +1,136 @@
+//! What git runs for the loop is not the operator's: hooks and filters of the repository, which an agent may write.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use tachikoma_testkit::{Scratch, await_until, processes_with};
+
+use crate::access::refused;
+use crate::git_support::repository;
+use crate::live_support::{BIN, await_nobody, await_status, obey, seconds};
+use crate::support::{CLAIMS, SOON, events, run, tachikoma};
+
+/// A program beside the work tree, which the agent has put there.
+fn planted(scratch: &Scratch, name: &str, script: &str) -> PathBuf {
+    let path = scratch.home().join(name);
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// The words of an agent that has git run a program at each commit, and works.
+fn hooks_git(program: &std::path::Path) -> String {
+    format!(
+        "cp {} .git/hooks/pre-commit; echo more >> work",
+        program.display()
+    )
+}
+
+/// Asks the loop from inside of git; `said` has what came of it.
+fn asks(words: &str, said: &str) -> String {
+    format!("{BIN} {words} >> \"$HOME/{said}\" 2>&1; echo \"{words}: $?\" >> \"$HOME/{said}\"")
+}
+
+#[test]
+fn a_hook_of_the_repository_is_refused_and_what_it_leaves_ends_with_the_run() {
+    let scratch = repository();
+    let long = seconds();
+    // Out of the session, out of the family, and without a variable to be known by.
+    let left = planted(
+        &scratch,
+        "left",
+        &format!(
+            "cd '{}'; export HOME='{}' XDG_RUNTIME_DIR='{}'\n\
+             while ! {BIN} status --json | grep -q '\"after_iteration\"'; do sleep 0.02; done\n{}\n\
+             touch \"$HOME/answered\"; exec sleep {long}",
+            scratch.path().display(),
+            scratch.home().display(),
+            scratch.runtime_dir().display(),
+            asks("answer continue", "later"),
+        ),
+    );
+    let hook = planted(
+        &scratch,
+        "hook",
+        &format!(
+            "{}\n{}\n(env -i PATH=\"$PATH\" setsid {} >/dev/null 2>&1 </dev/null &)",
+            asks("stop", "said"),
+            asks("answer continue", "said"),
+            left.display()
+        ),
+    );
+    let tool = tachikoma(&scratch);
+    let script = hooks_git(&hook);
+    let live = tool.spawn(run(&["--attended"], &script));
+    await_status(&tool, "asked", |status| status["question"]["id"] == 1);
+    obey(&tool, &["answer", "continue"]);
+    let second = await_status(&tool, "asked", |status| status["question"]["id"] == 2);
+    assert_eq!(second["question"]["kind"], "after_iteration");
+    await_until("the daemon has answered", SOON, || {
+        scratch.home().join("answered").exists()
+    });
+    let later = fs::read_to_string(scratch.home().join("later")).unwrap();
+    assert!(
+        later.contains("only the operator may ask this") && later.ends_with("answer continue: 1\n"),
+        "{later}"
+    );
+    let still = await_status(&tool, "open", |status| status["question"]["id"] == 2);
+    assert_eq!(still["question"]["kind"], "after_iteration");
+    await_until("it sleeps", SOON, || processes_with(&long).len() == 1);
+    obey(&tool, &["answer", "stop"]);
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    assert_eq!(
+        processes_with(&long),
+        [] as [u32; 0],
+        "nothing outlives the run"
+    );
+    let said = fs::read_to_string(scratch.home().join("said")).unwrap();
+    let answers: Vec<_> = said.lines().filter(|line| line.ends_with(": 1")).collect();
+    assert_eq!(answers, ["stop: 1", "answer continue: 1"], "{said}");
+    assert_eq!(refused(&scratch), ["stop", "answer", "answer"]);
+    assert_eq!(
+        events(&scratch, "iteration_started").len(),
+        1,
+        "the operator's answer counts"
+    );
+}
+
+#[test]
+fn a_filter_of_the_repository_is_refused() {
+    let scratch = repository();
+    let once = format!(
+        "if mkdir \"$HOME/once\" 2>/dev/null; then {}; {}; fi; exec cat",
+        asks("stop", "said"),
+        asks("skip", "said")
+    );
+    let filter = planted(&scratch, "filter", &once);
+    let script = format!(
+        "git config filter.spy.clean {}; echo 'work filter=spy' > .gitattributes; {CLAIMS}",
+        filter.display()
+    );
+    let ran = tachikoma(&scratch).run(run(&[], &script));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let said = fs::read_to_string(scratch.home().join("said")).expect("the filter ran");
+    assert!(
+        said.contains("stop: 1") && said.contains("skip: 1"),
+        "{said}"
+    );
+    assert_eq!(refused(&scratch), ["stop", "skip"]);
+}
+
+#[test]
+fn what_a_hook_of_git_left_is_ended_when_the_runner_is_killed() {
+    let scratch = repository();
+    let long = seconds();
+    let left = format!("(setsid sleep {long} >/dev/null 2>&1 </dev/null &)");
+    let hook = planted(&scratch, "hook", &left);
+    let script = format!(
+        "[ $TACHIKOMA_ITERATION = 2 ] && exec sleep 600; {}",
+        hooks_git(&hook)
+    );
+    let live = tachikoma(&scratch).spawn(run(&[], &script));
+    await_until("it sleeps", SOON, || processes_with(&long).len() == 1);
+    crate::support::kill(&scratch, live);
+    await_nobody(&long);
+}

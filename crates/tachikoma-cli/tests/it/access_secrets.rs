@@ -1,0 +1,81 @@
+//! What is for messages alone is found by nobody who is started for the loop: neither in its environment nor in that of those
+//! above it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use tachikoma_testkit::Scratch;
+
+use crate::git_support::repository;
+use crate::hooks::hook;
+use crate::notify_support::{Answer, Service};
+use crate::support::{CLAIMS, run, tachikoma};
+
+const CANARY: &str = "canary-4711";
+
+/// A program that writes down its environment and all that it can read of those above it.
+fn spy(scratch: &Scratch) -> String {
+    let path = scratch.home().join("spy");
+    let script = "#!/bin/sh\n{ env; p=$$\nwhile [ \"$p\" -gt 1 ]; do echo \"[$p]\"; tr '\\0' '\\n' < /proc/$p/environ\n\
+        p=$(sed -n 's/^PPid:[^0-9]*//p' /proc/$p/status); done; } >> \"$(dirname \"$0\")/found.$1\" 2>&1\n";
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.display().to_string()
+}
+
+#[track_caller]
+fn assert_clean(scratch: &Scratch, who: &str) {
+    let found = scratch.home().join(format!("found.{who}"));
+    let found = fs::read_to_string(found).unwrap_or_else(|error| panic!("{who}: {error}"));
+    assert!(found.matches("PATH=").count() > 2, "{who}: {found}");
+    assert!(!found.contains(CANARY), "{who}: {found}");
+}
+
+#[test]
+fn neither_the_agent_nor_anything_else_that_runs_finds_the_secrets_of_messages() {
+    let scratch = repository();
+    let service = Service::new(&[Answer::Status(200)]);
+    let spy = spy(&scratch);
+    let url = format!("{}/{CANARY}", service.url());
+    let settings = [
+        "[[notify]]\nto = 'webhook'\nurl_env = 'MY_HOOK'\nsecret_env = 'MY_KEY'\n".to_owned(),
+        format!("[[notify]]\nto = 'command'\ncommand = '{spy} message'\n"),
+        format!("[[gate]]\nname = 'tests'\ncommand = '{spy} gate'\n"),
+        hook("iteration_start", &format!("{spy} frame"), ""),
+        hook("tests_changed", &format!("{spy} beside"), ""),
+    ];
+    scratch.write("tachikoma.toml", settings.concat());
+    scratch.git(&["add", "-A"]);
+    scratch.git(&["commit", "--quiet", "-m", "configured"]);
+    let script = format!(
+        "{spy} agent; printf '#!/bin/sh\\n{spy} git\\n' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit; {CLAIMS}"
+    );
+    let ran = tachikoma(&scratch)
+        .env("MY_HOOK", url)
+        .env("MY_KEY", format!("{CANARY}-key"))
+        .run(run(&[], &script));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    for who in ["agent", "git", "gate", "frame", "message"] {
+        assert_clean(&scratch, who);
+    }
+    assert_eq!(service.came().len(), 1, "the message itself has them");
+}
+
+#[test]
+fn a_loop_in_the_background_has_them_and_shows_them_to_nobody() {
+    let scratch = Scratch::new();
+    let service = Service::new(&[Answer::Status(200)]);
+    let spy = spy(&scratch);
+    scratch.write(
+        "tachikoma.toml",
+        "[[notify]]\nto = 'webhook'\nurl_env = 'MY_HOOK'\n",
+    );
+    let tool = tachikoma(&scratch).env("MY_HOOK", format!("{}/{CANARY}", service.url()));
+    let script = format!("{spy} agent; tachikoma reload; {CLAIMS}");
+    let ran = tool.run(run(&["--detach"], &script));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    tachikoma_testkit::await_until("told of the end", crate::support::SOON, || {
+        service.came().len() == 1
+    });
+    assert_clean(&scratch, "agent");
+}

@@ -1,0 +1,73 @@
+//! The OpenCode server that several share: no agent ends it, and its tools command no loop.
+
+use serde_json::{Value, json};
+use tachikoma_testkit::Ran;
+
+use crate::live_support::BIN;
+use crate::opencode::Bed;
+use crate::opencode_agent::{Books, LOOP};
+use crate::support::{CLAIMS, run};
+
+#[track_caller]
+fn expect(ran: &Ran, code: i32) {
+    assert_eq!(ran.code(), Some(code), "{}", ran.snapshot());
+}
+
+fn server_records(bed: &Bed) -> Vec<Value> {
+    let dir = bed.scratch.path().join(".ralph/opencode");
+    let files = std::fs::read_dir(dir).unwrap().flatten();
+    let journals = files.filter(|file| file.file_name().to_string_lossy().contains("journal"));
+    let lines = journals.flat_map(|file| {
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    });
+    lines
+        .filter_map(|line| serde_json::from_str::<Value>(&line).ok())
+        .map(|record| record["event"].clone())
+        .collect()
+}
+
+#[test]
+fn an_agent_of_any_loop_neither_stops_nor_replaces_the_shared_server() {
+    let bed = Bed::new(&json!({}), "");
+    let mut up = bed.up();
+    let before = bed.await_ready(1);
+    // Also without the variables that it would be known by, and out of the family.
+    let asks = format!(
+        "{BIN} opencode stop; echo $? >> answers; {BIN} opencode restart; echo $? >> answers; \
+         (setsid env -u TACHIKOMA_LOOP_ID -u TACHIKOMA_INSIDE {BIN} opencode stop; echo $? >> answers) & wait; {CLAIMS}"
+    );
+    let ran = bed.tool().run(run(&[], &asks));
+    expect(&ran, 0);
+    assert_eq!(bed.scratch.read("answers"), "1\n1\n1\n");
+    assert!(up.is_running());
+    assert_eq!(bed.status()["pid"], before["pid"]);
+    let refused = server_records(&bed).into_iter();
+    let refused = refused.filter(|event| event["kind"] == "access_refused");
+    let refused: Vec<Value> = refused.map(|event| event["request"].clone()).collect();
+    assert_eq!(refused, ["stop", "restart", "stop"]);
+    expect(&bed.tool().run(["opencode", "stop"]), 0);
+    expect(&up.wait(LOOP), 0);
+}
+
+#[test]
+fn a_tool_in_the_shared_server_commands_no_loop() {
+    let command = "tachikoma note mind the beans; tachikoma stop --now 2> refused; echo x > asked";
+    let bed = Bed::new(
+        &json!({"turn": {"command": command.replace("tachikoma", BIN)}}),
+        "",
+    );
+    let up = bed.up();
+    bed.await_ready(1);
+    let ran = bed.start("1").wait(LOOP);
+    expect(&ran, 3);
+    assert!(bed.scratch.path().join("asked").exists());
+    let said = bed.scratch.read("refused");
+    assert!(said.contains("only the operator may ask this"), "{said}");
+    assert_eq!(bed.of_type("noted").len(), 1);
+    let incidents = bed.of_type("incident");
+    assert_eq!(incidents.len(), 1, "{incidents:?}");
+    assert_eq!(incidents[0]["request"], "stop");
+    expect(&bed.tool().run(["opencode", "stop"]), 0);
+    expect(&up.wait(LOOP), 0);
+}

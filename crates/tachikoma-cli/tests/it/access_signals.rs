@@ -1,0 +1,102 @@
+//! Signals of the agent to the runner are no orders of the operator.
+
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tachikoma_testkit::{Scratch, await_until};
+
+use crate::access::refused;
+use crate::live_support::{
+    SOON, UNTIL_GO, UP, await_status, await_up, events, go, is_alive, obey, state_of, tool,
+    with_agent,
+};
+use crate::support::{CLAIMS, run, tachikoma};
+
+/// The runner, as its agent sees it: the parent of the guard.
+const RUNNER: &str = "runner=$(sed -n 's/^PPid:[^0-9]*//p' /proc/$PPID/status)";
+
+const CONFIG: &str = "iteration_delay = \"0s\"\n[agent]\nname = \"command\"\n[agents.command]\nprogram = [\"sh\", \"agent.sh\"]\n";
+
+fn runner_of(tool: &tachikoma_testkit::Tool<'_>) -> u32 {
+    let live = await_status(tool, "it runs", |status| status["state"] == "running");
+    u32::try_from(live["runner"]["pid"].as_u64().unwrap()).unwrap()
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+fn reloads(tool: &tachikoma_testkit::Tool<'_>) -> usize {
+    let events = events(tool);
+    let of = |record: &&Value| record["event"]["what"] == "reloaded";
+    events.iter().filter(of).count()
+}
+
+#[test]
+fn the_agent_does_not_end_the_loop_by_a_signal() {
+    let scratch = Scratch::new();
+    let signals = "for s in TERM INT INT INT HUP TSTP; do kill -s $s $runner; sleep 0.1; done";
+    let script = format!("{RUNNER}; {signals}; {CLAIMS}");
+    let ran = tachikoma(&scratch).run(run(&[], &script));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(
+        refused(&scratch),
+        ["SIGTERM", "SIGINT", "SIGINT", "SIGINT", "SIGHUP", "SIGTSTP"]
+    );
+    assert!(
+        ran.stdout
+            .contains("the agent sent SIGTERM and was refused"),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn the_agent_does_not_have_a_loop_in_the_background_read_what_it_wrote() {
+    let scratch = with_agent(&format!(
+        "{RUNNER}; echo 'max_iterations = 1' > tachikoma.toml; kill -HUP $runner; {UP} {UNTIL_GO}"
+    ));
+    scratch.write("tachikoma.toml", CONFIG);
+    let tool = tool(&scratch);
+    obey(&tool, &["run", "--detach"]);
+    await_up(&scratch, 1);
+    let runner = runner_of(&tool);
+    await_until("it is recorded", SOON, || refused(&scratch) == ["SIGHUP"]);
+    assert_eq!(reloads(&tool), 0);
+    go(&scratch, 1);
+    await_up(&scratch, 2);
+    signal(runner, Signal::TERM);
+    await_until("the operator's is obeyed", SOON, || !is_alive(runner));
+}
+
+#[test]
+fn a_hang_up_of_somebody_who_is_gone_is_refused_and_a_termination_is_not() {
+    let scratch = with_agent(&format!("{UP} {UNTIL_GO}"));
+    scratch.write("tachikoma.toml", CONFIG);
+    let tool = tool(&scratch);
+    obey(&tool, &["run", "--detach"]);
+    await_up(&scratch, 1);
+    let runner = runner_of(&tool);
+    scratch.write("tachikoma.toml", format!("max_iterations = 1\n{CONFIG}"));
+    let by_a_program = |name: &str| {
+        signal(runner, Signal::STOP);
+        await_until("it stands still", SOON, || state_of(runner) == Some('T'));
+        let script = format!("kill -s {name} {runner}");
+        let sent = Command::new("sh").args(["-c", &script]).status().unwrap();
+        assert!(sent.success());
+        signal(runner, Signal::CONT);
+    };
+    by_a_program("HUP");
+    await_until("it is recorded", SOON, || {
+        let events = events(&tool);
+        events.iter().any(|record| {
+            let it = &record["event"];
+            it["kind"] == "access_refused" && it["request"] == "SIGHUP" && it["gone"] == true
+        })
+    });
+    assert_eq!(reloads(&tool), 0);
+    by_a_program("TERM");
+    await_until("it ends", SOON, || !is_alive(runner));
+}

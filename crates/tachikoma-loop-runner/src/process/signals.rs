@@ -1,0 +1,66 @@
+//! Signals to this process, and who sent them.
+#![expect(
+    unsafe_code,
+    reason = "the sender of a signal is a field of a union, which has no safe form"
+)]
+
+use std::io;
+
+use nix::libc;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithRawSiginfo;
+
+/// Who sent a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// The system: a terminal, or somebody outside of what this process can see.
+    System,
+    /// A process, as the kernel says.
+    Process(i32),
+    /// A process that says itself who it is.
+    Unknown,
+}
+
+/// Signals that are listened to.
+#[derive(Debug)]
+pub struct Signals(SignalsInfo<WithRawSiginfo>);
+
+impl Signals {
+    /// Begins to listen: from here on none of them does what it does by default.
+    ///
+    /// # Errors
+    /// One of them cannot be listened to.
+    pub fn listen(signals: &[i32]) -> io::Result<Self> {
+        SignalsInfo::new(signals).map(Self)
+    }
+
+    /// Hears one after the other, each with who sent it. Blocks, and never returns.
+    pub fn hear(mut self, mut each: impl FnMut(i32, Sender)) {
+        for info in self.0.forever() {
+            each(info.si_signo, sender(&info));
+        }
+    }
+}
+
+fn sender(info: &libc::siginfo_t) -> Sender {
+    match info.si_code {
+        libc::SI_USER | SI_TKILL => {
+            // SAFETY: with these codes the kernel has filled in the process.
+            match unsafe { info.si_pid() } {
+                pid @ 1.. => Sender::Process(pid),
+                // Seen from another namespace of processes, above ours.
+                _ => Sender::System,
+            }
+        }
+        // The kernel's own: a key of the terminal, or its end.
+        1.. => Sender::System,
+        // A sender may write what it likes beside these.
+        _ => Sender::Unknown,
+    }
+}
+
+#[cfg(target_os = "linux")]
+const SI_TKILL: i32 = libc::SI_TKILL;
+/// Elsewhere a thread is signalled as a process is.
+#[cfg(not(target_os = "linux"))]
+const SI_TKILL: i32 = libc::SI_USER;

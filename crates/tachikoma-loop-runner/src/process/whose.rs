@@ -1,0 +1,158 @@
+//! Whose a process is to a loop: the operator's, a hook's of the operator's, or that of the agent and of what it may have written.
+//!
+//! Below a guard stands whoever is held by it, also who left its session, its parent and its environment: it comes back to the
+//! guard, which is a subreaper, or to this process, which is one too.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::process::Command;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::process::Pid;
+
+use super::{Adoption, children};
+
+/// The variable that guards have whose processes are not the operator's, and git; its value is the id of the loop or the server.
+/// All below them inherit it, and who takes it away still stands below the guard.
+pub const INSIDE: &str = "TACHIKOMA_INSIDE";
+
+/// Children of this process that are the operator's own: the editor of a prompt.
+static OPERATORS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// Whose a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The operator's: whoever is nobody else's.
+    Operator,
+    /// A hook's of the operator's, which may command the loop.
+    Hook(Hooks),
+    /// The agent's, or that of something that the agent may have written: gates, scripts, what git runs, tools of a server. Or a
+    /// message's.
+    Inside,
+    /// It is gone, and nobody can tell any more.
+    Gone,
+}
+
+/// Which hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hooks {
+    /// Those that the loop waits for.
+    Framing,
+    /// Those that it does not.
+    Beside,
+}
+
+/// Who stands how to one loop, or to one server.
+#[derive(Debug)]
+pub(crate) struct Family {
+    adoption: Adoption,
+    /// What this process itself stands below: those who stand there too are as good as whoever started it.
+    above: HashSet<OsString>,
+    /// The guards of hooks, 0 for none.
+    framing: AtomicI32,
+    beside: AtomicI32,
+}
+
+impl Family {
+    /// `adoption` says whether all children of this process are the loop's.
+    pub fn new(adoption: Adoption) -> Self {
+        let own = children::own_pid();
+        Self {
+            adoption,
+            above: children::line(own).filter_map(inside_of).collect(),
+            framing: AtomicI32::new(0),
+            beside: AtomicI32::new(0),
+        }
+    }
+
+    fn guard(&self, hooks: Hooks) -> &AtomicI32 {
+        match hooks {
+            Hooks::Framing => &self.framing,
+            Hooks::Beside => &self.beside,
+        }
+    }
+
+    /// Says which process is the guard of hooks.
+    pub fn hooks_are_below(&self, hooks: Hooks, guard: i32) {
+        self.guard(hooks).store(guard, Ordering::Relaxed);
+    }
+
+    /// Says that this guard of hooks is gone; another may have been named since.
+    pub fn hooks_are_gone(&self, hooks: Hooks, guard: i32) {
+        let (set, order) = (self.guard(hooks), Ordering::Relaxed);
+        let _ = set.compare_exchange(guard, 0, order, order);
+    }
+
+    /// Returns whose a process is.
+    pub fn whose(&self, pid: i32) -> Whose {
+        let own = children::own_pid();
+        let Some(process) = Pid::from_raw(pid) else {
+            return Whose::Gone;
+        };
+        if process == own {
+            return Whose::Operator;
+        }
+        if cfg!(target_os = "linux") && children::stat(process).is_none() {
+            return Whose::Gone;
+        }
+        let mut below_us = false;
+        let mut inside = false;
+        for reached in children::line(process) {
+            if reached == own {
+                below_us = true;
+                break;
+            }
+            let pid = reached.as_raw_pid();
+            for hooks in [Hooks::Framing, Hooks::Beside] {
+                if self.guard(hooks).load(Ordering::Relaxed) == pid {
+                    return Whose::Hook(hooks);
+                }
+            }
+            if is_operators(pid) {
+                return Whose::Operator;
+            }
+            inside |= inside_of(reached).is_some_and(|of| !self.above.contains(&of));
+        }
+        let ours = below_us && self.adoption == Adoption::All;
+        match inside || ours {
+            true => Whose::Inside,
+            false => Whose::Operator,
+        }
+    }
+}
+
+fn inside_of(pid: Pid) -> Option<OsString> {
+    children::variable(pid, INSIDE)
+}
+
+fn is_operators(pid: i32) -> bool {
+    let known = OPERATORS.lock().unwrap_or_else(PoisonError::into_inner);
+    known.contains(&pid)
+}
+
+/// Runs a program of the operator's to its end, with our own streams: what it asks, the operator asks, and it is not ended with
+/// the run. Blocks.
+///
+/// # Errors
+/// It cannot be started or waited for.
+pub fn run_for_the_operator(command: &mut Command) -> std::io::Result<std::process::ExitStatus> {
+    let own = || OPERATORS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut child = {
+        // Nobody looks at it before it is known.
+        let mut known = own();
+        let child = command.spawn()?;
+        known.push(Pid::from_child(&child).as_raw_pid());
+        child
+    };
+    let status = child.wait();
+    let pid = Pid::from_child(&child).as_raw_pid();
+    own().retain(|known| *known != pid);
+    status
+}
+
+/// Returns the children of this process that are the operator's own.
+pub(super) fn operators() -> Vec<i32> {
+    let known = OPERATORS.lock().unwrap_or_else(PoisonError::into_inner);
+    known.clone()
+}
