@@ -1,6 +1,7 @@
 //! The shell around the core: one actor that tells it the time, journals its facts, publishes them, and only then
 //! carries out its wishes.
 
+mod arrival;
 mod check;
 mod desk;
 mod effects;
@@ -27,28 +28,27 @@ use std::sync::Arc;
 use regex::Regex;
 use tachikoma_agents::Agent;
 use tachikoma_core::{
-    Answer, HookResult, Input, Leftover, LoopEvent, LoopId, Outcome, Policy, Record, Runner, Seq,
-    State, Status, Ticket, Timestamp, step,
+    Answer, Input, Leftover, LoopEvent, LoopId, Outcome, Policy, Record, Runner, Seq, State,
+    Status, Ticket, Timestamp, step,
 };
 use tokio::sync::oneshot;
 
 use crate::clock::{self, Clock};
 use crate::config::LoopConfig;
 use crate::control::Server;
-use crate::gates::{CheckRun, Found as Checked};
-use crate::handle::{Ends, LoopHandle, Notice, Request};
+use crate::gates::CheckRun;
+use crate::handle::{Ends, LoopHandle, Notice};
 use crate::hooks::{HookRun, Registry};
-use crate::process::{Guard, GuardError, GuardNews, GuardOptions};
+use crate::process::{Guard, GuardError, GuardOptions};
 use crate::prompt;
-use crate::session::process::{LaunchNews, LiveLaunch};
-use crate::shell::{Errand, Ran};
+use crate::session::process::LiveLaunch;
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
 use crate::store::quarantine;
 use crate::store::temporary::TemporaryStore;
 use crate::worktree;
 
-use desk::Told;
+use arrival::{Arrived, beside, ended, guard_news, launch_news, until};
 use news::left_behind;
 use upkeep::Upkeep;
 
@@ -439,60 +439,5 @@ impl Drop for LoopRunner {
         if let Some(guard) = self.guard.take() {
             guard.abandon();
         }
-    }
-}
-
-enum Arrived {
-    Input(Input),
-    SaveDue,
-    Request(Request),
-    Guard(GuardNews),
-    Desk(Told),
-    SnapshotLate,
-    Hooks(Ran<Vec<HookResult>>),
-    Check(Ran<Checked>),
-    Launch(LaunchNews),
-}
-
-async fn until(deadline: Option<tokio::time::Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Returns which part of the runner panicked beside the launch, and how, or what it has to say; does not return as long as there
-/// is nothing. Cancel-safe.
-async fn beside(control: Option<&mut Server>, upkeep: &mut Upkeep) -> Input {
-    let control = async {
-        match control {
-            Some(control) => control.broken().await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        reason = control => Input::Broken { reason },
-        input = upkeep.next() => input,
-    }
-}
-
-async fn guard_news(guard: Option<&mut Guard>) -> GuardNews {
-    match guard {
-        Some(guard) => guard.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn ended<T: Send + 'static>(errand: Option<&mut Errand<T>>) -> Ran<T> {
-    match errand {
-        Some(errand) => errand.ended().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn launch_news(launch: Option<&mut LiveLaunch>) -> LaunchNews {
-    match launch {
-        Some(launch) => launch.next().await,
-        None => std::future::pending().await,
     }
 }

@@ -1,0 +1,68 @@
+//! What a runner waits for, one source at a time.
+
+use tachikoma_core::{HookResult, Input};
+
+use super::desk::Told;
+use super::upkeep::Upkeep;
+use crate::control::Server;
+use crate::gates::Found as Checked;
+use crate::handle::Request;
+use crate::process::{Guard, GuardNews};
+use crate::session::process::{LaunchNews, LiveLaunch};
+use crate::shell::{Errand, Ran};
+
+/// What a runner has waited for.
+pub(super) enum Arrived {
+    Input(Input),
+    SaveDue,
+    Request(Request),
+    Guard(GuardNews),
+    Desk(Told),
+    SnapshotLate,
+    Hooks(Ran<Vec<HookResult>>),
+    Check(Ran<Checked>),
+    Launch(LaunchNews),
+}
+
+pub(super) async fn until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns which part of the runner panicked beside the launch, and how, or what it has to say; does not return as long as there
+/// is nothing. Cancel-safe.
+pub(super) async fn beside(control: Option<&mut Server>, upkeep: &mut Upkeep) -> Input {
+    let control = async {
+        match control {
+            Some(control) => control.broken().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        reason = control => Input::Broken { reason },
+        input = upkeep.next() => input,
+    }
+}
+
+pub(super) async fn guard_news(guard: Option<&mut Guard>) -> GuardNews {
+    match guard {
+        Some(guard) => guard.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+pub(super) async fn ended<T: Send + 'static>(errand: Option<&mut Errand<T>>) -> Ran<T> {
+    match errand {
+        Some(errand) => errand.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+pub(super) async fn launch_news(launch: Option<&mut LiveLaunch>) -> LaunchNews {
+    match launch {
+        Some(launch) => launch.next().await,
+        None => std::future::pending().await,
+    }
+}
