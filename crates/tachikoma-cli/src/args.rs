@@ -249,7 +249,7 @@ pub enum StateCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Check every journal, snapshot and transcript, line by line
+    /// Check every journal, snapshot, transcript and backup, line by line
     Verify {
         /// Print one JSON object
         #[arg(long)]
@@ -271,6 +271,22 @@ pub enum StateCommand {
         /// Replace a file that exists
         #[arg(long, requires = "output")]
         force: bool,
+    },
+    /// Take a backup of the loop now, live or not
+    Backup,
+    /// List the backups, newest first, and check each
+    Backups {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Bring a loop back from a backup; what is here is kept
+    Restore {
+        /// The backup; the newest good one of the loop, if not given
+        file: Option<PathBuf>,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
     },
     /// Archive the loop, so that the next run begins a new one
     Clear {

@@ -17,7 +17,8 @@ use crate::gates;
 use crate::hooks::Registry;
 use crate::process::Adoption;
 use crate::settings::{self, AgentName, HumanDuration, PromptChannel, RebootMode, Settings};
-use crate::store::recover::Loss;
+use crate::store::backup::Backups;
+use crate::store::recover::{Copies, Loss};
 use crate::store::{RALPH_DIR, temporary};
 
 /// Room is made by a person or a clean-up job; who has not come by then will not come soon.
@@ -253,6 +254,23 @@ impl LoopConfig {
     #[must_use]
     pub fn snapshot_path(&self) -> PathBuf {
         self.resolve(&self.settings.state.state_path)
+    }
+
+    /// Returns where backups are kept, and how many.
+    #[must_use]
+    pub fn backups(&self) -> Backups {
+        Backups {
+            dir: self.resolve(&self.settings.state.backup_dir),
+            max: self.settings.state.max_backups,
+        }
+    }
+
+    /// Returns where the state of the loop is kept besides its journal.
+    pub(crate) fn copies(&self) -> Copies {
+        Copies {
+            snapshot: self.snapshot_path(),
+            backups: self.backups().dir,
+        }
     }
 
     /// Returns where the transcripts of a loop are kept.

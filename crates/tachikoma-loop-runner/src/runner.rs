@@ -2,6 +2,7 @@
 //! carries out its wishes.
 
 mod arrival;
+mod backing;
 mod check;
 mod desk;
 mod effects;
@@ -122,6 +123,8 @@ pub struct LoopRunner {
     suspended: Option<std::time::Instant>,
     /// What is done beside the loop.
     upkeep: Upkeep,
+    /// When it was last backed up.
+    backing: backing::Backing,
     /// The prompt that was given last, to tell its own words from the agent's.
     asked: String,
     /// The hand-off of the session, once it was given.
@@ -266,6 +269,9 @@ impl LoopRunner {
             self.take(Input::Trouble { warning }).await?;
         }
         self.warn_of_scripts();
+        if self.found != Found::Nothing {
+            self.back_up()?;
+        }
         let mut launch = self.config.launch.clone();
         if let Some(asked) = start_commit {
             launch.start_commit = asked.await.unwrap_or_default();
@@ -328,6 +334,7 @@ impl LoopRunner {
             .filter_map(|record| save::wanted(&record.event))
             .max();
         self.note_unsaved(&decided.records);
+        let backs_up = backing::is_wanted(&decided.records);
         for record in decided.records {
             self.publish(record);
         }
@@ -343,6 +350,9 @@ impl LoopRunner {
         // Behind the effects: a snapshot is a convenience, and nobody waits for it.
         if let Some(durability) = wanted {
             self.save(durability)?;
+        }
+        if backs_up {
+            self.back_up()?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tachikoma_core::replay::{Replay, Rules};
 use tachikoma_core::{Launch, LoopEvent, LoopId, Record, Seq, State, Status};
 use tachikoma_loop_runner::hindsight;
-use tachikoma_loop_runner::store::recover::{self, Loss};
+use tachikoma_loop_runner::store::recover::{self, Copies, Loss};
 use tachikoma_loop_runner::store::{journal, loops};
 
 /// The snapshot of a loop, relative to its working directory.
@@ -66,7 +66,8 @@ impl Books {
         let mut records = Vec::new();
         journal::read_records(&dir, Seq::default(), |record| records.push(record)).map_err(text)?;
         let state = journal::read_state(&dir).map_err(text)?;
-        let found = recover::read(&dir, &snapshot, loop_id, Loss::Refuse).map_err(text)?;
+        let copies = Copies::only(&snapshot);
+        let found = recover::read(&dir, &copies, loop_id, Loss::Refuse).map_err(text)?;
         if found.state != state {
             return Err(format!(
                 "the snapshot and the records behind it end at record {}, the journal at {}, and they do not agree",

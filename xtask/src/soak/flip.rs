@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use tachikoma_core::State;
 use tachikoma_loop_runner::chain;
-use tachikoma_loop_runner::store::recover::{self, Loss};
+use tachikoma_loop_runner::store::recover::{self, Copies, Loss};
 use tachikoma_loop_runner::store::snapshot::{self, Durability, Snapshot};
 use tachikoma_loop_runner::store::{compressed, journal};
 use tempfile::TempDir;
@@ -94,9 +94,14 @@ impl Case {
     fn resume(&self) -> Result<State, String> {
         let dir = self.scratch.path();
         let snapshot = dir.join("state.json");
-        recover::read(dir, &snapshot, self.state.loop_id, Loss::Refuse)
-            .map(|found| found.state)
-            .map_err(|error| chain(&error))
+        recover::read(
+            dir,
+            &Copies::only(&snapshot),
+            self.state.loop_id,
+            Loss::Refuse,
+        )
+        .map(|found| found.state)
+        .map_err(|error| chain(&error))
     }
 
     /// Returns whether a damage is refused. If not, nothing may be lost by it.

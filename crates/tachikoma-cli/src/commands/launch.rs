@@ -223,12 +223,12 @@ fn working_dir(place: &Place, configured: &Path) -> Result<PathBuf, Failure> {
 
 /// Returns the launch of the loop that would go on.
 fn recorded(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Launch>, Failure> {
-    let snapshot = place.snapshot_path(working_dir);
-    let Some(loop_id) = loops::current(working_dir, &snapshot)? else {
+    let copies = place.copies(working_dir);
+    let Some(loop_id) = loops::current(working_dir, &copies.snapshot)? else {
         return Ok(None);
     };
     let dir = loops::dir(working_dir, loop_id);
-    let read = |loss| recover::read(&dir, &snapshot, loop_id, loss).map(|found| found.state);
+    let read = |loss| recover::read(&dir, &copies, loop_id, loss).map(|found| found.state);
     let state = read(loss).map_err(|error| refused(error, || read(Loss::Accept).ok()))?;
     let goes_on = state.started_at.is_some() && state.outcome() != Some(&Outcome::Done);
     Ok(goes_on.then_some(state.launch))
@@ -241,6 +241,8 @@ fn refused(error: StoreError, accepted: impl FnOnce() -> Option<State>) -> Failu
         StoreError::Io { .. } | StoreError::Sync { .. } => return error.into(),
         StoreError::Damaged { .. }
         | StoreError::DamagedSnapshot { .. }
+        | StoreError::DamagedBackup { .. }
+        | StoreError::NewerBackup { .. }
         | StoreError::Newer { .. }
         | StoreError::NewerSnapshot { .. } => Failure::from(error),
     };

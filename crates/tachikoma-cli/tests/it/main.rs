@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
 mod agents;
+mod backups;
 mod budgets;
 mod claims;
 mod claude_busy;

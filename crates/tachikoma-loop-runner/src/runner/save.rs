@@ -164,7 +164,9 @@ impl LoopRunner {
     /// Returns when to look after everything: when something is to be saved, and, while the loop runs, once in an interval.
     pub(super) fn save_due(&self) -> Option<Instant> {
         let alive = (self.runs() && self.counts_time()).then(|| self.saving.alive + ALIVE_INTERVAL);
-        self.look_due().into_iter().chain(alive).min()
+        let backup = self.backup_due().filter(|_| self.runs());
+        let dues = self.look_due().into_iter().chain(alive).chain(backup);
+        dues.min()
     }
 
     fn look_due(&self) -> Option<Instant> {
@@ -204,6 +206,7 @@ impl LoopRunner {
     /// not wait for its end: this runner could be killed.
     pub(super) async fn look_after(&mut self) -> Result<(), Cut> {
         self.say_alive();
+        self.backup_by_the_clock()?;
         if self.look_due().is_none_or(|due| due > instant()) {
             return Ok(());
         }

@@ -6,9 +6,6 @@ use super::Moment;
 pub(super) const NOT_BUILT: &[&str] = &[
     "attended_mode",
     "reboot.confirm_timeout",
-    "state.backup_dir",
-    "state.backup_interval",
-    "state.max_backups",
     "state.compress",
     "state.encrypt",
     "state.encrypt_passphrase_file",

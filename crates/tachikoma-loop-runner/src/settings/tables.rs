@@ -240,13 +240,13 @@ pub struct StateSettings {
     pub enabled: bool,
     /// The snapshot's file.
     pub state_path: PathBuf,
-    /// Where backups of the snapshot lie.
+    /// Where backups lie.
     pub backup_dir: PathBuf,
     /// How often the snapshot is written besides at iteration ends. 0 = off.
     pub auto_save_interval: HumanDuration,
-    /// How often the snapshot is backed up. 0 = off.
+    /// How often the loop is backed up besides at starts and reboots. 0 = off.
     pub backup_interval: HumanDuration,
-    /// Backups that are kept. 0 = no limit.
+    /// Backups of a loop that are kept. 0 = no limit.
     pub max_backups: u32,
     /// Snapshot and backups are compressed.
     pub compress: bool,

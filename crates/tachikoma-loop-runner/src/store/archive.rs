@@ -6,7 +6,7 @@ use std::path::Path;
 use tachikoma_core::LoopId;
 
 use super::quarantine::quarantine;
-use super::recover::{self, Loss};
+use super::recover::{self, Copies, Loss};
 use super::snapshot::{self, Durability, Snapshot};
 use super::whole::write_whole;
 use super::{StoreError, is_missing, loops, make_dir, sync_dir};
@@ -113,6 +113,8 @@ fn put_away(working_dir: &Path, snapshot: &Path, error: StoreError) -> Result<()
         StoreError::Io { .. }
         | StoreError::Sync { .. }
         | StoreError::Damaged { .. }
+        | StoreError::DamagedBackup { .. }
+        | StoreError::NewerBackup { .. }
         | StoreError::Newer { .. } => snapshot.is_dir(),
     };
     if !is_none {
@@ -123,7 +125,7 @@ fn put_away(working_dir: &Path, snapshot: &Path, error: StoreError) -> Result<()
 
 /// What the snapshot of a loop would be; nothing if its journal does not tell any more.
 fn of_journal(working_dir: &Path, dir: &Path, snapshot: &Path, loop_id: LoopId) -> Vec<u8> {
-    recover::read(dir, snapshot, loop_id, Loss::Accept)
+    recover::read(dir, &Copies::only(snapshot), loop_id, Loss::Accept)
         .map(|found| {
             Snapshot::of(&found.state, working_dir, found.state.time)
                 .encode()
@@ -132,7 +134,7 @@ fn of_journal(working_dir: &Path, dir: &Path, snapshot: &Path, loop_id: LoopId) 
         .unwrap_or_default()
 }
 
-fn remove(snapshot: &Path) -> Result<(), StoreError> {
+pub(super) fn remove(snapshot: &Path) -> Result<(), StoreError> {
     match std::fs::remove_file(snapshot) {
         Ok(()) => sync_dir(snapshot.parent().unwrap_or(Path::new("."))),
         Err(error) if is_missing(&error) => Ok(()),

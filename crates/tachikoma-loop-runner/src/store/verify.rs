@@ -11,7 +11,7 @@ use tachikoma_core::LoopId;
 use super::archive::{ARCHIVED, is_archived};
 use super::snapshot::{self, Snapshot};
 use super::{
-    StoreError, checkpoints, compressed, gates_dir, journal, loops, quarantine, retention,
+    StoreError, backup, checkpoints, compressed, gates_dir, journal, loops, quarantine, retention,
 };
 use crate::error::chain;
 use crate::offline::Premises;
@@ -41,6 +41,8 @@ pub enum Kind {
     Checkpoints,
     /// What the gates of a loop said, or one of them.
     Gates,
+    /// A backup.
+    Backup,
     /// Something in quarantine.
     Quarantine,
 }
@@ -120,6 +122,7 @@ pub fn verify(
     {
         each(unread_snapshot(&premises.snapshot, &error));
     }
+    check_backups(premises, &mut each)?;
     quarantined(premises, &mut each);
     Ok(())
 }
@@ -195,6 +198,8 @@ fn unread_snapshot(path: &Path, error: &StoreError) -> Checked {
         StoreError::Io { .. }
         | StoreError::Sync { .. }
         | StoreError::Damaged { .. }
+        | StoreError::DamagedBackup { .. }
+        | StoreError::NewerBackup { .. }
         | StoreError::NewerSnapshot { .. }
         | StoreError::Newer { .. } => chain(error),
     };
@@ -268,6 +273,25 @@ fn read_through(path: &Path) -> io::Result<()> {
         }
         content.consume(read);
     }
+}
+
+fn check_backups(premises: &Premises, each: &mut impl FnMut(Checked)) -> Result<(), StoreError> {
+    for listed in backup::list(&premises.backups.dir, None)? {
+        let path = &listed.path;
+        each(match backup::read_through(path) {
+            Ok(_) => {
+                let what = format!("whole, taken at record {}", listed.seq);
+                Checked::new(Verdict::Good, Kind::Backup, path, what)
+            }
+            // Rotated in between.
+            Err(_) if !path.exists() => continue,
+            Err(StoreError::DamagedBackup { what, .. }) => {
+                Checked::new(Verdict::Wrong, Kind::Backup, path, what)
+            }
+            Err(error) => Checked::new(Verdict::Wrong, Kind::Backup, path, chain(&error)),
+        });
+    }
+    Ok(())
 }
 
 fn quarantined(premises: &Premises, each: &mut impl FnMut(Checked)) {

@@ -63,7 +63,7 @@ pub fn find(premises: &Premises, loop_id: LoopId) -> Result<Shown, Failure> {
     let dir = loops::dir(&premises.working_dir, loop_id);
     // Before the journal, which may grow in between and only makes it look older than it is.
     let on_disk = snapshot::read(&premises.snapshot);
-    let found = recover::read(&dir, &premises.snapshot, loop_id, Loss::Refuse)?;
+    let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
     let state = &found.state;
     let (saved, on_disk) = match on_disk {
         Ok(Some(on_disk)) if on_disk.loop_id != loop_id => {
@@ -205,6 +205,7 @@ fn source(source: Source, state: &State) -> String {
     let seq = state.seq;
     match source {
         Source::Snapshot => format!("the snapshot and the journal behind it, to record {seq}"),
+        Source::Backup => format!("a backup and the journal behind it, to record {seq}"),
         Source::Journal => format!("the journal alone, to record {seq}"),
     }
 }

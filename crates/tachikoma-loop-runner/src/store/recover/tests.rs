@@ -1,5 +1,6 @@
 //! Recovery on a real disk: whatever is damaged, either nothing is lost or nobody goes on.
 
+mod backups;
 mod closed;
 mod hurt;
 
@@ -90,12 +91,11 @@ impl Place {
     }
 
     fn read(&self, loss: Loss) -> Result<Recovered, StoreError> {
-        read(
-            &self.dir.path().join("l"),
-            &self.snapshot(),
-            self.state.loop_id,
-            loss,
-        )
+        let copies = Copies {
+            snapshot: self.snapshot(),
+            backups: self.dir.path().join("backups"),
+        };
+        read(&self.dir(), &copies, self.state.loop_id, loss)
     }
 
     fn dir(&self) -> PathBuf {
@@ -310,6 +310,7 @@ fn an_older_journal_is_led_on_and_stays_as_it_is() {
         loop_id: LoopId::from_u128(1),
         journals: TOMORROW,
         snapshots: TOMORROW,
+        backups: None,
     };
     let found = read_at(&place, Loss::Refuse).unwrap();
     assert_eq!(found.state.launch.agent, "led on");
@@ -333,6 +334,7 @@ fn an_older_snapshot_is_led_on_and_kept() {
         loop_id: LoopId::from_u128(1),
         journals: migrate::JOURNAL,
         snapshots: TOMORROW,
+        backups: None,
     };
     let found = read_at(&place, Loss::Refuse).unwrap();
     assert_eq!(found.source, Source::Snapshot);

@@ -8,6 +8,7 @@ use tachikoma_core::{Input, Policy, State, Timestamp, step};
 
 use super::*;
 use crate::store::archive::archive;
+use crate::store::backup::Backups;
 use crate::store::journal::Journal;
 use crate::store::snapshot::Durability;
 
@@ -33,6 +34,10 @@ impl Place {
         let working_dir = dir.path().join("w");
         let premises = Premises {
             snapshot: working_dir.join(".ralph/state.json"),
+            backups: Backups {
+                dir: working_dir.join(".ralph/backups"),
+                max: 10,
+            },
             state_dir: working_dir.join(".ralph/sessions"),
             runtime_dir: dir.path().join("r"),
             temporary_dir: dir.path().join("t"),
