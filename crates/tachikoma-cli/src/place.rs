@@ -9,6 +9,7 @@ use tachikoma_loop_runner::process::MARKER;
 use tachikoma_loop_runner::settings::{Layers, Settings};
 use tachikoma_loop_runner::store::backup::Backups;
 use tachikoma_loop_runner::store::recover::Copies;
+use tachikoma_loop_runner::store::snapshot::Packing;
 use tachikoma_loop_runner::store::{lock, loops, temporary};
 
 use crate::failure::Failure;
@@ -100,13 +101,16 @@ impl Place {
     }
 
     fn premises_by(&self, working_dir: &Path, settings: Settings) -> Premises {
+        let packing = Packing::of(settings.state.compress);
         Premises {
             working_dir: working_dir.to_owned(),
             snapshot: working_dir.join(settings.state.state_path),
             backups: Backups {
                 dir: working_dir.join(settings.state.backup_dir),
                 max: settings.state.max_backups,
+                packing,
             },
+            packing,
             state_dir: working_dir.join(settings.session.state_dir),
             runtime_dir: self.runtime_dir(),
             temporary_dir: self.temporary_dir(),

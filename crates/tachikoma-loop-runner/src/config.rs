@@ -19,6 +19,7 @@ use crate::process::Adoption;
 use crate::settings::{self, AgentName, HumanDuration, PromptChannel, RebootMode, Settings};
 use crate::store::backup::Backups;
 use crate::store::recover::{Copies, Loss};
+use crate::store::snapshot::Packing;
 use crate::store::{RALPH_DIR, temporary};
 
 /// Room is made by a person or a clean-up job; who has not come by then will not come soon.
@@ -256,12 +257,19 @@ impl LoopConfig {
         self.resolve(&self.settings.state.state_path)
     }
 
+    /// Returns how snapshot and backups are written.
+    #[must_use]
+    pub fn packing(&self) -> Packing {
+        Packing::of(self.settings.state.compress)
+    }
+
     /// Returns where backups are kept, and how many.
     #[must_use]
     pub fn backups(&self) -> Backups {
         Backups {
             dir: self.resolve(&self.settings.state.backup_dir),
             max: self.settings.state.max_backups,
+            packing: self.packing(),
         }
     }
 
@@ -271,6 +279,11 @@ impl LoopConfig {
             snapshot: self.snapshot_path(),
             backups: self.backups().dir,
         }
+    }
+
+    /// Returns the file that the snapshot is written to, in the form that is configured.
+    pub(crate) fn packed_snapshot_path(&self) -> PathBuf {
+        self.packing().path(&self.snapshot_path())
     }
 
     /// Returns where the transcripts of a loop are kept.

@@ -15,7 +15,7 @@ use crate::store::lock::{self, LockError, WorkLock};
 use crate::store::purge::{self, Purged};
 use crate::store::recover::{self, Copies, Loss};
 pub use crate::store::restore::Restored;
-use crate::store::snapshot::{self, Durability, Snapshot};
+use crate::store::snapshot::{self, Durability, Packing, Snapshot};
 use crate::store::{StoreError, archive, check_dir, loops, restore, temporary};
 
 /// The places of a working directory's loops.
@@ -25,6 +25,8 @@ pub struct Premises {
     pub working_dir: PathBuf,
     /// The snapshot of the current loop.
     pub snapshot: PathBuf,
+    /// How that is written.
+    pub packing: Packing,
     /// The backups of all loops.
     pub backups: Backups,
     /// The transcripts of all loops.
@@ -128,7 +130,7 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
         | Effect::Finish => None,
     });
     let snapshot = Snapshot::of(&state, &premises.working_dir, clock.now());
-    let saved = snapshot.write(&premises.snapshot, Durability::Synced);
+    let saved = snapshot.write(&premises.snapshot, premises.packing, Durability::Synced);
     Ok(Set {
         answer: answer.unwrap_or(Answer::Refused {
             current: state.public(),

@@ -399,3 +399,79 @@ fn a_runner_that_is_killed_leaves_whole_backups_only() {
     let half = |path: &Path| path.extension().is_some_and(|end| end == "tmp");
     assert!(!backups(&scratch).iter().any(|path| half(path)));
 }
+
+/// The setting holds for snapshot and backups, and changing it leads what is there to the other form.
+#[test]
+fn compress_packs_snapshot_and_backups_and_can_be_changed() {
+    let scratch = with_history();
+    let there = |name: &str| scratch.path().join(".ralph").join(name).exists();
+    let before = status(&scratch);
+    scratch.write("tachikoma.toml", "[state]\ncompress = true\n");
+    assert_eq!(status(&scratch), before, "the plain one is read");
+    say(&scratch, &["state", "set", "plan", "7"], 0);
+    assert!(there("state.json.zst") && !there("state.json"));
+    say(&scratch, &up_to("2"), 3);
+    assert!(there("state.json.zst") && !there("state.json"));
+    assert_eq!(plan(&scratch), 7);
+    let taken = backups(&scratch).remove(0);
+    assert!(taken.to_str().unwrap().ends_with(".tar.zst"), "{taken:?}");
+    let told = say(&scratch, &["state", "verify"], 0);
+    assert!(told.contains("snapshot    .ralph/state.json.zst"), "{told}");
+    let warned = events(&scratch, "repaired").len() + events(&scratch, "warned").len();
+    assert_eq!(warned, 0, "nothing was in the way");
+
+    // Without its journal the loop goes on from it all the same.
+    let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "9"], BUSY));
+    await_events(&scratch, "agent_launched", 3);
+    kill(&scratch, live);
+    fs::remove_dir_all(scratch.path().join(".ralph/loops")).unwrap();
+    assert_eq!(status(&scratch)["loop_id"], before["loop_id"]);
+    say(&scratch, &["state", "restore"], 0);
+    assert!(there("state.json.zst") && !there("state.json"));
+
+    scratch.write("tachikoma.toml", "");
+    say(
+        &scratch,
+        &["run", "--quiet", "--max-iterations", "3", "--", "true"],
+        3,
+    );
+    assert!(!there("state.json.zst") && there("state.json"));
+    scratch.write("tachikoma.toml", "[state]\ncompress = true\n");
+    say(&scratch, &["state", "clear"], 0);
+    assert!(!there("state.json.zst") && !there("state.json"));
+    say(
+        &scratch,
+        &run(&["--quiet", "--max-iterations", "1"], "true"),
+        3,
+    );
+    assert!(there("state.json.zst"));
+    say(&scratch, &["state", "clear", "--purge", "--yes"], 0);
+    assert!(!scratch.path().join(".ralph").exists());
+}
+
+/// A compressed snapshot that is damaged or foreign is treated as a plain one.
+#[test]
+fn a_compressed_snapshot_that_is_damaged_costs_nothing() {
+    let scratch = with_history();
+    scratch.write("tachikoma.toml", "[state]\ncompress = true\n");
+    say(&scratch, &["state", "set", "plan", "7"], 0);
+    let path = scratch.path().join(".ralph/state.json.zst");
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let told = say(&scratch, &["state", "verify"], 1);
+    assert!(
+        told.contains("wrong snapshot    .ralph/state.json.zst"),
+        "{told}"
+    );
+    say(&scratch, &up_to("2"), 3);
+    assert_eq!(plan(&scratch), 7);
+    assert!(
+        scratch
+            .path()
+            .join(".ralph/quarantine/state.json.zst.1")
+            .exists()
+    );
+    say(&scratch, &["state", "verify"], 0);
+}

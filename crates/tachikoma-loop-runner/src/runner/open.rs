@@ -288,7 +288,7 @@ fn make_way(
     archive::archive_others(&config.working_dir, loop_id, &path)?;
     whole::remove_remains(&path);
     whole::remove_remains(&config.backups().dir.join("any"));
-    Ok(Saved::found(&path, loop_id))
+    Ok(Saved::found(&config.packed_snapshot_path(), loop_id))
 }
 
 /// Begins a loop that is not kept: whatever else is in the working directory stays as it is.

@@ -234,7 +234,7 @@ impl LoopRunner {
 
     /// Returns whether the snapshot is there as it was last written; if it was not written yet, whether nothing is there.
     fn is_snapshot_whole(&mut self) -> bool {
-        let path = self.config.snapshot_path();
+        let path = self.config.packed_snapshot_path();
         let Some(saved) = &mut self.saving.last else {
             return std::fs::symlink_metadata(&path).is_err();
         };
@@ -299,12 +299,13 @@ impl LoopRunner {
             return Ok(None);
         }
         let saved_at = self.clock.now();
-        let path = self.config.snapshot_path();
+        let path = self.config.packed_snapshot_path();
         let snapshot = Snapshot::of(&self.state, &self.config.working_dir, saved_at);
         let seq = snapshot.seq;
-        let written = self
-            .make_way(&path)
-            .and_then(|wrong| Ok((wrong, snapshot.write_marked(&path, durability)?)));
+        let written = self.make_way(&path).and_then(|wrong| {
+            let (plain, packing) = (self.config.snapshot_path(), self.config.packing());
+            Ok((wrong, snapshot.write_marked(&plain, packing, durability)?))
+        });
         match written {
             Ok((wrong, mark)) => {
                 self.saving.failed = false;

@@ -6,7 +6,6 @@ use super::Moment;
 pub(super) const NOT_BUILT: &[&str] = &[
     "attended_mode",
     "reboot.confirm_timeout",
-    "state.compress",
     "state.encrypt",
     "state.encrypt_passphrase_file",
     "state.encrypt_recipients",

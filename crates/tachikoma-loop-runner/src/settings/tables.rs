@@ -248,7 +248,7 @@ pub struct StateSettings {
     pub backup_interval: HumanDuration,
     /// Backups of a loop that are kept. 0 = no limit.
     pub max_backups: u32,
-    /// Snapshot and backups are compressed.
+    /// Snapshot and backups are compressed (zstd). Closed segments and transcripts always are.
     pub compress: bool,
     /// Snapshot and backups are encrypted; needs `encrypt_passphrase_file` or `encrypt_recipients`.
     pub encrypt: bool,

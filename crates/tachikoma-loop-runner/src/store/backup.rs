@@ -4,6 +4,7 @@
 //! segments before it are not in it, since they are closed and only history; ten copies of a long history would be what
 //! fills the disk.
 
+mod archive;
 mod container;
 mod files;
 
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tachikoma_core::{LoopId, LoopState, Seq, Timestamp};
 
 use super::journal::JournalPart;
-use super::snapshot::Snapshot;
+use super::snapshot::{Packing, Snapshot};
 use super::whole::temporary;
 use super::{StoreError, make_dir, private, sync_dir};
 
@@ -80,6 +81,8 @@ pub struct Backups {
     pub dir: PathBuf,
     /// How many of a loop are kept; 0 keeps all.
     pub max: u32,
+    /// How they are written.
+    pub packing: Packing,
 }
 
 /// Takes a backup: written under another name, read back, and only then given its own. Older ones beyond the number that
@@ -94,8 +97,8 @@ pub(crate) fn take(
 ) -> Result<PathBuf, StoreError> {
     make_dir(&backups.dir)?;
     let temporary = temporary(&backups.dir);
-    let taken = write(&temporary, moment, called_off)
-        .and_then(|()| files::place(&backups.dir, &temporary, moment));
+    let taken = write(&temporary, moment, backups.packing, called_off)
+        .and_then(|()| files::place(backups, &temporary, moment));
     let path = taken.inspect_err(|_| {
         // Half a backup is no use to anyone.
         let _ = std::fs::remove_file(&temporary);
@@ -105,14 +108,20 @@ pub(crate) fn take(
     Ok(path)
 }
 
-fn write(path: &Path, moment: &Moment, called_off: &AtomicBool) -> Result<(), StoreError> {
+fn write(
+    path: &Path,
+    moment: &Moment,
+    packing: Packing,
+    called_off: &AtomicBool,
+) -> Result<(), StoreError> {
     let mut file = private()
         .read(true)
         .write(true)
         .create_new(true)
         .open(path)
         .map_err(StoreError::io("create", path))?;
-    container::write(&mut file, moment, called_off).map_err(StoreError::io("write", path))?;
+    archive::write(&mut file, moment, packing, called_off)
+        .map_err(StoreError::io("write", path))?;
     file.sync_all().map_err(StoreError::sync(path))?;
     drop(file);
     let content = read_through(path)?;

@@ -22,6 +22,9 @@ const TEMP_SUFFIX: &str = ".tmp";
 /// What a frame may ask a reader to remember. Ours ask for far less, and a damaged one must not take all memory.
 const WINDOW_BYTES_MAX: u64 = 8 << 20;
 
+/// How every frame begins.
+const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
 /// What is compared at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -71,6 +74,15 @@ pub(crate) fn content_of(file: File, is_compressed: bool) -> Box<dyn BufRead> {
     } else {
         Box::new(BufReader::with_capacity(CHUNK_BYTES, file))
     }
+}
+
+/// Returns whether a file begins as a compressed one does; it is read from its beginning afterwards.
+pub(crate) fn is_frame(file: &mut File) -> io::Result<bool> {
+    use io::Seek as _;
+    let mut begins = Vec::new();
+    file.take(MAGIC.len() as u64).read_to_end(&mut begins)?;
+    file.rewind()?;
+    Ok(begins == MAGIC)
 }
 
 /// Returns whether an error that came while a file was read says that the file is damaged.
@@ -315,7 +327,8 @@ fn damage(what: String) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
 }
 
-fn compressed_path(plain: &Path) -> PathBuf {
+/// Returns the name of a file when it is compressed.
+pub(crate) fn compressed_path(plain: &Path) -> PathBuf {
     let mut name = plain.as_os_str().to_owned();
     name.push(SUFFIX);
     name.into()

@@ -10,6 +10,7 @@ use tachikoma_core::LoopId;
 
 use super::compressed::open_dir;
 use super::lock::{self, is_our_ignore};
+use super::snapshot::Packing;
 use super::{
     RALPH_DIR, StoreError, backup, is_missing, loops, quarantine, regular, restore, retention,
     snapshot, whole,
@@ -94,13 +95,13 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
         .quarantine(&quarantine::dir(&premises.working_dir))
         .map_err(StoreError::io("delete", &ralph))?;
     whole::remove_remains(&premises.snapshot);
-    for path in older_versions(&premises.snapshot)
-        .iter()
-        .chain([&premises.snapshot])
-    {
-        purged
-            .snapshot(path)
-            .map_err(StoreError::io("delete", path))?;
+    for packing in [Packing::Plain, Packing::Compressed] {
+        let snapshot = packing.path(&premises.snapshot);
+        for path in older_versions(&snapshot).iter().chain([&snapshot]) {
+            purged
+                .snapshot(path)
+                .map_err(StoreError::io("delete", path))?;
+        }
     }
     let ignore = ralph.join(".gitignore");
     if regular::read(&ignore, IGNORE_BYTES_MAX).is_ok_and(|text| is_our_ignore(&text)) {

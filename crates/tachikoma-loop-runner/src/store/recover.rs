@@ -166,7 +166,7 @@ struct Base {
 
 impl Base {
     fn read(place: &Place<'_>) -> Result<Self, StoreError> {
-        let path = place.snapshot.to_owned();
+        let path = snapshot::place(place.snapshot);
         match snapshot::read_as(place.snapshots, place.snapshot) {
             Ok(None) => Ok(Self::default()),
             Ok(Some(found)) if found.state.loop_id != place.loop_id => Ok(Self {

@@ -92,7 +92,7 @@ fn put_in_place(premises: &Premises, file: &Path, new: &Path) -> Result<Restored
     let moved = switch(working_dir, new, &dir)?;
     sync_dir(&loops::all(working_dir))?;
     let snapshot = Snapshot::of(&state, working_dir, clock.now());
-    if let Err(error) = snapshot.write(&premises.snapshot, Durability::Synced) {
+    if let Err(error) = snapshot.write(&premises.snapshot, premises.packing, Durability::Synced) {
         // The journal has all of it.
         troubles.push(format!("the snapshot is not up to date: {}", chain(&error)));
     }

@@ -15,6 +15,10 @@ pub use super::whole::Durability;
 use super::whole::{FileMark, write_whole};
 use super::{StoreError, compressed, is_missing, regular};
 
+mod form;
+
+pub use form::{Packing, place};
+
 /// The version that this program writes, and the newest it reads.
 pub const VERSION: u32 = migrate::SNAPSHOT.latest();
 
@@ -246,21 +250,31 @@ impl Snapshot {
         }
     }
 
-    /// Writes the file: whole or not at all, and never through a symbolic link.
+    /// Writes the file: whole or not at all, and never through a symbolic link. What a snapshot of another form left is
+    /// removed.
     ///
     /// # Errors
     /// It cannot be written; the file that was there stays.
-    pub fn write(&self, path: &Path, durability: Durability) -> Result<(), StoreError> {
-        self.write_marked(path, durability).map(drop)
+    pub fn write(
+        &self,
+        path: &Path,
+        packing: Packing,
+        durability: Durability,
+    ) -> Result<(), StoreError> {
+        self.write_marked(path, packing, durability).map(drop)
     }
 
     /// Writes the file, and returns by what it is known again.
     pub(crate) fn write_marked(
         &self,
         path: &Path,
+        packing: Packing,
         durability: Durability,
     ) -> Result<FileMark, StoreError> {
-        write_whole(path, self.encode().as_bytes(), durability)
+        let bytes = packing.pack(self.encode().into_bytes());
+        let mark = write_whole(&packing.path(path), &bytes, durability)?;
+        form::remove_other(path, packing)?;
+        Ok(mark)
     }
 
     /// Writes the snapshot as text, with its checksum.
@@ -277,7 +291,7 @@ impl Snapshot {
     }
 }
 
-/// Reads a snapshot; none where there is no file.
+/// Reads a snapshot, plain or compressed; none where there is no file.
 ///
 /// # Errors
 /// It cannot be read, is damaged, or is newer than this version.
@@ -287,7 +301,12 @@ pub fn read(path: &Path) -> Result<Option<Snapshot>, StoreError> {
 
 /// Reads a snapshot of any version up to the newest; its version stays what it was.
 pub(super) fn read_as(formats: Chain, path: &Path) -> Result<Option<Snapshot>, StoreError> {
-    let text = match regular::read(path, BYTES_MAX) {
+    read_at(formats, &place(path))
+}
+
+/// Reads the snapshot in just that file.
+fn read_at(formats: Chain, path: &Path) -> Result<Option<Snapshot>, StoreError> {
+    let text = match content(path) {
         Ok(text) => text,
         Err(error) if is_missing(&error) => return Ok(None),
         Err(error) if compressed::is_damage(&error) => {
@@ -320,14 +339,24 @@ fn from_bytes_as(formats: Chain, path: &Path, bytes: &[u8]) -> Result<Snapshot, 
     })
 }
 
-/// Reads the file as it is.
+/// Reads the text of the snapshot, whatever it says.
 pub(super) fn bytes(path: &Path) -> Result<Vec<u8>, StoreError> {
-    regular::read(path, BYTES_MAX).map_err(StoreError::io("read", path))
+    let path = &place(path);
+    content(path).map_err(StoreError::io("read", path))
+}
+
+/// Reads the text in a file, plain or compressed.
+fn content(path: &Path) -> std::io::Result<Vec<u8>> {
+    if compressed::is_compressed(path) {
+        let unpacked = compressed::content_of(regular::open(path)?, true);
+        return regular::read_all(unpacked, BYTES_MAX);
+    }
+    regular::read(path, BYTES_MAX)
 }
 
 /// Returns whether the file at `path` is a snapshot of ours, of whatever version: its checksum vouches for it.
 pub(super) fn is_ours(path: &Path) -> bool {
-    let bytes = bytes(path).unwrap_or_default();
+    let bytes = content(path).unwrap_or_default();
     let text = std::str::from_utf8(&bytes);
     text.is_ok_and(|text| version_of(text).is_ok() && check(text).is_ok())
 }

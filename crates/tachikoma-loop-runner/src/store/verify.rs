@@ -120,7 +120,8 @@ pub fn verify(
     if current.is_none()
         && let Err(error) = snapshot::read(&premises.snapshot)
     {
-        each(unread_snapshot(&premises.snapshot, &error));
+        let path = snapshot::place(&premises.snapshot);
+        each(unread_snapshot(&path, &error));
     }
     check_backups(premises, &mut each)?;
     quarantined(premises, &mut each);
@@ -133,10 +134,11 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
     // Snapshots first: the journal grows, and holds all that a snapshot holds.
     let mut fold = Fold::new(loop_id);
     let is_current = current == Some(loop_id);
-    match snapshot::read(&premises.snapshot) {
-        Ok(Some(found)) if found.loop_id == loop_id => fold.compare(&premises.snapshot, found),
-        Ok(found) if is_current => checked.push(no_snapshot(&premises.snapshot, found.as_ref())),
-        Err(error) if is_current => checked.push(unread_snapshot(&premises.snapshot, &error)),
+    let path = snapshot::place(&premises.snapshot);
+    match snapshot::read(&path) {
+        Ok(Some(found)) if found.loop_id == loop_id => fold.compare(&path, found),
+        Ok(found) if is_current => checked.push(no_snapshot(&path, found.as_ref())),
+        Err(error) if is_current => checked.push(unread_snapshot(&path, &error)),
         Ok(_) | Err(_) => {}
     }
     if is_archived(&dir) {

@@ -35,7 +35,7 @@ pub fn show(place: &Place, json: bool) -> Result<ExitCode, Failure> {
         out::line(found.snapshot.encode().trim_end());
     } else {
         let live = lock::is_held(&current.working_dir);
-        out::line(text(&found, &premises.snapshot, live).trim_end());
+        out::line(text(&found, &snapshot::place(&premises.snapshot), live).trim_end());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,23 +1,22 @@
-//! A backup as a file: a tar archive that begins with what is in it.
+//! A backup as a file: a tar archive that begins with what is in it. This is its reader.
 
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Cursor, Read, Write};
+use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 
 use serde::Deserialize;
-use tachikoma_core::{LoopId, Seq, SessionNo, State};
+use tachikoma_core::{LoopId, Seq, State};
 
-use super::{Entry, FORMAT, Manifest, Moment};
+use super::{Entry, FORMAT, Manifest};
 use crate::store::journal;
 use crate::store::snapshot::{self, Snapshot};
 use crate::store::{StoreError, checkpoints, compressed, private, regular, tests_book};
 
 /// The name of the first entry.
-const MANIFEST: &str = "manifest.json";
+pub(super) const MANIFEST: &str = "manifest.json";
 
 /// The name of the snapshot in it.
-const SNAPSHOT: &str = "state.json";
+pub(super) const SNAPSHOT: &str = "state.json";
 
 /// A manifest of ours has less than a thousand bytes.
 const MANIFEST_BYTES_MAX: u64 = 64 << 10;
@@ -25,11 +24,8 @@ const MANIFEST_BYTES_MAX: u64 = 64 << 10;
 /// Snapshot, journal, hand-off, books of tests.
 const FILES_MAX: usize = 4;
 
-/// The unit of a tar archive.
-const BLOCK: u64 = 512;
-
 /// What is copied at a time.
-const CHUNK_BYTES: usize = 64 << 10;
+pub(super) const CHUNK_BYTES: usize = 64 << 10;
 
 /// What a good backup holds.
 #[derive(Debug)]
@@ -38,116 +34,6 @@ pub struct Content {
     pub manifest: Manifest,
     /// What all of it adds up to.
     pub state: State,
-}
-
-/// What is written into a backup.
-struct Part {
-    entry: Entry,
-    content: Box<dyn Read>,
-}
-
-/// Writes a backup. Nothing is held in memory but what is small.
-pub(super) fn write(target: &mut File, moment: &Moment, called_off: &AtomicBool) -> io::Result<()> {
-    let parts = parts(moment)?;
-    let snapshot = &moment.snapshot;
-    let manifest = Manifest {
-        backup: FORMAT,
-        tachikoma: env!("CARGO_PKG_VERSION").to_owned(),
-        loop_id: snapshot.loop_id,
-        seq: snapshot.seq,
-        taken_at: snapshot.saved_at,
-        iteration: snapshot.core.iteration,
-        status: snapshot.core.status,
-        segment: moment.journal.as_ref().map(|journal| journal.segment),
-        files: parts.iter().map(|part| part.entry.clone()).collect(),
-    };
-    let mut line = Vec::new();
-    journal::encode(&manifest, &mut line);
-    let parts = std::iter::once(part_of(MANIFEST.to_owned(), line)).chain(parts);
-    let seconds = u64::try_from(snapshot.saved_at.as_millis() / 1_000).unwrap_or(0);
-    for part in parts {
-        append(target, part, seconds, called_off)?;
-    }
-    io::copy(&mut io::repeat(0).take(2 * BLOCK), target).map(drop)
-}
-
-fn append(
-    target: &mut dyn Write,
-    part: Part,
-    seconds: u64,
-    called_off: &AtomicBool,
-) -> io::Result<()> {
-    let Part { entry, content } = part;
-    let mut header = tar::Header::new_ustar();
-    header.set_path(&entry.name)?;
-    header.set_size(entry.bytes);
-    header.set_mode(0o600);
-    header.set_mtime(seconds);
-    header.set_entry_type(tar::EntryType::Regular);
-    header.set_cksum();
-    target.write_all(header.as_bytes())?;
-    let mut content = content.take(entry.bytes);
-    let mut left = entry.bytes;
-    let mut chunk = vec![0; CHUNK_BYTES];
-    while left > 0 {
-        compressed::go_on(called_off)?;
-        let read = content.read(&mut chunk)?;
-        if read == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        target.write_all(&chunk[..read])?;
-        left -= read as u64;
-    }
-    let padding = entry.bytes.next_multiple_of(BLOCK) - entry.bytes;
-    io::copy(&mut io::repeat(0).take(padding), target).map(drop)
-}
-
-fn parts(moment: &Moment) -> io::Result<Vec<Part>> {
-    let snapshot = &moment.snapshot;
-    let original = moment.original.clone();
-    let text = original.unwrap_or_else(|| snapshot.encode().into_bytes());
-    let mut parts = vec![part_of(SNAPSHOT.to_owned(), text)];
-    if let Some(part) = &moment.journal {
-        let open = || Ok::<_, io::Error>(compressed::open(&part.path)?.content.take(part.len));
-        let mut crc = Tee::new(open()?, None);
-        io::copy(&mut crc, &mut io::sink())?;
-        let name = journal::segment_name(part.segment);
-        let content = Box::new(open()?);
-        parts.push(Part {
-            entry: crc.entry(name),
-            content,
-        });
-    }
-    let dir = &moment.loop_dir;
-    let session = snapshot.state.session.number;
-    // Either can be done without.
-    if let Ok(Some(text)) = checkpoints::read(dir, session) {
-        parts.push(part_of(checkpoint_name(session), text.into_bytes()));
-    }
-    if let Ok(bytes) = regular::read(&tests_book::path_of(dir), tests_book::BYTES_MAX) {
-        parts.push(part_of(tests_book::NAME.to_owned(), bytes));
-    }
-    Ok(parts)
-}
-
-fn part_of(name: String, bytes: Vec<u8>) -> Part {
-    let entry = Entry {
-        name,
-        bytes: bytes.len() as u64,
-        crc32c: hex(crc32c::crc32c(&bytes)),
-    };
-    let content = Box::new(Cursor::new(bytes));
-    Part { entry, content }
-}
-
-fn hex(crc: u32) -> String {
-    format!("{crc:08x}")
-}
-
-fn checkpoint_name(session: SessionNo) -> String {
-    checkpoints::path_of(Path::new(checkpoints::DIR), session)
-        .display()
-        .to_string()
 }
 
 /// Reads a backup to its end and checks all of it: every file against its checksum, and that snapshot and journal end at the
@@ -189,9 +75,13 @@ type Archive = tar::Archive<Box<dyn io::BufRead>>;
 type Entries<'a> = tar::Entries<'a, Box<dyn io::BufRead>>;
 
 fn open(path: &Path) -> Result<Archive, StoreError> {
-    let file = regular::open(path).map_err(StoreError::io("open", path))?;
-    let content = compressed::content_of(file, compressed::is_compressed(path));
-    Ok(tar::Archive::new(content))
+    let mut file = regular::open(path).map_err(StoreError::io("open", path))?;
+    // By what it is, not by its name: anyone may have copied it.
+    let is_compressed = compressed::is_frame(&mut file).map_err(unread(path))?;
+    Ok(tar::Archive::new(compressed::content_of(
+        file,
+        is_compressed,
+    )))
 }
 
 pub(super) fn damaged(path: &Path, what: impl Into<String>) -> StoreError {
@@ -431,7 +321,7 @@ fn create(path: &PathBuf) -> Result<File, StoreError> {
 }
 
 /// Reads on, adds up a checksum, and may keep a copy.
-struct Tee<R> {
+pub(super) struct Tee<R> {
     source: R,
     copy: Option<File>,
     bytes: u64,
@@ -439,7 +329,7 @@ struct Tee<R> {
 }
 
 impl<R> Tee<R> {
-    fn new(source: R, copy: Option<File>) -> Self {
+    pub fn new(source: R, copy: Option<File>) -> Self {
         Self {
             source,
             copy,
@@ -448,7 +338,7 @@ impl<R> Tee<R> {
         }
     }
 
-    fn entry(&self, name: String) -> Entry {
+    pub fn entry(&self, name: String) -> Entry {
         Entry {
             name,
             bytes: self.bytes,
@@ -467,4 +357,9 @@ impl<R: Read> Read for Tee<R> {
         }
         Ok(read)
     }
+}
+
+/// Returns a checksum as manifests have it.
+pub(super) fn hex(crc: u32) -> String {
+    format!("{crc:08x}")
 }

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{LoopId, Seq, Timestamp};
 
 use super::{Backups, Moment, container};
-use crate::store::{StoreError, loops, private};
+use crate::store::snapshot::Packing;
+use crate::store::{StoreError, compressed, loops, private};
 
-/// What the name of a backup ends with.
+/// What the name of a backup ends with, unless it is compressed.
 const SUFFIX: &str = ".tar";
 
 /// Backups of one record in one second, of which there is no end only where something is wrong.
@@ -54,7 +55,11 @@ pub fn list(dir: &Path, of: Option<LoopId>) -> Result<Vec<Listed>, StoreError> {
 }
 
 fn parse(dir: &Path, name: &str) -> Option<Listed> {
-    let stem = name.strip_suffix(SUFFIX)?;
+    let (plain, packing) = match name.strip_suffix(compressed::SUFFIX) {
+        Some(plain) => (plain, Packing::Compressed),
+        None => (name, Packing::Plain),
+    };
+    let stem = plain.strip_suffix(SUFFIX)?;
     let (loop_id, rest) = stem.split_at_checked(LoopId::from_u128(0).to_string().len())?;
     let mut parts = rest.strip_prefix('-')?.split('-');
     let seq: u64 = parts.next()?.parse().ok()?;
@@ -68,16 +73,21 @@ fn parse(dir: &Path, name: &str) -> Option<Listed> {
         path: dir.join(name),
     };
     let is_second = taken_at.len() == "20261115T054715Z".len() && taken_at.ends_with('Z');
-    (is_second && name_of(listed.loop_id, listed.seq, taken_at, repeat) == name).then_some(listed)
+    let again = name_of(listed.loop_id, listed.seq, taken_at, repeat, packing);
+    (is_second && again == name).then_some(listed)
 }
 
-fn name_of(loop_id: LoopId, seq: Seq, taken_at: &str, repeat: u32) -> String {
+fn name_of(loop_id: LoopId, seq: Seq, taken_at: &str, repeat: u32, packing: Packing) -> String {
     let number = seq.0;
     let repeat = match repeat {
         0 => String::new(),
         repeat => format!("-{repeat}"),
     };
-    format!("{loop_id}-{number:020}-{taken_at}{repeat}{SUFFIX}")
+    let packed = match packing {
+        Packing::Plain => "",
+        Packing::Compressed => compressed::SUFFIX,
+    };
+    format!("{loop_id}-{number:020}-{taken_at}{repeat}{SUFFIX}{packed}")
 }
 
 /// Returns a moment as names have it: `20261115T054715Z`.
@@ -91,11 +101,17 @@ fn second(time: Timestamp) -> String {
 }
 
 /// Gives a backup that was written a name that no other file has, and returns it.
-pub(super) fn place(dir: &Path, written: &Path, moment: &Moment) -> Result<PathBuf, StoreError> {
+pub(super) fn place(
+    backups: &Backups,
+    written: &Path,
+    moment: &Moment,
+) -> Result<PathBuf, StoreError> {
+    let dir = &backups.dir;
     let snapshot = &moment.snapshot;
     let taken_at = second(snapshot.saved_at);
     for repeat in 0..REPEATS_MAX {
-        let path = dir.join(name_of(snapshot.loop_id, snapshot.seq, &taken_at, repeat));
+        let (loop_id, seq) = (snapshot.loop_id, snapshot.seq);
+        let path = dir.join(name_of(loop_id, seq, &taken_at, repeat, backups.packing));
         // Whoever makes the file has the name.
         match private().write(true).create_new(true).open(&path) {
             Ok(_) => {
@@ -153,13 +169,19 @@ mod tests {
         let loop_id = LoopId::from_u128(7);
         let taken_at = second(Timestamp::from_millis(1_763_183_084_007));
         assert_eq!(taken_at, "20251115T050444Z");
-        let name = name_of(loop_id, Seq(12), &taken_at, 0);
+        let name = name_of(loop_id, Seq(12), &taken_at, 0, Packing::Plain);
         assert_eq!(
             name,
             "loop_00000000-0000-0000-0000-000000000007-00000000000000000012-20251115T050444Z.tar"
         );
-        for repeat in [0, 1, 12] {
-            let name = name_of(loop_id, Seq(12), &taken_at, repeat);
+        for (repeat, packing) in [
+            (0, Packing::Plain),
+            (1, Packing::Plain),
+            (12, Packing::Plain),
+            (0, Packing::Compressed),
+            (3, Packing::Compressed),
+        ] {
+            let name = name_of(loop_id, Seq(12), &taken_at, repeat, packing);
             let listed = parse(Path::new("/b"), &name).unwrap();
             assert_eq!(
                 (listed.loop_id, listed.seq, listed.repeat),

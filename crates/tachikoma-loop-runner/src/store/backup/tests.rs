@@ -15,6 +15,7 @@ struct Place {
     dir: tempfile::TempDir,
     journal: Journal,
     state: State,
+    packing: Packing,
 }
 
 impl Place {
@@ -28,6 +29,7 @@ impl Place {
             dir,
             journal,
             state,
+            packing: Packing::Plain,
         };
         checkpoints::keep(&path, place.state.session.number, "go on there\n").unwrap();
         place.write("some words");
@@ -55,7 +57,8 @@ impl Place {
 
     fn backups(&self, max: u32) -> Backups {
         let dir = self.dir.path().join("backups");
-        Backups { dir, max }
+        let packing = self.packing;
+        Backups { dir, max, packing }
     }
 
     fn take(&self, max: u32, millis: i64) -> PathBuf {
@@ -100,6 +103,52 @@ fn what_is_taken_holds_the_exact_state_and_opens_with_tar() {
     let text = fs::read_to_string(out.join("checkpoints/0.md")).unwrap();
     assert_eq!(text, "go on there\n");
     assert!(!out.join("state.json").exists());
+}
+
+#[test]
+fn a_compressed_one_is_smaller_and_opens_with_zstd_and_tar() {
+    let mut place = Place::new();
+    place.write(&"the same words ".repeat(2_000));
+    let plain = place.take(10, 5_000);
+    place.packing = Packing::Compressed;
+    let packed = place.take(10, 6_000);
+    assert!(packed.to_str().unwrap().ends_with(".tar.zst"));
+    assert_eq!(read_through(&packed).unwrap().state, place.state);
+    let size = |path: &Path| fs::metadata(path).unwrap().len();
+    assert!(
+        size(&packed) * 3 < size(&plain),
+        "{} of {}",
+        size(&packed),
+        size(&plain)
+    );
+    let script = format!("zstd -dc {} | tar -t", packed.display());
+    let listed = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .output();
+    let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
+    assert_eq!(listed.lines().count(), 4, "{listed}");
+    // Both forms are backups of one loop.
+    place.take(1, 7_000);
+    assert_eq!(place.names().len(), 1);
+}
+
+#[test]
+fn a_changed_or_missing_byte_of_a_compressed_one_is_noticed_or_harms_nothing() {
+    let mut place = Place::new();
+    place.packing = Packing::Compressed;
+    let path = place.take(10, 5_000);
+    let whole = fs::read(&path).unwrap();
+    for at in (0..whole.len()).step_by(3) {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1 << (at % 8);
+        fs::write(&path, flipped).unwrap();
+        // Some bits say nothing.
+        if let Ok(content) = read_through(&path) {
+            assert_eq!(content.state, place.state, "flipped at {at}");
+        }
+        fs::write(&path, &whole[..at]).unwrap();
+        read_through(&path).unwrap_err();
+    }
 }
 
 #[test]

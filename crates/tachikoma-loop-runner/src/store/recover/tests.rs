@@ -10,7 +10,7 @@ use tachikoma_core::{Exit, Input, Launch, News, Policy, Runner, Seq, Timestamp, 
 
 use super::*;
 use crate::store::journal::Journal;
-use crate::store::snapshot::{Durability, Snapshot};
+use crate::store::snapshot::{Durability, Packing, Snapshot};
 
 /// A loop with some iterations behind it, its snapshot taken in the middle.
 struct Place {
@@ -53,7 +53,7 @@ impl Place {
             if iteration == 3 {
                 let snapshot = Snapshot::of(&place.state, Path::new("/w"), now);
                 snapshot
-                    .write(&place.snapshot(), Durability::Synced)
+                    .write(&place.snapshot(), Packing::Plain, Durability::Synced)
                     .unwrap();
                 place.lines = std::fs::read_to_string(place.journal())
                     .unwrap()
@@ -105,7 +105,7 @@ impl Place {
     /// Writes the snapshot of a state.
     fn save(&self, state: &State) {
         Snapshot::of(state, Path::new("/w"), Timestamp::default())
-            .write(&self.snapshot(), Durability::Lazy)
+            .write(&self.snapshot(), Packing::Plain, Durability::Lazy)
             .unwrap();
     }
 
@@ -258,7 +258,9 @@ fn a_number_that_was_damaged_does_not_hide_its_record() {
 fn a_journal_that_ends_before_the_snapshot_goes_on_in_a_new_segment() {
     let place = Place::new();
     let snapshot = Snapshot::of(&place.state, Path::new("/w"), Timestamp::default());
-    snapshot.write(&place.snapshot(), Durability::Lazy).unwrap();
+    snapshot
+        .write(&place.snapshot(), Packing::Plain, Durability::Lazy)
+        .unwrap();
     let text = std::fs::read_to_string(place.journal()).unwrap();
     let half: String = text
         .lines()
@@ -278,7 +280,7 @@ fn a_snapshot_of_another_loop_is_none() {
     let place = Place::new();
     let other = State::new(LoopId::from_u128(2));
     Snapshot::of(&other, Path::new("/w"), Timestamp::default())
-        .write(&place.snapshot(), Durability::Lazy)
+        .write(&place.snapshot(), Packing::Plain, Durability::Lazy)
         .unwrap();
     assert_eq!(place.read(Loss::Refuse).unwrap().state, place.state);
 }

@@ -4,11 +4,13 @@ use std::sync::atomic::AtomicBool;
 
 use super::*;
 use crate::store::backup::{self, Backups};
+use crate::store::snapshot::Packing;
 
 fn backups(place: &Place) -> Backups {
     Backups {
         dir: place.dir.path().join("backups"),
         max: 0,
+        packing: Packing::Plain,
     }
 }
 
