@@ -21,8 +21,8 @@ use super::{StoreError, make_dir, private, sync_dir};
 
 pub use container::{Content, read_through};
 pub(super) use container::{is_ours, read_into, segment_of};
-pub(super) use files::remove_of;
 pub use files::{Listed, list};
+pub(super) use files::{list_names, remove_of};
 
 /// The format that this version writes, and the newest it reads.
 pub const FORMAT: u32 = 1;

@@ -157,7 +157,8 @@ impl Purged {
         if !std::fs::symlink_metadata(dir).is_ok_and(|there| there.is_dir()) {
             return Ok(());
         }
-        let listed = backup::list(dir, None).map_err(|error| io::Error::other(chain(&error)))?;
+        let listed =
+            backup::list_names(dir, None).map_err(|error| io::Error::other(chain(&error)))?;
         for entry in std::fs::read_dir(dir)? {
             let entry = entry?;
             let path = entry.path();

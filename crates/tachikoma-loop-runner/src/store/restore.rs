@@ -89,8 +89,15 @@ fn put_in_place(premises: &Premises, file: &Path, new: &Path) -> Result<Restored
     );
     rebuild(&dir, new, &manifest, &mut state, clock.now(), warning)?;
     make_way(premises, current, loop_id)?;
-    let moved = switch(working_dir, new, &dir)?;
-    sync_dir(&loops::all(working_dir))?;
+    let was = switch(new, &dir)?;
+    // From here on the loop is restored, and what goes wrong is told.
+    let mut tell = |error: StoreError| troubles.push(chain(&error));
+    let moved = was.and_then(|was| {
+        quarantine_as(working_dir, &was, &dir)
+            .map_err(&mut tell)
+            .ok()
+    });
+    sync_dir(&loops::all(working_dir)).unwrap_or_else(&mut tell);
     let snapshot = Snapshot::of(&state, working_dir, clock.now());
     if let Err(error) = snapshot.write(&premises.snapshot, premises.packing, Durability::Synced) {
         // The journal has all of it.
@@ -226,18 +233,23 @@ fn make_way(
 }
 
 /// Puts the restored loop in its place, in one step. Returns where what was there lies now.
-fn switch(working_dir: &Path, new: &Path, dir: &Path) -> Result<Option<PathBuf>, StoreError> {
+fn switch(new: &Path, dir: &Path) -> Result<Option<PathBuf>, StoreError> {
     if std::fs::symlink_metadata(dir).is_err() {
         std::fs::rename(new, dir).map_err(StoreError::io("replace", dir))?;
         return Ok(None);
     }
     match rustix::fs::renameat_with(CWD, new, CWD, dir, RenameFlags::EXCHANGE) {
-        Ok(()) => quarantine_as(working_dir, new, dir).map(Some),
+        Ok(()) => Ok(Some(new.to_owned())),
         // This file system cannot exchange: for a moment there is none of them.
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
-            let moved = quarantine_as(working_dir, dir, dir)?;
-            std::fs::rename(new, dir).map_err(StoreError::io("replace", dir))?;
-            Ok(Some(moved))
+            let was = whole::temporary(dir.parent().unwrap_or(dir));
+            std::fs::rename(dir, &was).map_err(StoreError::io("move away", dir))?;
+            std::fs::rename(new, dir).map_err(|source| {
+                // As it was.
+                let _ = std::fs::rename(&was, dir);
+                StoreError::io("replace", dir)(source)
+            })?;
+            Ok(Some(was))
         }
         Err(errno) => Err(StoreError::io("replace", dir)(errno.into())),
     }

@@ -30,11 +30,24 @@ pub struct Listed {
     pub path: PathBuf,
 }
 
-/// Lists what has the name of a backup, newest first; of one loop, or of all.
+/// Lists what has the name of a backup, newest first; of one loop, or of all. A name that was only taken, by a writer that
+/// died or is at it, is not among them.
 ///
 /// # Errors
 /// The directory cannot be read. One that is not there has none.
 pub fn list(dir: &Path, of: Option<LoopId>) -> Result<Vec<Listed>, StoreError> {
+    let mut listed = list_names(dir, of)?;
+    listed.retain(|listed| {
+        std::fs::symlink_metadata(&listed.path).is_ok_and(|there| there.len() > 0)
+    });
+    Ok(listed)
+}
+
+/// Lists all names of backups, newest first.
+pub(in crate::store) fn list_names(
+    dir: &Path,
+    of: Option<LoopId>,
+) -> Result<Vec<Listed>, StoreError> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -133,26 +146,36 @@ pub(super) fn rotate(backups: &Backups, loop_id: LoopId, newest: &Path) -> Resul
         return Ok(());
     }
     let max = usize::try_from(backups.max).unwrap_or(usize::MAX);
-    let mut listed = list(&backups.dir, Some(loop_id))?;
+    let mut listed = list_names(&backups.dir, Some(loop_id))?;
     // The one that was just taken is the newest, whatever the clock says.
     listed.sort_by_key(|listed| listed.path != newest);
     let ours = listed
         .into_iter()
         .filter(|listed| is_of(&listed.path, loop_id));
     for old in ours.skip(max) {
-        std::fs::remove_file(&old.path).map_err(StoreError::io("remove", &old.path))?;
+        remove(&old.path)?;
     }
     Ok(())
 }
 
 /// Removes all backups of a loop that is gone.
 pub(in crate::store) fn remove_of(dir: &Path, loop_id: LoopId) -> Result<(), StoreError> {
-    for listed in list(dir, Some(loop_id))? {
+    for listed in list_names(dir, Some(loop_id))? {
         if is_of(&listed.path, loop_id) {
-            std::fs::remove_file(&listed.path).map_err(StoreError::io("remove", &listed.path))?;
+            remove(&listed.path)?;
         }
     }
     Ok(())
+}
+
+/// Removes a backup; somebody else may have done so already.
+fn remove(path: &Path) -> Result<(), StoreError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(StoreError::io("remove", path)(error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// Returns whether what is in a file is a backup of the loop; a name that was taken by a writer that died is one too.
