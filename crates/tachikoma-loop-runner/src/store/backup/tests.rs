@@ -187,6 +187,22 @@ fn a_changed_or_missing_byte_is_noticed_or_harms_nothing() {
     }
 }
 
+/// It has no checksum of its own, as snapshot and records have.
+#[test]
+fn a_changed_hand_off_is_noticed() {
+    let place = Place::new();
+    let path = place.take(10, 5_000);
+    let mut bytes = fs::read(&path).unwrap();
+    let words = b"go on there";
+    let found = |from: &[u8]| from.windows(words.len()).position(|text| text == words);
+    let at = found(&bytes).unwrap();
+    bytes[at] = b'G';
+    fs::write(&path, bytes).unwrap();
+    let error = read_through(&path).unwrap_err().to_string();
+    let said = "the checksum of checkpoints/0.md does not match";
+    assert!(error.ends_with(said), "{error}");
+}
+
 #[test]
 fn names_do_not_meet_and_the_oldest_go() {
     let mut place = Place::new();
