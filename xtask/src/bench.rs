@@ -10,6 +10,7 @@ pub mod memory;
 mod record;
 mod replay;
 pub mod report;
+pub mod restart;
 mod resume;
 pub mod sample;
 mod startup;
@@ -48,7 +49,7 @@ impl Bench {
 
 /// The measurements by name, in the order in which they are made.
 type Measure = fn(&Bench) -> Result<Vec<Row>, String>;
-const MEASURES: [(&str, Measure); 12] = [
+const MEASURES: [(&str, Measure); 13] = [
     ("iteration", iterations::many),
     ("first", iterations::first),
     ("record", record::durable),
@@ -61,6 +62,7 @@ const MEASURES: [(&str, Measure); 12] = [
     ("decode", decode::measure),
     ("replay", replay::measure),
     ("git", git::measure),
+    ("restart", restart::measure),
 ];
 
 /// Measures what was named, or everything. Missing a goal is a failure only with `--strict`.
@@ -148,7 +150,7 @@ mod tests {
         );
         assert_eq!(
             Wish::parse(&["spot"]),
-            Err("nothing called spot can be measured; there are iteration, first, record, growth, resume, memory, startup, stop, interrupt, decode, replay, git".to_owned())
+            Err("nothing called spot can be measured; there are iteration, first, record, growth, resume, memory, startup, stop, interrupt, decode, replay, git, restart".to_owned())
         );
     }
 }

@@ -43,6 +43,8 @@ fn main() -> ExitCode {
         ["tidy"] => (|root, _| tidy::run(root), &[]),
         ["licences"] => (|root, _| licences::run(root), &[]),
         ["bench", rest @ ..] => (bench::run, rest),
+        // Said by ourselves: what a supervisor is measured beside.
+        ["bench-loop", rest @ ..] => (|_, words| bench::restart::bare_loop(words), rest),
         ["soak", rest @ ..] => (soak::run, rest),
         ["real-agents", rest @ ..] => (real_agents::run, rest),
         ["real-runners", rest @ ..] => (real_runners::run, rest),

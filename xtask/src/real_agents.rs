@@ -1,4 +1,4 @@
-//! `cargo xtask real-agents`: the real agent, pinned, against a scripted model, in a network that has only loopback. No
+//! `cargo xtask real-agents`: the real agents, pinned, against a scripted model, in a network that has only loopback. No
 //! account, no key, no request that leaves the machine.
 //!
 //! A check is written as a test is: it asserts. One file for each topic, one row in [`CHECKS`]. What needs the network or
@@ -17,8 +17,11 @@ mod install;
 mod isolation;
 mod limits;
 mod looping;
+mod opencode;
+mod opencode_kills;
 mod orders;
 mod runner;
+mod server;
 mod sessions;
 mod setup;
 mod stalls;
@@ -43,7 +46,15 @@ type Check = fn(&Ground) -> String;
 struct Row(&'static str, Check, Duration);
 
 /// Those that are made one after the other for each failure of a model's service stand with them.
-const GROUPS: [&[Row]; 4] = [CHECKS, errors::CHECKS, limits::CHECKS, stalls::CHECKS];
+const GROUPS: [&[Row]; 7] = [
+    CHECKS,
+    errors::CHECKS,
+    limits::CHECKS,
+    stalls::CHECKS,
+    server::CHECKS,
+    opencode::CHECKS,
+    opencode_kills::CHECKS,
+];
 
 /// In the order in which they are made.
 const CHECKS: &[Row] = &[
@@ -75,6 +86,7 @@ const CHECKS: &[Row] = &[
     Row("outside-is-denied", turns::outside_is_denied, USUAL),
     Row("safe-permission", turns::safe_permission, USUAL),
     Row("advice", full::advice, USUAL),
+    Row("told", full::told_words, USUAL),
     Row("redline", full::redline, USUAL),
     Row("redline-immediate", full::immediate, USUAL),
     Row("reboot-by-hand", full::by_hand, USUAL),
@@ -103,15 +115,20 @@ const INSIDE: &str = "--inside";
 
 /// Behind that: one long check instead of the usual ones.
 const FILL: &str = "--fill";
+const KILL: &str = "--kill";
 
 /// Installs the agent, then makes the named checks, or all of them, in a network of their own.
 pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
-    if let [INSIDE, claude, tachikoma, names @ ..] = words {
+    if let [INSIDE, claude, opencode, tachikoma, names @ ..] = words {
         isolation::expect_only_loopback()?;
-        let (claude, tachikoma) = (PathBuf::from(claude), PathBuf::from(tachikoma));
-        let programs = Programs { claude, tachikoma };
+        let programs = Programs {
+            claude: PathBuf::from(claude),
+            opencode: PathBuf::from(opencode),
+            tachikoma: PathBuf::from(tachikoma),
+        };
         return match names {
-            [FILL, reboots] => fill_many_times(&programs, reboots),
+            [FILL, reboots] => many_times(&programs, reboots, fill::soak),
+            [KILL, kills] => many_times(&programs, kills, opencode_kills::soak),
             names => make(&programs, names),
         };
     }
@@ -125,19 +142,37 @@ pub fn fill(root: &Path, reboots: u32) -> Result<String, String> {
     Ok(format!("{reboots} reboots of the real agent lost no work"))
 }
 
+/// Kills the real server so many times while a loop works in it, in a network of its own. For the soak.
+pub fn kill_opencode(root: &Path, kills: u32) -> Result<String, String> {
+    enter(root, &[KILL, &kills.to_string()])?;
+    Ok(format!(
+        "{kills} kills of the real server lost and doubled nothing"
+    ))
+}
+
 fn enter(root: &Path, words: &[&str]) -> Result<(), String> {
-    let claude = install::claude()?;
-    let tachikoma = product::build(root)?;
-    let (claude, tachikoma) = (claude.to_string_lossy(), tachikoma.to_string_lossy());
-    let ours = [&["real-agents", INSIDE, &claude, &tachikoma][..], words].concat();
+    let programs = [
+        install::claude()?,
+        install::opencode()?,
+        product::build(root)?,
+    ];
+    let programs = programs.map(|program| program.to_string_lossy().into_owned());
+    let [claude, opencode, tachikoma] = &programs;
+    let ours = [
+        &["real-agents", INSIDE, claude, opencode, tachikoma][..],
+        words,
+    ]
+    .concat();
     isolation::run_inside(&ours)
 }
 
-fn fill_many_times(programs: &Programs, reboots: &str) -> Result<(), String> {
-    let reboots: u32 = reboots
-        .parse()
-        .map_err(|_| "so many reboots are no number")?;
-    let saw = fill::soak(programs, reboots);
+fn many_times(
+    programs: &Programs,
+    times: &str,
+    soak: fn(&Programs, u32) -> String,
+) -> Result<(), String> {
+    let times: u32 = times.parse().map_err(|_| "so many times are no number")?;
+    let saw = soak(programs, times);
     println!("    {saw}");
     Ok(())
 }

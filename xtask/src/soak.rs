@@ -11,6 +11,7 @@ mod kill_boundary;
 mod kill_effect;
 mod kill_random;
 mod kill_restore;
+mod kill_server;
 mod power_cut;
 mod refusing_disk;
 mod suspend;
@@ -47,7 +48,7 @@ struct Row {
 }
 
 /// In the order in which they are made.
-const SOAKS: [Row; 17] = [
+const SOAKS: [Row; 19] = [
     row("kill-cgroup", kill::with_cgroup, 50, None),
     row("kill-guard", kill::without_cgroup, 50, None),
     row("simulation", simulation, 50, None),
@@ -64,6 +65,8 @@ const SOAKS: [Row; 17] = [
     row("flip", flip::run, 10_000, Some(500)),
     row("two-runners", two_runners::run, 100, Some(10)),
     row("decoder", decoder, 60, Some(5)),
+    row("kill-server", kill_server::run, 100, Some(10)),
+    row("kill-opencode", real_agents::kill_opencode, 10, None),
     row("claude-fill", real_agents::fill, 50, None),
 ];
 

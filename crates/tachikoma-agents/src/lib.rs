@@ -7,6 +7,8 @@ mod command;
 mod demo;
 pub mod line;
 mod observation;
+pub mod opencode;
+pub mod report;
 
 pub use claim::{Claim, Doubt, claim};
 pub use claude::{ClaudeAgent, Lifetime, Permission};
@@ -16,6 +18,7 @@ pub use observation::{
     Allowance, AllowanceStatus, FailureClass, Observation, PlanChange, PlanItem, Reading, Retry,
     SessionInfo, TurnOutcome, TurnResult, UNKNOWN_WINDOW_TOKENS, Window,
 };
+pub use opencode::OpenCodeAgent;
 
 use std::ffi::OsString;
 
@@ -31,6 +34,8 @@ pub enum Agent {
     Demo(DemoAgent),
     /// Claude Code.
     Claude(Box<ClaudeAgent>),
+    /// OpenCode.
+    OpenCode(Box<OpenCodeAgent>),
 }
 
 /// One turn that an agent is asked for.
@@ -40,8 +45,20 @@ pub struct Turn<'a> {
     pub prompt: &'a str,
     /// The conversation to go on in, by the agent's own name for it.
     pub resume: Option<&'a str>,
+    /// The iteration that it begins; none where it begins none.
+    pub iteration: Option<u32>,
     /// What the process may cost, in dollars, for an agent that can mind that itself.
     pub budget_usd: Option<f64>,
+}
+
+impl<'a> Turn<'a> {
+    /// Returns its prompt, as it is said to an agent that reads lines.
+    fn message(&self) -> Message<'a> {
+        Message::Prompt {
+            text: self.prompt,
+            iteration: self.iteration,
+        }
+    }
 }
 
 /// Answers how far a time zone is east of UTC, in seconds; asked for none, the zone of this machine.
@@ -79,6 +96,7 @@ impl Agent {
             Self::Command(_) => "command",
             Self::Demo(_) => "demo",
             Self::Claude(_) => "claude",
+            Self::OpenCode(_) => "opencode",
         }
     }
 
@@ -92,6 +110,7 @@ impl Agent {
                 ..AgentTraits::default()
             },
             Self::Claude(agent) => agent.traits(),
+            Self::OpenCode(agent) => agent.traits(),
         }
     }
 
@@ -102,6 +121,7 @@ impl Agent {
             Self::Command(agent) => agent.plan(turn),
             Self::Demo(agent) => agent.plan(turn),
             Self::Claude(agent) => agent.plan(turn),
+            Self::OpenCode(agent) => agent.plan(turn),
         }
     }
 
@@ -111,6 +131,7 @@ impl Agent {
         match self {
             Self::Command(_) | Self::Demo(_) => None,
             Self::Claude(_) => Some(claude::line(message)),
+            Self::OpenCode(agent) => agent.line(message),
         }
     }
 
@@ -125,6 +146,7 @@ impl Agent {
         match self {
             Self::Command(_) | Self::Demo(_) => None,
             Self::Claude(_) => claude::of_result(result, now, seconds_east),
+            Self::OpenCode(_) => opencode::of_result(result),
         }
     }
 
@@ -134,6 +156,7 @@ impl Agent {
         match self {
             Self::Command(_) | Self::Demo(_) => None,
             Self::Claude(_) => claude::of_words(words),
+            Self::OpenCode(_) => opencode::of_words(words),
         }
     }
 
@@ -143,6 +166,7 @@ impl Agent {
         match self {
             Self::Command(_) | Self::Demo(_) => true,
             Self::Claude(_) => claude::is_tried(version),
+            Self::OpenCode(_) => opencode::is_tried(version),
         }
     }
 
@@ -152,6 +176,7 @@ impl Agent {
         match self {
             Self::Command(_) | Self::Demo(_) => None,
             Self::Claude(_) => claude::hint(failure),
+            Self::OpenCode(_) => opencode::hint(failure),
         }
     }
 
@@ -163,6 +188,8 @@ impl Agent {
             Self::Claude(agent) => agent
                 .window_tokens
                 .or_else(|| claude::window_of(agent.model.as_deref()?)),
+            // The server says.
+            Self::OpenCode(agent) => agent.window_tokens,
         }
     }
 
@@ -174,6 +201,7 @@ impl Agent {
             Self::Command(_) => 16 << 10,
             Self::Demo(_) => 4 << 20,
             Self::Claude(_) => claude::LINE_BYTES_MAX,
+            Self::OpenCode(_) => opencode::LINE_BYTES_MAX,
         }
     }
 
@@ -184,6 +212,7 @@ impl Agent {
             Self::Command(_) => Decoder::Plain,
             Self::Demo(_) => Decoder::Demo,
             Self::Claude(agent) => Decoder::Claude(Box::new(agent.decoder())),
+            Self::OpenCode(agent) => Decoder::OpenCode(Box::new(agent.decoder())),
         }
     }
 }
@@ -191,8 +220,15 @@ impl Agent {
 /// What can be said to an agent while its process is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// A prompt: between two turns the next turn, during one a word to the side.
-    Prompt(&'a str),
+    /// A prompt: the next turn.
+    Prompt {
+        /// The whole prompt.
+        text: &'a str,
+        /// The iteration that it begins, by which it is known again; none where it begins none.
+        iteration: Option<u32>,
+    },
+    /// A word to the side, in the middle of a turn.
+    Aside(&'a str),
     /// The turn is to end.
     Interrupt,
     /// Whether it is there: answered under [`ARE_YOU_THERE`].
@@ -216,6 +252,8 @@ pub enum Decoder {
     Demo,
     /// Lines of Claude Code.
     Claude(Box<claude::Decoder>),
+    /// Lines of OpenCode, or of the bridge to its server.
+    OpenCode(Box<opencode::Decoder>),
 }
 
 impl Decoder {
@@ -225,11 +263,43 @@ impl Decoder {
         match self {
             Self::Plain => vec![Observation::Said(line.to_owned())],
             Self::Demo => vec![demo::observe(line)],
-            Self::Claude(decoder) => {
-                let mut seen = Vec::new();
-                decoder.observe(line.as_bytes(), &mut seen);
-                seen
-            }
+            Self::Claude(_) | Self::OpenCode(_) => self.observe_bytes(line.as_bytes()),
         }
     }
+
+    /// Reads one line whose bytes may be no text.
+    #[must_use]
+    pub fn observe_bytes(&mut self, line: &[u8]) -> Vec<Observation> {
+        let mut seen = Vec::new();
+        match self {
+            Self::Plain | Self::Demo => return self.observe(&String::from_utf8_lossy(line)),
+            Self::Claude(decoder) => decoder.observe(line, &mut seen),
+            Self::OpenCode(decoder) => decoder.observe(line, &mut seen),
+        }
+        seen
+    }
+
+    /// Returns what is known by now.
+    #[must_use]
+    pub fn standing(&self) -> report::Standing {
+        match self {
+            Self::Plain | Self::Demo => report::Standing::default(),
+            Self::Claude(decoder) => decoder.standing(),
+            Self::OpenCode(decoder) => decoder.standing(),
+        }
+    }
+}
+
+/// Returns whether a version is of the line of `newest`, and not newer than it.
+fn is_up_to(newest: (u32, u32, u32), text: &str) -> bool {
+    version(text).is_some_and(|(major, minor, patch)| {
+        (major, minor) == (newest.0, newest.1) && patch <= newest.2
+    })
+}
+
+/// Returns the numbers of a version; none where it is no version.
+fn version(text: &str) -> Option<(u32, u32, u32)> {
+    let mut numbers = text.trim().splitn(3, '.').map(str::parse::<u32>);
+    let mut next = || numbers.next().and_then(Result::ok);
+    Some((next()?, next()?, next()?))
 }

@@ -1,10 +1,16 @@
 //! What can be typed.
 
+mod agents;
+mod opencode;
+
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::git::snapshots::Moment;
+
+pub use agents::{AgentsCommand, DecodeArgs, DecodedAgent};
+pub use opencode::{OpencodeCommand, ServiceCommand, ServiceKind, UpArgs};
 
 /// Leave a coding agent working alone for hours, and find the work where it ought to be.
 #[derive(Debug, Parser)]
@@ -46,6 +52,26 @@ pub enum Command {
     Skip,
     /// Replace the agent's session by a fresh one
     Reboot,
+    /// Answer the question that the loop waits with: before or after an iteration, or before a reboot
+    #[command(after_help = ANSWER_EXAMPLES)]
+    Answer(AnswerArgs),
+    /// Be asked before the first iteration and after each from now on, or not any more
+    Attend {
+        /// Whether
+        switch: Switch,
+    },
+    /// Tell the agent something: while its next tool runs where it can hear it, else with the next prompt
+    #[command(
+        after_help = "For this iteration or the next one, once. What all sessions to come have to know is a note: `tachikoma note`.\n\n\
+        Example:\n  tachikoma tell \"leave the parser alone, the printer is what is broken\""
+    )]
+    Tell {
+        /// The words
+        #[arg(required = true, value_name = "TEXT")]
+        words: Vec<String>,
+    },
+    /// Read the configuration again: what changed holds from the next decision on
+    Reload,
     /// Print what has happened
     Events {
         /// Go on printing what happens
@@ -139,17 +165,68 @@ pub enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
+    /// Try the messages of `[[notify]]`
+    Notify {
+        /// What to do with them
+        #[command(subcommand)]
+        command: NotifyCommand,
+    },
     /// Look at what agents write
     Agents {
         /// What to do with it
         #[command(subcommand)]
         command: AgentsCommand,
     },
+    /// Keep `opencode serve` running
+    #[command(
+        after_help = "Settings are in `[opencode]` of tachikoma.toml; `enabled = true` switches it on. A password is taken from \
+        OPENCODE_SERVER_PASSWORD.\n\nExample:\n  TACHIKOMA_OPENCODE__ENABLED=true tachikoma opencode up --detach"
+    )]
+    Opencode {
+        /// What to do with it
+        #[command(subcommand)]
+        command: OpencodeCommand,
+    },
+    /// Have the system's own supervisor run something of ours
+    Service {
+        /// What to do with it
+        #[command(subcommand)]
+        command: ServiceCommand,
+    },
     /// Print a completion script for a shell
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+/// How a question is answered, by example.
+const ANSWER_EXAMPLES: &str = "\
+`tachikoma status` shows the question, its number, what can be answered, and what holds when nobody does.
+
+Examples:
+  tachikoma answer continue
+  tachikoma answer 7 rollback                     # only if it is still question 7
+  tachikoma answer edit --prompt-file next.md     # another prompt, for one iteration";
+
+/// What to answer.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct AnswerArgs {
+    /// The number of the question, the open one if not given, and the answer: continue, skip, reboot, rollback, edit, yes, no, pause, stop
+    #[arg(required = true, num_args = 1..=2, value_names = ["ID", "CHOICE"])]
+    pub words: Vec<String>,
+    /// The prompt that goes with `edit`
+    #[arg(long, value_name = "FILE")]
+    pub prompt_file: Option<PathBuf>,
+}
+
+/// A switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// From now on
+    On,
+    /// Not any more
+    Off,
 }
 
 /// What to compare.
@@ -186,36 +263,6 @@ pub struct RollbackArgs {
     pub loop_id: Option<LoopId>,
 }
 
-/// What can be done with the output of agents.
-#[derive(Debug, Subcommand)]
-pub enum AgentsCommand {
-    /// Say what the recorded output of one process comes to: outcome, context, cost
-    Decode(DecodeArgs),
-}
-
-/// What to decode.
-#[derive(Clone, Debug, ClapArgs)]
-pub struct DecodeArgs {
-    /// The agent that wrote it: claude (Claude Code, with `--output-format stream-json`)
-    #[arg(hide_possible_values = true)]
-    pub agent: DecodedAgent,
-    /// The file with its standard output, plain or compressed (.zst); - for standard input
-    pub file: PathBuf,
-    /// The exit code of the process, or the negated number of the signal that killed it
-    #[arg(long, value_name = "CODE", allow_negative_numbers = true)]
-    pub exit: Option<i32>,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Agents whose output can be decoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DecodedAgent {
-    /// Claude Code
-    Claude,
-}
-
 /// What can be done with hand-offs.
 #[derive(Debug, Subcommand)]
 pub enum CheckpointCommand {
@@ -238,6 +285,16 @@ pub enum ConfigCommand {
     Check,
     /// Print the JSON Schema of `tachikoma.toml`
     Schema,
+}
+
+/// What can be done with messages.
+#[derive(Debug, Subcommand)]
+pub enum NotifyCommand {
+    /// Send a message to every target, or to one
+    Test {
+        /// The number of its `[[notify]]`, from 1
+        number: Option<usize>,
+    },
 }
 
 /// What can be done with the state that is kept.
@@ -342,9 +399,12 @@ pub struct RunArgs {
     /// The prompt itself
     #[arg(long, value_name = "TEXT")]
     pub prompt_text: Option<String>,
-    /// The agent: claude (Claude Code), command (any program), demo
+    /// The agent: claude (Claude Code), opencode, command (any program), demo
     #[arg(long, value_name = "NAME")]
     pub agent: Option<String>,
+    /// Use the OpenCode server at this address, such as http://127.0.0.1:4096, and never restart it
+    #[arg(long, value_name = "URL")]
+    pub attach: Option<String>,
     /// How many iterations the loop may run over its whole life; 0 = no limit
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
     pub max_iterations: Option<u32>,
@@ -390,6 +450,12 @@ pub struct RunArgs {
     /// Start even if tracked files have changes that are not committed
     #[arg(long)]
     pub allow_dirty: bool,
+    /// Ask before the first iteration and after each
+    #[arg(long, conflicts_with = "unattended")]
+    pub attended: bool,
+    /// Ask nothing between iterations: takes back the --attended of an earlier run
+    #[arg(long)]
+    pub unattended: bool,
     /// Start even from inside the agent of another loop
     #[arg(long)]
     pub nested: bool,

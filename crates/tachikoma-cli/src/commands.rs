@@ -1,6 +1,7 @@
 //! One file per command.
 
 mod agents;
+mod answer;
 mod checkpoint;
 mod completions;
 mod config;
@@ -18,10 +19,13 @@ mod kept;
 mod launch;
 mod logs;
 mod note;
+mod notify;
+mod opencode;
 mod replay;
 mod repository;
 mod rollback;
 mod run;
+mod service;
 mod state;
 mod status;
 
@@ -29,7 +33,9 @@ use std::process::ExitCode;
 
 use tachikoma_core::{LoopCommand, Urgency};
 
-use crate::args::{Args, Command};
+use tachikoma_loop_runner::control::Request;
+
+use crate::args::{Args, Command, NotifyCommand, ServiceCommand, Switch};
 use crate::failure::Failure;
 use crate::place::Place;
 
@@ -37,6 +43,8 @@ use crate::place::Place;
 pub const GUARD: &str = "guard";
 /// The first word that makes this program the scripted agent.
 pub const DEMO_AGENT: &str = "demo-agent";
+/// The first word that makes this program the bridge to a server of OpenCode.
+pub const BRIDGE: &str = "opencode-bridge";
 
 /// Does what was asked.
 pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
@@ -51,6 +59,13 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Stop { now } => control::tell(&place, LoopCommand::Stop(urgency(now))),
         Command::Skip => control::tell(&place, LoopCommand::SkipIteration),
         Command::Reboot => control::tell(&place, LoopCommand::ForceReboot),
+        Command::Answer(args) => answer::answer(&place, &args),
+        Command::Attend { switch } => {
+            let on = switch == Switch::On;
+            control::ask_live(&place, &Request::Attend { on })
+        }
+        Command::Tell { words } => answer::tell(&place, &words),
+        Command::Reload => control::ask_live(&place, &Request::Reload),
         Command::Events { follow, json } => events::events(&place, follow, json),
         Command::Logs { iteration } => logs::logs(&place, iteration),
         Command::Context { session, json } => context::context(&place, session, json),
@@ -68,13 +83,20 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Done { reason } => done::done(&place, reason),
         Command::State { command } => state::state(&place, command),
         Command::Config { command } => config::config(&place, &command),
+        Command::Notify {
+            command: NotifyCommand::Test { number },
+        } => notify::test(&place, number),
         Command::Agents { command } => agents::agents(&command),
+        Command::Opencode { command } => opencode::opencode(&place, &command),
+        Command::Service { command } => match command {
+            ServiceCommand::Print { kind } => service::print(&place, kind),
+        },
         Command::Completions { shell } => Ok(completions::completions(shell)),
     }
 }
 
 /// Returns a runtime for one thread: all that any command needs.
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

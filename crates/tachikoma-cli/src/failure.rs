@@ -159,7 +159,8 @@ impl From<RunError> for Failure {
             | RunError::Journal(_)
             | RunError::NoRoom { .. }
             | RunError::Unwritten
-            | RunError::Guard(_) => {
+            | RunError::Guard(_)
+            | RunError::Server(_) => {
                 "when the cause is gone, `tachikoma run` goes on where this ended"
             }
         };

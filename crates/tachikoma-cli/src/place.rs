@@ -245,7 +245,8 @@ impl Place {
         }))
     }
 
-    fn configured_dir(&self) -> Option<PathBuf> {
+    /// Returns the working directory that the configuration here names.
+    pub fn configured_dir(&self) -> Option<PathBuf> {
         let loaded = self.layers().ok()?.load().ok()?;
         // Without the `.` of the default, which would show in messages.
         let path = self.directory.join(loaded.settings.working_dir);
@@ -263,6 +264,11 @@ impl Place {
     /// Returns the directory for loops that are not kept: the user's own.
     pub fn temporary_dir(&self) -> PathBuf {
         std::env::temp_dir().join(format!("tachikoma-{}", rustix::process::geteuid().as_raw()))
+    }
+
+    /// Returns a variable of others than us, if it is set and is text.
+    pub fn variable(&self, name: &str) -> Option<String> {
+        std::env::var(name).ok().filter(|value| !value.is_empty())
     }
 
     /// Returns where programs are looked for.

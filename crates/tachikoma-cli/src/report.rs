@@ -1,10 +1,12 @@
 //! What a person or a program sees of a running loop. The reporter has a thread of its own: a terminal that is stopped
 //! or a pipe that nobody reads holds up the report, and never the loop.
 
+pub mod changes;
 pub mod check;
 pub mod found;
 pub mod line;
 pub mod progress;
+pub mod question;
 
 use std::path::PathBuf;
 use std::sync::mpsc::{SyncSender, sync_channel};

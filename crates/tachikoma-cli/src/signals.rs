@@ -11,6 +11,7 @@ use tachikoma_loop_runner::process::wake_children;
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::task::JoinHandle;
 
+use crate::keys::raw;
 use crate::report::Reporter;
 
 /// Whether a loop has a terminal that may go away.
@@ -18,8 +19,57 @@ use crate::report::Reporter;
 pub enum Terminal {
     /// It runs in the foreground: a hang-up ends it.
     Foreground,
-    /// It was detached: a hang-up is none of its business.
+    /// It was detached: a hang-up has it read its configuration again.
     Detached,
+}
+
+/// What a signal asks of a supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// To end, because of this signal.
+    Stop(i32),
+    /// To read its configuration again.
+    Reload,
+}
+
+/// The signals that a supervisor understands.
+#[derive(Debug)]
+pub struct Requests {
+    interrupts: Option<unix::Signal>,
+    terminations: Option<unix::Signal>,
+    hangups: Option<unix::Signal>,
+    /// What a hang-up means: at a terminal, its end.
+    hangup: Asked,
+}
+
+impl Requests {
+    /// Begins to listen.
+    pub fn listen(detached: bool) -> std::io::Result<Self> {
+        let ignored = ignored();
+        let listen = |wanted: Signal| match ignored.contains(wanted) {
+            true => Ok(None),
+            false => signal(SignalKind::from_raw(wanted.as_raw())).map(Some),
+        };
+        let at_terminal = !detached && std::io::IsTerminal::is_terminal(&std::io::stdin());
+        Ok(Self {
+            interrupts: listen(Signal::INT)?,
+            terminations: listen(Signal::TERM)?,
+            hangups: listen(Signal::HUP)?,
+            hangup: match at_terminal {
+                true => Asked::Stop(Signal::HUP.as_raw()),
+                false => Asked::Reload,
+            },
+        })
+    }
+
+    /// Returns what is asked next. Cancel-safe.
+    pub async fn next(&mut self) -> Asked {
+        tokio::select! {
+            () = next(&mut self.interrupts) => Asked::Stop(Signal::INT.as_raw()),
+            () = next(&mut self.terminations) => Asked::Stop(Signal::TERM.as_raw()),
+            () = next(&mut self.hangups) => self.hangup,
+        }
+    }
 }
 
 /// With so many presses of Ctrl-C everything is said.
@@ -81,8 +131,12 @@ impl Signals {
             loop {
                 tokio::select! {
                     () = next(&mut terminations) => handle.shut_down(Signal::TERM.as_raw(), Urgency::Now),
-                    () = next(&mut hangups) => if terminal == Terminal::Foreground {
-                        handle.shut_down(Signal::HUP.as_raw(), Urgency::Graceful);
+                    () = next(&mut hangups) => match terminal {
+                        Terminal::Foreground => {
+                            handle.shut_down(Signal::HUP.as_raw(), Urgency::Graceful);
+                        }
+                        // What came of it is in the journal.
+                        Terminal::Detached => drop(handle.reload().await),
                     },
                     () = next(&mut stops) => suspend(&handle, &reporter).await,
                 }
@@ -111,6 +165,7 @@ fn count(mut presses: &UnixStream, handle: &LoopHandle, reporter: &Reporter) {
     wake_children();
     std::thread::sleep(KILL_TIMEOUT);
     reporter.hide_progress();
+    raw::lend();
     std::process::exit(128 + Signal::INT.as_raw());
 }
 
@@ -147,8 +202,10 @@ fn urgency_of(presses: u32) -> Urgency {
 async fn suspend(handle: &LoopHandle, reporter: &Reporter) {
     handle.suspend().await;
     reporter.hide_progress();
+    raw::lend();
     // SIGSTOP cannot be caught: this returns after SIGCONT.
     let _ = kill_process(rustix::process::getpid(), Signal::STOP);
+    raw::take_back();
     handle.go_on().await;
     reporter.show_progress();
 }

@@ -139,6 +139,29 @@ pub struct ScriptResult {
     pub words: Option<String>,
 }
 
+impl ScriptResult {
+    /// Says what is wrong with the script, where something is.
+    pub(crate) fn unclear(&self) -> Option<String> {
+        match &self.verdict {
+            ScriptVerdict::Unclear { problem } => Some(format!(
+                "the stop script `{}` is no help: {problem}",
+                self.name
+            )),
+            ScriptVerdict::GoOn | ScriptVerdict::Claim | ScriptVerdict::Stop => None,
+        }
+    }
+}
+
+impl Answers {
+    /// Says what is wrong with stop scripts.
+    pub(crate) fn unclear(&self) -> Vec<String> {
+        self.scripts
+            .iter()
+            .filter_map(ScriptResult::unclear)
+            .collect()
+    }
+}
+
 /// What a stop script wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -238,4 +261,7 @@ pub struct Completion {
     pub ticked_before: Option<u32>,
     /// The most that there ever were.
     pub most_objectives: u32,
+    /// What was wrong with stop scripts when they were last asked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unclear: Vec<String>,
 }

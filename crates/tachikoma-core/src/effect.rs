@@ -4,10 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::hooking::HookPoint;
 use crate::id::{Generation, SessionNo, Ticket};
 use crate::keep::CommitOrder;
 use crate::outcome::RebootReason;
-use crate::phase::{HookPoint, LoopState};
+use crate::phase::LoopState;
 use crate::record::Record;
 
 /// What came of one input: facts to be journalled and published, then wishes to be carried out, in this order.
@@ -54,6 +55,19 @@ pub enum Effect {
         /// The fill, in percent, rounded down.
         percent: u8,
     },
+    /// Tell the agent, in the middle of its turn, what the operator has to say.
+    Tell {
+        /// Which launch.
+        generation: Generation,
+        /// What.
+        words: String,
+    },
+    /// Bring the work tree back to what it was before an iteration, and answer with
+    /// [`Input::RolledBack`](crate::Input::RolledBack).
+    RollBack {
+        /// The iteration.
+        iteration: u32,
+    },
     /// Ask the agent what its conversation has cost so far; answered by [`News::Cost`](crate::News::Cost), in a turn or between
     /// two.
     AskCost {
@@ -70,12 +84,12 @@ pub enum Effect {
         /// Which launch.
         generation: Generation,
     },
-    /// Run the hooks of a reboot and answer with [`Input::HooksRan`](crate::Input::HooksRan).
+    /// Run the hooks of a point, those beside the loop behind each other, and answer with [`Input::HooksRan`](crate::Input::HooksRan).
     RunHooks {
         /// Which ones.
         point: HookPoint,
-        /// Why the session is rebooted.
-        reason: RebootReason,
+        /// Why the session is rebooted, if it is.
+        reason: Option<RebootReason>,
     },
     /// Look at the work tree, commit what the loop changed there, and answer with [`Input::Kept`](crate::Input::Kept).
     Keep {

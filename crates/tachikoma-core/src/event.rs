@@ -8,12 +8,14 @@ use crate::completion::{Answers, Check, GateResult, Refusal};
 use crate::context::Context;
 use crate::effect::Rung;
 use crate::exit::{Exit, Leftover};
+use crate::hooking::{HooksEnd, HooksStart};
 use crate::id::{Generation, SessionNo};
-use crate::keep::{CommitStatus, KeepPurpose, Kept};
+use crate::incident::Incident;
+use crate::keep::{Keep, KeepPurpose, Kept};
 use crate::launch::{Change, Launch, Resumption, Runner};
 use crate::ledger::QuotaWindow;
 use crate::outcome::{Failure, IterationReport, Outcome, RebootReason, Stop, Timeout};
-use crate::phase::{Cause, HookPoint, HookResult, Wait};
+use crate::phase::{Cause, Wait};
 use crate::policy::stop::Limits;
 use crate::progress::Measured;
 use crate::repair::Repair;
@@ -53,8 +55,7 @@ pub enum LoopEvent {
     },
     /// A runner took up the loop with other settings than the one before; they hold from here on.
     ConfigChanged {
-        /// What changed, by key. Empty where the earlier runner did not record its settings, or only defaults of another
-        /// version differ.
+        /// What changed, by key. Empty where the earlier runner did not record its settings, or only defaults differ.
         changes: Vec<Change>,
     },
     /// The loop pauses when the current iteration or reboot is over.
@@ -258,12 +259,18 @@ pub enum LoopEvent {
     },
     /// The agent closed its output, and lives on.
     StreamEnded,
-    /// The death of a runner cut an attempt; its iteration is repeated.
+    /// An attempt was cut, by the death of a runner or of what the agent works in; its iteration is repeated at once.
     AttemptCut {
         /// The iteration.
         iteration: u32,
         /// The attempt.
         attempt: u32,
+        /// What cut it, where it was not the death of a runner.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+        /// Whether the agent's process is up and waits for the next prompt.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        agent_lives: bool,
     },
     /// The work tree before an iteration is kept as a commit that is on no branch; said when it is another one than before.
     SnapshotTaken {
@@ -275,21 +282,7 @@ pub enum LoopEvent {
         uncommitted: u32,
     },
     /// The work tree is looked at, and what the loop changed is committed.
-    KeepStarted {
-        /// At which point of the loop.
-        purpose: KeepPurpose,
-        /// Under which word it is committed; none = the work tree is only looked at.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        commit: Option<CommitStatus>,
-        /// When it is given up; none = never.
-        until: Option<Timestamp>,
-        /// What follows it, besides the next iteration.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        then: Option<Wait>,
-        /// How the loop ends with it, if it does.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        outcome: Option<Outcome>,
-    },
+    KeepStarted(Keep),
     /// That is to end at once.
     KeepCalledOff {
         /// When it is given up.
@@ -385,20 +378,10 @@ pub enum LoopEvent {
         /// What the next one has to know, in its words.
         text: String,
     },
-    /// Hooks of the reboot run.
-    HooksStarted {
-        /// Which ones.
-        point: HookPoint,
-        /// Until when their end must be known.
-        until: Timestamp,
-    },
-    /// Hooks of the reboot have run.
-    HooksRan {
-        /// Which ones.
-        point: HookPoint,
-        /// How each went, in order.
-        results: Vec<HookResult>,
-    },
+    /// Hooks run, and are waited for.
+    HooksStarted(HooksStart),
+    /// Hooks have run.
+    HooksRan(HooksEnd),
     /// The agent's process is let go.
     ClosingStarted {
         /// When the next step of the ladder follows.
@@ -454,6 +437,8 @@ pub enum LoopEvent {
         /// What; null takes it away.
         value: serde_json::Value,
     },
+    /// Something between the loop and its operator.
+    Operator(crate::operator::OperatorEvent),
     /// Something went wrong that the loop survives.
     Warned {
         /// What, to which object, and what to do.
@@ -471,6 +456,8 @@ pub enum LoopEvent {
         /// What was wrong with it, and what was done.
         how: String,
     },
+    /// Something happened beside the loop.
+    Incident(Incident),
     /// The loop ended with its work done or its limit reached.
     Completed {
         /// Which of the two.

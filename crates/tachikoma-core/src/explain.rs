@@ -5,6 +5,7 @@
 
 mod asked;
 mod judged;
+mod operator;
 mod told;
 
 use std::collections::BTreeMap;
@@ -173,6 +174,9 @@ impl<'a> Explain<'a> {
         if let LoopEvent::Started { launch, .. } = &record.event {
             self.policy = (self.rules)(launch);
             self.end = None;
+        }
+        if let Some(launch) = record.event.reloaded() {
+            self.policy = (self.rules)(launch);
         }
         if let LoopEvent::IterationStarted { iteration, .. } = &record.event
             && *iteration != self.current.iteration

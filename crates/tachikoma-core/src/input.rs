@@ -8,12 +8,14 @@ use crate::activity::Activity;
 use crate::completion::{Answers, GateResult};
 use crate::context::Context;
 use crate::exit::{Exit, Leftover};
+use crate::hooking::{HookPoint, HookResult};
 use crate::id::{Generation, Ticket};
+use crate::incident::Incident;
 use crate::keep::Kept;
 use crate::launch::{Launch, Runner};
 use crate::ledger::QuotaWindow;
+use crate::operator::Wish;
 use crate::outcome::{Problem, Spent};
-use crate::phase::{HookPoint, HookResult};
 use crate::repair::Repair;
 use crate::tests_report::TestsReport;
 
@@ -122,6 +124,20 @@ pub enum Input {
         /// before.
         tell: bool,
     },
+    /// The operator answers, or wants something else than a command says.
+    Operator {
+        /// Where the answer goes.
+        ticket: Ticket,
+        /// What is wanted.
+        wish: Wish,
+    },
+    /// The answer to [`Effect::RollBack`](crate::Effect::RollBack).
+    RolledBack {
+        /// The iteration before which the work tree was so.
+        iteration: u32,
+        /// What the agent has to know of it, or why it could not be.
+        result: Result<String, String>,
+    },
     /// Something is to be written down for later.
     Set {
         /// Where the answer goes.
@@ -141,6 +157,8 @@ pub enum Input {
         /// How long.
         duration: Duration,
     },
+    /// Something happened beside the loop.
+    Incident(Incident),
     /// Something of the loop's own was destroyed, and is whole again.
     Repaired {
         /// What.

@@ -16,8 +16,10 @@ use crate::time::Timestamp;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keep {
     /// At which point of the loop.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub purpose: KeepPurpose,
     /// Under which word it is committed; none = the work tree is only looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<CommitStatus>,
     /// When it is given up; none = never.
     pub until: Option<Timestamp>,
@@ -25,18 +27,19 @@ pub struct Keep {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub called_off: bool,
     /// The wait that follows it.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Wait>,
     /// How the loop ends with it, if it does.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
 }
 
 /// When work is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeepPurpose {
     /// An attempt at an iteration is over.
+    #[default]
     Iteration,
     /// The session is about to be replaced.
     Checkpoint,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::phase::Phase;
+use crate::phase::{Phase, WaitReason};
 use crate::stats::LoopStats;
 use crate::time::Timestamp;
 
@@ -171,10 +171,12 @@ pub fn microusd(usd: f64) -> u64 {
 /// Returns whether time in a phase is time in which the loop runs.
 fn runs(phase: &Phase) -> bool {
     match phase {
-        Phase::Waiting { .. }
-        | Phase::Working { .. }
+        // A person takes their time.
+        Phase::Waiting { wait } => wait.reason != WaitReason::Operator,
+        Phase::Working { .. }
         | Phase::Keeping { .. }
         | Phase::Checking { .. }
+        | Phase::Hooking { .. }
         | Phase::Rebooting { .. } => true,
         Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => false,
     }

@@ -38,13 +38,16 @@ mod event;
 mod exit;
 pub mod explain;
 mod handoff;
+mod hooking;
 mod id;
+mod incident;
 mod input;
 mod keep;
 mod launch;
 mod ledger;
 pub mod markdown;
 mod objectives;
+mod operator;
 mod outcome;
 mod phase;
 pub mod policy;
@@ -59,6 +62,7 @@ mod state;
 mod stats;
 mod step;
 mod summary;
+pub mod supervise;
 mod tests_report;
 pub mod tests_seen;
 mod time;
@@ -76,7 +80,9 @@ pub use effect::{Answer, Effect, Rung, Step};
 pub use event::LoopEvent;
 pub use exit::{Exit, Leftover};
 pub use handoff::{WorkTree, checkpoint, checkpoint_now, handoff_due};
+pub use hooking::{Frames, HookKind, HookPoint, HookResult, Hooking, HooksEnd, HooksStart};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
+pub use incident::Incident;
 pub use input::{Input, LoopCommand, News, TurnEnd, Urgency};
 pub use keep::{
     CommitOrder, CommitStatus, Committed, Keep, KeepPurpose, Kept, KeptWork, PastCommit, Snapshot,
@@ -85,13 +91,17 @@ pub use keep::{
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
 pub use ledger::{Ledger, QuotaWindow, TurnSpending, microusd};
 pub use objectives::Objectives;
+pub use operator::{
+    AnsweredBy, Choice, EditedPrompt, Operator, OperatorEvent, PUT_OFF_ITERATIONS, Question,
+    QuestionKind, RollingBack, TOLD_MAX, Wish, Words,
+};
 pub use outcome::{
     ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, RebootReason, Spent,
     Stop, Timeout,
 };
 pub use phase::{
-    Cause, Ending, HookPoint, HookResult, Ladder, LoopState, Phase, Reboot, RebootStage, Tool,
-    TurnResult, Wait, WaitReason, Work,
+    Cause, Ending, Ladder, LoopState, Phase, Reboot, RebootStage, Tool, TurnResult, Wait,
+    WaitReason, Work,
 };
 pub use policy::Policy;
 pub use progress::{Measured, Progress, SCORES_KEPT, Score};

@@ -7,6 +7,9 @@ use crate::markdown::Fences;
 /// Objectives of each kind that are kept by name; a hand-off has no room for more, and the rest is counted.
 const NAMED_MAX: usize = 20;
 
+/// Lines that look like boxes and are none, of which somebody is told.
+const ODD_MAX: usize = 3;
+
 /// What is kept of one objective's words.
 const WORDS_BYTES_MAX: usize = 200;
 
@@ -23,22 +26,43 @@ pub struct Objectives {
     /// The first ones that are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub done: Vec<String>,
+    /// The first lines that look like boxes and are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub odd: Vec<String>,
 }
 
 impl Objectives {
     /// Reads the check boxes of a Markdown text: items of a list that begin with `[x]` or `[X]`, which are ticked, or with
-    /// blanks or another sign in brackets, which are not. Those in blocks of code are examples, and `[-]` is dropped.
+    /// blanks or another sign in brackets, which are not. Those in blocks of code are examples, those in comments are not shown
+    /// to anybody, and `[-]` is dropped.
     #[must_use]
     pub fn read(markdown: &str) -> Self {
         let mut objectives = Self::default();
         let mut fences = Fences::default();
         // Whoever wrote the file, on whatever system: no box may be overlooked.
         let text = markdown.strip_prefix('\u{feff}').unwrap_or(markdown);
-        for line in text.split(['\n', '\r']) {
-            if !fences.take(line)
-                && let Some((ticked, words)) = check_box(line)
-            {
-                objectives.count(ticked, words);
+        let mut lines = text.split(['\n', '\r']);
+        while let Some(line) = lines.next() {
+            if fences.take(line) {
+                continue;
+            }
+            if let Some(behind) = line.trim_start().strip_prefix(COMMENT) {
+                // One without an end is none: no box may be overlooked for it.
+                let mut rest = lines.clone();
+                let ends = |line: &str| line.contains(COMMENT_END);
+                if ends(behind) || rest.any(ends) {
+                    if !ends(behind) {
+                        lines = rest;
+                    }
+                    continue;
+                }
+            }
+            match check_box(line) {
+                Line::Box(ticked, words) => objectives.count(ticked, words),
+                Line::Odd if objectives.odd.len() < ODD_MAX => {
+                    objectives.odd.push(cut(line.trim()).to_owned());
+                }
+                Line::Odd | Line::Text => {}
             }
         }
         objectives
@@ -59,27 +83,67 @@ impl Objectives {
             &mut self.open
         };
         if names.len() < NAMED_MAX {
-            let kept = words.floor_char_boundary(WORDS_BYTES_MAX);
-            let kept = words.get(..kept).unwrap_or_default();
-            names.push(kept.to_owned());
+            names.push(cut(words).to_owned());
         }
     }
 }
 
-/// Splits a line that is a box into whether it is ticked, and what it says.
-fn check_box(line: &str) -> Option<(bool, &str)> {
-    let item = after_marker(line.trim_start_matches("> "))?;
-    let (mark, rest) = item.strip_prefix('[')?.split_once(']')?;
+/// How a comment begins and ends.
+const COMMENT: &str = "<!--";
+const COMMENT_END: &str = "-->";
+
+fn cut(words: &str) -> &str {
+    let kept = words.floor_char_boundary(WORDS_BYTES_MAX);
+    words.get(..kept).unwrap_or_default()
+}
+
+/// What a line is.
+enum Line<'a> {
+    /// A box: whether it is ticked, and what it says.
+    Box(bool, &'a str),
+    /// What somebody may have meant as one.
+    Odd,
+    /// Anything else.
+    Text,
+}
+
+fn check_box(line: &str) -> Line<'_> {
+    let line = line.trim_start_matches("> ").trim_start();
+    let Some(item) = after_marker(line) else {
+        let bare = line.trim_start_matches(['-', '*', '+']);
+        let meant = |mark: &str| bare.strip_prefix(mark).is_some_and(ends_a_mark);
+        return match ["[ ]", "[x]", "[X]"].iter().any(|mark| meant(mark)) {
+            true => Line::Odd,
+            false => Line::Text,
+        };
+    };
+    let Some((mark, rest)) = item.strip_prefix('[').and_then(|item| item.split_once(']')) else {
+        return Line::Text;
+    };
+    // `[x](link)`, `[a][b]` and `[1]: note` are links.
+    if rest.starts_with(['(', '[', ':']) {
+        return Line::Text;
+    }
     let mut marks = mark.chars();
     let ticked = match (mark.trim(), marks.next(), marks.next()) {
         ("", _, _) => false,
         ("x" | "X", _, None) => true,
-        // Somebody's own mark is not a tick; `[-]` is what was dropped.
-        (_, Some(other), None) if !other.is_alphanumeric() && other != '-' => false,
-        _ => return None,
+        // What was dropped.
+        ("-", _, _) => return Line::Text,
+        // Somebody's own mark is not a tick.
+        (_, Some(other), None) if !other.is_alphanumeric() => false,
+        (inside, _, _) if inside.chars().count() == 1 => return Line::Odd,
+        _ => return Line::Text,
     };
-    // `[x](link)` is a link, and `[ ]word` is no box either.
-    (rest.is_empty() || rest.starts_with([' ', '\t'])).then(|| (ticked, rest.trim()))
+    // `[ ]word` is no box.
+    match ends_a_mark(rest) {
+        true => Line::Box(ticked, rest.trim()),
+        false => Line::Odd,
+    }
+}
+
+fn ends_a_mark(rest: &str) -> bool {
+    rest.is_empty() || rest.starts_with([' ', '\t'])
 }
 
 /// The words behind `-`, `*`, `+`, `1.` or `1)`.
@@ -116,6 +180,53 @@ mod tests {
         assert_eq!(read.open, ["colours", "nested", "quoted", ""]);
         assert_eq!(read.done, ["parse", "print", "numbered"]);
         assert!(!read.all_ticked());
+        assert_eq!(read.odd, ["- [ ]glued", "[ ] no item", "-[ ] no space"]);
+    }
+
+    #[test]
+    fn what_looks_like_a_box_and_is_none_is_said() {
+        for odd in [
+            "- [ x ] a",
+            "- [v] a",
+            "1. [y] a",
+            "- [x]a",
+            "[x] a",
+            "*[X]",
+        ] {
+            let read = Objectives::read(&format!("- [x] one\n{odd}\n"));
+            assert_eq!(
+                (read.total, read.odd.as_slice()),
+                (1, &[odd.to_owned()][..])
+            );
+        }
+        for plain in [
+            "- [-] a",
+            "- [ - ] a",
+            "- [1]: note",
+            "- [a][b]",
+            "- [ab] c",
+            "- [",
+            "[link](x)",
+        ] {
+            let read = Objectives::read(plain);
+            assert_eq!((read.total, read.odd.len()), (0, 0), "{plain}");
+        }
+    }
+
+    #[test]
+    fn boxes_in_comments_are_nobodys_objectives() {
+        for (text, total) in [
+            ("<!-- - [ ] a -->\n- [x] b", 1),
+            ("<!--\n- [ ] a\n- [ ] b\n--> \n- [x] c", 1),
+            ("  <!-- old\r\n- [ ] a\r\n-->\r\n- [x] b", 1),
+            ("```\n<!--\n```\n- [x] a\n-->", 1),
+            // None of these may hide a box.
+            ("- [x] a <!-- note\n- [ ] b\n-->", 2),
+            ("- [x] write `<!--`\n- [ ] b\n`-->`", 2),
+            ("<!-- never ended\n- [x] a\n- [ ] b", 2),
+        ] {
+            assert_eq!(Objectives::read(text).total, total, "{text:?}");
+        }
     }
 
     #[test]

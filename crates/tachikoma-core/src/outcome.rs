@@ -178,14 +178,19 @@ pub struct IterationReport {
     /// How the agent's process ended, if it did.
     pub exit: Option<Exit>,
     /// Whether the agent claimed that the whole work is complete.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub claimed: bool,
     /// Whether the iteration brought the work forward, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<bool>,
     /// Whether its session has to be rebooted before the next prompt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub needs_reboot: bool,
     /// Whether the tests passed, where they were run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tests_passed: Option<bool>,
     /// How many files it changed, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files_changed: Option<u32>,
 }
 
@@ -294,6 +299,9 @@ pub enum Problem {
     },
     /// This conversation cannot go on, another one can.
     Poisoned,
+    /// What the agent works in went away under it and comes back, or the conversation did: the same iteration again, at
+    /// once, and no failure.
+    Cut,
     /// Nothing that a loop can do helps.
     Permanent {
         /// What a person has to do.
@@ -314,6 +322,8 @@ pub enum ErrorClass {
     Stalled,
     /// The conversation is broken: backoff, a fresh session.
     Poisoned,
+    /// What the agent works in was lost: the same iteration again, at once, and no failure.
+    Cut,
     /// It will not go well without a person: the loop ends.
     Permanent,
     /// The operator ended it.
@@ -321,6 +331,30 @@ pub enum ErrorClass {
 }
 
 impl Failure {
+    /// Returns what the agent says about it, where it says something.
+    #[must_use]
+    pub fn cause(&self) -> String {
+        match self {
+            Self::Reported {
+                reason: Some(words),
+                ..
+            }
+            | Self::NoResult {
+                last_words: Some(words),
+                ..
+            } => words.clone(),
+            Self::Reported { reason: None, .. }
+            | Self::NoResult {
+                last_words: None, ..
+            }
+            | Self::Exited { .. }
+            | Self::NotLaunched { .. }
+            | Self::TimedOut { .. }
+            | Self::GuardLost
+            | Self::Unkillable { .. } => self.to_string(),
+        }
+    }
+
     /// Returns the class of the failure.
     #[must_use]
     pub fn class(&self) -> ErrorClass {
@@ -328,6 +362,7 @@ impl Failure {
             Self::Reported { problem, .. } | Self::NoResult { problem, .. } => match problem {
                 Some(Problem::Limited { .. }) => ErrorClass::Limited,
                 Some(Problem::Poisoned) => ErrorClass::Poisoned,
+                Some(Problem::Cut) => ErrorClass::Cut,
                 Some(Problem::Permanent { .. }) => ErrorClass::Permanent,
                 None => ErrorClass::Transient,
             },

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::activity::Busy;
 use crate::completion::Check;
 use crate::effect::Rung;
+use crate::hooking::{HookPoint, Hooking};
 use crate::id::{Generation, SessionNo};
 use crate::keep::Keep;
 use crate::outcome::{Outcome, Problem, RebootReason, Timeout};
@@ -105,6 +106,11 @@ pub enum Phase {
         /// What is being found out, and what follows.
         check: Check,
     },
+    /// Hooks run that something is framed by.
+    Hooking {
+        /// Which ones, and what follows.
+        hooking: Hooking,
+    },
     /// Between sessions.
     Rebooting {
         /// How far it is.
@@ -131,7 +137,8 @@ impl Phase {
             Self::Waiting { .. }
             | Self::Working { .. }
             | Self::Keeping { .. }
-            | Self::Checking { .. } => LoopState::Running,
+            | Self::Checking { .. }
+            | Self::Hooking { .. } => LoopState::Running,
             Self::Rebooting { .. } => LoopState::Rebooting,
             Self::Paused { .. } => LoopState::Paused,
             Self::Ended { outcome } => outcome.state(),
@@ -160,6 +167,8 @@ pub enum WaitReason {
     UsageLimit,
     /// The moment from which a reboot may happen, with a context that is too full to be prompted before it.
     RebootWindow,
+    /// An answer of the operator, or a work tree that is brought back on their wish.
+    Operator,
 }
 
 impl fmt::Display for WaitReason {
@@ -169,6 +178,7 @@ impl fmt::Display for WaitReason {
             Self::Backoff => "backoff",
             Self::UsageLimit => "usage_limit",
             Self::RebootWindow => "reboot_window",
+            Self::Operator => "operator",
         })
     }
 }
@@ -355,41 +365,4 @@ pub enum RebootStage {
         /// Since when.
         since: Timestamp,
     },
-}
-
-/// When hooks of a reboot run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HookPoint {
-    /// Before the old session is given up.
-    BeforeReboot,
-    /// With the fresh session open.
-    AfterReboot,
-}
-
-impl fmt::Display for HookPoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::BeforeReboot => "before_reboot",
-            Self::AfterReboot => "after_reboot",
-        })
-    }
-}
-
-/// How one hook went.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HookResult {
-    /// Which one.
-    pub name: String,
-    /// How long it took.
-    pub duration_ms: u64,
-    /// What it said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output: Option<String>,
-    /// What went wrong; none where it went well.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    /// Whether the loop is to end because of it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub stop: bool,
 }

@@ -14,10 +14,13 @@ pub mod restart;
 pub mod stop;
 pub mod timeout;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use budget::Budgets;
 use completion::CompletionRules;
+
+use crate::hooking::HookPoint;
 
 /// The rules of a loop. The default is what an empty configuration file means.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,12 +53,18 @@ pub struct Policy {
     pub limit_backoff: Backoff,
     /// When sessions are replaced.
     pub reboot: RebootRules,
+    /// For all hooks of a point together; a point that is not there has none. Those of a reboot are with its rules.
+    pub hooks: BTreeMap<HookPoint, Duration>,
     /// How the work is kept, or at least looked at; none where neither can be.
     pub keep: Option<KeepRules>,
     /// Whether a later runner goes on in the conversation of an earlier one.
     pub persist_sessions: bool,
     /// Whether every iteration has a conversation of its own.
     pub fresh_each_iteration: bool,
+    /// Whether somebody is there to be asked before and after each iteration.
+    pub attended: bool,
+    /// How long an answer is waited for; zero = no limit.
+    pub question_timeout: Duration,
 }
 
 impl Default for Policy {
@@ -78,9 +87,12 @@ impl Default for Policy {
                 cap: Duration::from_secs(1800),
             },
             reboot: RebootRules::default(),
+            hooks: BTreeMap::new(),
             keep: None,
             persist_sessions: true,
             fresh_each_iteration: false,
+            attended: false,
+            question_timeout: Duration::from_secs(600),
         }
     }
 }
@@ -228,6 +240,8 @@ pub struct RebootRules {
     pub ask_hand_off: bool,
     /// For its answer.
     pub hand_off_timeout: Duration,
+    /// How long the operator is asked before a reboot, zero = no limit; none = nobody is asked.
+    pub confirm: Option<Duration>,
     /// For all hooks before a reboot together; none = there are none.
     pub hooks_before: Option<Duration>,
     /// For all hooks after a reboot together; none = there are none.
@@ -255,6 +269,7 @@ impl Default for RebootRules {
             graceful_delay: Duration::from_secs(5),
             ask_hand_off: true,
             hand_off_timeout: Duration::from_secs(120),
+            confirm: None,
             hooks_before: None,
             hooks_after: None,
         }

@@ -20,6 +20,7 @@ pub struct Measured {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub evidence: Evidence,
     /// What that is worth, from 0 to 100; 0 where nothing came of it.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub score: u32,
 }
 

@@ -202,7 +202,7 @@ pub(crate) fn wait_key(wait: &Wait) -> Option<&'static str> {
     match wait.reason {
         WaitReason::Delay => Some("iteration_delay"),
         WaitReason::RebootWindow => Some("reboot.min_reboot_interval"),
-        WaitReason::Backoff | WaitReason::UsageLimit => None,
+        WaitReason::Backoff | WaitReason::UsageLimit | WaitReason::Operator => None,
     }
 }
 
@@ -221,6 +221,7 @@ pub(crate) fn wait(policy: &Policy, state: &State, wait: &Wait, over: Timestamp)
             let nth = Nth(state.limit_streak);
             format!("waited {span} for the model's service: {nth} limit in a row")
         }
+        WaitReason::Operator => "waited for the operator".to_owned(),
         WaitReason::RebootWindow => {
             let why = rate(&policy.reboot, &state.reboots, state.time);
             format!("waited {span} for the reboot, with no room for another prompt: {why}")

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::hooking::HookResult;
 use crate::id::SessionNo;
 use crate::outcome::RebootReason;
-use crate::phase::HookResult;
 use crate::time::Timestamp;
 
 /// Attempts that are remembered in full.

@@ -255,7 +255,9 @@ impl<'a> Replay<'a> {
                     }
                 }
                 Some(Found::Taken(taken)) => {
-                    let started = |r: &Record| matches!(r.event, LoopEvent::Started { .. });
+                    let started = |r: &Record| {
+                        matches!(r.event, LoopEvent::Started { .. }) || r.event.reloaded().is_some()
+                    };
                     if taken.records.first().is_some_and(started)
                         && let Some(rules) = self.next_rules.take()
                     {
@@ -398,6 +400,7 @@ fn sum(state: &State, side: &Side, owed: TurnSpending) -> Sum {
         | Phase::Working { .. }
         | Phase::Keeping { .. }
         | Phase::Checking { .. }
+        | Phase::Hooking { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. } => None,
     };

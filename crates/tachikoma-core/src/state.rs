@@ -3,8 +3,10 @@
 mod apply;
 mod clock;
 mod completion;
+mod hooks;
 mod keep;
 mod notes;
+mod operator;
 mod reboot;
 mod taken_up;
 mod work;
@@ -15,16 +17,19 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::completion::Completion;
+use crate::hooking::Frames;
 use crate::id::{Generation, LoopId, Seq};
 use crate::keep::KeptWork;
 use crate::launch::{Launch, Runner};
 use crate::ledger::Ledger;
+use crate::operator::Operator;
 use crate::outcome::{Failure, Outcome, RebootReason, Stop};
 use crate::phase::{LoopState, Phase};
 use crate::policy::stop::Limits;
 use crate::policy::{Policy, timeout};
 use crate::progress::Progress;
 use crate::reboots::RebootBook;
+use crate::record::is_zero;
 use crate::session::{Checkpoint, LiveAgent, Note, PastSession, Session};
 use crate::stats::LoopStats;
 use crate::time::Timestamp;
@@ -50,6 +55,9 @@ pub struct State {
     pub iteration: u32,
     /// The attempt at it.
     pub attempt: u32,
+    /// How many attempts at it were cut because what the agent works in was lost.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cuts: u32,
     /// Whether that attempt was cut by the death of a runner, so that the iteration is owed.
     pub cut: bool,
     /// The number of the latest launch.
@@ -105,12 +113,18 @@ pub struct State {
     /// What was spent.
     #[serde(default)]
     pub ledger: Ledger,
+    /// What is known of the operator.
+    #[serde(default)]
+    pub operator: Operator,
     /// The stop conditions that the latest run was told.
     #[serde(default)]
     pub limits: Limits,
     /// The pattern of `stop_on_patterns` that the agent's latest words match.
     #[serde(default)]
     pub stop_pattern: Option<String>,
+    /// What hooks have still to hear of.
+    #[serde(default)]
+    pub frames: Frames,
     /// What hooks and the operator wrote down for later.
     pub custom: BTreeMap<String, serde_json::Value>,
 }
@@ -146,6 +160,7 @@ impl State {
             phase: Phase::Idle,
             iteration: 0,
             attempt: 0,
+            cuts: 0,
             cut: false,
             generation: Generation(0),
             session: Session::default(),
@@ -168,8 +183,10 @@ impl State {
             kept: KeptWork::default(),
             notes: Vec::new(),
             ledger: Ledger::default(),
+            operator: Operator::default(),
             limits: Limits::default(),
             stop_pattern: None,
+            frames: Frames::default(),
             custom: BTreeMap::new(),
         }
     }
@@ -200,6 +217,7 @@ impl State {
             | Phase::Working { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => None,
         }
@@ -223,10 +241,11 @@ impl State {
     #[must_use]
     pub fn next_deadline(&self, policy: &Policy) -> Option<Timestamp> {
         let deadline = match &self.phase {
-            Phase::Waiting { wait } => Some(wait.until),
+            Phase::Waiting { wait } => self.wait_deadline(*wait),
             Phase::Working { work } => work.deadline(policy),
             Phase::Keeping { keep } => keep.until,
             Phase::Checking { check } => check.until,
+            Phase::Hooking { hooking } => Some(hooking.until),
             Phase::Rebooting { reboot } => timeout::reboot(policy, reboot),
             // Only the operator or a new runner ends these.
             Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return None,

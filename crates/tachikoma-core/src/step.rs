@@ -7,8 +7,10 @@
 mod check;
 mod command;
 mod ending;
+mod hooks;
 mod keep;
 mod news;
+mod operator;
 mod reading;
 mod reboot;
 mod settle;
@@ -18,12 +20,14 @@ mod turn_end;
 
 use std::time::Duration;
 
+pub(crate) use operator::ROLLBACK_TIMEOUT;
+
 use crate::effect::{Answer, Effect, Step};
 use crate::event::LoopEvent;
 use crate::id::Ticket;
 use crate::input::Input;
 use crate::outcome::Outcome;
-use crate::phase::{Phase, Work};
+use crate::phase::{Phase, WaitReason, Work};
 use crate::policy::{Policy, custom, timeout};
 use crate::record::Record;
 use crate::state::State;
@@ -68,11 +72,14 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         } => turn.gates_ran(number, results, tests),
         Input::Done { ticket, reason } => turn.done(ticket, reason),
         Input::Note { ticket, text, tell } => turn.note(ticket, &text, tell),
+        Input::Operator { ticket, wish } => turn.operator(ticket, wish),
+        Input::RolledBack { iteration, result } => turn.rolled_back(iteration, result),
         Input::Set { ticket, key, value } => turn.set(ticket, key, value),
         Input::Trouble { warning } => turn.record(LoopEvent::Warned { warning }),
         Input::DiskWasFull { duration } => turn.record(LoopEvent::DiskWasFull {
             duration_ms: millis(duration),
         }),
+        Input::Incident(incident) => turn.record(LoopEvent::Incident(incident)),
         Input::Repaired { what, how } => turn.record(LoopEvent::Repaired { what, how }),
     }
     turn.step
@@ -110,6 +117,7 @@ impl Turn<'_> {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
@@ -139,6 +147,7 @@ impl Turn<'_> {
             Phase::Working { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. } => {
                 self.record(LoopEvent::StoodStill {
                     duration_ms: millis(duration),
@@ -155,7 +164,13 @@ impl Turn<'_> {
             self.look_at_budgets();
         }
         match &self.state.phase {
-            Phase::Waiting { wait } if wait.until <= self.now => self.proceed(None),
+            Phase::Waiting { wait } if wait.until <= self.now => {
+                if wait.reason == WaitReason::Operator {
+                    self.operator_overdue();
+                } else {
+                    self.proceed(None);
+                }
+            }
             Phase::Working { work } => {
                 let work = (**work).clone();
                 self.overdue(&work);
@@ -168,6 +183,9 @@ impl Turn<'_> {
                 let check = check.clone();
                 self.check_overdue(&check);
             }
+            Phase::Hooking { hooking } if hooking.until <= self.now => {
+                self.give_up_hooks("they did not end in time");
+            }
             Phase::Rebooting { reboot }
                 if timeout::reboot(self.policy, reboot).is_some_and(|until| until <= self.now) =>
             {
@@ -177,6 +195,7 @@ impl Turn<'_> {
             Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Idle
             | Phase::Paused { .. }

@@ -6,6 +6,7 @@ use crate::completion::{CheckStage, GateResult, ObjectivesSeen};
 use crate::id::{LoopId, SessionNo};
 use crate::keep::KeepPurpose;
 use crate::launch::Runner;
+use crate::operator::Question;
 use crate::outcome::Outcome;
 use crate::phase::{LoopState, Phase};
 use crate::policy::stop::Condition;
@@ -34,6 +35,12 @@ pub struct Status {
     pub context: Option<ContextSummary>,
     /// What is waited for.
     pub waiting: Option<WaitSummary>,
+    /// What the operator is asked.
+    #[serde(default)]
+    pub question: Option<Question>,
+    /// Whether somebody is there to be asked before and after each iteration, as far as it was said while the loop ran.
+    #[serde(default)]
+    pub attended: Option<bool>,
     /// The reboot that is wanted and has not begun.
     #[serde(default)]
     pub reboot: Option<RebootSummary>,
@@ -248,7 +255,9 @@ impl Status {
             },
             session_iterations: state.session.iterations,
             context: context(state),
-            waiting: if live { waiting(&state.phase) } else { None },
+            waiting: if live { waiting(state) } else { None },
+            question: state.question().filter(|_| live).cloned(),
+            attended: state.operator.attended,
             reboot: state.reboot_pending.as_ref().map(|reason| RebootSummary {
                 reason: reason.to_string(),
                 not_before: state.reboot_not_before,
@@ -344,15 +353,22 @@ fn completion(state: &State, live: bool) -> Option<CompletionSummary> {
     })
 }
 
-fn waiting(phase: &Phase) -> Option<WaitSummary> {
-    match phase {
+fn waiting(state: &State) -> Option<WaitSummary> {
+    match &state.phase {
         Phase::Waiting { wait } => Some(WaitSummary {
             reason: wait.reason.to_string(),
-            until: Some(wait.until),
+            until: match state.question() {
+                Some(question) => question.until,
+                None => Some(wait.until),
+            },
         }),
         Phase::Paused { .. } => Some(WaitSummary {
             reason: "operator".to_owned(),
             until: None,
+        }),
+        Phase::Hooking { hooking } => Some(WaitSummary {
+            reason: format!("hooks:{}", hooking.point),
+            until: Some(hooking.until),
         }),
         Phase::Idle
         | Phase::Working { .. }

@@ -31,7 +31,7 @@ pub struct TestsReport {
     /// Those of them that passed in the run before.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub newly_failing: Vec<String>,
-    /// The first of those that passed again lately.
+    /// The first of those that failed when they last ran, and pass since something changed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fixed: Vec<String>,
     /// The first of those that pass and fail as they like.
@@ -65,8 +65,19 @@ impl TestsReport {
     ) -> Self {
         let run = books.compare(changed, results.iter().copied());
         let newly_passing = books.newly_passing(&run);
+        let mended = books.failing();
         books.apply(&run);
-        let named = |standing| names(books.names(standing).into_iter());
+        // What did not run this time is no news of this run.
+        let named = |standing| {
+            names(
+                books
+                    .names_of_run(standing)
+                    .into_iter()
+                    .map(|(_, name)| name),
+            )
+        };
+        let fixed = books.names_of_run(Standing::RecentlyFixed).into_iter();
+        let fixed = fixed.filter(|(id, _)| mended.contains(id));
         let ended = |wanted: fn(Verdict) -> bool| {
             let ended = results.iter().filter(move |(_, verdict)| wanted(*verdict));
             names(ended.map(|(name, _)| *name))
@@ -79,7 +90,7 @@ impl TestsReport {
             newly_passing: u32::try_from(newly_passing).unwrap_or(u32::MAX),
             failing: ended(Verdict::is_failure),
             newly_failing: named(Standing::NewlyFailing),
-            fixed: named(Standing::RecentlyFixed),
+            fixed: names(fixed.map(|(_, name)| name)),
             flaky: named(Standing::Flaky),
             passing: ended(|verdict| matches!(verdict, Verdict::Passed | Verdict::Flaky)),
         }
@@ -161,6 +172,14 @@ mod tests {
         assert_eq!(second.newly_passing, 2, "b is mended, and e is new");
         assert_eq!(second.newly_failing, ["a"]);
         assert_eq!(second.fixed, ["b"]);
+        let third = run(&mut books, &[("a", Passed), ("b", Passed), ("e", Passed)]);
+        assert_eq!(third.fixed, ["a"], "b was news once");
+        let fourth = run(&mut books, &[("c", Passed)]);
+        assert_eq!(fourth.fixed, ["c"], "whenever it last ran");
+        let fifth = run(&mut books, &[("e", Failed), ("f", Passed)]);
+        assert_eq!(fifth.newly_failing, ["e"]);
+        let sixth = run(&mut books, &[("f", Passed)]);
+        assert_eq!(sixth.newly_failing, [""; 0], "it did not run");
         let mut text = String::new();
         second.write_failing(&mut text);
         assert_eq!(

@@ -235,6 +235,30 @@ impl TestsSeen {
         names
     }
 
+    /// The same of tests that were part of the latest run, with their ids.
+    #[must_use]
+    pub fn names_of_run(&self, standing: Standing) -> Vec<(TestId, &str)> {
+        let of_run = |id: &TestId| {
+            self.tests
+                .get(id)
+                .is_some_and(|known| known.last_run == self.runs)
+        };
+        let mut names: Vec<(TestId, &str)> = self
+            .standings()
+            .filter(|(id, found)| *found == standing && of_run(id))
+            .filter_map(|(id, _)| Some((id, self.name(id)?)))
+            .collect();
+        names.sort_unstable_by_key(|(_, name)| *name);
+        names
+    }
+
+    /// Tests that failed when they last ran.
+    #[must_use]
+    pub fn failing(&self) -> BTreeSet<TestId> {
+        let failing = self.tests.iter().filter(|(_, known)| known.failed_last());
+        failing.map(|(id, _)| *id).collect()
+    }
+
     /// Tests that pass in `run` and failed when they last ran, or are new: progress. The first run is where one starts
     /// from and has none; when the books are full nobody can say what is new.
     #[must_use]

@@ -10,6 +10,10 @@ const REFUSED_BYTES_MAX: usize = 2000;
 #[must_use]
 pub fn told(state: &State) -> String {
     let mut text = String::new();
+    let from_operator = state.operator.words.iter().filter(|words| words.in_prompt);
+    for words in from_operator {
+        text.push_str(&format!("The operator says:\n\n{}\n\n", words.text));
+    }
     if let Some(what) = &state.kept.untold {
         text.push_str(what);
         text.push_str(" Look at the files before you go on: they are not as you left them.\n\n");

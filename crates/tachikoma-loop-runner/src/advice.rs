@@ -20,3 +20,8 @@ pub(crate) fn wrap_up(percent: u8) -> String {
          next, what did not work. Then end your turn."
     )
 }
+
+/// Tells an agent in the middle of its turn what the operator has to say.
+pub(crate) fn from_operator(words: &str) -> String {
+    format!("The operator says:\n\n{words}")
+}

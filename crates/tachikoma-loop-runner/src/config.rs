@@ -1,6 +1,9 @@
 //! What a runner is told before it begins. The library reads neither the environment nor the command line: whoever
 //! embeds it does, and says so here.
 
+mod opencode;
+
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,12 +18,17 @@ use tachikoma_core::{HookPoint, Launch, LoopId, Policy, microusd};
 
 use crate::gates;
 use crate::hooks::Registry;
+use crate::opencode::client::Login;
 use crate::process::Adoption;
-use crate::settings::{self, AgentName, HumanDuration, PromptChannel, RebootMode, Settings};
+use crate::settings::{
+    self, AgentName, HumanDuration, PromptChannel, RebootMode, Secret, Settings,
+};
 use crate::store::backup::Backups;
 use crate::store::recover::{Copies, Loss};
 use crate::store::snapshot::Packing;
 use crate::store::{RALPH_DIR, temporary};
+
+pub use opencode::OpenCodeServer;
 
 /// Room is made by a person or a clean-up job; who has not come by then will not come soon.
 pub const DISK_FULL_TIMEOUT: Duration = Duration::from_secs(600);
@@ -40,6 +48,11 @@ pub struct LoopConfig {
     pub guard: Vec<OsString>,
     /// The program that plays the `demo` agent, with its arguments.
     pub demo: Vec<OsString>,
+    /// The program that plays the bridge to OpenCode's server ([`bridge::run`](crate::opencode::bridge::run)), with its
+    /// arguments.
+    pub bridge: Vec<OsString>,
+    /// Who we are to OpenCode's server, where that is told by whoever runs us.
+    pub opencode_login: Option<Login>,
     /// Where the control socket goes: a directory of the user's own.
     pub runtime_dir: PathBuf,
     /// Where a loop that is not to be kept (`state.enabled = false`) has its store while it runs: a directory of the user's
@@ -55,12 +68,14 @@ pub struct LoopConfig {
     pub loss: Loss,
     /// Whether to hold the agent's processes together by a control group where one can be had.
     pub cgroup: bool,
+    /// The values of the variables that the settings name: nobody else is given them.
+    pub secrets: BTreeMap<String, Secret>,
     /// How long a full disk is waited for; [`DISK_FULL_TIMEOUT`] unless there is a reason.
     pub disk_full_timeout: Duration,
 }
 
 /// The settings name no agent that could be run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AgentError {
     /// The agent is known, but this version cannot drive it.
     #[error("agent `{0}` is not built yet")]
@@ -68,6 +83,9 @@ pub enum AgentError {
     /// The `command` agent has no program.
     #[error("agent `command` has no program")]
     NoProgram,
+    /// OpenCode cannot be started, or not found, as it is configured.
+    #[error("agent `opencode`: {0}")]
+    OpenCode(String),
 }
 
 impl LoopConfig {
@@ -82,8 +100,8 @@ impl LoopConfig {
                 program: self.demo.clone(),
             })),
             AgentName::Claude => Ok(Agent::Claude(Box::new(self.claude_agent()))),
-            name
-            @ (AgentName::OpenCode | AgentName::Codex | AgentName::Gemini | AgentName::Acp) => {
+            AgentName::OpenCode => Ok(Agent::OpenCode(Box::new(self.opencode_agent()?))),
+            name @ (AgentName::Codex | AgentName::Gemini | AgentName::Acp) => {
                 Err(AgentError::NotBuilt(name))
             }
         }
@@ -101,10 +119,7 @@ impl LoopConfig {
                 .map(|(name, value)| (name.into(), value.expose().into()))
                 .collect(),
             model: own.model.clone(),
-            permission: match own.permission {
-                settings::Permission::Safe => Permission::Safe,
-                settings::Permission::Bypass => Permission::Bypass,
-            },
+            permission: permission(own.permission),
             root: rustix::process::geteuid().is_root(),
             lifetime: if session.fresh_each_iteration || session.process_each_iteration {
                 Lifetime::Turn
@@ -167,8 +182,11 @@ impl LoopConfig {
                 ..Timeouts::default()
             },
             reboot: self.reboot_rules(),
+            hooks: Registry::default().limits(settings),
             persist_sessions: session.persist_sessions,
             fresh_each_iteration: session.fresh_each_iteration,
+            attended: settings.attended_mode,
+            question_timeout: time(&settings.question_timeout),
             ..Policy::default()
         }
     }
@@ -206,6 +224,7 @@ impl LoopConfig {
             max_failures: reboot.max_consecutive_failures,
             graceful_delay: reboot.graceful_delay.get(),
             ask_hand_off: reboot.preserve_summary,
+            confirm: (reboot.mode == RebootMode::Confirm).then(|| reboot.confirm_timeout.get()),
             hooks_before: hooks(HookPoint::BeforeReboot),
             hooks_after: hooks(HookPoint::AfterReboot),
             ..RebootRules::default()
@@ -311,4 +330,11 @@ impl LoopConfig {
 /// Returns a budget in millionths of a dollar. Whoever sets less than that has set one all the same.
 fn budget_microusd(usd: f64) -> u64 {
     microusd(usd).max(u64::from(usd > 0.0))
+}
+
+fn permission(permission: settings::Permission) -> Permission {
+    match permission {
+        settings::Permission::Safe => Permission::Safe,
+        settings::Permission::Bypass => Permission::Bypass,
+    }
 }

@@ -7,3 +7,4 @@ mod server;
 pub use client::{Client, ClientError};
 pub use protocol::{Hello, PROTOCOL, Request, Response};
 pub use server::{Server, ServerError};
+pub(crate) use server::{is_gone, listen};

@@ -13,6 +13,7 @@ mod index;
 mod intent;
 mod keeper;
 mod lines;
+mod loose;
 mod path;
 mod plain;
 pub mod present;

@@ -2,13 +2,17 @@
 //! stall the loop.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tachikoma_core::{Answer, HookPoint, LoopCommand, Record, Status, Timestamp, Urgency};
+use tachikoma_core::{
+    Answer, Choice, HookPoint, Incident, LoopCommand, Record, Status, Timestamp, Urgency,
+};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::hooks::{Planned, RebootHook, RegisterError};
+use crate::runner::Asked;
 use crate::session::pump::Stream;
 
 /// Commands that may wait for the runner; a caller beyond that waits itself.
@@ -64,6 +68,12 @@ pub(crate) enum Request {
         reason: Option<String>,
         reply: oneshot::Sender<Answer>,
     },
+    Operator {
+        asked: Asked,
+        reply: oneshot::Sender<Answer>,
+    },
+    /// Something happened beside the loop.
+    Incident(Incident),
     /// A hook that is to run from the next reboot on.
     Register {
         point: HookPoint,
@@ -125,6 +135,58 @@ impl LoopHandle {
     /// The runner is gone.
     pub async fn done(&self, reason: Option<String>) -> Result<Answer, Gone> {
         self.ask(|reply| Request::Done { reason, reply }).await
+    }
+
+    /// Answers the question that is open, or the one of a number. With [`Choice::Edit`] goes the file that has the prompt for one
+    /// iteration. Otherwise like [`LoopHandle::command`].
+    ///
+    /// # Errors
+    /// The runner is gone.
+    pub async fn answer(
+        &self,
+        id: Option<u32>,
+        choice: Choice,
+        prompt_file: Option<PathBuf>,
+    ) -> Result<Answer, Gone> {
+        let asked = Asked::Answer {
+            id,
+            choice,
+            prompt_file,
+        };
+        self.ask(|reply| Request::Operator { asked, reply }).await
+    }
+
+    /// Says whether somebody is there to be asked before and after each iteration. Otherwise like [`LoopHandle::command`].
+    ///
+    /// # Errors
+    /// The runner is gone.
+    pub async fn attend(&self, on: bool) -> Result<Answer, Gone> {
+        let asked = Asked::Attend { on };
+        self.ask(|reply| Request::Operator { asked, reply }).await
+    }
+
+    /// Tells the agent something: while its next tool runs where that can be, else with the next prompt. Otherwise like
+    /// [`LoopHandle::command`].
+    ///
+    /// # Errors
+    /// The runner is gone.
+    pub async fn tell(&self, text: String) -> Result<Answer, Gone> {
+        let asked = Asked::Tell { text };
+        self.ask(|reply| Request::Operator { asked, reply }).await
+    }
+
+    /// Has the configuration read again. Otherwise like [`LoopHandle::command`].
+    ///
+    /// # Errors
+    /// The runner is gone.
+    pub async fn reload(&self) -> Result<Answer, Gone> {
+        let asked = Asked::Reload;
+        self.ask(|reply| Request::Operator { asked, reply }).await
+    }
+
+    /// Has something recorded that happened beside the loop. Never waits: when the queue is full it is left out.
+    pub(crate) fn report(&self, incident: Incident) {
+        let _ = self.requests.try_send(Request::Incident(incident));
     }
 
     async fn ask(

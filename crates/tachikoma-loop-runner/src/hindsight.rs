@@ -25,6 +25,15 @@ pub struct Setting {
     pub value: String,
 }
 
+/// The one setting without a value for "none".
+const OBJECTIVES: &str = "stop_conditions.objectives";
+
+impl Setting {
+    fn unsets_objectives(&self) -> bool {
+        self.key == OBJECTIVES && matches!(self.value.as_str(), "" | "\"\"" | "''")
+    }
+}
+
 /// The rules of a launch.
 #[derive(Clone, Debug)]
 pub struct OfLaunch {
@@ -64,7 +73,13 @@ pub fn rules(launch: &Launch, over: &[Setting]) -> Result<OfLaunch, SettingsErro
             }
         }
     }
-    let loaded = load(&settings, over)?;
+    // A file has no name that means none.
+    let (unset, over): (Vec<Setting>, Vec<Setting>) =
+        over.iter().cloned().partition(Setting::unsets_objectives);
+    if !unset.is_empty() {
+        settings.remove(OBJECTIVES);
+    }
+    let loaded = load(&settings, &over)?;
     Ok(OfLaunch {
         rules: by_place(loaded, launch),
         left_out,
@@ -110,6 +125,8 @@ fn by_place(loaded: Loaded, launch: &Launch) -> ByPlace {
         new_loop: false,
         guard: Vec::new(),
         demo: Vec::new(),
+        bridge: Vec::new(),
+        opencode_login: None,
         runtime_dir: nowhere(),
         temporary_dir: nowhere(),
         search_path: None,
@@ -117,6 +134,7 @@ fn by_place(loaded: Loaded, launch: &Launch) -> ByPlace {
         adoption: Adoption::All,
         loss: Loss::Refuse,
         cgroup: false,
+        secrets: BTreeMap::new(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     };
     // One that could not be run now is taken for a program of any kind.
@@ -247,6 +265,18 @@ mod tests {
         assert_eq!(found.rules.unkept.max_iterations, 7);
         let error = rules(&recorded, &[set("max_iteration", "3")]).unwrap_err();
         assert!(error.to_string().contains("did you mean `max_iterations`"));
+    }
+
+    #[test]
+    fn objectives_can_be_taken_away() {
+        let mut recorded = Launch::default();
+        let file = "\"plan.md\"".to_owned();
+        recorded.settings = Some([(OBJECTIVES.to_owned(), file)].into());
+        let asks = |over: &[Setting]| rules(&recorded, over).unwrap().rules.unkept;
+        assert!(asks(&[]).completion.objectives);
+        for none in ["", "\"\"", "''"] {
+            assert!(!asks(&[set(OBJECTIVES, none)]).completion.objectives);
+        }
     }
 
     #[test]

@@ -1,10 +1,12 @@
-//! Hooks of a reboot: commands of the configuration, and whatever a program that embeds the runner registers.
+//! Hooks: commands of the configuration, and whatever a program that embeds the runner registers.
 //!
 //! They run in a task of their own, so that the loop hears commands meanwhile. A command runs under a guard of its own: what
 //! holds an agent's processes together holds those of a hook together, beside the agent.
 
 mod run;
+mod words;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -14,12 +16,13 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use tachikoma_core::{
-    ContextSummary, HookPoint, LoopId, RebootReason, SessionSummary, State, Status,
+    ContextSummary, HookKind, HookPoint, LoopId, RebootReason, SessionSummary, State, Status,
+    TestsReport,
 };
 
-use crate::settings::{Hook, Moment, Settings};
+use crate::settings::{Hook, Settings};
 
-pub(crate) use run::{HookRun, Plan};
+pub(crate) use run::{HookRun, Plan, variables};
 
 /// How long a registered hook usually may take: as long as a `[[hook]]` without a `timeout`.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -41,18 +44,25 @@ const NAME_BYTES_MAX: usize = 80;
 pub struct HookEvent {
     /// When it runs.
     pub point: HookPoint,
-    /// Why the session is rebooted, with the figures.
-    pub reason: RebootReason,
-    /// The same in words.
+    /// Why the session is rebooted, with the figures, if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<RebootReason>,
+    /// What happens, in words.
     pub reason_text: String,
     /// The loop.
     pub loop_id: LoopId,
     /// The iteration last started.
     pub iteration: u32,
-    /// The session: the old one before a reboot, the fresh one after it.
+    /// How it ended: the iteration behind it, the loop at its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
+    /// The session: the old one before a reboot and at its end, the fresh one after it.
     pub session: SessionSummary,
     /// How full its context is, where that is known.
     pub context: Option<ContextSummary>,
+    /// What the tests came to when they last ran, where that is what happens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tests: Option<TestsReport>,
     /// Where the loop works.
     #[serde(serialize_with = "as_text")]
     pub working_dir: PathBuf,
@@ -61,18 +71,31 @@ pub struct HookEvent {
 impl HookEvent {
     pub(crate) fn new(
         point: HookPoint,
-        reason: RebootReason,
+        reason: Option<RebootReason>,
         state: &State,
         working_dir: &Path,
     ) -> Self {
         let status = Status::of(state, true);
+        let past = state.history.last();
+        let session = match past.filter(|_| point == HookPoint::SessionEnd) {
+            Some(past) => SessionSummary {
+                number: past.number,
+                agent_id: past.agent_id.clone(),
+            },
+            None => status.session,
+        };
         Self {
             point,
-            reason_text: reason.to_string(),
+            reason_text: match &reason {
+                Some(reason) => reason.to_string(),
+                None => words::of(point, state),
+            },
             reason,
             loop_id: status.loop_id,
-            iteration: status.iteration,
-            session: status.session,
+            iteration: words::iteration(point, state),
+            outcome: words::outcome(point, state),
+            session,
+            tests: (state.progress.tests.clone()).filter(|_| point == HookPoint::TestsChanged),
             context: status.context,
             working_dir: working_dir.to_owned(),
         }
@@ -91,7 +114,7 @@ pub type HookError = Box<dyn std::error::Error + Send + Sync>;
 pub type HookFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Option<String>, HookError>> + Send + 'a>>;
 
-/// Something that is done before or after a reboot, by a program that embeds the runner.
+/// Something that is done at a point of the loop, by a program that embeds the runner.
 ///
 /// It runs in a task of its own, with no lock held: it may ask and command the loop, and register other hooks, which run from
 /// the next reboot on. A panic is a failure of the hook and of nothing else. When its time is over, or the loop ends, its future
@@ -166,16 +189,12 @@ fn shortened(name: &str) -> String {
 /// Hooks that were registered while the program runs. The runner owns it; others ask the runner.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    before: Vec<Planned>,
-    after: Vec<Planned>,
+    registered: BTreeMap<HookPoint, Vec<Planned>>,
 }
 
 impl Registry {
     pub fn register(&mut self, point: HookPoint, hook: Planned) -> Result<(), RegisterError> {
-        let hooks = match point {
-            HookPoint::BeforeReboot => &mut self.before,
-            HookPoint::AfterReboot => &mut self.after,
-        };
+        let hooks = self.registered.entry(point).or_default();
         if hooks.len() >= HOOKS_MAX {
             return Err(RegisterError::TooMany(point));
         }
@@ -186,24 +205,23 @@ impl Registry {
     /// Returns the hooks of a point in the order in which they run: those of the configuration, then the registered ones in the
     /// order of their registration. None where the configuration switches the point off.
     pub fn planned(&self, point: HookPoint, settings: &Settings) -> Vec<Planned> {
-        let (enabled, moment, registered) = match point {
-            HookPoint::BeforeReboot => (
-                settings.reboot.enable_pre_hooks,
-                Moment::BeforeReboot,
-                &self.before,
-            ),
-            HookPoint::AfterReboot => (
-                settings.reboot.enable_post_hooks,
-                Moment::AfterReboot,
-                &self.after,
-            ),
-        };
-        if !enabled {
+        let off = (point == HookPoint::BeforeReboot && !settings.reboot.enable_pre_hooks)
+            || (point == HookPoint::AfterReboot && !settings.reboot.enable_post_hooks);
+        if off {
             return Vec::new();
         }
-        let configured = settings.hook.iter().filter(|hook| hook.on == moment);
+        let configured = settings.hook.iter().filter(|hook| point == hook.on.into());
         let configured = configured.map(Planned::command);
-        configured.chain(registered.iter().cloned()).collect()
+        let registered = self.registered.get(&point).into_iter().flatten();
+        configured.chain(registered.cloned()).collect()
+    }
+
+    /// Returns how long the hooks of each point may take, for the points that have any. Those of a reboot are with its rules.
+    pub fn limits(&self, settings: &Settings) -> BTreeMap<HookPoint, Duration> {
+        let points = HookPoint::ALL.into_iter();
+        let points = points.filter(|point| point.kind() != HookKind::Reboot);
+        let limits = points.filter_map(|point| Some((point, self.limit(point, settings)?)));
+        limits.collect()
     }
 
     /// Returns how long the hooks of a point may take together; nothing if there are none.
@@ -220,7 +238,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::HumanDuration;
+    use crate::settings::{HumanDuration, Moment};
 
     fn settings(timeouts: &[u64]) -> Settings {
         let hook = |seconds: &u64| Hook {

@@ -116,6 +116,8 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
         Effect::Launch { .. }
         | Effect::Prompt { .. }
         | Effect::Advise { .. }
+        | Effect::Tell { .. }
+        | Effect::RollBack { .. }
         | Effect::AskCost { .. }
         | Effect::AskHandOff { .. }
         | Effect::Close { .. }

@@ -25,7 +25,7 @@ mod serve;
 mod sockets;
 mod spawn;
 
-pub(crate) use activity::look;
+pub(crate) use activity::{look, memory_below};
 pub use children::wake_children;
 pub use deferred::Deferred;
 pub use guard::{Guard, GuardError, GuardNews, GuardOptions, Spawn};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::PromptSource;
 
 /// A prompt is words for a context window; a file beyond this is a mistake (a log, a binary).
-const PROMPT_MAX_BYTES: u64 = 8 << 20;
+pub(crate) const PROMPT_MAX_BYTES: u64 = 8 << 20;
 
 /// Why there is no prompt.
 #[derive(Debug, thiserror::Error)]

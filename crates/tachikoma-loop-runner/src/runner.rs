@@ -1,30 +1,35 @@
 //! The shell around the core: one actor that tells it the time, journals its facts, publishes them, and only then
 //! carries out its wishes.
 
-mod arrival;
+mod arrived;
 mod backing;
 mod check;
 mod desk;
 mod effects;
 mod failure;
+mod guard;
 mod handoff;
 mod heal;
 mod hooks;
 mod keep;
 mod look;
 mod news;
+mod notify;
 mod open;
+mod operator;
 mod patterns;
 mod put_away;
 mod requests;
 mod room;
 mod save;
+mod server;
 #[cfg(test)]
 mod tests;
 mod upkeep;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use regex::Regex;
 use tachikoma_agents::Agent;
@@ -40,21 +45,27 @@ use crate::control::Server;
 use crate::gates::CheckRun;
 use crate::handle::{Ends, LoopHandle, Notice};
 use crate::hooks::{HookRun, Registry};
-use crate::process::{Guard, GuardError, GuardOptions};
+use crate::notify::Notices;
+use crate::opencode::supervisor::SupervisorHandle;
+use crate::process::Guard;
 use crate::prompt;
 use crate::session::process::LiveLaunch;
+use crate::settings::Settings;
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
 use crate::store::quarantine;
 use crate::store::temporary::TemporaryStore;
 use crate::worktree;
 
-use arrival::{Arrived, beside, ended, guard_news, launch_news, until};
+use arrived::{Arrived, beside, ended, launch_news, until};
+use guard::guard_news;
 use news::left_behind;
 use upkeep::Upkeep;
 
 pub use failure::RunError;
 pub use open::{Basis, Found, OpenError};
+pub(crate) use operator::Asked;
+pub use operator::{Reader, Reread};
 
 use failure::Cut;
 
@@ -93,16 +104,22 @@ pub struct LoopRunner {
     ends: Ends,
     control: Option<Server>,
     guard: Option<Guard>,
+    /// The server of the loop's own that the agent works in.
+    server: Option<SupervisorHandle>,
     launch: Option<LiveLaunch>,
     /// Hooks that run, or are on their way out.
     hooks: Option<HookRun>,
+    /// Hooks that nobody waits for.
+    beside: hooks::Beside,
+    /// Messages to people.
+    notices: Notices,
     /// A look at the agent that is under way.
     looking: Option<look::Looking>,
     registry: Registry,
     /// What is being found out behind an iteration, or is on its way out.
     check: Option<CheckRun>,
     /// What is known of the tests in it.
-    tests: check::TestsKnown,
+    checks: check::ChecksKnown,
     /// How the work is kept.
     keeping: keep::Keeping,
     /// News that the shell itself made, before any other.
@@ -121,6 +138,10 @@ pub struct LoopRunner {
     deaf: bool,
     /// When the whole process was about to be stopped.
     suspended: Option<std::time::Instant>,
+    /// How the settings are read again.
+    reader: Option<Reader>,
+    /// Settings that were read again and hold once that is recorded.
+    reread: Option<Settings>,
     /// What is done beside the loop.
     upkeep: Upkeep,
     /// When it was last backed up.
@@ -163,6 +184,12 @@ impl LoopRunner {
         self.temporary.clone()
     }
 
+    /// Returns the agent that is driven.
+    #[must_use]
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
     /// Returns the state of the loop.
     #[must_use]
     pub fn state(&self) -> &State {
@@ -197,6 +224,11 @@ impl LoopRunner {
         let duty = self.ends.on_duty();
         let result = self.run_to_end().await;
         drop(duty);
+        if let Ok(outcome) = &result {
+            let over = tokio::time::Instant::from_std(clock::monotonic() + drain_time(outcome));
+            self.drain_beside(over).await;
+            self.drain_notices(over).await;
+        }
         self.put_away().await;
         self.tidy_up().await;
         match result {
@@ -246,6 +278,7 @@ impl LoopRunner {
             let dir = self.config.working_dir.clone();
             tokio::task::spawn_blocking(move || worktree::head(&dir))
         });
+        self.start_server().await?;
         self.start_guard().map_err(RunError::Guard)?;
         let since = self.clock.now();
         let containment = self
@@ -268,7 +301,9 @@ impl LoopRunner {
         if let Some(warning) = left_behind(&std::mem::take(&mut self.leftovers)) {
             self.take(Input::Trouble { warning }).await?;
         }
-        self.warn_of_scripts();
+        for trouble in self.problems_of_scripts() {
+            self.take(trouble).await?;
+        }
         if self.found != Found::Nothing {
             self.back_up()?;
         }
@@ -278,28 +313,6 @@ impl LoopRunner {
         }
         launch.prompt_hash = prompt::hash(&launch.prompt, &self.config.working_dir);
         self.take(Input::Start { launch, runner }).await
-    }
-
-    fn guard_options(&self) -> GuardOptions {
-        let mut words = self.config.guard.iter().cloned();
-        let program = words.next().unwrap_or_default().into();
-        GuardOptions {
-            program,
-            args: words.collect(),
-            marker: self.state.loop_id.to_string(),
-            lock: self.lock.share().ok(),
-            cgroup: self.config.cgroup,
-            adoption: self.config.adoption,
-        }
-    }
-
-    fn start_guard(&mut self) -> Result<(), GuardError> {
-        let guard = Guard::start(self.guard_options())?;
-        if let Some(control) = &self.control {
-            control.guard_is(guard.pid());
-        }
-        self.guard = Some(guard);
-        Ok(())
     }
 
     /// Takes one input through the core, after the time that passed unnoticed, if any did.
@@ -335,6 +348,7 @@ impl LoopRunner {
             .max();
         self.note_unsaved(&decided.records);
         let backs_up = backing::is_wanted(&decided.records);
+        self.apply_reread(&decided.records);
         for record in decided.records {
             self.publish(record);
         }
@@ -365,10 +379,12 @@ impl LoopRunner {
         if matches!(record.event, LoopEvent::TestsRan(_)) {
             self.write_tests_book();
         }
+        self.notify(&record);
         // Nobody may be listening.
         let _ = self.ends.notices.send(Notice::Recorded(Arc::new(record)));
         self.ends.status.send_replace(Status::of(&self.state, true));
         if ends_something {
+            self.server_is_idle();
             self.prune_transcripts();
         }
     }
@@ -394,6 +410,8 @@ impl LoopRunner {
                 control,
                 upkeep,
                 hooks,
+                beside: besides,
+                notices,
                 check,
                 keeping,
                 looking,
@@ -411,6 +429,8 @@ impl LoopRunner {
                 () = until(snapshot_due) => Arrived::SnapshotLate,
                 seen = look::looked(looking) => Arrived::Input(seen),
                 ran = ended(hooks.as_mut().map(|hooks| &mut hooks.errand)) => Arrived::Hooks(ran),
+                ran = besides.ended() => Arrived::Beside(ran),
+                (index, ran) = notices.next() => Arrived::Notice(index, ran),
                 ran = ended(check.as_mut().map(|check| &mut check.errand)) => Arrived::Check(ran),
                 news = launch_news(launch.as_mut()) => Arrived::Launch(news),
             };
@@ -429,6 +449,8 @@ impl LoopRunner {
                 Arrived::Desk(told) => self.desk_told(told).await?,
                 Arrived::SnapshotLate => Some(self.snapshot_late().await),
                 Arrived::Hooks(ran) => self.hooks_ended(ran),
+                Arrived::Beside(ran) => self.beside_ended(ran),
+                Arrived::Notice(index, ran) => self.notice_ended(index, ran),
                 Arrived::Check(ran) => self.check_ended(ran),
                 Arrived::Launch(news) => self.launch_news(news).await,
             };
@@ -449,5 +471,19 @@ impl Drop for LoopRunner {
         if let Some(guard) = self.guard.take() {
             guard.abandon();
         }
+    }
+}
+
+/// How long hooks and messages that are still on their way are waited for when the loop has ended. Whoever sends a signal may be
+/// the shutdown of the machine.
+fn drain_time(outcome: &Outcome) -> Duration {
+    match outcome {
+        Outcome::Signal { .. } => Duration::from_secs(2),
+        Outcome::Done
+        | Outcome::LimitReached { .. }
+        | Outcome::Condition { .. }
+        | Outcome::Budget { .. }
+        | Outcome::Operator
+        | Outcome::Error { .. } => Duration::from_secs(10),
     }
 }

@@ -9,7 +9,9 @@ mod decode;
 mod keys;
 mod layers;
 mod lists;
+mod live;
 mod loaded;
+mod notify;
 mod problem;
 mod reference;
 mod rules;
@@ -28,8 +30,10 @@ pub use agents::{
     AgentChoice, AgentName, AgentSettings, Agents, CommandSettings, Permission, PromptChannel,
 };
 pub use layers::Layers;
-pub use lists::{Gate, GateMoment, Hook, Moment, Notify, NotifyTarget};
+pub use lists::{Gate, GateMoment, Hook, Moment};
+pub use live::Live;
 pub use loaded::{Entry, Loaded};
+pub use notify::{Notify, NotifyTarget};
 pub use problem::{Origin, Problem, SettingsError};
 pub use reference::{reference, schema};
 pub(crate) use rules::SCRIPTS_MAX;
@@ -53,8 +57,10 @@ pub struct Settings {
     pub iteration_delay: HumanDuration,
     /// The context is too full to go on well from here. 100 = off. Also read as `context_threshold`.
     pub context_redline_percent: Percent,
-    /// An operator is present and may be asked.
+    /// An operator is present, and asked before the first iteration and after each.
     pub attended_mode: bool,
+    /// How long an answer of the operator is waited for; then the loop pauses. 0 = no limit.
+    pub question_timeout: HumanDuration,
     /// When the loop ends by itself.
     pub stop_conditions: StopConditions,
     /// The agent's conversation: its program, its time-outs, its transcripts.
@@ -90,6 +96,7 @@ impl Default for Settings {
             iteration_delay: HumanDuration::from_secs(5),
             context_redline_percent: Percent::whole(85),
             attended_mode: false,
+            question_timeout: HumanDuration::from_secs(10 * 60),
             stop_conditions: StopConditions::default(),
             session: SessionSettings::default(),
             context: ContextSettings::default(),

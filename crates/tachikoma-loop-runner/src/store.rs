@@ -8,6 +8,7 @@ pub mod journal;
 pub mod lock;
 pub mod loops;
 mod migrate;
+pub(crate) mod prompts;
 pub mod purge;
 pub(crate) mod quarantine;
 pub mod recover;
@@ -194,7 +195,7 @@ pub(crate) fn check_dir(working_dir: &Path, dir: &Path) -> Result<(), StoreError
     Ok(())
 }
 
-fn is_missing(error: &io::Error) -> bool {
+pub(crate) fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 

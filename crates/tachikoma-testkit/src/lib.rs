@@ -1,8 +1,9 @@
 //! What Tachikoma's tests share: scratch directories, running binaries, awaited states, the search for processes that
-//! were left behind, a scripted model for real agents and a fake agent for everything else.
+//! were left behind, a scripted model for real agents, and a fake agent and a fake server for everything else.
 
 mod awaiting;
 pub mod fake_agent;
+pub mod fake_opencode;
 mod marker;
 mod mask;
 mod model;
@@ -15,7 +16,7 @@ mod unprivileged;
 pub use awaiting::await_until;
 pub use marker::{processes_with, unique};
 pub use mask::mask;
-pub use model::{Asked, Kind, Listening, Request, ScriptedModel};
+pub use model::{Asked, Dialect, Kind, Listening, Request, ScriptedModel};
 pub use scenario::{Afterwards, Fault, Rule, Scenario, ToolCall, Turn, Usage};
 pub use scratch::Scratch;
 pub use talk::{Ended, Talk};

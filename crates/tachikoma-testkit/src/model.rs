@@ -1,13 +1,14 @@
-//! A model that answers what a scenario says: the Messages API on a port of this machine, for agents that are real.
+//! A model that answers what a scenario says: the Messages API, and chat completions, on a port of this machine, for agents that are real.
 //! Every request is in its log, so that a test can compare what was reported with what was sent.
 
 mod answer;
-mod http;
+mod completions;
+pub(crate) mod http;
 pub(crate) mod message;
 mod request;
 mod stop;
 
-pub use request::{Asked, Kind, Request};
+pub use request::{Asked, Dialect, Kind, Request};
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -164,7 +165,7 @@ impl ScriptedModel {
         self.address
     }
 
-    /// What `ANTHROPIC_BASE_URL` should say.
+    /// What `ANTHROPIC_BASE_URL` should say; chat completions are below `/v1` of it.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
@@ -278,7 +279,7 @@ fn serve(stream: &mut TcpStream, shared: &Shared) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     let counting = match (raw.method.as_str(), raw.path.as_str()) {
-        ("POST", "/v1/messages") => false,
+        ("POST", "/v1/messages" | "/v1/chat/completions") => false,
         ("POST", "/v1/messages/count_tokens") => true,
         ("HEAD", _) | ("GET", "/") => return http::respond(stream, 200, "text/plain", &none, b""),
         (method, path) => {
@@ -290,6 +291,10 @@ fn serve(stream: &mut TcpStream, shared: &Shared) -> io::Result<()> {
         let why = "the body is not JSON";
         return answer::refuse(stream, 400, "invalid_request_error", why, &none);
     };
+    let dialect = match raw.path.as_str() {
+        "/v1/chat/completions" => Dialect::Completions,
+        _ => Dialect::Messages,
+    };
     if counting {
         let request = Request::new(true, raw.headers, body, &[]);
         // A token has about four bytes.
@@ -298,7 +303,7 @@ fn serve(stream: &mut TcpStream, shared: &Shared) -> io::Result<()> {
         let body = json!({"input_tokens": tokens}).to_string();
         return http::respond(stream, 200, "application/json", &none, body.as_bytes());
     }
-    let (request, turn, number) = shared.next(raw.headers, body);
+    let (request, turn, number) = shared.next(dialect, raw.headers, body);
     let (word, usage) = answer::account(&turn);
     shared.log(&request, word, usage);
     answer::answer(stream, &request, &turn, number, &shared.stop)
@@ -306,9 +311,15 @@ fn serve(stream: &mut TcpStream, shared: &Shared) -> io::Result<()> {
 
 impl Shared {
     /// The request understood, its answer, and the answer's number.
-    fn next(&self, headers: BTreeMap<String, String>, body: Value) -> (Request, Turn, u64) {
+    fn next(
+        &self,
+        dialect: Dialect,
+        headers: BTreeMap<String, String>,
+        body: Value,
+    ) -> (Request, Turn, u64) {
         let mut script = lock(&self.script);
-        let request = Request::new(false, headers, body, &script.agent_prompts);
+        let mut request = Request::new(false, headers, body, &script.agent_prompts);
+        request.dialect = dialect;
         let reaction = script.reaction.as_mut();
         let computed = reaction.and_then(|reaction| reaction(&request));
         let mut turn = computed.unwrap_or_else(|| script.scripted(&request));

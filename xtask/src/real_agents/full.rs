@@ -32,6 +32,36 @@ pub fn advice(ground: &Ground) -> String {
     "in the result of the tool".into()
 }
 
+/// Words of the operator are heard in the turn that they are said in, once.
+pub fn told_words(ground: &Ground) -> String {
+    let scenario = Scenario::of([
+        Turn::bash(HELD).using(Usage::cached(10_000)),
+        Turn::text("I will.").using(Usage::cached(11_000)),
+        Turn::text("I did.").using(Usage::cached(12_000)),
+    ]);
+    let model = ScriptedModel::start(scenario);
+    let looping = Looping::start(ground, &model, &[], 2);
+    ground.await_file("started");
+    looping.tell(&["tell", "mind the beans"]);
+    looping.await_events("operator", 2);
+    ground.scratch.write("go", "");
+    let events = looping.end(LIMIT_REACHED);
+    let asked = model.asked_for(Kind::Main);
+    assert_eq!(asked.len(), 3, "{}", told(&events));
+    let (words, results) = (&asked[1].last_user, asked[1].tool_results);
+    assert!(
+        words.contains("The operator says:\n\nmind the beans"),
+        "{words}"
+    );
+    assert_eq!(results, 1, "it came with the result of the tool");
+    assert!(
+        !asked[2].last_user.contains("beans"),
+        "{}",
+        asked[2].last_user
+    );
+    "in the result of the tool, once".into()
+}
+
 /// The redline: the tool ends, the turn is interrupted, the hand-off written, and a fresh session has it in its prompt.
 pub fn redline(ground: &Ground) -> String {
     let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {

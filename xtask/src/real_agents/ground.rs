@@ -30,6 +30,7 @@ pub struct Ground {
 #[derive(Debug, Clone)]
 pub struct Programs {
     pub claude: PathBuf,
+    pub opencode: PathBuf,
     pub tachikoma: PathBuf,
 }
 
@@ -65,6 +66,11 @@ impl Ground {
         command
     }
 
+    /// All programs.
+    pub fn programs(&self) -> &Programs {
+        &self.programs
+    }
+
     /// The agent's program.
     pub fn claude_path(&self) -> &Path {
         &self.programs.claude
@@ -78,7 +84,7 @@ impl Ground {
     }
 
     /// A program with nothing of the caller's environment: no account, no settings, a dummy key.
-    fn surrounded(&self, program: &Path, model: &ScriptedModel) -> Command {
+    pub fn surrounded(&self, program: &Path, model: &ScriptedModel) -> Command {
         let mut command = Command::new(program);
         let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
         command

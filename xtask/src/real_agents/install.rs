@@ -1,4 +1,4 @@
-//! The real agent: a pinned version from npm, with the checksums of a lock file, below the target directory. It is never
+//! The real agents: pinned versions from npm, with the checksums of lock files, below the target directory. They are never
 //! part of the repository.
 
 use std::fs;
@@ -9,62 +9,125 @@ use std::time::Duration;
 use crate::npm;
 use crate::product::{Live, text};
 
-/// What is installed. The lock file beside this one has the same.
+/// What is installed of Claude Code. The lock file beside this one has the same.
 pub const VERSION: &str = "2.1.325";
 
-const MANIFEST: &str = include_str!("npm/package.json");
-const LOCK: &str = include_str!("npm/package-lock.json");
-
-/// It takes 0.03 s.
+/// Both take a second at most, on a machine that is not busy.
 const VERSION_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Returns where the agent is, and installs it first where it is not.
+/// A program from npm.
+struct Package {
+    /// What npm calls it.
+    name: &'static str,
+    version: &'static str,
+    manifest: &'static str,
+    lock: &'static str,
+    /// How npm gets it.
+    fetch: fn(&Path) -> Result<(), String>,
+    /// What its directory is called.
+    dir: &'static str,
+    /// Where its native programs may be: they need no node to run, and npm none of the package's scripts to place them.
+    programs: fn(&Path) -> Vec<PathBuf>,
+}
+
+const CLAUDE: Package = Package {
+    name: "@anthropic-ai/claude-code",
+    version: VERSION,
+    manifest: include_str!("npm/package.json"),
+    lock: include_str!("npm/package-lock.json"),
+    fetch: npm::ci,
+    dir: "claude-code",
+    programs: |dir| {
+        native(
+            &dir.join("node_modules/@anthropic-ai"),
+            "claude-code-",
+            "claude",
+        )
+    },
+};
+
+const OPENCODE: Package = Package {
+    name: "opencode-ai",
+    version: "1.18.33",
+    manifest: include_str!("npm-opencode/package.json"),
+    lock: include_str!("npm-opencode/package-lock.json"),
+    // The lock file has the programs of Linux; others are left open by it.
+    fetch: npm::install,
+    dir: "opencode",
+    programs: |dir| native(&dir.join("node_modules"), "opencode-", "bin/opencode"),
+};
+
+/// Returns where Claude Code is, and installs it first where it is not.
 pub fn claude() -> Result<PathBuf, String> {
-    let home = npm::target_dir()?.join("real-agents");
-    let dir = home.join(format!("claude-code-{VERSION}"));
-    if let Some(program) = program_in(&dir)
-        && expect_version(&program).is_ok()
-    {
-        return Ok(program);
-    }
-    println!(
-        "installing @anthropic-ai/claude-code {VERSION} below {}",
-        home.display()
-    );
-    let new = home.join(format!("claude-code-{VERSION}.new"));
-    // Both may be left of an installation that was cut off.
-    for path in [&new, &dir] {
-        if path.exists() {
-            fs::remove_dir_all(path)
-                .map_err(|error| format!("remove {}: {error}", path.display()))?;
+    CLAUDE.installed()
+}
+
+/// Returns where OpenCode is, and installs it first where it is not.
+pub fn opencode() -> Result<PathBuf, String> {
+    OPENCODE.installed()
+}
+
+impl Package {
+    fn installed(&self) -> Result<PathBuf, String> {
+        let (name, version) = (self.name, self.version);
+        let home = npm::target_dir()?.join("real-agents");
+        let dir = home.join(format!("{}-{version}", self.dir));
+        if let Ok(program) = self.program_in(&dir) {
+            return Ok(program);
         }
+        println!("installing {name} {version} below {}", home.display());
+        let new = home.join(format!("{}-{version}.new", self.dir));
+        // Both may be left of an installation that was cut off.
+        for path in [&new, &dir] {
+            if path.exists() {
+                fs::remove_dir_all(path)
+                    .map_err(|error| format!("remove {}: {error}", path.display()))?;
+            }
+        }
+        fs::create_dir_all(&new).map_err(|error| format!("make {}: {error}", new.display()))?;
+        fs::write(new.join("package.json"), self.manifest).map_err(text)?;
+        fs::write(new.join("package-lock.json"), self.lock).map_err(text)?;
+        (self.fetch)(&new)?;
+        self.program_in(&new)?;
+        fs::rename(&new, &dir).map_err(|error| format!("rename {}: {error}", new.display()))?;
+        self.program_in(&dir)
     }
-    fs::create_dir_all(&new).map_err(|error| format!("make {}: {error}", new.display()))?;
-    fs::write(new.join("package.json"), MANIFEST).map_err(text)?;
-    fs::write(new.join("package-lock.json"), LOCK).map_err(text)?;
-    npm::ci(&new)?;
-    let program = program_in(&new).ok_or("npm installed no program for this machine")?;
-    expect_version(&program)?;
-    fs::rename(&new, &dir).map_err(|error| format!("rename {}: {error}", new.display()))?;
-    program_in(&dir).ok_or_else(|| format!("{} is gone again", dir.display()))
+
+    /// Returns the first program that runs here and is of the right version.
+    fn program_in(&self, dir: &Path) -> Result<PathBuf, String> {
+        let mut why = "npm installed no program for this machine".to_owned();
+        for program in (self.programs)(dir) {
+            match expect_version(&program, self.version) {
+                Ok(()) => return Ok(program),
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
 }
 
-/// The native program: it needs no node to run, and npm none of the package's scripts to place it.
-fn program_in(dir: &Path) -> Option<PathBuf> {
-    let packages = fs::read_dir(dir.join("node_modules/@anthropic-ai")).ok()?;
-    let native = |name: &str| name.starts_with("claude-code-");
-    packages
+fn native(packages: &Path, prefix: &str, program: &str) -> Vec<PathBuf> {
+    let Ok(packages) = fs::read_dir(packages) else {
+        return Vec::new();
+    };
+    let is_native = |name: &str| name.starts_with(prefix);
+    let mut programs: Vec<PathBuf> = packages
         .filter_map(Result::ok)
-        .filter(|entry| entry.file_name().to_str().is_some_and(native))
-        .map(|entry| entry.path().join("claude"))
-        .find(|program| program.is_file())
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_native))
+        .map(|entry| entry.path().join(program))
+        .filter(|program| program.is_file())
+        .collect();
+    programs.sort();
+    programs
 }
 
-fn expect_version(program: &Path) -> Result<(), String> {
+fn expect_version(program: &Path, version: &str) -> Result<(), String> {
     let output = tempfile::NamedTempFile::new().map_err(text)?;
+    let home = tempfile::tempdir().map_err(text)?;
     let mut command = Command::new(program);
     command
         .arg("--version")
+        .env("HOME", home.path())
         .stdin(Stdio::null())
         .stdout(output.reopen().map_err(text)?)
         .stderr(Stdio::null());
@@ -72,11 +135,11 @@ fn expect_version(program: &Path) -> Result<(), String> {
         .wait(VERSION_PATIENCE)
         .map_err(|_| format!("{} does not tell its version", program.display()))?;
     let said = fs::read_to_string(output.path()).map_err(text)?;
-    if said.split_whitespace().next() == Some(VERSION) {
+    if said.split_whitespace().next() == Some(version) {
         return Ok(());
     }
     Err(format!(
-        "{} is not {VERSION} but says {said:?}",
+        "{} is not {version} but says {said:?}",
         program.display()
     ))
 }
@@ -89,17 +152,16 @@ mod tests {
     #[test]
     fn manifest_and_lock_have_the_version() {
         let parsed = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
-        let manifest = parsed(MANIFEST);
-        assert_eq!(
-            manifest["dependencies"]["@anthropic-ai/claude-code"],
-            VERSION
-        );
-        let lock = parsed(LOCK);
-        let packages = lock["packages"].as_object().expect("packages");
-        for (name, package) in packages.iter().filter(|(name, _)| !name.is_empty()) {
-            assert_eq!(package["version"], VERSION, "{name}");
-            assert!(package["integrity"].is_string(), "{name} has no checksum");
+        for package in [CLAUDE, OPENCODE] {
+            let manifest = parsed(package.manifest);
+            assert_eq!(manifest["dependencies"][package.name], package.version);
+            let lock = parsed(package.lock);
+            let packages = lock["packages"].as_object().expect("packages");
+            for (name, locked) in packages.iter().filter(|(name, _)| !name.is_empty()) {
+                assert_eq!(locked["version"], package.version, "{name}");
+                assert!(locked["integrity"].is_string(), "{name} has no checksum");
+            }
+            assert!(packages.len() > 2, "the native programs are in it");
         }
-        assert!(packages.len() > 2, "the native programs are in it");
     }
 }

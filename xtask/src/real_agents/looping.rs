@@ -6,6 +6,7 @@ use serde_json::Value;
 use tachikoma_testkit::{Ended, ScriptedModel, Talk, await_until};
 
 use super::ground::{Ground, MODEL, expect_sent, usages};
+use super::opencode;
 
 /// The exit code of a loop that met its limit.
 pub const LIMIT_REACHED: i32 = 3;
@@ -48,9 +49,20 @@ impl<'a> Looping<'a> {
         settings: Settings<'a>,
         iterations: u32,
     ) -> Self {
+        Self::with("claude", ground, model, settings, iterations)
+    }
+
+    /// The same, with another agent.
+    pub fn with(
+        agent: &'static str,
+        ground: &'a Ground,
+        model: &'a ScriptedModel,
+        settings: Settings<'a>,
+        iterations: u32,
+    ) -> Self {
         ground.scratch.write("prompt.md", format!("{PROMPT}\n"));
         let iterations = iterations.to_string();
-        let words = ["run", "--json", "--agent", "claude", "--max-iterations"];
+        let words = ["run", "--json", "--agent", agent, "--max-iterations"];
         let words = [&words[..], &[&iterations]].concat();
         let mut command = tachikoma(ground, model, settings, &words);
         let talk = Talk::start(&mut command, &ground.scratch);
@@ -64,7 +76,13 @@ impl<'a> Looping<'a> {
 
     /// Takes up the loop that another runner left.
     pub fn take_up(&self) -> Self {
-        let mut command = tachikoma(self.ground, self.model, self.settings, &["run", "--json"]);
+        self.go_on(&[])
+    }
+
+    /// Takes it up with more words.
+    pub fn go_on(&self, more: &[&str]) -> Self {
+        let words = [&["run", "--json"][..], more].concat();
+        let mut command = tachikoma(self.ground, self.model, self.settings, &words);
         Self {
             talk: Talk::start(&mut command, &self.ground.scratch),
             ..*self
@@ -138,6 +156,7 @@ fn tachikoma(
     }
     let (claude, set) = (ground.claude_path(), USUAL.iter().chain(settings));
     command.env("TACHIKOMA_SESSION__CLAUDE_COMMAND", claude);
+    opencode::surround(&mut command, ground, model);
     command.envs(set.map(|(name, value)| (format!("TACHIKOMA_{name}"), value)));
     command
 }

@@ -103,6 +103,11 @@ impl Books {
         })
     }
 
+    /// Returns how many attempts were begun.
+    pub fn attempts(&self) -> u64 {
+        self.starts.len() as u64
+    }
+
     /// What `status --json` says of a loop that nobody runs must be what its journal says.
     pub fn expect_status(&self, printed: &str) -> Result<(), String> {
         let printed: Value =
@@ -199,7 +204,11 @@ impl Ledger {
             LoopEvent::IterationStarted {
                 iteration, attempt, ..
             } => self.start((*iteration, *attempt)),
-            LoopEvent::AttemptCut { iteration, attempt } => self.cut((*iteration, *attempt)),
+            LoopEvent::AttemptCut {
+                iteration, attempt, ..
+            } => self.cut((*iteration, *attempt)),
+            // It was gone before it heard its prompt, which another one gets.
+            LoopEvent::AgentExited { .. } if self.fate == Fate::Open => self.cut(self.latest),
             LoopEvent::IterationCompleted { report, .. } => self.end(report.iteration),
             LoopEvent::IterationFailed { iteration, .. } => self.end(*iteration),
             _ => Ok(()),

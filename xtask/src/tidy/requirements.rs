@@ -6,7 +6,7 @@ const PAGE: &str = "docs/requirements.md";
 const NOT_YET: &str = "not yet";
 
 /// The requirements and traps that the page must list: from 1 to the number given.
-const LISTED: [(&str, u32); 9] = [
+const LISTED: [(&str, u32); 11] = [
     ("S000", 51),
     ("S001", 41),
     ("S002", 43),
@@ -16,10 +16,12 @@ const LISTED: [(&str, u32); 9] = [
     ("D001", 18),
     ("D002", 19),
     ("D003", 14),
+    ("D004", 20),
+    ("H", 12),
 ];
 
 /// What people complain about elsewhere and this project answers for.
-const COMPLAINTS: [std::ops::RangeInclusive<u32>; 5] = [1..=45, 47..=47, 53..=53, 59..=59, 62..=62];
+const COMPLAINTS: [std::ops::RangeInclusive<u32>; 4] = [1..=47, 53..=53, 58..=59, 62..=62];
 
 /// A complaint may be none of ours, with a reason behind it.
 const NOT_OURS: &str = "does not concern us: ";
@@ -78,14 +80,17 @@ fn rows(page: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
     })
 }
 
-/// `S000-1`, `D002-19`, `C-5`.
+/// `S000-1`, `D002-19`, `H-3`, `C-5`.
 fn is_id(cell: &str) -> bool {
     let digits = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
     let requirement = cell
         .strip_prefix(['S', 'D'])
         .and_then(|rest| rest.split_once('-'))
         .is_some_and(|(document, number)| digits(document) && digits(number));
-    requirement || cell.strip_prefix("C-").is_some_and(digits)
+    let short = ["C-", "H-"]
+        .into_iter()
+        .find_map(|it| cell.strip_prefix(it));
+    requirement || short.is_some_and(digits)
 }
 
 /// What is wrong with a cell of evidence: `` `file.rs::test` `` or `` `file` ``, any number of

@@ -6,6 +6,7 @@ use super::message::{Pending, Usage};
 use super::result::Costs;
 use super::scan::{Raw, Scan, Walk};
 use super::window::Windows;
+use crate::report::Standing;
 use crate::{Observation, Reading, SessionInfo, TurnResult};
 
 /// How much is kept of a line that is not understood.
@@ -147,6 +148,19 @@ impl Decoder {
     #[must_use]
     pub fn unknown_lines(&self) -> u64 {
         self.unknown_lines
+    }
+
+    /// Returns what is known by now.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        Standing {
+            unknown_lines: self.unknown_lines,
+            readings: self.readings,
+            reading: self.reading(),
+            session: self.session.clone(),
+            window: self.window(),
+            cost_usd: self.cost_usd(),
+        }
     }
 
     /// Returns how many messages were measured; repeated reports of one are one.

@@ -40,6 +40,17 @@ pub enum Permission {
     Bypass,
 }
 
+impl Permission {
+    /// Returns the word of the configuration for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Safe => "safe",
+            Self::Bypass => "bypass",
+        }
+    }
+}
+
 /// How long one process lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lifetime {
@@ -90,7 +101,7 @@ impl ClaudeAgent {
         args.extend(self.arguments(turn));
         let mut lines = vec![talk::line(&Message::AreYouThere)];
         if !turn.prompt.is_empty() {
-            lines.push(talk::line(&Message::Prompt(turn.prompt)));
+            lines.push(talk::line(&turn.message()));
         }
         LaunchPlan {
             program,
@@ -225,6 +236,7 @@ mod tests {
             prompt: "",
             resume: Some("c1"),
             budget_usd: Some(0.25),
+            ..Turn::default()
         };
         insta::assert_snapshot!(shown(&bypassing, &opened), @"
     CLAUDE_CODE_DISABLE_BACKGROUND_TASKS=1 DISABLE_AUTOUPDATER=1 IS_SANDBOX=1 A=b

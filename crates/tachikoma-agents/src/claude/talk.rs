@@ -8,7 +8,8 @@ use crate::{ARE_YOU_THERE, Message, WHAT_COST};
 #[must_use]
 pub fn line(message: &Message<'_>) -> String {
     let value = match message {
-        Message::Prompt(prompt) => json!({
+        // In the middle of a turn it is heard when the tool that runs is done.
+        Message::Prompt { text: prompt, .. } | Message::Aside(prompt) => json!({
             "type": "user",
             "message": { "role": "user", "content": prompt },
         }),
@@ -38,7 +39,11 @@ mod tests {
     fn every_message_is_one_line_whatever_is_in_it() {
         let prompt = "two\nlines, \"quotes\", \u{2028} and \0";
         for message in [
-            Message::Prompt(prompt),
+            Message::Prompt {
+                text: prompt,
+                iteration: None,
+            },
+            Message::Aside(prompt),
             Message::Interrupt,
             Message::AreYouThere,
             Message::WhatCost,
@@ -46,7 +51,7 @@ mod tests {
             let line = line(&message);
             assert_eq!(line.matches('\n').count(), 1, "{line}");
             let value: serde_json::Value = serde_json::from_str(&line).expect("it is JSON");
-            if let Message::Prompt(_) = message {
+            if let Message::Prompt { .. } | Message::Aside(_) = message {
                 assert_eq!(value["message"]["content"], prompt);
             }
         }

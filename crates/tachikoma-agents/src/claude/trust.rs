@@ -8,12 +8,7 @@ const TRIED: (u32, u32, u32) = (2, 1, 325);
 /// Returns whether a version is one that was tried, or lies between those that were. What is no version is not.
 #[must_use]
 pub fn is_tried(version: &str) -> bool {
-    let mut numbers = version.trim().splitn(3, '.').map(str::parse::<u32>);
-    let mut next = || numbers.next().and_then(Result::ok);
-    let (Some(major), Some(minor), Some(patch)) = (next(), next(), next()) else {
-        return false;
-    };
-    (major, minor) == (TRIED.0, TRIED.1) && patch <= TRIED.2
+    crate::is_up_to(TRIED, version)
 }
 
 /// Returns what to do about a failure that will come again until someone does something.

@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use tachikoma_agents::Observation;
 use tachikoma_agents::claude::Decoder;
+use tachikoma_agents::{Decoder as AnyDecoder, Observation};
 
-use crate::corpus::{Case, claude};
+use crate::corpus::{Case, claude, opencode};
 
 /// Lines that one decoder takes before a fresh one is used.
 const LINES_PER_DECODER: usize = 400;
@@ -84,13 +84,13 @@ fn damage(line: &mut Vec<u8>, other: &[u8], dice: &mut Dice) {
 }
 
 /// Everything that must hold after any line.
-fn check(line: &[u8], before: u64, decoder: &Decoder, seen: &[Observation]) {
+fn check(line: &[u8], before: u64, unknown_lines: u64, seen: &[Observation]) {
     let not_understood = seen
         .iter()
         .filter(|observation| matches!(observation, Observation::NotUnderstood(_)))
         .count();
     assert_eq!(
-        decoder.unknown_lines(),
+        unknown_lines,
         before + not_understood as u64,
         "what is counted is handed on"
     );
@@ -120,18 +120,26 @@ fn check(line: &[u8], before: u64, decoder: &Decoder, seen: &[Observation]) {
 
 #[test]
 fn damaged_lines_are_taken() {
+    taken_whatever_happens(&claude());
+}
+
+#[test]
+fn damaged_lines_of_opencode_are_taken() {
+    taken_whatever_happens(&opencode());
+}
+
+fn taken_whatever_happens(cases: &[Case]) {
     let seconds = std::env::var("TACHIKOMA_DAMAGE_SECONDS").ok();
     let seconds = seconds.map_or(2, |text| text.parse().expect("a number of seconds"));
     let seed = std::env::var("TACHIKOMA_DAMAGE_SEED").ok();
     let mut seed = seed.map_or(1, |text| text.parse().expect("a number"));
-    let cases = claude();
     let lines: Vec<&[u8]> = cases.iter().flat_map(Case::lines).collect();
     let until = Instant::now() + Duration::from_secs(seconds);
     let mut understood = 0_u64;
     let mut taken = 0_u64;
     while Instant::now() < until {
         let mut dice = Dice(seed);
-        let mut decoder = Decoder::default();
+        let mut decoder: AnyDecoder = cases[0].decoder.clone();
         let mut current = Vec::new();
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for _ in 0..LINES_PER_DECODER {
@@ -142,11 +150,11 @@ fn damaged_lines_are_taken() {
                         damage(&mut current, other, &mut dice);
                     }
                 }
-                let mut seen = Vec::new();
-                let before = decoder.unknown_lines();
-                decoder.observe(&current, &mut seen);
-                check(&current, before, &decoder, &seen);
-                understood += u64::from(decoder.unknown_lines() == before);
+                let before = decoder.standing().unknown_lines;
+                let seen = decoder.observe_bytes(&current);
+                let unknown_lines = decoder.standing().unknown_lines;
+                check(&current, before, unknown_lines, &seen);
+                understood += u64::from(unknown_lines == before);
                 taken += 1;
             }
             let kept = format!("{decoder:?}").len();
@@ -174,7 +182,7 @@ fn a_line_is_taken_wherever_it_is_cut() {
                 let mut decoder = Decoder::default();
                 let mut seen = Vec::new();
                 decoder.observe(&line[..end], &mut seen);
-                check(&line[..end], 0, &decoder, &seen);
+                check(&line[..end], 0, decoder.unknown_lines(), &seen);
                 let result = seen
                     .iter()
                     .any(|observation| matches!(observation, Observation::Resulted(_)));

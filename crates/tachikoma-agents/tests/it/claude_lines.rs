@@ -1,7 +1,8 @@
 //! Lines of Claude Code, one by one: what each comes to.
 
 use serde_json::Value;
-use tachikoma_agents::claude::{Decoder, Summing};
+use tachikoma_agents::claude::Decoder;
+use tachikoma_agents::report::{Exit, Summing};
 use tachikoma_agents::{FailureClass, Observation, TurnOutcome, TurnResult};
 
 use crate::corpus::claude;
@@ -61,14 +62,14 @@ fn what_recordings_come_to_line_by_line() {
 #[test]
 fn the_order_of_members_and_white_space_do_not_matter() {
     for case in claude() {
-        let mut sorted = Summing::default();
-        let mut spaced = Summing::default();
+        let mut sorted = Summing::of(case.decoder.clone());
+        let mut spaced = Summing::of(case.decoder.clone());
         for line in case.lines() {
             let value: Value = serde_json::from_slice(line).expect("JSON");
             sorted.line(value.to_string().as_bytes(), false);
             spaced.line(format!("{value:#}").as_bytes(), false);
         }
-        let exit = Some(tachikoma_agents::claude::Exit(case.exit));
+        let exit = Some(Exit(case.exit));
         assert_eq!(sorted.report(exit), case.report(), "{}", case.name);
         assert_eq!(spaced.report(exit), case.report(), "{}", case.name);
     }

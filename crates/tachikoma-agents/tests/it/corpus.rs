@@ -3,11 +3,13 @@
 use std::fs;
 use std::path::PathBuf;
 
-use tachikoma_agents::claude::{Exit, Report, Summing};
+use tachikoma_agents::Decoder;
+use tachikoma_agents::report::{Exit, Report, Summing};
 
 /// One recording.
 pub struct Case {
     pub name: String,
+    pub decoder: Decoder,
     pub exit: i32,
     pub outcome: String,
     pub detail: Option<String>,
@@ -17,7 +19,18 @@ pub struct Case {
 
 /// Every recording of Claude Code.
 pub fn claude() -> Vec<Case> {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/claude");
+    recordings("claude", &|| Decoder::Claude(Box::default()))
+}
+
+/// Every recording of OpenCode.
+pub fn opencode() -> Vec<Case> {
+    recordings("opencode", &|| Decoder::OpenCode(Box::default()))
+}
+
+fn recordings(agent: &str, decoder: &dyn Fn() -> Decoder) -> Vec<Case> {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/corpus")
+        .join(agent);
     let table = fs::read_to_string(dir.join("cases.tsv")).expect("the table is there");
     let cases: Vec<Case> = table
         .lines()
@@ -27,21 +40,27 @@ pub fn claude() -> Vec<Case> {
             let [name, exit, outcome, detail, context, _] = cells[..] else {
                 panic!("six cells: {row}");
             };
-            let output = fs::read(dir.join(format!("{name}.jsonl"))).expect("a recording");
+            let output = ["jsonl", "sse"]
+                .iter()
+                .find_map(|end| fs::read(dir.join(format!("{name}.{end}"))).ok());
             Case {
                 name: name.to_owned(),
+                decoder: decoder(),
                 exit: exit.parse().expect("an exit code"),
                 outcome: outcome.to_owned(),
                 detail: Some(detail.to_owned()).filter(|detail| detail != "-"),
                 context: context.parse().expect("a number"),
-                output,
+                output: output.unwrap_or_else(|| panic!("no recording of {name}")),
             }
         })
         .collect();
     let recordings = fs::read_dir(&dir).expect("the recordings are there");
     let recordings = recordings.filter(|entry| {
         let entry = entry.as_ref().expect("an entry");
-        entry.path().extension().is_some_and(|end| end == "jsonl")
+        entry
+            .path()
+            .extension()
+            .is_some_and(|end| end == "jsonl" || end == "sse")
     });
     assert_eq!(cases.len(), recordings.count(), "each recording has a row");
     cases
@@ -54,7 +73,7 @@ impl Case {
     }
 
     pub fn report(&self) -> Report {
-        let mut summing = Summing::default();
+        let mut summing = Summing::of(self.decoder.clone());
         for line in self.lines() {
             summing.line(line, false);
         }

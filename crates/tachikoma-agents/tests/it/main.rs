@@ -5,3 +5,4 @@ mod claude_costs;
 mod claude_damaged;
 mod claude_lines;
 mod corpus;
+mod opencode;

@@ -5,8 +5,9 @@ use std::io::{self, BufRead, ErrorKind};
 use std::path::Path;
 use std::process::ExitCode;
 
-use tachikoma_agents::claude::{Exit, LINE_BYTES_MAX, Report, Summing};
 use tachikoma_agents::line::{Line, LineSplitter};
+use tachikoma_agents::report::{Exit, Report, Summing};
+use tachikoma_agents::{Decoder, claude, opencode};
 use tachikoma_core::Context;
 use tachikoma_loop_runner::store::compressed;
 
@@ -26,14 +27,25 @@ pub fn agents(command: &AgentsCommand) -> Result<ExitCode, Failure> {
 }
 
 fn decode(args: &DecodeArgs) -> Result<ExitCode, Failure> {
-    let (summing, binary) = match args.agent {
-        DecodedAgent::Claude => read(&args.file).map_err(|error| unread(&args.file, &error))?,
+    let (decoder, line_bytes_max, printed_by) = match args.agent {
+        DecodedAgent::Claude => (
+            Decoder::Claude(Box::default()),
+            claude::LINE_BYTES_MAX,
+            "`claude --output-format stream-json`",
+        ),
+        DecodedAgent::Opencode => (
+            Decoder::OpenCode(Box::default()),
+            opencode::LINE_BYTES_MAX,
+            "`opencode run --format json`, or its server's event stream,",
+        ),
     };
+    let (summing, binary) = read(&args.file, Summing::of(decoder), line_bytes_max)
+        .map_err(|error| unread(&args.file, &error))?;
     if binary && summing.makes_no_sense() {
         let what = format!("{} is not text", args.file.display());
-        return Err(Failure::new(what).hint(
-            "it must hold what `claude --output-format stream-json` printed; a compressed file ends in .zst",
-        ));
+        return Err(Failure::new(what).hint(format!(
+            "it must hold what {printed_by} printed; a compressed file ends in .zst"
+        )));
     }
     let report = summing.report(args.exit.map(Exit));
     let text = if args.json {
@@ -46,14 +58,13 @@ fn decode(args: &DecodeArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Reads all lines, one at a time, and returns whether there were bytes that no text has.
-fn read(path: &Path) -> io::Result<(Summing, bool)> {
+fn read(path: &Path, mut summing: Summing, line_bytes_max: usize) -> io::Result<(Summing, bool)> {
     let mut content: Box<dyn BufRead> = if path == Path::new("-") {
         Box::new(io::stdin().lock())
     } else {
         compressed::open_named(path)?.content
     };
-    let mut lines = LineSplitter::new(LINE_BYTES_MAX);
-    let mut summing = Summing::default();
+    let mut lines = LineSplitter::new(line_bytes_max);
     let mut binary = false;
     let mut each = |line: Line<'_>| summing.line(line.text.as_bytes(), line.omitted_bytes > 0);
     loop {

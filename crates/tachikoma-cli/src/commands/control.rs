@@ -14,13 +14,18 @@ use crate::place::Place;
 
 /// Gives a command to the live runner and prints its answer.
 pub fn tell(place: &Place, command: LoopCommand) -> Result<ExitCode, Failure> {
+    ask_live(place, &Request::Command { command })
+}
+
+/// Makes a request of the live runner and prints its answer.
+pub fn ask_live(place: &Place, request: &Request) -> Result<ExitCode, Failure> {
     let nobody = || {
         Failure::new(format!("no loop runs in {}", place.directory.display()))
             .hint("`tachikoma run` starts one, or goes on with the last")
     };
     let working_dir = place.working_dir().ok_or_else(nobody)?;
     let socket = live_socket(&working_dir).ok_or_else(nobody)?;
-    let response = ask(&socket, &Request::Command { command })?;
+    let response = ask(&socket, request)?;
     answered(response.map_err(|error| unreachable_runner(&error))?)
 }
 

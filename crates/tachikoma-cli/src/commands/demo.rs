@@ -1,5 +1,6 @@
 //! `tachikoma demo`: a scripted agent that works, crashes once, is rebooted once and finishes. No network, no keys.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -13,7 +14,7 @@ use tachikoma_loop_runner::store::recover::Loss;
 use toml::Value;
 
 use super::run::run_here;
-use super::{DEMO_AGENT, GUARD, runtime};
+use super::{BRIDGE, DEMO_AGENT, GUARD, runtime};
 use crate::args::DemoArgs;
 use crate::failure::{Failure, chain};
 use crate::out;
@@ -49,7 +50,7 @@ pub fn demo(place: &Place, args: &DemoArgs) -> Result<ExitCode, Failure> {
             dir.display()
         ));
     }
-    let code = runtime()?.block_on(run_here(config, style, Terminal::Foreground))?;
+    let code = runtime()?.block_on(run_here(config, style, Terminal::Foreground, None))?;
     if style == Style::Lines && code == ExitCode::SUCCESS {
         out::tell(
             "that was: a crash, a backoff, a redline, a reboot with a hand-off, and an end that was earned.",
@@ -126,6 +127,8 @@ fn config(place: &Place, dir: &Path) -> Result<LoopConfig, Failure> {
         new_loop: true,
         guard: place.ourselves(GUARD)?,
         demo: place.ourselves(DEMO_AGENT)?,
+        bridge: place.ourselves(BRIDGE)?,
+        opencode_login: None,
         runtime_dir: place.runtime_dir(),
         temporary_dir: place.temporary_dir(),
         search_path: place.search_path(),
@@ -133,6 +136,7 @@ fn config(place: &Place, dir: &Path) -> Result<LoopConfig, Failure> {
         adoption: Adoption::All,
         loss: Loss::Refuse,
         cgroup: true,
+        secrets: BTreeMap::new(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     })
 }

@@ -1,10 +1,11 @@
-//! `run --detach`: the same run again in the background, in a session of its own.
+//! `--detach`: the same command again in the background, in a session of its own.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Command, ExitCode, Stdio};
 
 use tachikoma_loop_runner::{LoopHandle, Notice};
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::failure::Failure;
@@ -16,8 +17,8 @@ const DETACHED: &str = "--detached";
 /// What the second process says when its loop is about to run.
 const READY: &str = "ready";
 
-/// Starts this program again with the same words, and waits until its loop runs.
-pub fn detach() -> Result<ExitCode, Failure> {
+/// Starts this program again with the same words, and waits until it says that it runs. `shown_by` is the command that shows it.
+pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(format!("the background process cannot be started: {error}"))
     };
@@ -43,7 +44,7 @@ pub fn detach() -> Result<ExitCode, Failure> {
     }
     if words.trim_end() == READY {
         crate::out::line(&format!(
-            "runs in the background, pid {}; `tachikoma status` shows it",
+            "runs in the background, pid {}; `{shown_by}` shows it",
             child.id()
         ));
         return Ok(ExitCode::SUCCESS);
@@ -62,8 +63,10 @@ pub fn detach() -> Result<ExitCode, Failure> {
 }
 
 /// Says that the loop runs, once it does. One that is at its end as soon as it starts does not: its outcome tells.
-pub async fn announce(handle: LoopHandle) {
-    let mut notices = handle.subscribe();
+///
+/// `notices` are those from before the run: where nothing more is recorded for a while, because the operator is asked, its beginning
+/// is all there is to hear.
+pub async fn announce(handle: LoopHandle, mut notices: Receiver<Notice>) {
     // Ends with the first record of this run, or when it is aborted with the run.
     loop {
         match notices.recv().await {
@@ -79,7 +82,7 @@ pub async fn announce(handle: LoopHandle) {
 }
 
 /// Tells the first process that all is well, and lets go of the terminal.
-fn ready() {
+pub fn ready() {
     // First of all: when the first process ends, its terminal may hang up.
     let _ = rustix::process::setsid();
     let mut out = std::io::stdout().lock();

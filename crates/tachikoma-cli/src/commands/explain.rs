@@ -137,6 +137,7 @@ fn note_end(reach: &Reach, explained: &Explained, live: bool) {
                     state.iteration
                 )
             }
+            Phase::Hooking { hooking } => format!("in the hooks of {}", hooking.point),
             Phase::Rebooting { .. } => format!("in a reboot after iteration {}", state.iteration),
             Phase::Paused { .. } => format!("in a pause after iteration {}", state.iteration),
             Phase::Idle | Phase::Ended { .. } => format!("after iteration {}", state.iteration),

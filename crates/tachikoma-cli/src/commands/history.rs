@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tachikoma_core::{
-    Committed, Context, GateResult, IterationOutcome, KeepPurpose, LoopEvent, Record, Seq,
+    Committed, Context, GateResult, IterationOutcome, Keep, KeepPurpose, LoopEvent, Record, Seq,
     SessionNo, Timestamp, TurnReport,
 };
 use tachikoma_loop_runner::store::journal;
@@ -182,10 +182,10 @@ impl UnderWay {
                 self.end(record.time, IterationOutcome::Failed, *duration_ms, reason);
                 None
             }
-            LoopEvent::KeepStarted {
+            LoopEvent::KeepStarted(Keep {
                 purpose: KeepPurpose::Iteration,
                 ..
-            } => {
+            }) => {
                 self.work(|ended| ended.files_changed = Some(0));
                 None
             }
@@ -216,10 +216,10 @@ impl UnderWay {
                 });
                 None
             }
-            LoopEvent::KeepStarted {
+            LoopEvent::KeepStarted(Keep {
                 purpose: KeepPurpose::Checkpoint | KeepPurpose::End,
                 ..
-            }
+            })
             | LoopEvent::KeepGivenUp {
                 purpose: KeepPurpose::Checkpoint | KeepPurpose::End,
                 ..
@@ -228,6 +228,7 @@ impl UnderWay {
             | LoopEvent::SnapshotTaken { .. }
             | LoopEvent::Started { .. }
             | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::Operator(_)
             | LoopEvent::PauseRequested
             | LoopEvent::PauseWithdrawn
             | LoopEvent::Paused { .. }
@@ -279,6 +280,7 @@ impl UnderWay {
             | LoopEvent::CustomSet { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. }
             | LoopEvent::Completed { .. }
             | LoopEvent::Stopped { .. }

@@ -7,13 +7,14 @@ use tachikoma_core::{Launch, Outcome, Override, PromptSource, State};
 use tachikoma_loop_runner::LoopConfig;
 use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
-use tachikoma_loop_runner::settings::{Entry, Loaded, Origin};
+use tachikoma_loop_runner::settings::{Entry, Loaded, Origin, Secret, Settings};
 use tachikoma_loop_runner::store::recover::{self, Loss};
 use tachikoma_loop_runner::store::{StoreError, loops};
 use toml::Value;
 
-use super::{DEMO_AGENT, GUARD};
+use super::{BRIDGE, DEMO_AGENT, GUARD};
 use crate::args::RunArgs;
+use crate::bridge;
 use crate::failure::Failure;
 use crate::place::Place;
 use crate::zone;
@@ -44,13 +45,21 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         Loss::Refuse
     };
     // A loop that is not kept follows none.
-    let recorded = if args.new || !base.settings.state.enabled {
+    let before = if args.new || !base.settings.state.enabled {
         None
     } else {
-        recorded(place, &working_dir, loss)?
+        last(place, &working_dir, loss)?
     };
     let flags = flags(args)?;
     let mut notes = Vec::new();
+    let recorded = match before {
+        Some(Before::GoesOn(launch)) => Some(*launch),
+        Some(Before::Done(launch)) => {
+            notes.extend(not_taken_over(&launch, &flags));
+            None
+        }
+        None => None,
+    };
     let mut overrides = BTreeMap::new();
     let mut layers = place.layers()?;
     let base_entries: Vec<Entry<'_>> = base.entries().collect();
@@ -108,6 +117,8 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         new_loop: args.new,
         guard: place.ourselves(GUARD)?,
         demo: place.ourselves(DEMO_AGENT)?,
+        bridge: place.ourselves(BRIDGE)?,
+        opencode_login: bridge::login(),
         runtime_dir: place.runtime_dir(),
         temporary_dir: place.temporary_dir(),
         search_path: place.search_path(),
@@ -115,6 +126,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         adoption: Adoption::All,
         loss,
         cgroup: true,
+        secrets: secrets(&loaded.settings)?,
         disk_full_timeout: DISK_FULL_TIMEOUT,
     };
     Ok(Plan {
@@ -125,8 +137,27 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
     })
 }
 
+/// The values of the variables that the settings name.
+pub(super) fn secrets(settings: &Settings) -> Result<BTreeMap<String, Secret>, Failure> {
+    let mut secrets = BTreeMap::new();
+    for (notify, number) in settings.notify.iter().zip(1..) {
+        for name in [&notify.url_env, &notify.secret_env].into_iter().flatten() {
+            let value = std::env::var(name).map_err(|_| {
+                Failure::usage(format!(
+                    "notify {number} ({}): the variable `{name}` is not set, or no text",
+                    notify.to.word()
+                ))
+            })?;
+            secrets.insert(name.clone(), value.into());
+        }
+    }
+    Ok(secrets)
+}
+
 /// The settings that the flags give: by key, the flag and its value.
-fn flags(args: &RunArgs) -> Result<BTreeMap<&'static str, (&'static str, Value)>, Failure> {
+type Flags = BTreeMap<&'static str, (&'static str, Value)>;
+
+fn flags(args: &RunArgs) -> Result<Flags, Failure> {
     let mut flags = BTreeMap::new();
     if let Some(path) = &args.prompt {
         let path = path
@@ -136,6 +167,18 @@ fn flags(args: &RunArgs) -> Result<BTreeMap<&'static str, (&'static str, Value)>
     }
     if let Some(agent) = &args.agent {
         flags.insert("agent.name", ("--agent", Value::from(agent.as_str())));
+    }
+    if let Some(url) = &args.attach {
+        if args
+            .agent
+            .as_deref()
+            .is_some_and(|agent| agent != "opencode")
+        {
+            let what = "`--attach` is for `--agent opencode`, and another agent was named";
+            return Err(Failure::usage(what).hint("leave out `--agent` or `--attach`"));
+        }
+        flags.insert("agent.name", ("--attach", Value::from("opencode")));
+        flags.insert("opencode.attach", ("--attach", Value::from(url.as_str())));
     }
     if let Some(limit) = args.max_iterations {
         flags.insert("max_iterations", ("--max-iterations", Value::from(limit)));
@@ -160,6 +203,13 @@ fn flags(args: &RunArgs) -> Result<BTreeMap<&'static str, (&'static str, Value)>
     }
     if let Some(delay) = &args.delay {
         flags.insert("iteration_delay", ("--delay", Value::from(delay.as_str())));
+    }
+    if args.attended || args.unattended {
+        let flag = match args.attended {
+            true => "--attended",
+            false => "--unattended",
+        };
+        flags.insert("attended_mode", (flag, Value::from(args.attended)));
     }
     if args.no_auto_commit {
         flags.insert("git.auto_commit", ("--no-auto-commit", Value::from(false)));
@@ -212,7 +262,7 @@ fn prompt(
     }
 }
 
-fn working_dir(place: &Place, configured: &Path) -> Result<PathBuf, Failure> {
+pub fn working_dir(place: &Place, configured: &Path) -> Result<PathBuf, Failure> {
     let path = place.directory.join(configured);
     path.canonicalize().map_err(|error| {
         Failure::usage(format!("working directory {}: {error}", path.display())).hint(
@@ -221,8 +271,31 @@ fn working_dir(place: &Place, configured: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Returns the launch of the loop that would go on.
-fn recorded(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Launch>, Failure> {
+/// How the loop before this run was last launched.
+enum Before {
+    /// It goes on.
+    GoesOn(Box<Launch>),
+    /// It is done, and another one begins.
+    Done(Box<Launch>),
+}
+
+/// Says which flags of a loop that is done do not hold for the next one.
+fn not_taken_over(launch: &Launch, flags: &Flags) -> Option<String> {
+    let given = launch.overrides.iter();
+    let given = given.filter(|(key, _)| !flags.contains_key(key.as_str()));
+    let given: Vec<String> = given
+        .map(|(key, before)| format!("{key} = {}", before.value))
+        .collect();
+    (!given.is_empty()).then(|| {
+        format!(
+            "the last loop is done, and what it was given does not hold for a new one: {}",
+            given.join(", ")
+        )
+    })
+}
+
+/// Returns the launch of the loop that is there.
+fn last(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Before>, Failure> {
     let copies = place.copies(working_dir);
     let Some(loop_id) = loops::current(working_dir, &copies.snapshot)? else {
         return Ok(None);
@@ -230,8 +303,15 @@ fn recorded(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Laun
     let dir = loops::dir(working_dir, loop_id);
     let read = |loss| recover::read(&dir, &copies, loop_id, loss).map(|found| found.state);
     let state = read(loss).map_err(|error| refused(error, || read(Loss::Accept).ok()))?;
-    let goes_on = state.started_at.is_some() && state.outcome() != Some(&Outcome::Done);
-    Ok(goes_on.then_some(state.launch))
+    if state.started_at.is_none() {
+        return Ok(None);
+    }
+    let is_done = state.outcome() == Some(&Outcome::Done);
+    let launch = Box::new(state.launch);
+    Ok(Some(match is_done {
+        true => Before::Done(launch),
+        false => Before::GoesOn(launch),
+    }))
 }
 
 /// Says why a loop is not taken up, and what would be lost on the way out.

@@ -145,9 +145,19 @@ pub fn replay(place: &Place, args: &ReplayArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whether a value is neither TOML nor plain words.
+fn is_broken(value: &str) -> bool {
+    value.starts_with(['[', '{', '"', '\''])
+        && format!("value = {value}").parse::<toml::Table>().is_err()
+}
+
 fn settings(words: &[String]) -> Result<Vec<Setting>, Failure> {
     let setting = |word: &String| {
         match word.split_once('=') {
+        Some((_, value)) if is_broken(value.trim()) => {
+            Err(Failure::usage(format!("--set {word}: the value begins like TOML and is none"))
+                .hint("close its quotes and brackets; your shell may have taken some away"))
+        }
         Some((key, value)) if !key.trim().is_empty() => Ok(Setting {
             key: key.trim().to_owned(),
             value: value.trim().to_owned(),
@@ -174,6 +184,8 @@ fn notes(
                     "`{}` changes nothing here: it holds already, or what it is about is not in the journal",
                     setting.key
                 ));
+            } else if let Some(why) = decides_nothing(&setting.key) {
+                launches.note(&format!("`{}` decides nothing here: {why}", setting.key));
             }
         }
         let patterns = |rules: ByPlace| rules.stop_patterns.unwrap_or_default();
@@ -202,6 +214,19 @@ fn notes(
         launches.note(&words);
     }
     Ok(())
+}
+
+/// Says why a setting has no part in what is decided again.
+fn decides_nothing(key: &str) -> Option<&'static str> {
+    match key {
+        "stop_conditions.completion_promise" => Some(
+            "the agent's words are not in the journal, and its claims are those that were recorded",
+        ),
+        key if key.starts_with("git.") => {
+            Some("commits are not made again, and count as they were recorded")
+        }
+        _ => None,
+    }
 }
 
 fn text(replayed: &Replayed, set: &[String]) -> Vec<String> {

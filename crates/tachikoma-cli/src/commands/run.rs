@@ -4,10 +4,11 @@ use std::process::ExitCode;
 
 use tachikoma_agents::{Agent, Turn};
 use tachikoma_core::{Outcome, PromptSource, Seq};
+use tachikoma_loop_runner::config::OpenCodeServer;
 use tachikoma_loop_runner::settings::{AgentName, Origin, Permission, Settings};
 use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::worktree::may_be_in_a_repository;
-use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner};
+use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner, OpenError, Reader, Reread};
 
 use super::config::warn_not_built;
 use super::launch::{Plan, plan};
@@ -15,9 +16,11 @@ use super::repository::Repository;
 use super::{detach, runtime};
 use crate::args::RunArgs;
 use crate::failure::Failure;
+use crate::keys::{self, Keys};
 use crate::out;
 use crate::place::Place;
-use crate::report::line::{Lines, changes_of, ending, files};
+use crate::report::changes::changes_of;
+use crate::report::line::{Lines, ending, files};
 use crate::report::{Reporter, Style, found};
 use crate::sanitise::sanitise;
 use crate::signals::{Signals, Terminal};
@@ -27,7 +30,7 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
     let plan = plan(place, args)?;
     // The background process works all of it out again, and says so.
     if args.detach && !args.dry_run {
-        return detach::detach();
+        return detach::detach("tachikoma status");
     }
     for note in &plan.notes {
         out::note(&format!("note: {note}"));
@@ -39,7 +42,8 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
     let repository = Repository::of(&plan.config);
     repository.check(plan.is_first, args.allow_dirty)?;
     if args.dry_run {
-        dry_run(&plan, &repository);
+        let agent = plan.config.agent().map_err(OpenError::from)?;
+        dry_run(&plan, &agent, &repository);
         return Ok(ExitCode::SUCCESS);
     }
     repository.warn(&plan.config.working_dir);
@@ -51,7 +55,23 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         (false, false, true) => (Style::Quiet, Terminal::Foreground),
         (false, false, false) => (Style::Lines, Terminal::Foreground),
     };
-    runtime()?.block_on(run_here(plan.config, style, terminal))
+    let reader = reader(place, args);
+    runtime()?.block_on(run_here(plan.config, style, terminal, Some(reader)))
+}
+
+/// Works the settings of a run out again, for as long as it lasts: a loop that was begun anew is not begun anew by that.
+fn reader(place: &Place, args: &RunArgs) -> Reader {
+    let place = Place {
+        directory: place.directory.clone(),
+    };
+    let args = args.clone();
+    Reader::new(move || {
+        let plan = plan(&place, &args).map_err(|failure| failure.what)?;
+        Ok(Reread {
+            settings: plan.config.settings,
+            launch: plan.config.launch,
+        })
+    })
 }
 
 /// Agents that start loops, whose agents start loops, have no end and cost without one.
@@ -79,11 +99,15 @@ pub async fn run_here(
     config: LoopConfig,
     style: Style,
     terminal: Terminal,
+    reader: Option<Reader>,
 ) -> Result<ExitCode, Failure> {
     let mut runner = LoopRunner::open(config.clone()).await?;
+    if let Some(reader) = reader {
+        runner.reads_settings_with(reader);
+    }
     answer(&config, &runner, style);
     if style == Style::Lines {
-        introduce(&config);
+        introduce(&config, runner.agent());
     }
     let handle = runner.handle();
     let state = runner.state();
@@ -95,16 +119,26 @@ pub async fn run_here(
         Found::Nothing => Seq(0),
         Found::Interrupted { .. } | Found::Ended { .. } => runner.found_up_to(),
     };
-    let lines = Lines::beginning_at(state.session.redline_tokens);
+    let keys = terminal == Terminal::Foreground && keys::can_ask();
+    let lines = Lines::beginning_at(state.session.redline_tokens).with_keys(keys);
     let reporter = Reporter::start(style, handle.subscribe(), dir, seen, lines);
     // Listened to before anything runs: no signal finds us unprepared.
     let signals = Signals::listen()
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
     let watcher = signals.watch(handle.clone(), reporter.clone(), terminal);
-    let announcer =
-        (terminal == Terminal::Detached).then(|| tokio::spawn(detach::announce(handle)));
+    let keys = match terminal {
+        Terminal::Foreground => Keys::watch(handle.clone(), &config, style != Style::Lines),
+        Terminal::Detached => None,
+    };
+    let announcer = (terminal == Terminal::Detached).then(|| {
+        let notices = handle.subscribe();
+        tokio::spawn(detach::announce(handle, notices))
+    });
     let result = runner.run().await;
     watcher.abort();
+    if let Some(keys) = keys {
+        keys.finish();
+    }
     if let Some(announcer) = announcer {
         announcer.abort();
     }
@@ -209,17 +243,16 @@ fn exit_code(outcome: &Outcome) -> u8 {
 }
 
 /// Says what holds before the first iteration.
-fn introduce(config: &LoopConfig) {
+fn introduce(config: &LoopConfig, agent: &Agent) {
     out::tell(&format!(
         "tachikoma {}: {}",
         env!("CARGO_PKG_VERSION"),
-        agent_text(config)
+        agent_text(config, agent)
     ));
-    if let Some(problem) = config.agent().ok().and_then(|a| config.redline_problem(&a)) {
+    if let Some(problem) = config.redline_problem(agent) {
         out::note(&format!("note: {problem}"));
     }
-    let problems = config.agent().map(|agent| config.budget_problems(&agent));
-    for problem in problems.unwrap_or_default() {
+    for problem in config.budget_problems(agent) {
         out::note(&format!("note: {problem}"));
     }
     if !may_be_in_a_repository(&config.working_dir) {
@@ -230,13 +263,24 @@ fn introduce(config: &LoopConfig) {
     out::tell(&completion_text(&config.settings));
 }
 
-/// Says what a claim of completion has to prove.
+/// Says who may claim completion, and what has to prove it.
 fn completion_text(settings: &Settings) -> String {
     let conditions = &settings.stop_conditions;
     let promise = &conditions.completion_promise;
-    let objectives = conditions.objectives.as_ref();
-    let objectives =
-        objectives.map(|file| format!("all objectives of {} to be ticked", file.display()));
+    let file = conditions.objectives.as_ref().map(|file| file.display());
+    let mut claims = Vec::new();
+    if !promise.is_empty() {
+        claims.push(format!("{} on a line of its own", sanitise(promise)));
+    }
+    claims.push("`tachikoma done`".to_owned());
+    if let Some(file) = &file {
+        claims.push(format!("the last box ticked in {file}"));
+    }
+    if !conditions.custom_scripts.is_empty() {
+        claims.push("exit 10 of a stop script".to_owned());
+    }
+    let claims = claims.join(" or ");
+    let objectives = file.map(|file| format!("all objectives of {file} to be ticked"));
     let names = settings.gate.iter().map(|gate| sanitise(&gate.name));
     let names: Vec<_> = names.collect();
     let gates = (!names.is_empty()).then(|| format!("these gates to pass: {}", names.join(", ")));
@@ -251,15 +295,18 @@ fn completion_text(settings: &Settings) -> String {
         times => format!(", {times} times in a row,"),
     };
     match needs.as_slice() {
-        [] => format!("{first}{promise} on a line of its own{times} ends the loop"),
+        [] => format!("{first}{claims}{times} ends the loop"),
         needs => format!(
-            "{first}a claim of completion{times} needs {}",
+            "{first}a claim of completion ({claims}){times} needs {}",
             needs.join(" and ")
         ),
     }
 }
 
-fn agent_text(config: &LoopConfig) -> String {
+/// What an agent with safe permission may do.
+const SAFE: &str = "permission safe: it may change files in the work tree, the rest is denied";
+
+fn agent_text(config: &LoopConfig, agent: &Agent) -> String {
     match config.settings.agent.name {
         AgentName::Command => {
             let program = config.settings.agents.command.program.join(" ");
@@ -268,28 +315,41 @@ fn agent_text(config: &LoopConfig) -> String {
         AgentName::Claude => {
             let program = &config.settings.session.claude_command;
             let rights = match config.settings.agents.claude.permission {
-                Permission::Safe => {
-                    "permission safe: it may change files in the work tree, the rest is denied"
-                }
+                Permission::Safe => SAFE,
                 Permission::Bypass => "permission bypass: nothing it does is denied",
             };
             format!("agent claude (`{program}`), {rights}")
+        }
+        AgentName::OpenCode => {
+            let server = match config.opencode_server(agent) {
+                OpenCodeServer::Attached(url) => format!("in the server at {url}"),
+                OpenCodeServer::Shared(_) => "in the server of `tachikoma opencode up`".to_owned(),
+                OpenCodeServer::Own(_) => "in a server of its own".to_owned(),
+                OpenCodeServer::None => "a process for every iteration".to_owned(),
+            };
+            let rights = match config.settings.agents.opencode.permission {
+                Permission::Safe => SAFE,
+                Permission::Bypass => {
+                    "permission bypass: nothing is denied but what its own configuration denies"
+                }
+            };
+            format!("agent opencode ({server}), {rights}")
         }
         name => format!("agent {name}"),
     }
 }
 
-fn dry_run(plan: &Plan, repository: &Repository) {
+fn dry_run(plan: &Plan, agent: &Agent, repository: &Repository) {
     let config = &plan.config;
-    out::line(&format!("would run {}", agent_text(config)));
+    out::line(&format!("would run {}", agent_text(config, agent)));
     out::line(&format!("in {}", config.working_dir.display()));
     match &config.launch.prompt {
         PromptSource::File { path } => out::line(&format!("prompt {path}")),
         PromptSource::Text { text } => out::line(&format!("prompt text, {} bytes", text.len())),
     }
-    if let Ok(agent @ Agent::Claude(_)) = config.agent() {
+    if let Agent::Claude(_) = agent {
         let usd = config.settings.stop_conditions.max_cost_usd.get();
-        launch_lines(&agent, Some(usd).filter(|usd| *usd > 0.0));
+        launch_lines(agent, Some(usd).filter(|usd| *usd > 0.0));
     }
     out::line(&repository.purpose());
     for entry in plan

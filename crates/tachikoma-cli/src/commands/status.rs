@@ -17,6 +17,7 @@ use crate::out;
 use crate::place::Place;
 use crate::report::check;
 use crate::report::line::{files, iterations, left_to_redline, totals};
+use crate::sanitise::sanitise;
 use crate::zone::local;
 
 /// A runner answers within milliseconds, also on a busy machine. One that is stopped or blocked has written down what
@@ -93,6 +94,19 @@ fn text(status: &Status) -> String {
             })
             .unwrap_or_default();
         line("waiting", format!("{}{until}", waiting.reason));
+    }
+    if let Some(question) = &status.question {
+        let until = question.until;
+        let until =
+            until.map(|until| format!("; {} at {until} if nobody answers", question.default));
+        line(
+            "question",
+            format!("{}: {}", question.id, sanitise(&question.about)),
+        );
+        line(
+            "answer",
+            format!("{}{}", question.offers(), until.unwrap_or_default()),
+        );
     }
     line(
         "iteration",

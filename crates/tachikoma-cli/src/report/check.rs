@@ -65,7 +65,7 @@ pub fn tests_words(report: &TestsReport) -> String {
     }
     for (what, names) in [
         ("newly failing", &report.newly_failing),
-        ("fixed lately", &report.fixed),
+        ("fixed", &report.fixed),
         ("flaky", &report.flaky),
     ] {
         if !names.is_empty() {
@@ -89,11 +89,14 @@ fn some(names: &[String]) -> String {
 /// Says why a claim is not believed.
 pub fn refused(refusal: &Refusal) -> String {
     let claims: Vec<String> = refusal.claims.iter().map(ToString::to_string).collect();
-    format!(
-        "completion is not believed ({}): {}",
-        sanitise(&claims.join(", ")),
-        sanitise(&refusal.reasons.join("; "))
-    )
+    let claims = claims.join(", ");
+    let (claims, why) = (sanitise(&claims), refusal.reasons.join("; "));
+    let why = sanitise(&why);
+    match refusal.confirmed {
+        0 => format!("completion is not believed ({claims}): {why}"),
+        // Nothing speaks against it.
+        _ => format!("completion has to be confirmed ({claims}): {why}"),
+    }
 }
 
 /// Sums up for `status` what is known: names of lines with their text.

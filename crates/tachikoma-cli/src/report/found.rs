@@ -49,6 +49,10 @@ fn next(state: &State, limit: u32) -> String {
         Phase::Waiting { wait } => format!("its wait ({}) goes on", wait.reason),
         Phase::Keeping { .. } => "what it had done is looked at again".to_owned(),
         Phase::Checking { .. } => "its gates and stop scripts are run again".to_owned(),
+        Phase::Hooking { hooking } => match &hooking.outcome {
+            Some(_) => "what was to be its end is decided anew".to_owned(),
+            None => format!("its hooks ({}) are run again", hooking.point),
+        },
         Phase::Rebooting { .. } => "its reboot is done again".to_owned(),
         Phase::Idle | Phase::Ended { .. }
             if state.claimed && state.completion.given_up.is_none() =>
@@ -79,5 +83,14 @@ fn basis_text(basis: &Basis) -> String {
         (Some(Source::Snapshot), count) => format!("the snapshot and {} behind it", records(count)),
         (Some(Source::Backup), count) => format!("a backup and {} behind it", records(count)),
         (Some(Source::Journal) | None, count) => format!("the journal ({})", records(count)),
+    }
+}
+
+/// Says that an attempt was cut, and by what.
+pub fn cut(iteration: u32, attempt: u32, reason: Option<&str>) -> String {
+    let cut = format!("iteration {iteration}, attempt {attempt}, was cut");
+    match reason {
+        None => cut + " by the death of its runner and is repeated",
+        Some(reason) => format!("{cut} and is repeated: {}", sanitise(reason)),
     }
 }

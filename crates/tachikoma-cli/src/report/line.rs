@@ -3,19 +3,14 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Change, Claim, Context, IterationOutcome, Kept, LimitedAttempt, LoopEvent, LoopStats, Outcome,
-    Record, Resumption, Stop, WaitReason,
+    Claim, Context, IterationOutcome, Kept, LimitedAttempt, LoopEvent, LoopStats, Outcome, Record,
+    Resumption, Stop, WaitReason,
 };
 
-use super::check;
+use super::changes::changes_of;
+use super::{check, found, question};
 use crate::sanitise::sanitise;
 use crate::zone::local;
-
-/// Changed settings that are named; who edits more of them knows it.
-const CHANGES_MAX: usize = 8;
-
-/// What is shown of a setting's value: a program may have a script as an argument.
-const CHANGE_CHARS_MAX: usize = 60;
 
 /// Turns records into lines for a person who watches, in their order.
 #[derive(Debug, Default)]
@@ -25,6 +20,8 @@ pub struct Lines {
     redline_tokens: Option<u64>,
     /// Whether the agent's process was let go, so that its end is no news.
     let_go: bool,
+    /// Whether questions are answered by keys.
+    keys: bool,
 }
 
 impl Lines {
@@ -34,6 +31,11 @@ impl Lines {
             redline_tokens,
             ..Self::default()
         }
+    }
+
+    /// Says whether questions are answered by keys.
+    pub fn with_keys(self, keys: bool) -> Self {
+        Self { keys, ..self }
     }
 
     /// Returns the lines that the next record is worth.
@@ -52,7 +54,8 @@ impl Lines {
                     said.extend(self.reading());
                 }
             }
-            LoopEvent::SessionStarted { .. } => *self = Self::default(),
+            LoopEvent::Operator(event) => said.extend(question::lines(record, event, self.keys)),
+            LoopEvent::SessionStarted { .. } => *self = Self::default().with_keys(self.keys),
             LoopEvent::IterationCompleted { .. } | LoopEvent::IterationFailed { .. } => {
                 said.extend(self.reading());
             }
@@ -119,6 +122,7 @@ impl Lines {
             | LoopEvent::CustomSet { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. }
             | LoopEvent::Completed { .. }
             | LoopEvent::Stopped { .. }
@@ -178,6 +182,7 @@ fn lines(record: &Record) -> Vec<String> {
                     "waits {left} for the model's service, until {} here",
                     local(wait.until)
                 ),
+                WaitReason::Operator => "waits for the operator".to_owned(),
                 WaitReason::RebootWindow => {
                     format!("waits {left} until the session may be rebooted: its context is full")
                 }
@@ -206,7 +211,7 @@ fn lines(record: &Record) -> Vec<String> {
             "the old session is asked for its hand-off".to_owned()
         }
         LoopEvent::HandOffWritten { text } => format!("hand-off written, {} bytes", text.len()),
-        LoopEvent::HooksRan { point, results } => format!("hooks {point}: {} ran", results.len()),
+        LoopEvent::HooksRan(end) => sanitise(&end.to_string()).into_owned(),
         LoopEvent::RebootVerified {
             percent,
             futile: None,
@@ -270,11 +275,12 @@ fn lines(record: &Record) -> Vec<String> {
             "iteration {iteration} is limited and will be repeated: {}",
             sanitise(reason)
         ),
-        LoopEvent::AttemptCut { iteration, attempt } => {
-            format!(
-                "iteration {iteration}, attempt {attempt}, was cut by the death of its runner and is repeated"
-            )
-        }
+        LoopEvent::AttemptCut {
+            iteration,
+            attempt,
+            reason,
+            ..
+        } => found::cut(*iteration, *attempt, reason.as_deref()),
         LoopEvent::WorkKept { kept, .. } => return kept_lines(kept),
         LoopEvent::KeepGivenUp { reason, .. } => {
             format!("the work tree was not looked at: {}", sanitise(reason))
@@ -323,11 +329,13 @@ fn lines(record: &Record) -> Vec<String> {
             let waited = span(Duration::from_millis(*duration_ms));
             format!("there is room on the disk again, after {waited}; the loop goes on")
         }
+        LoopEvent::Incident(incident) => sanitise(&incident.to_string()).into_owned(),
         LoopEvent::Repaired { what, how } => format!("repaired the {what}: {}", sanitise(how)),
         LoopEvent::Completed { outcome, stats }
         | LoopEvent::Stopped { outcome, stats, .. }
         | LoopEvent::Error { outcome, stats } => ending(outcome, stats),
         LoopEvent::SegmentOpened { .. }
+        | LoopEvent::Operator(_)
         // The end of the loop says what came of it, and `history` what each iteration was worth.
         | LoopEvent::ProgressMeasured(_)
         | LoopEvent::SessionStarted { .. }
@@ -371,34 +379,6 @@ fn kept_lines(kept: &Kept) -> Vec<String> {
 pub fn files(count: u32) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} file{plural}")
-}
-
-/// Says which settings changed, a line for each; of many of them only the first.
-pub fn changes_of(changes: &[Change]) -> Vec<String> {
-    let value = |value: &Option<String>| {
-        let text = value.as_deref().map(sanitise);
-        let text = text.as_deref().unwrap_or("the default");
-        match text.char_indices().nth(CHANGE_CHARS_MAX) {
-            Some((end, _)) => format!("{}...", &text[..end]),
-            None => text.to_owned(),
-        }
-    };
-    let line = |change: &Change| {
-        let (from, to) = (value(&change.from), value(&change.to));
-        format!("`{}` is {to} now; it was {from}", sanitise(&change.key))
-    };
-    let mut lines: Vec<String> = changes.iter().take(CHANGES_MAX).map(line).collect();
-    match changes.len() {
-        0 => lines.push(
-            "the settings differ from those of the last run in what it did not record".to_owned(),
-        ),
-        1..=CHANGES_MAX => {}
-        many => lines.push(format!(
-            "more settings have changed: {}",
-            many - CHANGES_MAX
-        )),
-    }
-    lines
 }
 
 /// Says how a loop ended and what it did.

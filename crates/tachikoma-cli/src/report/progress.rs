@@ -3,7 +3,7 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
-use tachikoma_core::{Context, LoopEvent, Record, Timestamp};
+use tachikoma_core::{Context, LoopEvent, OperatorEvent, Record, Timestamp};
 
 use super::line::span;
 
@@ -98,9 +98,11 @@ impl Screen {
                 self.doing = Some(waiting(record.time, wait.until, &wait.reason.to_string()));
             }
             LoopEvent::Paused { .. } => self.doing = Some(Doing::Paused),
-            LoopEvent::KeepStarted { commit, .. } => {
+            // The question itself stands there.
+            LoopEvent::Operator(OperatorEvent::Asked(_)) => self.doing = None,
+            LoopEvent::KeepStarted(keep) => {
                 let since = Instant::now();
-                if commit.is_some() {
+                if keep.commit.is_some() {
                     self.doing = Some(Doing::Committing { since });
                 }
             }
@@ -114,6 +116,7 @@ impl Screen {
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::Started { .. }
             | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::Operator(_)
             | LoopEvent::PauseRequested
             | LoopEvent::PauseWithdrawn
             | LoopEvent::Resumed
@@ -169,6 +172,7 @@ impl Screen {
             | LoopEvent::RebootFailed { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. } => {}
         }
     }

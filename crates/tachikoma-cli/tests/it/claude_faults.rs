@@ -48,7 +48,7 @@ fn it_says_nothing_at_all() {
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
     ending the agent: interrupt
@@ -78,7 +78,7 @@ fn it_falls_silent() {
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
     ending the agent: interrupt
@@ -107,7 +107,7 @@ fn it_writes_garbage() {
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
       | warning: this is not JSON {
@@ -166,7 +166,7 @@ fn it_dies_in_the_middle_of_a_turn() {
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
       | panic: the beans are out
@@ -253,7 +253,7 @@ fn it_dies_between_two_prompts() {
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
       | one
@@ -347,7 +347,7 @@ fn a_fresh_session_that_cannot_be_opened_leaves_the_old_one() {
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
     a reboot is due: context at 85%

@@ -55,7 +55,7 @@ fn a_redline_above_what_the_agent_takes_is_said_at_the_start() {
     --- stdout
     tachikoma 0.1.0: agent claude (`false`), permission safe: it may change files in the work tree, the rest is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
     iteration 1 failed after [DURATION]: the agent ended with exit 1 and without a final result

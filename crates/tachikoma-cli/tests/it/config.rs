@@ -86,16 +86,30 @@ fn secrets_are_not_shown() {
     }
 }
 
+/// Whoever wants to stop a loop must not wait for somebody to write into it.
+#[test]
+fn a_pipe_in_its_place_is_refused_at_once() {
+    let scratch = Scratch::new();
+    let pipe = scratch.path().join("tachikoma.toml");
+    let made = std::process::Command::new("mkfifo").arg(pipe).status();
+    assert!(made.unwrap().success());
+    let ran = tachikoma(&scratch).run(["config", "check"]);
+    assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
+    assert!(ran.snapshot().contains("it is not a plain file"));
+    let ran = tachikoma(&scratch).run(["stop"]);
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+}
+
 #[test]
 fn a_good_configuration_is_good() {
     let scratch = Scratch::new();
-    scratch.write("tachikoma.toml", "attended_mode = true\n");
+    scratch.write("tachikoma.toml", "agent.fallback = [\"demo\"]\n");
     assert_snapshot!(shown(&tachikoma(&scratch).run(["config", "check"])), @"
     exit: 0
     --- stdout
     the configuration is good
     --- stderr
-    note: `attended_mode` (tachikoma.toml:1) is known, but its feature is not built yet
+    note: `agent.fallback` (tachikoma.toml:1) is known, but its feature is not built yet
     ");
 }
 
@@ -193,6 +207,12 @@ fn help_of_the_program() {
       stop         End the loop
       skip         Give up the current iteration, or the current wait, and go on
       reboot       Replace the agent's session by a fresh one
+      answer       Answer the question that the loop waits with: before or after an iteration, or before
+                   a reboot
+      attend       Be asked before the first iteration and after each from now on, or not any more
+      tell         Tell the agent something: while its next tool runs where it can hear it, else with
+                   the next prompt
+      reload       Read the configuration again: what changed holds from the next decision on
       events       Print what has happened
       logs         Print what the agent wrote
       context      Show how full the context of a session became, reading by reading
@@ -208,7 +228,10 @@ fn help_of_the_program() {
       done         Claim that the whole work is complete: judged when the iteration under way is over
       state        Look at the state that is kept, and change it
       config       Look at the configuration
+      notify       Try the messages of `[[notify]]`
       agents       Look at what agents write
+      opencode     Keep `opencode serve` running
+      service      Have the system's own supervisor run something of ours
       completions  Print a completion script for a shell
       help         Print this message or the help of the given subcommand(s)
 
@@ -232,7 +255,10 @@ fn help_of_run() {
 
     Options:
           --prompt-text <TEXT>           The prompt itself
-          --agent <NAME>                 The agent: claude (Claude Code), command (any program), demo
+          --agent <NAME>                 The agent: claude (Claude Code), opencode, command (any
+                                         program), demo
+          --attach <URL>                 Use the OpenCode server at this address, such as
+                                         http://127.0.0.1:4096, and never restart it
           --max-iterations <N>           How many iterations the loop may run over its whole life; 0 =
                                          no limit
           --context-threshold <PERCENT>  Replace the session by a fresh one when its context is this
@@ -252,6 +278,9 @@ fn help_of_run() {
           --auto-commit                  Commit after iterations: takes back the --no-auto-commit of an
                                          earlier run
           --allow-dirty                  Start even if tracked files have changes that are not committed
+          --attended                     Ask before the first iteration and after each
+          --unattended                   Ask nothing between iterations: takes back the --attended of an
+                                         earlier run
           --nested                       Start even from inside the agent of another loop
       -h, --help                         Print help
 

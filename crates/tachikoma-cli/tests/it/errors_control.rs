@@ -113,7 +113,7 @@ fn words_that_the_runner_does_not_understand() {
     let _live = start_busy(&scratch, &[]);
     let (hello, answer) = say(&scratch, "{\"kind\":\"dance\"}\n");
     assert_snapshot!(mask(&hello.to_string()), @r#"{"loop_id":"[LOOP]","protocol":1,"version":"0.1.0"}"#);
-    assert_snapshot!(answer, @r#"{"kind":"refused","reason":"the request is not understood: unknown variant `dance`, expected one of `status`, `command`, `note`, `done`, `set`, `follow` at line 1 column 15"}"#);
+    assert_snapshot!(answer, @r#"{"kind":"refused","reason":"the request is not understood: unknown variant `dance`, expected one of `status`, `command`, `note`, `done`, `set`, `answer`, `attend`, `tell`, `reload`, `follow` at line 1 column 15"}"#);
     let (_, answer) = say(&scratch, "{\"kind\":\"command\",\"command\":\"explode\"}\n");
     assert_snapshot!(answer, @r#"{"kind":"refused","reason":"the request is not understood: unknown variant `explode`, expected one of `pause`, `resume`, `stop`, `force_reboot`, `skip_iteration`"}"#);
     let (_, answer) = say(&scratch, "stop\n");

@@ -138,7 +138,7 @@ fn a_working_directory_that_goes_while_the_loop_runs() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c rm -rf ../work`), with your own rights: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
     iteration 1 succeeded after [DURATION]

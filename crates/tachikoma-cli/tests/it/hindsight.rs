@@ -443,3 +443,14 @@ fn fresh_sessions_are_replayed_and_there_is_no_iteration_0() {
     let ran = tachikoma(&scratch).run(["explain", "0"]);
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
 }
+
+#[test]
+fn a_value_that_is_half_toml_is_not_taken_for_words() {
+    let scratch = Scratch::new();
+    for broken in ["max_iterations=[1", "agent.name=\"demo", "agent={name"] {
+        let ran = tachikoma(&scratch).run(["replay", "--set", broken]);
+        assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
+        let said = format!("--set {broken}: the value begins like TOML and is none");
+        assert!(ran.stderr.contains(&said), "{}", ran.snapshot());
+    }
+}

@@ -49,7 +49,7 @@ fn a_false_claim_is_explained() {
     [TIME] => gates run (proof): completion is claimed by the agent's promise (until [TIME])
     [TIME]    the gate `proof` failed after [DURATION]: exit 1
     [TIME] => completion is claimed by the agent's promise, and not believed: the gate `proof` failed: exit 1
-    [TIME]    worth 1 of 100
+    [TIME]    worth 1 of 100: 1 for 1 file
     [TIME] => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); 2 of 3 failing runs of gates in a row (stop_conditions.max_test_failure_streak); the claim of completion was refused
     [TIME] => the session goes on: context not known, 0 tool calls of 100 (context.tool_call_threshold); not worse than before
     [TIME] => went on with iteration 3
@@ -68,7 +68,7 @@ fn a_false_claim_is_explained() {
     [TIME]    2 files changed, nothing committed
     [TIME] => gates run (proof): completion is claimed by the agent's promise (until [TIME])
     [TIME]    the gate `proof` passed after [DURATION]
-    [TIME]    worth 1 of 100
+    [TIME]    worth 1 of 100: 1 for 2 files
     --- stderr
     ");
     let ran = tachikoma(&scratch).run(["explain", "1", "--json"]);
@@ -105,7 +105,7 @@ fn a_claim_is_replayed_by_other_gates() {
     iteration 1 (estimated)
       recorded: gates run (proof), then a claim of completion refused
       replayed: gates run (fuzz), then the loop ended: the work is complete
-      because:  completion is claimed by the agent's promise; the gate `fuzz` never ran and is taken to pass
+      because:  completion is claimed by the agent's promise; the gate `fuzz` had not run by then and is taken to pass
 
                        recorded       replayed  (replayed: estimated)
     iterations                3              1

@@ -13,7 +13,7 @@ use crate::support::{
 };
 
 /// A hook of the configuration.
-fn hook(on: &str, command: &str, rest: &str) -> String {
+pub fn hook(on: &str, command: &str, rest: &str) -> String {
     format!("[[hook]]\non = '{on}'\ncommand = '''{command}'''\n{rest}\n")
 }
 
@@ -28,7 +28,7 @@ fn rebooting(scratch: &Scratch) -> Live {
 }
 
 /// The results of all hooks, without their times.
-fn results(scratch: &Scratch) -> Vec<Value> {
+pub fn results(scratch: &Scratch) -> Vec<Value> {
     let mut found = Vec::new();
     for mut ran in events(scratch, "hooks_ran") {
         let point = ran["point"].take();
@@ -313,33 +313,6 @@ fn a_hook_may_command_the_loop() {
     );
     assert_eq!(tachikoma(&scratch).run(["resume"]).code(), Some(0));
     assert_eq!(live.wait(SOON).code(), Some(0));
-}
-
-#[test]
-fn hooks_of_other_moments_say_that_they_are_not_built() {
-    let scratch = Scratch::new();
-    let config = [
-        hook("before_reboot", "true", ""),
-        hook("loop_end", "touch ended", ""),
-    ];
-    scratch.write("tachikoma.toml", config.concat());
-    let ran = tachikoma(&scratch).run(run(&[], CLAIMS));
-    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-    let notes: Vec<_> = ran
-        .stderr
-        .lines()
-        .filter(|line| line.starts_with("note: "))
-        .collect();
-    assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(
-        notes[0].starts_with("note: `hook.on = \"loop_end\"` (tachikoma.toml"),
-        "{notes:?}"
-    );
-    assert!(
-        notes[0].ends_with("is known, but its feature is not built yet"),
-        "{notes:?}"
-    );
-    assert!(!scratch.path().join("ended").exists());
 }
 
 /// The fake agent, which `cargo test` builds beside the tests.

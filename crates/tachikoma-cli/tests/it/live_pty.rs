@@ -12,10 +12,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use tachikoma_testkit::{Tool, await_until};
 
-use crate::live_support::SOON;
+use crate::live_support::{SOON, state_of};
 
 /// How soon the reader notices that the terminal is to be closed.
 const LOOK: Duration = Duration::from_millis(10);
@@ -78,6 +78,32 @@ impl Terminal {
 
     pub(crate) fn press(&self, key: u8) {
         (&*self.master).write_all(&[key]).unwrap();
+    }
+
+    /// Returns whether the terminal gives single keys, without showing them.
+    pub(crate) fn gives_keys(&self) -> bool {
+        let modes = tcgetattr(&*self.master).unwrap().local_modes;
+        !modes.intersects(LocalModes::ICANON | LocalModes::ECHO)
+    }
+
+    /// Waits until the program has ended, and returns whether the terminal still gives single keys then.
+    #[track_caller]
+    pub(crate) fn keeps_giving_keys(&self) -> bool {
+        await_until("the program ends", SOON, || {
+            state_of(self.pid()).is_none_or(|state| state == 'Z')
+        });
+        self.gives_keys()
+    }
+
+    pub(crate) fn type_in(&self, text: &str) {
+        (&*self.master).write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Waits until a question is asked, and presses a key.
+    #[track_caller]
+    pub(crate) fn answer(&self, key: u8) {
+        await_until("keys are read", SOON, || self.gives_keys());
+        self.press(key);
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

@@ -1,7 +1,10 @@
 //! Tests of the binary: real files, real child processes, real terminals.
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
+mod access;
 mod agents;
+mod attended;
+mod attended_terminal;
 mod backups;
 mod budgets;
 mod claims;
@@ -34,6 +37,7 @@ mod git_support;
 mod hindsight;
 mod hindsight_end;
 mod hooks;
+mod hooks_frame;
 mod keep;
 mod keep_night;
 mod keep_slow;
@@ -45,11 +49,19 @@ mod live_pty;
 mod live_signals;
 mod live_support;
 mod live_terminal;
+mod misbehaving;
+mod notify;
+mod notify_support;
 mod odd_files;
+mod opencode;
+mod opencode_agent;
+mod opencode_bridge;
+mod opencode_cut;
 mod outcomes;
 mod outcomes_status;
 mod progress;
 mod proofs;
+mod reload;
 mod resume;
 mod resume_answers;
 mod resume_hurt;

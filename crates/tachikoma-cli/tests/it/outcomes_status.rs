@@ -28,6 +28,8 @@ fn check_keys(status: &Value) {
         "attempt",
         "session",
         "session_iterations",
+        "question",
+        "attended",
         "completion",
         "context",
         "waiting",

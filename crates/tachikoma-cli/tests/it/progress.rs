@@ -70,10 +70,12 @@ fn without_a_repository_files_tell() {
 #[test]
 fn complaint_25_a_commit_of_the_agents_own_is_progress() {
     let scratch = repository("");
-    let script = "[ $TACHIKOMA_ITERATION -gt 3 ] || git commit --quiet --allow-empty -m work";
+    let script = "[ $TACHIKOMA_ITERATION -gt 3 ] || { echo $TACHIKOMA_ITERATION > f; git add f; }
+        git commit --quiet --allow-empty -m work";
     let ran = as_configured(&scratch).run(run(&[], script));
     assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
-    assert_eq!(scores(&scratch), [10, 10, 10, 0, 0, 0, 0, 0]);
+    // One for the change, ten for its commit; nothing for commits without a change.
+    assert_eq!(scores(&scratch), [11, 11, 11, 0, 0, 0, 0, 0]);
 }
 
 #[test]

@@ -168,11 +168,11 @@ fn scripts_that_cannot_be_asked_are_said_at_the_start() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
-        "[stop_conditions]\ncustom_scripts = ['gone.sh', 'plain.sh']\n",
+        "[stop_conditions]\ncustom_scripts = ['gone.sh', 'plain.sh', 'test -e stop']\n",
     );
     scratch.write("plain.sh", "exit 0\n");
     let live = start_busy(&scratch, &[]);
-    await_events(&scratch, "warned", 2);
+    await_events(&scratch, "warned", 3);
     let said: Vec<String> = events(&scratch, "warned")
         .iter()
         .map(|event| event["warning"].as_str().unwrap().to_owned())
@@ -185,5 +185,73 @@ fn scripts_that_cannot_be_asked_are_said_at_the_start() {
         said[1],
         "the stop script `plain.sh` cannot be asked: it may not be executed"
     );
+    assert!(
+        said[2].ends_with("not a command line: put that into a script"),
+        "{said:?}"
+    );
     kill(&scratch, live);
+}
+
+#[test]
+fn objectives_that_may_not_be_meant_so_are_said_before_the_first_iteration() {
+    for (plan, expected) in [
+        ("no boxes\n", "there is no check box in the objectives, "),
+        (
+            "- [ ] a\n- [v] b\n",
+            "in the objectives these look like check boxes and are none: `- [v] b`; ",
+        ),
+        (
+            "- [x] a\n",
+            "all objectives (1) are ticked before anything is done: ",
+        ),
+    ] {
+        let scratch = Scratch::new();
+        let config = "[stop_conditions]\nobjectives = 'plan.md'\n";
+        scratch.write("tachikoma.toml", config);
+        scratch.write("plan.md", plan);
+        let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], "true"));
+        assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+        let warned = events(&scratch, "warned");
+        assert_eq!(warned.len(), 1, "once: {warned:?}");
+        let words = warned[0]["warning"].as_str().unwrap();
+        assert!(words.starts_with(expected), "{words}");
+    }
+}
+
+#[test]
+fn a_claim_of_a_script_behind_a_failed_iteration_needs_a_gate() {
+    let scratch = Scratch::new();
+    let scripts = "[stop_conditions]\ncustom_scripts = ['yes.sh']\n";
+    scratch.write("tachikoma.toml", scripts);
+    script(&scratch, "yes.sh", "exit 10");
+    let fails = "date > work; exit 1";
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], fails));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let refused = &events(&scratch, "claim_refused")[0]["reasons"][0];
+    assert_eq!(
+        refused,
+        "iteration 1 failed, and there is no gate that could prove it all the same"
+    );
+    scratch.write(
+        "tachikoma.toml",
+        scripts.to_owned() + &gate("proof", "true", ""),
+    );
+    let ran = tachikoma(&scratch).run(run(&["--new", "--max-iterations", "1"], fails));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+}
+
+#[test]
+fn what_a_loop_that_is_done_was_given_is_said_not_to_hold_for_the_next() {
+    let scratch = Scratch::new();
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "5"], CLAIMS));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let ran = tachikoma(&scratch).run(["run", "--agent", "command"]);
+    assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
+    let said = "note: the last loop is done, and what it was given does not hold for a new one: ";
+    assert!(ran.stderr.contains(said), "{}", ran.snapshot());
+    assert!(
+        ran.stderr.contains("agents.command.program = "),
+        "{}",
+        ran.snapshot()
+    );
 }

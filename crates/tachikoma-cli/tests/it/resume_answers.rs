@@ -279,7 +279,7 @@ fn settings_that_changed_are_named_recorded_and_applied() {
     --- stdout
     tachikoma 0.1.0: agent command (`true`), with your own rights: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] goes on: agent command, containment [HELD]
     `agents.command.env.OTHER` is "***" now; it was the default
     `iteration_delay` is "1ms" now; it was the default
@@ -365,7 +365,7 @@ fn a_loop_of_an_earlier_version_goes_on() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh s.sh`), with your own rights: nothing it does is denied
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
-    no gate is configured: <promise>COMPLETE</promise> on a line of its own ends the loop
+    no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] goes on: agent command, containment [HELD]
     the settings differ from those of the last run in what it did not record
     iteration 14, attempt 1, was cut by the death of its runner and is repeated

@@ -24,7 +24,14 @@ pub fn standing_in_the_way(state: &State) -> String {
         return String::new();
     }
     let mut text = "# What stands in the way of completion\n\n".to_owned();
-    if known.refused.is_empty() {
+    if known.confirmed > 0 && !known.refused.is_empty() {
+        text.push_str(
+            "It was claimed that the whole work is complete. Nothing speaks against it, and it has to be confirmed:\n\n",
+        );
+        for reason in &known.refused {
+            let _ = writeln!(text, "- {reason}");
+        }
+    } else if known.refused.is_empty() {
         let _ = writeln!(
             text,
             "After iteration {} these gates were run, and failed. Mend what they complain about.\n",

@@ -100,7 +100,7 @@ impl Explain<'_> {
         let streak = self.state.stats.no_progress_count;
         let words = match score {
             0 => format!("nothing came of it, the {} iteration in a row", Nth(streak)),
-            score => format!("worth {score} of 100"),
+            score => format!("worth {score} of 100: {}", measured.evidence.words()),
         };
         let entry = self.entry(record, Kind::Fact, words);
         let inputs = Inputs::from([
@@ -119,12 +119,11 @@ impl Explain<'_> {
         inputs.insert("claims", json!(refusal.claims));
         inputs.insert("reasons", json!(refusal.reasons));
         inputs.insert("confirmed", json!(refusal.confirmed));
-        self.decide(
-            record,
-            format!("{who}, and not believed: {why}"),
-            None,
-            inputs,
-        );
+        let words = match refusal.confirmed {
+            0 => format!("{who}, and not believed: {why}"),
+            _ => format!("{who}, and not enough yet: {why}"),
+        };
+        self.decide(record, words, None, inputs);
     }
 
     /// Says why a claim was believed.

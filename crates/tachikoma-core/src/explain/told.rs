@@ -8,7 +8,7 @@ use super::asked::{Inputs, readings};
 use super::{Counted, Entry, Explain, Kind, TOOLS_MAX};
 use crate::context::Context;
 use crate::event::LoopEvent;
-use crate::keep::short_commit;
+use crate::keep::{Kept, short_commit};
 use crate::launch::Resumption;
 use crate::outcome::Stop;
 use crate::phase::{Cause, Phase, Work};
@@ -140,6 +140,7 @@ impl Explain<'_> {
                 );
                 self.fact(record, words);
             }
+            LoopEvent::Operator(event) => self.operator(record, event),
             LoopEvent::Claimed { reason } => self.claimed(record, reason.as_deref()),
             LoopEvent::CheckStarted { check } => self.check_started(record, check),
             LoopEvent::ConditionsAnswered { answers } => self.answered(record, answers),
@@ -211,11 +212,15 @@ impl Explain<'_> {
                 );
                 self.fact(record, words);
             }
-            LoopEvent::AttemptCut { attempt, .. } => {
+            LoopEvent::AttemptCut {
+                attempt, reason, ..
+            } => {
                 self.tools(record);
-                let words = format!(
-                    "attempt {attempt} was cut by the death of the runner; the iteration is repeated"
-                );
+                let by = match reason {
+                    None => " by the death of the runner".to_owned(),
+                    Some(reason) => format!(" ({reason}), which is no failure"),
+                };
+                let words = format!("attempt {attempt} was cut{by}; the iteration is repeated");
                 self.fact(record, words);
             }
             LoopEvent::RebootRequested { reason, not_before } => {
@@ -241,15 +246,7 @@ impl Explain<'_> {
                     format!("it wrote a hand-off of {} bytes", text.len()),
                 );
             }
-            LoopEvent::HooksRan { point, results } => {
-                let failed = results.iter().filter(|result| result.error.is_some());
-                let words = format!(
-                    "hooks {point}: {} ran, {} failed",
-                    results.len(),
-                    failed.count()
-                );
-                self.fact(record, words);
-            }
+            LoopEvent::HooksRan(end) => self.fact(record, end.to_string()),
             LoopEvent::RebootCompleted {
                 to, duration_ms, ..
             } => {
@@ -295,6 +292,7 @@ impl Explain<'_> {
                 self.fact(record, format!("the disk was full for {span}"));
             }
             LoopEvent::Warned { warning } => self.fact(record, format!("warning: {warning}")),
+            LoopEvent::Incident(incident) => self.fact(record, incident.to_string()),
             LoopEvent::Repaired { what, how } => {
                 self.fact(record, format!("the {what} was repaired: {how}"));
             }
@@ -321,24 +319,16 @@ impl Explain<'_> {
                     ),
                 );
             }
-            LoopEvent::KeepStarted { commit, until, .. } => {
-                let words = match commit {
+            LoopEvent::KeepStarted(keep) => {
+                let words = match keep.commit {
                     Some(status) => format!("what the loop changed is committed, as {status}"),
                     None => "the work tree is looked at, and nothing is committed".to_owned(),
                 };
-                self.decide(record, words, *until, Inputs::new());
+                self.decide(record, words, keep.until, Inputs::new());
             }
             LoopEvent::KeepCalledOff { .. } => self.fact(record, "that is to end at once"),
             LoopEvent::WorkKept { kept, .. } => {
-                let files = count(kept.changed, "file");
-                let words = match (&kept.commit, &kept.error) {
-                    (Some(commit), _) => {
-                        format!("{files} changed, committed as {}", commit.short())
-                    }
-                    (None, Some(error)) => format!("{files} changed, and not committed: {error}"),
-                    (None, None) => format!("{files} changed, nothing committed"),
-                };
-                self.fact(record, words);
+                self.fact(record, kept_words(kept));
             }
             LoopEvent::KeepGivenUp { reason, .. } => {
                 self.fact(record, format!("keeping the work was given up: {reason}"));
@@ -469,6 +459,28 @@ impl Explain<'_> {
     }
 }
 
+fn kept_words(kept: &Kept) -> String {
+    let files = match kept.changed {
+        0 => "no file".to_owned(),
+        changed => count(changed, "file"),
+    };
+    let mut words = match (&kept.commit, &kept.error) {
+        (Some(commit), _) if kept.changed == 0 => format!(
+            "no file changed; what was left ({}) is committed as {}",
+            count(commit.files, "file"),
+            commit.short()
+        ),
+        (Some(commit), _) => format!("{files} changed, committed as {}", commit.short()),
+        (None, Some(error)) => format!("{files} changed, and not committed: {error}"),
+        (None, None) if kept.head_moved => format!("{files} changed"),
+        (None, None) => format!("{files} changed, nothing committed"),
+    };
+    if kept.head_moved {
+        words.push_str("; the agent made commits of its own");
+    }
+    words
+}
+
 fn work(phase: &Phase) -> Option<&Work> {
     match phase {
         Phase::Working { work } => Some(work),
@@ -476,6 +488,7 @@ fn work(phase: &Phase) -> Option<&Work> {
         | Phase::Waiting { .. }
         | Phase::Keeping { .. }
         | Phase::Checking { .. }
+        | Phase::Hooking { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => None,

@@ -168,6 +168,11 @@ fn doubts(policy: &Policy, state: &State) -> Vec<String> {
         }];
     }
     let mut doubts = Vec::new();
+    if known.ended == AttemptEnd::Failed && policy.completion.gates.is_empty() {
+        doubts.push(format!(
+            "iteration {iteration} failed, and there is no gate that could prove it all the same"
+        ));
+    }
     doubts.extend(nothing_was_done(policy, state).map(str::to_owned));
     if policy.completion.objectives {
         doubts.extend(open_objectives(known.objectives.as_ref()));
@@ -360,19 +365,24 @@ mod tests {
         let script = || Claim::Script {
             name: "s".to_owned(),
         };
-        for (claim, ended, expected) in [
-            (Claim::Promise, AttemptEnd::Succeeded, true),
-            (done(), AttemptEnd::Succeeded, true),
-            (done(), AttemptEnd::HandedOver, true),
-            (done(), AttemptEnd::Failed, false),
-            (done(), AttemptEnd::Cut, false),
-            (script(), AttemptEnd::Failed, true),
-            (Claim::Objectives, AttemptEnd::Failed, false),
-            (Claim::Objectives, AttemptEnd::HandedOver, true),
+        for (claim, ended, alone, proven) in [
+            (Claim::Promise, AttemptEnd::Succeeded, true, true),
+            (done(), AttemptEnd::Succeeded, true, true),
+            (done(), AttemptEnd::HandedOver, true, true),
+            (done(), AttemptEnd::Failed, false, false),
+            (done(), AttemptEnd::Cut, false, false),
+            (script(), AttemptEnd::Succeeded, true, true),
+            // A failure speaks against what nobody proves.
+            (script(), AttemptEnd::Failed, false, true),
+            (Claim::Objectives, AttemptEnd::Failed, false, false),
+            (Claim::Objectives, AttemptEnd::HandedOver, true, true),
         ] {
-            let state = judged(vec![claim.clone()], ended);
-            let next = next(&policy(false, false, 1), &state);
-            assert_eq!(next == Next::Believe, expected, "{claim}, {ended:?}");
+            for (gate, expected) in [(false, alone), (true, proven)] {
+                let mut state = judged(vec![claim.clone()], ended);
+                state.completion.gates = vec![result(true)];
+                let next = next(&policy(gate, false, 1), &state);
+                assert_eq!(next == Next::Believe, expected, "{claim}, {ended:?}");
+            }
         }
     }
 

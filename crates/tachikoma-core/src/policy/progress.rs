@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::reasons::count;
 use crate::record::is_zero;
 
 /// A larger diff is not more progress: beyond this it is a move, a format run or a vendored tree.
@@ -38,6 +39,11 @@ impl Evidence {
     /// Returns what the iteration is worth, from 0 to 100. 0 means that nothing came of it.
     #[must_use]
     pub fn score(&self) -> u32 {
+        self.points().iter().sum()
+    }
+
+    /// For what changed, commits, tests and objectives.
+    fn points(&self) -> [u32; 4] {
         let changed = self.files > 0;
         // A change is something, however small.
         // Where lines are not known, each file has at least one.
@@ -46,7 +52,33 @@ impl Evidence {
         let commits = if self.commits { FOR_COMMIT } else { 0 };
         let tests = self.newly_passing.saturating_mul(FOR_TEST);
         let objectives = self.ticked.saturating_mul(FOR_OBJECTIVE);
-        diff + commits + tests.min(FOR_TESTS_MAX) + objectives.min(FOR_OBJECTIVES_MAX)
+        [
+            diff,
+            commits,
+            tests.min(FOR_TESTS_MAX),
+            objectives.min(FOR_OBJECTIVES_MAX),
+        ]
+    }
+
+    /// Says what the score is made of.
+    pub(crate) fn words(&self) -> String {
+        let files = count(self.files, "file");
+        let changed = match self.lines {
+            0 => files,
+            lines => format!("{} in {files}", count(lines, "line")),
+        };
+        let what = [
+            changed,
+            "a commit".to_owned(),
+            format!("{} now passing", count(self.newly_passing, "test")),
+            format!("{} ticked", count(self.ticked, "objective")),
+        ];
+        let parts = self.points().into_iter().zip(what);
+        let parts = parts.filter(|(points, _)| *points > 0);
+        let parts: Vec<String> = parts
+            .map(|(points, what)| format!("{points} for {what}"))
+            .collect();
+        parts.join(", ")
     }
 }
 
@@ -76,6 +108,26 @@ mod tests {
             },
         ];
         assert_eq!(alone.map(|evidence| evidence.score()), [1, 10, 5, 10]);
+    }
+
+    #[test]
+    fn a_score_says_what_it_is_made_of() {
+        let evidence = Evidence {
+            files: 2,
+            lines: 50,
+            commits: true,
+            newly_passing: 1,
+            ticked: 3,
+        };
+        assert_eq!(
+            evidence.words(),
+            "10 for 50 lines in 2 files, 10 for a commit, 5 for 1 test now passing, 20 for 3 objectives ticked"
+        );
+        let files = Evidence {
+            files: 1,
+            ..Evidence::default()
+        };
+        assert_eq!(files.words(), "1 for 1 file");
     }
 
     #[test]

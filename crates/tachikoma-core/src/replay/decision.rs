@@ -87,6 +87,7 @@ impl fmt::Display for What {
                     WaitReason::Backoff => "backoff",
                     WaitReason::UsageLimit => "usage limit",
                     WaitReason::RebootWindow => "until a reboot may happen",
+                    WaitReason::Operator => "operator",
                 };
                 write!(f, "waited {} ({reason})", Span(*length))
             }
@@ -249,6 +250,7 @@ impl Side {
             | LoopEvent::ProgressMeasured(_)
             | LoopEvent::Started { .. }
             | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::Operator(_)
             | LoopEvent::PauseRequested
             | LoopEvent::PauseWithdrawn
             | LoopEvent::Paused { .. }
@@ -303,6 +305,7 @@ impl Side {
             | LoopEvent::CustomSet { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. } => return None,
         };
         Some(Decision { what, by })
@@ -329,6 +332,7 @@ fn attempt_started(state: &State) -> Option<Timestamp> {
         | Phase::Waiting { .. }
         | Phase::Keeping { .. }
         | Phase::Checking { .. }
+        | Phase::Hooking { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => None,

@@ -48,6 +48,7 @@ impl Scene {
             Phase::Idle
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => (None, None),
@@ -187,7 +188,12 @@ impl Derivation {
             if let LoopEvent::Started { launch, .. } = &record.event {
                 self.rules = rules(launch);
             }
+            // It decides nothing: what it says holds behind it.
+            let reloaded = record.event.reloaded().cloned();
             self.begin();
+            if let Some(launch) = reloaded {
+                self.rules = rules(&launch);
+            }
             if self.expected.is_empty() {
                 return self.open.take().map(Found::Taken);
             }

@@ -1,14 +1,19 @@
 //! What a record may have been the first consequence of.
 
+mod operator;
+mod wishes;
+
 use std::collections::VecDeque;
 use std::time::Duration;
+
+use wishes::{command, ends, outcome, shutdowns, stops, urgently, written_off};
 
 use crate::event::LoopEvent;
 use crate::exit::{Exit, Leftover};
 use crate::id::Ticket;
 use crate::input::{Input, LoopCommand, News, TurnEnd, Urgency};
-use crate::keep::Kept;
-use crate::outcome::{Failure, Outcome, Problem, RebootReason, Stop};
+use crate::keep::{Keep, Kept};
+use crate::outcome::{Failure, Problem, RebootReason, Stop};
 use crate::phase::{Cause, Phase, RebootStage};
 use crate::record::Record;
 use crate::state::State;
@@ -104,6 +109,7 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
                 guesses
             }
         },
+        LoopEvent::Operator(event) => operator::inputs(state, event, next),
         LoopEvent::WaitStarted { .. }
         | LoopEvent::IterationStarted { .. }
         | LoopEvent::StopConditionTriggered { .. } => {
@@ -284,13 +290,19 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
             guesses.extend(urgently(LoopCommand::Stop));
             guesses
         }
-        LoopEvent::KeepStarted { outcome, .. } => {
+        LoopEvent::KeepStarted(Keep { outcome, .. }) => {
             let mut guesses = vec![Input::Wake];
             guesses.extend(outcome.iter().flat_map(ends));
             guesses
         }
         LoopEvent::StreamEnded => vec![agent(News::StreamEnded)],
-        LoopEvent::AttemptCut { .. } => next.and_then(outcome).map_or_else(Vec::new, written_off),
+        LoopEvent::AttemptCut { reason: None, .. } => {
+            next.and_then(outcome).map_or_else(Vec::new, written_off)
+        }
+        LoopEvent::AttemptCut { reason, .. } => {
+            let problem = Problem::Cut;
+            vec![exited(Exit::Unknown, false, reason.clone(), Some(problem))]
+        }
         LoopEvent::RebootRequested { reason, .. } => {
             let mut guesses = same_reading(state);
             if *reason == RebootReason::Manual {
@@ -303,10 +315,24 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
             command(LoopCommand::ForceReboot),
             command(LoopCommand::SkipIteration),
         ],
-        LoopEvent::HooksRan { point, results } => vec![Input::HooksRan {
-            point: *point,
-            results: results.clone(),
-        }],
+        LoopEvent::HooksRan(end) => match &end.given_up {
+            None => vec![Input::HooksRan {
+                point: end.point,
+                results: end.results.clone(),
+            }],
+            Some(_) => {
+                let mut guesses = vec![Input::Wake, command(LoopCommand::SkipIteration)];
+                guesses.extend(urgently(LoopCommand::Pause));
+                guesses.extend(urgently(LoopCommand::Stop));
+                guesses.extend(next.into_iter().flat_map(stops));
+                guesses
+            }
+        },
+        LoopEvent::HooksStarted(start) => {
+            let mut guesses = vec![Input::Wake, command(LoopCommand::SkipIteration)];
+            guesses.extend(start.outcome.iter().flat_map(ends));
+            guesses
+        }
         LoopEvent::CheckStarted { .. }
         | LoopEvent::ClaimRefused(_)
         | LoopEvent::TestsRan(_)
@@ -314,7 +340,6 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
         | LoopEvent::LookRequested { .. }
         | LoopEvent::HandOffRequested { .. }
         | LoopEvent::HandOffWritten { .. }
-        | LoopEvent::HooksStarted { .. }
         | LoopEvent::ClosingStarted { .. }
         | LoopEvent::SessionOpening { .. }
         | LoopEvent::RebootCompleted { .. }
@@ -333,6 +358,7 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
         LoopEvent::DiskWasFull { duration_ms } => vec![Input::DiskWasFull {
             duration: Duration::from_millis(*duration_ms),
         }],
+        LoopEvent::Incident(incident) => vec![Input::Incident(incident.clone())],
         LoopEvent::Repaired { what, how } => vec![Input::Repaired {
             what: *what,
             how: how.clone(),
@@ -342,34 +368,6 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
             guesses.extend(outcome(event).into_iter().flat_map(ends));
             guesses
         }
-    }
-}
-
-fn outcome(event: &LoopEvent) -> Option<&Outcome> {
-    if let LoopEvent::Completed { outcome, .. }
-    | LoopEvent::Stopped { outcome, .. }
-    | LoopEvent::Error { outcome, .. } = event
-    {
-        Some(outcome)
-    } else {
-        None
-    }
-}
-
-/// What may have ended the loop by itself.
-fn ends(outcome: &Outcome) -> Vec<Input> {
-    match outcome {
-        Outcome::Operator => urgently(LoopCommand::Stop),
-        Outcome::Signal { signal } => {
-            let mut guesses = shutdowns(*signal);
-            guesses.extend(written_off(outcome));
-            guesses
-        }
-        Outcome::Error { .. } => written_off(outcome),
-        Outcome::Done
-        | Outcome::LimitReached { .. }
-        | Outcome::Condition { .. }
-        | Outcome::Budget { .. } => Vec::new(),
     }
 }
 
@@ -402,6 +400,7 @@ fn same_reading(state: &State) -> Vec<Input> {
         | Phase::Waiting { .. }
         | Phase::Keeping { .. }
         | Phase::Checking { .. }
+        | Phase::Hooking { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => false,
@@ -413,40 +412,6 @@ fn same_reading(state: &State) -> Vec<Input> {
     [Input::Wake].into_iter().chain(reading).collect()
 }
 
-fn command(command: LoopCommand) -> Input {
-    Input::Command {
-        ticket: Ticket::default(),
-        command,
-    }
-}
-
-/// The more urgent, the more follows at once.
-fn urgently(make: fn(Urgency) -> LoopCommand) -> Vec<Input> {
-    let urgencies = [Urgency::Kill, Urgency::Now, Urgency::Graceful];
-    urgencies.map(|urgency| command(make(urgency))).to_vec()
-}
-
-fn shutdowns(signal: i32) -> Vec<Input> {
-    let urgencies = [Urgency::Kill, Urgency::Now, Urgency::Graceful];
-    urgencies
-        .map(|urgency| Input::Shutdown { signal, urgency })
-        .to_vec()
-}
-
-fn written_off(outcome: &Outcome) -> Vec<Input> {
-    match outcome {
-        Outcome::Signal { signal } => vec![Input::Decline { signal: *signal }],
-        Outcome::Error { reason } => vec![Input::Broken {
-            reason: reason.clone(),
-        }],
-        Outcome::Done
-        | Outcome::LimitReached { .. }
-        | Outcome::Condition { .. }
-        | Outcome::Budget { .. }
-        | Outcome::Operator => Vec::new(),
-    }
-}
-
 fn is_opening(state: &State) -> bool {
     match &state.phase {
         Phase::Rebooting { reboot } => matches!(reboot.stage, RebootStage::Opening { .. }),
@@ -455,6 +420,7 @@ fn is_opening(state: &State) -> bool {
         | Phase::Working { .. }
         | Phase::Keeping { .. }
         | Phase::Checking { .. }
+        | Phase::Hooking { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => false,
     }

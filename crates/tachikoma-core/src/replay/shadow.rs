@@ -21,6 +21,7 @@ use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::input::{Input, LoopCommand, News};
 use crate::ledger::TurnSpending;
+use crate::operator::Wish;
 use crate::phase::{Phase, Work};
 use crate::policy::Policy;
 use crate::policy::budget::Budgets;
@@ -189,6 +190,7 @@ impl Shadow {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
@@ -246,6 +248,7 @@ impl Shadow {
                 Phase::Working { .. }
                 | Phase::Keeping { .. }
                 | Phase::Checking { .. }
+                | Phase::Hooking { .. }
                 | Phase::Rebooting { .. } => self.state.next_deadline(&self.policy),
                 Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return,
             };
@@ -277,6 +280,7 @@ impl Shadow {
                 Phase::Working { .. }
                 | Phase::Keeping { .. }
                 | Phase::Checking { .. }
+                | Phase::Hooking { .. }
                 | Phase::Rebooting { .. } => self.feed(now, Input::Wake, written),
                 Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return,
             },
@@ -291,11 +295,28 @@ impl Shadow {
                     | Phase::Working { .. }
                     | Phase::Keeping { .. }
                     | Phase::Checking { .. }
+                    | Phase::Hooking { .. }
                     | Phase::Rebooting { .. }
                     | Phase::Paused { .. }
                     | Phase::Ended { .. } => now,
                 };
                 self.feed(now, input.clone(), written)
+            }
+            Input::Operator { ticket, wish } => {
+                let wish = match wish {
+                    // Only a question of its own can be answered.
+                    Wish::Answer { choice, prompt, .. } => match self.state.question() {
+                        None => return,
+                        Some(question) => Wish::Answer {
+                            id: Some(question.id),
+                            choice: *choice,
+                            prompt: prompt.clone(),
+                        },
+                    },
+                    Wish::Attend { .. } | Wish::Tell { .. } | Wish::Reload { .. } => wish.clone(),
+                };
+                let ticket = *ticket;
+                self.feed(now, Input::Operator { ticket, wish }, written)
             }
             Input::Kept { kept, .. } => {
                 let (number, kept) = (self.state.kept.number, kept.clone());
@@ -316,11 +337,13 @@ impl Shadow {
             | Input::StoodStill { .. }
             // It says that time has passed, before a runner dies.
             | Input::Note { .. }
+            | Input::RolledBack { .. }
             | Input::HooksRan { .. } => self.feed(now, input.clone(), written),
             // They decide nothing.
             Input::Set { .. }
             | Input::Trouble { .. }
             | Input::DiskWasFull { .. }
+            | Input::Incident(_)
             | Input::Repaired { .. } => return,
         };
         self.react(&effects, ending);
@@ -340,6 +363,7 @@ impl Shadow {
                 }
                 Phase::Keeping { .. } => self.finish_keep(now),
                 Phase::Checking { .. } => self.finish_check(now),
+                Phase::Hooking { .. } => self.finish_hooks(now),
                 Phase::Rebooting { .. } => self.finish_reboot(now),
                 Phase::Working { .. } => self.run_out(now),
                 Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => break,
@@ -358,6 +382,7 @@ impl Shadow {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => false,

@@ -6,9 +6,9 @@ use super::State;
 use crate::completion::{AttemptEnd, Claim, only_talks_to_the_loop};
 use crate::effect::Rung;
 use crate::event::LoopEvent;
+use crate::hooking::Frames;
 use crate::id::Generation;
-use crate::keep::Keep;
-use crate::outcome::IterationOutcome;
+use crate::outcome::{IterationOutcome, RebootReason};
 use crate::phase::{Ending, Ladder, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 use crate::reboots::{RebootEntry, RebootResult};
 use crate::record::Record;
@@ -34,18 +34,25 @@ impl State {
         self.time = record.time;
         self.pass_time(&record.event, record.time);
         self.apply_event(&record.event, record.time);
+        self.withdraw_question();
     }
 
     fn apply_event(&mut self, event: &LoopEvent, time: Timestamp) {
         match event {
             LoopEvent::SegmentOpened { .. }
-            | LoopEvent::ConfigChanged { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. } => {}
+            LoopEvent::ConfigChanged { changes } => {
+                if changes.iter().any(|change| change.key == "attended_mode") {
+                    self.operator.attended = None;
+                }
+            }
+            LoopEvent::Operator(event) => self.operator_event(event, time),
             LoopEvent::Started {
                 launch,
                 runner,
@@ -53,6 +60,7 @@ impl State {
                 ..
             } => {
                 self.limits = *limits;
+                self.frames.ready = false;
                 self.take_up(launch, runner, time);
             }
             LoopEvent::PauseRequested => self.pause_requested = true,
@@ -61,7 +69,11 @@ impl State {
                 self.phase = Phase::Paused { then: *then };
             }
             // What follows a resumption is recorded right behind it.
-            LoopEvent::PauseWithdrawn | LoopEvent::Resumed => self.pause_requested = false,
+            LoopEvent::PauseWithdrawn => self.pause_requested = false,
+            LoopEvent::Resumed => {
+                self.pause_requested = false;
+                self.operator.agreed = true;
+            }
             LoopEvent::StopRequested { stop, urgent } => {
                 self.stop = Some(stop.clone());
                 self.stop_urgent |= *urgent;
@@ -69,6 +81,7 @@ impl State {
             LoopEvent::WaitStarted { wait } => self.phase = Phase::Waiting { wait: *wait },
             LoopEvent::SessionStarted { session, agent_id } => {
                 self.ledger.session_began();
+                self.frames.session_start = true;
                 self.session = Session {
                     number: *session,
                     agent_id: agent_id.clone(),
@@ -87,6 +100,7 @@ impl State {
                 reason,
             } => {
                 self.checkpoint.take(&self.session, reason);
+                self.frames.session_end = true;
                 // A crash between two records of one reboot may say it twice.
                 self.history.retain(|past| past.number != *session);
                 if self.history.len() >= HISTORY_MAX {
@@ -114,10 +128,15 @@ impl State {
                 generation,
                 ..
             } => {
+                if *iteration != self.iteration {
+                    self.cuts = 0;
+                }
                 self.iteration = *iteration;
                 self.attempt = *attempt;
                 self.cut = false;
                 self.claimed = false;
+                self.attempt_attended();
+                self.frames = Frames::default();
                 self.completion.attempt_started();
                 self.progress.attempt_started(*attempt);
                 self.stop_pattern = None;
@@ -261,6 +280,7 @@ impl State {
                 agent_lives,
             } => {
                 self.iteration_over(report.outcome);
+                self.iteration_attended(false);
                 if report.claimed {
                     self.claim(Claim::Promise);
                 }
@@ -281,6 +301,7 @@ impl State {
                 ..
             } => {
                 self.failure_streak = *streak;
+                self.iteration_attended(true);
                 self.attempt_ended(AttemptEnd::Failed);
                 self.limit_streak = 0;
                 self.session.note_failure(*duration_ms);
@@ -293,39 +314,26 @@ impl State {
                 ..
             }) => {
                 self.limit_streak = *streak;
-                self.cut = true;
+                self.frames.ended(None);
                 self.attempt_ended(AttemptEnd::Cut);
-                if !agent_lives {
-                    self.agent = None;
-                }
-                self.phase = Phase::Idle;
+                self.cut_short(*agent_lives);
             }
             LoopEvent::StreamEnded => self.work(|work| work.stream_ended = Some(time)),
-            LoopEvent::AttemptCut { .. } => {
-                self.cut = true;
+            LoopEvent::AttemptCut {
+                agent_lives,
+                reason,
+                ..
+            } => {
+                self.cuts += u32::from(reason.is_some());
                 self.progress.missed();
-                self.agent = None;
-                self.phase = Phase::Idle;
+                self.cut_short(*agent_lives);
             }
             LoopEvent::SnapshotTaken {
                 iteration,
                 commit,
                 uncommitted,
             } => self.snapshot_taken(*iteration, commit, *uncommitted),
-            LoopEvent::KeepStarted {
-                purpose,
-                commit,
-                until,
-                then,
-                outcome,
-            } => self.keep_started(Keep {
-                purpose: *purpose,
-                commit: *commit,
-                until: *until,
-                called_off: false,
-                then: *then,
-                outcome: outcome.clone(),
-            }),
+            LoopEvent::KeepStarted(keep) => self.keep_started(keep.clone()),
             LoopEvent::KeepCalledOff { until, then } => self.keep_called_off(*until, *then),
             LoopEvent::WorkKept {
                 purpose,
@@ -346,10 +354,14 @@ impl State {
             LoopEvent::RebootRequested { reason, not_before } => {
                 self.reboot_pending = Some(reason.clone());
                 self.reboot_not_before = *not_before;
+                if *reason == RebootReason::Manual {
+                    self.operator.put_off = None;
+                }
             }
             LoopEvent::RebootStarted { reason, then, .. } => {
                 self.reboot_pending = None;
                 self.reboot_not_before = None;
+                self.operator.put_off = None;
                 self.reboots.begun(time);
                 let to = self.session.number.next();
                 self.phase = Phase::Rebooting {
@@ -373,14 +385,8 @@ impl State {
                 self.checkpoint.words_of = self.session.number;
                 self.reboot(|reboot| reboot.stage = RebootStage::Begun);
             }
-            LoopEvent::HooksStarted { point, until } => {
-                let (point, until) = (*point, *until);
-                self.reboot(|reboot| reboot.stage = RebootStage::Hooks { point, until });
-            }
-            LoopEvent::HooksRan { results, .. } => {
-                self.reboots.hooks.extend(results.iter().cloned());
-                self.reboot(|reboot| reboot.stage = RebootStage::Begun);
-            }
+            LoopEvent::HooksStarted(start) => self.hooks_started(start),
+            LoopEvent::HooksRan(end) => self.hooks_ended(end),
             LoopEvent::ClosingStarted { until, failed } => {
                 let rung = match failed {
                     None => Rung::Interrupt,
@@ -458,6 +464,7 @@ impl State {
 
     fn finish_iteration(&mut self, outcome: IterationOutcome, duration_ms: u64, lives: bool) {
         self.stats.count(outcome, duration_ms);
+        self.frames.ended(Some(outcome));
         self.session.end_iteration();
         if !lives {
             self.agent = None;

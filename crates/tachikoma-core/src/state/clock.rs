@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::State;
 use crate::event::LoopEvent;
-use crate::phase::{Phase, RebootStage};
+use crate::phase::{Phase, RebootStage, WaitReason};
 use crate::policy::Policy;
 use crate::time::Timestamp;
 
@@ -15,7 +15,10 @@ impl State {
         let looked_at = match &self.phase {
             // Work that is being kept is seen through, and the time is looked at behind it.
             Phase::Rebooting { reboot } => !matches!(reboot.stage, RebootStage::Keeping { .. }),
-            Phase::Waiting { .. } | Phase::Working { .. } | Phase::Checking { .. } => true,
+            // Whoever waits for a person is not out of time.
+            Phase::Waiting { wait } => wait.reason != WaitReason::Operator,
+            Phase::Working { .. } | Phase::Checking { .. } => true,
+            Phase::Hooking { hooking } => hooking.outcome.is_none(),
             Phase::Idle | Phase::Keeping { .. } | Phase::Paused { .. } | Phase::Ended { .. } => {
                 false
             }
@@ -43,6 +46,7 @@ impl State {
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. }
             | LoopEvent::CustomSet { .. }
             | LoopEvent::Noted { .. }
@@ -52,6 +56,7 @@ impl State {
             | LoopEvent::Error { .. }
             | LoopEvent::Completed { .. } => {}
             LoopEvent::ConfigChanged { .. }
+            | LoopEvent::Operator(_)
             | LoopEvent::PauseRequested
             | LoopEvent::PauseWithdrawn
             | LoopEvent::Paused { .. }

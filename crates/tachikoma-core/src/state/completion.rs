@@ -89,6 +89,7 @@ impl State {
             | Phase::Waiting { .. }
             | Phase::Working { .. }
             | Phase::Keeping { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
@@ -162,6 +163,7 @@ impl State {
             }
             self.completion.objectives = Some(seen.clone());
         }
+        self.completion.unclear = answers.unclear();
         for script in &answers.scripts {
             if script.verdict == ScriptVerdict::Claim && self.completion.owed != Owed::Nothing {
                 let name = script.name.clone();

@@ -20,6 +20,10 @@ impl State {
     pub fn owes_a_look(&self) -> bool {
         let in_between = match &self.phase {
             Phase::Keeping { .. } | Phase::Rebooting { .. } => true,
+            // What a runner found and has not taken up yet.
+            Phase::Hooking { hooking } => hooking.over.as_deref().is_some_and(|over| {
+                matches!(over, Phase::Keeping { .. } | Phase::Rebooting { .. })
+            }),
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Working { .. }
@@ -52,6 +56,7 @@ impl State {
             | Phase::Waiting { .. }
             | Phase::Working { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
         }

@@ -60,6 +60,9 @@ impl State {
         if let Phase::Keeping { keep } = &mut self.phase {
             keep.postpone(duration);
         }
+        if let Phase::Hooking { hooking } = &mut self.phase {
+            hooking.until = hooking.until.after(duration);
+        }
         if let Phase::Checking { check } = &mut self.phase {
             check.until = check.until.map(|until| until.after(duration));
         }
@@ -74,6 +77,7 @@ impl State {
             | Phase::Working { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
         }

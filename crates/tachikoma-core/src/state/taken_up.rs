@@ -27,6 +27,7 @@ impl State {
             self.reboots.failures = 0;
             self.reboots.futile = 0;
             self.pause_requested = false;
+            self.taken_up_anew();
             self.phase = Phase::Idle;
         }
     }

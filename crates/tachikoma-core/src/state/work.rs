@@ -11,6 +11,15 @@ use crate::state::State;
 use crate::time::Timestamp;
 
 impl State {
+    /// The attempt under way is over without a result; its iteration is owed.
+    pub(super) fn cut_short(&mut self, agent_lives: bool) {
+        self.cut = true;
+        if !agent_lives {
+            self.agent = None;
+        }
+        self.phase = Phase::Idle;
+    }
+
     pub(super) fn begin_work(&mut self, generation: Generation, time: Timestamp) {
         let mut work = Work::new(generation, time);
         match self.agent.filter(|agent| agent.generation == generation) {

@@ -2,11 +2,11 @@
 
 use super::Turn;
 use crate::completion::{
-    Answers, Check, CheckStage, Claim, GateResult, ObjectivesSeen, Owed, Refusal, ScriptResult,
-    ScriptVerdict,
+    Answers, Check, CheckStage, Claim, GateResult, ObjectivesSeen, Owed, Refusal, ScriptVerdict,
 };
 use crate::effect::{Answer, Effect};
 use crate::event::LoopEvent;
+use crate::hooking::HookPoint;
 use crate::id::Ticket;
 use crate::outcome::Stop;
 use crate::phase::{Phase, Wait};
@@ -41,6 +41,9 @@ impl Turn<'_> {
     fn measure(&mut self) {
         if let Some(measured) = self.state.progress.measure(self.state.iteration) {
             self.record(LoopEvent::ProgressMeasured(measured));
+            if measured.score == 0 {
+                self.beside(HookPoint::NoProgress);
+            }
         }
     }
 
@@ -85,7 +88,9 @@ impl Turn<'_> {
             Some(ObjectivesSeen::Unknown { reason }) if !was_unknown => Some(reason.clone()),
             Some(_) | None => None,
         };
-        let unclear: Vec<String> = answers.scripts.iter().filter_map(unclear).collect();
+        let mut unclear = answers.unclear();
+        unclear.retain(|warning| !self.state.completion.unclear.contains(warning));
+        let odd = self.odd_objectives(&answers);
         let stop = answers
             .scripts
             .iter()
@@ -101,7 +106,7 @@ impl Turn<'_> {
             );
             self.record(LoopEvent::Warned { warning });
         }
-        for warning in unclear {
+        for warning in odd.into_iter().chain(unclear) {
             self.record(LoopEvent::Warned { warning });
         }
         if let Some(reason) = stop
@@ -110,6 +115,45 @@ impl Turn<'_> {
             self.stop_by_itself(Stop::Script { reason });
         }
         self.check(check.then);
+    }
+
+    /// Says what somebody who wrote the objectives may not have meant, when it is news.
+    fn odd_objectives(&self, answers: &Answers) -> Vec<String> {
+        let Some(ObjectivesSeen::Read { objectives: now }) = &answers.objectives else {
+            return Vec::new();
+        };
+        let known = &self.state.completion;
+        let before = match &known.objectives {
+            Some(ObjectivesSeen::Read { objectives }) => Some(objectives),
+            Some(ObjectivesSeen::Unknown { .. }) | None => None,
+        };
+        let mut odd = Vec::new();
+        if now.total == 0 && before.is_none_or(|before| before.total > 0) {
+            odd.push(
+                "there is no check box in the objectives, and no claim of completion is believed until there is; a box is \
+                 `- [ ]` or `- [x]`"
+                    .to_owned(),
+            );
+        } else if let Some(before) = before.filter(|before| before.total > now.total) {
+            odd.push(format!(
+                "the objectives had {} check boxes, and have {}",
+                before.total, now.total
+            ));
+        }
+        if known.ticked_before.is_none() && now.all_ticked() {
+            odd.push(format!(
+                "all objectives ({}) are ticked before anything is done: that claims nothing, and they speak against no claim",
+                now.total
+            ));
+        }
+        if !now.odd.is_empty() && before.is_none_or(|before| before.odd != now.odd) {
+            let lines: Vec<String> = now.odd.iter().map(|line| format!("`{line}`")).collect();
+            odd.push(format!(
+                "in the objectives these look like check boxes and are none: {}; a box is `- [ ]` or `- [x]`",
+                lines.join(", ")
+            ));
+        }
+        odd
     }
 
     pub(super) fn gates_ran(
@@ -125,7 +169,9 @@ impl Turn<'_> {
         let iteration = self.state.iteration;
         self.record(LoopEvent::GatesRan { iteration, results });
         if let Some(report) = tests {
+            let before = self.state.progress.tests.clone();
             self.record(LoopEvent::TestsRan(report));
+            self.beside_tests(before.as_ref());
         }
         self.check(check.then);
     }
@@ -189,6 +235,7 @@ impl Turn<'_> {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => Answer::Refused {
@@ -224,15 +271,5 @@ impl Turn<'_> {
             "" => judged,
             asked => format!("{judged}, and believed if {asked}"),
         }
-    }
-}
-
-fn unclear(script: &ScriptResult) -> Option<String> {
-    match &script.verdict {
-        ScriptVerdict::Unclear { problem } => Some(format!(
-            "the stop script `{}` is no help: {problem}",
-            script.name
-        )),
-        ScriptVerdict::GoOn | ScriptVerdict::Claim | ScriptVerdict::Stop => None,
     }
 }

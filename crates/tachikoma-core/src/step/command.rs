@@ -3,8 +3,10 @@
 use super::Turn;
 use crate::effect::{Answer, Effect};
 use crate::event::LoopEvent;
+use crate::hooking::HookPoint;
 use crate::id::Ticket;
 use crate::input::{LoopCommand, Urgency};
+use crate::operator::{AnsweredBy, Choice, Question};
 use crate::outcome::{RebootReason, Stop};
 use crate::phase::{Cause, Phase, Wait, WaitReason};
 use crate::session::NOTE_BYTES_MAX;
@@ -14,6 +16,9 @@ const STOPPING: &str = "the loop is stopping";
 
 /// Why nobody knows what the gates would have said.
 const CALLED_OFF: &str = "the operator called the gates and the stop scripts off";
+
+/// Why nobody knows how hooks went.
+const HOOKS_CALLED_OFF: &str = "the operator called them off";
 
 impl Turn<'_> {
     pub(super) fn command(&mut self, ticket: Ticket, command: LoopCommand) {
@@ -34,6 +39,7 @@ impl Turn<'_> {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => self.stop_between(Stop::Signal { signal }, urgency),
             Phase::Ended { .. } => {}
@@ -41,27 +47,50 @@ impl Turn<'_> {
     }
 
     /// Ends a loop that has no iteration under way.
-    fn stop_between(&mut self, stop: Stop, urgency: Urgency) {
+    pub(super) fn stop_between(&mut self, stop: Stop, urgency: Urgency) {
+        if self.state.hooking().is_some() {
+            return self.stop_hooking(stop, urgency);
+        }
         let agent_may_work = matches!(self.state.phase, Phase::Rebooting { .. });
         match self.state.keep().cloned() {
             Some(keep) => self.stop_keeping(keep, stop, urgency),
             // What it does to the work tree at this moment is no work that is done.
-            None if agent_may_work || urgency >= Urgency::Now => self.end(stop.into()),
+            None if urgency == Urgency::Kill => self.end(stop.into()),
+            None if agent_may_work || urgency >= Urgency::Now => self.close_soon(stop, urgency),
             None => self.finish(stop.into()),
         }
+    }
+
+    /// Ends the loop without a commit. Hooks at its end that nobody has time for get a little of it.
+    pub(super) fn close_soon(&mut self, stop: Stop, urgency: Urgency) {
+        let taken_up = self.state.runner.is_some();
+        if taken_up && self.policy.hooks.contains_key(&HookPoint::LoopEnd) {
+            self.want_stop(stop.clone(), urgency);
+        }
+        self.close(stop.into());
     }
 
     fn pause(&mut self, urgency: Urgency) -> Answer {
         match &self.state.phase {
             Phase::Waiting { wait } => {
-                let then = Some(*wait);
+                let then = self.behind(*wait);
                 self.record(LoopEvent::Paused { then });
                 accepted("paused")
             }
-            Phase::Working { .. } | Phase::Keeping { .. } | Phase::Rebooting { .. }
+            Phase::Working { .. }
+            | Phase::Keeping { .. }
+            | Phase::Hooking { .. }
+            | Phase::Rebooting { .. }
                 if self.is_ending() =>
             {
                 self.refused(STOPPING)
+            }
+            Phase::Hooking { .. } => {
+                self.request_pause();
+                if urgency >= Urgency::Now {
+                    self.give_up_hooks(HOOKS_CALLED_OFF);
+                }
+                accepted("pauses when the hooks have run")
             }
             Phase::Checking { check } => {
                 let then = check.then;
@@ -115,6 +144,7 @@ impl Turn<'_> {
             | Phase::Working { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
                 if self.state.pause_requested =>
             {
@@ -125,7 +155,13 @@ impl Turn<'_> {
             | Phase::Working { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
-            | Phase::Rebooting { .. } => self.refused("the loop is not paused"),
+            | Phase::Hooking { .. }
+            | Phase::Rebooting { .. } => match self.state.question() {
+                Some(_) => self.refused(
+                    "the loop is not paused: it is asked, and waits for `tachikoma answer`",
+                ),
+                None => self.refused("the loop is not paused"),
+            },
             Phase::Idle | Phase::Ended { .. } => {
                 self.refused("the loop is not live; `tachikoma run` goes on with it")
             }
@@ -144,11 +180,13 @@ impl Turn<'_> {
             Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => {
                 self.stop_between(Stop::Operator, urgency);
                 accepted(match self.state.phase {
                     Phase::Ended { .. } => "stopped",
+                    Phase::Hooking { .. } => "stops when the hooks at the end have run",
                     Phase::Idle
                     | Phase::Waiting { .. }
                     | Phase::Working { .. }
@@ -181,22 +219,31 @@ impl Turn<'_> {
     }
 
     /// Returns whether the loop is on its way to its end.
-    fn is_ending(&self) -> bool {
-        let outcome = self.state.keep().and_then(|keep| keep.outcome.as_ref());
+    pub(super) fn is_ending(&self) -> bool {
+        let keep = self.state.keep().and_then(|keep| keep.outcome.as_ref());
+        let hooking = self.state.hooking();
+        let outcome = keep.or(hooking.and_then(|hooking| hooking.outcome.as_ref()));
         self.state.stop.is_some() || outcome.is_some()
     }
 
     fn force_reboot(&mut self) -> Answer {
         match &self.state.phase {
             Phase::Waiting { wait } => {
-                let then = after_reboot(Some(*wait));
+                let then = after_reboot(self.behind(*wait));
                 self.begin_reboot(RebootReason::Manual, then);
                 accepted("reboots")
             }
-            Phase::Working { .. } | Phase::Keeping { .. } | Phase::Rebooting { .. }
+            Phase::Working { .. }
+            | Phase::Keeping { .. }
+            | Phase::Hooking { .. }
+            | Phase::Rebooting { .. }
                 if self.is_ending() =>
             {
                 self.refused(STOPPING)
+            }
+            Phase::Hooking { .. } => {
+                self.want_reboot_by_hand();
+                accepted("reboots when the hooks have run")
             }
             Phase::Working { .. } => {
                 self.want_reboot_by_hand();
@@ -230,7 +277,8 @@ impl Turn<'_> {
 
     /// The operator passes every rate limit.
     fn want_reboot_by_hand(&mut self) {
-        if self.state.reboot_pending.is_none() || self.reboot_is_held() {
+        let confirms = self.policy.reboot.confirm.is_some();
+        if self.state.reboot_pending.is_none() || self.reboot_is_held() || confirms {
             self.record(LoopEvent::RebootRequested {
                 reason: RebootReason::Manual,
                 not_before: None,
@@ -248,10 +296,16 @@ impl Turn<'_> {
             Phase::Waiting { wait } if wait.reason == WaitReason::RebootWindow => self.refused(
                 "the context is full, and its session may not be rebooted yet; `tachikoma reboot` does it all the same",
             ),
-            Phase::Waiting { .. } => {
-                self.proceed(None);
-                accepted("skips the wait")
-            }
+            Phase::Waiting { .. } => match self.state.question().cloned() {
+                Some(question) => self.skip_question(&question),
+                None if self.state.operator.rolling_back.is_some() => {
+                    self.refused("the work tree is being brought back")
+                }
+                None => {
+                    self.proceed(None);
+                    accepted("skips the wait")
+                }
+            },
             Phase::Paused { .. } => {
                 self.refused("the loop is paused, no iteration runs; `tachikoma resume` goes on")
             }
@@ -260,9 +314,28 @@ impl Turn<'_> {
                 self.give_up_check(CALLED_OFF, None);
                 accepted("goes on without the gates and the stop scripts")
             }
+            Phase::Hooking { .. } => {
+                self.give_up_hooks(HOOKS_CALLED_OFF);
+                accepted("goes on without the hooks")
+            }
             Phase::Rebooting { .. } if self.state.keep().is_some() => self.skip_keep(),
             Phase::Rebooting { .. } => self.refused("the loop is rebooting, no iteration runs"),
             Phase::Idle | Phase::Ended { .. } => self.refused("nothing runs that could be skipped"),
+        }
+    }
+
+    /// Whoever skips a question goes on: with the next iteration, or without the reboot.
+    fn skip_question(&mut self, question: &Question) -> Answer {
+        let choices = [Choice::Skip, Choice::Continue, Choice::No];
+        let mut choices = choices.into_iter();
+        match choices.find(|choice| question.choices.contains(choice)) {
+            Some(choice) => {
+                self.choose(question, choice, AnsweredBy::Operator, None);
+                accepted("goes on without an answer")
+            }
+            None => self.refused(
+                "the context is full, and it is asked whether its session is rebooted; `tachikoma answer yes`, or `tachikoma stop`",
+            ),
         }
     }
 
@@ -280,6 +353,7 @@ impl Turn<'_> {
             | Phase::Working { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => {
                 let kept = text.floor_char_boundary(NOTE_BYTES_MAX);
@@ -294,7 +368,7 @@ impl Turn<'_> {
         self.wish(Effect::Reply { ticket, answer });
     }
 
-    fn refused(&self, reason: &str) -> Answer {
+    pub(super) fn refused(&self, reason: &str) -> Answer {
         Answer::Refused {
             current: self.state.public(),
             reason: reason.to_owned(),

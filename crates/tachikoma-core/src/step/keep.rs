@@ -50,7 +50,7 @@ impl Turn<'_> {
                 let commit = Some(CommitStatus::End);
                 self.begin_keep(rules, KeepPurpose::End, commit, None, Some(outcome));
             }
-            Some(_) | None => self.end(outcome),
+            Some(_) | None => self.close(outcome),
         }
     }
 
@@ -70,13 +70,14 @@ impl Turn<'_> {
             None if urgent => Some(URGENT_TIMEOUT),
             None => Some(LOOK_TIMEOUT),
         };
-        self.record(LoopEvent::KeepStarted {
+        self.record(LoopEvent::KeepStarted(Keep {
             purpose,
             commit,
             until: limit.map(|limit| self.now.after(limit)),
+            called_off: false,
             then,
             outcome,
-        });
+        }));
         let session = &self.state.session;
         let commit = commit.map(|status| CommitOrder {
             iteration: self.state.iteration,
@@ -164,10 +165,10 @@ impl Turn<'_> {
         match (keep.purpose, keep.outcome) {
             (KeepPurpose::Checkpoint, _) => match self.state.stop.clone() {
                 // Asked for meanwhile: nothing else of the reboot is worth its while.
-                Some(stop) => self.end(stop.into()),
+                Some(stop) => self.close(stop.into()),
                 None => self.close_old(),
             },
-            (KeepPurpose::End, Some(outcome)) => self.end(outcome),
+            (KeepPurpose::End, Some(outcome)) if self.holds(&outcome) => self.close(outcome),
             (KeepPurpose::Iteration | KeepPurpose::End, _) => self.check(keep.then),
         }
     }

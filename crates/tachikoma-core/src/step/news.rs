@@ -28,6 +28,7 @@ impl Turn<'_> {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => {
                 self.news_between_turns(news);
@@ -57,6 +58,7 @@ impl Turn<'_> {
                     self.record(LoopEvent::ToolStarted { id, name, summary });
                     if self.state.stop.is_none() {
                         self.advise();
+                        self.pass_on();
                     }
                 }
             }

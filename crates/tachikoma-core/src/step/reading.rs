@@ -90,7 +90,9 @@ impl Turn<'_> {
     fn redline(&mut self, reason: RebootReason, context: &Context) {
         self.want_reboot(reason);
         let held = self.reboot_is_held();
-        if !held || level(self.policy, context) == Level::Hard {
+        // A turn is not cut for what may be refused.
+        let asks = self.policy.reboot.confirm.is_some();
+        if !(held || asks) || level(self.policy, context) == Level::Hard {
             self.end_for_reboot();
         }
     }
@@ -120,11 +122,9 @@ impl Turn<'_> {
     /// Returns whether the reboot that is wanted may not happen yet.
     pub(super) fn reboot_is_held(&self) -> bool {
         let wanted = self.state.reboot_pending.is_some();
-        wanted
-            && self
-                .state
-                .reboot_not_before
-                .is_some_and(|moment| moment > self.now)
+        let early = self.state.reboot_not_before;
+        let early = early.is_some_and(|moment| moment > self.now);
+        wanted && (early || self.reboot_is_put_off())
     }
 
     pub(super) fn end_for_reboot(&mut self) {

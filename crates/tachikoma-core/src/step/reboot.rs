@@ -7,10 +7,11 @@ use super::{Turn, millis};
 use crate::effect::{Effect, Rung};
 use crate::event::LoopEvent;
 use crate::exit::Exit;
+use crate::hooking::{HookPoint, HookResult, HooksStart};
 use crate::id::SessionNo;
 use crate::input::News;
 use crate::outcome::{RebootReason, Stop};
-use crate::phase::{HookPoint, HookResult, Phase, Reboot, RebootStage, Wait};
+use crate::phase::{Phase, Reboot, RebootStage, Wait};
 use crate::policy::context::{Level, level};
 
 /// What is kept of a session's own words; with notes, files and failures they have to fit into the hand-off.
@@ -73,15 +74,20 @@ impl Turn<'_> {
             return false;
         };
         let until = self.now.after(limit);
-        self.record(LoopEvent::HooksStarted { point, until });
+        self.record(LoopEvent::HooksStarted(HooksStart {
+            point,
+            until,
+            then: None,
+            outcome: None,
+        }));
         self.wish(Effect::RunHooks {
             point,
-            reason: reboot.reason,
+            reason: Some(reboot.reason),
         });
         true
     }
 
-    pub(super) fn hooks_ran(&mut self, point: HookPoint, results: Vec<HookResult>) {
+    pub(super) fn reboot_hooks_ran(&mut self, point: HookPoint, results: Vec<HookResult>) {
         let Some(reboot) = self.reboot() else { return };
         let awaited = matches!(&reboot.stage, RebootStage::Hooks { point: p, .. } if *p == point);
         if !awaited {
@@ -92,23 +98,16 @@ impl Turn<'_> {
             Some(format!("the hook `{}` failed: {error}", result.name))
         });
         let failed: Vec<String> = failed.collect();
-        let stops = results.iter().find(|result| result.stop).map(|result| {
-            let words = result.error.as_deref().unwrap_or("without words");
-            format!("the hook `{}` stopped the loop: {words}", result.name)
-        });
-        self.record(LoopEvent::HooksRan { point, results });
-        if let Some(reason) = stops
-            && self.state.stop.is_none()
-        {
-            let stop = Stop::Hook { reason };
+        let stop = self.take_results(point, results);
+        if let Some(stop) = stop.filter(|_| self.state.stop.is_none()) {
             self.stop_by_itself(stop);
         }
-        match point {
-            HookPoint::BeforeReboot => match failed.into_iter().next() {
+        match point == HookPoint::BeforeReboot {
+            true => match failed.into_iter().next() {
                 None => self.keep_old(),
                 Some(error) => self.reboot_failed(&error, true),
             },
-            HookPoint::AfterReboot => {
+            false => {
                 for error in failed {
                     let warning = format!("{error}; the reboot counts all the same");
                     self.record(LoopEvent::Warned { warning });
@@ -291,10 +290,7 @@ impl Turn<'_> {
                 point: HookPoint::BeforeReboot,
                 ..
             } => self.reboot_failed("the hooks did not end in time", true),
-            RebootStage::Hooks {
-                point: HookPoint::AfterReboot,
-                ..
-            } => {
+            RebootStage::Hooks { .. } => {
                 let warning = "the hooks after the reboot did not end in time".to_owned();
                 self.record(LoopEvent::Warned { warning });
                 self.reboot_completed(reboot);
@@ -401,6 +397,7 @@ impl Turn<'_> {
             | Phase::Working { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,
         }

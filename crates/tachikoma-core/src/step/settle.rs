@@ -5,6 +5,7 @@ use super::reading::exhausted;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::exit::Exit;
+use crate::hooking::HookPoint;
 use crate::keep::CommitStatus;
 use crate::outcome::{
     ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, RebootReason, Spent,
@@ -18,6 +19,10 @@ use crate::turn_report::LimitedAttempt;
 
 /// So many iterations in a row that fail at once are not the model's fault, nor the prompt's: the conversation is broken.
 const FAST_FAILURES_MAX: u32 = 3;
+
+/// Whoever supervises what the agent works in waits between two of its lives, and gives up. Where nobody does, so many
+/// attempts at one iteration are enough.
+const CUT_ATTEMPTS_MAX: u32 = 32;
 
 impl Turn<'_> {
     pub(super) fn iteration_completed(
@@ -89,7 +94,8 @@ impl Turn<'_> {
                 }
             }
             ErrorClass::Poisoned => self.recover(words),
-            ErrorClass::Transient | ErrorClass::Stalled => {
+            // One that is cut again and again is a failure like any other.
+            ErrorClass::Transient | ErrorClass::Stalled | ErrorClass::Cut => {
                 let fast = self.state.session.fast_failures;
                 if fast >= FAST_FAILURES_MAX && self.state.session.agent_id.is_some() {
                     self.recover(format!("{fast} iterations failed at once: {words}"));
@@ -125,6 +131,22 @@ impl Turn<'_> {
         }
     }
 
+    /// Returns whether an attempt was cut through no fault of its own, and not too often.
+    pub(super) fn is_cut(&self, failure: &Failure) -> bool {
+        failure.class() == ErrorClass::Cut && self.state.cuts < CUT_ATTEMPTS_MAX - 1
+    }
+
+    /// What the agent works in was lost: the iteration is owed, and goes on at once.
+    pub(super) fn iteration_cut(&mut self, failure: &Failure, agent_lives: bool) {
+        self.record(LoopEvent::AttemptCut {
+            iteration: self.state.iteration,
+            attempt: self.state.attempt,
+            reason: Some(failure.cause()),
+            agent_lives,
+        });
+        self.keep_iteration(None, None);
+    }
+
     /// The model's service is limited: the iteration is owed, and waits until it is not.
     pub(super) fn iteration_limited(
         &mut self,
@@ -141,6 +163,7 @@ impl Turn<'_> {
             streak,
             agent_lives,
         }));
+        self.beside(HookPoint::LimitWait);
         // A moment that is over says nothing.
         let backoff = restart::delay(self.policy.limit_backoff, streak);
         let until = told.filter(|moment| *moment > self.now);
@@ -159,6 +182,7 @@ impl Turn<'_> {
             streak: self.state.failure_streak.saturating_add(1),
             agent_lives,
         });
+        self.beside(HookPoint::Error);
     }
 
     /// Asks whether the session may go on, then goes on.
@@ -179,19 +203,29 @@ impl Turn<'_> {
 
     /// Goes on with whatever is due: the end, a reboot, a pause, a wait, the next iteration.
     pub(super) fn proceed(&mut self, then: Option<Wait>) {
+        let owed = self.state.frames.iteration_end;
+        if owed && self.frame(HookPoint::IterationEnd, then, None) {
+            return;
+        }
         if let Some(outcome) = stop::verdict(self.policy, self.state, self.now) {
             self.name_condition(&outcome);
             return self.finish(outcome);
         }
         let mut then = then;
         if let Some(reason) = self.state.reboot_pending.clone() {
-            if !self.reboot_is_held() {
+            if self.reboot_is_held() {
+                then = self.until_reboot_window().or(then);
+            } else if !self.must_confirm(&reason) {
                 return self.begin_reboot(reason, then);
+            } else if !self.state.pause_requested {
+                return self.ask_to_reboot(&reason, then);
             }
-            then = self.until_reboot_window().or(then);
         }
         if self.state.pause_requested {
             return self.record(LoopEvent::Paused { then });
+        }
+        if self.must_ask() {
+            return self.ask_on(then);
         }
         match then.filter(|wait| wait.until > self.now) {
             Some(wait) => self.record(LoopEvent::WaitStarted { wait }),
@@ -237,6 +271,9 @@ impl Turn<'_> {
             self.begin_session("every iteration has a session of its own");
         } else if self.state.session.spent == Some(Spent::Lost) {
             self.begin_session("the agent does not know the conversation any more");
+        }
+        if self.frame_iteration() {
+            return;
         }
         let attempt = if self.state.cut {
             self.state.attempt.saturating_add(1)

@@ -99,6 +99,14 @@ impl Turn<'_> {
                     self.finish(Outcome::Budget { reason });
                 }
             }
+            // The same holds for what hooks frame.
+            Phase::Hooking { hooking } => {
+                if hooking.outcome.is_none()
+                    && let Some(reason) = self.trigger()
+                {
+                    self.stop_hooking(Stop::Budget { reason }, Urgency::Graceful);
+                }
+            }
             // Work that is being kept is seen through.
             Phase::Keeping { .. } | Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => {}
         }
@@ -124,7 +132,7 @@ impl Turn<'_> {
                 rung: Rung::Interrupt,
             });
         }
-        self.end(Outcome::Budget { reason });
+        self.close(Outcome::Budget { reason });
     }
 
     /// Records which budget is used up, and returns how.

@@ -3,6 +3,7 @@
 use super::Turn;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
+use crate::hooking::HookPoint;
 use crate::launch::{Launch, Resumption, Runner};
 use crate::outcome::Outcome;
 use crate::phase::Phase;
@@ -21,6 +22,7 @@ impl Turn<'_> {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => self.end(outcome),
         }
@@ -30,6 +32,8 @@ impl Turn<'_> {
         self.record(LoopEvent::AttemptCut {
             iteration: self.state.iteration,
             attempt: self.state.attempt,
+            reason: None,
+            agent_lives: false,
         });
     }
 
@@ -78,6 +82,13 @@ impl Turn<'_> {
             self.forgo_check(reason);
         }
         self.ask_rate_limits_again();
+        if !self.frame(HookPoint::LoopStart, None, None) {
+            self.take_up();
+        }
+    }
+
+    /// Goes on with what an earlier runner was at.
+    pub(super) fn take_up(&mut self) {
         match &self.state.phase {
             Phase::Idle | Phase::Working { .. } | Phase::Ended { .. } => self.check_first(None),
             Phase::Checking { check } => {
@@ -85,12 +96,19 @@ impl Turn<'_> {
                 self.check_first(then);
             }
             Phase::Waiting { wait } => {
-                let wait = *wait;
-                self.proceed(Some(wait));
+                let then = self.behind(*wait);
+                match self.state.question().cloned() {
+                    Some(question) => self.resume_question(&question),
+                    None => self.proceed(then),
+                }
             }
             Phase::Keeping { keep } => {
                 let keep = keep.clone();
                 self.resume_keep(&keep);
+            }
+            Phase::Hooking { hooking } => {
+                let hooking = hooking.clone();
+                self.take_up_hooks(&hooking);
             }
             Phase::Rebooting { reboot } => {
                 let reboot = reboot.clone();
@@ -98,7 +116,7 @@ impl Turn<'_> {
                     // Not even a hand-off is asked for.
                     Some(outcome @ Outcome::Budget { .. }) => {
                         self.name_condition(&outcome);
-                        self.end(outcome);
+                        self.close(outcome);
                     }
                     Some(_) | None => self.resume_reboot(reboot),
                 }

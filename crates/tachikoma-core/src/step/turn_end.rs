@@ -62,6 +62,9 @@ impl Turn<'_> {
             }
         };
         match failure {
+            Some(failure) if ours.is_none() && self.is_cut(&failure) => {
+                self.iteration_cut(&failure, exit.is_none());
+            }
             Some(failure) if ours.is_none() => match limited(&failure) {
                 Some((reason, until)) => self.iteration_limited(reason, until, exit.is_none()),
                 None => self.iteration_failed(work, failure, exit.is_none()),

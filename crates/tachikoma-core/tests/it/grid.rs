@@ -12,7 +12,7 @@ use std::time::Duration;
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::completion::{CompletionRules, GateRule};
 use tachikoma_core::policy::{AgentTraits, KeepRules, RebootRules};
-use tachikoma_core::{HookPoint, Input, Policy, ScriptVerdict, Urgency, step};
+use tachikoma_core::{Choice, HookPoint, Input, Policy, ScriptVerdict, Urgency, step};
 
 use columns::{Column, inputs};
 use names::name;
@@ -140,6 +140,8 @@ fn phases() -> Vec<(&'static str, Play)> {
     rows.extend(with_a_session());
     rows.extend(with_a_repository());
     rows.extend(with_gates());
+    rows.extend(with_an_operator());
+    rows.extend(with_hooks());
     rows
 }
 
@@ -214,6 +216,53 @@ fn with_a_session() -> Vec<(&'static str, Play)> {
     rows
 }
 
+/// Phases in which the operator is asked.
+fn with_an_operator() -> Vec<(&'static str, Play)> {
+    let keep = KeepRules {
+        repository: true,
+        commit: true,
+        on_failure: false,
+        timeout: Duration::from_secs(300),
+    };
+    let attended = Policy {
+        attended: true,
+        keep: Some(keep),
+        ..Policy::default()
+    };
+    let confirm = Policy {
+        reboot: RebootRules {
+            confirm: Some(Duration::from_secs(600)),
+            after_iterations: Some(1),
+            ..RebootRules::default()
+        },
+        ..Policy::default()
+    };
+    let mut before = Play::new(attended.clone());
+    before.start();
+    let mut after = Play::new(attended);
+    after.start().answer(Choice::Continue).launched();
+    after.snapshot("5a", 0).exited(0).kept(2, 2);
+    let mut rolling = Play::new(after.policy.clone());
+    rolling.start().answer(Choice::Continue).launched();
+    rolling
+        .snapshot("5a", 0)
+        .exited(0)
+        .kept(2, 2)
+        .answer(Choice::Rollback);
+    let mut reboot = Play::up(confirm);
+    reboot.exited(0);
+    let rows = vec![
+        ("before iteration", before),
+        ("after iteration", after),
+        ("rolling back", rolling),
+        ("confirm reboot", reboot),
+    ];
+    for (name, play) in &rows {
+        assert_eq!(words::phase(&play.state.phase), "operator", "{name}");
+    }
+    rows
+}
+
 /// Phases in which work is kept.
 fn with_a_repository() -> Vec<(&'static str, Play)> {
     let policy = Policy {
@@ -248,6 +297,37 @@ fn with_a_repository() -> Vec<(&'static str, Play)> {
     for (name, play) in &rows {
         let phase = words::phase(&play.state.phase);
         assert!(name.starts_with(phase), "{name} is named {phase}");
+    }
+    rows
+}
+
+/// Phases in which hooks run that something is framed by.
+fn with_hooks() -> Vec<(&'static str, Play)> {
+    let limit = Duration::from_secs(30);
+    let policy = |points: &[HookPoint]| Policy {
+        hooks: points.iter().map(|point| (*point, limit)).collect(),
+        ..Policy::default()
+    };
+    let behind = policy(&[
+        HookPoint::IterationEnd,
+        HookPoint::LoopEnd,
+        HookPoint::Error,
+    ]);
+    let mut start = Play::new(policy(&[HookPoint::LoopStart]));
+    start.start();
+    let mut hooks = Play::up(behind.clone());
+    hooks.exited(0);
+    let mut end = Play::up(behind);
+    end.exited(0)
+        .hooks(HookPoint::IterationEnd, None)
+        .stop(Urgency::Graceful);
+    let rows = vec![
+        ("hooks at the start", start),
+        ("hooks", hooks),
+        ("hooks at the end", end),
+    ];
+    for (name, play) in &rows {
+        assert_eq!(words::phase(&play.state.phase), *name, "the row is named");
     }
     rows
 }

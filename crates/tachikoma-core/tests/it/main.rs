@@ -6,4 +6,6 @@ mod grid;
 mod play;
 mod rules;
 mod sim;
+mod supervise;
+mod supervise_sim;
 mod words;

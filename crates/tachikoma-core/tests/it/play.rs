@@ -1,13 +1,15 @@
 //! A loop played by hand: inputs in, one line of facts and wishes out for each, with time relative to the start.
 
+mod operator;
+
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use tachikoma_core::{
     Activity, Answers, Committed, Context, Exit, GateResult, Generation, HookPoint, HookResult,
-    Input, Kept, Launch, LoopCommand, LoopId, News, Objectives, ObjectivesSeen, Policy, Problem,
-    QuotaWindow, Record, Runner, ScriptResult, ScriptVerdict, Spent, State, Step, Ticket,
-    Timestamp, TurnEnd, Urgency, step,
+    Input, Kept, Launch, LoopId, News, Objectives, ObjectivesSeen, Policy, Problem, QuotaWindow,
+    Record, Runner, ScriptResult, ScriptVerdict, Spent, State, Step, Ticket, Timestamp, TurnEnd,
+    step,
 };
 
 use crate::words;
@@ -262,38 +264,21 @@ impl Play {
         self.news(&format!("killed {signal}"), news)
     }
 
+    /// The process ended without a result, and these were its last words.
+    pub fn died(&mut self, words: &str, problem: Option<Problem>) -> &mut Self {
+        let news = News::Exited {
+            exit: Exit::Code(3),
+            claimed: false,
+            leftovers: Vec::new(),
+            last_words: Some(words.to_owned()),
+            problem,
+            stop_pattern: None,
+        };
+        self.news("died", news)
+    }
+
     pub fn claimed(&mut self) -> &mut Self {
         self.news("claimed", exited(Exit::Code(0), true))
-    }
-
-    pub fn command(&mut self, name: &str, command: LoopCommand) -> &mut Self {
-        let ticket = Ticket(1);
-        self.input(name, Input::Command { ticket, command })
-    }
-
-    pub fn stop(&mut self, urgency: Urgency) -> &mut Self {
-        self.command("stop", LoopCommand::Stop(urgency))
-    }
-
-    pub fn pause(&mut self, urgency: Urgency) -> &mut Self {
-        self.command("pause", LoopCommand::Pause(urgency))
-    }
-
-    pub fn resume(&mut self) -> &mut Self {
-        self.command("resume", LoopCommand::Resume)
-    }
-
-    pub fn reboot(&mut self) -> &mut Self {
-        self.command("reboot", LoopCommand::ForceReboot)
-    }
-
-    pub fn skip(&mut self) -> &mut Self {
-        self.command("skip", LoopCommand::SkipIteration)
-    }
-
-    pub fn shutdown(&mut self, signal: i32, urgency: Urgency) -> &mut Self {
-        let name = format!("signal {signal}");
-        self.input(&name, Input::Shutdown { signal, urgency })
     }
 
     /// The turn fails, and the agent tells why.

@@ -1,9 +1,10 @@
 //! Thousands of loops in a seeded world with virtual time, faults and crashes.
 
 mod agent;
+mod attendance;
 mod audit;
 mod books;
-mod dice;
+pub mod dice;
 mod forward;
 mod proof;
 mod replayed;
@@ -20,7 +21,7 @@ const LOOPS_VARIABLE: &str = "TACHIKOMA_SIM_LOOPS";
 /// Every so many loops, each record goes through its text: the text is what survives a crash.
 const THROUGH_TEXT_EVERY: u64 = 8;
 /// How often each thing must have been seen, so that the simulation cannot fall idle unnoticed.
-const SEEN_MIN: u64 = 200;
+const SEEN_MIN: u64 = 100;
 
 /// How often each phase, event and end was seen.
 type Coverage = BTreeMap<&'static str, u64>;
@@ -81,6 +82,7 @@ const EXPECTED: &[&str] = &[
     "kill",
     "window",
     "limit",
+    "operator",
     "reboot:hand-off",
     "reboot:before",
     "reboot:after",
@@ -88,6 +90,9 @@ const EXPECTED: &[&str] = &[
     "keeping",
     "keeping the end",
     "asking",
+    "hooks",
+    "hooks at the start",
+    "hooks at the end",
     "gates",
     "reboot:closing",
     "reboot:opening",
@@ -103,6 +108,13 @@ const EXPECTED: &[&str] = &[
     "crash",
     "stale news",
     "SegmentOpened",
+    "Asked",
+    "Answered",
+    "RolledBack",
+    "Attended",
+    "Told",
+    "PassedOn",
+    "Reloaded",
     "Started",
     "ConfigChanged",
     "PauseRequested",
@@ -163,9 +175,11 @@ const EXPECTED: &[&str] = &[
     "RebootStarted",
     "RebootCompleted",
     "RebootFailed",
+    "CustomSet",
     "Warned",
     "DiskWasFull",
     "Repaired",
+    "Incident",
     "Completed",
     "Stopped",
     "Error",

@@ -1,9 +1,9 @@
 //! Short words for phases, events and effects, as the snapshots and the coverage of the simulation print them.
 
 use tachikoma_core::{
-    Answer, Cause, CheckStage, Effect, HookPoint, KeepPurpose, LimitedAttempt, LoopEvent,
-    ObjectivesSeen, Outcome, Phase, RebootStage, Record, Resumption, Rung, Timestamp, TurnReport,
-    Wait, WaitReason, Work,
+    Answer, Cause, CheckStage, Effect, HookPoint, Keep, KeepPurpose, LimitedAttempt, LoopEvent,
+    ObjectivesSeen, OperatorEvent, Outcome, Phase, RebootStage, Record, Resumption, Rung,
+    Timestamp, TurnReport, Wait, WaitReason, Work,
 };
 
 pub fn phase(phase: &Phase) -> &'static str {
@@ -14,6 +14,7 @@ pub fn phase(phase: &Phase) -> &'static str {
             WaitReason::Backoff => "backoff",
             WaitReason::RebootWindow => "window",
             WaitReason::UsageLimit => "limit",
+            WaitReason::Operator => "operator",
         },
         Phase::Working { work } => working(work),
         Phase::Keeping { keep } => match keep.purpose {
@@ -24,6 +25,11 @@ pub fn phase(phase: &Phase) -> &'static str {
             CheckStage::Asking => "asking",
             CheckStage::Gates { .. } => "gates",
         },
+        Phase::Hooking { hooking } => match (&hooking.outcome, hooking.point) {
+            (Some(_), _) => "hooks at the end",
+            (None, HookPoint::LoopStart) => "hooks at the start",
+            (None, _) => "hooks",
+        },
         Phase::Rebooting { reboot } => match &reboot.stage {
             RebootStage::Begun => "reboot:begun",
             RebootStage::HandOff { .. } => "reboot:hand-off",
@@ -31,10 +37,7 @@ pub fn phase(phase: &Phase) -> &'static str {
                 point: HookPoint::BeforeReboot,
                 ..
             } => "reboot:before",
-            RebootStage::Hooks {
-                point: HookPoint::AfterReboot,
-                ..
-            } => "reboot:after",
+            RebootStage::Hooks { .. } => "reboot:after",
             RebootStage::Keeping { .. } => "reboot:keeping",
             RebootStage::Closing { .. } => "reboot:closing",
             RebootStage::Opening { .. } => "reboot:opening",
@@ -76,6 +79,7 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::SegmentOpened { .. } => "SegmentOpened",
         LoopEvent::Started { .. } => "Started",
         LoopEvent::ConfigChanged { .. } => "ConfigChanged",
+        LoopEvent::Operator(event) => operator(event),
         LoopEvent::PauseRequested => "PauseRequested",
         LoopEvent::PauseWithdrawn => "PauseWithdrawn",
         LoopEvent::Paused { .. } => "Paused",
@@ -141,9 +145,22 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::Warned { .. } => "Warned",
         LoopEvent::DiskWasFull { .. } => "DiskWasFull",
         LoopEvent::Repaired { .. } => "Repaired",
+        LoopEvent::Incident(_) => "Incident",
         LoopEvent::Completed { .. } => "Completed",
         LoopEvent::Stopped { .. } => "Stopped",
         LoopEvent::Error { .. } => "Error",
+    }
+}
+
+fn operator(event: &OperatorEvent) -> &'static str {
+    match event {
+        OperatorEvent::Asked(_) => "Asked",
+        OperatorEvent::Answered { .. } => "Answered",
+        OperatorEvent::RolledBack { .. } => "RolledBack",
+        OperatorEvent::Attended { .. } => "Attended",
+        OperatorEvent::Told { .. } => "Told",
+        OperatorEvent::PassedOn { .. } => "PassedOn",
+        OperatorEvent::Reloaded { .. } => "Reloaded",
     }
 }
 
@@ -159,6 +176,8 @@ pub fn effect(effect: &Effect) -> &'static str {
         Effect::Look { .. } => "look",
         Effect::Prompt { .. } => "prompt",
         Effect::Advise { .. } => "advise",
+        Effect::Tell { .. } => "tell",
+        Effect::RollBack { .. } => "roll back",
         Effect::AskCost { .. } => "cost?",
         Effect::AskHandOff { .. } => "hand-off",
         Effect::Close { .. } => "close",
@@ -188,6 +207,8 @@ pub fn wish(effect: &Effect) -> String {
         Effect::Look { .. } => "look".to_owned(),
         Effect::Prompt { .. } => "prompt".to_owned(),
         Effect::Advise { percent, .. } => format!("advise {percent}%"),
+        Effect::Tell { words, .. } => format!("tell {words}"),
+        Effect::RollBack { iteration } => format!("roll back to {iteration}"),
         Effect::AskCost { .. } => "ask for the cost".to_owned(),
         Effect::AskHandOff { .. } => "ask for the hand-off".to_owned(),
         Effect::Close { .. } => "close".to_owned(),
@@ -235,6 +256,24 @@ pub fn fact(record: &Record) -> String {
                 changes.map(|it| format!("{} {} to {}", it.key, text(&it.from), text(&it.to)));
             changes.collect::<Vec<_>>().join("; ")
         }
+        LoopEvent::Operator(event) => match event {
+            OperatorEvent::Asked(question) => {
+                let limit = question
+                    .until
+                    .as_ref()
+                    .map_or("no limit".to_owned(), &until);
+                let (id, about) = (question.id, &question.about);
+                format!("{id}: {about}? {} within {limit}", question.offers())
+            }
+            OperatorEvent::Answered { id, choice, by, .. } => format!("{id} {choice} by {by:?}"),
+            OperatorEvent::RolledBack { iteration, error } => {
+                format!("{iteration} {}", error.as_deref().unwrap_or("ok"))
+            }
+            OperatorEvent::Attended { on } => on.to_string(),
+            OperatorEvent::Told { number, text } => format!("{number}: {text}"),
+            OperatorEvent::PassedOn { through } => through.to_string(),
+            OperatorEvent::Reloaded { changes, .. } => changes.len().to_string(),
+        },
         LoopEvent::PauseRequested
         | LoopEvent::PauseWithdrawn
         | LoopEvent::Resumed
@@ -249,7 +288,9 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::IterationStarted {
             iteration, attempt, ..
         }
-        | LoopEvent::AttemptCut { iteration, attempt } => format!("{iteration} attempt {attempt}"),
+        | LoopEvent::AttemptCut {
+            iteration, attempt, ..
+        } => format!("{iteration} attempt {attempt}"),
         LoopEvent::BusySeen { activity } => activity.to_string(),
         LoopEvent::AgentLaunched { pid } => pid.to_string(),
         LoopEvent::ContextMeasured { context, .. } => format!("{}%", context.percent()),
@@ -263,8 +304,11 @@ pub fn fact(record: &Record) -> String {
         | LoopEvent::KeepCalledOff { until: limit, .. }
         | LoopEvent::LookRequested { until: limit, .. }
         | LoopEvent::ClosingStarted { until: limit, .. } => format!("within {}", until(limit)),
-        LoopEvent::HooksStarted { point, .. } => point.to_string(),
-        LoopEvent::HooksRan { point, results } => format!("{point}, {}", results.len()),
+        LoopEvent::HooksStarted(start) => start.point.to_string(),
+        LoopEvent::HooksRan(end) => match &end.given_up {
+            Some(reason) => format!("{}, {reason}", end.point),
+            None => format!("{}, {}", end.point, end.results.len()),
+        },
         LoopEvent::SessionOpening { session, .. } => session.to_string(),
         LoopEvent::RebootVerified { percent, futile } => {
             futile.clone().unwrap_or(format!("{percent}%"))
@@ -295,6 +339,7 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::StoodStill { duration_ms } | LoopEvent::DiskWasFull { duration_ms } => {
             format!("{duration_ms} ms")
         }
+        LoopEvent::Incident(incident) => incident.to_string(),
         LoopEvent::Repaired { what, how } => format!("{what}: {how}"),
         LoopEvent::LeftoversEnded { leftovers } => leftovers.len().to_string(),
         LoopEvent::IterationCompleted { report, .. } => {
@@ -329,11 +374,11 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::SnapshotTaken {
             iteration, commit, ..
         } => format!("{iteration}: {commit}"),
-        LoopEvent::KeepStarted {
+        LoopEvent::KeepStarted(Keep {
             purpose,
             until: limit,
             ..
-        } => {
+        }) => {
             let limit = limit.as_ref().map_or("no limit".to_owned(), &until);
             format!("{purpose} within {limit}")
         }

@@ -1,8 +1,10 @@
 //! What is said on the control socket: one JSON object per line. The runner speaks first ([`Hello`]); the caller sends
 //! one [`Request`] and reads [`Response`]s until the socket closes.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
-use tachikoma_core::{Answer, LoopCommand, LoopId, Record, Seq, Status};
+use tachikoma_core::{Answer, Choice, LoopCommand, LoopId, Record, Seq, Status};
 
 /// The version of what is said. Both sides must speak the same.
 pub const PROTOCOL: u32 = 1;
@@ -50,6 +52,29 @@ pub enum Request {
         /// The value; null takes it away.
         value: serde_json::Value,
     },
+    /// To answer a question of the loop.
+    Answer {
+        /// Which one; none = the one that is open.
+        #[serde(default)]
+        id: Option<u32>,
+        /// What.
+        choice: Choice,
+        /// The file with the prompt that goes with `edit`, absolute.
+        #[serde(default)]
+        prompt_file: Option<PathBuf>,
+    },
+    /// To say whether somebody is there to be asked.
+    Attend {
+        /// Whether.
+        on: bool,
+    },
+    /// To tell the agent something.
+    Tell {
+        /// What.
+        text: String,
+    },
+    /// To have the configuration read again.
+    Reload,
     /// To read the records that follow this one, as they come.
     Follow {
         /// The last one it has.

@@ -4,10 +4,10 @@ use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
-use tachikoma_core::{Answer, LoopId, Seq};
+use tachikoma_core::{Answer, Incident, LoopCommand, LoopId, Seq};
 use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
@@ -31,6 +31,9 @@ const CALLERS_MAX: usize = 128;
 
 /// Callers that stay to follow the loop, at a time: they must never take the last seat from one who wants to stop it.
 const FOLLOWERS_MAX: usize = 32;
+
+/// Refusals that are recorded, in one run: an agent that asks again and again must not fill the journal.
+const REFUSALS_MAX: u32 = 100;
 
 /// A request is one short line; a caller that does not send it is shown out.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -72,6 +75,7 @@ pub struct Server {
     listeners: mpsc::Sender<UnixListener>,
     guard: Arc<AtomicI32>,
     beside: Vec<Arc<AtomicI32>>,
+    server: Arc<AtomicI32>,
     closing: Option<oneshot::Sender<()>>,
     task: Task,
 }
@@ -91,12 +95,18 @@ impl Server {
         let (listener, file) = listen(runtime_dir, &path)?;
         let guard = Arc::new(AtomicI32::new(0));
         let beside: Vec<_> = (0..BESIDE_MAX).map(|_| Arc::default()).collect();
-        let guards = beside.iter().chain([&guard]).map(Arc::clone).collect();
+        let server = Arc::default();
+        let guards = beside
+            .iter()
+            .chain([&guard, &server])
+            .map(Arc::clone)
+            .collect();
         let desk = Desk {
             handle,
             loop_id,
             guards,
             seats: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
+            refusals: Arc::default(),
         };
         let (closing, closed) = oneshot::channel();
         let (listeners, others) = mpsc::channel(1);
@@ -107,6 +117,7 @@ impl Server {
             listeners,
             guard,
             beside,
+            server,
             closing: Some(closing),
             task,
         })
@@ -153,6 +164,11 @@ impl Server {
         self.guard.store(pid, Ordering::Relaxed);
     }
 
+    /// Returns where the guard of the server that the agent works in is to be named, 0 for none.
+    pub(crate) fn server(&self) -> Arc<AtomicI32> {
+        Arc::clone(&self.server)
+    }
+
     /// Returns where the guards of gates and of stop scripts are to be named, 0 for none: what they run, the agent may have
     /// written.
     pub(crate) fn beside(&self) -> &[Arc<AtomicI32>] {
@@ -170,7 +186,10 @@ impl Drop for Server {
     }
 }
 
-fn listen(runtime_dir: &Path, path: &Path) -> Result<(UnixListener, (u64, u64)), ServerError> {
+pub(crate) fn listen(
+    runtime_dir: &Path,
+    path: &Path,
+) -> Result<(UnixListener, (u64, u64)), ServerError> {
     if path.as_os_str().len() > PATH_BYTES_MAX {
         return Err(ServerError::TooLong(path.to_owned()));
     }
@@ -199,10 +218,12 @@ fn file_at(path: &Path) -> io::Result<(u64, u64)> {
 struct Desk {
     handle: LoopHandle,
     loop_id: LoopId,
-    /// That of the agent, and those of what runs beside it.
+    /// That of the agent, that of the server that it works in, and those of what runs beside it.
     guards: Vec<Arc<AtomicI32>>,
     /// For those who follow.
     seats: Arc<Semaphore>,
+    /// How many were refused.
+    refusals: Arc<AtomicU32>,
 }
 
 /// Serves callers until it is closed, or aborted with all of them.
@@ -291,6 +312,7 @@ impl Desk {
         };
         let stranger = caller.uid() != own && caller.uid() != 0;
         if stranger || (self.is_agents(caller.pid()) && !is_open_to_the_agent(&request)) {
+            self.report_refusal(&request, caller.pid(), !stranger);
             let reason = "only the operator may ask this; from inside the agent only `status`, `note` and `done` may be asked";
             return say(
                 &mut writer,
@@ -317,11 +339,43 @@ impl Desk {
                 let answered = self.handle.done(reason).await;
                 say(&mut writer, &answer_of(answered)).await
             }
+            Request::Answer {
+                id,
+                choice,
+                prompt_file,
+            } => {
+                let answered = self.handle.answer(id, choice, prompt_file).await;
+                say(&mut writer, &answer_of(answered)).await
+            }
+            Request::Attend { on } => {
+                let answered = self.handle.attend(on).await;
+                say(&mut writer, &answer_of(answered)).await
+            }
+            Request::Tell { text } => {
+                let answered = self.handle.tell(text).await;
+                say(&mut writer, &answer_of(answered)).await
+            }
+            Request::Reload => {
+                let answered = self.handle.reload().await;
+                say(&mut writer, &answer_of(answered)).await
+            }
             Request::Set { key, value } => {
                 let answered = self.handle.set(key, value).await;
                 say(&mut writer, &answer_of(answered)).await
             }
             Request::Follow { after } => self.follow(&mut reader, &mut writer, after).await,
+        }
+    }
+
+    /// Has a refusal recorded, so that the operator knows what was tried.
+    fn report_refusal(&self, request: &Request, pid: Option<i32>, agent: bool) {
+        let refusals = self.refusals.fetch_add(1, Ordering::Relaxed);
+        if refusals < REFUSALS_MAX {
+            self.handle.report(Incident::AccessRefused {
+                request: name_of(request),
+                pid,
+                agent,
+            });
         }
     }
 
@@ -382,8 +436,37 @@ impl Desk {
 fn is_open_to_the_agent(request: &Request) -> bool {
     match request {
         Request::Status | Request::Note { .. } | Request::Done { .. } => true,
-        Request::Command { .. } | Request::Set { .. } | Request::Follow { .. } => false,
+        Request::Command { .. }
+        | Request::Set { .. }
+        | Request::Answer { .. }
+        | Request::Attend { .. }
+        | Request::Tell { .. }
+        | Request::Reload
+        | Request::Follow { .. } => false,
     }
+}
+
+/// Returns the word by which a request is made.
+fn name_of(request: &Request) -> String {
+    match request {
+        Request::Status => "status",
+        Request::Command { command } => match command {
+            LoopCommand::Pause(_) => "pause",
+            LoopCommand::Resume => "resume",
+            LoopCommand::Stop(_) => "stop",
+            LoopCommand::ForceReboot => "reboot",
+            LoopCommand::SkipIteration => "skip",
+        },
+        Request::Note { .. } => "note",
+        Request::Done { .. } => "done",
+        Request::Set { .. } => "state set",
+        Request::Answer { .. } => "answer",
+        Request::Attend { .. } => "attend",
+        Request::Tell { .. } => "tell",
+        Request::Reload => "reload",
+        Request::Follow { .. } => "events --follow",
+    }
+    .to_owned()
 }
 
 fn answer_of(answered: Result<Answer, Gone>) -> Response {
@@ -402,7 +485,7 @@ async fn hung_up(reader: &mut (impl AsyncRead + Unpin)) {
 }
 
 /// Without `/proc` nobody is known to be gone.
-fn is_gone(pid: i32) -> bool {
+pub(crate) fn is_gone(pid: i32) -> bool {
     cfg!(target_os = "linux") && pid > 0 && !Path::new(&format!("/proc/{pid}")).exists()
 }
 

@@ -103,14 +103,15 @@ async fn ask_all(
     scene: &Scene,
     mut orders: mpsc::Receiver<Order>,
 ) -> Vec<ScriptResult> {
-    let names: Vec<String> = scripts.iter().map(|(path, _)| name(path)).collect();
+    let paths: Vec<&Path> = scripts.iter().map(|(path, _)| path.as_path()).collect();
+    let names = names(&paths, &scene.working_dir);
     let mut asked = JoinSet::new();
     let mut told = Vec::new();
-    for (place, (path, shell)) in scripts.into_iter().enumerate() {
+    for (place, ((path, shell), name)) in scripts.into_iter().zip(names.clone()).enumerate() {
         let (tell, ordered) = mpsc::channel(ORDERS_MAX);
         told.push(tell);
         let scene = scene.clone();
-        asked.spawn(async move { (place, ask_one(path, shell, &scene, ordered).await) });
+        asked.spawn(async move { (place, ask_one(name, path, shell, &scene, ordered).await) });
     }
     let mut results: Vec<Option<ScriptResult>> = vec![None; names.len()];
     let mut panic = None;
@@ -172,6 +173,7 @@ async fn suspend(told: &[mpsc::Sender<Order>], done: oneshot::Sender<()>) {
 }
 
 async fn ask_one(
+    name: String,
     path: PathBuf,
     mut shell: Shell,
     scene: &Scene,
@@ -179,7 +181,7 @@ async fn ask_one(
 ) -> ScriptResult {
     let began = clock::monotonic();
     let job = Job {
-        program: path.clone().into(),
+        program: path.into(),
         args: Vec::new(),
         env: scene.variables(),
         working_dir: scene.working_dir.clone(),
@@ -190,7 +192,7 @@ async fn ask_one(
     let ended = shell.run(job, &mut orders).await;
     shell.close().await;
     ScriptResult {
-        name: name(&path),
+        name,
         duration_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
         words: ended.last_words.clone(),
         verdict: verdict(ended),
@@ -211,8 +213,36 @@ fn verdict(ended: Ended) -> ScriptVerdict {
     }
 }
 
-/// What a script is called in records: its path would repeat the working directory each time.
-fn name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or(path.as_os_str());
-    name.to_string_lossy().into_owned()
+/// What scripts are called in records: their paths would repeat the working directory each time, and are said from there where
+/// two have one name.
+fn names(paths: &[&Path], working_dir: &Path) -> Vec<String> {
+    let short = |path: &&Path| path.file_name().unwrap_or(path.as_os_str()).to_owned();
+    let name = |path: &&Path| {
+        let name = short(path);
+        let alone = paths.iter().filter(|other| short(other) == name).count() == 1;
+        let below = path.strip_prefix(working_dir).unwrap_or(path);
+        let name = if alone { name } else { below.into() };
+        name.to_string_lossy().into_owned()
+    };
+    paths.iter().map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_of_one_name_are_told_apart() {
+        let paths = [
+            "/w/a/stop.sh",
+            "/w/b/stop.sh",
+            "/w/b/other.sh",
+            "/else/stop.sh",
+        ];
+        let named = names(&paths.map(Path::new), Path::new("/w"));
+        assert_eq!(
+            named,
+            ["a/stop.sh", "b/stop.sh", "other.sh", "/else/stop.sh"]
+        );
+    }
 }

@@ -85,6 +85,8 @@ pub struct Keeper {
     pub(super) snapshot_checked: bool,
     /// Iterations whose snapshots have references; none before they were asked for.
     pub(super) referenced: Option<BTreeSet<u32>>,
+    /// Whether git was seen to keep the loop's references as files.
+    pub(super) refs_are_files: bool,
 }
 
 /// How a keeper began.
@@ -186,6 +188,7 @@ impl Keeper {
             owed: BTreeSet::new(),
             snapshot_checked: false,
             referenced: None,
+            refs_are_files: false,
         });
         // Another git may hold the lock; then the next runner, or the next commit that fails, does it.
         let _ = keeper.take_back_intended(call_off);

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::head::verify;
 use super::keeper::Keeper;
+use super::loose;
 use super::program::{CallOff, GitError};
 use super::snapshots::{self, Moment};
 use super::whose::Whose;
@@ -11,6 +12,9 @@ use super::work::Kept;
 
 /// How many snapshots of a loop are kept: two nights of iterations that take a minute.
 pub const SNAPSHOTS_KEPT: usize = 1000;
+
+/// References that are written without a process: each is synced alone, and git is faster with many.
+const BY_HAND_MAX: usize = 4;
 
 /// Whose the commits of snapshots are; they are on no branch.
 const NAME: &str = "tachikoma";
@@ -148,7 +152,7 @@ impl Keeper {
         Ok(iterations.collect())
     }
 
-    /// Makes the references that are owed and a new one, and removes those that are too old, all or none.
+    /// Makes the references that are owed and a new one, and removes those that are too old.
     fn reference(&mut self, new: Option<(u32, &str)>, call_off: &CallOff) -> Result<(), GitError> {
         let mut referenced = self.take_referenced()?;
         let git = &self.ground.repository.git;
@@ -160,19 +164,33 @@ impl Keeper {
         made.extend(new);
         referenced.extend(made.iter().map(|(iteration, _)| *iteration));
         let too_old = too_old(&mut referenced);
-        let mut orders = String::new();
-        for (iteration, commit) in &made {
-            if !too_old.contains(iteration) {
-                let name = snapshots::name(self.loop_id, *iteration);
+        made.retain(|(iteration, _)| !too_old.contains(iteration));
+        let made: Vec<(String, &str)> = made
+            .into_iter()
+            .map(|(iteration, commit)| (snapshots::name(self.loop_id, iteration), commit))
+            .collect();
+        let common_dir = &self.ground.repository.common_dir;
+        let by_hand = self.refs_are_files
+            && too_old.is_empty()
+            && made.len() <= BY_HAND_MAX
+            && made
+                .iter()
+                .all(|(name, commit)| loose::write(common_dir, name, commit).is_ok());
+        if !by_hand {
+            let mut orders = String::new();
+            for (name, commit) in &made {
                 orders.push_str(&format!("update {name} {commit}\n"));
             }
+            for iteration in too_old {
+                let name = snapshots::name(self.loop_id, iteration);
+                orders.push_str(&format!("delete {name}\n"));
+            }
+            let order = git.order(&["update-ref", "--stdin"]);
+            order.stdin(orders.as_bytes()).ask(call_off)?;
+            let last = made.last();
+            self.refs_are_files =
+                last.is_some_and(|(name, commit)| loose::is_loose(common_dir, name, commit));
         }
-        for iteration in too_old {
-            let name = snapshots::name(self.loop_id, iteration);
-            orders.push_str(&format!("delete {name}\n"));
-        }
-        let order = git.order(&["update-ref", "--stdin"]);
-        order.stdin(orders.as_bytes()).ask(call_off)?;
         self.owed.clear();
         self.referenced = Some(referenced);
         Ok(())

@@ -23,7 +23,7 @@ pub struct Survey {
     pub changed: Vec<RepoPath>,
     /// How many files the loop changed and has not committed.
     pub uncommitted: usize,
-    /// Whether the work tree stands on another commit than at the last survey.
+    /// Whether the work tree stands on a commit with other content than at the last survey.
     pub head_moved: bool,
     /// What somebody should know.
     pub warnings: Vec<String>,
@@ -120,7 +120,6 @@ impl Keeper {
             let tree = self.ground.write_tree(call_off)?;
             self.index_mark = Some(of_file(&self.ground.index));
             let head_moved = head_looks_other && self.ask_head(call_off)?;
-            survey.head_moved = head_moved && self.judged;
             let since = Since {
                 whose,
                 before,
@@ -129,7 +128,6 @@ impl Keeper {
             self.judge(tree, head_moved, &since, &mut survey, call_off)?;
             self.attribute_left_out(&left_out, whose)?;
         } else if head_looks_other && self.ask_head(call_off)? {
-            survey.head_moved = true;
             let tree = self.work.tree.clone();
             let since = Since {
                 whose,
@@ -235,6 +233,9 @@ impl Keeper {
         } else {
             (follow(&self.dirty, &changed), self.equals_head.clone())
         };
+        // A commit without a change is none: then what is uncommitted is what it would be on the old one.
+        survey.head_moved =
+            head_moved && self.judged && (lost || dirty != follow(&self.dirty, &changed));
         // First all that is to be known then, and only when it is written down is it known: else a failure would pass for a
         // survey that found nothing.
         let mut work = self.work.clone();

@@ -1,9 +1,12 @@
 //! The hooks of one point at work, one after the other, in a task of their own.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::Deserialize;
+use tachikoma_core::policy::custom::KEYS_MAX;
 use tachikoma_core::{Exit, HookPoint, HookResult};
 use tokio::sync::mpsc;
 
@@ -15,6 +18,9 @@ use crate::task::words_of;
 
 /// Of a hook's output its end is recorded, which says how it went. The journal is no place for more.
 const OUTPUT_BYTES_MAX: usize = 4096;
+
+/// So much is heard of it, for what it wants to be written down: more than that may not be.
+const HEARD_BYTES_MAX: usize = 64 << 10;
 
 /// The exit by which a hook stops the loop.
 const STOP: Exit = Exit::Code(125);
@@ -69,25 +75,48 @@ async fn run_all(plan: Plan, mut orders: mpsc::Receiver<Order>) -> Vec<HookResul
         let stop = ended.exit == Some(STOP) && by_itself;
         let error = ended.failure.map(|failure| failure.words(hook.timeout));
         let failed = error.is_some();
+        let said = ended.said.tail.text();
+        // What is to be written down may be larger than what is recorded of the rest.
+        let custom = said.as_deref().map(wanted_down).unwrap_or_default();
+        let output = said.map(|said| end_of(&said));
         results.push(HookResult {
             name: hook.name,
             duration_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
-            output: ended.said.tail.text(),
+            output,
             error,
             stop,
+            custom,
         });
         // The first one that fails calls the reboot off: the others have nothing to prepare. After a reboot each has
         // its own work to do.
-        let enough = match event.point {
-            HookPoint::BeforeReboot => failed,
-            HookPoint::AfterReboot => ended.called_off,
-        };
-        if enough {
+        let enough = failed && event.point == HookPoint::BeforeReboot;
+        if enough || ended.called_off {
             break;
         }
     }
     shell.close().await;
     results
+}
+
+/// Returns what a hook wants to be written down: a line of its own that is a JSON object with `custom`. The last one counts.
+fn wanted_down(said: &str) -> BTreeMap<String, serde_json::Value> {
+    #[derive(Deserialize)]
+    struct Wanted {
+        custom: BTreeMap<String, serde_json::Value>,
+    }
+    let lines = said.lines().rev().map(str::trim);
+    let objects = lines.filter(|line| line.starts_with('{'));
+    let mut wanted = objects.filter_map(|line| serde_json::from_str::<Wanted>(line).ok());
+    wanted.next().map_or_else(BTreeMap::new, |wanted| {
+        wanted.custom.into_iter().take(KEYS_MAX).collect()
+    })
+}
+
+/// Returns as much of the end as is recorded.
+fn end_of(said: &str) -> String {
+    let mut tail = Said::tail_only(OUTPUT_BYTES_MAX).tail;
+    tail.push(said.as_bytes());
+    tail.text().unwrap_or_default()
 }
 
 fn job(command: &str, event: &HookEvent, limit: Limit) -> serde_json::Result<Job> {
@@ -99,7 +128,7 @@ fn job(command: &str, event: &HookEvent, limit: Limit) -> serde_json::Result<Job
         working_dir: event.working_dir.clone(),
         input: serde_json::to_vec(event)?,
         limit,
-        said: Said::tail_only(OUTPUT_BYTES_MAX),
+        said: Said::tail_only(HEARD_BYTES_MAX),
     })
 }
 
@@ -117,16 +146,19 @@ fn ended(failure: Option<Failure>) -> Ended {
     }
 }
 
-fn variables(event: &HookEvent) -> Vec<(OsString, OsString)> {
+pub(crate) fn variables(event: &HookEvent) -> Vec<(OsString, OsString)> {
     let pair = |name: &str, value: String| (OsString::from(name), OsString::from(value));
-    vec![
+    let outcome = event.outcome.clone();
+    let outcome = outcome.map(|outcome| pair("TACHIKOMA_OUTCOME", outcome));
+    let told = vec![
         pair("TACHIKOMA_HOOK", event.point.to_string()),
         // A NUL byte, which a pattern may have, ends a variable.
         pair("TACHIKOMA_REASON", event.reason_text.replace('\0', " ")),
         pair("TACHIKOMA_ITERATION", event.iteration.to_string()),
         pair("TACHIKOMA_SESSION", event.session.number.to_string()),
         ("TACHIKOMA_DIR".into(), event.working_dir.clone().into()),
-    ]
+    ];
+    told.into_iter().chain(outcome).collect()
 }
 
 /// Calls a registered hook. It has a task of its own, in which it may panic.

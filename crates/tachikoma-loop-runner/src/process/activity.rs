@@ -46,6 +46,25 @@ pub async fn look(root: i32) -> Option<Activity> {
     seen
 }
 
+/// Returns the memory of all descendants of a process together. What they share counts for each. Nothing where the system does
+/// not tell.
+pub async fn memory_below(root: i32) -> Option<u64> {
+    let root = Pid::from_raw(root)?;
+    let summed = tokio::task::spawn_blocking(move || {
+        let tree = tree(root)?;
+        let below = tree.into_keys().filter(|pid| *pid != root);
+        Some(below.map(memory).sum())
+    });
+    summed.await.ok().flatten()
+}
+
+/// Returns the memory of a process that is there; none of one that is gone.
+fn memory(pid: Pid) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse().ok());
+    pages.map_or(0, |pages: u64| pages * rustix::param::page_size() as u64)
+}
+
 /// Sums over a tree of processes at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Sample {

@@ -38,7 +38,12 @@ pub(super) fn read(
                 Ok(()) => continue,
                 Err(wrong) => wrong,
             },
-            Next::End if report.began && outside => return Ok(()),
+            Next::End if report.began && outside => {
+                if into.is_empty() {
+                    into.problem(tags.begin.line, "there is no test in it".to_owned());
+                }
+                return Ok(());
+            }
             Next::End | Next::Torn if report.began => {
                 let inside = report.open.last().map_or("", |element| &element.name);
                 into.problem(
@@ -87,12 +92,25 @@ struct Report {
     open: Vec<Element>,
     case: Option<Case>,
     began: bool,
+    /// Whether it was said that tests are missing; a suite around one says the same again.
+    said: bool,
 }
 
 struct Element {
     name: String,
     /// The title of a suite.
     suite: Option<String>,
+    /// What it says it has.
+    announced: Tally,
+    /// What it has, suites inside of it included.
+    found: Tally,
+}
+
+/// Tests, and those of them that failed.
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    tests: u64,
+    failed: u64,
 }
 
 struct Case {
@@ -181,11 +199,19 @@ impl Report {
             // What is skipped or still to be done may fail.
             ("skipped", Some(case)) if inside_case => case.skipped = true,
             // A suite whose own set-up failed.
-            ("failure" | "error", None) => into.add(place.line, &self.suites(), Verdict::Errored),
+            ("failure" | "error", None) => {
+                into.add(place.line, &self.suites(), Verdict::Errored);
+                self.found(0, true);
+            }
             _ => {}
         }
         let suite = (kind == "testsuite").then_some(attributes.name);
-        self.open.push(Element { name, suite });
+        self.open.push(Element {
+            name,
+            suite,
+            announced: attributes.announced,
+            found: Tally::default(),
+        });
         Ok(())
     }
 
@@ -196,8 +222,43 @@ impl Report {
             .collect()
     }
 
+    fn found(&mut self, tests: u64, failed: bool) {
+        if let Some(around) = self.open.last_mut() {
+            around.found.tests += tests;
+            around.found.failed += u64::from(failed);
+        }
+    }
+
+    /// Less than was announced is not all; more is what some runners write.
+    fn missing(&mut self, element: &Element, place: Place, into: &mut Collector) {
+        let Element {
+            announced, found, ..
+        } = element;
+        let what = if announced.tests > found.tests {
+            Some((announced.tests, "tests", found.tests))
+        } else if announced.failed > found.failed {
+            Some((announced.failed, "failures", found.failed))
+        } else {
+            None
+        };
+        if let Some((announced, what, found)) = what.filter(|_| !self.said) {
+            self.said = true;
+            let name = &element.name;
+            into.problem(
+                place.line,
+                format!("<{name}> says that it has {announced} {what}, and {found} are in it"),
+            );
+        }
+    }
+
     fn end(&mut self, place: Place, into: &mut Collector) {
-        self.open.pop();
+        if let Some(element) = self.open.pop() {
+            self.missing(&element, place, into);
+            if let Some(around) = self.open.last_mut() {
+                around.found.tests += element.found.tests;
+                around.found.failed += element.found.failed;
+            }
+        }
         if let Some(case) = self.case.take_if(|case| case.depth > self.open.len()) {
             let verdict = if case.skipped {
                 Verdict::Skipped
@@ -207,6 +268,7 @@ impl Report {
             let mut parts = self.suites();
             parts.extend([case.class.as_str(), &case.name]);
             into.add(place.line, &parts, verdict);
+            self.found(1, case.verdict.is_failure());
         }
     }
 }
@@ -216,6 +278,7 @@ struct Attributes {
     name: String,
     class: String,
     status: String,
+    announced: Tally,
 }
 
 impl Attributes {
@@ -223,11 +286,20 @@ impl Attributes {
         let mut found = Self::default();
         for attribute in start.attributes() {
             let attribute = attribute.map_err(|error| Wrong::Xml(error.to_string()))?;
+            let number = || attribute.value.trim().parse::<u64>().unwrap_or(0);
             let wanted = match attribute.key.as_ref() {
                 "name" => &mut found.name,
                 "classname" => &mut found.class,
                 // googletest's `result` says it where `status` does not.
                 "status" | "result" => &mut found.status,
+                "tests" => {
+                    found.announced.tests = number();
+                    continue;
+                }
+                "failures" | "errors" => {
+                    found.announced.failed = found.announced.failed.saturating_add(number());
+                    continue;
+                }
                 _ => continue,
             };
             let raw = &*attribute.value;

@@ -1,7 +1,9 @@
 //! What is found out behind an iteration: begun, heard of and called off.
 
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tachikoma_core::{Input, Owed, TestsReport, TestsSeen};
 
@@ -13,13 +15,15 @@ use crate::gates::{Before, CheckRun, Found, GateRun, GatesRan, Questions, Scene,
 use crate::shell::{Ran, Shell};
 use crate::store::{gates_dir, loops, tests_book};
 
-/// What is known of tests in this run, besides what is recorded.
+/// What is known of what is found out in this run, besides what is recorded.
 #[derive(Debug, Default)]
-pub(super) struct TestsKnown {
+pub(super) struct ChecksKnown {
     /// Books that are written when their run is recorded.
     books: Option<TestsSeen>,
     /// What was last said to be wrong.
     said: Vec<String>,
+    /// Stop scripts that cannot be asked, and why; that was said.
+    unaskable: BTreeMap<PathBuf, String>,
 }
 
 impl LoopRunner {
@@ -29,15 +33,23 @@ impl LoopRunner {
 
     /// Reads the objectives and asks the stop scripts.
     pub(super) fn ask(&mut self, number: u64) {
+        let problems = self.problems_of_scripts();
+        self.queue.extend(problems);
         let conditions = &self.config.settings.stop_conditions;
         let objectives = conditions.objectives.as_deref();
         // Before the first iteration there is nothing that a script could have a say in.
         let behind = self.state.completion.owed != Owed::Nothing;
-        let scripts = conditions.custom_scripts.iter().filter(|_| behind);
+        let unaskable = &self.checks.unaskable;
+        let scripts = conditions.custom_scripts.iter().filter(|script| {
+            // One that cannot be asked was warned of.
+            behind && !unaskable.contains_key(*script)
+        });
         let names = self.control.iter().flat_map(Server::beside);
         let names = names.map(Some).chain(std::iter::repeat(None));
         let scripts = scripts.zip(names).map(|(script, named)| {
-            let shell = Shell::new(self.guard_options()).named(named.cloned());
+            let shell = Shell::new(self.guard_options())
+                .hiding(self.secret_names())
+                .named(named.cloned());
             (self.config.resolve(script), shell)
         });
         let questions = Questions {
@@ -51,24 +63,36 @@ impl LoopRunner {
         self.check = Some(CheckRun::ask(number, questions, self.check.take()));
     }
 
-    /// Says which stop scripts cannot be asked, before an iteration is spent on finding out.
-    pub(super) fn warn_of_scripts(&mut self) {
+    /// Says which stop scripts cannot be asked, unless it was said.
+    pub(super) fn problems_of_scripts(&mut self) -> Vec<Input> {
         let scripts = &self.config.settings.stop_conditions.custom_scripts;
-        let problem = |script: &PathBuf| {
-            let path = self.config.resolve(script);
-            let why = match std::fs::metadata(&path) {
-                Ok(there) if !there.is_file() => "it is no file".to_owned(),
-                Ok(there) if there.permissions().mode() & 0o111 == 0 => {
-                    "it may not be executed".to_owned()
-                }
-                Ok(_) => return None,
-                Err(error) => error.to_string(),
-            };
-            let shown = script.display();
-            let warning = format!("the stop script `{shown}` cannot be asked: {why}");
-            Some(Input::Trouble { warning })
-        };
-        self.queue.extend(scripts.iter().filter_map(problem));
+        let problem = |script: &PathBuf| Some((script.clone(), self.why_unaskable(script)?));
+        let unaskable: BTreeMap<PathBuf, String> = scripts.iter().filter_map(problem).collect();
+        let known = std::mem::replace(&mut self.checks.unaskable, unaskable);
+        let news = self.checks.unaskable.iter();
+        let news = news.filter(|(script, _)| !known.contains_key(*script));
+        news.map(|(script, why)| Input::Trouble {
+            warning: format!(
+                "the stop script `{}` cannot be asked: {why}",
+                script.display()
+            ),
+        })
+        .collect()
+    }
+
+    fn why_unaskable(&self, script: &Path) -> Option<String> {
+        let path = self.config.resolve(script);
+        match std::fs::metadata(&path) {
+            Ok(there) if !there.is_file() => Some("it is no file".to_owned()),
+            Ok(there) if there.permissions().mode() & 0o111 == 0 => {
+                Some("it may not be executed".to_owned())
+            }
+            Ok(_) => None,
+            Err(error) if script.as_os_str().as_bytes().contains(&b' ') => Some(format!(
+                "{error}; it has to be the path of a program, not a command line: put that into a script"
+            )),
+            Err(error) => Some(error.to_string()),
+        }
     }
 
     /// Starts gates.
@@ -90,7 +114,9 @@ impl LoopRunner {
                 changed: progress.untested || self.policy.keep.is_none(),
                 dir,
             },
-            shell: Shell::new(self.guard_options()).named(named),
+            shell: Shell::new(self.guard_options())
+                .hiding(self.secret_names())
+                .named(named),
         };
         // What they change in the work tree is no stranger's doing.
         self.keeping.owe_a_look();
@@ -112,7 +138,7 @@ impl LoopRunner {
                     let Some(file) = &result.file else { continue };
                     self.upkeep.leave(Task::CompressTranscript(file.into()));
                     // Where the loop's own directory is may change, and is known to whoever asks.
-                    let name = std::path::Path::new(file).file_name();
+                    let name = Path::new(file).file_name();
                     result.file = name.map(|name| name.to_string_lossy().into_owned());
                 }
                 let tests = tests.map(|tested| self.remember(tested));
@@ -131,24 +157,30 @@ impl LoopRunner {
 
     /// Keeps the books until what they have is recorded.
     fn remember(&mut self, tested: Tested) -> TestsReport {
-        self.tests.books = Some(tested.books);
+        self.checks.books = Some(tested.books);
         tested.report
     }
 
-    /// Says what is wrong with results of tests, unless it was the same the last time.
+    /// Says what is wrong with results of tests, unless it was the same the last time, at whatever line.
     fn say_of_tests(&mut self, warnings: Vec<String>) {
-        if warnings == self.tests.said {
+        let without_numbers = |warnings: &[String]| -> Vec<String> {
+            let words = warnings.iter();
+            words
+                .map(|words| words.replace(|c: char| c.is_ascii_digit(), ""))
+                .collect()
+        };
+        if without_numbers(&warnings) == without_numbers(&self.checks.said) {
             return;
         }
         let said = warnings.iter().cloned();
         let troubles = said.map(|warning| Input::Trouble { warning });
         self.queue.extend(troubles);
-        self.tests.said = warnings;
+        self.checks.said = warnings;
     }
 
     /// Writes the books of the tests: what they have is recorded.
     pub(super) fn write_tests_book(&mut self) {
-        let Some(books) = self.tests.books.take() else {
+        let Some(books) = self.checks.books.take() else {
             return;
         };
         let root = self.config.store_root(self.state.loop_id);

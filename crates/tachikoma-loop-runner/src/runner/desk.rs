@@ -1,6 +1,9 @@
 //! The desk at which the work is kept: a thread that owns the keeper of the repository and does one order after another, so
 //! that nobody waits for git who need not.
 
+mod plain;
+mod rollback;
+
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -10,9 +13,7 @@ use tachikoma_core::{Committed, Kept};
 use tokio::sync::mpsc;
 
 use crate::error::chain;
-use crate::git::{
-    CallOff, CommitError, GitError, Keeper, KeeperOptions, Opened, Plain, PlainError, Whose,
-};
+use crate::git::{CallOff, CommitError, GitError, Keeper, KeeperOptions, Opened, Plain, Whose};
 use crate::task::panicked;
 
 /// Orders that may wait: one snapshot and one commit at a time, and those before them that were given up.
@@ -43,6 +44,8 @@ enum Order {
         look: CallOff,
         call_off: CallOff,
     },
+    /// The work tree as it was before an iteration.
+    RollBack { iteration: u32 },
     /// What changes from here on is the loop's own doing, and is looked at before the next iteration.
     OweALook,
     Settle {
@@ -89,6 +92,11 @@ pub(super) enum Told {
     Kept {
         number: u64,
         kept: Result<Kept, String>,
+    },
+    /// The work tree is as it was, or not.
+    RolledBack {
+        iteration: u32,
+        result: Result<String, String>,
     },
     /// Something that a person should know.
     Warning(String),
@@ -187,6 +195,11 @@ impl Desk {
         })
     }
 
+    /// Asks for the work tree as it was before an iteration. Returns whether an answer will come.
+    pub fn roll_back(&self, iteration: u32) -> bool {
+        self.order(Order::RollBack { iteration })
+    }
+
     /// Has the commit under way end at once. The look is not called off: it is what tells the loop's work from that of others.
     pub fn call_off_commit(&self) {
         self.commit.call_off();
@@ -249,6 +262,7 @@ impl Clerk {
         call_off: &CallOff,
         waiting: &Receiver<Order>,
     ) {
+        let repository = options.keeper.clone();
         let mut work = self.open(options, whose, call_off);
         self.tell(Told::Opened);
         for order in waiting {
@@ -260,7 +274,7 @@ impl Clerk {
                 } => {
                     let taken = match &mut work {
                         Work::Kept(books) => self.snapshot(books, iteration, only_look, &call_off),
-                        Work::Plain(plain) => plain_before(plain, &call_off),
+                        Work::Plain(plain) => plain::before(plain, &call_off),
                         Work::Unseen => Err(Untaken::CalledOff),
                     };
                     self.tell(Told::Snapshot { iteration, taken });
@@ -278,6 +292,17 @@ impl Clerk {
                         Work::Unseen => Err("nobody looks at the files".to_owned()),
                     };
                     self.tell(Told::Kept { number, kept });
+                }
+                Order::RollBack { iteration } => {
+                    let result = match (&mut work, &repository) {
+                        (Work::Kept(books), Some(options)) => {
+                            self.roll_back(books, options, iteration)
+                        }
+                        (Work::Kept(_) | Work::Plain(_) | Work::Unseen, _) => {
+                            Err("there is no repository to bring it back from".to_owned())
+                        }
+                    };
+                    self.tell(Told::RolledBack { iteration, result });
                 }
                 Order::OweALook => {
                     if let Work::Kept(books) = &mut work {
@@ -374,18 +399,6 @@ impl Clerk {
         })
     }
 
-    fn plain_after(&self, plain: &mut Plain, call_off: &CallOff) -> Result<Kept, String> {
-        let looked = plain.look(call_off);
-        if let Err(error @ PlainError::TooMany { .. }) = &looked {
-            self.tell(Told::Blind(chain(error)));
-        }
-        let changed = looked.map_err(|error| chain(&error))?;
-        Ok(Kept {
-            changed: count(changed),
-            ..Kept::default()
-        })
-    }
-
     fn keep(
         &self,
         work: &mut Books,
@@ -438,20 +451,6 @@ enum Work {
     Plain(Box<Plain>),
     /// Nothing.
     Unseen,
-}
-
-/// Takes the files for known as they are: what others changed between two iterations is no work of the loop's.
-fn plain_before(plain: &mut Plain, call_off: &CallOff) -> Result<Taken, Untaken> {
-    match plain.look(call_off) {
-        Ok(_) => Ok(Taken {
-            commit: None,
-            uncommitted: 0,
-        }),
-        // What is wrong is said behind the iteration, where it matters.
-        Err(PlainError::CalledOff { .. } | PlainError::Io { .. } | PlainError::TooMany { .. }) => {
-            Err(Untaken::CalledOff)
-        }
-    }
 }
 
 /// The keeper, and what it is owed.

@@ -13,7 +13,6 @@ use super::LoopRunner;
 use crate::advice;
 use crate::error::chain;
 use crate::process::{Spawn, SpawnSubject, input, is_executable, lines, output};
-use crate::prompt;
 use crate::session::process::LiveLaunch;
 use crate::session::pump::Pump;
 use crate::session::talk::{Talk, Unheard};
@@ -61,11 +60,20 @@ impl LoopRunner {
                 percent,
             } => {
                 let words = advice::wrap_up(percent);
-                self.say(generation, &Message::Prompt(&words));
+                self.say(generation, &Message::Aside(&words));
             }
+            Effect::Tell { generation, words } => {
+                let words = advice::from_operator(&words);
+                self.say(generation, &Message::Aside(&words));
+            }
+            Effect::RollBack { iteration } => self.roll_back(iteration),
             Effect::AskCost { generation } => self.ask_cost(generation),
             Effect::AskHandOff { generation } => {
-                self.say(generation, &Message::Prompt(advice::ASK_HAND_OFF));
+                let message = Message::Prompt {
+                    text: advice::ASK_HAND_OFF,
+                    iteration: None,
+                };
+                self.say(generation, &message);
             }
             Effect::Close { generation } => {
                 if let Some(launch) = self.launch_of(generation) {
@@ -161,7 +169,11 @@ impl LoopRunner {
                 if let Some(launch) = self.launch_of(generation) {
                     launch.begin_turn(transcript);
                 }
-                self.say(generation, &Message::Prompt(&words));
+                let message = Message::Prompt {
+                    text: &words,
+                    iteration: Some(turn.iteration),
+                };
+                self.say(generation, &message);
             }
             Err(reason) => self.queue.push_back(Input::Agent {
                 generation,
@@ -176,8 +188,7 @@ impl LoopRunner {
     /// Returns the prompt of the next turn: the words of the user, behind what stands in the way of completion and behind the
     /// hand-off, where they are due.
     async fn words(&mut self) -> Result<String, String> {
-        let words = prompt::read(&self.state.launch.prompt, &self.config.working_dir)
-            .map_err(|error| chain(&error))?;
+        let words = self.own_words()?;
         let unmeant = self.unmeant.take().map(|doubt| {
             format!("# What you said about completion\n\nYour last answer names the completion promise, and is not taken for a claim: {doubt}. If the whole work is complete, say so on a line of its own.\n\n---\n\n")
         });
@@ -232,6 +243,7 @@ impl LoopRunner {
             prompt,
             resume,
             budget_usd: self.budget_left_usd(),
+            iteration: turn.map(|turn| turn.iteration),
         });
         let path = with_ourselves(
             search_path(&plan, self.config.search_path.as_ref()),
@@ -267,7 +279,7 @@ impl LoopRunner {
             program: plan.program,
             args: plan.args,
             env,
-            env_remove: plan.env_remove,
+            env_remove: [plan.env_remove, self.secret_names()].concat(),
             cwd: self.config.working_dir.clone(),
             stdin,
             stdout,
@@ -384,7 +396,10 @@ fn turn_variables(turn: Ordered, working_dir: &Path) -> [(OsString, OsString); 4
 
 /// Returns the `PATH` in which an agent finds `tachikoma` too, behind everything that is the user's; none where it is
 /// found already. Without a `PATH` the system has its own, and that is not replaced.
-fn with_ourselves(path: Option<&OsString>, program: Option<&OsString>) -> Option<OsString> {
+pub(super) fn with_ourselves(
+    path: Option<&OsString>,
+    program: Option<&OsString>,
+) -> Option<OsString> {
     let path = path.filter(|path| !path.is_empty())?;
     let program = Path::new(program?);
     let dir = program.parent().filter(|dir| dir.is_absolute())?;

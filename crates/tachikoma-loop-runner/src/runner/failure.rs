@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tachikoma_core::{InvalidState, Outcome};
 
+use crate::opencode::supervisor::SupervisorError;
 use crate::process::GuardError;
 use crate::store::StoreError;
 use crate::store::lock::LockError;
@@ -40,6 +41,9 @@ pub enum RunError {
     /// There is no guard to hold the agent's processes together.
     #[error("the agent's processes cannot be held together")]
     Guard(#[from] GuardError),
+    /// The server that the agent works in cannot be kept alive.
+    #[error("OpenCode's server cannot be run for the loop")]
+    Server(#[source] Box<SupervisorError>),
 }
 
 /// Why a run ends although the core has not ended it.

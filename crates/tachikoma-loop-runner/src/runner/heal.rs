@@ -45,11 +45,14 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
         },
         Input::StoodStill { .. }
         | Input::Snapshot { .. }
+        | Input::Operator { .. }
+        | Input::RolledBack { .. }
         | Input::Set { .. }
         | Input::Note { .. }
         | Input::Done { .. }
         | Input::Trouble { .. }
         | Input::DiskWasFull { .. }
+        | Input::Incident(_)
         | Input::Repaired { .. } => false,
     }
 }

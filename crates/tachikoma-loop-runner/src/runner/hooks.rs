@@ -1,16 +1,55 @@
-//! Hooks of a reboot: registered, started, heard of and called off.
+//! Hooks: registered, started, heard of and called off.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tachikoma_core::{HookPoint, HookResult, Input, Phase, RebootReason, RebootStage};
+use tachikoma_core::{
+    HookKind, HookPoint, HookResult, Input, Phase, RebootReason, RebootStage, State,
+};
+
+use tokio::time::Instant;
 
 use super::LoopRunner;
 use crate::hooks::{HookEvent, HookRun, Plan, Planned, RebootHook, RegisterError};
 use crate::shell::{Ran, Shell};
 
+/// Points that may wait for the hooks beside the loop. Hooks that are slower than what they hear of are told the rest in time to be
+/// of use, or not at all.
+const BESIDE_MAX: usize = 32;
+
+/// Hooks that nobody waits for: the points of one after another.
+#[derive(Debug, Default)]
+pub(super) struct Beside {
+    running: Option<HookRun>,
+    waiting: VecDeque<HookEvent>,
+    dropped: u64,
+}
+
+impl Beside {
+    pub fn running(&self) -> Option<&HookRun> {
+        self.running.as_ref()
+    }
+
+    /// Returns how the hooks of a point went, once they have. Cancel-safe.
+    pub async fn ended(&mut self) -> Ran<Vec<HookResult>> {
+        match &mut self.running {
+            Some(run) => run.errand.ended().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Ends what is under way and forgets the rest.
+    pub async fn end(&mut self) {
+        self.waiting.clear();
+        if let Some(run) = self.running.take() {
+            run.errand.end().await;
+        }
+    }
+}
+
 impl LoopRunner {
-    /// Registers a hook that runs at every reboot from now on, after those of the configuration and those that were registered
+    /// Registers a hook that runs at a point from now on, after those of the configuration and those that were registered
     /// before. `timeout` ends it, zero does not. `enable_pre_hooks` and `enable_post_hooks` of `[reboot]` hold for it too.
     ///
     /// # Errors
@@ -31,54 +70,117 @@ impl LoopRunner {
     ) -> Result<(), RegisterError> {
         self.registry.register(point, hook)?;
         let limit = self.registry.limit(point, &self.config.settings);
-        match point {
-            HookPoint::BeforeReboot => self.policy.reboot.hooks_before = limit,
-            HookPoint::AfterReboot => self.policy.reboot.hooks_after = limit,
+        match (point, limit) {
+            (HookPoint::BeforeReboot, limit) => self.policy.reboot.hooks_before = limit,
+            (HookPoint::AfterReboot, limit) => self.policy.reboot.hooks_after = limit,
+            (_, Some(limit)) => _ = self.policy.hooks.insert(point, limit),
+            (_, None) => {}
         }
         Ok(())
     }
 
-    /// Starts the hooks of one point, all that there are now.
-    pub(super) fn run_hooks(&mut self, point: HookPoint, reason: RebootReason) {
-        let plan = Plan {
-            hooks: self.registry.planned(point, &self.config.settings),
-            event: HookEvent::new(point, reason, &self.state, &self.config.working_dir),
+    /// Starts the hooks of one point, all that there are now; those beside the loop as soon as their turn has come.
+    pub(super) fn run_hooks(&mut self, point: HookPoint, reason: Option<RebootReason>) {
+        let event = HookEvent::new(point, reason, &self.state, &self.config.working_dir);
+        if point.kind() != HookKind::Beside {
+            let plan = self.plan(event);
+            self.hooks = Some(HookRun::begin(plan, self.hooks.take()));
+            return;
+        }
+        if self.beside.waiting.len() < BESIDE_MAX {
+            self.beside.waiting.push_back(event);
+            return self.next_beside();
+        }
+        self.beside.dropped += 1;
+        // Once, and not for each of them.
+        if self.beside.dropped == 1 {
+            let warning = format!(
+                "the hooks of `{point}` are not run: {BESIDE_MAX} points wait for hooks that are slower than the loop; give them less to do, or a `timeout`"
+            );
+            self.queue.push_back(Input::Trouble { warning });
+        }
+    }
+
+    fn plan(&self, event: HookEvent) -> Plan {
+        Plan {
+            hooks: self.registry.planned(event.point, &self.config.settings),
+            event,
             shell: Shell::new(self.guard_options()),
-        };
-        self.hooks = Some(HookRun::begin(plan, self.hooks.take()));
+        }
+    }
+
+    fn next_beside(&mut self) {
+        if self.beside.running.is_some() {
+            return;
+        }
+        if let Some(event) = self.beside.waiting.pop_front() {
+            self.beside.running = Some(HookRun::begin(self.plan(event), None));
+        } else {
+            self.beside.dropped = 0;
+        }
+    }
+
+    pub(super) fn beside_ended(&mut self, ran: Ran<Vec<HookResult>>) -> Option<Input> {
+        let point = self.beside.running.take()?.point;
+        self.next_beside();
+        Some(input(point, ran))
     }
 
     pub(super) fn hooks_ended(&mut self, ran: Ran<Vec<HookResult>>) -> Option<Input> {
         let point = self.hooks.take()?.point;
-        Some(match ran {
-            Ran::With(results) => Input::HooksRan { point, results },
-            Ran::Broken(reason) => Input::Broken { reason },
-        })
+        Some(input(point, ran))
+    }
+
+    /// The loop has ended: what is to be told of it beside it is told, unless that takes too long or somebody wants the end at once.
+    pub(super) async fn drain_beside(&mut self, over: Instant) {
+        let over = tokio::time::sleep_until(over);
+        tokio::pin!(over);
+        while self.beside.running.is_some() {
+            tokio::select! {
+                () = &mut over => return,
+                Some(_) = self.ends.shutdowns.recv() => return,
+                _ = self.beside.ended() => {
+                    self.beside.running = None;
+                    self.next_beside();
+                }
+            }
+        }
     }
 
     /// Calls hooks off that nobody waits for any more: their time is over, or the loop ended. Never waits.
     pub(super) fn call_off_hooks(&self) {
-        let awaited = match &self.state.phase {
-            Phase::Rebooting { reboot } => match &reboot.stage {
-                RebootStage::Hooks { point, .. } => Some(*point),
-                RebootStage::Begun
-                | RebootStage::HandOff { .. }
-                | RebootStage::Keeping { .. }
-                | RebootStage::Closing { .. }
-                | RebootStage::Opening { .. } => None,
-            },
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Working { .. }
-            | Phase::Keeping { .. }
-            | Phase::Checking { .. }
-            | Phase::Paused { .. }
-            | Phase::Ended { .. } => None,
-        };
         if let Some(hooks) = &self.hooks
-            && awaited != Some(hooks.point)
+            && awaited(&self.state) != Some(hooks.point)
         {
             hooks.errand.call_off();
         }
+    }
+}
+
+fn input(point: HookPoint, ran: Ran<Vec<HookResult>>) -> Input {
+    match ran {
+        Ran::With(results) => Input::HooksRan { point, results },
+        Ran::Broken(reason) => Input::Broken { reason },
+    }
+}
+
+fn awaited(state: &State) -> Option<HookPoint> {
+    match &state.phase {
+        Phase::Rebooting { reboot } => match &reboot.stage {
+            RebootStage::Hooks { point, .. } => Some(*point),
+            RebootStage::Begun
+            | RebootStage::HandOff { .. }
+            | RebootStage::Keeping { .. }
+            | RebootStage::Closing { .. }
+            | RebootStage::Opening { .. } => None,
+        },
+        Phase::Hooking { hooking } => Some(hooking.point),
+        Phase::Idle
+        | Phase::Waiting { .. }
+        | Phase::Working { .. }
+        | Phase::Keeping { .. }
+        | Phase::Checking { .. }
+        | Phase::Paused { .. }
+        | Phase::Ended { .. } => None,
     }
 }

@@ -113,7 +113,7 @@ impl Keeping {
 }
 
 /// Adds what the repository asks for to the rules.
-fn set_keep_rules(policy: &mut Policy, rules: Option<KeepRules>) {
+pub(super) fn set_keep_rules(policy: &mut Policy, rules: Option<KeepRules>) {
     // The snapshot before an iteration is no part of its launch.
     let waits = rules.map_or(Duration::ZERO, |_| OPENING_TIMEOUT + SNAPSHOT_TIMEOUT);
     policy.timeouts.launch = Timeouts::default().launch + waits;
@@ -224,6 +224,7 @@ impl LoopRunner {
             Told::Warning(warning) => Some(Input::Trouble { warning }),
             Told::Broken(reason) => Some(Input::Broken { reason }),
             Told::Kept { number, kept } => Some(Input::Kept { number, kept }),
+            Told::RolledBack { iteration, result } => Some(Input::RolledBack { iteration, result }),
             Told::Snapshot { iteration, taken } => {
                 if let Some(news) = self.snapshot_news(iteration, taken) {
                     self.take(news).await?;
@@ -232,6 +233,16 @@ impl LoopRunner {
                 None
             }
         })
+    }
+
+    /// Has the work tree brought back to what it was before an iteration.
+    pub(super) fn roll_back(&mut self, iteration: u32) {
+        let desk = self.keeping.desk.as_ref();
+        if !desk.is_some_and(|desk| desk.roll_back(iteration)) {
+            let result = Err("nobody keeps the work tree".to_owned());
+            self.queue
+                .push_back(Input::RolledBack { iteration, result });
+        }
     }
 
     fn snapshot_news(&mut self, iteration: u32, taken: Result<Taken, Untaken>) -> Option<Input> {
@@ -296,6 +307,7 @@ impl LoopRunner {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => true,
@@ -395,6 +407,7 @@ fn had_snapshot(state: &State) -> Option<u32> {
         | Phase::Waiting { .. }
         | Phase::Keeping { .. }
         | Phase::Checking { .. }
+        | Phase::Hooking { .. }
         | Phase::Rebooting { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => state.cut,

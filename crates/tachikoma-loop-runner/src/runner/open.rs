@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use tachikoma_agents::Turn;
+use tachikoma_agents::{Agent, Turn};
 use tachikoma_core::{LoopId, Outcome, Record, State, Status, Ticket, Timestamp};
 
 use super::LoopRunner;
@@ -14,12 +14,13 @@ use super::patterns;
 use super::save::{Saved, Saving};
 use super::upkeep::Upkeep;
 use crate::clock::Clock;
-use crate::config::{AgentError, LoopConfig};
+use crate::config::{AgentError, LoopConfig, OpenCodeServer};
 use crate::control::{Server, ServerError};
 use crate::error::chain;
 use crate::git::snapshots;
 use crate::handle;
 use crate::hooks::Registry;
+use crate::notify::{Address, Notices};
 use crate::process::orphans;
 use crate::prompt::{self, PromptError};
 use crate::store::journal::Journal;
@@ -98,8 +99,8 @@ impl LoopRunner {
     /// Something that a run needs is missing. What can be looked at without the lock is looked at first, and then nothing
     /// was changed.
     pub async fn open(config: LoopConfig) -> Result<Self, OpenError> {
-        config.check()?;
         let agent = config.agent()?;
+        preflight(&config, &agent)?;
         let mut lock = WorkLock::acquire(&config.working_dir).await?;
         let leftovers = lock.crashed().map_or_else(Vec::new, |dead| {
             orphans::end_leftovers(&dead.loop_id.to_string())
@@ -151,6 +152,7 @@ impl LoopRunner {
         let done = found == Found::Nothing && !config.new_loop;
         let policy = config.policy(&agent);
         let patterns = patterns::compiled(&config.settings.reboot.triggers.on_patterns);
+        let notices = Notices::new(Address::all(&config.settings.notify, &config.secrets));
         let stop_patterns = patterns::compiled(&config.settings.stop_conditions.stop_on_patterns);
         Ok(Self {
             config,
@@ -172,12 +174,15 @@ impl LoopRunner {
             ends,
             control: Some(control),
             guard: None,
+            server: None,
             launch: None,
             hooks: None,
+            beside: super::hooks::Beside::default(),
+            notices,
             looking: None,
             registry: Registry::default(),
             check: None,
-            tests: super::check::TestsKnown::default(),
+            checks: super::check::ChecksKnown::default(),
             keeping: super::keep::Keeping::default(),
             queue: std::collections::VecDeque::new(),
             tickets: std::collections::HashMap::new(),
@@ -190,6 +195,8 @@ impl LoopRunner {
             saving: Saving::new(saved),
             deaf: false,
             suspended: None,
+            reader: None,
+            reread: None,
             upkeep: Upkeep::default(),
             backing: Backing::new(),
             asked: String::new(),
@@ -209,7 +216,7 @@ impl LoopConfig {
 }
 
 /// Checks what can be checked before anything is touched.
-fn preflight(config: &LoopConfig, agent: &tachikoma_agents::Agent) -> Result<(), OpenError> {
+fn preflight(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
     let working_dir = &config.working_dir;
     let is_dir = std::fs::metadata(working_dir).and_then(|metadata| {
         metadata
@@ -224,7 +231,22 @@ fn preflight(config: &LoopConfig, agent: &tachikoma_agents::Agent) -> Result<(),
     prompt::read(&config.launch.prompt, working_dir)?;
     let plan = agent.plan(&Turn::default());
     let searched = search_path(&plan, config.search_path.as_ref());
-    find_program(Path::new(&plan.program), working_dir, searched).map_err(OpenError::Program)
+    find_program(Path::new(&plan.program), working_dir, searched).map_err(OpenError::Program)?;
+    check_server(config, agent)
+}
+
+/// Checks that a server of the loop's own could be started.
+fn check_server(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
+    match config.opencode_server(agent) {
+        OpenCodeServer::Own(_) => {}
+        OpenCodeServer::Attached(_) | OpenCodeServer::Shared(_) | OpenCodeServer::None => {
+            return Ok(());
+        }
+    }
+    let words = config.opencode_program()?;
+    let program = words.first().map(Path::new).unwrap_or(Path::new(""));
+    find_program(program, &config.working_dir, config.search_path.as_ref())
+        .map_err(OpenError::Program)
 }
 
 /// Checks the directories that are there already and will be written to.

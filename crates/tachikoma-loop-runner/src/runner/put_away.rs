@@ -35,6 +35,9 @@ impl LoopRunner {
         if let Some(hooks) = &self.hooks {
             hooks.errand.call_off();
         }
+        if let Some(run) = self.beside.running() {
+            run.errand.call_off();
+        }
         if let Some(check) = &self.check {
             check.errand.call_off();
         }
@@ -42,6 +45,7 @@ impl LoopRunner {
         if let Some(guard) = self.guard.take() {
             guard.finish().await;
         }
+        self.stop_server().await;
         self.keeping
             .finish(self.config.settings.state.enabled)
             .await;
@@ -52,6 +56,8 @@ impl LoopRunner {
         if let Some(hooks) = self.hooks.take() {
             hooks.errand.end().await;
         }
+        self.beside.end().await;
+        drop(self.notices.end().await);
         if let Some(check) = self.check.take() {
             check.errand.end().await;
         }

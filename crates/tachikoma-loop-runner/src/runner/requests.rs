@@ -15,6 +15,7 @@ impl LoopRunner {
             | Request::Set { reply, .. }
             | Request::Note { reply, .. }
             | Request::Done { reply, .. }
+            | Request::Operator { reply, .. }
                 if reply.is_closed() =>
             {
                 None
@@ -23,6 +24,7 @@ impl LoopRunner {
                 let ticket = self.ticket(reply);
                 Some(Input::Command { ticket, command })
             }
+            Request::Operator { asked, reply } => self.operator_asks(asked, reply),
             Request::Set { key, value, reply } => {
                 let ticket = self.ticket(reply);
                 Some(Input::Set { ticket, key, value })
@@ -39,6 +41,7 @@ impl LoopRunner {
                 let ticket = self.ticket(reply);
                 Some(Input::Done { ticket, reason })
             }
+            Request::Incident(incident) => Some(Input::Incident(incident)),
             Request::Register { point, hook, reply } => {
                 // Whoever asked may have gone: then the hook stays all the same.
                 let _ = reply.send(self.register(point, hook));
@@ -49,6 +52,15 @@ impl LoopRunner {
                     guard.suspend();
                 }
                 self.suspended = Some(clock::monotonic());
+                if let Some(run) = self.beside.running() {
+                    // The agent and what is waited for are stopped last, and that is what whoever asked waits for.
+                    let (stopped, _) = oneshot::channel();
+                    run.errand.suspend(stopped);
+                }
+                for errand in self.notices.running() {
+                    let (stopped, _) = oneshot::channel();
+                    errand.suspend(stopped);
+                }
                 match (&self.hooks, &self.check) {
                     (Some(hooks), _) => hooks.errand.suspend(done),
                     (None, Some(check)) => check.errand.suspend(done),
@@ -64,6 +76,12 @@ impl LoopRunner {
                 if let Some(hooks) = &self.hooks {
                     hooks.errand.resume();
                 }
+                if let Some(run) = self.beside.running() {
+                    run.errand.resume();
+                }
+                for errand in self.notices.running() {
+                    errand.resume();
+                }
                 if let Some(check) = &self.check {
                     check.errand.resume();
                 }
@@ -74,7 +92,7 @@ impl LoopRunner {
         }
     }
 
-    fn ticket(&mut self, reply: oneshot::Sender<Answer>) -> Ticket {
+    pub(super) fn ticket(&mut self, reply: oneshot::Sender<Answer>) -> Ticket {
         self.last_ticket = self.last_ticket.next();
         self.tickets.insert(self.last_ticket, reply);
         self.last_ticket

@@ -77,6 +77,8 @@ impl LoopRunner {
                 control,
                 upkeep,
                 hooks,
+                beside: besides,
+                notices,
                 check,
                 ..
             } = self;
@@ -88,6 +90,8 @@ impl LoopRunner {
                 () = until(moment) => return Ok(()),
                 news = guard_news(guard.as_mut()), if has_place => Arrived::Guard(news),
                 ran = ended(hooks.as_mut().map(|hooks| &mut hooks.errand)), if has_place => Arrived::Hooks(ran),
+                ran = besides.ended(), if has_place => Arrived::Beside(ran),
+                (index, ran) = notices.next(), if has_place => Arrived::Notice(index, ran),
                 ran = ended(check.as_mut().map(|check| &mut check.errand)), if has_place => Arrived::Check(ran),
                 news = launch_news(launch.as_mut()), if has_place => Arrived::Launch(news),
             };
@@ -98,6 +102,8 @@ impl LoopRunner {
                 Arrived::Request(request) => self.request_without_room(request)?,
                 Arrived::Guard(news) => self.guard_news(news),
                 Arrived::Hooks(ran) => self.hooks_ended(ran),
+                Arrived::Beside(ran) => self.beside_ended(ran),
+                Arrived::Notice(index, ran) => self.notice_ended(index, ran),
                 Arrived::Check(ran) => self.check_ended(ran),
                 Arrived::Launch(news) => self.launch_news(news).await,
             };
@@ -111,8 +117,12 @@ impl LoopRunner {
             Request::Command { command, reply } => (Some(command), reply),
             Request::Set { reply, .. }
             | Request::Note { reply, .. }
-            | Request::Done { reply, .. } => (None, reply),
-            Request::Register { .. } | Request::Suspend { .. } | Request::Continue => {
+            | Request::Done { reply, .. }
+            | Request::Operator { reply, .. } => (None, reply),
+            Request::Incident(_)
+            | Request::Register { .. }
+            | Request::Suspend { .. }
+            | Request::Continue => {
                 return Ok(self.request(request));
             }
         };

@@ -47,6 +47,7 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::CustomSet { .. } => Some(Durability::Lazy),
         LoopEvent::SegmentOpened { .. }
         | LoopEvent::ConfigChanged { .. }
+        | LoopEvent::Operator(_)
         | LoopEvent::PauseRequested
         | LoopEvent::PauseWithdrawn
         | LoopEvent::StopRequested { .. }
@@ -95,6 +96,7 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::StopConditionTriggered { .. }
         | LoopEvent::RebootRequested { .. }
         | LoopEvent::DiskWasFull { .. }
+        | LoopEvent::Incident(_)
         | LoopEvent::Repaired { .. }
         | LoopEvent::Warned { .. } => None,
     }
@@ -181,6 +183,7 @@ impl LoopRunner {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => true,
             Phase::Idle | Phase::Ended { .. } => false,

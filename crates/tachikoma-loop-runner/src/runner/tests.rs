@@ -30,6 +30,8 @@ fn config(dir: &Path) -> LoopConfig {
         new_loop: false,
         guard: Vec::new(),
         demo: Vec::new(),
+        bridge: Vec::new(),
+        opencode_login: None,
         runtime_dir: dir.join("r"),
         temporary_dir: dir.join("t"),
         search_path: std::env::var_os("PATH"),
@@ -37,6 +39,7 @@ fn config(dir: &Path) -> LoopConfig {
         adoption: Adoption::Marked,
         loss: Loss::Refuse,
         cgroup: false,
+        secrets: std::collections::BTreeMap::new(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     }
 }

@@ -131,7 +131,7 @@ pub(super) fn of_variable(name: &str) -> Option<Key> {
     })
 }
 
-/// Returns a hint for an unknown key: the nearest of its own table, else of all.
+/// Returns a hint for an unknown key: the same name in another table, else the nearest of its own table, else of all.
 pub(super) fn hint_for_key(key: &Key) -> String {
     let (Some(name), text) = (key.0.last(), key.to_string()) else {
         return FALLBACK_HINT.into();
@@ -140,7 +140,14 @@ pub(super) fn hint_for_key(key: &Key) -> String {
     let own = siblings(&text[..table]);
     let near = nearest(&text, own.iter().map(|sibling| (*sibling, *sibling)));
     let all = || nearest(name, names().map(|known| (last_segment(known), known)));
-    did_you_mean(&if near.is_empty() { all() } else { near })
+    let same: Vec<&str> = names()
+        .filter(|known| last_segment(known) == name)
+        .collect();
+    did_you_mean(&match (same.is_empty(), near.is_empty()) {
+        (false, _) => same,
+        (true, true) => all(),
+        (true, false) => near,
+    })
 }
 
 /// Returns a hint for an unknown variable: one that ends alike, else the nearest of all.

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 
 use toml::{Table, Value};
@@ -28,6 +27,7 @@ pub(super) const NOT_SETTINGS: &[&str] = &[
     "TACHIKOMA_DIR",
     "TACHIKOMA_HOOK",
     "TACHIKOMA_GATE_NAME",
+    "TACHIKOMA_OUTCOME",
     "TACHIKOMA_REASON",
     "TACHIKOMA_LOG",
     "TACHIKOMA_CONFIG",
@@ -190,11 +190,8 @@ impl Layers {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?
-        .take(FILE_BYTES_MAX + 1)
-        .read_to_end(&mut bytes)?;
-    Ok(bytes)
+    // A pipe in its place would keep whoever wants to stop the loop waiting for ever.
+    crate::prompt::read_bounded(path, FILE_BYTES_MAX)
 }
 
 fn is_absent(error: &io::Error) -> bool {

@@ -1,9 +1,10 @@
-//! The arrays of tables: `[[gate]]`, `[[hook]]` and `[[notify]]`.
+//! The arrays of tables: `[[gate]]` and `[[hook]]`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tachikoma_core::HookPoint;
 
-use super::scalars::{HumanDuration, Secret};
+use super::scalars::HumanDuration;
 
 /// A command that must exit 0 before a claim of completion is believed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -45,7 +46,7 @@ pub enum GateMoment {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Hook {
-    /// The moment. Hooks of all others than `before_reboot` and `after_reboot` are *not built yet*.
+    /// The moment.
     pub on: Moment,
     /// The command line, run by the shell.
     pub command: String,
@@ -91,51 +92,22 @@ pub enum Moment {
     LimitWait,
 }
 
-/// Who is told what.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Notify {
-    /// The moments that are told.
-    #[serde(default = "notify_moments")]
-    pub on: Vec<Moment>,
-    /// The way the message takes.
-    pub to: NotifyTarget,
-    /// The address of the service. Shown as `***`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub url: Option<Secret>,
-    /// The command line given the message, for `to = "command"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub command: Option<String>,
-}
-
-fn notify_moments() -> Vec<Moment> {
-    vec![
-        Moment::LoopEnd,
-        Moment::Error,
-        Moment::Question,
-        Moment::LimitWait,
-    ]
-}
-
-/// The way a message takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub enum NotifyTarget {
-    /// The desktop's notifications.
-    Desktop,
-    /// A command of the operator's.
-    Command,
-    /// An HTTP address.
-    Webhook,
-    /// Slack.
-    Slack,
-    /// Discord.
-    Discord,
-    /// Telegram.
-    Telegram,
-    /// ntfy.
-    Ntfy,
-    /// Mail.
-    Email,
+impl From<Moment> for HookPoint {
+    fn from(moment: Moment) -> Self {
+        match moment {
+            Moment::LoopStart => Self::LoopStart,
+            Moment::LoopEnd => Self::LoopEnd,
+            Moment::IterationStart => Self::IterationStart,
+            Moment::IterationEnd => Self::IterationEnd,
+            Moment::SessionStart => Self::SessionStart,
+            Moment::SessionEnd => Self::SessionEnd,
+            Moment::BeforeReboot => Self::BeforeReboot,
+            Moment::AfterReboot => Self::AfterReboot,
+            Moment::TestsChanged => Self::TestsChanged,
+            Moment::NoProgress => Self::NoProgress,
+            Moment::Error => Self::Error,
+            Moment::Question => Self::Question,
+            Moment::LimitWait => Self::LimitWait,
+        }
+    }
 }

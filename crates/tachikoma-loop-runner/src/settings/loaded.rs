@@ -52,38 +52,21 @@ impl Loaded {
     /// Returns the settings that are not defaults, by key, as TOML with secrets as `***`; absent ones as nothing.
     #[must_use]
     pub fn not_defaults(&self) -> BTreeMap<String, String> {
-        let defaults: BTreeMap<_, _> = keys::leaves(&Settings::default()).into_iter().collect();
-        keys::leaves(&self.settings)
-            .into_iter()
-            .filter(|(key, value)| defaults.get(key) != Some(value))
-            .map(|(key, value)| (key, toml_text(&value).unwrap_or_default()))
-            .collect()
+        not_defaults(&self.settings)
     }
 
     /// Returns a hash of the settings, the same for the same values whatever their origin. Secrets are not part of it: it is
     /// written where they must not be guessed.
     #[must_use]
     pub fn hash(&self) -> u32 {
-        let text = serde_json::to_vec(&self.settings).expect("plain data always serialises");
-        crc32c::crc32c(&text)
+        hash(&self.settings)
     }
 
-    /// Returns what somebody set although what it stands for is not built yet, with its origin: keys, and values of some.
+    /// Returns the keys that somebody set although what they stand for is not built yet, with their origin.
     #[must_use]
     pub fn not_built(&self) -> Vec<(String, &Origin)> {
         let keys = self.origins.iter().filter(|(key, _)| !built::is_built(key));
-        let mut found: Vec<_> = keys.map(|(key, origin)| (key.clone(), origin)).collect();
-        let hooks = self.settings.hook.iter();
-        for hook in hooks.filter(|hook| !built::has_hooks(hook.on)) {
-            let on = serde_json::to_value(hook.on)
-                .ok()
-                .and_then(|on| toml_text(&on));
-            let value = format!("hook.on = {}", on.unwrap_or_default());
-            if !found.iter().any(|(known, _)| *known == value) {
-                found.push((value, self.origin_of("hook")));
-            }
-        }
-        found
+        keys.map(|(key, origin)| (key.clone(), origin)).collect()
     }
 }
 
@@ -102,4 +85,18 @@ pub(super) fn toml_text(value: &Value) -> Option<String> {
                 .map(|value| value.to_string())
         }
     }
+}
+
+pub(super) fn not_defaults(settings: &Settings) -> BTreeMap<String, String> {
+    let defaults: BTreeMap<_, _> = keys::leaves(&Settings::default()).into_iter().collect();
+    keys::leaves(settings)
+        .into_iter()
+        .filter(|(key, value)| defaults.get(key) != Some(value))
+        .map(|(key, value)| (key, toml_text(&value).unwrap_or_default()))
+        .collect()
+}
+
+pub(super) fn hash(settings: &Settings) -> u32 {
+    let text = serde_json::to_vec(settings).expect("plain data always serialises");
+    crc32c::crc32c(&text)
 }

@@ -4,11 +4,10 @@ use tachikoma_core::{CommitMessage, PER_HOUR_MAX};
 
 use super::Settings;
 use super::keys;
-use super::lists::NotifyTarget;
 use super::loaded::Loaded;
+use super::notify::NotifyTarget;
 use super::problem::{Origin, Problem};
 use super::scalars::Secret;
-use super::tables::RebootMode;
 use crate::gates::ReportPattern;
 use crate::git::Protected;
 
@@ -177,13 +176,6 @@ fn reboots(settings: &Settings) -> Vec<Broken> {
             hint: "0 means no limit",
         });
     }
-    if settings.reboot.mode == RebootMode::Confirm {
-        broken.push(Broken {
-            keys: vec!["reboot.mode".into()],
-            what: "`reboot.mode = \"confirm\"` is not built yet".into(),
-            hint: "\"graceful\" lets a tool call end first, \"immediate\" does not",
-        });
-    }
     broken
 }
 
@@ -301,9 +293,14 @@ fn notify(settings: &Settings) -> Vec<Broken> {
         hint,
     };
     let lacking = settings.notify.iter().filter_map(|notify| {
+        let has_url = notify.url.is_some() || notify.url_env.is_some();
         let url = |target| {
-            let hint = "give the address the message is sent to";
-            notify.url.is_none().then(|| lacks(target, "url", hint))
+            let hint = "give the address the message is sent to, or with `url_env` the variable that has it";
+            (!has_url).then(|| lacks(target, "url", hint))
+        };
+        let secret = |target, hint| {
+            let lacking = notify.secret_env.is_none();
+            lacking.then(|| lacks(target, "secret_env", hint))
         };
         match notify.to {
             NotifyTarget::Command => {
@@ -317,7 +314,25 @@ fn notify(settings: &Settings) -> Vec<Broken> {
             NotifyTarget::Slack => url("slack"),
             NotifyTarget::Discord => url("discord"),
             NotifyTarget::Ntfy => url("ntfy"),
-            NotifyTarget::Desktop | NotifyTarget::Telegram | NotifyTarget::Email => None,
+            NotifyTarget::Telegram if notify.chat.is_none() => {
+                let hint = "give the chat that the bot writes to";
+                Some(lacks("telegram", "chat", hint))
+            }
+            NotifyTarget::Telegram => {
+                secret("telegram", "name the variable that has the bot's token")
+            }
+            NotifyTarget::Email if notify.from.is_none() => {
+                Some(lacks("email", "from", "give the sender's address"))
+            }
+            NotifyTarget::Email if notify.recipients.is_empty() => {
+                let hint = "give the receivers' addresses";
+                Some(lacks("email", "recipients", hint))
+            }
+            NotifyTarget::Email if notify.user.is_some() && notify.secret_env.is_none() => {
+                secret("email", "name the variable that has the password")
+            }
+            NotifyTarget::Email => url("email"),
+            NotifyTarget::Desktop => None,
         }
     });
     lacking.collect()

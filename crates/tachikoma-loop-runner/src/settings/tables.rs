@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::scalars::{HumanDuration, Percent, Usd};
+use crate::opencode::client::shown;
 
 /// When the loop ends by itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -315,19 +316,19 @@ impl Default for GitSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpenCodeSettings {
-    /// The server is run.
+    /// `tachikoma opencode up` runs it.
     pub enabled: bool,
     /// Its port. 0 = any free one.
     pub serve_port: u16,
-    /// The name it listens on.
+    /// The name it listens on. `localhost` is 127.0.0.1; one that others reach needs a password.
     pub serve_hostname: String,
     /// It is restarted when it dies.
     pub auto_restart: bool,
-    /// The first wait before a restart, doubled with each.
+    /// The first wait before a restart, doubled with each in a row up to a minute.
     pub restart_delay_ms: u64,
-    /// Restarts without healthy uptime before giving up. 0 = no limit.
+    /// Restarts without a healthy minute between them before giving up. 0 = no limit.
     pub max_restart_attempts: u32,
-    /// The command line that starts it; port and hostname are appended. Absent = `opencode`.
+    /// The command line that starts it; `serve`, port and hostname are appended. Absent = `opencode`.
     pub serve_command: Option<String>,
     /// It is also restarted when it exits with 0 unasked.
     pub restart_on_normal_exit: bool,
@@ -335,8 +336,17 @@ pub struct OpenCodeSettings {
     pub health_interval: HumanDuration,
     /// Missed answers in a row that count as a hang. 0 = no limit.
     pub health_failures: u32,
-    /// Memory above which it is restarted. 0 = no limit.
+    /// Memory above which it is replaced once no session is busy. 0 = no limit.
     pub max_rss_bytes: u64,
+    /// The address of a server that someone else runs: a loop uses it and never restarts it. Absent = a server of its own.
+    #[serde(serialize_with = "without_password")]
+    pub attach: Option<String>,
+}
+
+/// An address has no place for a password; one that has it all the same is not written anywhere.
+#[expect(clippy::ref_option, reason = "serde wants it so")]
+fn without_password<S: Serializer>(attach: &Option<String>, to: S) -> Result<S::Ok, S::Error> {
+    attach.as_deref().map(shown).serialize(to)
 }
 
 impl Default for OpenCodeSettings {
@@ -353,6 +363,7 @@ impl Default for OpenCodeSettings {
             health_interval: HumanDuration::from_secs(5),
             health_failures: 3,
             max_rss_bytes: 0,
+            attach: None,
         }
     }
 }

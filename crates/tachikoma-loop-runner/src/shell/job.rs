@@ -16,7 +16,8 @@ use super::limit::Limit;
 use super::output::Said;
 use crate::error::chain;
 use crate::process::{
-    Exit, Guard, GuardError, GuardNews, GuardOptions, Leftover, Rung, Spawn, input, output,
+    Adoption, Exit, Guard, GuardError, GuardNews, GuardOptions, Leftover, Rung, Spawn, input,
+    output,
 };
 
 /// After SIGTERM a command may put down what it has in hand.
@@ -98,6 +99,8 @@ pub(crate) struct Shell {
     number: u64,
     /// Where the guard is named while it lives.
     named: Option<Arc<AtomicI32>>,
+    /// Variables that its commands do not get.
+    hidden: Vec<OsString>,
 }
 
 impl Shell {
@@ -107,7 +110,14 @@ impl Shell {
             guard: None,
             number: 0,
             named: None,
+            hidden: Vec::new(),
         }
+    }
+
+    /// Hides variables from its commands: what they run, the agent may have written.
+    pub fn hiding(mut self, names: Vec<OsString>) -> Self {
+        self.hidden = names;
+        self
     }
 
     /// Names its guard there while it lives.
@@ -159,7 +169,7 @@ impl Shell {
             program,
             args,
             env,
-            env_remove: Vec::new(),
+            env_remove: self.hidden.clone(),
             cwd,
             stdin,
             stdout,
@@ -202,7 +212,8 @@ fn start_guard(options: &GuardOptions) -> Result<Guard, GuardError> {
         marker: options.marker.clone(),
         lock: lock.and_then(|lock: &OwnedFd| lock.try_clone().ok()),
         cgroup: options.cgroup,
-        adoption: options.adoption,
+        // The guard of the agent is a child of this process, too.
+        adoption: Adoption::Marked,
     })
 }
 

@@ -40,10 +40,15 @@ impl Tail {
         self.left_out += too_many;
     }
 
-    /// Returns the last line that says anything, shortened.
+    /// Returns the last line that says anything, shortened: brackets and rules do only where there is nothing else.
     pub fn last_line(&self) -> Option<String> {
         let text = String::from_utf8_lossy(&self.bytes);
-        let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
+        let mut lines = text.lines().map(str::trim);
+        let says = |line: &&str| line.contains(char::is_alphanumeric);
+        let line = lines
+            .clone()
+            .rfind(says)
+            .or_else(|| lines.rfind(|line| !line.is_empty()))?;
         let end = line.floor_char_boundary(LINE_BYTES_MAX);
         line.get(..end).map(str::to_owned)
     }
@@ -129,6 +134,8 @@ mod tests {
         let last = |text: &str| tail(text).last_line();
         assert_eq!(last("a\n b \n\n").as_deref(), Some("b"));
         assert_eq!(last(" \n"), None);
+        assert_eq!(last("why\n}\n-----\n").as_deref(), Some("why"));
+        assert_eq!(last("{\n}\n").as_deref(), Some("}"));
         assert_eq!(last(&"x".repeat(999)), Some("x".repeat(LINE_BYTES_MAX)));
     }
 

@@ -15,6 +15,7 @@ pub(crate) mod segment;
 mod heal;
 
 pub use heal::{Healed, Wound};
+pub(crate) use read::check_sum;
 pub use read::{JournalEnd, read_around, read_records, read_state};
 pub(super) use read::{
     Remainder, SPOILT, begun, decode, decode_as, first_record, format_of, is_whole, newer, none_in,
@@ -358,7 +359,7 @@ pub(super) fn segment_name(segment: u32) -> String {
 }
 
 /// Writes a record, or another object, as a line that ends with its checksum.
-pub(super) fn encode(record: &impl serde::Serialize, buffer: &mut Vec<u8>) {
+pub(crate) fn encode(record: &impl serde::Serialize, buffer: &mut Vec<u8>) {
     let start = buffer.len();
     serde_json::to_writer(&mut *buffer, record).expect("records are plain data with string keys");
     // The closing brace moves behind the checksum.

@@ -95,6 +95,18 @@ impl WorkLock {
         let dir = working_dir.join(RALPH_DIR);
         make_dir(&dir)?;
         ignore(&dir);
+        let held = Self::acquire_in(&dir).await;
+        held.map_err(|error| match error {
+            LockError::Held { holder, .. } => LockError::Held {
+                working_dir: working_dir.to_owned(),
+                holder,
+            },
+            LockError::Store(error) => LockError::Store(error),
+        })
+    }
+
+    /// Takes the lock that lies in `dir` itself, waiting as [`WorkLock::acquire`] does.
+    pub(crate) async fn acquire_in(dir: &Path) -> Result<Self, LockError> {
         let path = dir.join("lock");
         let tries = WAIT.as_millis() / RETRY.as_millis();
         for _ in 0..tries {
@@ -104,12 +116,12 @@ impl WorkLock {
             tokio::time::sleep(RETRY).await;
         }
         Err(LockError::Held {
-            working_dir: working_dir.to_owned(),
-            holder: holder(working_dir),
+            working_dir: dir.to_owned(),
+            holder: holder_in(dir),
         })
     }
 
-    fn try_acquire(path: &Path) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn try_acquire(path: &Path) -> Result<Option<Self>, StoreError> {
         if std::fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
             // It could not be locked for others to see, and reading it might never end.
             let source = std::io::Error::other("it is no regular file");
@@ -195,7 +207,12 @@ impl WorkLock {
     /// Returns whether the lock is the one that others find. Only looks; what may not be looked at is not known to be lost.
     #[must_use]
     pub fn is_in_place(&self, working_dir: &Path) -> bool {
-        let there = std::fs::symlink_metadata(working_dir.join(RALPH_DIR).join("lock"));
+        self.is_in_place_in(&working_dir.join(RALPH_DIR))
+    }
+
+    /// As [`WorkLock::is_in_place`], of a lock that lies in `dir` itself.
+    pub(crate) fn is_in_place_in(&self, dir: &Path) -> bool {
+        let there = std::fs::symlink_metadata(dir.join("lock"));
         match (there, self.file.metadata()) {
             (Ok(there), Ok(ours)) => is_same(&there, &ours),
             (Err(error), _) => !is_missing(&error),
@@ -254,6 +271,15 @@ impl WorkLock {
             working_dir: working_dir.to_owned(),
             holder: holder(working_dir),
         })
+    }
+
+    /// Takes the lock that lies in `dir` itself once more, where its file is gone.
+    pub(crate) async fn retake_in(&mut self, dir: &Path) -> Result<(), LockError> {
+        let taken = Self::acquire_in(dir).await?;
+        self.file = taken.file;
+        self.write_signature()
+            .map_err(StoreError::io("sign", &dir.join("lock")))?;
+        Ok(())
     }
 
     /// Returns a second handle on the same lock, which is free only when both are gone.
@@ -315,14 +341,26 @@ fn is_same(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
 /// Reads who holds, or last held, the lock of a working directory.
 #[must_use]
 pub fn holder(working_dir: &Path) -> Option<Holder> {
-    let bytes = regular::read(&working_dir.join(RALPH_DIR).join("lock"), BYTES_MAX).ok()?;
+    holder_in(&working_dir.join(RALPH_DIR))
+}
+
+/// Reads who holds, or last held, the lock that lies in `dir` itself.
+#[must_use]
+pub fn holder_in(dir: &Path) -> Option<Holder> {
+    let bytes = regular::read(&dir.join("lock"), BYTES_MAX).ok()?;
     serde_json::from_slice(&bytes).ok()
 }
 
 /// Returns whether somebody holds the lock of a working directory. Only looks.
 #[must_use]
 pub fn is_held(working_dir: &Path) -> bool {
-    let path = working_dir.join(RALPH_DIR).join("lock");
+    is_held_in(&working_dir.join(RALPH_DIR))
+}
+
+/// Returns whether somebody holds the lock that lies in `dir` itself. Only looks.
+#[must_use]
+pub fn is_held_in(dir: &Path) -> bool {
+    let path = dir.join("lock");
     regular::open(&path).is_ok_and(|file| {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)
             == Err(rustix::io::Errno::WOULDBLOCK)

@@ -18,6 +18,7 @@ use super::{
 use crate::error::chain;
 use crate::git::snapshots;
 use crate::offline::Premises;
+use crate::opencode::supervisor;
 use crate::session::transcripts;
 
 /// Ours has some lines.
@@ -91,6 +92,17 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
     purged
         .backups(backups, |loop_id| is_below || ids.contains(&loop_id))
         .map_err(StoreError::io("delete", backups))?;
+    let server = ralph.join(supervisor::DIR);
+    if lock::is_held_in(&server) {
+        purged.troubles.push(
+            "what is known of the OpenCode server is left: it runs; `tachikoma opencode stop` ends it"
+                .to_owned(),
+        );
+    } else {
+        purged
+            .clear(&server, supervisor::is_ours)
+            .map_err(StoreError::io("delete", &server))?;
+    }
     purged
         .quarantine(&quarantine::dir(&premises.working_dir))
         .map_err(StoreError::io("delete", &ralph))?;

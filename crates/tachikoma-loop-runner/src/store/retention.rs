@@ -11,7 +11,7 @@ use tachikoma_core::{LoopId, Timestamp};
 
 use super::compressed::open_dir;
 use super::journal;
-use super::{GATES_DIR, RALPH_DIR, StoreError, backup, checkpoints, loops};
+use super::{GATES_DIR, RALPH_DIR, StoreError, backup, checkpoints, loops, prompts};
 use crate::error::chain;
 use crate::git::snapshots;
 use crate::session::transcripts;
@@ -119,8 +119,9 @@ fn remove(
 type Below = (&'static str, fn(&str) -> bool);
 
 /// All that there may be.
-pub(super) const BELOW: [Below; 2] = [
+pub(super) const BELOW: [Below; 3] = [
     (checkpoints::DIR, checkpoints::is_ours),
+    (prompts::DIR, prompts::is_ours),
     (GATES_DIR, transcripts::is_ours),
 ];
 

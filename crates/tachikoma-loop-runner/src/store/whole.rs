@@ -143,7 +143,7 @@ impl From<&std::fs::Metadata> for FileMark {
 }
 
 /// Returns whether a file of that name is a file under way, or was when its writer died.
-pub(super) fn is_temporary(name: &str) -> bool {
+pub(crate) fn is_temporary(name: &str) -> bool {
     name.strip_prefix(TEMP_PREFIX)
         .and_then(|rest| rest.strip_suffix(TEMP_SUFFIX))
         .is_some_and(|unique| unique.len() == 32 && uuid::Uuid::try_parse(unique).is_ok())

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tachikoma_core::{HookPoint, HookResult, RebootReason, RebootResult, Urgency};
+use tachikoma_core::{HookPoint, HookResult, HooksEnd, RebootReason, RebootResult, Urgency};
 use tachikoma_loop_runner::hooks::{HOOK_TIMEOUT, HookError, HookFuture, RegisterError};
 use tachikoma_loop_runner::settings::{Hook, Moment};
 use tachikoma_loop_runner::{
@@ -101,7 +101,7 @@ fn is_over(event: &LoopEvent) -> bool {
 fn results(place: &Place, wanted: HookPoint) -> Vec<HookResult> {
     let mut found = Vec::new();
     for record in place.history() {
-        if let LoopEvent::HooksRan { point, results } = record.event
+        if let LoopEvent::HooksRan(HooksEnd { point, results, .. }) = record.event
             && point == wanted
         {
             found.extend(results);
@@ -128,7 +128,7 @@ fn registered_hooks_follow_those_of_the_configuration_in_order_and_know_the_reas
             ("a", HookPoint::BeforeReboot),
         ] {
             let saying = move |event: HookEvent| -> HookFuture<'static> {
-                assert_eq!(event.reason, RebootReason::Manual);
+                assert_eq!(event.reason, Some(RebootReason::Manual));
                 Box::pin(async move { Ok(Some(format!("{name} in {}", event.session.number))) })
             };
             let hook = hook(name, &diary, saying);
@@ -362,7 +362,7 @@ fn a_stop_ends_a_hook_that_was_registered_and_one_that_is_a_command() {
                 let up = |event: &LoopEvent| matches!(event, LoopEvent::AgentLaunched { .. });
                 watch.until("the agent is up", up).await;
                 accepted(handle.command(LoopCommand::ForceReboot).await.unwrap());
-                let begun = |event: &LoopEvent| matches!(event, LoopEvent::HooksStarted { point: p, .. } if *p == point);
+                let begun = |event: &LoopEvent| matches!(event, LoopEvent::HooksStarted(start) if start.point == point);
                 watch.until("the hook runs", begun).await;
                 until_processes(&sleep, processes).await;
                 assert_eq!(handle.status().state, LoopState::Rebooting);

@@ -64,6 +64,8 @@ impl Place {
             new_loop: false,
             guard: vec![example("guard").into_os_string()],
             demo: Vec::new(),
+            bridge: Vec::new(),
+            opencode_login: None,
             runtime_dir: self.dir.path().join("r"),
             temporary_dir: self.dir.path().join("t"),
             search_path: std::env::var_os("PATH"),
@@ -71,6 +73,7 @@ impl Place {
             adoption: Adoption::Marked,
             loss: Loss::Refuse,
             cgroup: true,
+            secrets: std::collections::BTreeMap::new(),
             disk_full_timeout: DISK_FULL_TIMEOUT,
         }
     }

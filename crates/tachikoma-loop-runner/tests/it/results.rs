@@ -310,3 +310,52 @@ fn names_can_be_made_relative() {
     assert_eq!(results.tests[0].name, "b.js > t");
     assert_eq!(results.tests[0].verdict, Verdict::Passed);
 }
+
+#[test]
+fn a_junit_file_with_less_than_it_announces_or_without_tests_says_so() {
+    let problem = |text: &str| {
+        let problems = read(text).problems;
+        assert!(problems.len() <= 1, "it is said once: {problems:?}");
+        problems.first().map(|problem| problem.text.clone())
+    };
+    let suite = |attributes: &str, cases: &str| {
+        format!("<testsuites><testsuite name='s' {attributes}>{cases}</testsuite></testsuites>")
+    };
+    let (passed, failed) = (
+        "<testcase name='a'/>",
+        "<testcase name='b'><failure/></testcase>",
+    );
+    let both = format!("{passed}{failed}");
+    for (attributes, cases, expected) in [
+        ("tests='2' failures='1' errors='0'", both.as_str(), None),
+        ("tests='1'", &both, None),
+        ("", &both, None),
+        (
+            "tests='3'",
+            &both,
+            Some("<testsuite> says that it has 3 tests, and 2 are in it"),
+        ),
+        (
+            "tests='2' failures='1' errors='1'",
+            &both,
+            Some("<testsuite> says that it has 2 failures, and 1 are in it"),
+        ),
+        ("tests='0'", "", Some("there is no test in it")),
+    ] {
+        let said = problem(&suite(attributes, cases));
+        assert_eq!(said.as_deref(), expected, "{attributes}");
+    }
+    let around = format!(
+        "<testsuites tests='4'>{}{}</testsuites>",
+        suite_of(passed),
+        suite_of(failed)
+    );
+    assert_eq!(
+        problem(&around).as_deref(),
+        Some("<testsuites> says that it has 4 tests, and 2 are in it")
+    );
+}
+
+fn suite_of(case: &str) -> String {
+    format!("<testsuite name='s' tests='1'>{case}</testsuite>")
+}

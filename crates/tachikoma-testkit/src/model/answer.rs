@@ -9,9 +9,10 @@ use rustix::net::sockopt::set_socket_linger;
 use serde_json::json;
 
 use super::http;
-use super::message::{StreamEvent, events, message};
-use super::request::Request;
+use super::message::StreamEvent;
+use super::request::{Dialect, Request};
 use super::stop::Stop;
+use super::{completions, message};
 use crate::scenario::{Fault, Turn, Usage};
 
 /// What the log says about a turn: in a word, and the tokens that the client gets to read.
@@ -57,7 +58,11 @@ pub(super) fn answer(
     let partial = |after: usize, rest| (after, Some(rest));
     let (after, rest) = match &turn.fault {
         None if !request.stream => {
-            let body = message(turn, &id, &request.model).to_string();
+            let body = match request.dialect {
+                Dialect::Messages => message::message(turn, &id, &request.model),
+                Dialect::Completions => completions::message(turn, &id, &request.model),
+            };
+            let body = body.to_string();
             return http::respond(stream, 200, "application/json", &headers, body.as_bytes());
         }
         None => (usize::MAX, None),
@@ -96,14 +101,24 @@ pub(super) fn answer(
 
     http::start_stream(stream, &headers)?;
     let pause = Duration::from_millis(turn.chunk_delay_ms);
-    for event in events(turn, &id, &request.model).into_iter().take(after) {
+    let events = match request.dialect {
+        Dialect::Messages => message::events(turn, &id, &request.model),
+        Dialect::Completions => completions::events(turn, &id, &request.model),
+    };
+    let send = |stream: &mut TcpStream, event: &StreamEvent| send(stream, request.dialect, event);
+    for event in events.into_iter().take(after) {
         send(stream, &event)?;
         if event.name == "content_block_delta" && stop.pause(pause) {
             return Ok(());
         }
     }
     match rest {
-        None => http::send_piece(stream, ""),
+        None => {
+            if request.dialect == Dialect::Completions {
+                http::send_piece(stream, "data: [DONE]\n\n")?;
+            }
+            http::send_piece(stream, "")
+        }
         Some(Rest::Cut) => Ok(()),
         Some(Rest::Silence) => {
             stop.wait();
@@ -130,8 +145,13 @@ pub(super) fn answer(
     }
 }
 
-fn send(stream: &mut TcpStream, event: &StreamEvent) -> io::Result<()> {
-    let piece = format!("event: {}\ndata: {}\n\n", event.name, event.data);
+fn send(stream: &mut TcpStream, dialect: Dialect, event: &StreamEvent) -> io::Result<()> {
+    let StreamEvent { name, data } = event;
+    let piece = match (dialect, *name) {
+        (Dialect::Messages, name) => format!("event: {name}\ndata: {data}\n\n"),
+        (Dialect::Completions, "ping") => ": ping\n\n".to_owned(),
+        (Dialect::Completions, _) => format!("data: {data}\n\n"),
+    };
     http::send_piece(stream, &piece)
 }
 

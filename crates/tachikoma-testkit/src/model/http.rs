@@ -16,16 +16,18 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A request as it came.
 #[derive(Debug)]
-pub(super) struct Raw {
+pub(crate) struct Raw {
     pub method: String,
     /// Without the query.
     pub path: String,
+    /// What is behind the question mark.
+    pub query: String,
     pub headers: BTreeMap<String, String>,
     pub body: Vec<u8>,
 }
 
 /// Reads one request. `None` when nothing was sent at all.
-pub(super) fn read(stream: &mut TcpStream) -> io::Result<Option<Raw>> {
+pub(crate) fn read(stream: &mut TcpStream) -> io::Result<Option<Raw>> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_nodelay(true)?;
@@ -50,7 +52,8 @@ pub(super) fn read(stream: &mut TcpStream) -> io::Result<Option<Raw>> {
     let mut words = lines.next().unwrap_or_default().split(' ');
     let method = words.next().unwrap_or_default().to_owned();
     let target = words.next().unwrap_or_default();
-    let path = target.split('?').next().unwrap_or_default().to_owned();
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let (path, query) = (path.to_owned(), query.to_owned());
     let headers: BTreeMap<String, String> = lines
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name.trim().to_ascii_lowercase(), value.trim().to_owned()))
@@ -75,6 +78,7 @@ pub(super) fn read(stream: &mut TcpStream) -> io::Result<Option<Raw>> {
     Ok(Some(Raw {
         method,
         path,
+        query,
         headers,
         body,
     }))
@@ -92,7 +96,7 @@ fn fill(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> io::Result<usize> {
 }
 
 /// Sends a whole response.
-pub(super) fn respond(
+pub(crate) fn respond(
     stream: &mut TcpStream,
     status: u16,
     content_type: &str,
@@ -106,7 +110,7 @@ pub(super) fn respond(
 }
 
 /// Starts a stream of events.
-pub(super) fn start_stream(
+pub(crate) fn start_stream(
     stream: &mut TcpStream,
     headers: &BTreeMap<String, String>,
 ) -> io::Result<()> {
@@ -116,7 +120,7 @@ pub(super) fn start_stream(
 }
 
 /// Sends a piece of the stream; an empty one is its end.
-pub(super) fn send_piece(stream: &mut TcpStream, piece: &str) -> io::Result<()> {
+pub(crate) fn send_piece(stream: &mut TcpStream, piece: &str) -> io::Result<()> {
     let framed = format!("{:x}\r\n{piece}\r\n", piece.len());
     stream.write_all(framed.as_bytes())
 }

@@ -34,7 +34,7 @@ pub(crate) fn tool_id(message_id: &str, index: usize) -> String {
 }
 
 /// A call without arguments has an empty object.
-fn input(tool: &ToolCall) -> Value {
+pub(super) fn input(tool: &ToolCall) -> Value {
     if tool.input.is_null() {
         json!({})
     } else {
@@ -129,7 +129,7 @@ fn take(block: &mut Value, field: &str) -> String {
 }
 
 /// Cuts a text into pieces of so many characters; 0 leaves it whole.
-fn pieces(text: &str, chunk: usize) -> impl Iterator<Item = &str> {
+pub(super) fn pieces(text: &str, chunk: usize) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         let end = match chunk {

@@ -35,9 +35,21 @@ pub enum Kind {
     CountTokens,
 }
 
+/// In which words the model is asked, and answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dialect {
+    /// The Messages API of Anthropic.
+    #[default]
+    Messages,
+    /// The chat completions of OpenAI.
+    Completions,
+}
+
 /// A request to the model.
 #[derive(Debug, Clone)]
 pub struct Request {
+    /// In which words.
+    pub dialect: Dialect,
     /// On whose behalf.
     pub kind: Kind,
     /// Which model.
@@ -102,6 +114,7 @@ impl Request {
         let results = |message: &Value| tool_results(message);
         let prompts = messages.iter().filter(of_user);
         Self {
+            dialect: Dialect::default(),
             kind,
             model: body["model"].as_str().unwrap_or_default().to_owned(),
             stream: body["stream"] == true,
@@ -174,6 +187,10 @@ fn between<'a>(text: &'a str, (open, close): (&str, &str)) -> Option<(&'a str, &
 }
 
 fn tool_results(message: &Value) -> u64 {
+    // Chat completions have a message for each.
+    if message["role"] == "tool" {
+        return 1;
+    }
     let blocks = message["content"].as_array();
     let results = blocks
         .into_iter()

@@ -84,7 +84,7 @@ impl Shadow {
         self.state.check().map(|check| check.stage.clone())
     }
 
-    /// Says how a gate went that did not run: as it went last, and well if it never ran.
+    /// Says how a gate went that did not run: as it went last, and well if it had not run by then.
     fn assume(&mut self, name: &str) -> GateResult {
         self.guessed = true;
         let known = self.gates.get(name).cloned();
@@ -95,7 +95,7 @@ impl Shadow {
             Some(_) => {
                 format!("the gate `{name}` did not run here and is taken to fail, as it did last")
             }
-            None => format!("the gate `{name}` never ran and is taken to pass"),
+            None => format!("the gate `{name}` had not run by then and is taken to pass"),
         });
         known.unwrap_or_else(|| GateResult {
             name: name.to_owned(),

@@ -117,6 +117,16 @@ impl Shadow {
         let _ = self.feed(now, Input::Kept { number, kept }, None);
     }
 
+    /// Has hooks run that did not run in the record: well, and at once.
+    pub(super) fn finish_hooks(&mut self, now: Timestamp) {
+        let Some(hooking) = self.state.hooking() else {
+            return;
+        };
+        let (point, results) = (hooking.point, Vec::new());
+        let now = now.max(self.state.time);
+        let _ = self.feed(now, Input::HooksRan { point, results }, None);
+    }
+
     /// Reboots as reboots usually go: well, and as fast as the last one.
     pub(super) fn finish_reboot(&mut self, now: Timestamp) {
         self.guessed = true;

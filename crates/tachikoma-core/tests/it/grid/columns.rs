@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use tachikoma_core::policy::stop::Limits;
 use tachikoma_core::{
-    Activity, Context, Exit, Generation, HookPoint, HookResult, Input, Kept, LoopCommand, News,
-    Problem, QuotaWindow, Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency,
+    Activity, Choice, Context, EditedPrompt, Exit, Generation, HookKind, HookPoint, HookResult,
+    Incident, Input, Kept, Launch, LoopCommand, News, Problem, QuotaWindow, Repair, ScriptVerdict,
+    State, Ticket, TurnEnd, Urgency, Wish,
 };
 
 use crate::play::{Play, exited, gate, script};
@@ -46,11 +48,19 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         generation: Generation(99),
         news: exited(Exit::Code(0), true),
     });
-    for point in [HookPoint::BeforeReboot, HookPoint::AfterReboot] {
+    for point in [
+        HookPoint::BeforeReboot,
+        HookPoint::AfterReboot,
+        HookPoint::IterationEnd,
+        HookPoint::LoopStart,
+        HookPoint::LoopEnd,
+        HookPoint::Error,
+    ] {
         for error in [None, Some("no".to_owned())] {
             let results = vec![HookResult {
                 name: "hook.sh".to_owned(),
                 duration_ms: 1,
+                stop: error.is_some() && point.kind() != HookKind::Reboot,
                 error,
                 ..HookResult::default()
             }];
@@ -97,6 +107,33 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         results: Vec::new(),
         tests: None,
     });
+    let wish = |wish| Input::Operator { ticket, wish };
+    inputs.extend(Choice::ALL.map(|choice| {
+        let prompt = (choice == Choice::Edit).then(|| EditedPrompt {
+            hash: "1f".to_owned(),
+            bytes: 7,
+        });
+        let id = None;
+        wish(Wish::Answer { id, choice, prompt })
+    }));
+    inputs.push(wish(Wish::Answer {
+        id: Some(99),
+        choice: Choice::Continue,
+        prompt: None,
+    }));
+    inputs.extend([true, false].map(|on| wish(Wish::Attend { on })));
+    inputs.push(wish(Wish::Tell {
+        text: "look".to_owned(),
+    }));
+    inputs.push(wish(Wish::Reload {
+        launch: Box::new(Launch::default()),
+        later: vec!["agent.name".to_owned()],
+        limits: Limits::of(&play.policy),
+    }));
+    for result in [Ok("back".to_owned()), Err("no".to_owned())] {
+        let iteration = 1;
+        inputs.push(Input::RolledBack { iteration, result });
+    }
     inputs.push(Input::Done {
         ticket,
         reason: None,
@@ -124,6 +161,11 @@ pub fn inputs(play: &Play) -> Vec<Column> {
     inputs.push(Input::DiskWasFull {
         duration: Duration::from_secs(60),
     });
+    inputs.push(Input::Incident(Incident::AccessRefused {
+        request: "stop".to_owned(),
+        pid: None,
+        agent: true,
+    }));
     inputs.push(Input::Repaired {
         what: Repair::Journal,
         how: "restored".to_owned(),

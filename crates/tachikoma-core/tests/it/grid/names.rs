@@ -1,7 +1,7 @@
 //! What the inputs of the grid are called.
 
 use tachikoma_core::policy::busy::is_busy;
-use tachikoma_core::{Input, LoopCommand, News, ScriptVerdict, Urgency};
+use tachikoma_core::{Input, LoopCommand, News, ScriptVerdict, Urgency, Wish};
 
 use super::columns::Column;
 
@@ -28,7 +28,13 @@ pub fn name(column: &Column) -> String {
         }
         Input::HooksRan { point, results } => {
             let failed = results.iter().any(|result| result.error.is_some());
-            format!("{point} {}", if failed { "failed" } else { "ran" })
+            let stops = results.iter().any(|result| result.stop);
+            let how = match (failed, stops) {
+                (_, true) => "stops",
+                (true, false) => "failed",
+                (false, false) => "ran",
+            };
+            format!("{point} {how}")
         }
         Input::Kept { number: 99, .. } => "other kept".to_owned(),
         Input::Kept { kept: Ok(_), .. } => "kept".to_owned(),
@@ -46,6 +52,16 @@ pub fn name(column: &Column) -> String {
             let failed = results.iter().any(|gate| !gate.passed());
             format!("gates {}", if failed { "failed" } else { "passed" })
         }
+        Input::Operator { wish, .. } => match wish {
+            Wish::Answer { id: Some(99), .. } => "stale answer".to_owned(),
+            Wish::Answer { choice, .. } => format!("answer {choice}"),
+            Wish::Attend { on: true } => "attend on".to_owned(),
+            Wish::Attend { on: false } => "attend off".to_owned(),
+            Wish::Tell { .. } => "tell".to_owned(),
+            Wish::Reload { .. } => "reload".to_owned(),
+        },
+        Input::RolledBack { result: Ok(_), .. } => "rolled back".to_owned(),
+        Input::RolledBack { result: Err(_), .. } => "not rolled back".to_owned(),
         Input::Done { .. } => "done".to_owned(),
         Input::Note { .. } => "note".to_owned(),
         Input::Decline { .. } => "decline".to_owned(),
@@ -54,6 +70,7 @@ pub fn name(column: &Column) -> String {
         Input::Set { .. } => "set".to_owned(),
         Input::Trouble { .. } => "trouble".to_owned(),
         Input::DiskWasFull { .. } => "disk was full".to_owned(),
+        Input::Incident(_) => "incident".to_owned(),
         Input::Repaired { .. } => "repaired".to_owned(),
     }
 }

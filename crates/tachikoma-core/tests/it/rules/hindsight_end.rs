@@ -109,7 +109,7 @@ fn scripts_objectives_and_what_is_given_up_are_told() {
        succeeded after 0 s
     => objectives are read and stop scripts asked before anything is judged
        1 of 2 objectives are ticked
-       worth 10 of 100
+       worth 10 of 100: 10 for 1 objective ticked
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); 0 of 3 failing runs of gates in a row (stop_conditions.max_test_failure_streak); no claim of completion
     => the session goes on: context not known, 0 tool calls of 100 (context.tool_call_threshold); not worse than before
     => waited 5 s: iteration_delay
@@ -124,7 +124,7 @@ fn scripts_objectives_and_what_is_given_up_are_told() {
     => gates run (tests): completion is claimed by the agent's promise, the objectives, all of which are ticked
     => that is given up: the gates did not end in time
     => completion is claimed by the agent's promise, the objectives, all of which are ticked, and not believed: the gates did not end in time
-       worth 10 of 100
+       worth 10 of 100: 10 for 1 objective ticked
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); 0 of 3 failing runs of gates in a row (stop_conditions.max_test_failure_streak); the claim of completion was refused
     => the session goes on: context not known, 0 tool calls of 100 (context.tool_call_threshold); not worse than before
     => went on with iteration 3
@@ -198,8 +198,8 @@ fn a_claim_is_judged_by_other_gates_and_confirmations() {
     // One that never ran is guessed, and said.
     other = gated(&["tests", "lint", "fuzz"]);
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    1-1 (estimated): gates run (tests, lint), then a claim of completion refused, then waited 5 s (delay) | gates run (tests, lint, fuzz), then a claim of completion refused, then waited 5 s (delay) | completion is claimed by the agent's promise; the gate `fuzz` never ran and is taken to pass
-    3-3 (estimated): gates run (tests, lint), then the loop ended: the work is complete | gates run (tests, lint, fuzz), then the loop ended: the work is complete | completion is claimed by `tachikoma done` (at last); the gate `fuzz` never ran and is taken to pass
+    1-1 (estimated): gates run (tests, lint), then a claim of completion refused, then waited 5 s (delay) | gates run (tests, lint, fuzz), then a claim of completion refused, then waited 5 s (delay) | completion is claimed by the agent's promise; the gate `fuzz` had not run by then and is taken to pass
+    3-3 (estimated): gates run (tests, lint), then the loop ended: the work is complete | gates run (tests, lint, fuzz), then the loop ended: the work is complete | completion is claimed by `tachikoma done` (at last); the gate `fuzz` had not run by then and is taken to pass
     recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the work is complete
     replayed: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the work is complete
     ");

@@ -97,6 +97,32 @@ fn a_conversation_that_cannot_go_on_is_replaced_at_once_and_asked_for_nothing() 
 }
 
 #[test]
+fn an_attempt_that_was_cut_is_repeated_at_once_in_its_conversation_and_is_no_failure() {
+    let mut play = Play::up(session());
+    play.named("one").hush();
+    play.died("the server was lost", Some(Problem::Cut));
+    play.launched();
+    play.failed("no such conversation", Some(Problem::Cut));
+    insta::assert_snapshot!(play.told(), @"
+    0.0 died: AttemptCut(1 attempt 1), IterationStarted(1 attempt 2) ! launch in one
+    0.0 launched: AgentLaunched(77)
+    0.0 failed: TurnResulted(false), AttemptCut(1 attempt 2), IterationStarted(1 attempt 3) ! prompt
+    ");
+    assert_eq!(play.state.failure_streak, 0);
+    assert_eq!(play.state.session.fast_failures, 0);
+    // Where nobody supervises what is lost, this is the bound.
+    play.hush();
+    for _ in 0..40 {
+        play.failed("lost again", Some(Problem::Cut));
+        if play.state.failure_streak > 0 {
+            break;
+        }
+    }
+    assert_eq!((play.state.iteration, play.state.attempt), (1, 32));
+    assert_eq!(play.state.failure_streak, 1);
+}
+
+#[test]
 fn three_failures_at_once_are_the_conversations_fault() {
     let mut play = Play::up(session());
     play.named("one").hush();

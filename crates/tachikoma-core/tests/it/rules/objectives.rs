@@ -65,7 +65,7 @@ fn boxes_that_are_taken_away_are_not_done() {
     play.hush().exited(0).objectives("- [x] all\n");
     insta::assert_snapshot!(play.told(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), CheckStarted(asking within 10s) ! ask
-    0.0 answered: ConditionsAnswered(1 of 1), ClaimRefused(the objectives, all of which are ticked: the objectives had 3 check boxes, and have 1: what is taken away is not done), ProgressMeasured(1: 10), WaitStarted(delay 5s)
+    0.0 answered: ConditionsAnswered(1 of 1), Warned(the objectives had 3 check boxes, and have 1), ClaimRefused(the objectives, all of which are ticked: the objectives had 3 check boxes, and have 1: what is taken away is not done), ProgressMeasured(1: 10), WaitStarted(delay 5s)
     ");
     play.sleep().launched().claimed().objectives("- [x] all\n");
     assert_eq!(
@@ -113,7 +113,7 @@ fn objectives_that_vanish_are_warned_of_once_and_refuse_claims() {
     10.0 wake: IterationStarted(3 attempt 1) ! launch
     10.0 launched: AgentLaunched(77)
     10.0 exited 0: IterationCompleted(3 succeeded), CheckStarted(asking within 10s) ! ask
-    10.0 answered: ConditionsAnswered(0 of 0), WaitStarted(delay 5s)
+    10.0 answered: ConditionsAnswered(0 of 0), Warned(there is no check box in the objectives, and no claim of completion is believed until there is; a box is `- [ ]` or `- [x]`), WaitStarted(delay 5s)
     15.0 wake: IterationStarted(4 attempt 1) ! launch
     15.0 launched: AgentLaunched(77)
     15.0 claimed: IterationCompleted(4 succeeded, claimed), CheckStarted(asking within 10s) ! ask

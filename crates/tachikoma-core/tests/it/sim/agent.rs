@@ -1,13 +1,14 @@
 //! Simulated agents: what they say and when, which signal ends them, and what a policy may look like.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::completion::{CompletionRules, GateRule};
 use tachikoma_core::policy::{AgentTraits, Backoff, Graces, KeepRules, RebootRules, Timeouts};
 use tachikoma_core::{
-    Activity, Context, Exit, Generation, Leftover, News, Policy, Problem, QuotaWindow, Rung, Spent,
-    Timestamp, TurnEnd,
+    Activity, Context, Exit, Generation, HookKind, HookPoint, Leftover, News, Policy, Problem,
+    QuotaWindow, Rung, Spent, Timestamp, TurnEnd,
 };
 
 use super::dice::Dice;
@@ -60,7 +61,7 @@ pub fn turn(dice: &mut Dice, fill: &mut u64) -> Vec<(i64, News)> {
 /// Writes what an agent will say that is asked for its hand-off.
 pub fn hand_off(dice: &mut Dice) -> Vec<(i64, News)> {
     let after = dice.pick(&[5, 5, 5, 5, 20_000, 200_000]);
-    match dice.below(8) {
+    match dice.below(12) {
         0 => Vec::new(),
         1 => vec![(after, exited(dice, Exit::Code(1)))],
         2 => vec![(after, resulted(dice, false))],
@@ -239,7 +240,7 @@ fn chatter(dice: &mut Dice, lines: &mut Vec<(i64, News)>, most: u64, pace: i64, 
                 }
             }
             3 => tool(dice),
-            _ if dice.one_in(3) => News::CallEnded {
+            _ if dice.one_in(2) => News::CallEnded {
                 tokens: dice.below(30_000),
             },
             _ if dice.one_in(10) => News::StreamEnded,
@@ -276,8 +277,9 @@ fn problem(dice: &mut Dice, of: u64) -> Option<Problem> {
     if !dice.one_in(of) {
         return None;
     }
-    Some(match dice.below(4) {
+    Some(match dice.below(5) {
         0 => Problem::Poisoned,
+        4 => Problem::Cut,
         1 => Problem::Permanent {
             advice: "log in".to_owned(),
         },
@@ -411,6 +413,8 @@ pub fn policy(dice: &mut Dice) -> Policy {
         limit_backoff: usual.limit_backoff,
         persist_sessions: !dice.one_in(6),
         fresh_each_iteration,
+        attended: dice.one_in(8),
+        question_timeout: dice.pick(&[seconds(600), seconds(20), Duration::ZERO]),
         timeouts: Timeouts {
             launch: dice.pick(&[seconds(30), seconds(30), seconds(1), Duration::ZERO]),
             session: dice.pick(&[usual.timeouts.session, seconds(40), Duration::ZERO]),
@@ -433,6 +437,7 @@ pub fn policy(dice: &mut Dice) -> Policy {
                 ..usual.backoff
             },
         ]),
+        hooks: hooks(dice),
         reboot: RebootRules {
             enabled: !dice.one_in(8),
             on_redline: !dice.one_in(8),
@@ -452,8 +457,25 @@ pub fn policy(dice: &mut Dice) -> Policy {
             graceful_delay: dice.pick(&[Duration::ZERO, seconds(5)]),
             ask_hand_off: !dice.one_in(5),
             hand_off_timeout: seconds(120),
+            confirm: dice
+                .one_in(9)
+                .then(|| dice.pick(&[seconds(600), seconds(20), Duration::ZERO])),
             hooks_before: dice.one_in(5).then(|| seconds(30)),
             hooks_after: dice.one_in(5).then(|| seconds(30)),
         },
     }
+}
+
+/// Hooks at some of the points, in some of the worlds.
+fn hooks(dice: &mut Dice) -> BTreeMap<HookPoint, Duration> {
+    let mut hooks = BTreeMap::new();
+    if !dice.one_in(5) {
+        return hooks;
+    }
+    for point in HookPoint::ALL {
+        if point.kind() != HookKind::Reboot && dice.one_in(3) {
+            hooks.insert(point, Duration::from_secs(30));
+        }
+    }
+    hooks
 }

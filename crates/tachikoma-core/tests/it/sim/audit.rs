@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::attendance::Attendance;
 use super::books::Books;
 use tachikoma_core::policy::completion::CompletionRules;
 use tachikoma_core::policy::context::{Level, level};
 use tachikoma_core::policy::timeout;
 use tachikoma_core::{
-    CommitStatus, Context, Generation, IterationOutcome, KeepPurpose, LimitedAttempt, LoopEvent,
-    LoopStats, Outcome, Policy, RebootReason, Record, Seq, SessionNo, Timestamp,
+    CommitStatus, Context, Generation, IterationOutcome, Keep, KeepPurpose, LimitedAttempt,
+    LoopEvent, LoopStats, Outcome, Policy, RebootReason, Record, Seq, SessionNo, Timestamp,
 };
 
 use super::forward::Forward;
@@ -53,6 +54,7 @@ pub struct Audit {
     streak: u32,
     forward: Forward,
     books: Books,
+    attendance: Attendance,
     pub stats: LoopStats,
 }
 
@@ -63,16 +65,7 @@ impl Audit {
         self.seq = record.seq;
         self.time = record.time;
         if !self.live {
-            let between_runs = matches!(
-                record.event,
-                LoopEvent::Started { .. }
-                    | LoopEvent::Noted { .. }
-                    | LoopEvent::CheckGivenUp { .. }
-                    | LoopEvent::Warned { .. }
-                    | LoopEvent::DiskWasFull { .. }
-                    | LoopEvent::Repaired { .. }
-                    | LoopEvent::SegmentOpened { .. }
-            );
+            let between_runs = super::books::is_between_runs(&record.event);
             let early = self.iteration == 0 && matches!(record.event, LoopEvent::Stopped { .. });
             assert!(
                 between_runs || early,
@@ -81,6 +74,7 @@ impl Audit {
         }
         let (event, now) = (&record.event, record.time);
         self.forward.take(policy, event);
+        self.attendance.take(policy, event);
         self.stats.no_progress_count = self.forward.streak;
         self.books.take(&policy.budgets, event, now, self.stopping);
         self.stats.cost_microusd = self.books.cost();
@@ -106,6 +100,11 @@ impl Audit {
             }
             LoopEvent::Paused { .. } => self.paused = true,
             LoopEvent::Resumed | LoopEvent::PauseWithdrawn => self.paused = false,
+            LoopEvent::HooksStarted(start) => {
+                let goes_on = start.outcome.is_none();
+                self.paused &= goes_on;
+                self.rebooting &= goes_on;
+            }
             LoopEvent::StopRequested { urgent, .. } => {
                 self.stopping = true;
                 self.hurried |= *urgent;
@@ -136,13 +135,18 @@ impl Audit {
                 assert!(!full, "nothing is prompted at the hard limit");
                 self.iteration_started(policy, *iteration, *attempt);
             }
-            LoopEvent::AttemptCut { iteration, attempt } => {
+            LoopEvent::AttemptCut {
+                iteration,
+                attempt,
+                agent_lives,
+                ..
+            } => {
                 assert_eq!((*iteration, *attempt), (self.iteration, self.attempt));
                 // Or one whose agent was gone before it heard its prompt.
                 let open = self.open.take().is_some() || self.cut;
                 assert!(open, "only an open attempt is cut");
                 self.cut = true;
-                self.agent = None;
+                self.agent = self.agent.filter(|_| *agent_lives);
                 self.proof.claimed = false;
             }
             LoopEvent::IterationLimited(LimitedAttempt {
@@ -270,12 +274,12 @@ impl Audit {
                 self.ended(policy, outcome, stats, "stopped");
             }
             LoopEvent::Error { outcome, stats } => self.ended(policy, outcome, stats, "error"),
-            LoopEvent::KeepStarted {
+            LoopEvent::KeepStarted(Keep {
                 purpose,
                 commit,
                 outcome,
                 ..
-            } => {
+            }) => {
                 // Whoever is stopped in a pause, and dies on the way, goes on when it is run again.
                 self.paused &= outcome.is_none();
                 self.keep_started(policy, *purpose, *commit, outcome.as_ref());
@@ -319,6 +323,7 @@ impl Audit {
             }
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::Operator(_)
             | LoopEvent::TestsRan(_)
             | LoopEvent::ProgressMeasured(_)
             | LoopEvent::WaitStarted { .. }
@@ -334,7 +339,6 @@ impl Audit {
             | LoopEvent::Noted { .. }
             | LoopEvent::HandOffRequested { .. }
             | LoopEvent::HandOffWritten { .. }
-            | LoopEvent::HooksStarted { .. }
             | LoopEvent::HooksRan { .. }
             | LoopEvent::ClosingStarted { .. }
             | LoopEvent::RebootVerified { .. }
@@ -345,6 +349,7 @@ impl Audit {
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. } => {}
         }
     }
@@ -389,7 +394,7 @@ impl Audit {
                 .is_some_and(|most| self.session_iterations >= most);
         // A prompt that was not heard is given again, and is no further iteration.
         assert!(
-            !due || self.cut || self.may_not_reboot(policy),
+            !due || self.cut || self.may_not_reboot(policy) || self.attendance.said_no,
             "a session has no more iterations than it may, unless its reboot failed or has to wait"
         );
         (self.iteration, self.attempt) = expected;
@@ -490,7 +495,6 @@ impl Audit {
         self.agent = None;
         self.rebooting = false;
         // A new run counts its failures anew.
-        self.streak = 0;
-        self.failures = 0;
+        (self.streak, self.failures) = (0, 0);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tachikoma_core::policy::budget::Budgets;
-use tachikoma_core::{LoopEvent, Timestamp, TurnReport};
+use tachikoma_core::{Choice, LoopEvent, OperatorEvent, Timestamp, TurnReport};
 
 #[derive(Default)]
 pub struct Books {
@@ -25,6 +25,8 @@ pub struct Books {
     paused: bool,
     /// A pause ends with what follows its end, which a crash may have cost.
     resumed: bool,
+    /// The operator is waited for, and takes their time.
+    asking: bool,
     /// A budget is gone, and nothing has been done about it.
     owed: bool,
 }
@@ -125,6 +127,7 @@ impl Books {
             }
             LoopEvent::SegmentOpened { .. }
             | LoopEvent::ConfigChanged { .. }
+            | LoopEvent::Operator(_)
             | LoopEvent::PauseRequested
             | LoopEvent::PauseWithdrawn
             | LoopEvent::Paused { .. }
@@ -181,6 +184,7 @@ impl Books {
             | LoopEvent::CustomSet { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. }
             | LoopEvent::Completed { .. }
             | LoopEvent::Error { .. } => false,
@@ -205,6 +209,7 @@ impl Books {
             LoopEvent::Warned { .. }
                 | LoopEvent::SegmentOpened { .. }
                 | LoopEvent::DiskWasFull { .. }
+                | LoopEvent::Incident(_)
                 | LoopEvent::Repaired { .. }
                 | LoopEvent::Started { .. }
                 | LoopEvent::AttemptCut { .. }
@@ -220,14 +225,55 @@ impl Books {
             self.paused &= started;
             self.resumed = false;
         }
-        if self.live && !self.paused && !silent {
+        if self.live && !self.paused && !self.asking && !silent {
             self.ran += now.since(self.last);
         }
         self.last = now;
+        if let LoopEvent::Operator(event) = event {
+            let rolls = matches!(
+                event,
+                OperatorEvent::Asked(_)
+                    | OperatorEvent::Answered {
+                        choice: Choice::Rollback,
+                        ..
+                    }
+            );
+            let ends = matches!(
+                event,
+                OperatorEvent::Answered { .. } | OperatorEvent::RolledBack { .. }
+            );
+            self.asking = rolls || (self.asking && !ends);
+        }
+        self.asking &= !event.is_terminal()
+            && !matches!(
+                event,
+                LoopEvent::Paused { .. }
+                    | LoopEvent::WaitStarted { .. }
+                    | LoopEvent::SessionStarted { .. }
+                    | LoopEvent::SessionEnded { .. }
+                    | LoopEvent::IterationStarted { .. }
+                    | LoopEvent::RebootStarted { .. }
+                    | LoopEvent::KeepStarted { .. }
+            );
         self.resumed |= matches!(event, LoopEvent::Resumed);
         // A pause outlives a crash, and ends with its loop.
         self.paused &= !started || self.live;
         self.paused |= matches!(event, LoopEvent::Paused { .. });
         self.live = (self.live || started) && !event.is_terminal();
     }
+}
+
+/// Returns whether this may be said of a loop that has ended.
+pub fn is_between_runs(event: &LoopEvent) -> bool {
+    matches!(
+        event,
+        LoopEvent::Started { .. }
+            | LoopEvent::Noted { .. }
+            | LoopEvent::CheckGivenUp { .. }
+            | LoopEvent::Warned { .. }
+            | LoopEvent::DiskWasFull { .. }
+            | LoopEvent::Incident(_)
+            | LoopEvent::Repaired { .. }
+            | LoopEvent::SegmentOpened { .. }
+    )
 }

@@ -1,14 +1,16 @@
 //! The world around one loop: agents, operator, clock and a shell that may die at any moment.
 
 mod behind;
+mod operator;
 mod shell;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tachikoma_core::{
-    Effect, Generation, Input, Launch, LoopCommand, LoopEvent, LoopId, News, Phase, Policy,
-    RebootStage, Record, Repair, Runner, State, Ticket, Timestamp, Urgency, Work, step,
+    Effect, Generation, HookKind, HookPoint, Incident, Input, Launch, LoopCommand, LoopEvent,
+    LoopId, News, Phase, Policy, RebootStage, Record, Repair, Runner, State, Ticket, Timestamp,
+    Urgency, Work, step,
 };
 
 use super::Coverage;
@@ -135,6 +137,12 @@ impl World {
             };
             return self.command(coverage, LoopCommand::Stop(urgency));
         }
+        if self.state.question().is_some() && self.dice.one_in(2) {
+            return self.answer(coverage);
+        }
+        if self.work().is_some_and(|work| !work.tools.is_empty()) && self.dice.one_in(15) {
+            return self.wish_something(coverage);
+        }
         if next.is_none() || self.dice.one_in(10) {
             let latest = next.unwrap_or(self.now + 60_000).max(self.now);
             self.now = self.dice.between(self.now, latest);
@@ -175,6 +183,13 @@ impl World {
                 let agent = self.state.agent;
                 agent.is_none_or(|agent| agent.generation != *generation)
             }
+            Input::HooksRan { point, .. } if point.kind() == HookKind::Framing => {
+                let hooking = self.state.hooking();
+                hooking.is_none_or(|hooking| hooking.point != *point)
+            }
+            Input::HooksRan { point, .. } if point.kind() == HookKind::Beside => {
+                matches!(self.state.phase, Phase::Idle | Phase::Ended { .. })
+            }
             Input::HooksRan { point, .. } => match &self.state.phase {
                 Phase::Rebooting { reboot } => {
                     !matches!(&reboot.stage, RebootStage::Hooks { point: p, .. } if p == point)
@@ -184,6 +199,7 @@ impl World {
                 | Phase::Working { .. }
                 | Phase::Keeping { .. }
                 | Phase::Checking { .. }
+                | Phase::Hooking { .. }
                 | Phase::Paused { .. }
                 | Phase::Ended { .. } => true,
             },
@@ -197,6 +213,8 @@ impl World {
             | Input::Snapshot { .. }
             | Input::Wake
             | Input::Command { .. }
+            | Input::Operator { .. }
+            | Input::RolledBack { .. }
             | Input::Shutdown { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
@@ -206,6 +224,7 @@ impl World {
             | Input::Done { .. }
             | Input::Trouble { .. }
             | Input::DiskWasFull { .. }
+            | Input::Incident(_)
             | Input::Repaired { .. } => false,
         };
         let idle = self.feed(coverage, input);
@@ -290,6 +309,9 @@ impl World {
             self.feed(coverage, trouble);
             return;
         }
+        if self.dice.one_in(10) {
+            return self.wish_something(coverage);
+        }
         let urgency = self
             .dice
             .pick(&[Urgency::Graceful, Urgency::Now, Urgency::Kill]);
@@ -335,7 +357,7 @@ impl World {
         };
         let Some(work) = self.work() else {
             if self.state.keep().is_some() {
-                self.obey_within(kept);
+                self.obey_within(kept + self.hooks_bound(urgency));
             }
             return;
         };
@@ -346,7 +368,19 @@ impl World {
             None if limits.launch == Duration::ZERO => return,
             None => limits.launch + ladder,
         };
-        self.obey_within(bound + kept);
+        self.obey_within(bound + kept + self.hooks_bound(urgency));
+    }
+
+    /// Works out how long a stop may be held up by hooks: behind the iteration, and at the end.
+    fn hooks_bound(&self, urgency: Urgency) -> Duration {
+        const URGENT: Duration = Duration::from_secs(5);
+        let frames = [HookPoint::IterationEnd, HookPoint::LoopEnd];
+        let limits = frames.iter().filter_map(|it| self.policy.hooks.get(it));
+        let limit: Duration = limits.sum();
+        match urgency {
+            Urgency::Graceful => limit,
+            Urgency::Now | Urgency::Kill => limit.min(URGENT),
+        }
     }
 
     /// Works out how long a stop may be held up by work that is kept; none = for ever.
@@ -372,12 +406,14 @@ impl World {
         match before {
             Phase::Waiting { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => {
                 let crashed = self.state.runner.is_some();
                 assert!(
                     crashed
                         || self.state.keep().is_some()
+                        || self.state.hooking().is_some_and(|it| it.outcome.is_some())
                         || matches!(self.state.phase, Phase::Ended { .. }),
                     "a stop between iterations is obeyed at once"
                 );
@@ -389,7 +425,12 @@ impl World {
     fn trouble(&mut self) -> Input {
         let text = "the disk".to_owned();
         self.tickets += 1;
-        match self.dice.below(6) {
+        match self.dice.below(7) {
+            6 => Input::Incident(Incident::AccessRefused {
+                request: "stop".to_owned(),
+                pid: Some(7),
+                agent: true,
+            }),
             4..6 => Input::Done {
                 ticket: Ticket(self.tickets),
                 reason: None,
@@ -435,6 +476,7 @@ impl World {
             | Phase::Waiting { .. }
             | Phase::Keeping { .. }
             | Phase::Checking { .. }
+            | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => None,

@@ -240,3 +240,30 @@ fn a_protected_file_that_the_loop_changed_is_named_once() {
     place.scratch.write("theirs.pem", "1");
     assert_eq!(warnings(&mut keeper, Whose::Others), "", "they know");
 }
+
+#[test]
+fn a_commit_without_a_change_is_no_commit() {
+    let place = Place::new();
+    place.scratch.write("left.txt", "uncommitted");
+    let mut keeper = place.keeper();
+    let empty = ["commit", "--quiet", "--allow-empty", "-m", "progress"];
+    place.scratch.git(&empty);
+    let look = |keeper: &mut Keeper| keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    assert!(!look(&mut keeper).head_moved);
+    place.scratch.write("a.txt", "2");
+    place.scratch.git(&empty);
+    let survey = look(&mut keeper);
+    assert_eq!(
+        (names(&survey), survey.head_moved),
+        (vec!["a.txt".to_owned()], false)
+    );
+    place
+        .scratch
+        .git(&["commit", "--quiet", "-am", "the agent's"]);
+    assert!(look(&mut keeper).head_moved, "what was there is committed");
+    place.scratch.write("a.txt", "3");
+    place
+        .scratch
+        .git(&["commit", "--quiet", "-am", "the agent's"]);
+    assert!(look(&mut keeper).head_moved, "at once");
+}

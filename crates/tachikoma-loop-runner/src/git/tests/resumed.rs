@@ -185,6 +185,8 @@ fn git_that_is_killed_in_the_middle_loses_nothing() {
             .write("theirs.txt", "so that not all is committed");
         let mut keeper = place.keeper();
         snapshot(&mut keeper, 1);
+        // So that git is asked for the next reference.
+        place.scratch.git(&["pack-refs", "--all"]);
         place.scratch.write("a.txt", "2");
         place.scratch.write("new.txt", "1");
         let once = kill_once(&place, command);

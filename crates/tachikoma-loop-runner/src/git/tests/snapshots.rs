@@ -120,3 +120,82 @@ fn a_snapshot_whose_commit_is_gone_is_made_anew() {
     keeper.settle_refs(&CallOff::new()).unwrap();
     assert_eq!(refs(&place), ["2"]);
 }
+
+fn asked_for_references(place: &Place) -> usize {
+    let asked = place.asked();
+    asked
+        .iter()
+        .filter(|asked| asked.contains("update-ref"))
+        .count()
+}
+
+/// Changes a file, and keeps the work tree before an iteration.
+fn next(place: &Place, keeper: &mut Keeper, iteration: u32) -> String {
+    place.scratch.write("a.txt", format!("{iteration}"));
+    snapshot(keeper, iteration)
+}
+
+fn reference(place: &Place, iteration: u32) -> String {
+    let name = format!("refs/tachikoma/{}/{iteration}", LoopId::from_u128(1));
+    let commit = place.scratch.git(&["rev-parse", &name]);
+    commit.trim_end().to_owned()
+}
+
+#[test]
+fn references_after_the_first_take_no_process_where_they_are_files() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    next(&place, &mut keeper, 1);
+    assert_eq!(asked_for_references(&place), 1, "git shows where they are");
+    let second = next(&place, &mut keeper, 2);
+    assert_eq!(asked_for_references(&place), 0);
+    assert_eq!(reference(&place, 2), second);
+    let fsck = place.scratch.git(&["fsck", "--strict"]);
+    assert!(!fsck.contains("error"), "{fsck}");
+    // Packed, the directory is gone, and git makes it anew.
+    place.scratch.git(&["pack-refs", "--all", "--prune"]);
+    let third = next(&place, &mut keeper, 3);
+    assert_eq!(asked_for_references(&place), 1);
+    assert_eq!(next(&place, &mut keeper, 4), reference(&place, 4));
+    assert_eq!(asked_for_references(&place), 0);
+    assert_eq!(reference(&place, 3), third);
+    assert_eq!(refs(&place), ["1", "2", "3", "4"]);
+}
+
+#[test]
+fn a_reference_that_another_git_has_locked_is_left_to_git() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    next(&place, &mut keeper, 1);
+    let below = format!("refs/tachikoma/{}", LoopId::from_u128(1));
+    let lock = place.git_dir().join(below).join("2.lock");
+    fs::write(&lock, "").unwrap();
+    place.asked();
+    place.scratch.write("a.txt", "2");
+    let refused = keeper.snapshot(2, &CallOff::new()).unwrap_err();
+    assert!(refused.to_string().contains("2.lock"), "{refused}");
+    assert_eq!(asked_for_references(&place), 1);
+    assert!(lock.exists(), "it is not ours to take away");
+    fs::remove_file(lock).unwrap();
+    assert_eq!(snapshot(&mut keeper, 2), reference(&place, 2));
+}
+
+#[test]
+fn references_in_tables_are_left_to_git() {
+    let place = Place::empty();
+    let converted = std::process::Command::new("git")
+        .args(["refs", "migrate", "--ref-format=reftable"])
+        .current_dir(place.scratch.path())
+        .output()
+        .unwrap();
+    assert!(converted.status.success(), "{converted:?}");
+    place.scratch.write("a.txt", "a");
+    place.commit_all("before");
+    let mut keeper = place.keeper();
+    for iteration in 1..=3 {
+        let commit = next(&place, &mut keeper, iteration);
+        assert_eq!(asked_for_references(&place), 1);
+        assert_eq!(reference(&place, iteration), commit);
+    }
+    assert!(!place.git_dir().join("refs/tachikoma").exists());
+}

@@ -36,7 +36,8 @@ pub(in crate::store) fn is_whole(line: &[u8]) -> bool {
     std::str::from_utf8(line).is_ok_and(|line| check_sum(line).is_ok())
 }
 
-fn check_sum(line: &str) -> Result<(), String> {
+/// Checks that a line has the checksum that it states.
+pub(crate) fn check_sum(line: &str) -> Result<(), String> {
     let (body, tail) = line.rsplit_once(CRC_MARK).ok_or("it has no checksum")?;
     // As text: a number could be written in other ways, and one flipped bit makes a capital of a letter.
     let expected = format!("{:08x}\"}}", crc32c::crc32c(body.as_bytes()));

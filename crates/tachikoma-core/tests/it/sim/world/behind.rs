@@ -1,8 +1,8 @@
 //! What is done behind a turn: hooks, snapshots, commits, gates.
 
 use tachikoma_core::{
-    Answers, Committed, GateResult, HookPoint, HookResult, Input, Kept, Objectives, ObjectivesSeen,
-    ScriptResult, ScriptVerdict, TestsReport,
+    Answers, Committed, GateResult, HookKind, HookPoint, HookResult, Input, Kept, Objectives,
+    ObjectivesSeen, ScriptResult, ScriptVerdict, TestsReport,
 };
 
 use super::World;
@@ -11,10 +11,15 @@ impl World {
     pub(super) fn hooks(&mut self, point: HookPoint) {
         let after = self.dice.pick(&[0, 3_000, 60_000]);
         let failed = self.dice.one_in(5);
+        let stop = failed && point.kind() != HookKind::Reboot && self.dice.one_in(4);
+        let value = self.dice.below(3);
+        let custom = [("seen".to_owned(), value.into())].into();
         let results = vec![HookResult {
             name: "hook.sh".to_owned(),
             duration_ms: 3,
             error: failed.then(|| "exit 1".to_owned()),
+            stop,
+            custom,
             ..HookResult::default()
         }];
         if !self.dice.one_in(8) {

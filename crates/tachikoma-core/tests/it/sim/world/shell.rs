@@ -18,6 +18,7 @@ impl World {
     pub(super) fn feed(&mut self, coverage: &mut Coverage, input: Input) -> Option<bool> {
         let ticket = match &input {
             Input::Command { ticket, .. }
+            | Input::Operator { ticket, .. }
             | Input::Note { ticket, .. }
             | Input::Done { ticket, .. } => Some(*ticket),
             Input::Start { .. }
@@ -25,6 +26,7 @@ impl World {
             | Input::Shutdown { .. }
             | Input::Agent { .. }
             | Input::HooksRan { .. }
+            | Input::RolledBack { .. }
             | Input::Snapshot { .. }
             | Input::Kept { .. }
             | Input::Answered { .. }
@@ -35,6 +37,7 @@ impl World {
             | Input::Set { .. }
             | Input::Trouble { .. }
             | Input::DiskWasFull { .. }
+            | Input::Incident(_)
             | Input::Repaired { .. } => None,
         };
         let was = words::phase(&self.state.phase);
@@ -111,7 +114,11 @@ impl World {
         assert_eq!(self.state.stats, self.audit.stats);
         let limits = &self.policy.timeouts;
         let bounded = match &self.state.phase {
-            Phase::Waiting { .. } => true,
+            Phase::Waiting { .. } => {
+                let question = self.state.question();
+                question.is_none_or(|question| question.until.is_some())
+            }
+            Phase::Hooking { .. } => true,
             Phase::Keeping { keep } => keep.until.is_some(),
             Phase::Checking { check } => check.until.is_some(),
             Phase::Rebooting { reboot } => {
@@ -176,7 +183,10 @@ impl World {
                 let lines = agent::hand_off(&mut self.dice);
                 self.say(*generation, lines);
             }
-            Effect::Advise { generation, .. } => self.is_up(*generation),
+            Effect::Advise { generation, .. } | Effect::Tell { generation, .. } => {
+                self.is_up(*generation);
+            }
+            Effect::RollBack { iteration } => self.roll_back(*iteration),
             Effect::Look { generation } => {
                 self.is_up(*generation);
                 let lines = agent::look(&mut self.dice);
@@ -289,6 +299,8 @@ impl World {
             Input::Start { .. }
             | Input::Wake
             | Input::Command { .. }
+            | Input::Operator { .. }
+            | Input::RolledBack { .. }
             | Input::Shutdown { .. }
             | Input::HooksRan { .. }
             | Input::Snapshot { .. }
@@ -303,6 +315,7 @@ impl World {
             | Input::Note { .. }
             | Input::Trouble { .. }
             | Input::DiskWasFull { .. }
+            | Input::Incident(_)
             | Input::Repaired { .. } => true,
         });
     }
@@ -350,6 +363,8 @@ fn check_effects(step: &Step, ticket: Option<Ticket>) {
             | Effect::AskHandOff { .. }
             | Effect::AskCost { .. }
             | Effect::Advise { .. }
+            | Effect::Tell { .. }
+            | Effect::RollBack { .. }
             | Effect::Look { .. }
             | Effect::Close { .. }
             | Effect::Open { .. }

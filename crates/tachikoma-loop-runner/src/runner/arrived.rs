@@ -1,4 +1,4 @@
-//! What a runner waits for, one source at a time.
+//! What arrives at the runner, and from where.
 
 use tachikoma_core::{HookResult, Input};
 
@@ -7,11 +7,11 @@ use super::upkeep::Upkeep;
 use crate::control::Server;
 use crate::gates::Found as Checked;
 use crate::handle::Request;
-use crate::process::{Guard, GuardNews};
+use crate::notify::Delivered;
+use crate::process::GuardNews;
 use crate::session::process::{LaunchNews, LiveLaunch};
 use crate::shell::{Errand, Ran};
 
-/// What a runner has waited for.
 pub(super) enum Arrived {
     Input(Input),
     SaveDue,
@@ -20,6 +20,8 @@ pub(super) enum Arrived {
     Desk(Told),
     SnapshotLate,
     Hooks(Ran<Vec<HookResult>>),
+    Beside(Ran<Vec<HookResult>>),
+    Notice(usize, Ran<Delivered>),
     Check(Ran<Checked>),
     Launch(LaunchNews),
 }
@@ -43,13 +45,6 @@ pub(super) async fn beside(control: Option<&mut Server>, upkeep: &mut Upkeep) ->
     tokio::select! {
         reason = control => Input::Broken { reason },
         input = upkeep.next() => input,
-    }
-}
-
-pub(super) async fn guard_news(guard: Option<&mut Guard>) -> GuardNews {
-    match guard {
-        Some(guard) => guard.next().await,
-        None => std::future::pending().await,
     }
 }
 

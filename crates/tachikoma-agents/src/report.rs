@@ -1,10 +1,9 @@
-//! What the whole output of one process comes to: `tachikoma agents decode claude`.
+//! What the whole output of one process comes to: `tachikoma agents decode`.
 
 use serde::Serialize;
 use tachikoma_core::Timestamp;
 
-use super::Decoder;
-use crate::{Observation, TurnResult};
+use crate::{Decoder, Observation, Reading, SessionInfo, TurnResult};
 
 /// Files that are named; writes to others are only counted.
 const FILES_NAMED_MAX: usize = 100;
@@ -31,11 +30,27 @@ impl Exit {
     }
 }
 
+/// What a decoder knows at the end.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Standing {
+    /// Lines that were not understood.
+    pub unknown_lines: u64,
+    /// How many messages were measured.
+    pub readings: u64,
+    /// The latest reading.
+    pub reading: Option<Reading>,
+    /// The conversation.
+    pub session: SessionInfo,
+    /// The window of the model that answers.
+    pub window: Option<u64>,
+    /// What was spent, in dollars.
+    pub cost_usd: f64,
+}
+
 /// Sums up observations.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Summing {
     decoder: Decoder,
-    seen: Vec<Observation>,
     last: Option<TurnResult>,
     counts: Counts,
     files: Vec<String>,
@@ -112,16 +127,25 @@ pub struct Report {
 }
 
 impl Summing {
+    /// Sums up what a decoder reads.
+    #[must_use]
+    pub fn of(decoder: Decoder) -> Self {
+        Self {
+            decoder,
+            last: None,
+            counts: Counts::default(),
+            files: Vec::new(),
+            in_turn: false,
+        }
+    }
+
     /// Takes one line; `cut` tells that more followed that is not looked at.
     pub fn line(&mut self, line: &[u8], cut: bool) {
         self.counts.cut_lines += u64::from(cut);
         self.counts.lines += u64::from(!line.trim_ascii().is_empty());
-        self.decoder.observe(line, &mut self.seen);
-        let mut seen = std::mem::take(&mut self.seen);
-        for observation in seen.drain(..) {
+        for observation in self.decoder.observe_bytes(line) {
             self.note(observation);
         }
-        self.seen = seen;
     }
 
     fn note(&mut self, observation: Observation) {
@@ -168,16 +192,16 @@ impl Summing {
     /// Returns whether nothing at all made sense.
     #[must_use]
     pub fn makes_no_sense(&self) -> bool {
-        self.counts.lines > 0 && self.decoder.unknown_lines() == self.counts.lines
+        self.counts.lines > 0 && self.decoder.standing().unknown_lines == self.counts.lines
     }
 
     /// Returns what it came to. Without the exit it is not known why there is no result.
     #[must_use]
     pub fn report(self, exit: Option<Exit>) -> Report {
-        let decoder = self.decoder;
-        let reading = decoder.reading().unwrap_or_default();
-        let session = decoder.session().clone();
-        let said = self.counts.lines > decoder.unknown_lines();
+        let standing = self.decoder.standing();
+        let reading = standing.reading.unwrap_or_default();
+        let session = standing.session;
+        let said = self.counts.lines > standing.unknown_lines;
         let last = self.last.as_ref();
         let text = last.map(|last| {
             let end = last.text.floor_char_boundary(TEXT_BYTES_MAX);
@@ -195,16 +219,16 @@ impl Summing {
             unfinished: self.in_turn,
             context_tokens: reading.tokens,
             context_estimated: reading.estimated,
-            readings: decoder.readings(),
-            window: decoder.window(),
+            readings: standing.readings,
+            window: standing.window,
             model: reading.model.or(session.model),
             session_id: Some(session.session_id).filter(|id| !id.is_empty()),
             version: session.version,
             permission_mode: session.permission_mode,
-            cost_usd: decoder.cost_usd(),
+            cost_usd: standing.cost_usd,
             session_cost_usd: last.map_or(0.0, |last| last.session_cost_usd),
             limit_resets_at: last.and_then(|last| last.limit_resets_at),
-            unknown_lines: decoder.unknown_lines(),
+            unknown_lines: standing.unknown_lines,
             counts: self.counts,
             files: self.files,
             text,

@@ -1,0 +1,283 @@
+//! How OpenCode is started. Why each argument and variable is there stands in `docs/agents/opencode.md`.
+
+use std::ffi::OsString;
+
+use tachikoma_core::policy::AgentTraits;
+
+use super::{Decoder, own, permission};
+use crate::{Input, LaunchPlan, Lifetime, Message, Permission, Turn};
+
+/// OpenCode, configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenCodeAgent {
+    /// How it is talked to.
+    pub way: Way,
+    /// Variables of the user's own.
+    pub env: Vec<(OsString, OsString)>,
+    /// The model, as `provider/model`.
+    pub model: Option<String>,
+    /// What it may do without asking.
+    pub permission: Permission,
+    /// Whether the fill of the context is managed from outside, so that it must not compact it by itself.
+    pub context_is_managed: bool,
+    /// The window where the server does not say.
+    pub window_tokens: Option<u64>,
+}
+
+/// How OpenCode is talked to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Through a server, by our own bridge.
+    Server {
+        /// The program that plays the bridge, with the arguments that make it one; not empty.
+        bridge: Vec<OsString>,
+        /// Which server.
+        at: ServerAt,
+        /// The directory that the conversation works in.
+        directory: OsString,
+        /// How long one bridge lives.
+        lifetime: Lifetime,
+    },
+    /// `opencode run`, one process per turn, without a server.
+    Once {
+        /// The program and arguments that go before all others; not empty.
+        program: Vec<OsString>,
+        /// Arguments of the user's own.
+        args: Vec<OsString>,
+    },
+}
+
+/// Which server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerAt {
+    /// One that someone else runs.
+    Url(String),
+    /// One that a supervisor runs, which says in a file in this directory where.
+    Supervised(OsString),
+}
+
+impl OpenCodeAgent {
+    pub(crate) fn traits(&self) -> AgentTraits {
+        let (persistent, steerable) = match &self.way {
+            Way::Server { lifetime, .. } => (*lifetime == Lifetime::Session, true),
+            Way::Once { .. } => (false, false),
+        };
+        AgentTraits {
+            event_stream: true,
+            persistent,
+            steerable,
+            refuses_before: None,
+            tells_cost: true,
+        }
+    }
+
+    pub(crate) fn decoder(&self) -> Decoder {
+        Decoder::assuming(self.window_tokens)
+    }
+
+    /// Returns what to write to it; `opencode run` hears nothing after its prompt.
+    pub(crate) fn line(&self, message: &Message<'_>) -> Option<String> {
+        match &self.way {
+            Way::Server { .. } => Some(own::line(message)),
+            Way::Once { .. } => None,
+        }
+    }
+
+    pub(crate) fn plan(&self, turn: &Turn<'_>) -> LaunchPlan {
+        let (words, own, input) = match &self.way {
+            Way::Server {
+                bridge,
+                at,
+                directory,
+                ..
+            } => {
+                let mut lines = vec![own::line(&Message::AreYouThere)];
+                if !turn.prompt.is_empty() {
+                    lines.push(own::line(&turn.message()));
+                }
+                let own = self.bridge_arguments(at, directory, turn);
+                (bridge, own, Input::Lines(lines))
+            }
+            Way::Once { program, args } => {
+                let mut own = self.run_arguments(turn);
+                own.extend(args.iter().cloned());
+                (program, own, Input::Whole(turn.prompt.to_owned()))
+            }
+        };
+        let mut words = words.iter().cloned();
+        let program = words.next().unwrap_or_default();
+        LaunchPlan {
+            program,
+            args: words.chain(own).collect(),
+            env: self.variables(),
+            env_remove: Vec::new(),
+            input,
+        }
+    }
+
+    fn bridge_arguments(
+        &self,
+        at: &ServerAt,
+        directory: &OsString,
+        turn: &Turn<'_>,
+    ) -> Vec<OsString> {
+        let mut args: Vec<OsString> = match at {
+            ServerAt::Url(url) => vec!["--url".into(), url.into()],
+            ServerAt::Supervised(dir) => vec!["--supervised".into(), dir.clone()],
+        };
+        args.extend(["--directory".into(), directory.clone()]);
+        args.extend(["--permission".into(), self.permission.word().into()]);
+        if let Some(model) = &self.model {
+            args.extend(["--model".into(), model.into()]);
+        }
+        if let Some(conversation) = turn.resume {
+            args.extend(["--resume".into(), conversation.into()]);
+        }
+        if self.context_is_managed {
+            args.push("--managed".into());
+        }
+        args
+    }
+
+    fn run_arguments(&self, turn: &Turn<'_>) -> Vec<OsString> {
+        let mut args: Vec<OsString> = ["run", "--format", "json"].map(Into::into).into();
+        if let Some(model) = &self.model {
+            args.extend(["--model".into(), model.into()]);
+        }
+        if let Some(conversation) = turn.resume {
+            args.extend(["--session".into(), conversation.into()]);
+        }
+        if self.permission == Permission::Bypass {
+            args.push("--auto".into());
+        }
+        args
+    }
+
+    fn variables(&self) -> Vec<(OsString, OsString)> {
+        let own = self.own_variables().into_iter();
+        own.map(|(name, value)| (name.into(), value.into()))
+            .chain(self.env.iter().cloned())
+            .collect()
+    }
+
+    /// Returns the variables that are set whatever the user sets.
+    #[must_use]
+    pub fn own_variables(&self) -> Vec<(&'static str, String)> {
+        match &self.way {
+            // The bridge is no agent; its server has its variables from whoever started it.
+            Way::Server { .. } => Vec::new(),
+            Way::Once { .. } => {
+                let mut own = server_variables(self.context_is_managed);
+                let rules = permission::variable(self.permission);
+                own.extend(rules.map(|rules| ("OPENCODE_PERMISSION", rules)));
+                own
+            }
+        }
+    }
+}
+
+/// Returns the variables that OpenCode is started with, as a server or on a turn.
+#[must_use]
+pub fn server_variables(context_is_managed: bool) -> Vec<(&'static str, String)> {
+    // A new version in the middle of the night would be another agent.
+    let mut own = vec![("OPENCODE_DISABLE_AUTOUPDATE", "1".to_owned())];
+    if context_is_managed {
+        own.push(("OPENCODE_DISABLE_AUTOCOMPACT", "1".to_owned()));
+    }
+    own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(way: Way) -> OpenCodeAgent {
+        OpenCodeAgent {
+            way,
+            env: vec![("A".into(), "b".into())],
+            model: Some("fake/fake-1".to_owned()),
+            permission: Permission::Safe,
+            context_is_managed: true,
+            window_tokens: None,
+        }
+    }
+
+    fn served(at: ServerAt) -> OpenCodeAgent {
+        agent(Way::Server {
+            bridge: vec!["tachikoma".into(), "opencode-bridge".into()],
+            at,
+            directory: "/w".into(),
+            lifetime: Lifetime::Session,
+        })
+    }
+
+    fn shown(agent: &OpenCodeAgent, turn: &Turn<'_>) -> String {
+        let plan = agent.plan(turn);
+        let env: Vec<String> = plan
+            .env
+            .iter()
+            .map(|(k, v)| format!("{}={}", k.to_string_lossy(), v.to_string_lossy()))
+            .collect();
+        let words: Vec<String> = std::iter::once(&plan.program)
+            .chain(&plan.args)
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        let input = match plan.input {
+            Input::Lines(lines) => lines.concat(),
+            Input::Whole(text) => text,
+        };
+        format!(
+            "{}\n{}\n{}",
+            env.join(" "),
+            words.join(" "),
+            input.trim_end()
+        )
+    }
+
+    #[test]
+    fn the_launch_is_what_the_settings_say() {
+        let first = Turn {
+            prompt: "do it",
+            iteration: Some(3),
+            ..Turn::default()
+        };
+        let later = Turn {
+            resume: Some("ses_1"),
+            ..Turn::default()
+        };
+        let attached = served(ServerAt::Url("http://127.0.0.1:4096".to_owned()));
+        insta::assert_snapshot!(shown(&attached, &first), @r#"
+    A=b
+    tachikoma opencode-bridge --url http://127.0.0.1:4096 --directory /w --permission safe --model fake/fake-1 --managed
+    {"order":"are_you_there"}
+    {"order":"prompt","text":"do it","iteration":3}
+    "#);
+        let supervised = OpenCodeAgent {
+            permission: Permission::Bypass,
+            context_is_managed: false,
+            model: None,
+            ..served(ServerAt::Supervised("/w/.ralph/opencode".into()))
+        };
+        insta::assert_snapshot!(shown(&supervised, &later), @r#"
+    A=b
+    tachikoma opencode-bridge --supervised /w/.ralph/opencode --directory /w --permission bypass --resume ses_1
+    {"order":"are_you_there"}
+    "#);
+        let once = agent(Way::Once {
+            program: vec!["opencode".into()],
+            args: vec!["--thinking".into()],
+        });
+        let again = Turn {
+            resume: Some("ses_1"),
+            ..first
+        };
+        insta::assert_snapshot!(shown(&once, &again), @r#"
+    OPENCODE_DISABLE_AUTOUPDATE=1 OPENCODE_DISABLE_AUTOCOMPACT=1 OPENCODE_PERMISSION={"*":"deny","read":"allow","edit":"allow","glob":"allow","grep":"allow","list":"allow","lsp":"allow","skill":"allow","todowrite":"allow","todoread":"allow","bash":{"*":"deny","tachikoma note *":"allow","tachikoma done":"allow","tachikoma done *":"allow","tachikoma status*":"allow","*>*":"deny","*<*":"deny","*$*":"deny","*`*":"deny"}} A=b
+    opencode run --format json --model fake/fake-1 --session ses_1 --thinking
+    do it
+    "#);
+        let traits = (attached.traits(), once.traits());
+        assert!(traits.0.persistent && traits.0.steerable);
+        assert!(!traits.1.persistent && !traits.1.steerable);
+    }
+}

@@ -1,0 +1,210 @@
+//! What OpenCode may do without asking. Unasked it may do everything but leave the work tree, so the safe way is to make it
+//! ask; the bridge answers.
+
+use serde_json::{Value, json};
+
+use crate::Permission;
+
+/// What the agent is told about a call that it may not make. With words the turn goes on; without it would end.
+pub const DENIED: &str = "Denied: this loop runs with permission = \"safe\", nobody is there to ask, and asking again does \
+    not help. Files in the work tree can be read and changed; find a way without this call, or say what is missing.";
+
+/// What reads, and what writes into the work tree. A path outside is a permission of its own, `external_directory`.
+const ALLOWED: [&str; 9] = [
+    "read",
+    "edit",
+    "glob",
+    "grep",
+    "list",
+    "lsp",
+    "skill",
+    "todowrite",
+    "todoread",
+];
+
+/// The loop's own commands, as the patterns of `bash`.
+pub(super) const OWN_COMMANDS: [&str; 4] = [
+    "tachikoma note *",
+    "tachikoma done",
+    "tachikoma done *",
+    "tachikoma status*",
+];
+
+/// What may make more of such a command than a word to us: it writes or reads a file, or has the shell fill something in.
+const MORE: [&str; 4] = ["*>*", "*<*", "*$*", "*`*"];
+
+/// The words behind `tachikoma` that an agent may always say.
+const OWN_WORDS: [&str; 3] = ["note", "done", "status"];
+
+/// Returns whether a command line is one command of our own and nothing else, for any shell.
+#[must_use]
+pub fn is_own_command(line: &str) -> bool {
+    let Some(words) = words(line) else {
+        return false;
+    };
+    let mut words = words.iter().map(String::as_str);
+    words.next() == Some("tachikoma") && words.next().is_some_and(|word| OWN_WORDS.contains(&word))
+}
+
+/// Returns the words of a command; none where a shell would do more than to hand them over.
+fn words(line: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut letters = line.trim().chars();
+    while let Some(letter) = letters.next() {
+        let open = word.get_or_insert_default();
+        match letter {
+            '\'' => loop {
+                match letters.next()? {
+                    '\'' => break,
+                    letter => open.push(letter),
+                }
+            },
+            '"' => loop {
+                match letters.next()? {
+                    '"' => break,
+                    '$' | '`' => return None,
+                    '\\' => open.push(letters.next().filter(|c| matches!(c, '"' | '\\'))?),
+                    letter => open.push(letter),
+                }
+            },
+            ' ' | '\t' => words.extend(word.take().filter(|word| !word.is_empty())),
+            ';' | '&' | '|' | '<' | '>' | '(' | ')' | '$' | '`' | '\\' => return None,
+            letter if letter.is_control() => return None,
+            letter => open.push(letter),
+        }
+    }
+    words.extend(word);
+    Some(words)
+}
+
+/// Returns the rules of a conversation, in the server's form; the last one that matches holds.
+#[must_use]
+pub fn rules(permission: Permission) -> Value {
+    let rule = |permission: &str, pattern: &str, action: &str| json!({"permission": permission, "pattern": pattern, "action": action});
+    let mut rules = Vec::new();
+    if permission == Permission::Safe {
+        rules.push(rule("*", "*", "ask"));
+        rules.extend(ALLOWED.map(|name| rule(name, "*", "allow")));
+        rules.extend(OWN_COMMANDS.map(|command| rule("bash", command, "allow")));
+        rules.extend(MORE.map(|command| rule("bash", command, "ask")));
+        // A sub-agent has a conversation of its own, to which these rules do not pass.
+        rules.push(rule("task", "*", "deny"));
+    }
+    // Nobody is there to answer.
+    rules.push(rule("question", "*", "deny"));
+    Value::Array(rules)
+}
+
+/// Returns the same for `opencode run`, which reads it from a variable and answers questions by itself.
+pub(super) fn variable(permission: Permission) -> Option<String> {
+    if permission == Permission::Bypass {
+        return None;
+    }
+    // The order of members is that of the rules, and the map of the library sorts them; so this is written by hand.
+    let members = |names: &[&str], action: &str| -> String {
+        let members = names.iter().map(|name| format!("\"{name}\":\"{action}\""));
+        members.collect::<Vec<_>>().join(",")
+    };
+    Some(format!(
+        "{{\"*\":\"deny\",{},\"bash\":{{\"*\":\"deny\",{},{}}}}}",
+        members(&ALLOWED, "allow"),
+        members(&OWN_COMMANDS, "allow"),
+        members(&MORE, "deny")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn safe_makes_it_ask_for_everything_but_files_and_our_own_commands() {
+        let shown = |permission| {
+            let rules = rules(permission);
+            let rules = rules.as_array().expect("a list").iter();
+            let word = |rule: &Value, name: &str| rule[name].as_str().expect("a word").to_owned();
+            rules
+                .map(|rule| {
+                    let (name, pattern) = (word(rule, "permission"), word(rule, "pattern"));
+                    format!("{name} {pattern}: {}", word(rule, "action"))
+                })
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        insta::assert_snapshot!(shown(Permission::Safe), @"
+    * *: ask
+    read *: allow
+    edit *: allow
+    glob *: allow
+    grep *: allow
+    list *: allow
+    lsp *: allow
+    skill *: allow
+    todowrite *: allow
+    todoread *: allow
+    bash tachikoma note *: allow
+    bash tachikoma done: allow
+    bash tachikoma done *: allow
+    bash tachikoma status*: allow
+    bash *>*: ask
+    bash *<*: ask
+    bash *$*: ask
+    bash *`*: ask
+    task *: deny
+    question *: deny
+    ");
+        insta::assert_snapshot!(shown(Permission::Bypass), @"question *: deny");
+    }
+
+    #[test]
+    fn the_variable_is_json_whose_first_rule_is_the_widest() {
+        let text = variable(Permission::Safe).expect("rules");
+        assert!(text.starts_with(r#"{"*":"deny","#), "{text}");
+        let value: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(value["edit"], "allow");
+        assert_eq!(value["bash"]["tachikoma note *"], "allow");
+        let (allowed, denied) = (text.find("tachikoma status*"), text.find("*>*"));
+        assert!(allowed < denied, "the last one that matches holds: {text}");
+        assert_eq!(value["bash"]["*>*"], "deny");
+        assert_eq!(variable(Permission::Bypass), None);
+    }
+
+    #[test]
+    fn a_command_of_our_own_is_nothing_but_that() {
+        for own in [
+            "tachikoma note mind the beans",
+            " tachikoma  note 'a -> b; $5 `x`' ",
+            "tachikoma note \"a -> \\\"b\\\" & c\"",
+            "tachikoma note 'two\nlines'",
+            "tachikoma done",
+            "tachikoma status --json",
+        ] {
+            assert!(is_own_command(own), "{own}");
+        }
+        for other in [
+            "",
+            "tachikoma",
+            "tachikoma stop",
+            "'' tachikoma note x; rm -r .",
+            "tachikoma note hi > /elsewhere",
+            "tachikoma note hi >> x",
+            "tachikoma note < /etc/passwd",
+            "tachikoma note x | tee y",
+            "tachikoma note x & rm y",
+            "tachikoma note x\nrm y",
+            "tachikoma note $(cat y)",
+            "tachikoma note \"$(cat y)\"",
+            "tachikoma note \"`cat y`\"",
+            "tachikoma note \"$HOME\"",
+            "tachikoma note \\\nx",
+            "tachikoma note 'open",
+            "tachikoma note \"open",
+            "X=1 tachikoma note x",
+            "./tachikoma note x",
+            "sh -c 'tachikoma note x'",
+        ] {
+            assert!(!is_own_command(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Every recording of OpenCode reads as what happened: `opencode run --format json`, and the server's event stream.
+
+use std::fmt::Write as _;
+
+use tachikoma_agents::opencode::{Decoder, Own};
+use tachikoma_agents::{FailureClass, Observation};
+
+use crate::corpus::{Case, opencode};
+
+#[test]
+fn every_recording_has_the_outcome_and_the_context_that_it_had() {
+    let mut wrong = String::new();
+    for case in opencode() {
+        let report = case.report();
+        let read = (report.outcome, report.context_tokens, report.unknown_lines);
+        let real = (case.outcome.as_str(), case.context, 0);
+        if read != real || report.detail != case.detail {
+            let read = (read, report.detail);
+            let _ = writeln!(
+                wrong,
+                "{}: read {read:?}, was {real:?} {:?}",
+                case.name, case.detail
+            );
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+#[test]
+fn reports_of_all_recordings() {
+    let mut text = String::new();
+    for case in opencode() {
+        let report = serde_json::to_string(&case.report()).expect("a report is JSON");
+        let _ = writeln!(text, "{}\n  {report}", case.name);
+    }
+    insta::assert_snapshot!("opencode_reports", text);
+}
+
+fn observe(decoder: &mut Decoder, line: &str) -> Vec<Observation> {
+    let mut seen = Vec::new();
+    decoder.observe(line.as_bytes(), &mut seen);
+    seen
+}
+
+fn say(decoder: &mut Decoder, own: &Own) -> Vec<Observation> {
+    observe(decoder, &serde_json::to_string(own).expect("a line"))
+}
+
+fn event(kind: &str, properties: &str) -> String {
+    format!(
+        r#"{{"id":"evt_1dd09ae5d001K32BwsgffeWY0t","type":"{kind}","properties":{properties}}}"#
+    )
+}
+
+fn opened() -> Decoder {
+    let mut decoder = Decoder::default();
+    let session = Own::Session {
+        id: "ses_1".to_owned(),
+        version: Some("1.18.33".to_owned()),
+        model: None,
+        permission: "safe".to_owned(),
+    };
+    assert_eq!(say(&mut decoder, &session).len(), 1);
+    let window = Own::Window {
+        model: "fake/fake-1".to_owned(),
+        window: 100_000,
+    };
+    say(&mut decoder, &window);
+    decoder
+}
+
+#[test]
+fn a_reading_has_the_window_that_the_bridge_told_and_knows_the_last_step() {
+    let mut decoder = opened();
+    let step = |reason: &str, total: u64| {
+        event(
+            "message.part.updated",
+            &format!(
+                r#"{{"sessionID":"ses_1","part":{{"type":"step-finish","messageID":"m","reason":"{reason}","tokens":{{"total":{total}}},"cost":0.25}}}}"#
+            ),
+        )
+    };
+    let measured = |seen: Vec<Observation>| match &seen[..] {
+        [Observation::CallEnded(_), Observation::Measured(reading)] => {
+            (reading.tokens, reading.window, reading.answering)
+        }
+        other => panic!("{other:?}"),
+    };
+    let calling = observe(&mut decoder, &step("tool-calls", 50_000));
+    assert_eq!(measured(calling), (50_000, Some(100_000), false));
+    let last = observe(&mut decoder, &step("stop", 60_000));
+    assert_eq!(measured(last), (60_000, Some(100_000), true));
+    let other = step("stop", 9).replace("ses_1", "ses_2");
+    assert_eq!(
+        observe(&mut decoder, &other),
+        [],
+        "a sub-agent's context is not ours"
+    );
+    let idle = observe(
+        &mut decoder,
+        &event("session.idle", r#"{"sessionID":"ses_1"}"#),
+    );
+    let [Observation::Resulted(result)] = &idle[..] else {
+        panic!("{idle:?}")
+    };
+    assert!(result.success);
+    assert!((result.cost_usd - 0.5).abs() < 1e-9);
+}
+
+#[test]
+fn a_turn_that_the_bridge_ended_for_a_limit_names_its_end() {
+    let mut decoder = opened();
+    let limited = Own::Limited {
+        message: "Rate limit reached".to_owned(),
+        until: 1_794_715_906_000,
+    };
+    say(&mut decoder, &limited);
+    let aborted = r#"{"sessionID":"ses_1","error":{"name":"MessageAbortedError","data":{"message":"Aborted"}}}"#;
+    observe(&mut decoder, &event("session.error", aborted));
+    let seen = observe(
+        &mut decoder,
+        &event("session.idle", r#"{"sessionID":"ses_1"}"#),
+    );
+    let [Observation::Resulted(result)] = &seen[..] else {
+        panic!("{seen:?}")
+    };
+    assert_eq!(result.failure, Some(FailureClass::UsageLimit));
+    assert_eq!(
+        result
+            .limit_resets_at
+            .map(tachikoma_core::Timestamp::as_millis),
+        Some(1_794_715_906_000)
+    );
+    assert_eq!(result.text, "Rate limit reached");
+}
+
+#[test]
+fn a_turn_that_is_over_behind_a_tool_call_was_ended() {
+    let mut decoder = opened();
+    let step = r#"{"sessionID":"ses_1","part":{"type":"step-finish","messageID":"m","reason":"tool-calls","tokens":{"total":9}}}"#;
+    observe(&mut decoder, &event("message.part.updated", step));
+    let seen = observe(
+        &mut decoder,
+        &event("session.idle", r#"{"sessionID":"ses_1"}"#),
+    );
+    let [Observation::Resulted(result)] = &seen[..] else {
+        panic!("{seen:?}")
+    };
+    assert_eq!(result.failure, Some(FailureClass::Interrupted));
+    assert!(!result.success);
+}
+
+#[test]
+fn a_turn_that_failed_and_was_then_ended_failed() {
+    let mut decoder = opened();
+    let error = |name: &str| {
+        event(
+            "session.error",
+            &format!(
+                r#"{{"sessionID":"ses_1","error":{{"name":"{name}","data":{{"message":"m"}}}}}}"#
+            ),
+        )
+    };
+    observe(&mut decoder, &error("ContextOverflowError"));
+    observe(&mut decoder, &error("MessageAbortedError"));
+    let seen = observe(
+        &mut decoder,
+        &event("session.idle", r#"{"sessionID":"ses_1"}"#),
+    );
+    let [Observation::Resulted(result)] = &seen[..] else {
+        panic!("{seen:?}")
+    };
+    assert_eq!(result.failure, Some(FailureClass::PromptTooLong));
+}
+
+#[test]
+fn retries_say_how_long_they_wait() {
+    let mut decoder = opened();
+    // The id of the event is from 1794709761629.
+    let status = r#"{"sessionID":"ses_1","status":{"type":"retry","attempt":2,"message":"busy","next":1794709765629}}"#;
+    let seen = observe(&mut decoder, &event("session.status", status));
+    let [Observation::Retrying(retry)] = &seen[..] else {
+        panic!("{seen:?}")
+    };
+    assert_eq!((retry.attempt, retry.delay_ms), (2, 4000));
+}
+
+#[test]
+fn a_denied_call_is_told_once_it_is_denied() {
+    let mut decoder = opened();
+    let asked = r#"{"id":"per_1","sessionID":"ses_1","permission":"bash","patterns":["ls"],"metadata":{},"always":[]}"#;
+    assert_eq!(observe(&mut decoder, &event("permission.asked", asked)), []);
+    let replied = r#"{"sessionID":"ses_1","requestID":"per_1","reply":"reject"}"#;
+    let seen = observe(&mut decoder, &event("permission.replied", replied));
+    let [Observation::PermissionDenied { tool, .. }] = &seen[..] else {
+        panic!("{seen:?}")
+    };
+    assert_eq!(tool, "bash");
+}
+
+#[test]
+fn a_line_is_taken_wherever_it_is_cut() {
+    let lines = opencode();
+    let lines = lines.iter().flat_map(Case::lines);
+    for line in lines.filter(|line| line.len() < 1000).step_by(17) {
+        for end in 0..line.len() {
+            let mut decoder = Decoder::default();
+            let mut seen = Vec::new();
+            decoder.observe(&line[..end], &mut seen);
+            let ended = seen
+                .iter()
+                .any(|seen| matches!(seen, Observation::Resulted(_)));
+            assert!(
+                !ended,
+                "half a line is no result: {:?}",
+                String::from_utf8_lossy(&line[..end])
+            );
+        }
+    }
+}

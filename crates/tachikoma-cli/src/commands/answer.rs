@@ -1,0 +1,74 @@
+//! `tachikoma answer`, `attend`, `tell`, `reload`: words of the operator to a live runner.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use tachikoma_core::{Choice, NOTE_BYTES_MAX};
+use tachikoma_loop_runner::control::Request;
+
+use super::control::ask_live;
+use crate::args::AnswerArgs;
+use crate::failure::Failure;
+use crate::place::Place;
+
+/// Answers the question that is open.
+pub fn answer(place: &Place, args: &AnswerArgs) -> Result<ExitCode, Failure> {
+    let (id, word) = match args.words.as_slice() {
+        [word] => (None, Some(word)),
+        [id, word] => (Some(number(id)?), Some(word)),
+        [] | [_, _, ..] => (None, None),
+    };
+    let choice = match word {
+        Some(word) => choice(word)?,
+        None => Choice::Edit,
+    };
+    let prompt_file = args.prompt_file.as_deref().map(absolute).transpose()?;
+    if (choice == Choice::Edit) != prompt_file.is_some() {
+        return Err(Failure::usage("`edit` and `--prompt-file` go together")
+            .hint("`tachikoma answer edit --prompt-file FILE`"));
+    }
+    let request = Request::Answer {
+        id,
+        choice,
+        prompt_file,
+    };
+    ask_live(place, &request)
+}
+
+fn number(text: &str) -> Result<u32, Failure> {
+    text.parse().map_err(|_| {
+        Failure::usage(format!("`{text}` is not the number of a question"))
+            .hint("`tachikoma status` shows the question that is open; without a number that one is meant")
+    })
+}
+
+fn choice(word: &str) -> Result<Choice, Failure> {
+    let found = Choice::ALL.into_iter().find(|choice| choice.word() == word);
+    found.ok_or_else(|| {
+        let words: Vec<&str> = Choice::ALL.iter().map(|choice| choice.word()).collect();
+        Failure::usage(format!("`{word}` is no answer")).hint(format!(
+            "an answer is one of {}; `tachikoma status` shows which of them the question offers",
+            words.join(", ")
+        ))
+    })
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    path.canonicalize()
+        .map_err(|error| Failure::usage(format!("prompt {}: {error}", path.display())))
+}
+
+/// Tells the agent of the live loop something.
+pub fn tell(place: &Place, words: &[String]) -> Result<ExitCode, Failure> {
+    let text = words.join(" ").trim().to_owned();
+    if text.is_empty() || text.len() > NOTE_BYTES_MAX {
+        let what = format!(
+            "words to the agent have from 1 to {NOTE_BYTES_MAX} bytes, not {}",
+            text.len()
+        );
+        return Err(
+            Failure::usage(what).hint("put more into the prompt: it is read at every iteration")
+        );
+    }
+    ask_live(place, &Request::Tell { text })
+}

@@ -1,0 +1,102 @@
+//! `opencode logs`: what the server wrote, and its supervisor between it, made harmless for the terminal.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tachikoma_agents::line::{Line, LineSplitter};
+use tachikoma_loop_runner::opencode::supervisor::log_files;
+
+use crate::failure::Failure;
+use crate::out;
+use crate::place::Place;
+use crate::sanitise::sanitise;
+
+/// What is shown of a line; the file has all of it.
+const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// How often to look for more.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Prints what there is; with `follow`, what comes too, until it is interrupted.
+pub fn logs(place: &Place, follow: bool) -> Result<ExitCode, Failure> {
+    let dir = super::dir_here(place);
+    let files = log_files(&dir);
+    let Some((newest, older)) = files.split_last() else {
+        return Err(super::nobody(place));
+    };
+    let unread = |path: &Path, error: std::io::Error| {
+        Failure::new(format!("read {}: {error}", path.display()))
+    };
+    let mut printer = Printer::new();
+    for path in older {
+        printer.print(path).map_err(|error| unread(path, error))?;
+    }
+    let mut file = printer
+        .print(newest)
+        .map_err(|error| unread(newest, error))?;
+    if follow {
+        loop {
+            std::thread::sleep(TICK);
+            let more = printer.more(newest, file);
+            file = more.map_err(|error| unread(newest, error))?;
+        }
+    }
+    printer.finish();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints lines as they are complete.
+struct Printer {
+    lines: LineSplitter,
+}
+
+impl Printer {
+    fn new() -> Self {
+        Self {
+            lines: LineSplitter::new(LINE_BYTES_MAX),
+        }
+    }
+
+    fn print(&mut self, path: &Path) -> std::io::Result<File> {
+        let mut file = File::open(path)?;
+        self.rest(&mut file)?;
+        Ok(file)
+    }
+
+    /// Prints what was added, also when another file has taken the place of this one.
+    fn more(&mut self, path: &Path, mut file: File) -> std::io::Result<File> {
+        let ours = file.metadata()?.ino();
+        let turned = std::fs::metadata(path).is_ok_and(|there| there.ino() != ours);
+        self.rest(&mut file)?;
+        match turned {
+            true => self.print(path),
+            false => Ok(file),
+        }
+    }
+
+    fn rest(&mut self, file: &mut File) -> std::io::Result<()> {
+        let mut chunk = [0; 16 * 1024];
+        loop {
+            let read = file.read(&mut chunk)?;
+            if read == 0 {
+                return Ok(());
+            }
+            let bytes = chunk.get(..read).unwrap_or_default();
+            self.lines.push(bytes, &mut show);
+        }
+    }
+
+    /// Half a line at the end is a line.
+    fn finish(mut self) {
+        self.lines.finish(&mut show);
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "a sink of lines gets them")]
+fn show(line: Line<'_>) {
+    out::line(&sanitise(&line.text));
+}

@@ -1,0 +1,78 @@
+//! `opencode restart` and `opencode stop`: a word to the supervisor, and what came of it.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use tachikoma_loop_runner::opencode::server_file::{Condition, ServerFile};
+use tachikoma_loop_runner::opencode::supervisor::{Asked, Caller, CallerError};
+use tachikoma_loop_runner::store::lock;
+
+use super::status::sentence;
+use crate::commands::runtime;
+use crate::failure::{Failure, chain};
+use crate::out;
+use crate::place::Place;
+
+/// The ladder by which a server is stopped, with all its graces, and its start, take less.
+const PATIENCE: Duration = Duration::from_secs(75);
+
+/// How often to look.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Has the server replaced, and waits until the next one is ready.
+pub fn restart(place: &Place) -> Result<ExitCode, Failure> {
+    let dir = super::dir_here(place);
+    let before = ServerFile::read(&dir)?.map_or(0, |file| file.generation);
+    ask(place, &dir, Asked::Restart)?;
+    let is_over = |file: &ServerFile| match file.state {
+        Condition::Starting | Condition::Restarting => false,
+        Condition::Ready | Condition::Stopped | Condition::GaveUp => file.generation > before,
+    };
+    let file = wait(|| ServerFile::read(&dir).ok().flatten().filter(is_over))?;
+    if file.state != Condition::Ready {
+        return Err(
+            Failure::new(sentence(&file)).hint("`tachikoma opencode logs` has what it said last")
+        );
+    }
+    out::line(&sentence(&file));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has the server and its supervisor stopped, and waits for their end.
+pub fn stop(place: &Place) -> Result<ExitCode, Failure> {
+    let dir = super::dir_here(place);
+    ask(place, &dir, Asked::Stop)?;
+    wait(|| (!lock::is_held_in(&dir)).then_some(()))?;
+    out::line("OpenCode is stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ask(place: &Place, dir: &Path, asked: Asked) -> Result<String, Failure> {
+    let caller = Caller::find(dir).map_err(|_| super::nobody(place))?;
+    let answer = runtime()?.block_on(caller.ask(asked));
+    answer.map_err(|error| {
+        let failure = Failure::new(chain(&error));
+        match error {
+            CallerError::Nobody(_) => super::nobody(place),
+            CallerError::Silent { .. } => {
+                failure.hint("it may be stopped (Ctrl-Z); send it SIGCONT, or SIGTERM")
+            }
+            CallerError::Refused(_) => failure,
+        }
+    })
+}
+
+fn wait<T>(mut look: impl FnMut() -> Option<T>) -> Result<T, Failure> {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return Ok(found);
+        }
+        if began.elapsed() > PATIENCE {
+            return Err(Failure::new("that takes too long; it may still be done")
+                .hint("`tachikoma opencode status` shows how it is"));
+        }
+        std::thread::sleep(TICK);
+    }
+}

@@ -1,0 +1,143 @@
+//! `opencode status`: how the server is. Only reads.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+use tachikoma_core::Timestamp;
+use tachikoma_core::supervise::{ServerEnd, ServerState};
+use tachikoma_loop_runner::opencode::server_file::{Condition, ServerFile};
+use tachikoma_loop_runner::opencode::supervisor::read_records;
+use tachikoma_loop_runner::store::lock;
+
+use crate::failure::Failure;
+use crate::out;
+use crate::place::Place;
+use crate::sanitise::sanitise;
+use crate::zone::local;
+
+/// All that is known, as it is printed.
+#[derive(Debug, Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    file: ServerFile,
+    /// Who keeps it alive; none if nobody does.
+    supervisor: Option<Keeper>,
+    /// Restarts since it was last healthy.
+    attempts: u32,
+    /// Crashes since then.
+    crashes_in_a_row: u32,
+    /// All crashes that were ever seen here.
+    crashes_total: u64,
+    /// All restarts, wanted ones included.
+    restarts_total: u64,
+    /// How the last one ended.
+    last_end: Option<ServerEnd>,
+}
+
+#[derive(Debug, Serialize)]
+struct Keeper {
+    pid: u32,
+    since: Timestamp,
+}
+
+/// Prints how the server is; also when nothing runs.
+pub fn status(place: &Place, json: bool) -> Result<ExitCode, Failure> {
+    let dir = super::dir_here(place);
+    let Some(file) = ServerFile::read(&dir)? else {
+        let nothing = match json {
+            true => "{\"state\": null}".to_owned(),
+            false => super::nobody(place).what,
+        };
+        out::line(&nothing);
+        return Ok(ExitCode::SUCCESS);
+    };
+    let mut state = ServerState::default();
+    read_records(&dir)?
+        .iter()
+        .for_each(|record| state.apply(record));
+    let holder = lock::is_held_in(&dir).then(|| lock::holder_in(&dir));
+    let shown = Shown {
+        file,
+        supervisor: holder.flatten().map(|holder| Keeper {
+            pid: holder.pid,
+            since: holder.since,
+        }),
+        attempts: state.attempts,
+        crashes_in_a_row: state.crashes_in_a_row,
+        crashes_total: state.crashes_total,
+        restarts_total: state.restarts_total,
+        last_end: state.last_end,
+    };
+    if json {
+        let text = serde_json::to_string_pretty(&shown);
+        out::line(&text.map_err(|error| Failure::new(error.to_string()))?);
+    } else {
+        out::line(&sanitise(&sentence(&shown.file)));
+        for line in details(&shown) {
+            out::line(&sanitise(&line));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says in one line how a server is.
+pub fn sentence(file: &ServerFile) -> String {
+    let why = file.why.as_deref().unwrap_or("nobody knows why");
+    let until = |before: &str| match file.until {
+        Some(until) => format!("{before} {}", local(until)),
+        None => String::new(),
+    };
+    match file.state {
+        Condition::Starting => format!(
+            "OpenCode is starting (start {}){}",
+            file.generation,
+            until(", and has to be ready at")
+        ),
+        Condition::Ready => format!(
+            "OpenCode {} is ready at {}",
+            file.version.as_deref().unwrap_or("of unknown version"),
+            file.url.as_deref().unwrap_or("an unknown address"),
+        ),
+        Condition::Restarting => format!("OpenCode is restarting{}: {why}", until(" at")),
+        Condition::Stopped => match &file.why {
+            Some(why) => format!("OpenCode is stopped: {why}"),
+            None => "OpenCode is stopped".to_owned(),
+        },
+        Condition::GaveUp => {
+            format!("gave up on OpenCode: {why}; `tachikoma opencode restart` tries again")
+        }
+    }
+}
+
+fn details(shown: &Shown) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(pid) = shown.file.pid {
+        lines.push(format!("process {pid}, start {}", shown.file.generation));
+    }
+    lines.push(format!(
+        "{}, {}; {} since it was last healthy for a minute",
+        counted(shown.crashes_total, "crash", "crashes"),
+        counted(shown.restarts_total, "restart", "restarts"),
+        counted(
+            u64::from(shown.attempts),
+            "unwanted restart",
+            "unwanted restarts"
+        ),
+    ));
+    lines.push(match &shown.supervisor {
+        Some(keeper) => format!(
+            "kept running by process {} since {}",
+            keeper.pid,
+            local(keeper.since)
+        ),
+        None => "nobody keeps it running; `tachikoma opencode up` does".to_owned(),
+    });
+    lines
+}
+
+fn counted(number: u64, one: &str, many: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        number => format!("{number} {many}"),
+    }
+}

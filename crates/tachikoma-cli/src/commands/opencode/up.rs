@@ -1,0 +1,211 @@
+//! `opencode up`: the supervisor, here or in the background, for people and for systemd.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use tachikoma_core::LoopId;
+use tachikoma_core::supervise::{Level, ServerRecord, words};
+use tachikoma_loop_runner::opencode::server_file::{Condition, ServerFile};
+use tachikoma_loop_runner::opencode::supervisor::{
+    DIR, Supervisor, SupervisorError, SupervisorHandle, SupervisorSettings,
+};
+use tachikoma_loop_runner::process::Adoption;
+use tachikoma_loop_runner::settings::Secret;
+use tachikoma_loop_runner::store::RALPH_DIR;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::watch;
+
+use crate::args::UpArgs;
+use crate::commands::launch::working_dir;
+use crate::commands::{GUARD, detach, runtime};
+use crate::failure::{Failure, chain};
+use crate::out;
+use crate::place::Place;
+use crate::sanitise::sanitise;
+use crate::sd_notify::Notifier;
+use crate::signals::{Asked, Requests};
+
+/// How a supervisor in the background is seen.
+const SHOWN_BY: &str = "tachikoma opencode status";
+
+/// Keeps the server running until someone stops it.
+pub fn up(place: &Place, args: &UpArgs) -> Result<ExitCode, Failure> {
+    let settings = settings(place)?;
+    if args.detach {
+        return detach::detach(SHOWN_BY);
+    }
+    runtime()?.block_on(supervise(place, args, settings))
+}
+
+fn settings(place: &Place) -> Result<SupervisorSettings, Failure> {
+    let loaded = place.layers()?.load()?;
+    if !loaded.settings.opencode.enabled {
+        return Err(Failure::usage(
+            "`opencode.enabled` is false: the shared server is switched off",
+        )
+        .hint("set `enabled = true` in `[opencode]`, or TACHIKOMA_OPENCODE__ENABLED=true"));
+    }
+    let working_dir = working_dir(place, &loaded.settings.working_dir)?;
+    Ok(SupervisorSettings {
+        opencode: loaded.settings.opencode,
+        dir: working_dir.join(RALPH_DIR).join(DIR),
+        working_dir,
+        runtime_dir: place.runtime_dir(),
+        guard: place.ourselves(GUARD)?,
+        cgroup: true,
+        adoption: Adoption::All,
+        id: LoopId::new(uuid::Uuid::new_v4()),
+        env: Vec::new(),
+        password: place.variable("OPENCODE_SERVER_PASSWORD").map(Secret::from),
+        user: place.variable("OPENCODE_SERVER_USERNAME"),
+        told_when_idle: false,
+        guard_named: Arc::default(),
+    })
+}
+
+async fn supervise(
+    place: &Place,
+    args: &UpArgs,
+    settings: SupervisorSettings,
+) -> Result<ExitCode, Failure> {
+    // Listened to before anything runs: no signal finds us unprepared.
+    let mut requests = Requests::listen(args.detached)
+        .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
+    let notifier = Notifier::here();
+    let supervisor = Supervisor::open(settings).await.map_err(refused)?;
+    let handle = supervisor.handle();
+    let mut records = handle.records();
+    let mut changes = handle.watch();
+    let mut running = tokio::spawn(supervisor.run());
+    let mut audience = Audience {
+        announced: !args.detached,
+        quiet: args.detached,
+        introduced: false,
+        json: args.json,
+        notifier,
+    };
+    let mut signal = None;
+    let ended = loop {
+        tokio::select! {
+            biased;
+            record = records.recv() => audience.hear(record),
+            Ok(()) = changes.changed() => audience.see(&changes),
+            asked = requests.next() => match asked {
+                Asked::Reload => reload(place, &handle).await,
+                Asked::Stop(number) => {
+                    if signal.replace(number).is_some() {
+                        // The second one: the guard ends everything without us.
+                        return Ok(code(Some(number)));
+                    }
+                    audience.notifier.stopping();
+                    // One that is gone already has stopped.
+                    let _ = handle.stop().await;
+                }
+            },
+            () = audience.notifier.alive() => {}
+            ended = &mut running => break ended,
+        }
+    };
+    while let Ok(record) = records.try_recv() {
+        audience.hear(Ok(record));
+    }
+    match ended {
+        Ok(Ok(())) => Ok(code(signal)),
+        Ok(Err(error)) => Err(refused(error)),
+        Err(error) => Err(Failure::new(format!("the supervisor broke: {error}"))),
+    }
+}
+
+/// 0 after `opencode stop`; else as shells say it.
+fn code(signal: Option<i32>) -> ExitCode {
+    let number = signal.and_then(|signal| u8::try_from(signal).ok());
+    ExitCode::from(number.map_or(0, |number| 128_u8.saturating_add(number)))
+}
+
+async fn reload(place: &Place, handle: &SupervisorHandle) {
+    let loaded = place.layers().and_then(|layers| Ok(layers.load()?));
+    let answer = match loaded {
+        Ok(loaded) => handle.reload(loaded.settings.opencode).await,
+        Err(failure) => Err(format!("{}; the settings before hold", failure.what)),
+    };
+    match answer {
+        Ok(text) => out::tell(&text),
+        Err(text) => out::note(&format!("error: {text}")),
+    }
+}
+
+/// Who wants to know what happens: whoever started us, and systemd.
+struct Audience {
+    /// Whether whoever waits for the process in the background was told that it runs.
+    announced: bool,
+    /// In the background the only audience waits for one word.
+    quiet: bool,
+    /// Whether it was said what the supervisor before left.
+    introduced: bool,
+    json: bool,
+    notifier: Notifier,
+}
+
+impl Audience {
+    fn hear(&self, record: Result<Arc<ServerRecord>, RecvError>) {
+        // Those that were missed are in the journal.
+        let Ok(record) = record else {
+            return;
+        };
+        if self.quiet {
+            return;
+        }
+        if self.json {
+            out::tell(&serde_json::to_string(&*record).unwrap_or_default());
+            return;
+        }
+        for (level, text) in words(&record.event) {
+            let text = sanitise(&text);
+            match level {
+                Level::Debug => {}
+                Level::Info => out::tell(&text),
+                Level::Warning => out::tell(&format!("warning: {text}")),
+                Level::Error => out::tell(&format!("error: {text}")),
+            }
+        }
+    }
+
+    fn see(&mut self, changes: &watch::Receiver<ServerFile>) {
+        let file = changes.borrow().clone();
+        let is_settled = match file.state {
+            Condition::Starting | Condition::Restarting => false,
+            Condition::Ready | Condition::Stopped | Condition::GaveUp => true,
+        };
+        self.notifier.status(&super::status::sentence(&file));
+        let begins = file.state == Condition::Starting;
+        if !std::mem::replace(&mut self.introduced, true) && !begins && !self.quiet && !self.json {
+            // It stays as the supervisor before left it, and no record says so.
+            out::tell(&super::status::sentence(&file));
+        }
+        if file.state == Condition::Ready {
+            self.notifier.ready();
+        }
+        if is_settled && !self.announced {
+            self.announced = true;
+            if file.state != Condition::Ready {
+                out::note(&format!("warning: {}", super::status::sentence(&file)));
+            }
+            detach::ready();
+        }
+    }
+}
+
+fn refused(error: SupervisorError) -> Failure {
+    let what = chain(&error);
+    match error {
+        SupervisorError::Held { .. } => Failure::new(what).hint(
+            "`tachikoma opencode status` shows what it does, `tachikoma opencode stop` ends it",
+        ),
+        SupervisorError::Settings(_) => Failure::usage(what),
+        SupervisorError::Store(error) => error.into(),
+        SupervisorError::Guard(_) | SupervisorError::Broken(_) => Failure::new(what),
+        SupervisorError::Control(_) => {
+            Failure::new(what).hint("set XDG_RUNTIME_DIR to a short path of your own")
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Settings that changed, as lines for people.
+
+use tachikoma_core::Change;
+
+use crate::sanitise::sanitise;
+
+/// Changed settings that are named; who edits more of them knows it.
+const CHANGES_MAX: usize = 8;
+
+/// What is shown of a setting's value: a program may have a script as an argument.
+const CHANGE_CHARS_MAX: usize = 60;
+
+/// Says which settings changed, a line for each; of many of them only the first.
+pub fn changes_of(changes: &[Change]) -> Vec<String> {
+    let value = |value: &Option<String>| {
+        let text = value.as_deref().map(sanitise);
+        let text = text.as_deref().unwrap_or("the default");
+        match text.char_indices().nth(CHANGE_CHARS_MAX) {
+            Some((end, _)) => format!("{}...", &text[..end]),
+            None => text.to_owned(),
+        }
+    };
+    let line = |change: &Change| {
+        let (from, to) = (value(&change.from), value(&change.to));
+        format!("`{}` is {to} now; it was {from}", sanitise(&change.key))
+    };
+    let mut lines: Vec<String> = changes.iter().take(CHANGES_MAX).map(line).collect();
+    match changes.len() {
+        0 => lines.push(
+            "the settings differ from those of the last run in what it did not record".to_owned(),
+        ),
+        1..=CHANGES_MAX => {}
+        many => lines.push(format!(
+            "more settings have changed: {}",
+            many - CHANGES_MAX
+        )),
+    }
+    lines
+}

@@ -1,0 +1,62 @@
+//! What is asked of the operator, and what became of it, as lines for people.
+
+use tachikoma_core::{AnsweredBy, OperatorEvent, Question, Record};
+
+use super::changes::changes_of;
+use super::line::span;
+use crate::keys;
+use crate::sanitise::sanitise;
+
+/// Returns the lines of something that happened between the loop and its operator. `by_keys` says that a key answers.
+pub fn lines(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<String> {
+    let line = match event {
+        OperatorEvent::Asked(question) => return asked(record, question, by_keys),
+        OperatorEvent::Answered { id, choice, by, .. } => match by {
+            AnsweredBy::Operator => format!("question {id} is answered: {choice}"),
+            AnsweredBy::Default => format!("nobody answered question {id} in time: {choice}"),
+        },
+        OperatorEvent::RolledBack {
+            iteration,
+            error: None,
+        } => {
+            format!("the work tree is as it was before iteration {iteration}")
+        }
+        OperatorEvent::RolledBack {
+            error: Some(error), ..
+        } => format!("the work tree was not brought back: {}", sanitise(error)),
+        OperatorEvent::Attended { on: true } => "attended: asks between iterations".to_owned(),
+        OperatorEvent::Attended { on: false } => "unattended: asks nothing".to_owned(),
+        OperatorEvent::Told { text, .. } => format!("to the agent: {}", sanitise(text)),
+        OperatorEvent::PassedOn { .. } => "the agent is told while its tool runs".to_owned(),
+        OperatorEvent::Reloaded { changes, later, .. } => {
+            let mut lines = changes_of(changes);
+            if !later.is_empty() {
+                let later = later.join(", ");
+                lines.push(format!(
+                    "changed, and holds with the next run only: {later}"
+                ));
+            }
+            return lines;
+        }
+    };
+    vec![line]
+}
+
+fn asked(record: &Record, question: &Question, by_keys: bool) -> Vec<String> {
+    let limit = match question.until {
+        Some(until) => format!(
+            "; {} in {} if nobody answers",
+            question.default,
+            span(until.since(record.time))
+        ),
+        None => String::new(),
+    };
+    let how = match by_keys {
+        true => keys::offers(question),
+        false => format!("`tachikoma answer` with one of: {}", question.offers()),
+    };
+    vec![
+        format!("question {}: {}", question.id, sanitise(&question.about)),
+        format!("  {how}{limit}"),
+    ]
+}

@@ -1,0 +1,93 @@
+//! What an agent may ask of the loop that it works for, and what becomes of what it may not.
+
+use serde_json::Value;
+use tachikoma_testkit::Scratch;
+
+use crate::support::{CLAIMS, events, run, tachikoma};
+
+/// What was refused, in order.
+fn refused(scratch: &Scratch) -> Vec<String> {
+    let incidents = events(scratch, "incident");
+    let refused = incidents.iter().filter(|it| it["kind"] == "access_refused");
+    refused
+        .map(|it| {
+            assert_eq!(it["agent"], true);
+            assert!(it["pid"].as_u64().is_some_and(|pid| pid > 1), "{it}");
+            it["request"].as_str().expect("a word").to_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn what_the_agent_may_not_ask_is_refused_recorded_and_without_effect() {
+    let scratch = Scratch::new();
+    let asks = "for word in stop pause skip reboot resume 'stop --now' 'state set key 1'; do tachikoma $word; echo $word: $? >> answers; done 2>> refused";
+    let script = format!("{asks}; tachikoma status > seen && tachikoma note kept && {CLAIMS}");
+    let ran = tachikoma(&scratch).run(run(&[], &script));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(
+        scratch.read("answers"),
+        "stop: 1\npause: 1\nskip: 1\nreboot: 1\nresume: 1\nstop --now: 1\nstate set key 1: 1\n"
+    );
+    assert!(
+        scratch
+            .read("refused")
+            .contains("only the operator may ask this")
+    );
+    assert_eq!(
+        refused(&scratch),
+        [
+            "stop",
+            "pause",
+            "skip",
+            "reboot",
+            "resume",
+            "stop",
+            "state set"
+        ]
+    );
+    assert_eq!(events(&scratch, "noted").len(), 1);
+    assert_eq!(events(&scratch, "custom_set").len(), 0);
+    assert!(
+        ran.stdout
+            .contains("the agent asked for `stop` and was refused"),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn a_child_that_hides_from_its_parent_is_refused_too() {
+    let scratch = Scratch::new();
+    let script = format!(
+        "setsid sh -c 'tachikoma stop 2> refused; echo $? > answer' & while [ ! -s answer ]; do sleep 0.01; done; {CLAIMS}"
+    );
+    let ran = tachikoma(&scratch).run(run(&[], &script));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(scratch.read("answer"), "1\n");
+    assert_eq!(refused(&scratch), ["stop"]);
+}
+
+#[test]
+fn an_agent_that_asks_again_and_again_does_not_fill_the_journal() {
+    let scratch = Scratch::new();
+    let script = format!(
+        "i=0; while [ $i -lt 110 ]; do tachikoma skip 2>/dev/null; i=$((i+1)); done; {CLAIMS}"
+    );
+    let ran = tachikoma(&scratch).run(run(&["--quiet"], &script));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(refused(&scratch).len(), 100);
+}
+
+#[test]
+fn an_agent_that_edits_the_configuration_changes_nothing_of_the_loop_that_runs() {
+    let scratch = Scratch::new();
+    scratch.write("tachikoma.toml", "max_iterations = 2\n");
+    let edits = "printf 'max_iterations = 50\\n[[hook]]\\non = \"iteration_end\"\\ncommand = \"touch evil\"\\n' > tachikoma.toml";
+    let ran = tachikoma(&scratch).run(run(&[], edits));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(events(&scratch, "iteration_started").len(), 2);
+    assert!(!scratch.path().join("evil").exists());
+    let asked: Vec<Value> = events(&scratch, "hooks_started");
+    assert_eq!(asked, [] as [Value; 0]);
+}

@@ -1,0 +1,322 @@
+//! The operator is asked by a loop of the real binary, and answers from another process.
+
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tachikoma_testkit::{Live, Scratch, Tool, await_until};
+
+use crate::live_support::{
+    SOON, UNTIL_GO, UP, await_status, await_up, events, go, obey, socket, status, stop, tool,
+    with_agent,
+};
+
+const ATTENDED: [&str; 7] = ["run", "--attended", "--delay", "0s", "--", "sh", "agent.sh"];
+
+/// Waits for the question of a number.
+#[track_caller]
+fn await_question(tool: &Tool<'_>, id: u32) -> Value {
+    let asked = await_status(tool, "asked", |status| status["question"]["id"] == id);
+    asked["question"].clone()
+}
+
+/// Kills a runner, and waits until its guard has cleaned up.
+fn kill(live: Live) {
+    let pid = i32::try_from(live.pid()).unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    live.wait(SOON);
+}
+
+/// What happened between the loop and its operator, in order.
+fn operator(tool: &Tool<'_>) -> Vec<Value> {
+    let events = events(tool)
+        .into_iter()
+        .map(|record| record["event"].clone());
+    events.filter(|event| event["type"] == "operator").collect()
+}
+
+/// Nothing is recorded behind the question: who waits for a second record would wait for the answer.
+#[test]
+fn a_loop_that_asks_at_once_is_left_in_the_background() {
+    let scratch = with_agent(UP);
+    let tool = tool(&scratch);
+    let mut words = ATTENDED.to_vec();
+    words.insert(1, "--detach");
+    let left = tool.spawn(words);
+    assert_eq!(left.wait(SOON).code(), Some(0));
+    await_question(&tool, 1);
+    obey(&tool, &["stop"]);
+    await_status(&tool, "stopped", |status| status["state"] == "stopped");
+}
+
+#[test]
+fn a_question_is_answered_from_elsewhere_and_a_stale_answer_is_refused() {
+    let scratch = with_agent(UP);
+    let tool = tool(&scratch);
+    let live = tool.spawn(ATTENDED);
+    let first = await_question(&tool, 1);
+    assert_eq!(first["kind"], "before_iteration");
+    assert_eq!(first["default"], "pause");
+    assert_eq!(status(&tool)["waiting"]["reason"], "operator");
+    let shown = obey(&tool, &["status"]);
+    assert!(
+        shown.contains("question   1: iteration 1 is about to begin\nanswer     continue, reboot, edit, pause, stop; pause at "),
+        "{shown}"
+    );
+    assert!(!scratch.path().join("up1").exists(), "nothing has begun");
+
+    for (words, says) in [
+        (
+            vec!["answer", "7", "continue"],
+            "question 7 is not open any more; question 1 is",
+        ),
+        (vec!["answer", "yes"], "`yes` is no answer to question 1"),
+    ] {
+        let refused = tool.run(&words);
+        assert_eq!(refused.code(), Some(1), "{}", refused.snapshot());
+        assert!(refused.stderr.contains(says), "{}", refused.stderr);
+    }
+    for words in [
+        vec!["answer", "y"],
+        vec!["answer", "x", "continue"],
+        vec!["answer", "edit"],
+    ] {
+        assert_eq!(tool.run(&words).code(), Some(2), "{words:?}");
+    }
+    assert_eq!(obey(&tool, &["answer", "1", "continue"]), "goes on\n");
+    let second = await_question(&tool, 2);
+    assert_eq!(second["kind"], "after_iteration");
+    await_up(&scratch, 1);
+    assert_eq!(obey(&tool, &["answer", "pause"]), "paused\n");
+    await_status(&tool, "paused", |status| status["state"] == "paused");
+    obey(&tool, &["resume"]);
+    await_question(&tool, 3);
+    await_up(&scratch, 2);
+    obey(&tool, &["answer", "stop"]);
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    let refused = tool.run(["answer", "continue"]);
+    assert_eq!(refused.code(), Some(1));
+    assert!(
+        refused.stderr.contains("no loop runs"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
+fn nobody_answers_and_the_loop_pauses() {
+    let scratch = with_agent(UP);
+    let tool = tool(&scratch).env("TACHIKOMA_QUESTION_TIMEOUT", "100ms");
+    let live = tool.spawn(ATTENDED);
+    await_status(&tool, "paused", |status| status["state"] == "paused");
+    let said = operator(&tool);
+    assert_eq!(said[1]["by"], "default", "{said:?}");
+    assert!(!scratch.path().join("up1").exists());
+    obey(&tool, &["stop"]);
+    assert_eq!(live.wait(SOON).code(), Some(5));
+}
+
+#[test]
+fn a_question_outlives_its_runner() {
+    let scratch = with_agent(UP);
+    let tool = tool(&scratch);
+    let live = tool.spawn(ATTENDED);
+    let before = await_question(&tool, 1);
+    kill(live);
+    let live = tool.spawn(["run"]);
+    let after = await_question(&tool, 1);
+    assert_eq!(before, after, "with its number and its time");
+    obey(&tool, &["answer", "1", "continue"]);
+    await_question(&tool, 2);
+    assert_eq!(stop(&tool, live), Some(5));
+}
+
+#[test]
+fn an_agent_does_not_answer_for_its_operator() {
+    let scratch = with_agent(&format!(
+        "{UP} tachikoma answer continue >answered 2>&1; echo $? >>answered; tachikoma attend off >>answered 2>&1; \
+         tachikoma tell me >>answered 2>&1; echo $? >>answered; touch done1; {UNTIL_GO}"
+    ));
+    let tool = tool(&scratch);
+    let live = tool.spawn(ATTENDED);
+    await_question(&tool, 1);
+    obey(&tool, &["answer", "continue"]);
+    let done = scratch.path().join("done1");
+    await_until("the agent has tried", SOON, || done.exists());
+    let answered = fs::read_to_string(scratch.path().join("answered")).unwrap();
+    assert_eq!(
+        answered.matches("only the operator may ask this").count(),
+        3,
+        "{answered}"
+    );
+    assert_eq!(answered.matches("\n1\n").count(), 2, "{answered}");
+    go(&scratch, 1);
+    await_question(&tool, 2);
+    assert_eq!(stop(&tool, live), Some(5));
+}
+
+#[test]
+fn a_prompt_is_written_for_one_iteration_and_outlives_its_runner() {
+    let scratch = with_agent(&format!(
+        "cat >>prompts; echo == >>prompts; {UP} {UNTIL_GO}"
+    ));
+    scratch.write("next.md", "only this once\n");
+    let tool = tool(&scratch);
+    let live = tool.spawn(ATTENDED);
+    await_question(&tool, 1);
+    let said = obey(&tool, &["answer", "edit", "--prompt-file", "next.md"]);
+    assert_eq!(said, "goes on with that prompt, for one iteration\n");
+    fs::remove_file(scratch.path().join("next.md")).unwrap();
+    await_up(&scratch, 1);
+    kill(live);
+    go(&scratch, 1);
+    let live = tool.spawn(["run"]);
+    await_question(&tool, 2);
+    obey(&tool, &["answer", "continue"]);
+    await_question(&tool, 3);
+    obey(&tool, &["answer", "continue"]);
+    await_up(&scratch, 2);
+    let prompts = scratch.read("prompts");
+    assert_eq!(
+        prompts,
+        "only this once\n==\nonly this once\n==\nwork\n==\n"
+    );
+    assert_eq!(stop(&tool, live), Some(5));
+}
+
+#[test]
+fn words_are_told_with_the_next_prompt_once() {
+    let scratch = with_agent(&format!(
+        "cat >>prompts; echo == >>prompts; {UP} {UNTIL_GO}"
+    ));
+    let tool = tool(&scratch);
+    let live = tool.spawn(["run", "--delay", "0s", "--", "sh", "agent.sh"]);
+    await_up(&scratch, 1);
+    let said = obey(&tool, &["tell", "look at", "the printer"]);
+    assert_eq!(said, "the agent is told with the next prompt\n");
+    go(&scratch, 1);
+    await_up(&scratch, 2);
+    go(&scratch, 2);
+    await_up(&scratch, 3);
+    let prompts = fs::read_to_string(scratch.path().join("prompts")).unwrap();
+    let told = "The operator says:\n\nlook at the printer\n\nwork\n";
+    assert_eq!(prompts, format!("work\n==\n{told}==\nwork\n==\n"));
+    assert_eq!(tool.run(["tell", " "]).code(), Some(2));
+    assert_eq!(tool.run(["tell", &"x".repeat(5000)]).code(), Some(2));
+    assert_eq!(stop(&tool, live), Some(5));
+    let nobody = tool.run(["tell", "hello"]);
+    assert_eq!(nobody.code(), Some(1));
+    assert!(nobody.stderr.contains("no loop runs"), "{}", nobody.stderr);
+}
+
+#[test]
+fn attendance_is_switched_while_the_loop_runs() {
+    let scratch = with_agent(&format!("{UP} {UNTIL_GO}"));
+    let tool = tool(&scratch);
+    let live = tool.spawn(["run", "--delay", "0s", "--", "sh", "agent.sh"]);
+    await_up(&scratch, 1);
+    obey(&tool, &["attend", "on"]);
+    go(&scratch, 1);
+    await_question(&tool, 1);
+    obey(&tool, &["attend", "off"]);
+    await_up(&scratch, 2);
+    assert_eq!(status(&tool)["question"], Value::Null);
+    assert_eq!(status(&tool)["attended"], json!(false));
+    let said = operator(&tool);
+    let switched: Vec<_> = said.iter().filter(|it| it["what"] == "attended").collect();
+    assert_eq!(switched.len(), 2, "{said:?}");
+    assert_eq!(stop(&tool, live), Some(5));
+}
+
+#[test]
+fn an_iteration_is_rolled_back_and_asked_about_again() {
+    let scratch = Scratch::with_git();
+    scratch.write("prompt.md", "work\n");
+    scratch.write(
+        "agent.sh",
+        "echo spoilt >file; cat >>.git/prompts; echo == >>.git/prompts\n",
+    );
+    scratch.write("file", "good\n");
+    scratch.git(&["add", "."]);
+    scratch.git(&["commit", "-qm", "begin"]);
+    let tool = tool(&scratch);
+    let live = tool.spawn(ATTENDED);
+    await_question(&tool, 1);
+    obey(&tool, &["answer", "continue"]);
+    await_question(&tool, 2);
+    assert_eq!(scratch.read("file"), "spoilt\n");
+    obey(&tool, &["answer", "rollback"]);
+    let again = await_question(&tool, 3);
+    assert_eq!(again["kind"], "after_iteration");
+    assert_eq!(scratch.read("file"), "good\n");
+    let kept = scratch.git(&["for-each-ref", "--format=%(refname)"]);
+    assert!(kept.contains("before-rollback-1"), "{kept}");
+    obey(&tool, &["answer", "continue"]);
+    await_question(&tool, 4);
+    let prompts = scratch.read(".git/prompts");
+    assert!(
+        prompts.contains(
+            "The operator has brought the work tree back to what it was before iteration 1."
+        ),
+        "{prompts}"
+    );
+    assert_eq!(stop(&tool, live), Some(5));
+    let said = operator(&tool);
+    assert!(
+        said.iter()
+            .any(|it| it["what"] == "rolled_back" && it["error"].is_null()),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_reboot_is_confirmed() {
+    let scratch = with_agent(UP);
+    scratch.write(
+        "tachikoma.toml",
+        "[reboot]\nmode = \"confirm\"\nmin_reboot_interval = \"0s\"\n[reboot.triggers]\nafter_iterations = 1\n",
+    );
+    let tool = tool(&scratch);
+    let live = tool.spawn(["run", "--delay", "0s", "--", "sh", "agent.sh"]);
+    let asked = await_question(&tool, 1);
+    assert_eq!(asked["kind"], "confirm_reboot");
+    assert_eq!(asked["choices"], json!(["yes", "no", "pause", "stop"]));
+    obey(&tool, &["answer", "yes"]);
+    await_question(&tool, 2);
+    assert_eq!(status(&tool)["session"]["number"], 2);
+    obey(&tool, &["answer", "no"]);
+    await_question(&tool, 3);
+    assert_eq!(status(&tool)["iteration"], 7, "put off for five iterations");
+    assert_eq!(status(&tool)["session"]["number"], 2);
+    assert_eq!(stop(&tool, live), Some(5));
+}
+
+#[test]
+fn the_socket_takes_no_half_answer() {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    let scratch = with_agent(UP);
+    let tool = tool(&scratch);
+    let live = tool.spawn(ATTENDED);
+    await_question(&tool, 1);
+    for line in [
+        "",
+        "\n",
+        "{\"kind\":\"answer\",\"id\":1}\n",
+        "{\"kind\":\"answer\",\"id\":1,\"choice\":\"yup\"}\n",
+        "{\"kind\":\"answer\",\"id\":1,\"choice\":\"\"}\n",
+    ] {
+        let mut stream = std::os::unix::net::UnixStream::connect(socket(&scratch)).unwrap();
+        stream.write_all(line.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let replies: Vec<String> = BufReader::new(stream)
+            .lines()
+            .map_while(Result::ok)
+            .collect();
+        assert!(
+            replies.iter().all(|it| !it.contains("accepted")),
+            "{replies:?}"
+        );
+    }
+    assert_eq!(await_question(&tool, 1)["id"], 1, "it is still open");
+    assert_eq!(stop(&tool, live), Some(5));
+}

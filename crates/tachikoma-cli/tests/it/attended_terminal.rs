@@ -1,0 +1,147 @@
+//! A person at the terminal of a loop is asked, and answers with a key.
+
+use std::io::Write as _;
+use std::process::Stdio;
+
+use rustix::process::Signal;
+use tachikoma_testkit::{Scratch, await_until};
+
+use crate::live_pty::{CTRL_C, CTRL_Z, Terminal};
+use crate::live_support::{
+    SOON, UNTIL_GO, UP, await_status, await_up, go, obey, state_of, status, tool, with_agent,
+};
+
+const ATTENDED: [&str; 7] = ["run", "--attended", "--delay", "0s", "--", "sh", "agent.sh"];
+
+#[test]
+fn a_key_is_an_answer_and_another_one_is_not() {
+    let scratch = with_agent("echo working");
+    let tool = tool(&scratch);
+    let terminal = Terminal::start(&tool, &ATTENDED, 100);
+    terminal.await_text("question 1: iteration 1 is about to begin");
+    terminal.await_text("  c continue · r reboot · e edit · p pause · q stop; pause in ");
+    // Not a key of this question, keys that send more than one byte, and the end of a line.
+    for wrong in ["y", "\u{1b}[C", "cc", "\n", "\u{4}"] {
+        let before = terminal.raw().matches("that is no answer").count();
+        await_until("keys are read", SOON, || terminal.gives_keys());
+        terminal.type_in(wrong);
+        await_until("it says so", SOON, || {
+            terminal.raw().matches("that is no answer").count() > before
+        });
+    }
+    assert_eq!(status(&tool)["question"]["id"], 1, "it is still open");
+    terminal.answer(b'c');
+    terminal.await_text("question 2: iteration 1 is over");
+    terminal.answer(b'q');
+    let gives_keys = terminal.keeps_giving_keys();
+    let (code, screen) = terminal.end();
+    assert_eq!(code, Some(5), "{screen:#?}");
+    assert!(!gives_keys, "the terminal is as it was");
+    screen.assert_clean();
+    assert!(screen.shows("question 2 is answered: stop"), "{screen:#?}");
+}
+
+#[test]
+fn what_was_typed_before_anything_was_asked_is_no_answer() {
+    let scratch = with_agent(&format!("{UP} {UNTIL_GO}"));
+    let tool = tool(&scratch);
+    let terminal = Terminal::start(&tool, &ATTENDED, 100);
+    terminal.answer(b'c');
+    await_up(&scratch, 1);
+    await_until("nobody reads keys", SOON, || !terminal.gives_keys());
+    terminal.type_in("c");
+    go(&scratch, 1);
+    await_until("keys are read", SOON, || terminal.gives_keys());
+    // The next one is the first that counts.
+    terminal.press(b'p');
+    await_status(&tool, "paused", |status| status["state"] == "paused");
+    obey(&tool, &["stop"]);
+    assert_eq!(terminal.end().0, Some(5));
+}
+
+#[test]
+fn the_changes_are_shown_and_the_next_prompt_is_edited() {
+    let scratch = Scratch::with_git();
+    scratch.write("prompt.md", "work\n");
+    scratch.write("agent.sh", "cat >>.git/prompts; echo spoilt >>file\n");
+    scratch.write_script("editor.sh", "#!/bin/sh\necho 'only this once' >>\"$1\"\n");
+    scratch.write("file", "good\n");
+    scratch.git(&["config", "color.ui", "false"]);
+    scratch.git(&["add", "."]);
+    scratch.git(&["commit", "-qm", "begin"]);
+    let tool = tool(&scratch)
+        .env("EDITOR", "./editor.sh")
+        .env("GIT_PAGER", "cat");
+    let terminal = Terminal::start(&tool, &ATTENDED, 100);
+    terminal.answer(b'c');
+    terminal.await_text("question 2: iteration 1 is over; it changed 1 file");
+    terminal.answer(b'd');
+    terminal.await_text("+spoilt");
+    terminal.answer(b'e');
+    terminal.await_text("question 3: iteration 2 is over");
+    assert_eq!(scratch.read(".git/prompts"), "work\nwork\nonly this once\n");
+    terminal.answer(b'b');
+    terminal.await_text("the work tree is as it was before iteration 2");
+    assert_eq!(scratch.read("file"), "good\nspoilt\n");
+    terminal.await_text("question 4: iteration 2 is over");
+    terminal.answer(b'q');
+    assert_eq!(terminal.end().0, Some(5));
+}
+
+#[test]
+fn the_terminal_is_as_it_was_on_every_way_out() {
+    let question = || {
+        let scratch = with_agent("echo working");
+        let tool = tool(&scratch);
+        let terminal = Terminal::start(&tool, &ATTENDED, 100);
+        terminal.await_text("question 1");
+        await_until("keys are read", SOON, || terminal.gives_keys());
+        (scratch, terminal)
+    };
+    let (_scratch, terminal) = question();
+    terminal.press(CTRL_C);
+    assert!(!terminal.keeps_giving_keys());
+    assert_eq!(terminal.end().0, Some(130));
+
+    let (_scratch, terminal) = question();
+    terminal.signal(Signal::TERM);
+    assert!(!terminal.keeps_giving_keys());
+    assert_eq!(terminal.end().0, Some(143));
+
+    let (_scratch, terminal) = question();
+    terminal.press(CTRL_Z);
+    await_until("it is stopped", SOON, || {
+        state_of(terminal.pid()) == Some('T')
+    });
+    assert!(!terminal.gives_keys(), "a shell may have it");
+    terminal.signal(Signal::CONT);
+    terminal.answer(b'q');
+    assert!(!terminal.keeps_giving_keys());
+    assert_eq!(terminal.end().0, Some(5));
+
+    let (scratch, terminal) = question();
+    obey(&tool(&scratch), &["answer", "stop"]);
+    assert!(!terminal.keeps_giving_keys());
+    assert_eq!(terminal.end().0, Some(5));
+}
+
+#[test]
+fn without_a_terminal_nothing_is_read() {
+    let scratch = with_agent(UP);
+    let tool = tool(&scratch);
+    let mut command = tool.command(ATTENDED);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"c\ny\ncontinue\n").unwrap();
+    drop(stdin);
+    await_status(&tool, "asked", |status| status["question"]["id"] == 1);
+    // A runner that read it would have gone on by the time that it has answered this.
+    assert_eq!(status(&tool)["question"]["id"], 1);
+    assert!(!scratch.path().join("up1").exists());
+    obey(&tool, &["stop"]);
+    assert_eq!(child.wait().unwrap().code(), Some(5));
+}

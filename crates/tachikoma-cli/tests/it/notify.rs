@@ -1,0 +1,324 @@
+//! Messages to people: what arrives, what is tried again, and that the loop does not wait for any of it.
+
+use std::time::Instant;
+
+use serde_json::Value;
+use tachikoma_testkit::{Scratch, await_until};
+
+use crate::live_support::{await_nobody, seconds};
+use crate::notify_support::{Answer, Mailbox, Service};
+use crate::support::{CLAIMS, SOON, events, journals, run, tachikoma};
+
+fn configure(scratch: &Scratch, tables: &[&str]) {
+    let tables = tables.iter().map(|table| format!("[[notify]]\n{table}\n"));
+    scratch.write("tachikoma.toml", tables.collect::<String>());
+}
+
+/// What was not delivered.
+fn failures(scratch: &Scratch) -> Vec<(String, String, u64)> {
+    let incidents = events(scratch, "incident");
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let failed = incidents.iter().filter(|it| it["kind"] == "notify_failed");
+    failed
+        .map(|it| {
+            (
+                text(&it["target"]),
+                text(&it["error"]),
+                it["attempts"].as_u64().unwrap_or(0),
+            )
+        })
+        .collect()
+}
+
+/// No file of the loop has the secret.
+fn assert_no_secret(scratch: &Scratch) {
+    for (path, bytes) in journals(scratch) {
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(!text.contains("hunter"), "{}", path.display());
+    }
+}
+
+#[test]
+fn a_webhook_is_told_the_end_and_can_check_who_says_so() {
+    let scratch = Scratch::new();
+    let service = Service::new(&[Answer::Status(200)]);
+    configure(
+        &scratch,
+        &["to = 'webhook'\nurl_env = 'HOOK'\nsecret_env = 'KEY'"],
+    );
+    let ran = tachikoma(&scratch)
+        .env("HOOK", service.url())
+        .env("KEY", "hunter3")
+        .run(run(&[], &format!("env > environment; {CLAIMS}")));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let came = service.came();
+    assert_eq!(came.len(), 1, "{came:?}");
+    let told: Value = serde_json::from_str(&came[0].body).expect("an object");
+    assert_eq!(told["point"], "loop_end");
+    assert_eq!(told["outcome"], "done");
+    let text = told["text"].as_str().expect("a text");
+    assert!(
+        text.ends_with(": the loop ends: the work is complete"),
+        "{text}"
+    );
+    let time = came[0].header("X-Tachikoma-Timestamp").expect("a time");
+    let signature = came[0]
+        .header("X-Tachikoma-Signature")
+        .expect("a signature");
+    let signed = scratch.write("signed", format!("{time}.{}", came[0].body));
+    let openssl = std::process::Command::new("openssl")
+        .args(["dgst", "-sha256", "-hmac", "hunter3", "-r"])
+        .arg(&signed)
+        .output();
+    if let Ok(output) = openssl {
+        let expected = String::from_utf8_lossy(&output.stdout);
+        let expected = expected.split(' ').next().unwrap_or_default();
+        assert_eq!(signature, format!("sha256={expected}"));
+    }
+    assert_eq!(failures(&scratch), []);
+    assert!(!ran.snapshot().contains("hunter"));
+    assert!(
+        !scratch.read("environment").contains("hunter"),
+        "the agent is not given them"
+    );
+    assert_no_secret(&scratch);
+}
+
+#[test]
+fn what_fails_for_a_moment_is_tried_again() {
+    let scratch = Scratch::new();
+    let service = Service::new(&[Answer::Status(500), Answer::Cut, Answer::Status(204)]);
+    configure(
+        &scratch,
+        &[&format!("to = 'slack'\nurl = '{}'", service.url())],
+    );
+    let ran = tachikoma(&scratch).run(run(&[], CLAIMS));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(service.came().len(), 3);
+    assert_eq!(failures(&scratch), []);
+}
+
+#[test]
+fn a_redirect_is_not_followed_and_a_refusal_not_repeated() {
+    let scratch = Scratch::new();
+    let elsewhere = Service::new(&[Answer::Status(200)]);
+    let redirect = Service::new(&[Answer::Redirect(elsewhere.port)]);
+    let refusal = Service::new(&[Answer::Status(403)]);
+    configure(
+        &scratch,
+        &[
+            &format!("to = 'discord'\nurl = '{}'", redirect.url()),
+            &format!("to = 'ntfy'\nurl = '{}'", refusal.url()),
+        ],
+    );
+    let ran = tachikoma(&scratch).run(run(&[], CLAIMS));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(
+        (
+            redirect.came().len(),
+            refusal.came().len(),
+            elsewhere.came().len()
+        ),
+        (1, 1, 0)
+    );
+    let mut failed = failures(&scratch);
+    failed.sort();
+    assert_eq!(
+        failed,
+        [
+            (
+                "discord (notify 1)".to_owned(),
+                "it answered with a redirect (302), which is not followed".to_owned(),
+                1
+            ),
+            (
+                "ntfy (notify 2)".to_owned(),
+                "it answered with 403".to_owned(),
+                1
+            ),
+        ]
+    );
+    assert!(!ran.snapshot().contains("hunter"), "{}", ran.snapshot());
+    assert_no_secret(&scratch);
+}
+
+#[test]
+fn a_service_that_hangs_holds_nothing_up() {
+    let scratch = Scratch::new();
+    let service = Service::new(&[Answer::Hang]);
+    let table = format!(
+        "to = 'webhook'\nurl = '{}'\non = ['iteration_end']",
+        service.url()
+    );
+    configure(&scratch, &[&table]);
+    // The agent claims only when the first message is on its way, and nobody has answered.
+    let script = format!("[ $TACHIKOMA_ITERATION = 1 ] && exit 0; {CLAIMS}");
+    let mut live = tachikoma(&scratch).spawn(run(&[], &script));
+    await_until("the loop to end in the journal", SOON, || {
+        let journals = journals(&scratch);
+        journals
+            .values()
+            .any(|bytes| String::from_utf8_lossy(bytes).contains("\"type\":\"completed\""))
+    });
+    // It waits for its messages, and not once somebody is tired of it.
+    let began = Instant::now();
+    live.signal(rustix::process::Signal::INT);
+    let ran = live.wait(SOON);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert!(began.elapsed().as_secs() < 8, "{:?}", began.elapsed());
+    let failed = failures(&scratch);
+    assert_eq!(failed.len(), 2, "{failed:?}");
+    assert_eq!(
+        failed[0].1,
+        "the loop had ended, and did not wait longer for it"
+    );
+}
+
+#[test]
+fn a_command_is_told_on_its_standard_input_and_ended_when_it_hangs() {
+    let scratch = Scratch::new();
+    let long = seconds();
+    configure(
+        &scratch,
+        &[
+            "to = 'command'\ncommand = 'cat > told; echo $TACHIKOMA_OUTCOME > outcome'",
+            "to = 'command'\ncommand = 'echo hunter2 >&2; exit 7'\non = ['loop_start']",
+            &format!("to = 'command'\ncommand = 'sleep {long}'"),
+        ],
+    );
+    let ran = tachikoma(&scratch).run(run(&[], CLAIMS));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let told: Value = serde_json::from_str(&scratch.read("told")).expect("an object");
+    assert_eq!(told["point"], "loop_end");
+    assert_eq!(scratch.read("outcome"), "done\n");
+    let failed = failures(&scratch);
+    let errors: Vec<_> = failed.iter().map(|it| it.1.as_str()).collect();
+    assert_eq!(
+        errors,
+        [
+            "the program ended with exit 7",
+            "the loop had ended, and did not wait longer for it"
+        ]
+    );
+    await_nobody(&long);
+    assert!(
+        !ran.snapshot().contains("hunter"),
+        "what a program says is not repeated"
+    );
+}
+
+#[test]
+fn the_services_are_told_in_their_own_words() {
+    let scratch = Scratch::new();
+    let service = Service::new(&[Answer::Status(200)]);
+    let url = service.url();
+    configure(
+        &scratch,
+        &[
+            &format!("to = 'slack'\nurl = '{url}/slack'"),
+            &format!("to = 'discord'\nurl = '{url}/discord'"),
+            &format!("to = 'telegram'\nurl = '{url}'\nsecret_env = 'KEY'\nchat = '7'"),
+            &format!("to = 'ntfy'\nurl = '{url}/ntfy'\nsecret_env = 'KEY'"),
+        ],
+    );
+    let ran = tachikoma(&scratch)
+        .env("KEY", "hunter3")
+        .run(["notify", "test"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(
+        ran.stdout,
+        "slack (notify 1): sent\ndiscord (notify 2): sent\ntelegram (notify 3): sent\nntfy (notify 4): sent\n"
+    );
+    let came = service.came();
+    let at = |path: &str| {
+        came.iter()
+            .find(|it| it.path.ends_with(path))
+            .expect("it came")
+    };
+    let body = |path: &str| -> Value { serde_json::from_str(&at(path).body).expect("JSON") };
+    let text = |value: &Value| {
+        value
+            .as_str()
+            .is_some_and(|it| it.ends_with("a test of this notification"))
+    };
+    assert!(text(&body("/slack")["text"]));
+    assert!(text(&body("/discord")["content"]));
+    assert!(text(&body("/hunter2/bothunter3/sendMessage")["text"]));
+    assert_eq!(body("/sendMessage")["chat_id"], "7");
+    assert_eq!(at("/ntfy").header("Authorization"), Some("Bearer hunter3"));
+    assert_eq!(at("/ntfy").header("Priority"), Some("high"));
+}
+
+#[test]
+fn mail_arrives() {
+    let scratch = Scratch::new();
+    let mailbox = Mailbox::new();
+    let table = format!(
+        "to = 'email'\nurl = 'smtp://127.0.0.1:{}'\nfrom = 'loop@example.org'\nrecipients = ['a@example.org', 'b@example.org']",
+        mailbox.port
+    );
+    configure(&scratch, &[&table]);
+    let ran = tachikoma(&scratch).run(run(&[], CLAIMS));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(failures(&scratch), []);
+    let came = mailbox.came();
+    assert_eq!(came.len(), 1, "{came:?}");
+    for part in [
+        "MAIL FROM:<loop@example.org>",
+        "RCPT TO:<a@example.org>",
+        "RCPT TO:<b@example.org>",
+        "Subject: [tachikoma] ",
+        "the loop ends: the work is complete",
+        "\"outcome\":\"done\"",
+    ] {
+        assert!(came[0].contains(part), "{part}: {}", came[0]);
+    }
+}
+
+#[test]
+fn a_test_names_what_does_not_arrive_and_never_where() {
+    let scratch = Scratch::new();
+    let service = Service::new(&[Answer::Status(404)]);
+    configure(
+        &scratch,
+        &[
+            &format!("to = 'webhook'\nurl = '{}'", service.url()),
+            "to = 'webhook'\nurl = 'hunter2://x'",
+        ],
+    );
+    let ran = tachikoma(&scratch).run(["notify", "test"]);
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    assert_eq!(
+        ran.stdout,
+        "webhook (notify 1): it answered with 404\nwebhook (notify 2): its address is none that can be sent to\n"
+    );
+    assert!(!ran.snapshot().contains("hunter"));
+    let one = tachikoma(&scratch).run(["notify", "test", "3"]);
+    assert_eq!(one.code(), Some(2), "{}", one.snapshot());
+    configure(&scratch, &["to = 'slack'\nurl_env = 'NOT_SET'"]);
+    let unset = tachikoma(&scratch).run(run(&[], CLAIMS));
+    assert_eq!(unset.code(), Some(2), "{}", unset.snapshot());
+    assert!(
+        unset.stderr.contains("the variable `NOT_SET` is not set"),
+        "{}",
+        unset.stderr
+    );
+}
+
+#[test]
+fn an_error_of_the_loop_is_told_once() {
+    let scratch = Scratch::new();
+    let service = Service::new(&[Answer::Status(200)]);
+    let table = format!(
+        "to = 'slack'\nurl = '{}'\n[stop_conditions]\nmax_consecutive_failures = 1",
+        service.url()
+    );
+    configure(&scratch, &[&table]);
+    let ran = tachikoma(&scratch).run(run(&[], "exit 3"));
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    let came = service.came();
+    let texts: Vec<_> = came.iter().map(|it| it.body.clone()).collect();
+    assert_eq!(came.len(), 2, "the iteration and the loop: {texts:?}");
+    assert!(texts[0].contains("iteration 1 failed"), "{texts:?}");
+    assert!(texts[1].contains("the loop ends: "), "{texts:?}");
+}

@@ -1,0 +1,283 @@
+//! The bridge as a process, with a fake server that is one too: whoever takes a conversation up hears of its own turn only.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tachikoma_testkit::await_until;
+
+use crate::live_support::{BIN, SOON};
+use crate::opencode::Bed;
+use crate::opencode_agent::{Books as _, Fake, HELD, fake};
+
+/// A turn takes as long as its tool; what is told late is told in this time.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A bridge that the test started.
+struct Bridge {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<Value>,
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Bridge {
+    fn start(bed: &Bed, url: &str, more: &[&str]) -> Self {
+        let dir = bed.scratch.path();
+        let mut child = Command::new(BIN)
+            .args(["opencode-bridge", "--url", url, "--directory"])
+            .arg(&dir)
+            .args(["--permission", "safe"])
+            .args(more)
+            .current_dir(&dir)
+            .env("RUST_BACKTRACE", "0")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let output = child.stdout.take().expect("a pipe");
+        let (sender, lines) = channel();
+        // Ends with the bridge.
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let line = serde_json::from_str(&line).unwrap_or_default();
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let input = child.stdin.take();
+        Self {
+            child,
+            input,
+            lines,
+        }
+    }
+
+    fn order(&mut self, order: &Value) {
+        let input = self.input.as_mut().expect("it is open");
+        writeln!(input, "{order}").expect("it reads");
+    }
+
+    fn prompt(&mut self, iteration: u32) {
+        self.order(&json!({"order": "prompt", "text": "do it", "iteration": iteration}));
+    }
+
+    /// What it says up to a line of a kind, which comes last.
+    #[track_caller]
+    fn until(&self, kind: &str) -> Vec<Value> {
+        let mut said = Vec::new();
+        loop {
+            let Ok(line) = self.lines.recv_timeout(PATIENCE) else {
+                panic!("waited in vain for {kind}: {said:?}");
+            };
+            let found = line["type"] == kind;
+            said.push(line);
+            if found {
+                return said;
+            }
+        }
+    }
+
+    #[track_caller]
+    fn session(&self) -> String {
+        let said = self.until("tachikoma.session");
+        let session = said.last().expect("it was said");
+        session["properties"]["id"]
+            .as_str()
+            .expect("an id")
+            .to_owned()
+    }
+
+    /// What it says until it ends, and its exit code.
+    #[track_caller]
+    fn ended(mut self) -> (Vec<Value>, Option<i32>) {
+        let mut said = Vec::new();
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => said.push(line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("it does not end: {said:?}"),
+            }
+        }
+        let status = self.child.wait().expect("it is ours");
+        (said, status.code())
+    }
+}
+
+fn texts(said: &[Value]) -> Vec<String> {
+    let parts = said.iter().map(|line| &line["properties"]["part"]);
+    let texts = parts.filter(|part| part["type"] == "text");
+    texts
+        .map(|part| part["text"].as_str().unwrap_or_default().to_owned())
+        .collect()
+}
+
+fn kinds(said: &[Value]) -> Vec<&str> {
+    said.iter()
+        .map(|line| line["type"].as_str().unwrap_or_default())
+        .collect()
+}
+
+/// Asks a server as anyone may.
+fn post(url: &str, path: &str, body: &Value) -> Value {
+    let host = url.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(host).expect("it listens");
+    let body = body.to_string();
+    write!(
+        stream,
+        "POST {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    let body = answer.split_once("\r\n\r\n").expect("a body").1;
+    serde_json::from_str(body).unwrap_or_default()
+}
+
+fn held(bed: &Bed, times: usize) {
+    let path = bed.scratch.path().join("started");
+    await_until("a tool that runs", SOON, || {
+        fs::read_to_string(&path)
+            .unwrap_or_default()
+            .lines()
+            .count()
+            >= times
+    });
+}
+
+fn bed(script: &Value) -> (Bed, Fake, String) {
+    let bed = Bed::new(script, "");
+    let (server, url) = fake(&bed, None);
+    (bed, server, url)
+}
+
+#[test]
+fn a_conversation_without_a_message_is_taken_up() {
+    let (bed, _server, url) = bed(&json!({}));
+    let session = post(&url, "/session", &json!({}));
+    let id = session["id"].as_str().expect("an id");
+    let mut bridge = Bridge::start(&bed, &url, &["--resume", id]);
+    bridge.prompt(1);
+    assert_eq!(texts(&bridge.until("session.idle")), ["Done."]);
+    assert_eq!(bed.turns("prompted").len(), 1);
+}
+
+#[test]
+fn messages_that_are_no_list_are_no_messages() {
+    for answer in ["null", "{}", "[null]", "\"\""] {
+        let (bed, _server, url) = bed(&json!({"always": {"messages": answer}}));
+        let session = post(&url, "/session", &json!({}));
+        let id = session["id"].as_str().expect("an id");
+        let mut bridge = Bridge::start(&bed, &url, &["--resume", id]);
+        bridge.prompt(1);
+        bridge.until("tachikoma.prompted");
+        bridge.order(&json!({"order": "interrupt"}));
+        bridge.until("session.idle");
+    }
+}
+
+#[test]
+fn who_takes_a_live_turn_up_hears_its_own_to_the_end_and_the_prompt_is_there_once() {
+    let (bed, _server, url) = bed(&json!({"turn": {"command": HELD}}));
+    let mut first = Bridge::start(&bed, &url, &[]);
+    first.prompt(1);
+    let session = first.session();
+    held(&bed, 1);
+    first.child.kill().expect("it is ours");
+    drop(first);
+    let mut second = Bridge::start(&bed, &url, &["--resume", &session]);
+    second.prompt(1);
+    let prompted = second.until("tachikoma.prompted");
+    assert_eq!(prompted.last().unwrap()["properties"]["again"], true);
+    held(&bed, 2);
+    bed.scratch.write("go", "");
+    let said = second.until("session.idle");
+    assert_eq!(texts(&said), ["Done."], "{:?}", kinds(&said));
+    assert!(!kinds(&said).contains(&"session.error"), "{said:?}");
+    assert_eq!(
+        (bed.turns("aborted").len(), bed.turns("ended").len()),
+        (1, 1)
+    );
+    assert_eq!(bed.prompts(), 1);
+}
+
+#[test]
+fn the_rest_of_an_interrupted_turn_does_not_end_the_next_one() {
+    let (bed, _server, url) = bed(&json!({"turn": {"command": HELD}}));
+    let mut bridge = Bridge::start(&bed, &url, &[]);
+    bridge.prompt(1);
+    held(&bed, 1);
+    bridge.order(&json!({"order": "interrupt"}));
+    let said = bridge.until("session.idle");
+    assert!(kinds(&said).contains(&"session.error"), "{said:?}");
+    bridge.prompt(2);
+    bridge.until("tachikoma.prompted");
+    held(&bed, 2);
+    bed.scratch.write("go", "");
+    assert_eq!(texts(&bridge.until("session.idle")), ["Done."]);
+}
+
+#[test]
+fn a_turn_that_someone_else_ends_is_lost_and_goes_on() {
+    let (bed, _server, url) = bed(&json!({"turn": {"command": HELD}}));
+    let mut bridge = Bridge::start(&bed, &url, &[]);
+    bridge.prompt(1);
+    let session = bridge.session();
+    held(&bed, 1);
+    post(&url, "/global/dispose", &json!({}));
+    let (said, code) = bridge.ended();
+    assert_eq!(code, Some(3), "{said:?}");
+    assert!(!kinds(&said).contains(&"session.idle"), "{said:?}");
+    assert!(!kinds(&said).contains(&"session.error"), "{said:?}");
+    bed.scratch.write("go", "");
+    let mut next = Bridge::start(&bed, &url, &["--resume", &session]);
+    next.prompt(1);
+    assert_eq!(texts(&next.until("session.idle")), ["Done."]);
+    assert_eq!(bed.prompts(), 1);
+}
+
+#[test]
+fn whoever_leaves_leaves_no_turn_behind() {
+    let (bed, _server, url) = bed(&json!({"turn": {"command": HELD}}));
+    let mut bridge = Bridge::start(&bed, &url, &[]);
+    let session = bridge.session();
+    // A turn that it does not know of.
+    let body = json!({"parts": [{"type": "text", "text": "x"}]});
+    post(&url, &format!("/session/{session}/prompt_async"), &body);
+    held(&bed, 1);
+    bridge.input = None;
+    assert_eq!(bridge.ended().1, Some(0));
+    assert_eq!(bed.turns("aborted").len(), 1);
+}
+
+#[test]
+fn what_a_compaction_says_is_not_the_agents_word() {
+    let (bed, _server, url) = bed(&json!({"turn": {"tools": 2, "compacts": true}}));
+    let mut bridge = Bridge::start(&bed, &url, &[]);
+    bridge.prompt(1);
+    let said = bridge.until("session.idle");
+    assert_eq!(texts(&said), ["Done."]);
+    assert!(kinds(&said).contains(&"session.compacted"), "{said:?}");
+}
+
+#[test]
+fn a_sub_agent_that_was_born_unheard_gets_its_answer() {
+    let script = json!({"turn": {"child_asks": true}, "always": {"cuts_births": true}});
+    let (bed, _server, url) = bed(&script);
+    let mut bridge = Bridge::start(&bed, &url, &[]);
+    bridge.prompt(1);
+    assert_eq!(texts(&bridge.until("session.idle")), ["Done."]);
+    assert_eq!(bed.turns("ended").len(), 1);
+}

@@ -1,0 +1,91 @@
+//! What cuts a turn of a loop with OpenCode beside a dying server, and what is not shown of it.
+
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tachikoma_testkit::await_until;
+
+use crate::live_support::SOON;
+use crate::opencode::Bed;
+use crate::opencode_agent::{Books as _, HELD, LOOP, RUN, expect, outcomes};
+
+#[test]
+fn a_turn_that_was_cut_behind_a_compaction_goes_on_and_its_prompt_is_there_once() {
+    let command = "echo x >> started; [ $(wc -l < started) -lt 2 ] || until [ -e go ] || ! [ -e started ]; do sleep 0.02; done";
+    let turn = json!({"tools": 2, "compacts": true, "command": command});
+    let bed = Bed::new(&json!({"turn": turn}), "restart_delay_ms = 0");
+    let live = bed.start("1");
+    await_until("the second tool", SOON, || {
+        let path = bed.scratch.path().join("started");
+        fs::read_to_string(path).is_ok_and(|text| text.lines().count() == 2)
+    });
+    bed.kill_server();
+    bed.scratch.write("go", "");
+    expect(&live.wait(LOOP), 3);
+    assert_eq!(outcomes(&bed), ["succeeded"]);
+    assert_eq!(bed.of_type("attempt_cut").len(), 1);
+    let prompted = bed.turns("prompted");
+    assert_eq!((prompted.len(), bed.prompts()), (2, 1));
+    assert_eq!(prompted[0], prompted[1], "under the id that it had");
+}
+
+/// S004: after a restart the interrupted iteration goes on.
+#[test]
+fn a_restart_that_someone_orders_in_mid_turn_is_no_failure() {
+    let bed = Bed::new(&json!({"turn": {"command": HELD}}), "restart_delay_ms = 0");
+    let up = bed.up();
+    bed.await_ready(1);
+    let live = bed.start("2");
+    bed.await_file("started");
+    expect(&bed.tool().run(["opencode", "restart"]), 0);
+    bed.scratch.write("go", "");
+    expect(&live.wait(LOOP), 3);
+    assert_eq!(outcomes(&bed), ["succeeded"; 2]);
+    assert_eq!(bed.of_type("attempt_cut").len(), 1);
+    assert_eq!(bed.of_type("wait_started").len(), 0, "no backoff");
+    assert_eq!(bed.prompts(), 2);
+    expect(&bed.tool().run(["opencode", "stop"]), 0);
+    expect(&up.wait(LOOP), 0);
+}
+
+/// D004-19: a server that hangs in mid-turn is replaced, and the turn goes on in the next one.
+#[test]
+fn a_server_that_hangs_in_mid_turn_is_replaced_and_the_turn_goes_on() {
+    let settings = "restart_delay_ms = 0\nhealth_interval = '50ms'\nhealth_failures = 2";
+    let bed = Bed::new(&json!({"turn": {"command": HELD}}), settings);
+    let live = bed.start("2");
+    bed.await_file("started");
+    let pid = bed.server()["pid"].as_i64().expect("a server");
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a process")).expect("a process");
+    kill_process(pid, Signal::STOP).expect("it is ours");
+    bed.scratch.write("go", "");
+    expect(&live.wait(LOOP), 3);
+    assert_eq!(outcomes(&bed), ["succeeded"; 2]);
+    assert_eq!((bed.starts(), bed.of_type("attempt_cut").len()), (2, 1));
+    assert_eq!(bed.of_type("wait_started").len(), 0, "no backoff");
+    let prompted = bed.turns("prompted");
+    assert_eq!(prompted[0], prompted[1], "under the id that it had");
+    assert_eq!(bed.prompts(), 2);
+}
+
+#[test]
+fn a_password_in_an_address_is_shown_nowhere() {
+    for url in [
+        "https://me:hunter2@127.0.0.1:1",
+        "http://me:hunter2@127.0.0.1:1",
+        "me:hunter2@127.0.0.1:1",
+    ] {
+        let bed = Bed::new(&json!({}), &format!("attach = '{url}'"));
+        let configured = bed.tool().run(RUN);
+        let given = bed.tool().run([&RUN[..], &["--attach", url]].concat());
+        let dry = bed.tool().run([&RUN[..], &["--dry-run"]].concat());
+        let shown = bed.tool().run(["config", "show"]);
+        assert_eq!(shown.code(), Some(0), "{}", shown.snapshot());
+        assert!(shown.snapshot().contains("127.0.0.1:1"), "{url}");
+        for ran in [configured, given, dry, shown] {
+            let said = ran.snapshot();
+            assert!(!said.contains("hunter2"), "{said}");
+        }
+    }
+}

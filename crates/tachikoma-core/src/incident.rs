@@ -1,0 +1,58 @@
+//! What happens beside a loop and changes nothing in it, but should be known.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::hooking::HookPoint;
+
+/// Something beside the loop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Incident {
+    /// A message did not reach whom it was for.
+    NotifyFailed {
+        /// The way it was to take, and its number in the configuration, from 1.
+        target: String,
+        /// What it was about.
+        point: HookPoint,
+        /// Why.
+        error: String,
+        /// How often it was tried.
+        attempts: u32,
+    },
+    /// Somebody asked for what only the operator may ask for, and was refused.
+    AccessRefused {
+        /// What.
+        request: String,
+        /// The process.
+        pid: Option<i32>,
+        /// Whether it belongs to the agent; otherwise it is another user's.
+        agent: bool,
+    },
+}
+
+impl fmt::Display for Incident {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotifyFailed {
+                target,
+                point,
+                error,
+                attempts,
+            } => write!(
+                f,
+                "the message about `{point}` to {target} is not delivered after {attempts} attempts: {error}"
+            ),
+            Self::AccessRefused {
+                request,
+                pid,
+                agent,
+            } => {
+                let who = if *agent { "the agent" } else { "another user" };
+                write!(f, "{who} asked for `{request}` and was refused")?;
+                pid.map_or(Ok(()), |pid| write!(f, " (pid {pid})"))
+            }
+        }
+    }
+}

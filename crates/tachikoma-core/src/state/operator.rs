@@ -1,0 +1,144 @@
+//! How the operator changes the state.
+
+use super::State;
+use crate::operator::{Choice, OperatorEvent, Question, RollingBack, Words};
+use crate::phase::{Phase, Wait, WaitReason};
+use crate::policy::Policy;
+use crate::time::Timestamp;
+
+impl State {
+    /// Returns whether somebody is there to be asked before and after each iteration.
+    #[must_use]
+    pub fn is_attended(&self, policy: &Policy) -> bool {
+        self.operator.attended.unwrap_or(policy.attended)
+    }
+
+    /// Returns the question that is open. One over which hooks at the start of a run have begun is so when they have ended.
+    #[must_use]
+    pub fn question(&self) -> Option<&Question> {
+        let question = self.operator.question.as_ref();
+        question.filter(|_| awaits_operator(&self.phase))
+    }
+
+    /// Returns when a wait is over: one for the operator may be endless.
+    pub(super) fn wait_deadline(&self, wait: Wait) -> Option<Timestamp> {
+        match self.question() {
+            Some(question) => question.until,
+            None => Some(wait.until),
+        }
+    }
+
+    pub(super) fn operator_event(&mut self, event: &OperatorEvent, time: Timestamp) {
+        let known = &mut self.operator;
+        match event {
+            OperatorEvent::Asked(question) => {
+                known.asked = question.id;
+                known.question = Some(question.clone());
+                let never = Timestamp::from_millis(i64::MAX);
+                self.await_operator(question.until.unwrap_or(never));
+            }
+            OperatorEvent::Answered { choice, prompt, .. } => {
+                let then = known.question.take().and_then(|question| question.then);
+                match choice {
+                    Choice::Continue | Choice::Skip | Choice::Reboot => known.agreed = true,
+                    Choice::Edit => {
+                        known.agreed = true;
+                        known.prompt.clone_from(prompt);
+                    }
+                    Choice::No => {
+                        let last = self.iteration.saturating_add(crate::PUT_OFF_ITERATIONS);
+                        known.put_off = Some(last);
+                    }
+                    Choice::Rollback => {
+                        let iteration = self.iteration;
+                        known.rolling_back = Some(RollingBack { iteration, then });
+                        return self.await_operator(time.after(crate::step::ROLLBACK_TIMEOUT));
+                    }
+                    Choice::Yes | Choice::Pause | Choice::Stop => {}
+                }
+                // What follows is recorded right behind it.
+                self.phase = Phase::Idle;
+            }
+            OperatorEvent::RolledBack { .. } => {
+                if known.rolling_back.take().is_some() {
+                    self.phase = Phase::Idle;
+                }
+            }
+            OperatorEvent::Attended { on } => known.attended = Some(*on),
+            OperatorEvent::Told { number, text } => {
+                known.told = *number;
+                known.words.push(Words {
+                    number: *number,
+                    text: text.clone(),
+                    in_prompt: false,
+                    passed_on: false,
+                });
+            }
+            OperatorEvent::PassedOn { through } => {
+                for words in &mut known.words {
+                    words.passed_on |= words.number <= *through;
+                }
+            }
+            OperatorEvent::Reloaded {
+                launch,
+                changes,
+                limits,
+                ..
+            } => {
+                self.limits = *limits;
+                if changes.iter().any(|change| change.key == "attended_mode") {
+                    known.attended = None;
+                }
+                self.launch = (**launch).clone();
+            }
+        }
+    }
+
+    fn await_operator(&mut self, until: Timestamp) {
+        let reason = WaitReason::Operator;
+        self.phase = Phase::Waiting {
+            wait: Wait { reason, until },
+        };
+    }
+
+    /// A question is open exactly as long as it is waited for: whatever else happens to the loop withdraws it.
+    pub(super) fn withdraw_question(&mut self) {
+        let found = match self.hooking() {
+            Some(hooking) => hooking.over.as_deref(),
+            None => Some(&self.phase),
+        };
+        if !found.is_some_and(awaits_operator) {
+            self.operator.question = None;
+            self.operator.rolling_back = None;
+        }
+    }
+
+    /// An attempt begins: its prompt has all words that wait.
+    pub(super) fn attempt_attended(&mut self) {
+        self.operator.agreed = false;
+        self.operator.behind = false;
+        for words in &mut self.operator.words {
+            words.in_prompt = true;
+            words.passed_on = false;
+        }
+    }
+
+    /// An iteration is over. Words in an attempt that failed may not have been heard, and are told again.
+    pub(super) fn iteration_attended(&mut self, failed: bool) {
+        self.operator.behind = true;
+        self.operator.prompt = None;
+        let heard = |words: &Words| !failed && (words.in_prompt || words.passed_on);
+        self.operator.words.retain(|words| !heard(words));
+    }
+
+    /// The loop is taken up after its end: whoever was there then may not be.
+    pub(super) fn taken_up_anew(&mut self) {
+        self.operator.agreed = false;
+        self.operator.behind = false;
+        self.operator.attended = None;
+    }
+}
+
+fn awaits_operator(phase: &Phase) -> bool {
+    matches!(phase, Phase::Waiting { wait } if wait.reason == WaitReason::Operator)
+}

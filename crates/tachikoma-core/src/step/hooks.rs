@@ -1,0 +1,291 @@
+//! Hooks that frame something, which the loop waits for, and hooks beside the loop, which it does not.
+
+use std::time::Duration;
+
+use super::Turn;
+use crate::effect::{Effect, Rung};
+use crate::event::LoopEvent;
+use crate::hooking::{HookKind, HookPoint, HookResult, Hooking, HooksEnd, HooksStart};
+use crate::input::Urgency;
+use crate::outcome::{Outcome, Stop};
+use crate::phase::{Cause, Phase, Wait};
+use crate::policy::completion::{Next, next};
+use crate::policy::custom;
+use crate::tests_report::TestsReport;
+
+/// For the hooks at the end of a loop that is to end at once: long enough for a message, short enough for a shutdown.
+const URGENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Turn<'_> {
+    /// Runs the hooks of a point that frames something, if there are any; then the loop waits for them.
+    pub(super) fn frame(
+        &mut self,
+        point: HookPoint,
+        then: Option<Wait>,
+        outcome: Option<Outcome>,
+    ) -> bool {
+        let urgent = self.state.stop_urgent;
+        let limit = self.policy.hooks.get(&point).copied();
+        let limit = match urgent {
+            true if point == HookPoint::LoopEnd => limit.map(|limit| limit.min(URGENT_TIMEOUT)),
+            true => None,
+            false => limit,
+        };
+        let Some(limit) = limit else { return false };
+        let until = self.now.after(limit);
+        self.record(LoopEvent::HooksStarted(HooksStart {
+            point,
+            until,
+            then,
+            outcome,
+        }));
+        let reason = None;
+        self.wish(Effect::RunHooks { point, reason });
+        true
+    }
+
+    /// Runs what frames the next iteration, one point after the other. Returns whether something is waited for.
+    pub(super) fn frame_iteration(&mut self) -> bool {
+        let frames = self.state.frames;
+        let owed = [
+            (HookPoint::SessionEnd, frames.session_end),
+            (HookPoint::SessionStart, frames.session_start),
+            (HookPoint::IterationStart, !frames.ready),
+        ];
+        let mut owed = owed.into_iter().filter(|(_, owed)| *owed);
+        owed.any(|(point, _)| self.frame(point, None, None))
+    }
+
+    /// Ends the loop when the hooks at its end have run.
+    pub(super) fn close(&mut self, outcome: Outcome) {
+        let rebooting = matches!(self.state.phase, Phase::Rebooting { .. });
+        let agent = self.state.agent.filter(|_| rebooting);
+        // What nobody has taken up has no frame.
+        let taken_up = self.state.runner.is_some();
+        if !(taken_up && self.frame(HookPoint::LoopEnd, None, Some(outcome.clone()))) {
+            return self.end(outcome);
+        }
+        // What it would do in the middle of a reboot is no work that is done.
+        if let Some(agent) = agent {
+            self.wish(Effect::Signal {
+                generation: agent.generation,
+                rung: Rung::Terminate,
+            });
+        }
+    }
+
+    pub(super) fn hooks_ran(&mut self, point: HookPoint, results: Vec<HookResult>) {
+        match point.kind() {
+            HookKind::Reboot => self.reboot_hooks_ran(point, results),
+            HookKind::Framing => self.framing_hooks_ran(point, results),
+            HookKind::Beside => self.beside_hooks_ran(point, results),
+        }
+    }
+
+    fn framing_hooks_ran(&mut self, point: HookPoint, results: Vec<HookResult>) {
+        let awaited = self
+            .state
+            .hooking()
+            .filter(|hooking| hooking.point == point);
+        let Some(hooking) = awaited.cloned() else {
+            return;
+        };
+        let stop = self.take_results(point, results);
+        self.warn_of_failures(point);
+        if let Some(stop) = stop.filter(|_| hooking.outcome.is_none() && self.state.stop.is_none())
+        {
+            self.stop_by_itself(stop);
+        }
+        self.after_hooks(hooking);
+    }
+
+    fn beside_hooks_ran(&mut self, point: HookPoint, results: Vec<HookResult>) {
+        match self.state.phase {
+            Phase::Idle | Phase::Ended { .. } => return,
+            Phase::Waiting { .. }
+            | Phase::Working { .. }
+            | Phase::Keeping { .. }
+            | Phase::Checking { .. }
+            | Phase::Hooking { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Paused { .. } => {}
+        }
+        let stop = self.take_results(point, results);
+        self.warn_of_failures(point);
+        if let Some(stop) = stop.filter(|_| !self.is_ending()) {
+            self.stop_soon(stop);
+        }
+    }
+
+    /// A hook beside the loop wants its end: gracefully, wherever it is.
+    fn stop_soon(&mut self, stop: Stop) {
+        match &self.state.phase {
+            Phase::Working { .. } => {
+                self.stop_by_itself(stop);
+                self.request_ending(Cause::Interrupt, Urgency::Graceful);
+            }
+            Phase::Waiting { .. } | Phase::Paused { .. } => self.finish(stop.into()),
+            // Seen through, and asked behind it.
+            Phase::Keeping { .. }
+            | Phase::Checking { .. }
+            | Phase::Hooking { .. }
+            | Phase::Rebooting { .. } => self.stop_by_itself(stop),
+            Phase::Idle | Phase::Ended { .. } => {}
+        }
+    }
+
+    /// Records how hooks went and what they want to be kept; returns the stop that one of them wants.
+    pub(super) fn take_results(
+        &mut self,
+        point: HookPoint,
+        results: Vec<HookResult>,
+    ) -> Option<Stop> {
+        let stops = results.iter().find(|result| result.stop).map(|result| {
+            let words = result.error.as_deref().unwrap_or("without words");
+            let reason = format!("the hook `{}` stopped the loop: {words}", result.name);
+            Stop::Hook { reason }
+        });
+        let told: Vec<_> = results
+            .iter()
+            .flat_map(|result| {
+                let name = &result.name;
+                let told = result.custom.iter();
+                told.map(|(key, value)| (name.clone(), key.clone(), value.clone()))
+            })
+            .collect();
+        self.record(LoopEvent::HooksRan(HooksEnd {
+            point,
+            results,
+            given_up: None,
+        }));
+        for (name, key, value) in told {
+            match custom::verdict(&self.state.custom, &key, &value) {
+                Ok(_)
+                    if self
+                        .state
+                        .custom
+                        .get(&key)
+                        .unwrap_or(&serde_json::Value::Null)
+                        == &value => {}
+                Ok(_) => self.record(LoopEvent::CustomSet { key, value }),
+                Err(refusal) => {
+                    let warning = format!("the hook `{name}` cannot set `{key}`: {refusal}");
+                    self.record(LoopEvent::Warned { warning });
+                }
+            }
+        }
+        stops
+    }
+
+    /// Says which of the hooks that have just run failed. The loop goes on all the same.
+    fn warn_of_failures(&mut self, point: HookPoint) {
+        let ran = self.step.records.iter().rev().find_map(|record| {
+            if let LoopEvent::HooksRan(end) = &record.event {
+                Some(&end.results)
+            } else {
+                None
+            }
+        });
+        let failed = ran.into_iter().flatten().filter(|result| !result.stop);
+        let warnings: Vec<String> = failed
+            .filter_map(|result| {
+                let error = result.error.as_ref()?;
+                Some(format!(
+                    "the hook `{}` ({point}) failed: {error}",
+                    result.name
+                ))
+            })
+            .collect();
+        for warning in warnings {
+            self.record(LoopEvent::Warned { warning });
+        }
+    }
+
+    fn after_hooks(&mut self, hooking: Hooking) {
+        match (hooking.outcome, hooking.over) {
+            (Some(outcome), _) if self.holds(&outcome) => self.end(outcome),
+            (Some(_), _) => self.check(None),
+            (None, Some(_)) => match self.state.stop.clone() {
+                Some(stop) => self.stop_found(stop, Urgency::Graceful),
+                None => self.take_up(),
+            },
+            (None, None) => self.proceed(hooking.then),
+        }
+    }
+
+    /// Returns whether what was to be the end still is: a claim that was believed may have been taken back on the way.
+    pub(super) fn holds(&self, outcome: &Outcome) -> bool {
+        *outcome != Outcome::Done || next(self.policy, self.state) == Next::Believe
+    }
+
+    /// Goes on without knowing how the hooks went. The shell ends what nobody waits for.
+    pub(super) fn give_up_hooks(&mut self, reason: &str) {
+        if let Some(hooking) = self.forget_hooks(reason) {
+            self.after_hooks(hooking);
+        }
+    }
+
+    fn forget_hooks(&mut self, reason: &str) -> Option<Hooking> {
+        let hooking = self.state.hooking().cloned()?;
+        self.record(LoopEvent::HooksRan(HooksEnd {
+            point: hooking.point,
+            results: Vec::new(),
+            given_up: Some(reason.to_owned()),
+        }));
+        Some(hooking)
+    }
+
+    /// Takes up what hooks framed when their runner died: what is owed is owed still, and an end is decided anew.
+    pub(super) fn take_up_hooks(&mut self, hooking: &Hooking) {
+        if hooking.over.is_some() {
+            // Nothing frames the start any more.
+            return self.give_up_hooks("there are none any more");
+        }
+        match hooking.outcome {
+            Some(_) => self.check(None),
+            // A wish to stop may have died with that runner, and with it what else would have been asked.
+            None => self.settle(hooking.then),
+        }
+    }
+
+    /// Wants the end of the loop while hooks run: they are not waited for.
+    pub(super) fn stop_hooking(&mut self, stop: Stop, urgency: Urgency) {
+        let Some(hooking) = self.forget_hooks("the loop is to stop") else {
+            return;
+        };
+        match hooking.outcome {
+            Some(outcome) => self.end(outcome),
+            None => self.stop_found(stop, urgency),
+        }
+    }
+
+    /// Ends the loop as a runner found it, or between two iterations: nothing is under way that could be called off.
+    fn stop_found(&mut self, stop: Stop, urgency: Urgency) {
+        let rebooting = matches!(self.state.phase, Phase::Rebooting { .. });
+        match urgency {
+            Urgency::Graceful if !rebooting => self.finish(stop.into()),
+            Urgency::Graceful | Urgency::Now => self.close_soon(stop, urgency),
+            Urgency::Kill => self.end(stop.into()),
+        }
+    }
+
+    /// Runs hooks beside the loop, if there are any.
+    pub(super) fn beside(&mut self, point: HookPoint) {
+        if self.policy.hooks.contains_key(&point) {
+            let reason = None;
+            self.wish(Effect::RunHooks { point, reason });
+        }
+    }
+
+    /// The same where tests have other results than before.
+    pub(super) fn beside_tests(&mut self, before: Option<&TestsReport>) {
+        let now = self.state.progress.tests.as_ref();
+        let counts = |report: &TestsReport| (report.passed, report.failed, report.skipped);
+        let changed = now.map(counts) != before.map(counts)
+            || now
+                .is_some_and(|report| report.newly_passing > 0 || !report.newly_failing.is_empty());
+        if changed {
+            self.beside(HookPoint::TestsChanged);
+        }
+    }
+}

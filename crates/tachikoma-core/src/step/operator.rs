@@ -1,0 +1,372 @@
+//! The operator is asked, answers, and has something told to the agent.
+
+use std::time::Duration;
+
+use super::Turn;
+use crate::effect::{Answer, Effect};
+use crate::event::LoopEvent;
+use crate::hooking::HookPoint;
+use crate::id::Ticket;
+use crate::input::Urgency;
+use crate::launch::Launch;
+use crate::operator::{
+    AnsweredBy, Choice, EditedPrompt, OperatorEvent, PUT_OFF_ITERATIONS, Question, QuestionKind,
+    RollingBack, TOLD_MAX, Wish,
+};
+use crate::outcome::{RebootReason, Stop};
+use crate::phase::{Phase, Wait};
+use crate::policy::stop::{self, Limits};
+use crate::session::NOTE_BYTES_MAX;
+
+/// For bringing a work tree back: a large one on a slow disk takes a while.
+pub(crate) const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(300);
+
+impl Turn<'_> {
+    pub(super) fn operator(&mut self, ticket: Ticket, wish: Wish) {
+        let answer = match wish {
+            Wish::Answer { id, choice, prompt } => self.answer(id, choice, prompt),
+            Wish::Attend { on } => self.attend(on),
+            Wish::Tell { text } => self.tell(&text),
+            Wish::Reload {
+                launch,
+                later,
+                limits,
+            } => self.reload(*launch, later, limits),
+        };
+        self.wish(Effect::Reply { ticket, answer });
+    }
+
+    fn record_operator(&mut self, event: OperatorEvent) {
+        self.record(LoopEvent::Operator(event));
+    }
+
+    /// Returns whether a reboot for this reason needs the operator's yes.
+    pub(super) fn must_confirm(&self, reason: &RebootReason) -> bool {
+        self.policy.reboot.confirm.is_some() && *reason != RebootReason::Manual
+    }
+
+    /// Returns whether the operator has said no to the reboot that is wanted, and not long ago.
+    pub(super) fn reboot_is_put_off(&self) -> bool {
+        let next = self.state.next_iteration();
+        let put_off = self.state.operator.put_off.is_some_and(|last| next <= last);
+        put_off && !self.takes_no_prompt()
+    }
+
+    /// Returns whether the operator has to be asked before the next iteration.
+    pub(super) fn must_ask(&self) -> bool {
+        self.state.is_attended(self.policy) && !self.state.operator.agreed
+    }
+
+    /// Asks before the next iteration, or after the last.
+    pub(super) fn ask_on(&mut self, then: Option<Wait>) {
+        let state = &self.state;
+        let (kind, iteration, about) = if state.operator.behind {
+            let iteration = state.iteration;
+            (QuestionKind::AfterIteration, iteration, self.what_came())
+        } else {
+            let iteration = state.next_iteration();
+            let about = format!("iteration {iteration} is about to begin");
+            (QuestionKind::BeforeIteration, iteration, about)
+        };
+        let mut choices = vec![Choice::Continue];
+        if then.is_some_and(|wait| wait.until > self.now) {
+            choices.push(Choice::Skip);
+        }
+        choices.push(Choice::Reboot);
+        let snapshot = state.kept.snapshot.as_ref();
+        if kind == QuestionKind::AfterIteration && snapshot.is_some() {
+            choices.push(Choice::Rollback);
+        }
+        choices.extend([Choice::Edit, Choice::Pause, Choice::Stop]);
+        let timeout = self.policy.question_timeout;
+        self.ask_question(kind, iteration, timeout, choices, about, then);
+    }
+
+    /// Asks whether the session is to be replaced. With no room for another prompt there is nothing to go on with.
+    pub(super) fn ask_to_reboot(&mut self, reason: &RebootReason, then: Option<Wait>) {
+        let mut choices = vec![Choice::Yes];
+        if !self.takes_no_prompt() {
+            choices.push(Choice::No);
+        }
+        choices.extend([Choice::Pause, Choice::Stop]);
+        let about = format!("a fresh session is due: {reason}");
+        let timeout = self.policy.reboot.confirm.unwrap_or_default();
+        let iteration = self.state.iteration;
+        let kind = QuestionKind::ConfirmReboot;
+        self.ask_question(kind, iteration, timeout, choices, about, then);
+    }
+
+    fn ask_question(
+        &mut self,
+        kind: QuestionKind,
+        iteration: u32,
+        timeout: Duration,
+        choices: Vec<Choice>,
+        about: String,
+        then: Option<Wait>,
+    ) {
+        self.record_operator(OperatorEvent::Asked(Question {
+            id: self.state.operator.asked.saturating_add(1),
+            kind,
+            iteration,
+            asked_at: self.now,
+            until: (!timeout.is_zero()).then(|| self.now.after(timeout)),
+            default: Choice::Pause,
+            choices,
+            about,
+            then,
+        }));
+        self.beside(HookPoint::Question);
+    }
+
+    fn what_came(&self) -> String {
+        let state = &self.state;
+        let iteration = state.iteration;
+        if let Some(failure) = state
+            .last_failure
+            .as_ref()
+            .filter(|_| state.failure_streak > 0)
+        {
+            return format!("iteration {iteration} failed: {failure}");
+        }
+        match state.kept.files_changed {
+            Some(1) => format!("iteration {iteration} is over; it changed 1 file"),
+            Some(files) => format!("iteration {iteration} is over; it changed {files} files"),
+            None => format!("iteration {iteration} is over"),
+        }
+    }
+
+    /// Takes up a question that the death of a runner has left open: its time runs on.
+    pub(super) fn resume_question(&mut self, question: &Question) {
+        let wanted = match question.kind {
+            QuestionKind::BeforeIteration | QuestionKind::AfterIteration => self.must_ask(),
+            QuestionKind::ConfirmReboot => {
+                let pending = self.state.reboot_pending.clone();
+                pending.is_some_and(|reason| self.must_confirm(&reason))
+            }
+        };
+        let ends = stop::verdict(self.policy, self.state, self.now).is_some();
+        if ends || !wanted {
+            self.proceed(question.then);
+        } else if question.until.is_some_and(|until| until <= self.now) {
+            self.question_overdue(question);
+        }
+    }
+
+    /// Nobody has answered in time.
+    pub(super) fn question_overdue(&mut self, question: &Question) {
+        self.choose(question, question.default, AnsweredBy::Default, None);
+    }
+
+    fn answer(&mut self, id: Option<u32>, choice: Choice, prompt: Option<EditedPrompt>) -> Answer {
+        let Some(question) = self.state.question().cloned() else {
+            return self.refused("nothing is asked");
+        };
+        if let Some(stale) = id.filter(|id| *id != question.id) {
+            return self.refused(&format!(
+                "question {stale} is not open any more; question {} is",
+                question.id
+            ));
+        }
+        if !question.choices.contains(&choice) {
+            return self.refused(&format!(
+                "`{choice}` is no answer to question {}; these are: {}",
+                question.id,
+                question.offers()
+            ));
+        }
+        if (choice == Choice::Edit) != prompt.is_some() {
+            return self.refused("`edit` goes with a prompt, and nothing else does");
+        }
+        let note = match choice {
+            Choice::Continue | Choice::Skip => "goes on".to_owned(),
+            Choice::Reboot => "goes on with a fresh session".to_owned(),
+            Choice::Rollback => format!(
+                "brings the work tree back to what it was before iteration {}, and asks again",
+                question.iteration
+            ),
+            Choice::Edit => "goes on with that prompt, for one iteration".to_owned(),
+            Choice::Yes => "reboots".to_owned(),
+            Choice::No => format!(
+                "goes on; it is asked again after {PUT_OFF_ITERATIONS} iterations, or when the context takes no prompt any more"
+            ),
+            Choice::Pause => "paused".to_owned(),
+            Choice::Stop => "stops".to_owned(),
+        };
+        self.choose(&question, choice, AnsweredBy::Operator, prompt);
+        Answer::Accepted { note }
+    }
+
+    /// Does what was answered.
+    pub(super) fn choose(
+        &mut self,
+        question: &Question,
+        choice: Choice,
+        by: AnsweredBy,
+        prompt: Option<EditedPrompt>,
+    ) {
+        let id = question.id;
+        let then = question.then;
+        self.record_operator(OperatorEvent::Answered {
+            id,
+            choice,
+            by,
+            prompt,
+        });
+        match choice {
+            Choice::Continue | Choice::Edit | Choice::No => self.proceed(then),
+            Choice::Skip => self.proceed(None),
+            Choice::Reboot => self.begin_reboot(RebootReason::Manual, then),
+            Choice::Yes => match self.state.reboot_pending.clone() {
+                Some(reason) => self.begin_reboot(reason, then),
+                None => self.proceed(then),
+            },
+            Choice::Rollback => self.wish(Effect::RollBack {
+                iteration: question.iteration,
+            }),
+            Choice::Pause => self.record(LoopEvent::Paused { then }),
+            Choice::Stop => self.stop_between(Stop::Operator, Urgency::Graceful),
+        }
+    }
+
+    /// The work tree was brought back, or could not be. What the agent knows of it does not hold any more.
+    pub(super) fn rolled_back(&mut self, iteration: u32, result: Result<String, String>) {
+        let awaited = self.state.operator.rolling_back;
+        let awaited = awaited.filter(|awaited| awaited.iteration == iteration);
+        let (note, error) = match result {
+            Ok(note) => (Some(note), None),
+            Err(error) => (None, Some(error)),
+        };
+        self.record_operator(OperatorEvent::RolledBack { iteration, error });
+        if let Some(text) = note {
+            let tell = true;
+            self.record(LoopEvent::Noted { text, tell });
+            self.forgo_check("the work tree was rolled back since");
+        }
+        if let Some(RollingBack { then, .. }) = awaited {
+            self.proceed(then);
+        }
+    }
+
+    /// Wakes from a wait for the operator.
+    pub(super) fn operator_overdue(&mut self) {
+        if let Some(question) = self.state.question().cloned() {
+            return self.question_overdue(&question);
+        }
+        if let Some(rolling) = self.state.operator.rolling_back {
+            let error = "it did not end in time; look at the work tree before you go on";
+            self.rolled_back(rolling.iteration, Err(error.to_owned()));
+        }
+    }
+
+    /// Returns the wait behind one for the operator, which a pause or a reboot leaves.
+    pub(super) fn behind(&self, wait: Wait) -> Option<Wait> {
+        match (self.state.question(), self.state.operator.rolling_back) {
+            (Some(question), _) => question.then,
+            (None, Some(rolling)) => rolling.then,
+            (None, None) => Some(wait),
+        }
+    }
+
+    fn attend(&mut self, on: bool) -> Answer {
+        if matches!(self.state.phase, Phase::Idle | Phase::Ended { .. }) {
+            return self.refused("nothing runs that could be attended");
+        }
+        if self.state.is_attended(self.policy) != on {
+            self.record_operator(OperatorEvent::Attended { on });
+        }
+        let open = self.state.question().cloned();
+        let open = open.filter(|question| question.kind != QuestionKind::ConfirmReboot);
+        let note = match (on, open) {
+            (true, _) => "attended: it is asked before the next iteration begins",
+            (false, None) => "unattended: nothing is asked between iterations",
+            (false, Some(question)) => {
+                self.proceed(question.then);
+                "unattended: goes on, and nothing is asked between iterations"
+            }
+        };
+        Answer::Accepted {
+            note: note.to_owned(),
+        }
+    }
+
+    fn tell(&mut self, text: &str) -> Answer {
+        if matches!(self.state.phase, Phase::Idle | Phase::Ended { .. }) {
+            return self.refused("no loop runs whose agent could be told");
+        }
+        if text.trim().is_empty() || text.len() > NOTE_BYTES_MAX {
+            return self.refused(&format!(
+                "words to the agent have from 1 to {NOTE_BYTES_MAX} bytes; put more into the prompt"
+            ));
+        }
+        if self.state.operator.words.len() >= TOLD_MAX {
+            return self.refused(&format!(
+                "{TOLD_MAX} words wait for the agent already; put more into the prompt"
+            ));
+        }
+        let number = self.state.operator.told.saturating_add(1);
+        let text = text.to_owned();
+        self.record_operator(OperatorEvent::Told { number, text });
+        let told_now = self.state.stop.is_none() && self.pass_on();
+        let steerable = self.policy.agent.steerable;
+        let note = match (told_now, self.work()) {
+            (true, _) => "the agent is told while its tool runs".to_owned(),
+            (false, Some(_)) if steerable => {
+                "the agent is told with its next tool call, or with the next prompt".to_owned()
+            }
+            (false, Some(_) | None) => "the agent is told with the next prompt".to_owned(),
+        };
+        Answer::Accepted { note }
+    }
+
+    /// Tells the agent what waits for it. Only while a tool runs: it then hears of it in this turn. Returns whether it was told.
+    pub(super) fn pass_on(&mut self) -> bool {
+        let waiting = self.state.operator.words.iter();
+        let waiting = waiting.filter(|words| !words.in_prompt && !words.passed_on);
+        let texts: Vec<&str> = waiting.clone().map(|words| words.text.as_str()).collect();
+        let Some(through) = waiting.map(|words| words.number).max() else {
+            return false;
+        };
+        let in_a_tool = self.work().is_some_and(|work| {
+            !work.tools.is_empty() && work.ending.is_none() && work.result.is_none()
+        });
+        let (true, Some(agent)) = (self.policy.agent.steerable && in_a_tool, self.state.agent)
+        else {
+            return false;
+        };
+        let words = texts.join("\n\n");
+        self.record_operator(OperatorEvent::PassedOn { through });
+        self.wish(Effect::Tell {
+            generation: agent.generation,
+            words,
+        });
+        true
+    }
+
+    fn reload(&mut self, mut launch: Launch, later: Vec<String>, limits: Limits) -> Answer {
+        if matches!(self.state.phase, Phase::Idle | Phase::Ended { .. }) {
+            return self.refused("nothing runs that could take other settings");
+        }
+        let before = &self.state.launch;
+        launch.start_commit.clone_from(&before.start_commit);
+        launch.prompt_hash.clone_from(&before.prompt_hash);
+        let changes = launch.changes_since(before).unwrap_or_default();
+        let keys: Vec<&str> = changes.iter().map(|change| change.key.as_str()).collect();
+        let mut note = match keys.as_slice() {
+            [] => "nothing changed".to_owned(),
+            keys => format!("from here on: {}", keys.join(", ")),
+        };
+        if !later.is_empty() {
+            note.push_str(&format!("; with the next run only: {}", later.join(", ")));
+        }
+        if !changes.is_empty() || !later.is_empty() {
+            self.record_operator(OperatorEvent::Reloaded {
+                launch: Box::new(launch),
+                changes,
+                later,
+                limits,
+            });
+        }
+        Answer::Accepted { note }
+    }
+}

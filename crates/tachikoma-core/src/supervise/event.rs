@@ -1,0 +1,139 @@
+//! Facts about a supervised server, in the past tense.
+
+use serde::{Deserialize, Serialize};
+
+use super::end::{Purpose, ServerEnd};
+use super::state::ServerState;
+use super::verdict::StayReason;
+use crate::effect::Rung;
+use crate::exit::Leftover;
+use crate::id::{Generation, Seq};
+use crate::time::Timestamp;
+
+/// One fact with its place in the supervisor's journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerRecord {
+    /// Its place, from 1, without gaps.
+    pub seq: Seq,
+    /// When it was decided.
+    pub time: Timestamp,
+    /// What happened.
+    pub event: ServerEvent,
+}
+
+/// What happened to a supervised server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ServerEvent {
+    /// The journal was begun anew with what is known.
+    JournalOpened {
+        /// All of it.
+        state: Box<ServerState>,
+    },
+    /// A supervisor took over.
+    Supervising {
+        /// Its process.
+        pid: u32,
+    },
+    /// A server is being started.
+    Started {
+        /// Which.
+        generation: Generation,
+        /// When it has to be ready.
+        until: Timestamp,
+    },
+    /// Its process runs.
+    Spawned {
+        /// Which.
+        generation: Generation,
+        /// The process.
+        pid: i32,
+    },
+    /// It answers.
+    Ready {
+        /// Which.
+        generation: Generation,
+        /// Where.
+        url: String,
+        /// Its version, if it told.
+        version: Option<String>,
+    },
+    /// It has grown too large, and is replaced as soon as no session is busy.
+    TooLarge {
+        /// Which.
+        generation: Generation,
+        /// Its memory.
+        rss_bytes: u64,
+        /// What is allowed.
+        max_rss_bytes: u64,
+    },
+    /// It is being ended; recorded before anything is done about it.
+    Ending {
+        /// Which.
+        generation: Generation,
+        /// What for.
+        purpose: Purpose,
+        /// How.
+        rung: Rung,
+        /// How long that is waited for.
+        until: Timestamp,
+    },
+    /// It did not obey in time, or has let go of what ran in it: the next rung.
+    Hurried {
+        /// Which.
+        generation: Generation,
+        /// How.
+        rung: Rung,
+        /// How long that is waited for.
+        until: Timestamp,
+    },
+    /// It is gone, with all that it had started.
+    Stopped {
+        /// Which.
+        generation: Generation,
+        /// How it ended.
+        end: ServerEnd,
+        /// How long it was ready.
+        uptime_ms: u64,
+        /// What it left running, and was ended.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        leftovers: Vec<Leftover>,
+    },
+    /// Too many crashes in too short a time.
+    CrashLoop {
+        /// How many in the window.
+        crashes: usize,
+    },
+    /// It will be started again. Recorded before every restart.
+    Restarting {
+        /// Which restart since the last healthy uptime; 0 = it was wanted.
+        attempt: u32,
+        /// How long it waits, jitter included.
+        delay_ms: u64,
+        /// Until when.
+        until: Timestamp,
+        /// What the server before died of.
+        end: ServerEnd,
+    },
+    /// It is left down.
+    Stayed {
+        /// Why.
+        reason: StayReason,
+    },
+    /// Restarts do not help: it is left down until someone commands otherwise.
+    GaveUp {
+        /// How many were tried.
+        attempts: u32,
+        /// What it died of last.
+        why: String,
+    },
+    /// Someone commanded otherwise: what went wrong before counts no more.
+    Cleared,
+    /// Nothing could happen for a while: the machine slept.
+    StoodStill {
+        /// For how long.
+        duration_ms: u64,
+    },
+    /// The supervisor ended in order.
+    Closed,
+}

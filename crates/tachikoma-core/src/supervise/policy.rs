@@ -1,0 +1,161 @@
+//! The rules by which a server is kept alive, as data.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::policy::{Backoff, restart};
+
+/// Crashes are counted in a window of this length that slides with time.
+pub const CRASH_WINDOW: Duration = Duration::from_secs(60);
+
+/// So many crashes in the window are a crash loop.
+pub const CRASH_LOOP: usize = 3;
+
+/// A server that was ready for so long is healthy: what it died of has nothing to do with the deaths before.
+pub const HEALTHY_UPTIME: Duration = Duration::from_secs(60);
+
+/// No restart waits longer.
+const DELAY_MAX: Duration = Duration::from_secs(60);
+
+/// Jitter adds at most this part of a delay.
+const JITTER_PART: u32 = 4;
+
+/// After which ends a server is started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RestartPolicy {
+    /// After every end that nobody wanted.
+    Always,
+    /// After a crash, and not after an exit with code 0.
+    OnCrash,
+    /// After none.
+    Never,
+}
+
+impl RestartPolicy {
+    /// Returns the policy that the settings of these names mean.
+    #[must_use]
+    pub fn of(auto_restart: bool, restart_on_normal_exit: bool) -> Self {
+        match (auto_restart, restart_on_normal_exit) {
+            (false, _) => Self::Never,
+            (true, true) => Self::Always,
+            (true, false) => Self::OnCrash,
+        }
+    }
+}
+
+/// Chance, drawn by the shell: from 0 (none) to 255.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Jitter(pub u8);
+
+/// How long to wait before a restart: the base, doubled with each in a row, and never more than a minute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestartBackoff {
+    /// The first delay.
+    pub base: Duration,
+}
+
+impl RestartBackoff {
+    /// Returns the delay before the restart of this number in a row, from 1. The first is the base to the millisecond;
+    /// later ones are up to a quarter longer, so that servers that died together do not come back together.
+    #[must_use]
+    pub fn delay(self, attempt: u32, jitter: Jitter) -> Duration {
+        let backoff = Backoff {
+            base: self.base,
+            cap: DELAY_MAX,
+        };
+        let delay = restart::delay(backoff, attempt);
+        let more = match attempt {
+            0 | 1 => Duration::ZERO,
+            2.. => delay / JITTER_PART * u32::from(jitter.0) / u32::from(u8::MAX),
+        };
+        (delay + more).min(DELAY_MAX)
+    }
+}
+
+/// The rules. The default is what an empty configuration file means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerPolicy {
+    /// After which ends it is started again.
+    pub restart: RestartPolicy,
+    /// How long to wait before that.
+    pub backoff: RestartBackoff,
+    /// Restarts without a healthy uptime between them, before giving up; 0 = no limit.
+    pub max_restart_attempts: u32,
+    /// How long a start may take until the server answers.
+    pub ready_timeout: Duration,
+    /// How often a server that is ready is asked for its health; zero = never.
+    pub health_interval: Duration,
+    /// Missed answers in a row that are a hang; 0 = no limit.
+    pub health_failures: u32,
+    /// Memory above which it is replaced as soon as no session is busy; 0 = no limit.
+    pub max_rss_bytes: u64,
+    /// How long it may take to let go of what runs in it, before it is signalled.
+    pub release_timeout: Duration,
+    /// How long it may take to end after SIGTERM.
+    pub stop_grace: Duration,
+    /// How long it may take to be gone after SIGKILL, with all that it started.
+    pub kill_timeout: Duration,
+}
+
+impl Default for ServerPolicy {
+    fn default() -> Self {
+        Self {
+            restart: RestartPolicy::Always,
+            backoff: RestartBackoff {
+                base: Duration::from_secs(1),
+            },
+            max_restart_attempts: 5,
+            // The real one needs two to four seconds, and more than ten on a machine under load.
+            ready_timeout: Duration::from_secs(60),
+            health_interval: Duration::from_secs(5),
+            health_failures: 3,
+            max_rss_bytes: 0,
+            release_timeout: Duration::from_secs(3),
+            stop_grace: Duration::from_secs(5),
+            kill_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(base_ms: u64, jitter: u8) -> Vec<f64> {
+        let backoff = RestartBackoff {
+            base: Duration::from_millis(base_ms),
+        };
+        (1..=9)
+            .map(|attempt| backoff.delay(attempt, Jitter(jitter)).as_secs_f64())
+            .collect()
+    }
+
+    /// S004-14, S004-32; D004-8: the cap is reached, and jitter never breaks it or makes a later wait shorter.
+    #[test]
+    fn delays_double_from_the_base_to_a_minute() {
+        assert_eq!(
+            seconds(1000, 0),
+            [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+        );
+        assert_eq!(
+            seconds(1000, 255),
+            [1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 60.0, 60.0]
+        );
+        assert_eq!(seconds(0, 255), [0.0; 9], "no delay is none");
+        assert_eq!(seconds(600_000, 255), [60.0; 9]);
+        for jitter in 0..=255 {
+            assert!(seconds(1000, jitter).is_sorted(), "{jitter}");
+        }
+    }
+
+    /// S004-8, S004-20, S004-24; D004-3: exit 0 is included unless it is excluded.
+    #[test]
+    fn the_policy_comes_from_two_settings() {
+        assert_eq!(RestartPolicy::of(true, true), RestartPolicy::Always);
+        assert_eq!(RestartPolicy::of(true, false), RestartPolicy::OnCrash);
+        assert_eq!(RestartPolicy::of(false, true), RestartPolicy::Never);
+        assert_eq!(RestartPolicy::of(false, false), RestartPolicy::Never);
+    }
+}

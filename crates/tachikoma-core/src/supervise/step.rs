@@ -1,0 +1,353 @@
+//! The mind of the supervisor: one input in, facts and wishes out.
+
+mod command;
+mod health;
+
+use std::time::Duration;
+
+use super::effect::{ServerEffect, ServerStep};
+use super::end::{Purpose, ServerEnd};
+use super::event::{ServerEvent, ServerRecord};
+use super::input::ServerInput;
+use super::policy::{CRASH_LOOP, Jitter, ServerPolicy};
+use super::state::{Pulse, ServerPhase, ServerState};
+use super::verdict::{StayReason, Verdict, verdict};
+use crate::effect::Rung;
+use crate::exit::{Exit, Leftover};
+use crate::id::Generation;
+use crate::time::Timestamp;
+
+/// Takes one input in. Cannot fail: what makes no sense is nothing. `jitter` is used at most once, and then recorded.
+pub fn step(
+    policy: &ServerPolicy,
+    state: &mut ServerState,
+    now: Timestamp,
+    jitter: Jitter,
+    input: ServerInput,
+) -> ServerStep {
+    let now = now.max(state.time);
+    let mut turn = Turn {
+        policy,
+        state,
+        now,
+        jitter,
+        step: ServerStep::default(),
+    };
+    match input {
+        ServerInput::Supervise { pid } => turn.supervise(pid),
+        ServerInput::Wake => turn.wake(),
+        ServerInput::Spawned { generation, pid } => {
+            if turn.is_current(generation) {
+                turn.spawned(generation, pid);
+            }
+        }
+        ServerInput::NotStarted { generation, why } => {
+            if turn.is_current(generation) {
+                let end = match turn.state.phase.purpose() {
+                    Some(purpose) => ServerEnd::of(Exit::Unknown, Some(purpose)),
+                    None => ServerEnd::NotStarted { why },
+                };
+                turn.stopped(end, Vec::new());
+            }
+        }
+        ServerInput::Listening { generation } => {
+            if turn.is_current(generation) {
+                turn.listening(generation);
+            }
+        }
+        ServerInput::Answered {
+            generation,
+            answered,
+        } => {
+            if turn.is_current(generation) {
+                turn.answered(generation, answered);
+            }
+        }
+        ServerInput::Measured {
+            generation,
+            rss_bytes,
+        } => {
+            if turn.is_current(generation) {
+                turn.measured(generation, rss_bytes);
+            }
+        }
+        ServerInput::Boundary { generation } => {
+            if turn.is_current(generation) {
+                turn.boundary();
+            }
+        }
+        ServerInput::Released { generation } => {
+            if turn.is_current(generation) {
+                turn.released();
+            }
+        }
+        ServerInput::Exited {
+            generation,
+            exit,
+            leftovers,
+        } => {
+            if turn.is_current(generation) {
+                let end = ServerEnd::of(exit, turn.state.phase.purpose());
+                turn.stopped(end, leftovers);
+            }
+        }
+        ServerInput::GuardLost => turn.guard_lost(),
+        ServerInput::Stop { ticket } => turn.stop(ticket),
+        ServerInput::Restart { ticket } => turn.restart(ticket),
+        ServerInput::StoodStill { duration } => turn.stood_still(duration),
+    }
+    turn.step
+}
+
+/// One call of [`step`] under way.
+struct Turn<'a> {
+    policy: &'a ServerPolicy,
+    state: &'a mut ServerState,
+    now: Timestamp,
+    jitter: Jitter,
+    step: ServerStep,
+}
+
+impl Turn<'_> {
+    /// Records a fact: the only way in which a turn changes the state.
+    fn record(&mut self, event: ServerEvent) {
+        let record = ServerRecord {
+            seq: self.state.seq.next(),
+            time: self.now,
+            event,
+        };
+        self.state.apply(&record);
+        self.step.records.push(record);
+    }
+
+    fn wish(&mut self, effect: ServerEffect) {
+        self.step.effects.push(effect);
+    }
+
+    /// The one place where stale news is dropped.
+    fn is_current(&self, generation: Generation) -> bool {
+        self.state.generation == generation && self.state.phase.is_live()
+    }
+
+    /// A supervisor that ended in order was ended by someone, and is started by someone: that is a command. One that died is
+    /// started again by whoever keeps it, and knows what its predecessor knew.
+    fn supervise(&mut self, pid: u32) {
+        self.record(ServerEvent::Supervising { pid });
+        match &self.state.phase {
+            ServerPhase::Idle => {
+                if self.state.attempts > 0 || !self.state.crashes.is_empty() {
+                    self.record(ServerEvent::Cleared);
+                }
+                self.start();
+            }
+            ServerPhase::Starting { .. }
+            | ServerPhase::Ready { .. }
+            | ServerPhase::Ending { .. } => {
+                self.stopped(ServerEnd::LostWithSupervisor, Vec::new());
+            }
+            ServerPhase::Gone => {
+                let end = self.state.last_end.clone().unwrap_or(ServerEnd::Unknown);
+                self.decide(end);
+            }
+            ServerPhase::Waiting { .. } | ServerPhase::Down { .. } | ServerPhase::GaveUp { .. } => {
+            }
+        }
+    }
+
+    fn start(&mut self) {
+        let generation = self.state.generation.next();
+        let until = self.now.after(self.policy.ready_timeout);
+        self.record(ServerEvent::Started { generation, until });
+        self.state.pulse = Pulse::default();
+        self.wish(ServerEffect::Start { generation });
+    }
+
+    fn guard_lost(&mut self) {
+        if !self.state.phase.is_live() {
+            return;
+        }
+        let end = match self.state.phase.purpose() {
+            Some(purpose) => ServerEnd::of(Exit::Unknown, Some(purpose)),
+            None => ServerEnd::LostWithGuard,
+        };
+        self.stopped(end, Vec::new());
+    }
+
+    fn stopped(&mut self, end: ServerEnd, leftovers: Vec<Leftover>) {
+        let uptime_ms = match end {
+            // Nobody knows for how long it was well.
+            ServerEnd::LostWithSupervisor => 0,
+            ServerEnd::Ended { .. }
+            | ServerEnd::ByUser { .. }
+            | ServerEnd::Crashed { .. }
+            | ServerEnd::Unexpected
+            | ServerEnd::Unknown
+            | ServerEnd::NotStarted { .. }
+            | ServerEnd::LostWithGuard => millis(self.state.uptime(self.now)),
+        };
+        self.record(ServerEvent::Stopped {
+            generation: self.state.generation,
+            end: end.clone(),
+            uptime_ms,
+            leftovers,
+        });
+        self.state.pulse = Pulse::default();
+        self.decide(end);
+    }
+
+    fn decide(&mut self, end: ServerEnd) {
+        match verdict(self.policy, &end, self.state.history()) {
+            Verdict::Restart { attempt } => self.again(attempt, end),
+            Verdict::Replace => self.restarting(0, Duration::ZERO, end),
+            Verdict::Stay { reason } => match reason {
+                StayReason::Stopped => self.close(),
+                StayReason::ByUser
+                | StayReason::NoRestarts
+                | StayReason::NormalExit
+                | StayReason::Unknown => self.record(ServerEvent::Stayed { reason }),
+            },
+            Verdict::GiveUp { attempts } => {
+                self.note_crash_loop(&end);
+                let why = end.to_string();
+                self.record(ServerEvent::GaveUp { attempts, why });
+            }
+        }
+    }
+
+    fn again(&mut self, attempt: u32, end: ServerEnd) {
+        self.note_crash_loop(&end);
+        let delay = self.policy.backoff.delay(attempt, self.jitter);
+        self.restarting(attempt, delay, end);
+    }
+
+    fn note_crash_loop(&mut self, end: &ServerEnd) {
+        let crashes = self.state.crashes_in_window(self.now);
+        if end.is_crash() && crashes >= CRASH_LOOP {
+            self.record(ServerEvent::CrashLoop { crashes });
+        }
+    }
+
+    fn restarting(&mut self, attempt: u32, delay: Duration, end: ServerEnd) {
+        self.record(ServerEvent::Restarting {
+            attempt,
+            delay_ms: millis(delay),
+            until: self.now.after(delay),
+            end,
+        });
+        // One write to the disk for both, where there is nothing to wait for.
+        if delay.is_zero() {
+            self.start();
+        }
+    }
+
+    fn close(&mut self) {
+        self.record(ServerEvent::Closed);
+        self.state.pulse = Pulse::default();
+        self.wish(ServerEffect::Finish);
+    }
+
+    fn end(&mut self, purpose: Purpose, rung: Rung) {
+        let generation = self.state.generation;
+        let until = self.now.after(self.patience(rung));
+        self.record(ServerEvent::Ending {
+            generation,
+            purpose,
+            rung,
+            until,
+        });
+        self.state.pulse = Pulse::default();
+        self.wish(match rung {
+            Rung::Interrupt => ServerEffect::Release { generation },
+            Rung::Terminate | Rung::Kill => ServerEffect::Signal { generation, rung },
+        });
+    }
+
+    fn hurry(&mut self, rung: Rung) {
+        let generation = self.state.generation;
+        let until = self.now.after(self.patience(rung));
+        self.record(ServerEvent::Hurried {
+            generation,
+            rung,
+            until,
+        });
+        self.wish(ServerEffect::Signal { generation, rung });
+    }
+
+    fn patience(&self, rung: Rung) -> Duration {
+        match rung {
+            Rung::Interrupt => self.policy.release_timeout,
+            Rung::Terminate => self.policy.stop_grace,
+            Rung::Kill => self.policy.kill_timeout,
+        }
+    }
+
+    fn released(&mut self) {
+        if let ServerPhase::Ending {
+            rung: Rung::Interrupt,
+            ..
+        } = self.state.phase
+        {
+            self.hurry(Rung::Terminate);
+        }
+    }
+
+    fn wake(&mut self) {
+        match &self.state.phase {
+            ServerPhase::Starting { until, .. } if *until <= self.now => {
+                let seen = self.state.pulse.last.clone();
+                let why = seen.unwrap_or_else(|| "it was never heard of".to_owned());
+                self.end(Purpose::NotReady { why }, Rung::Kill);
+            }
+            ServerPhase::Starting { .. } | ServerPhase::Ready { .. } => self.ask_if_due(),
+            ServerPhase::Ending {
+                until,
+                rung,
+                purpose,
+                ..
+            } if *until <= self.now => match rung {
+                Rung::Interrupt => self.hurry(Rung::Terminate),
+                Rung::Terminate => self.hurry(Rung::Kill),
+                Rung::Kill => {
+                    let stops = *purpose == Purpose::Stop;
+                    self.unkillable(stops);
+                }
+            },
+            ServerPhase::Waiting { until } if *until <= self.now => self.start(),
+            ServerPhase::Ending { .. }
+            | ServerPhase::Waiting { .. }
+            | ServerPhase::Idle
+            | ServerPhase::Gone
+            | ServerPhase::Down { .. }
+            | ServerPhase::GaveUp { .. } => {}
+        }
+    }
+
+    fn unkillable(&mut self, stops: bool) {
+        let attempts = self.state.attempts;
+        let why = "it cannot be killed: it is stuck in the kernel".to_owned();
+        self.record(ServerEvent::GaveUp { attempts, why });
+        if stops {
+            self.close();
+        }
+    }
+
+    fn stood_still(&mut self, duration: Duration) {
+        match self.state.phase {
+            ServerPhase::Starting { .. } | ServerPhase::Ending { .. } => {
+                self.record(ServerEvent::StoodStill {
+                    duration_ms: millis(duration),
+                });
+            }
+            ServerPhase::Idle
+            | ServerPhase::Ready { .. }
+            | ServerPhase::Gone
+            | ServerPhase::Waiting { .. }
+            | ServerPhase::Down { .. }
+            | ServerPhase::GaveUp { .. } => {}
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,73 @@
+//! What someone commands.
+
+use std::time::Duration;
+
+use super::Turn;
+use crate::effect::Rung;
+use crate::id::Ticket;
+use crate::supervise::effect::ServerEffect;
+use crate::supervise::end::{Purpose, ServerEnd};
+use crate::supervise::event::ServerEvent;
+use crate::supervise::state::ServerPhase;
+
+impl Turn<'_> {
+    fn reply(&mut self, ticket: Option<Ticket>, answer: Result<&str, &str>) {
+        if let Some(ticket) = ticket {
+            let answer = answer.map(str::to_owned).map_err(str::to_owned);
+            self.wish(ServerEffect::Reply { ticket, answer });
+        }
+    }
+
+    /// Works in every phase: nobody waits for a delay to pass to be allowed to stop.
+    pub(super) fn stop(&mut self, ticket: Option<Ticket>) {
+        match &self.state.phase {
+            ServerPhase::Starting { .. } => self.end(Purpose::Stop, Rung::Terminate),
+            ServerPhase::Ready { .. } => self.end(Purpose::Stop, Rung::Interrupt),
+            ServerPhase::Ending { rung, purpose, .. } => {
+                // Its end is on its way already; only what follows is different.
+                let rung = *rung;
+                if *purpose != Purpose::Stop {
+                    self.end(Purpose::Stop, rung);
+                }
+            }
+            ServerPhase::Gone
+            | ServerPhase::Waiting { .. }
+            | ServerPhase::Down { .. }
+            | ServerPhase::GaveUp { .. } => self.close(),
+            ServerPhase::Idle => {}
+        }
+        self.reply(ticket, Ok("it is being stopped"));
+    }
+
+    pub(super) fn restart(&mut self, ticket: Option<Ticket>) {
+        let answer = match &self.state.phase {
+            ServerPhase::Starting { .. } => {
+                self.end(Purpose::Restart, Rung::Terminate);
+                Ok("it is being replaced")
+            }
+            ServerPhase::Ready { .. } => {
+                self.end(Purpose::Restart, Rung::Interrupt);
+                Ok("it is being replaced")
+            }
+            ServerPhase::Ending { purpose, .. } => match purpose {
+                Purpose::Stop => Err("it is being stopped, and its supervisor with it"),
+                Purpose::Restart | Purpose::Memory { .. } => Ok("it is being replaced already"),
+                Purpose::NotReady { .. } | Purpose::Hung { .. } => {
+                    self.end(Purpose::Restart, Rung::Kill);
+                    Ok("it is being replaced")
+                }
+            },
+            ServerPhase::Gone
+            | ServerPhase::Waiting { .. }
+            | ServerPhase::Down { .. }
+            | ServerPhase::GaveUp { .. } => {
+                self.record(ServerEvent::Cleared);
+                let end = self.state.last_end.clone().unwrap_or(ServerEnd::Unknown);
+                self.restarting(0, Duration::ZERO, end);
+                Ok("it is being started")
+            }
+            ServerPhase::Idle => Err("its supervisor is ending"),
+        };
+        self.reply(ticket, answer);
+    }
+}

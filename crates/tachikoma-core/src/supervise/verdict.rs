@@ -1,0 +1,118 @@
+//! The one question about a dead server: what now?
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::end::{Purpose, ServerEnd};
+use super::policy::{RestartPolicy, ServerPolicy};
+
+/// What is known of the deaths before. The one in question is not in it, so that asking twice counts nothing twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// Restarts since the last healthy uptime.
+    pub attempts: u32,
+    /// Whether the one that ended had been well for long enough.
+    pub healthy: bool,
+}
+
+/// What to do, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Start it again after the delay of this attempt, from 1.
+    Restart {
+        /// Which restart since the last healthy uptime.
+        attempt: u32,
+    },
+    /// Start it again at once: this was wanted, and counts for nothing.
+    Replace,
+    /// Leave it down.
+    Stay {
+        /// Why.
+        reason: StayReason,
+    },
+    /// Leave it down until someone commands otherwise: restarts do not help.
+    GiveUp {
+        /// How many were tried.
+        attempts: u32,
+    },
+}
+
+/// Why a server is left down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StayReason {
+    /// It was stopped through its supervisor.
+    Stopped,
+    /// Someone ended it.
+    ByUser,
+    /// Restarts are switched off.
+    NoRestarts,
+    /// It ended in order, and only crashes are followed by a restart.
+    NormalExit,
+    /// Nobody knows how it ended; someone may have wanted it.
+    Unknown,
+}
+
+impl fmt::Display for StayReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stopped => "it was stopped",
+            Self::ByUser => "someone stopped it",
+            Self::NoRestarts => "`opencode.auto_restart` is false",
+            Self::NormalExit => {
+                "it ended by itself, and `opencode.restart_on_normal_exit` is false"
+            }
+            Self::Unknown => "nobody saw how it ended; someone may have stopped it",
+        })
+    }
+}
+
+/// Says what to do about a server that has ended. Changes nothing.
+#[must_use]
+pub fn verdict(policy: &ServerPolicy, end: &ServerEnd, history: History) -> Verdict {
+    let stay = |reason| Verdict::Stay { reason };
+    match end {
+        ServerEnd::Ended { purpose } => match purpose {
+            Purpose::Stop => stay(StayReason::Stopped),
+            Purpose::Restart => Verdict::Replace,
+            Purpose::Memory { .. } if history.healthy => Verdict::Replace,
+            // Too large again at once: the bound is below what it needs, and replacing it for ever would get nothing done.
+            Purpose::Memory { .. } => again(policy, history),
+            Purpose::NotReady { .. } | Purpose::Hung { .. } => crashed(policy, history),
+        },
+        ServerEnd::ByUser { .. } => stay(StayReason::ByUser),
+        ServerEnd::Unknown => stay(StayReason::Unknown),
+        ServerEnd::LostWithSupervisor => Verdict::Replace,
+        ServerEnd::Unexpected => match policy.restart {
+            RestartPolicy::Always => again(policy, history),
+            RestartPolicy::OnCrash => stay(StayReason::NormalExit),
+            RestartPolicy::Never => stay(StayReason::NoRestarts),
+        },
+        ServerEnd::Crashed { .. } | ServerEnd::NotStarted { .. } | ServerEnd::LostWithGuard => {
+            crashed(policy, history)
+        }
+    }
+}
+
+fn crashed(policy: &ServerPolicy, history: History) -> Verdict {
+    match policy.restart {
+        RestartPolicy::Always | RestartPolicy::OnCrash => again(policy, history),
+        RestartPolicy::Never => Verdict::Stay {
+            reason: StayReason::NoRestarts,
+        },
+    }
+}
+
+fn again(policy: &ServerPolicy, history: History) -> Verdict {
+    let attempts = history.attempts;
+    if policy.max_restart_attempts > 0 && attempts >= policy.max_restart_attempts {
+        return Verdict::GiveUp { attempts };
+    }
+    Verdict::Restart {
+        attempt: attempts.saturating_add(1),
+    }
+}
+
+#[cfg(test)]
+mod tests;

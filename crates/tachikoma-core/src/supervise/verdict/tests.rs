@@ -1,0 +1,169 @@
+//! The truth table of restarts.
+
+use super::*;
+use crate::exit::Exit;
+
+const POLICIES: [RestartPolicy; 3] = [
+    RestartPolicy::Always,
+    RestartPolicy::OnCrash,
+    RestartPolicy::Never,
+];
+
+fn policy(restart: RestartPolicy) -> ServerPolicy {
+    ServerPolicy {
+        restart,
+        ..ServerPolicy::default()
+    }
+}
+
+/// What each of the three policies says about an exit that nobody wanted.
+fn unwanted(exit: Exit) -> [&'static str; 3] {
+    let end = ServerEnd::of(exit, None);
+    POLICIES.map(
+        |restart| match verdict(&policy(restart), &end, History::default()) {
+            Verdict::Restart { attempt: 1 } => "restart",
+            Verdict::Restart { .. } => "wrong attempt",
+            Verdict::Replace => "replace",
+            Verdict::Stay { reason } => match reason {
+                StayReason::Stopped => "stopped",
+                StayReason::ByUser => "by user",
+                StayReason::NoRestarts => "off",
+                StayReason::NormalExit => "normal exit",
+                StayReason::Unknown => "unknown",
+            },
+            Verdict::GiveUp { .. } => "give up",
+        },
+    )
+}
+
+/// S004-1, -2, -3, -4, -10, -25, -26, -27, -29, -32; D004-3, D004-4, D004-5.
+#[test]
+fn an_exit_that_nobody_wanted_is_judged_by_how_it_came_about() {
+    let crash = ["restart", "restart", "off"];
+    for code in [1, 2, 9, 15, 126, 127, 129, 137, 139, 255, -1] {
+        assert_eq!(unwanted(Exit::Code(code)), crash, "code {code}");
+    }
+    for signal in [1, 3, 4, 6, 8, 9, 11, 13, 31] {
+        assert_eq!(unwanted(Exit::Signal(signal)), crash, "signal {signal}");
+    }
+    for exit in [
+        Exit::Signal(2),
+        Exit::Signal(15),
+        Exit::Code(130),
+        Exit::Code(143),
+    ] {
+        assert_eq!(unwanted(exit), ["by user"; 3], "{exit}");
+    }
+    assert_eq!(
+        unwanted(Exit::Code(0)),
+        ["restart", "normal exit", "off"],
+        "an exit in order that nobody wanted"
+    );
+    assert_eq!(
+        unwanted(Exit::Unknown),
+        ["unknown"; 3],
+        "what nobody saw may have been wanted"
+    );
+}
+
+/// D004-5: what the supervisor wanted counts for more than how the server took it; it may exit 0, 1 or 143.
+#[test]
+fn an_intent_counts_for_more_than_the_exit() {
+    let exits = [Exit::Code(0), Exit::Code(1), Exit::Signal(9), Exit::Unknown];
+    for exit in exits {
+        for restart in POLICIES {
+            let judge = |purpose: Purpose| {
+                let end = ServerEnd::of(exit, Some(&purpose));
+                verdict(
+                    &policy(restart),
+                    &end,
+                    History {
+                        attempts: 99,
+                        healthy: true,
+                    },
+                )
+            };
+            let stopped = Verdict::Stay {
+                reason: StayReason::Stopped,
+            };
+            assert_eq!(judge(Purpose::Stop), stopped);
+            assert_eq!(judge(Purpose::Restart), Verdict::Replace);
+            assert_eq!(judge(Purpose::Memory { rss_bytes: 1 }), Verdict::Replace);
+        }
+    }
+}
+
+/// D004-11, D004-19: a server that cannot be started, hangs or never answers is a crash.
+#[test]
+fn failures_to_start_and_hangs_are_crashes() {
+    let why = String::new;
+    let hung = |purpose: &Purpose| ServerEnd::of(Exit::Signal(9), Some(purpose));
+    for end in [
+        ServerEnd::NotStarted { why: why() },
+        ServerEnd::LostWithGuard,
+        hung(&Purpose::Hung { why: why() }),
+        hung(&Purpose::NotReady { why: why() }),
+    ] {
+        assert!(end.is_crash(), "{end}");
+        let judge = |restart| verdict(&policy(restart), &end, History::default());
+        assert_eq!(
+            judge(RestartPolicy::OnCrash),
+            Verdict::Restart { attempt: 1 }
+        );
+        let off = Verdict::Stay {
+            reason: StayReason::NoRestarts,
+        };
+        assert_eq!(judge(RestartPolicy::Never), off, "{end}");
+    }
+}
+
+/// S004-22; D004-1, D004-2: the limit is read, and reached.
+#[test]
+fn it_gives_up_after_the_attempts_that_are_allowed_and_never_where_there_is_no_limit() {
+    let end = ServerEnd::of(Exit::Code(1), None);
+    let judge = |max_restart_attempts, attempts| {
+        let policy = ServerPolicy {
+            max_restart_attempts,
+            ..ServerPolicy::default()
+        };
+        verdict(
+            &policy,
+            &end,
+            History {
+                attempts,
+                healthy: false,
+            },
+        )
+    };
+    assert_eq!(judge(5, 4), Verdict::Restart { attempt: 5 });
+    assert_eq!(judge(5, 5), Verdict::GiveUp { attempts: 5 });
+    assert_eq!(judge(1, 1), Verdict::GiveUp { attempts: 1 });
+    assert_eq!(judge(0, 4_000), Verdict::Restart { attempt: 4_001 });
+    let unexpected = ServerEnd::of(Exit::Code(0), None);
+    let history = History {
+        attempts: 5,
+        healthy: false,
+    };
+    assert_eq!(
+        verdict(&ServerPolicy::default(), &unexpected, history),
+        Verdict::GiveUp { attempts: 5 },
+        "a server that always exits in order is not started for ever"
+    );
+}
+
+/// D004-20: asking is not counting.
+#[test]
+fn the_same_question_has_the_same_answer() {
+    let end = ServerEnd::of(Exit::Signal(9), None);
+    let ask = || {
+        verdict(
+            &ServerPolicy::default(),
+            &end,
+            History {
+                attempts: 2,
+                healthy: false,
+            },
+        )
+    };
+    assert_eq!(ask(), ask());
+}

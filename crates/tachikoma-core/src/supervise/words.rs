@@ -1,0 +1,160 @@
+//! What happened to a server, in a person's words.
+
+use std::time::Duration;
+
+use super::end::ServerEnd;
+use super::event::ServerEvent;
+use super::verdict::StayReason;
+
+/// How much someone should care. Ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Only for those who look closely.
+    Debug,
+    /// As it should be.
+    Info,
+    /// Not as it should be.
+    Warning,
+    /// Someone has to do something.
+    Error,
+}
+
+/// Returns the lines of the log for an event.
+#[must_use]
+pub fn words(event: &ServerEvent) -> Vec<(Level, String)> {
+    match event {
+        ServerEvent::JournalOpened { .. } => Vec::new(),
+        ServerEvent::Supervising { pid } => {
+            one(Level::Debug, format!("supervised by process {pid}"))
+        }
+        ServerEvent::Started { generation, .. } => one(
+            Level::Info,
+            format!("starting OpenCode (start {generation})"),
+        ),
+        ServerEvent::Spawned { pid, .. } => {
+            one(Level::Debug, format!("OpenCode runs as process {pid}"))
+        }
+        ServerEvent::Ready { url, version, .. } => {
+            let version = version.as_deref().unwrap_or("of unknown version");
+            one(Level::Info, format!("OpenCode {version} is ready at {url}"))
+        }
+        ServerEvent::TooLarge {
+            rss_bytes,
+            max_rss_bytes,
+            ..
+        } => one(
+            Level::Warning,
+            format!(
+                "OpenCode has grown to {rss_bytes} bytes, more than `opencode.max_rss_bytes` ({max_rss_bytes}): it is \
+                 replaced as soon as no session is busy"
+            ),
+        ),
+        ServerEvent::Ending { purpose, .. } => {
+            let level = match purpose.is_fault() {
+                true => Level::Warning,
+                false => Level::Debug,
+            };
+            let end = ServerEnd::Ended {
+                purpose: purpose.clone(),
+            };
+            one(level, format!("ending OpenCode: {end}"))
+        }
+        ServerEvent::Hurried { rung, .. } => one(Level::Debug, format!("ending OpenCode: {rung}")),
+        ServerEvent::Stopped {
+            end,
+            uptime_ms,
+            leftovers,
+            ..
+        } => stopped(end, *uptime_ms, leftovers.len()),
+        ServerEvent::CrashLoop { .. } => one(
+            Level::Warning,
+            "OpenCode crash loop detected, backing off".to_owned(),
+        ),
+        ServerEvent::Restarting {
+            attempt,
+            delay_ms,
+            end,
+            ..
+        } => restarting(*attempt, *delay_ms, end),
+        ServerEvent::Stayed { reason } => one(
+            match reason {
+                StayReason::ByUser | StayReason::Stopped | StayReason::NormalExit => Level::Info,
+                StayReason::NoRestarts | StayReason::Unknown => Level::Warning,
+            },
+            match reason {
+                StayReason::ByUser => "OpenCode stopped by user, not restarting".to_owned(),
+                StayReason::Stopped
+                | StayReason::NoRestarts
+                | StayReason::NormalExit
+                | StayReason::Unknown => format!("OpenCode is not restarted: {reason}"),
+            },
+        ),
+        ServerEvent::GaveUp { attempts, why } => one(
+            Level::Error,
+            format!(
+                "gave up on OpenCode after {attempts} {}: {why}; `tachikoma opencode logs` has its last words, \
+                 `tachikoma opencode restart` tries again",
+                if *attempts == 1 {
+                    "restart"
+                } else {
+                    "restarts"
+                }
+            ),
+        ),
+        ServerEvent::Cleared => one(
+            Level::Debug,
+            "earlier failures of OpenCode count no more".to_owned(),
+        ),
+        ServerEvent::StoodStill { duration_ms } => one(
+            Level::Debug,
+            format!("stood still for {}", span(*duration_ms)),
+        ),
+        ServerEvent::Closed => one(Level::Info, "OpenCode is stopped".to_owned()),
+    }
+}
+
+fn one(level: Level, text: String) -> Vec<(Level, String)> {
+    vec![(level, text)]
+}
+
+fn stopped(end: &ServerEnd, uptime_ms: u64, leftovers: usize) -> Vec<(Level, String)> {
+    let level = match end.is_crash() {
+        true => Level::Warning,
+        false => Level::Info,
+    };
+    let uptime = match uptime_ms {
+        0 => String::new(),
+        ready => format!(", after {} of service", span(ready)),
+    };
+    let left = match leftovers {
+        0 => String::new(),
+        1 => "; a process that it left running was ended".to_owned(),
+        many => format!("; {many} processes that it left running were ended"),
+    };
+    one(level, format!("OpenCode is gone: {end}{uptime}{left}"))
+}
+
+fn restarting(attempt: u32, delay_ms: u64, end: &ServerEnd) -> Vec<(Level, String)> {
+    let when = match delay_ms {
+        0 => "now".to_owned(),
+        delay => format!("in {}", span(delay)),
+    };
+    let attempt = match attempt {
+        0 => String::new(),
+        number => format!(" (attempt {number})"),
+    };
+    let mut lines = one(Level::Info, format!("restarting OpenCode {when}{attempt}"));
+    if *end == ServerEnd::Unexpected {
+        let why = "Restarting OpenCode after unexpected exit".to_owned();
+        lines.insert(0, (Level::Info, why));
+    }
+    lines
+}
+
+fn span(millis: u64) -> String {
+    let duration = Duration::from_millis(millis);
+    match duration.as_secs() {
+        0 => format!("{millis} ms"),
+        _ => format!("{:.1} s", duration.as_secs_f64()),
+    }
+}

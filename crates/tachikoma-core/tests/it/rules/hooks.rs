@@ -1,0 +1,176 @@
+//! Hooks: those that frame something are waited for, and the others are not.
+
+use std::time::Duration;
+
+use tachikoma_core::{HookPoint, Input, Policy, Ticket, Urgency};
+
+use crate::play::Play;
+
+fn policy(points: &[HookPoint]) -> Policy {
+    let limit = Duration::from_secs(30);
+    Policy {
+        hooks: points.iter().map(|point| (*point, limit)).collect(),
+        max_iterations: 1,
+        ..Policy::default()
+    }
+}
+
+#[test]
+fn every_frame_is_run_to_its_end_in_order() {
+    let frames = [
+        HookPoint::LoopStart,
+        HookPoint::SessionStart,
+        HookPoint::IterationStart,
+        HookPoint::IterationEnd,
+        HookPoint::LoopEnd,
+    ];
+    let mut play = Play::new(policy(&frames));
+    play.start();
+    for point in frames.into_iter().take(3) {
+        play.hooks(point, None);
+    }
+    play.launched().exited(0);
+    play.hooks(HookPoint::IterationEnd, None);
+    play.hooks(HookPoint::LoopEnd, None);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(new), HooksStarted(loop_start) ! run loop_start
+    0.0 hooks: HooksRan(loop_start, 1), SessionStarted(1), HooksStarted(session_start) ! run session_start
+    0.0 hooks: HooksRan(session_start, 1), HooksStarted(iteration_start) ! run iteration_start
+    0.0 hooks: HooksRan(iteration_start, 1), IterationStarted(1 attempt 1) ! launch
+    0.0 launched: AgentLaunched(77)
+    0.0 exited 0: IterationCompleted(1 succeeded), HooksStarted(iteration_end) ! run iteration_end
+    0.0 hooks: HooksRan(iteration_end, 1), HooksStarted(loop_end) ! run loop_end
+    0.0 hooks: HooksRan(loop_end, 1), Completed(the limit of 1 iteration is reached) ! finish
+    ");
+}
+
+#[test]
+fn an_answer_of_another_point_is_not_theirs() {
+    let mut play = Play::new(policy(&[HookPoint::LoopStart]));
+    play.start().hush();
+    play.hooks(HookPoint::LoopEnd, None);
+    insta::assert_snapshot!(play.told(), @"0.0 hooks: -");
+}
+
+#[test]
+fn what_takes_too_long_is_given_up_and_what_fails_is_a_warning() {
+    let mut play = Play::new(policy(&[HookPoint::LoopStart, HookPoint::IterationStart]));
+    play.start().sleep();
+    play.hooks(HookPoint::IterationStart, Some("exit 1"));
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(new), HooksStarted(loop_start) ! run loop_start
+    30.0 wake: HooksRan(loop_start, they did not end in time), SessionStarted(1), HooksStarted(iteration_start) ! run iteration_start
+    30.0 hooks: HooksRan(iteration_start, 1), Warned(the hook `hook.sh` (iteration_start) failed: exit 1), IterationStarted(1 attempt 1) ! launch
+    ");
+}
+
+#[test]
+fn exit_125_stops_the_loop() {
+    let mut play = Play::new(policy(&[HookPoint::IterationStart]));
+    play.start();
+    play.hooks(HookPoint::IterationStart, Some("exit 125"));
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(new), SessionStarted(1), HooksStarted(iteration_start) ! run iteration_start
+    0.0 hooks: HooksRan(iteration_start, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125), Stopped(the hook `hook.sh` stopped the loop: exit 125) ! finish
+    ");
+}
+
+#[test]
+fn exit_125_beside_an_agent_ends_its_turn() {
+    let mut play = Play::up(Policy {
+        max_iterations: 0,
+        ..policy(&[HookPoint::Error])
+    });
+    play.exited(1).sleep().launched().hush();
+    play.hooks(HookPoint::Error, Some("exit 125"));
+    insta::assert_snapshot!(play.told(), @"1.0 hooks: HooksRan(error, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt");
+}
+
+#[test]
+fn a_stop_does_not_wait_for_hooks_but_has_those_at_the_end() {
+    let points = [HookPoint::IterationEnd, HookPoint::LoopEnd];
+    let mut play = Play::up(policy(&points));
+    play.exited(0).hush();
+    play.stop(Urgency::Graceful);
+    insta::assert_snapshot!(play.told(), @"0.0 stop: HooksRan(iteration_end, the loop is to stop), HooksStarted(loop_end) ! run loop_end ! ok: stops when the hooks at the end have run");
+    // Told again, it does not wait for these either.
+    play.stop(Urgency::Graceful);
+    insta::assert_snapshot!(play.told(), @"0.0 stop: HooksRan(loop_end, the loop is to stop), Stopped(stopped by the operator) ! finish ! ok: stopped");
+}
+
+#[test]
+fn one_in_a_hurry_gives_hooks_at_the_end_five_seconds() {
+    let points = [HookPoint::IterationEnd, HookPoint::LoopEnd];
+    let mut play = Play::up(policy(&points));
+    play.shutdown(15, Urgency::Now).exited(0).hush();
+    play.sleep();
+    insta::assert_snapshot!(play.told(), @"5.0 wake: HooksRan(loop_end, they did not end in time), Stopped(stopped by SIGTERM) ! finish");
+}
+
+#[test]
+fn a_pause_follows_the_hooks_and_a_skip_goes_on_without_them() {
+    let mut play = Play::up(Policy {
+        max_iterations: 0,
+        ..policy(&[HookPoint::IterationEnd])
+    });
+    play.exited(0).hush();
+    play.pause(Urgency::Graceful);
+    play.hooks(HookPoint::IterationEnd, None);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 pause: PauseRequested ! ok: pauses when the hooks have run
+    0.0 hooks: HooksRan(iteration_end, 1), Paused(delay 5s)
+    ");
+    play.resume().sleep().launched().exited(0).hush();
+    play.skip();
+    insta::assert_snapshot!(play.told(), @"5.0 skip: HooksRan(iteration_end, the operator called them off), WaitStarted(delay 5s) ! ok: goes on without the hooks");
+}
+
+#[test]
+fn a_runner_that_dies_over_hooks_leaves_them_to_the_next() {
+    let points = [HookPoint::IterationEnd, HookPoint::LoopEnd];
+    let mut play = Play::up(policy(&points));
+    play.exited(0).hush();
+    play.crash();
+    play.hooks(HookPoint::IterationEnd, None);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(after crash), HooksStarted(iteration_end) ! run iteration_end
+    0.0 hooks: HooksRan(iteration_end, 1), HooksStarted(loop_end) ! run loop_end
+    ");
+    play.crash();
+    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), HooksStarted(loop_end) ! run loop_end");
+}
+
+#[test]
+fn a_pause_outlives_the_hooks_of_a_new_runner() {
+    let mut play = Play::up(Policy {
+        max_iterations: 0,
+        ..policy(&[HookPoint::LoopStart])
+    });
+    play.hooks(HookPoint::LoopStart, None);
+    play.launched().pause(Urgency::Graceful).exited(0).hush();
+    play.crash().hooks(HookPoint::LoopStart, None);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(after crash), HooksStarted(loop_start) ! run loop_start
+    0.0 hooks: HooksRan(loop_start, 1)
+    ");
+}
+
+#[test]
+fn a_rollback_while_hooks_at_the_end_run_takes_the_end_back() {
+    let mut play = Play::up(Policy {
+        max_iterations: 0,
+        ..policy(&[HookPoint::LoopEnd])
+    });
+    play.claimed().hush();
+    let note = Input::Note {
+        ticket: Ticket(9),
+        text: "rolled back".to_owned(),
+        tell: true,
+    };
+    play.input("note", note);
+    play.hooks(HookPoint::LoopEnd, None);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 note: Noted(rolled back), CheckGivenUp(the work tree was rolled back since) ! ok: noted
+    0.0 hooks: HooksRan(loop_end, 1), ClaimRefused(the agent's promise: the work tree was rolled back since), IterationStarted(2 attempt 1) ! launch
+    ");
+}

@@ -1,0 +1,242 @@
+//! The operator is asked, answers, does not answer, and tells the agent something.
+
+use std::time::Duration;
+
+use tachikoma_core::policy::{AgentTraits, RebootRules};
+use tachikoma_core::{Choice, LoopState, Policy, Status, Urgency, Wish, told};
+
+use crate::play::Play;
+
+fn attended() -> Policy {
+    Policy {
+        attended: true,
+        ..Policy::default()
+    }
+}
+
+fn confirming() -> Policy {
+    Policy {
+        iteration_delay: Duration::ZERO,
+        reboot: RebootRules {
+            confirm: Some(Duration::from_secs(600)),
+            ..RebootRules::default()
+        },
+        agent: AgentTraits {
+            event_stream: true,
+            ..AgentTraits::default()
+        },
+        ..Policy::default()
+    }
+}
+
+#[test]
+fn it_is_asked_before_the_first_iteration_and_after_each() {
+    let mut play = Play::new(attended());
+    play.start().answer(Choice::Continue).launched().exited(0);
+    play.seconds(1).answer(Choice::Continue).sleep();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(new), Asked(1: iteration 1 is about to begin? continue, reboot, edit, pause, stop within 600s)
+    0.0 answer continue: Answered(1 continue by Operator), SessionStarted(1), IterationStarted(1 attempt 1) ! launch ! ok: goes on
+    0.0 launched: AgentLaunched(77)
+    0.0 exited 0: IterationCompleted(1 succeeded), Asked(2: iteration 1 is over? continue, skip, reboot, edit, pause, stop within 600s)
+    1.0 answer continue: Answered(2 continue by Operator), WaitStarted(delay 4s) ! ok: goes on
+    5.0 wake: IterationStarted(2 attempt 1) ! launch
+    ");
+}
+
+#[test]
+fn nobody_there_is_a_pause_and_never_a_yes() {
+    let mut play = Play::new(attended());
+    play.start().sleep();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(new), Asked(1: iteration 1 is about to begin? continue, reboot, edit, pause, stop within 600s)
+    600.0 wake: Answered(1 pause by Default), Paused(-)
+    ");
+    assert_eq!(play.state.public(), LoopState::Paused);
+    play.hush()
+        .command("resume", tachikoma_core::LoopCommand::Resume);
+    insta::assert_snapshot!(play.told(), @"
+    600.0 resume: Resumed, SessionStarted(1), IterationStarted(1 attempt 1) ! launch ! ok: goes on
+    ");
+    let mut endless = Play::new(Policy {
+        question_timeout: Duration::ZERO,
+        ..attended()
+    });
+    endless.start();
+    assert_eq!(endless.state.next_deadline(&endless.policy), None);
+    let status = Status::of(&endless.state, true);
+    let waiting = status.waiting.unwrap();
+    assert_eq!((waiting.reason.as_str(), waiting.until), ("operator", None));
+}
+
+#[test]
+fn what_is_stale_or_makes_no_sense_is_refused_and_the_question_stays_open() {
+    let mut play = Play::new(attended());
+    play.start().hush();
+    play.answer_to(Some(7), Choice::Continue)
+        .answer(Choice::Yes)
+        .answer(Choice::Rollback);
+    let prompt = None;
+    let choice = Choice::Edit;
+    play.wish(
+        "answer edit",
+        Wish::Answer {
+            id: None,
+            choice,
+            prompt,
+        },
+    );
+    insta::assert_snapshot!(play.told(), @"
+    0.0 answer continue: - ! refused in running: question 7 is not open any more; question 1 is
+    0.0 answer yes: - ! refused in running: `yes` is no answer to question 1; these are: continue, reboot, edit, pause, stop
+    0.0 answer rollback: - ! refused in running: `rollback` is no answer to question 1; these are: continue, reboot, edit, pause, stop
+    0.0 answer edit: - ! refused in running: `edit` goes with a prompt, and nothing else does
+    ");
+    assert!(play.state.question().is_some());
+    play.answer_to(Some(1), Choice::Continue);
+    play.hush().answer(Choice::Continue);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 answer continue: - ! refused in running: nothing is asked
+    ");
+}
+
+#[test]
+fn a_question_outlives_its_runner_with_its_number_and_its_time() {
+    let mut play = Play::new(attended());
+    play.start().seconds(100);
+    let before = play.state.question().cloned();
+    play.hush().crash();
+    assert_eq!(play.state.question().cloned(), before);
+    insta::assert_snapshot!(play.told(), @"100.0 start: Started(after crash)");
+    play.seconds(1000).hush().crash();
+    insta::assert_snapshot!(play.told(), @"
+    1100.0 start: Started(after crash), Answered(1 pause by Default), Paused(-)
+    ");
+}
+
+#[test]
+fn commands_act_while_a_question_is_open() {
+    let open = || {
+        let mut play = Play::new(attended());
+        play.start().answer(Choice::Continue).launched().exited(0);
+        play.hush();
+        play
+    };
+    let mut all = String::new();
+    all += &open().pause(Urgency::Graceful).told();
+    all += &open().stop(Urgency::Graceful).told();
+    all += &open()
+        .command("skip", tachikoma_core::LoopCommand::SkipIteration)
+        .told();
+    all += &open().reboot().told();
+    all += &open().wish("attend off", Wish::Attend { on: false }).told();
+    insta::assert_snapshot!(all, @"
+    0.0 pause: Paused(delay 5s) ! ok: paused
+    0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
+    0.0 skip: Answered(2 skip by Operator), IterationStarted(2 attempt 1) ! launch ! ok: goes on without an answer
+    0.0 reboot: RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), Asked(3: iteration 1 is over? continue, skip, reboot, edit, pause, stop within 600s) ! ok: reboots
+    0.0 attend off: Attended(false), WaitStarted(delay 5s) ! ok: unattended: goes on, and nothing is asked between iterations
+    ");
+}
+
+#[test]
+fn a_reboot_is_confirmed_put_off_or_paused_for() {
+    let redline = |p: &mut Play| _ = p.launched().measured(900).resulted(true).exited(0);
+    let mut yes = Play::new(confirming());
+    yes.start();
+    redline(&mut yes);
+    yes.answer(Choice::Yes);
+    insta::assert_snapshot!(yes.told(), @"
+    0.0 start: Started(new), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
+    0.0 launched: AgentLaunched(77)
+    0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%)
+    0.0 resulted true: TurnResulted(true)
+    0.0 exited 0: IterationCompleted(1 succeeded, needs reboot), Asked(1: a fresh session is due: context at 90%? yes, no, pause, stop within 600s)
+    0.0 answer yes: Answered(1 yes by Operator), RebootStarted(context at 90%), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch ! ok: reboots
+    ");
+
+    let mut no = Play::new(confirming());
+    no.start();
+    redline(&mut no);
+    no.hush().answer(Choice::No);
+    for _ in 0..4 {
+        redline(&mut no);
+        assert!(no.state.question().is_none(), "it is put off");
+    }
+    no.hush();
+    redline(&mut no);
+    insta::assert_snapshot!(no.told(), @"
+    0.0 launched: AgentLaunched(77)
+    0.0 measured 900: -
+    0.0 resulted true: TurnResulted(true)
+    0.0 exited 0: IterationCompleted(6 succeeded, needs reboot), Asked(2: a fresh session is due: context at 90%? yes, no, pause, stop within 600s)
+    ");
+
+    let mut nobody = Play::new(confirming());
+    nobody.start();
+    redline(&mut nobody);
+    nobody.hush().sleep();
+    insta::assert_snapshot!(nobody.told(), @"600.0 wake: Answered(1 pause by Default), Paused(-)");
+}
+
+#[test]
+fn with_a_full_context_there_is_no_no() {
+    let mut play = Play::new(confirming());
+    play.start().launched().hush();
+    play.measured(990).exited(0).answer(Choice::No);
+    play.command("skip", tachikoma_core::LoopCommand::SkipIteration);
+    play.reboot();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 measured 990: ContextMeasured(99%), RebootRequested(context at 99%), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    0.0 exited 0: IterationCompleted(1 handed over, needs reboot), Asked(1: a fresh session is due: context at 99%? yes, pause, stop within 600s)
+    0.0 answer no: - ! refused in running: `no` is no answer to question 1; these are: yes, pause, stop
+    0.0 skip: - ! refused in running: the context is full, and it is asked whether its session is rebooted; `tachikoma answer yes`, or `tachikoma stop`
+    0.0 reboot: RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch ! ok: reboots
+    ");
+}
+
+#[test]
+fn words_are_told_at_the_next_tool_and_else_with_the_next_prompt_once() {
+    let mut play = Play::new(Policy {
+        agent: AgentTraits {
+            event_stream: true,
+            persistent: true,
+            steerable: true,
+            ..AgentTraits::default()
+        },
+        ..Policy::default()
+    });
+    play.start().launched().hush();
+    play.tell("look at b")
+        .tool("t")
+        .tell("and at c")
+        .tool_ended("t");
+    play.tell("then at d").resulted(true);
+    assert_eq!(told(&play.state), "", "nothing before the attempt begins");
+    play.sleep();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 tell: Told(1: look at b) ! ok: the agent is told with its next tool call, or with the next prompt
+    0.0 tool: ToolStarted(t), PassedOn(1) ! tell look at b
+    0.0 tell: Told(2: and at c), PassedOn(2) ! tell and at c ! ok: the agent is told while its tool runs
+    0.0 tool ended: ToolEnded(t)
+    0.0 tell: Told(3: then at d) ! ok: the agent is told with its next tool call, or with the next prompt
+    0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), WaitStarted(delay 5s)
+    5.0 wake: IterationStarted(2 attempt 1) ! prompt
+    ");
+    let words = told(&play.state);
+    assert_eq!(words, "The operator says:\n\nthen at d\n\n");
+    play.crash();
+    assert_eq!(
+        told(&play.state),
+        words,
+        "who may not have heard it is told again"
+    );
+    play.launched().exited(0).sleep();
+    assert_eq!(
+        told(&play.state),
+        "The operator says:\n\nthen at d\n\n",
+        "it failed"
+    );
+    play.launched().resulted(true).sleep();
+    assert_eq!(told(&play.state), "", "once");
+}

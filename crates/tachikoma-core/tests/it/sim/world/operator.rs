@@ -1,0 +1,68 @@
+//! The operator of a simulated loop: answers well, badly, late or never.
+
+use tachikoma_core::policy::stop::Limits;
+use tachikoma_core::{Choice, EditedPrompt, Input, Launch, Ticket, Wish};
+
+use super::super::Coverage;
+use super::World;
+
+impl World {
+    /// Answers the question that is open, or one that never was.
+    pub(super) fn answer(&mut self, coverage: &mut Coverage) {
+        let open = self.state.question().map(|question| question.id);
+        let stale = self.dice.one_in(10);
+        let id = match (open, stale) {
+            (_, true) => Some(self.state.operator.asked.saturating_sub(1)),
+            (open, false) => open.filter(|_| self.dice.one_in(2)),
+        };
+        let offered = self.state.question().map(|question| &question.choices);
+        let rollback = offered.is_some_and(|choices| choices.contains(&Choice::Rollback));
+        let choice = match rollback && !self.dice.one_in(4) {
+            true => Choice::Rollback,
+            false => self.dice.pick(&Choice::ALL),
+        };
+        let edits = choice == Choice::Edit && !self.dice.one_in(10);
+        let prompt = edits.then(|| EditedPrompt {
+            hash: "1f".to_owned(),
+            bytes: 7,
+        });
+        self.wish(coverage, Wish::Answer { id, choice, prompt });
+    }
+
+    /// Does something else than to answer.
+    pub(super) fn wish_something(&mut self, coverage: &mut Coverage) {
+        let wish = match self.dice.below(6) {
+            0 => Wish::Attend { on: true },
+            1 => Wish::Attend { on: false },
+            2 => Wish::Reload {
+                launch: Box::new(Launch {
+                    config_hash: "another".to_owned(),
+                    ..Launch::default()
+                }),
+                later: vec!["agent.name".to_owned()],
+                limits: Limits::of(&self.policy),
+            },
+            _ => Wish::Tell {
+                text: "look at b first".to_owned(),
+            },
+        };
+        self.wish(coverage, wish);
+    }
+
+    fn wish(&mut self, coverage: &mut Coverage, wish: Wish) {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        self.feed(coverage, Input::Operator { ticket, wish });
+    }
+
+    /// The work tree is brought back, or cannot be, and at times it takes too long.
+    pub(super) fn roll_back(&mut self, iteration: u32) {
+        let after = self.dice.pick(&[10, 10, 2_000, 400_000]);
+        let result = match self.dice.below(4) {
+            0 => Err("a file is in the way".to_owned()),
+            _ => Ok("the work tree was brought back".to_owned()),
+        };
+        let input = Input::RolledBack { iteration, result };
+        self.schedule(self.now + after, input);
+    }
+}

@@ -1,0 +1,472 @@
+//! How a server is kept alive, rule by rule.
+
+mod memory;
+
+use std::time::Duration;
+
+use tachikoma_core::supervise::{
+    Answered, Jitter, Level, RestartBackoff, RestartPolicy, ServerEffect, ServerEvent, ServerInput,
+    ServerPhase, ServerPolicy, ServerState, ServerStep, StayReason, step, words,
+};
+use tachikoma_core::{Exit, Rung, Ticket, Timestamp};
+
+/// One server with its supervisor, in a time that stands still unless it is told to pass.
+pub struct Play {
+    pub policy: ServerPolicy,
+    pub state: ServerState,
+    pub now: Timestamp,
+    pub log: Vec<String>,
+    pub effects: Vec<ServerEffect>,
+}
+
+impl Play {
+    fn new(policy: ServerPolicy) -> Self {
+        let mut play = Self {
+            policy,
+            state: ServerState::default(),
+            now: Timestamp::from_millis(1_000_000),
+            log: Vec::new(),
+            effects: Vec::new(),
+        };
+        play.tell(ServerInput::Supervise { pid: 7 });
+        play
+    }
+
+    fn tell(&mut self, input: ServerInput) -> &mut Self {
+        let before = self.state.clone();
+        let stepped = step(&self.policy, &mut self.state, self.now, Jitter(0), input);
+        self.check_replay(before, &stepped);
+        for record in &stepped.records {
+            let lines = words(&record.event).into_iter();
+            let heard = lines.filter(|(level, _)| *level >= Level::Info);
+            self.log.extend(heard.map(|(_, line)| line));
+        }
+        self.effects = stepped.effects;
+        self
+    }
+
+    fn check_replay(&self, mut replayed: ServerState, stepped: &ServerStep) {
+        for record in &stepped.records {
+            let text = serde_json::to_string(record).expect("plain data");
+            replayed.apply(&serde_json::from_str(&text).expect("our own"));
+        }
+        replayed.pulse = self.state.pulse.clone();
+        assert_eq!(replayed, self.state, "the records are all there is");
+    }
+
+    fn passes(&mut self, duration: Duration) -> &mut Self {
+        self.now = self.now.after(duration);
+        self.tell(ServerInput::Wake)
+    }
+
+    fn comes_up(&mut self) -> &mut Self {
+        let generation = self.state.generation;
+        self.tell(ServerInput::Spawned {
+            generation,
+            pid: 4711,
+        });
+        let answered = Answered::Healthy {
+            url: "http://127.0.0.1:4096".into(),
+            version: Some("1.18.33".into()),
+        };
+        self.tell(ServerInput::Answered {
+            generation,
+            answered,
+        })
+    }
+
+    fn dies(&mut self, exit: Exit) -> &mut Self {
+        let generation = self.state.generation;
+        self.tell(ServerInput::Exited {
+            generation,
+            exit,
+            leftovers: Vec::new(),
+        })
+    }
+
+    fn silent(&mut self) -> &mut Self {
+        let generation = self.state.generation;
+        let what = "no answer within 2 s".into();
+        self.tell(ServerInput::Answered {
+            generation,
+            answered: Answered::Silent { what },
+        })
+    }
+
+    fn log(&mut self) -> String {
+        std::mem::take(&mut self.log).join("\n")
+    }
+
+    fn delay(&self) -> Option<Duration> {
+        match self.state.phase {
+            ServerPhase::Waiting { until } => Some(until.since(self.now)),
+            ServerPhase::Idle
+            | ServerPhase::Starting { .. }
+            | ServerPhase::Ready { .. }
+            | ServerPhase::Ending { .. }
+            | ServerPhase::Gone
+            | ServerPhase::Down { .. }
+            | ServerPhase::GaveUp { .. } => None,
+        }
+    }
+
+    fn is_started(&self) -> bool {
+        let generation = self.state.generation;
+        self.effects.contains(&ServerEffect::Start { generation })
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const CRASH: Exit = Exit::Signal(9);
+
+fn policy(change: impl FnOnce(&mut ServerPolicy)) -> ServerPolicy {
+    let mut policy = ServerPolicy::default();
+    change(&mut policy);
+    policy
+}
+
+/// S004-1, S004-15, S004-16, S004-26, S004-31: crash, delay, start, in this order.
+#[test]
+fn a_crash_is_followed_by_the_delay_and_a_start() {
+    let mut play = Play::new(ServerPolicy::default());
+    play.comes_up().passes(5 * SECOND).dies(Exit::Code(1));
+    assert_eq!(play.delay(), Some(SECOND));
+    assert!(!play.is_started(), "not before the delay has passed");
+    play.passes(Duration::from_millis(999));
+    assert!(!play.is_started(), "not a millisecond too early");
+    play.passes(Duration::from_millis(1));
+    assert!(play.is_started());
+    insta::assert_snapshot!(play.log(), @r"
+    starting OpenCode (start 1)
+    OpenCode 1.18.33 is ready at http://127.0.0.1:4096
+    OpenCode is gone: it crashed (exit 1), after 5.0 s of service
+    restarting OpenCode in 1.0 s (attempt 1)
+    starting OpenCode (start 2)
+    ");
+}
+
+/// S004-2, S004-24.
+#[test]
+fn an_unexpected_exit_is_followed_by_a_restart_unless_only_crashes_are() {
+    let mut play = Play::new(ServerPolicy::default());
+    play.comes_up().dies(Exit::Code(0));
+    assert_eq!(play.delay(), Some(SECOND));
+    assert!(
+        play.log()
+            .contains("\nRestarting OpenCode after unexpected exit\n")
+    );
+    let mut play = Play::new(policy(|policy| policy.restart = RestartPolicy::OnCrash));
+    play.comes_up().dies(Exit::Code(0));
+    let reason = StayReason::NormalExit;
+    assert_eq!(play.state.phase, ServerPhase::Down { reason });
+    play.tell(ServerInput::Restart { ticket: None }).comes_up();
+    play.dies(CRASH);
+    assert_eq!(play.delay(), Some(SECOND), "a crash is a crash");
+}
+
+/// S004-3, S004-27; D004-5.
+#[test]
+fn who_is_stopped_by_someone_stays_down_and_says_so() {
+    for exit in [
+        Exit::Signal(15),
+        Exit::Signal(2),
+        Exit::Code(143),
+        Exit::Code(130),
+    ] {
+        let mut play = Play::new(ServerPolicy::default());
+        play.comes_up().dies(exit);
+        let reason = StayReason::ByUser;
+        assert_eq!(play.state.phase, ServerPhase::Down { reason }, "{exit}");
+        let log = play.log();
+        assert!(
+            log.ends_with("\nOpenCode stopped by user, not restarting"),
+            "{log}"
+        );
+        play.passes(1000 * SECOND);
+        assert_eq!(play.effects, [], "and it stays so");
+    }
+}
+
+/// S004-4, S004-29.
+#[test]
+fn without_auto_restart_a_crash_is_logged_and_no_more() {
+    let mut play = Play::new(policy(|policy| policy.restart = RestartPolicy::Never));
+    play.comes_up().dies(CRASH).passes(1000 * SECOND);
+    assert_eq!(play.effects, []);
+    insta::assert_snapshot!(play.log(), @r"
+    starting OpenCode (start 1)
+    OpenCode 1.18.33 is ready at http://127.0.0.1:4096
+    OpenCode is gone: it crashed (signal 9)
+    OpenCode is not restarted: `opencode.auto_restart` is false
+    ");
+}
+
+/// S004-5, S004-9, S004-11, S004-22, S004-28; D004-1, D004-2, D004-6.
+#[test]
+fn a_crash_loop_waits_longer_each_time_warns_and_gives_up_visibly() {
+    let mut play = Play::new(ServerPolicy::default());
+    let mut delays = Vec::new();
+    for _ in 0..5 {
+        play.comes_up().dies(CRASH);
+        let delay = play.delay().expect("it tries again");
+        delays.push(delay.as_secs());
+        play.passes(delay);
+    }
+    assert_eq!(delays, [1, 2, 4, 8, 16]);
+    assert_eq!(play.state.crashes_in_a_row, 5);
+    let log = play.log();
+    let warnings = log
+        .matches("OpenCode crash loop detected, backing off")
+        .count();
+    assert_eq!(warnings, 3, "from the third crash on:\n{log}");
+    play.comes_up().dies(CRASH);
+    assert!(matches!(play.state.phase, ServerPhase::GaveUp { .. }));
+    play.passes(1000 * SECOND);
+    assert_eq!(play.effects, [], "and it stays so");
+    play.tell(ServerInput::Restart {
+        ticket: Some(Ticket(3)),
+    });
+    assert!(play.is_started(), "until someone commands otherwise");
+    assert_eq!(play.state.attempts, 0);
+}
+
+/// S004-9, S004-32: the window slides.
+#[test]
+fn crashes_that_are_far_apart_are_no_loop() {
+    let mut play = Play::new(policy(|policy| policy.max_restart_attempts = 0));
+    play.policy.backoff = RestartBackoff { base: SECOND };
+    for _ in 0..6 {
+        play.comes_up().passes(31 * SECOND).dies(CRASH);
+        let delay = play.delay().expect("it tries again");
+        play.passes(delay);
+    }
+    assert!(!play.log().contains("crash loop"));
+}
+
+/// S004-14; D004-7: measured at the end, a healthy minute takes the delays back to the base.
+#[test]
+fn a_healthy_minute_resets_the_backoff_and_less_does_not() {
+    for (uptime, expected) in [(59_999, 4), (60_000, 1)] {
+        let mut play = Play::new(ServerPolicy::default());
+        for _ in 0..2 {
+            play.comes_up().dies(CRASH);
+            let delay = play.delay().expect("it tries again");
+            play.passes(delay);
+        }
+        play.comes_up();
+        play.now = play.now.after(Duration::from_millis(uptime));
+        play.dies(CRASH);
+        assert_eq!(play.delay(), Some(expected * SECOND), "{uptime} ms");
+    }
+}
+
+/// D004-7: the time before it was ready is no health.
+#[test]
+fn a_server_that_never_becomes_ready_is_a_crash_with_the_last_thing_that_was_seen() {
+    let mut play = Play::new(ServerPolicy::default());
+    let generation = play.state.generation;
+    play.tell(ServerInput::Spawned { generation, pid: 1 })
+        .silent();
+    play.passes(60 * SECOND);
+    let rung = Rung::Kill;
+    assert_eq!(play.effects, [ServerEffect::Signal { generation, rung }]);
+    play.dies(CRASH);
+    assert_eq!((play.state.attempts, play.state.crashes_in_a_row), (1, 1));
+    let log = play.log();
+    assert!(
+        log.contains("it did not become ready: no answer within 2 s"),
+        "{log}"
+    );
+}
+
+/// D004-11: retried, bounded and said.
+#[test]
+fn what_cannot_be_started_is_tried_again_and_given_up() {
+    let mut play = Play::new(ServerPolicy::default());
+    for _ in 0..6 {
+        let generation = play.state.generation;
+        let why = "no program `opencode`".into();
+        play.tell(ServerInput::NotStarted { generation, why });
+        if let Some(delay) = play.delay() {
+            play.passes(delay);
+        }
+    }
+    assert!(matches!(play.state.phase, ServerPhase::GaveUp { .. }));
+    let log = play.log();
+    assert!(
+        log.contains(
+            "gave up on OpenCode after 5 restarts: it could not be started: no program `opencode`"
+        ),
+        "{log}"
+    );
+}
+
+/// D004-12: a stop does not wait for a delay.
+#[test]
+fn a_stop_ends_a_wait_at_once() {
+    let mut play = Play::new(ServerPolicy::default());
+    play.comes_up().dies(CRASH);
+    play.tell(ServerInput::Stop { ticket: None });
+    assert_eq!(play.effects, [ServerEffect::Finish]);
+    assert_eq!(play.state.phase, ServerPhase::Idle);
+}
+
+/// The intent is on record before the signal, and the ladder is climbed.
+#[test]
+fn a_stop_lets_go_then_terminates_then_kills() {
+    let mut play = Play::new(ServerPolicy::default());
+    play.comes_up().tell(ServerInput::Stop { ticket: None });
+    let generation = play.state.generation;
+    assert_eq!(play.effects, [ServerEffect::Release { generation }]);
+    let signal = |rung| ServerEffect::Signal { generation, rung };
+    play.tell(ServerInput::Released { generation });
+    assert_eq!(play.effects, [signal(Rung::Terminate)]);
+    play.passes(5 * SECOND);
+    assert_eq!(play.effects, [signal(Rung::Kill)]);
+    play.dies(CRASH);
+    assert_eq!(play.effects, [ServerEffect::Finish]);
+    assert_eq!(play.state.crashes_total, 0, "that was no crash");
+}
+
+/// D004-19: alive is not enough.
+#[test]
+fn a_server_that_misses_three_questions_is_killed_and_restarted() {
+    let mut play = Play::new(ServerPolicy::default());
+    play.comes_up();
+    for _ in 0..2 {
+        play.passes(5 * SECOND).silent();
+    }
+    play.passes(5 * SECOND).comes_up();
+    for _ in 0..3 {
+        assert_eq!(
+            play.state.phase.purpose(),
+            None,
+            "an answer in between counts"
+        );
+        play.passes(5 * SECOND).silent();
+    }
+    play.dies(CRASH);
+    assert_eq!(play.delay(), Some(SECOND));
+    let log = play.log();
+    assert!(
+        log.contains("it hung: 3 questions for its health in a row failed (no answer within 2 s)"),
+        "{log}"
+    );
+}
+
+/// D004-20: what was counted is still known after the supervisor itself was restarted.
+#[test]
+fn counters_outlive_a_supervisor_that_died_and_a_start_by_hand_clears_them() {
+    let mut play = Play::new(ServerPolicy::default());
+    play.comes_up().dies(CRASH).passes(SECOND);
+    play.tell(ServerInput::Supervise { pid: 8 });
+    assert!(play.is_started(), "the server died with the supervisor");
+    assert_eq!((play.state.attempts, play.state.crashes_in_a_row), (1, 1));
+    play.comes_up().dies(CRASH);
+    assert_eq!(play.delay(), Some(2 * SECOND));
+    play.tell(ServerInput::Supervise { pid: 9 });
+    assert_eq!(play.delay(), Some(2 * SECOND), "the wait goes on");
+    play.tell(ServerInput::Stop { ticket: None });
+    play.tell(ServerInput::Supervise { pid: 10 });
+    assert!(play.is_started());
+    assert_eq!((play.state.attempts, play.state.crashes.len()), (0, 0));
+}
+
+/// D004-13: a question that was asked too early is asked again when the server says that it listens.
+#[test]
+fn the_listening_line_asks_anew() {
+    let mut play = Play::new(ServerPolicy::default());
+    let generation = play.state.generation;
+    let probe = ServerEffect::Probe { generation };
+    // A quick one listens before its guard tells of it.
+    play.tell(ServerInput::Listening { generation });
+    assert_eq!(play.effects, []);
+    play.tell(ServerInput::Spawned { generation, pid: 1 });
+    assert_eq!(play.effects, std::slice::from_ref(&probe));
+    play.tell(ServerInput::Listening { generation });
+    assert_eq!(play.effects, std::slice::from_ref(&probe));
+    play.silent();
+    assert_eq!(play.effects, []);
+    play.passes(Duration::from_millis(50));
+    assert_eq!(play.effects, [probe]);
+}
+
+/// An HTML page or a wrong password is not waited for as long as a slow start.
+#[test]
+fn wrong_answers_end_a_start_early() {
+    let mut play = Play::new(ServerPolicy::default());
+    let generation = play.state.generation;
+    play.tell(ServerInput::Spawned { generation, pid: 1 });
+    let mut asked = 0;
+    while play.state.phase.purpose().is_none() {
+        asked += 1;
+        let what = "it answers with a page".into();
+        let answered = Answered::Wrong { what };
+        play.tell(ServerInput::Answered {
+            generation,
+            answered,
+        });
+        play.passes(Duration::from_millis(50));
+    }
+    assert_eq!(asked, 20);
+}
+
+#[test]
+fn time_in_which_the_machine_slept_is_not_counted_against_a_start() {
+    let mut play = Play::new(ServerPolicy::default());
+    play.now = play.now.after(3600 * SECOND);
+    play.tell(ServerInput::StoodStill {
+        duration: 3600 * SECOND,
+    });
+    play.tell(ServerInput::Wake);
+    assert_eq!(play.state.phase.purpose(), None);
+}
+
+#[test]
+fn news_of_an_earlier_server_is_no_news() {
+    let mut play = Play::new(policy(|policy| policy.backoff.base = Duration::ZERO));
+    let old = play.state.generation;
+    play.comes_up().dies(CRASH);
+    assert!(play.is_started(), "without a delay, in one step");
+    let before = play.state.clone();
+    play.tell(ServerInput::Exited {
+        generation: old,
+        exit: CRASH,
+        leftovers: Vec::new(),
+    });
+    assert_eq!(play.state, before);
+}
+
+/// S004-16: in one step, and in this order.
+#[test]
+fn restarting_is_recorded_before_the_start() {
+    let mut state = ServerState::default();
+    let policy = policy(|policy| policy.backoff.base = Duration::ZERO);
+    let mut tell = |input| {
+        step(
+            &policy,
+            &mut state,
+            Timestamp::from_millis(1),
+            Jitter(9),
+            input,
+        )
+    };
+    let first = tell(ServerInput::Supervise { pid: 1 });
+    let Some(ServerEvent::Started { generation, .. }) = first.records.last().map(|r| &r.event)
+    else {
+        panic!("{first:?}");
+    };
+    let death = tell(ServerInput::Exited {
+        generation: *generation,
+        exit: CRASH,
+        leftovers: Vec::new(),
+    });
+    let kinds = death.records.iter().map(|record| {
+        let value = serde_json::to_value(&record.event).expect("plain data");
+        value["kind"].as_str().unwrap_or_default().to_owned()
+    });
+    assert_eq!(
+        kinds.collect::<Vec<_>>(),
+        ["stopped", "restarting", "started"]
+    );
+}

@@ -1,0 +1,290 @@
+//! Messages to people: what is told, to whom, and how often. They go beside the loop, and never hold it up.
+//!
+//! Each `[[notify]]` has a queue of its own and delivers one message after another, in a task of its own, through a program that
+//! runs under a guard as a hook does: `curl` for services and mail, `notify-send` for the desktop, or a command of the operator's.
+
+mod deliver;
+mod format;
+mod send;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use tachikoma_core::{HookPoint, Incident, Timestamp};
+
+use crate::clock;
+use crate::hooks::HookEvent;
+use crate::settings::{Notify, Secret};
+use crate::shell::{Errand, Ran, Shell};
+
+pub use send::{Sent, test};
+
+/// Messages that may wait for one target. A service that is down for long is not to be told all of it later.
+const WAITING_MAX: usize = 64;
+
+/// The time in which `max_per_hour` counts.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// What the task is called when it fails.
+const DELIVERY: &str = "delivery of a message";
+
+/// A message.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    /// What happened.
+    pub event: HookEvent,
+    /// When.
+    pub time: Timestamp,
+    /// How many before it were left out.
+    pub left_out: u32,
+}
+
+impl Message {
+    /// Returns whether it is told whatever else is.
+    fn is_critical(&self) -> bool {
+        match self.event.point {
+            HookPoint::LoopEnd | HookPoint::Error | HookPoint::Question => true,
+            HookPoint::LoopStart
+            | HookPoint::IterationStart
+            | HookPoint::IterationEnd
+            | HookPoint::SessionStart
+            | HookPoint::SessionEnd
+            | HookPoint::BeforeReboot
+            | HookPoint::AfterReboot
+            | HookPoint::TestsChanged
+            | HookPoint::NoProgress
+            | HookPoint::LimitWait => false,
+        }
+    }
+
+    /// Returns what a person reads.
+    fn text(&self) -> String {
+        let dir = &self.event.working_dir;
+        let name = dir.file_name().unwrap_or(dir.as_os_str());
+        let text = format!("{}: {}", name.to_string_lossy(), self.event.reason_text);
+        match self.left_out {
+            0 => text,
+            1 => format!("{text} (1 message before it was left out)"),
+            many => format!("{text} ({many} messages before it were left out)"),
+        }
+    }
+}
+
+/// Where messages go, with what has to be known for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Address {
+    pub settings: Notify,
+    /// Its number in the configuration, from 1.
+    pub number: usize,
+    pub url: Option<Secret>,
+    pub secret: Option<Secret>,
+}
+
+impl Address {
+    /// Returns all that are configured. `secrets` has the values of the variables that they name.
+    pub fn all(settings: &[Notify], secrets: &BTreeMap<String, Secret>) -> Vec<Self> {
+        let variable =
+            |name: &Option<String>| name.as_ref().and_then(|name| secrets.get(name).cloned());
+        let addresses = settings.iter().zip(1..).map(|(notify, number)| Self {
+            url: notify.url.clone().or_else(|| variable(&notify.url_env)),
+            secret: variable(&notify.secret_env),
+            settings: notify.clone(),
+            number,
+        });
+        addresses.collect()
+    }
+
+    /// Returns what it is called in records. No address is part of it.
+    pub fn name(&self) -> String {
+        format!("{} (notify {})", self.settings.to.word(), self.number)
+    }
+
+    fn hears(&self, point: HookPoint) -> bool {
+        self.settings.on.iter().any(|on| point == (*on).into())
+    }
+}
+
+/// One target: what waits for it, and what is under way.
+#[derive(Debug)]
+struct Queue {
+    address: Address,
+    waiting: VecDeque<Message>,
+    running: Option<(HookPoint, Errand<Delivered>)>,
+    /// When messages were taken, within the last hour.
+    taken: VecDeque<Instant>,
+    left_out: u32,
+}
+
+/// How a delivery went.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Delivered {
+    pub attempts: u32,
+    /// Why it failed, if it did. Never an address, nor a word of what a service or a program said.
+    pub error: Option<String>,
+}
+
+/// All targets.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    queues: Vec<Queue>,
+}
+
+impl Notices {
+    pub fn new(addresses: Vec<Address>) -> Self {
+        let queue = |address| Queue {
+            address,
+            waiting: VecDeque::new(),
+            running: None,
+            taken: VecDeque::new(),
+            left_out: 0,
+        };
+        Self {
+            queues: addresses.into_iter().map(queue).collect(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// Takes a message for everyone who hears of one of its points; of several the first counts.
+    pub fn take(&mut self, messages: &[Message], shell: impl Fn() -> Shell) {
+        for queue in &mut self.queues {
+            let heard = messages
+                .iter()
+                .find(|message| queue.address.hears(message.event.point));
+            if let Some(message) = heard {
+                queue.take(message.clone(), clock::monotonic());
+                queue.go_on(&shell);
+            }
+        }
+    }
+
+    /// Returns what failed, once something did or one was delivered. Cancel-safe.
+    pub async fn next(&mut self) -> (usize, Ran<Delivered>) {
+        std::future::poll_fn(|context| {
+            for (index, queue) in self.queues.iter_mut().enumerate() {
+                if let Some((_, errand)) = &mut queue.running {
+                    let ended = std::pin::pin!(errand.ended());
+                    if let std::task::Poll::Ready(ran) = ended.poll(context) {
+                        return std::task::Poll::Ready((index, ran));
+                    }
+                }
+            }
+            std::task::Poll::Pending
+        })
+        .await
+    }
+
+    /// Notes the end of a delivery, and begins the next. Returns what is to be recorded of it.
+    pub fn ended(
+        &mut self,
+        index: usize,
+        ran: Ran<Delivered>,
+        shell: impl Fn() -> Shell,
+    ) -> Option<Incident> {
+        let queue = self.queues.get_mut(index)?;
+        let (point, _) = queue.running.take()?;
+        queue.go_on(&shell);
+        let delivered = match ran {
+            Ran::With(delivered) => delivered,
+            Ran::Broken(reason) => Delivered {
+                attempts: 1,
+                error: Some(reason),
+            },
+        };
+        delivered.error.map(|error| Incident::NotifyFailed {
+            target: queue.address.name(),
+            point,
+            error,
+            attempts: delivered.attempts,
+        })
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.queues.iter().all(|queue| queue.running.is_none())
+    }
+
+    /// Ends what is under way; returns what was not delivered.
+    pub async fn end(&mut self) -> Vec<Incident> {
+        let mut undelivered = Vec::new();
+        // All at once: each may take its time.
+        for errand in self.running() {
+            errand.call_off();
+        }
+        for queue in &mut self.queues {
+            let points = queue.waiting.drain(..).map(|message| message.event.point);
+            let mut points: Vec<HookPoint> = points.collect();
+            if let Some((point, errand)) = queue.running.take() {
+                errand.end().await;
+                points.insert(0, point);
+            }
+            undelivered.extend(points.into_iter().map(|point| Incident::NotifyFailed {
+                target: queue.address.name(),
+                point,
+                error: "the loop had ended, and did not wait longer for it".to_owned(),
+                attempts: 1,
+            }));
+        }
+        undelivered
+    }
+
+    /// What runs, to be stopped and gone on with.
+    pub fn running(&self) -> impl Iterator<Item = &Errand<Delivered>> {
+        let running = self
+            .queues
+            .iter()
+            .filter_map(|queue| queue.running.as_ref());
+        running.map(|(_, errand)| errand)
+    }
+}
+
+impl Queue {
+    fn take(&mut self, mut message: Message, now: Instant) {
+        while self
+            .taken
+            .front()
+            .is_some_and(|then| now.saturating_duration_since(*then) >= HOUR)
+        {
+            self.taken.pop_front();
+        }
+        let limit = self.address.settings.max_per_hour as usize;
+        let often = limit > 0 && self.taken.len() >= limit;
+        let full = self.waiting.len() >= WAITING_MAX;
+        if (often || full) && !message.is_critical() {
+            self.left_out = self.left_out.saturating_add(1);
+            return;
+        }
+        if full {
+            // The end of the loop and questions are never the ones to go.
+            let spare = |waiting: &Message| {
+                !waiting.is_critical() || waiting.event.point == HookPoint::Error
+            };
+            if let Some(index) = self.waiting.iter().position(spare) {
+                self.waiting.remove(index);
+                self.left_out = self.left_out.saturating_add(1);
+            }
+        }
+        if self.taken.len() < WAITING_MAX.max(limit) {
+            self.taken.push_back(now);
+        }
+        message.left_out = std::mem::take(&mut self.left_out);
+        self.waiting.push_back(message);
+    }
+
+    fn go_on(&mut self, shell: &impl Fn() -> Shell) {
+        if self.running.is_some() {
+            return;
+        }
+        if let Some(message) = self.waiting.pop_front() {
+            let (point, address, shell) = (message.event.point, self.address.clone(), shell());
+            let errand = Errand::begin(DELIVERY, None, move |orders| {
+                deliver::deliver(address, message, shell, orders)
+            });
+            self.running = Some((point, errand));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

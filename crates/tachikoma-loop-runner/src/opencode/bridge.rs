@@ -1,0 +1,276 @@
+//! The bridge: a process that the runner starts in an agent's place and that holds one conversation with a server. Lines on
+//! one side ([`Order`], events and [`Own`]), HTTP on the other. It dies with the runner's patience, its input or its
+//! server, and says which; what the server does meanwhile is the server's. That is why whoever takes a conversation up
+//! again ends a turn that still goes on there.
+
+mod family;
+mod filter;
+mod find;
+mod open;
+mod prompt;
+mod turn;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+use tachikoma_agents::Permission;
+use tachikoma_agents::line::LineSplitter;
+use tachikoma_agents::opencode::{GAVE_UP, Order, Own, SERVER_LOST};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::client::{Client, EventStream, Login};
+use crate::error::chain;
+use family::Family;
+use filter::Filter;
+use turn::Turn;
+
+/// A prompt with its hand-off has some 100 KiB; nobody types more than this.
+const ORDER_BYTES_MAX: usize = 16 << 20;
+
+/// Orders that wait while a request is under way. The runner says a few at a time.
+const ORDERS_MAX: usize = 16;
+
+/// How long a bridge that is not needed any more sees to it that nothing goes on behind it. The server takes up to 1.2 s to
+/// end a turn, on a busy machine more.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a bridge is told.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which server.
+    pub server: Server,
+    /// The directory that the conversation works in, absolute.
+    pub directory: PathBuf,
+    /// The model, as `provider/model`.
+    pub model: Option<String>,
+    /// What the agent may do without asking.
+    pub permission: Permission,
+    /// The conversation to go on in.
+    pub resume: Option<String>,
+    /// Whether the context is managed from outside, so that a full one is reported instead of compacted.
+    pub managed: bool,
+    /// Who we are to the server.
+    pub login: Option<Login>,
+}
+
+/// Which server.
+#[derive(Clone, Debug)]
+pub enum Server {
+    /// One that someone else runs, at this address.
+    At(String),
+    /// One whose supervisor has this directory.
+    Supervised(PathBuf),
+}
+
+/// Why a bridge ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Nothing more is wanted.
+    InputEnded,
+    /// It was told to end.
+    Terminated,
+    /// The server went away: another bridge may find it again.
+    Lost(String),
+    /// There is no server, and none will come by itself.
+    GaveUp(String),
+}
+
+impl End {
+    /// Returns the last words, where there is something to say.
+    #[must_use]
+    pub fn words(&self) -> Option<String> {
+        match self {
+            Self::InputEnded | Self::Terminated => None,
+            Self::Lost(why) => Some(format!("{SERVER_LOST}: {why}")),
+            Self::GaveUp(why) => Some(format!("{GAVE_UP}: {why}")),
+        }
+    }
+
+    /// Returns the exit code.
+    #[must_use]
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::InputEnded => 0,
+            Self::Lost(_) => 3,
+            Self::GaveUp(_) => 4,
+            Self::Terminated => 143,
+        }
+    }
+}
+
+/// Speaks between a runner and a server until one of them has enough.
+pub async fn run(
+    options: Options,
+    input: impl AsyncRead + Unpin + Send + 'static,
+    output: impl AsyncWrite + Unpin,
+    terminated: impl Future<Output = ()>,
+) -> End {
+    let (orders, wanted) = mpsc::channel(ORDERS_MAX);
+    // Ends with the input, or with this process.
+    let reader = tokio::spawn(read_orders(input, orders));
+    let mut bridge = Bridge {
+        options,
+        output,
+        orders: wanted,
+        waiting: VecDeque::new(),
+    };
+    let end = bridge.serve(terminated).await;
+    reader.abort();
+    end
+}
+
+struct Bridge<O> {
+    options: Options,
+    output: O,
+    orders: mpsc::Receiver<Order>,
+    /// Orders that came while there was no server to carry them out.
+    waiting: VecDeque<Order>,
+}
+
+/// A conversation that is open.
+struct Conversation {
+    client: Client,
+    events: EventStream,
+    /// The time of the server's clock when the stream began, and ours then.
+    server_millis: u64,
+    since: std::time::Instant,
+    version: Option<String>,
+    /// The server's id of it; none before there is one.
+    id: Option<String>,
+    /// Whether the one that was to be gone on with is not known any more.
+    gone: bool,
+    /// How much fits into each model's context: asked for while the first prompt is on its way.
+    asked_windows: Option<JoinHandle<Vec<(String, u64)>>>,
+    windows: Vec<(String, u64)>,
+    family: Family,
+    filter: Filter,
+    turn: Option<Turn>,
+    /// Whether a turn of an earlier bridge may be there that was cut.
+    resumed: bool,
+    /// Streams in a row that ended without an event.
+    reconnected: u32,
+}
+
+/// What happens next.
+enum Next {
+    Order(Option<Order>),
+    Event(Result<String, super::client::StreamEnd>),
+    Look,
+    Terminate,
+}
+
+impl<O: AsyncWrite + Unpin> Bridge<O> {
+    async fn serve(&mut self, terminated: impl Future<Output = ()>) -> End {
+        let mut terminated = std::pin::pin!(terminated);
+        let opened = tokio::select! {
+            opened = self.open() => opened,
+            () = &mut terminated => return End::Terminated,
+        };
+        let mut conversation = match opened {
+            Ok(conversation) => conversation,
+            Err(end) => return end,
+        };
+        loop {
+            let next = match self.waiting.pop_front() {
+                Some(order) => Next::Order(Some(order)),
+                None => tokio::select! {
+                    () = &mut terminated => Next::Terminate,
+                    order = self.orders.recv() => Next::Order(order),
+                    event = conversation.events.next() => Next::Event(event),
+                    () = turn::due(conversation.turn.as_ref()) => Next::Look,
+                },
+            };
+            let done = match next {
+                Next::Order(Some(order)) => self.carry_out(&mut conversation, order).await,
+                Next::Order(None) => Err(End::InputEnded),
+                Next::Terminate => Err(End::Terminated),
+                Next::Event(Ok(data)) => self.heard(&mut conversation, &data).await,
+                Next::Event(Err(end)) => self.stream_ended(&mut conversation, &end).await,
+                Next::Look => self.look(&mut conversation).await,
+            };
+            if let Err(end) = done {
+                if matches!(end, End::InputEnded | End::Terminated) {
+                    let _ = tokio::time::timeout(LEAVE_PATIENCE, conversation.leave()).await;
+                }
+                return end;
+            }
+        }
+    }
+
+    async fn carry_out(
+        &mut self,
+        conversation: &mut Conversation,
+        order: Order,
+    ) -> Result<(), End> {
+        match order {
+            Order::AreYouThere => self.say(&Own::Here {}).await,
+            Order::Prompt { text, iteration } => self.prompt(conversation, &text, iteration).await,
+            Order::Aside { text } => self.aside(conversation, &text).await,
+            Order::Interrupt => self.interrupt(conversation).await,
+            Order::WhatCost => self.cost(conversation).await,
+        }
+    }
+
+    /// Says something of our own.
+    async fn say(&mut self, own: &Own) -> Result<(), End> {
+        let line = serde_json::to_string(own).unwrap_or_default();
+        self.print(&line).await
+    }
+
+    /// Prints one line. A runner that does not read it any more has enough.
+    async fn print(&mut self, line: &str) -> Result<(), End> {
+        let mut bytes = Vec::with_capacity(line.len() + 1);
+        bytes.extend_from_slice(line.as_bytes());
+        bytes.push(b'\n');
+        let printed = async {
+            self.output.write_all(&bytes).await?;
+            self.output.flush().await
+        };
+        printed.await.map_err(|_| End::InputEnded)
+    }
+}
+
+/// Whoever goes away in the middle of a request is lost.
+fn lost(error: &super::client::ClientError) -> End {
+    if error.is_absence() {
+        End::Lost(chain(error))
+    } else {
+        End::GaveUp(chain(error))
+    }
+}
+
+/// Returns the last of some messages; null where there is none. Their ids sort by time.
+fn last_of(messages: &Value) -> &Value {
+    let messages = messages.as_array().into_iter().flatten();
+    let last = messages.max_by_key(|message| word(&message["info"]["id"]));
+    last.unwrap_or(&Value::Null)
+}
+
+fn word(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+async fn read_orders(mut input: impl AsyncRead + Unpin, orders: mpsc::Sender<Order>) {
+    let mut lines = LineSplitter::new(ORDER_BYTES_MAX);
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let read = match input.read(&mut buffer).await {
+            Ok(0) | Err(_) => return,
+            Ok(read) => read,
+        };
+        let mut read_orders = Vec::new();
+        lines.push(buffer.get(..read).unwrap_or_default(), &mut |line| {
+            // Only the runner talks to us; what it does not say is nothing.
+            read_orders.extend(serde_json::from_str::<Order>(&line.text));
+        });
+        for order in read_orders {
+            if orders.send(order).await.is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Which of the server's events the runner gets to read. Those of a single answer can be thousands, and a tool that writes
+//! has all it wrote so far in each of its events: what a loop needs is how things begin and how they end.
+
+use std::collections::VecDeque;
+
+use serde_json::Value;
+
+use super::word;
+
+/// Calls in flight that are told apart.
+const RUNNING_MAX: usize = 256;
+
+/// Messages that are not the agent's and told apart: a part follows its message at once.
+const OTHERS_MAX: usize = 32;
+
+/// Remembers what was told.
+#[derive(Debug, Default)]
+pub(super) struct Filter {
+    running: Vec<String>,
+    message: String,
+    /// The last messages that are not the agent's.
+    others: VecDeque<String>,
+}
+
+impl Filter {
+    /// Returns whether an event of the conversation is handed on.
+    pub fn passes(&mut self, kind: &str, properties: &Value) -> bool {
+        match kind {
+            "message.updated" => self.message(&properties["info"]),
+            "message.part.updated" => self.part(&properties["part"]),
+            "session.status" => properties["status"]["type"] == "retry",
+            "session.error" | "session.idle" | "session.compacted" | "todo.updated"
+            | "permission.asked" | "permission.replied" => true,
+            _ => false,
+        }
+    }
+
+    fn message(&mut self, info: &Value) -> bool {
+        let id = word(&info["id"]);
+        if info["role"] != "assistant" {
+            if !self.others.iter().any(|known| known == id) {
+                self.others.push_back(id.to_owned());
+            }
+            if self.others.len() > OTHERS_MAX {
+                self.others.pop_front();
+            }
+            return false;
+        }
+        let is_news = self.message != id || !info["error"].is_null();
+        if is_news {
+            id.clone_into(&mut self.message);
+        }
+        is_news
+    }
+
+    fn part(&mut self, part: &Value) -> bool {
+        match word(&part["type"]) {
+            // A server that compacts tells itself to go on.
+            "text" => {
+                let message = word(&part["messageID"]);
+                let is_other = self.others.iter().any(|known| known == message);
+                part["time"]["end"].is_number() && part["synthetic"] != true && !is_other
+            }
+            "tool" => self.tool(word(&part["id"]), word(&part["state"]["status"])),
+            "step-finish" | "patch" | "compaction" => true,
+            _ => false,
+        }
+    }
+
+    fn tool(&mut self, id: &str, status: &str) -> bool {
+        let known = self.running.iter().position(|known| known == id);
+        match (status, known) {
+            ("running", None) => {
+                if self.running.len() < RUNNING_MAX {
+                    self.running.push(id.to_owned());
+                }
+                true
+            }
+            ("completed" | "error", known) => {
+                if let Some(at) = known {
+                    self.running.swap_remove(at);
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The events of a recorded turn that get through, by their kinds.
+    fn passed(recording: &str) -> Vec<String> {
+        let path = format!(
+            "{}/../tachikoma-agents/tests/corpus/opencode/{recording}.sse",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        let text = std::fs::read_to_string(path).expect("a recording");
+        let mut filter = Filter::default();
+        let events = text.lines().filter_map(|line| line.strip_prefix("data:"));
+        let events = events.map(|data| serde_json::from_str::<Value>(data).expect("JSON"));
+        events
+            .filter(|event| filter.passes(word(&event["type"]), &event["properties"]))
+            .map(|event| {
+                let part = &event["properties"]["part"];
+                let more = [word(&part["type"]), word(&part["state"]["status"])].join(" ");
+                format!("{} {}", word(&event["type"]), more.trim())
+                    .trim()
+                    .to_owned()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_turn_gets_through_as_its_beginnings_and_ends() {
+        insta::assert_snapshot!(passed("serve-01-basic").join("\n"), @"
+    message.updated
+    message.part.updated text
+    message.part.updated step-finish
+    session.idle
+    message.updated
+    message.part.updated tool running
+    message.part.updated text
+    message.part.updated tool completed
+    message.part.updated step-finish
+    message.part.updated patch
+    message.updated
+    message.part.updated text
+    message.part.updated step-finish
+    session.idle
+    message.updated
+    message.part.updated tool running
+    message.part.updated tool running
+    message.part.updated tool running
+    message.part.updated text
+    message.part.updated tool completed
+    message.part.updated tool completed
+    message.part.updated tool completed
+    message.part.updated step-finish
+    message.part.updated patch
+    message.updated
+    message.part.updated tool running
+    todo.updated
+    message.part.updated tool running
+    message.part.updated tool completed
+    message.part.updated tool completed
+    message.part.updated step-finish
+    message.part.updated patch
+    message.updated
+    message.part.updated text
+    message.part.updated step-finish
+    session.idle
+    ");
+    }
+}

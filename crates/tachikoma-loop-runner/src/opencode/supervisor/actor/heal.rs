@@ -1,0 +1,47 @@
+//! What the agent, or anyone, deleted of the supervisor's own while it runs: lock, journal, server file.
+
+use super::super::SupervisorError;
+use super::{Supervisor, ignore};
+use crate::opencode::server_file::{self, ServerFile};
+use crate::store::lock::LockError;
+use crate::store::make_dir;
+
+impl Supervisor {
+    /// Makes the directory whole: without its lock nobody believes that there is a supervisor, and without its file nobody finds
+    /// the server.
+    pub(super) async fn heal(&mut self) -> Result<(), SupervisorError> {
+        let dir = self.settings.dir.clone();
+        let locked = self.lock.is_in_place_in(&dir);
+        let file = dir.join(server_file::NAME);
+        // Before the first one was written there is none to miss.
+        let published = *self.published.borrow() != ServerFile::default();
+        if locked && (!published || file.exists()) {
+            return Ok(());
+        }
+        // Without a working directory there is nothing to make it in; the next start says so.
+        if !self.settings.working_dir.is_dir() {
+            return Ok(());
+        }
+        make_dir(&dir)?;
+        ignore(&dir);
+        if !locked {
+            let taken = self.lock.retake_in(&dir).await;
+            taken.map_err(|error| match error {
+                LockError::Held { holder, .. } => SupervisorError::Held {
+                    dir: dir.clone(),
+                    holder,
+                },
+                LockError::Store(error) => SupervisorError::Store(error),
+            })?;
+            if let (Some(guard), Ok(lock)) = (&mut self.guard, self.lock.share()) {
+                // A guard that is gone is told of by its own news.
+                let _ = guard.hold(lock);
+            }
+            self.journal.renew(&mut self.state)?;
+        }
+        // Who reads it finds none; the next change writes it anew.
+        let _ = self.published.borrow().write(&dir);
+        self.note("the supervisor's files were gone, and were made anew");
+        Ok(())
+    }
+}

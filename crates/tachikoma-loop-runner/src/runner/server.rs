@@ -1,0 +1,131 @@
+//! The server of the loop's own that OpenCode works in: kept alive for as long as the run lasts.
+
+use std::time::Duration;
+
+use tachikoma_agents::Agent;
+use tachikoma_agents::opencode::server_variables;
+use uuid::Uuid;
+
+use super::LoopRunner;
+use super::effects::with_ourselves;
+use super::failure::{Cut, RunError};
+use crate::config::OpenCodeServer;
+use crate::control::Server;
+use crate::opencode::client::{DEFAULT_USER, Login};
+use crate::opencode::supervisor::{Supervisor, SupervisorSettings};
+use crate::process::Adoption;
+use crate::settings::{OpenCodeSettings, Secret};
+
+/// How long a server may take to be put away; its guard ends it if it takes longer.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+
+const PASSWORD: &str = "OPENCODE_SERVER_PASSWORD";
+
+impl LoopRunner {
+    /// Starts the server that the agent works in, where that is one of the loop's own. It is not waited for: the agent waits.
+    pub(super) async fn start_server(&mut self) -> Result<(), Cut> {
+        let OpenCodeServer::Own(dir) = self.config.opencode_server(&self.agent) else {
+            return Ok(());
+        };
+        let managed = match &self.agent {
+            Agent::OpenCode(agent) => agent.context_is_managed,
+            Agent::Command(_) | Agent::Demo(_) | Agent::Claude(_) => return Ok(()),
+        };
+        let login = self.server_login();
+        let config = &self.config;
+        let mut env: Vec<_> = server_variables(managed)
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect();
+        let own = config.settings.agents.opencode.env.iter();
+        env.extend(own.map(|(name, value)| (name.into(), value.expose().into())));
+        env.push(("TACHIKOMA_DIR".into(), config.working_dir.clone().into()));
+        let path = with_ourselves(config.search_path.as_ref(), config.guard.first());
+        env.extend(path.map(|path| ("PATH".into(), path)));
+        let settings = SupervisorSettings {
+            opencode: OpenCodeSettings {
+                serve_port: 0,
+                serve_hostname: "127.0.0.1".to_owned(),
+                ..config.settings.opencode.clone()
+            },
+            working_dir: config.working_dir.clone(),
+            dir,
+            runtime_dir: config.runtime_dir.clone(),
+            guard: config.guard.clone(),
+            cgroup: config.cgroup,
+            adoption: Adoption::Marked,
+            // By which its tools find the loop when they leave a note.
+            id: self.state.loop_id,
+            env,
+            password: Some(login.password),
+            user: Some(login.user),
+            told_when_idle: true,
+            guard_named: self
+                .control
+                .as_ref()
+                .map(Server::server)
+                .unwrap_or_default(),
+        };
+        let started = Supervisor::start(settings).await;
+        let handle = started.map_err(|error| RunError::Server(Box::new(error)))?;
+        self.server = Some(handle);
+        Ok(())
+    }
+
+    /// Returns who we are to a server of our own, and makes it known to the agent. Without a password that someone chose it
+    /// has one that nobody else knows: other users of the machine can reach its port.
+    fn server_login(&mut self) -> Login {
+        let chosen = self
+            .config
+            .settings
+            .agents
+            .opencode
+            .env
+            .get(PASSWORD)
+            .cloned();
+        let user = self
+            .config
+            .opencode_login
+            .as_ref()
+            .map(|login| login.user.clone());
+        let password = chosen.or(self
+            .config
+            .opencode_login
+            .clone()
+            .map(|login| login.password));
+        let login = Login {
+            user: user.unwrap_or_else(|| DEFAULT_USER.to_owned()),
+            password: password.unwrap_or_else(|| Secret::from(Uuid::new_v4().to_string())),
+        };
+        if let Agent::OpenCode(agent) = &mut self.agent {
+            agent.env.retain(|(name, _)| name != PASSWORD);
+            agent
+                .env
+                .push((PASSWORD.into(), login.password.expose().into()));
+            agent
+                .env
+                .push(("OPENCODE_SERVER_USERNAME".into(), login.user.clone().into()));
+        }
+        login
+    }
+
+    /// Says that nobody works in the server: one that has grown too large is replaced now.
+    pub(super) fn server_is_idle(&self) {
+        if let Some(server) = &self.server {
+            server.boundary();
+        }
+    }
+
+    /// Ends the server, and everything that it started.
+    pub(super) async fn stop_server(&mut self) {
+        let Some(server) = self.server.take() else {
+            return;
+        };
+        // One that has ended by itself needs no telling.
+        let stopped = async {
+            let _ = server.stop().await;
+            server.ended().await
+        };
+        let _ = tokio::time::timeout(STOP_TIMEOUT, stopped).await;
+    }
+}

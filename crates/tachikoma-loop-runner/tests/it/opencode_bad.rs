@@ -1,0 +1,244 @@
+//! What can be wrong with a server, a port, a password or a command, and what is said about it.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use tachikoma_loop_runner::opencode::server_file::Condition;
+use tachikoma_loop_runner::opencode::supervisor::{Caller, SupervisorError};
+use tachikoma_loop_runner::settings::Secret;
+use tachikoma_testkit::fake_opencode::Misbehaviour;
+
+use crate::opencode_support::{Bed, ready, until};
+use crate::support::{PATIENCE, example, kill, run};
+
+/// Lets a server fail for good, and returns why.
+fn gives_up(bed: Bed) -> String {
+    let bed = bed.with(|opencode| {
+        opencode.max_restart_attempts = 1;
+        opencode.restart_delay_ms = 0;
+    });
+    run(async {
+        let handle = bed.start().await;
+        let file = until(&handle, "it gives up", |file| {
+            file.state == Condition::GaveUp
+        })
+        .await;
+        bed.stop(&handle).await;
+        file.why.unwrap()
+    })
+}
+
+fn misbehaving(change: impl FnOnce(&mut Misbehaviour)) -> Bed {
+    let mut misbehaviour = Misbehaviour::default();
+    change(&mut misbehaviour);
+    Bed::always(misbehaviour)
+}
+
+fn masked(text: &str) -> String {
+    let mut words = text
+        .split(' ')
+        .map(|word| match word.strip_prefix("127.0.0.1:") {
+            Some(rest) => format!("[ADDRESS]{}", rest.trim_start_matches(char::is_numeric)),
+            None => word.to_owned(),
+        });
+    let first = words.next().unwrap_or_default();
+    words.fold(first, |text, word| format!("{text} {word}"))
+}
+
+#[test]
+fn wrong_answers_are_told_apart() {
+    let page = gives_up(misbehaving(|server| server.html = Some("<html>".into())));
+    let json = gives_up(misbehaving(|server| {
+        server.health = Some("{\"ok\":1}".into());
+    }));
+    let text = gives_up(misbehaving(|server| server.health = Some("fine".into())));
+    let secret = gives_up(misbehaving(|server| server.password = Some("x".into())));
+    let mut other = misbehaving(|server| server.password = Some("x".into()));
+    other.settings.password = Some(Secret::from("y".to_owned()));
+    let refused = gives_up(other);
+    let all = [page, json, text, secret, refused].map(|why| masked(&why));
+    insta::assert_snapshot!(all.join("\n"), @r#"
+    it did not become ready: what listens at [ADDRESS] answers with a web page where JSON was due: it is no OpenCode server, or of another version
+    it did not become ready: what listens at [ADDRESS] answers with other JSON than a server's health: {"ok":1}
+    it did not become ready: what listens at [ADDRESS] answers with something that is no JSON: fine
+    it did not become ready: the server at [ADDRESS] wants a password: set OPENCODE_SERVER_PASSWORD
+    it did not become ready: the server at [ADDRESS] refuses the password (OPENCODE_SERVER_PASSWORD, OPENCODE_SERVER_USERNAME)
+    "#);
+}
+
+/// D004-13.
+#[test]
+fn a_port_that_is_taken_is_a_clear_error() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let foreign = gives_up(Bed::new(Vec::new()).with(|opencode| opencode.serve_port = port));
+    insta::assert_snapshot!(masked(&foreign), @r#"it could not be started: [ADDRESS] is taken by another program: stop that one, or set another `opencode.serve_port`"#);
+    drop(listener);
+    let first = Bed::new(Vec::new());
+    run(async {
+        let handle = first.start().await;
+        let url = ready(&handle, 1).await.url.unwrap();
+        let port = url.rsplit(':').next().unwrap().parse().unwrap();
+        let second = Bed::new(Vec::new()).with(|opencode| {
+            opencode.serve_port = port;
+            opencode.max_restart_attempts = 1;
+            opencode.restart_delay_ms = 0;
+        });
+        let other = second.start().await;
+        let file = until(&other, "it gives up", |file| {
+            file.state == Condition::GaveUp
+        })
+        .await;
+        insta::assert_snapshot!(masked(&file.why.unwrap()), @r#"it could not be started: [ADDRESS] is taken by another OpenCode server: stop that one, or set another `opencode.serve_port`"#);
+        assert_eq!(second.starts().len(), 0, "nothing was started");
+        second.stop(&other).await;
+        assert_eq!(ready(&handle, 1).await.generation, 1, "undisturbed");
+        first.stop(&handle).await;
+    });
+}
+
+/// D004-11: tried again, and given up with a word about what to do.
+#[test]
+fn a_command_that_is_not_there_is_tried_again_and_given_up() {
+    let bed = Bed::new(Vec::new())
+        .with(|opencode| opencode.serve_command = Some("no-such-opencode --fast".into()));
+    insta::assert_snapshot!(gives_up(bed), @r#"it could not be started: `no-such-opencode`: No such file or directory (os error 2); install it, or name it in `opencode.serve_command`"#);
+    let mut gone = Bed::new(Vec::new());
+    gone.settings.working_dir = gone.scratch.path().join("gone");
+    insta::assert_snapshot!(gives_up(gone), @r#"it could not be started: its working directory: No such file or directory (os error 2)"#);
+}
+
+#[test]
+fn settings_that_cannot_be_used_are_refused_before_anything_is_started() {
+    run(async {
+        let open = Bed::new(Vec::new()).with(|opencode| opencode.serve_hostname = "0.0.0.0".into());
+        let refused = open.try_start().await.unwrap_err();
+        insta::assert_snapshot!(refused, @r#"`opencode.serve_hostname` is "0.0.0.0", which others than this machine may reach: set OPENCODE_SERVER_PASSWORD, or use "localhost""#);
+        let torn =
+            Bed::new(Vec::new()).with(|opencode| opencode.serve_command = Some("a 'b".into()));
+        let refused = torn.try_start().await.unwrap_err();
+        insta::assert_snapshot!(refused, @r#"`opencode.serve_command` "a 'b" cannot be read: a quotation mark is not closed"#);
+    });
+}
+
+#[test]
+fn a_password_reaches_the_server_and_no_file() {
+    let mut bed = Bed::new(Vec::new());
+    bed.settings.password = Some(Secret::from("correct horse".to_owned()));
+    bed.settings.user = Some("somebody".to_owned());
+    run(async {
+        let handle = bed.start().await;
+        ready(&handle, 1).await;
+        bed.stop(&handle).await;
+        for entry in std::fs::read_dir(&bed.settings.dir).unwrap() {
+            let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+            let text = String::from_utf8_lossy(&bytes);
+            assert!(!text.contains("correct"), "{text}");
+        }
+        let shown = format!("{:?}", bed.settings);
+        assert!(!shown.contains("correct"), "{shown}");
+    });
+}
+
+#[test]
+fn a_second_supervisor_is_refused() {
+    let bed = Bed::new(Vec::new());
+    run(async {
+        let handle = bed.start().await;
+        ready(&handle, 1).await;
+        let refused = bed.try_start().await.unwrap_err();
+        assert!(matches!(
+            refused,
+            SupervisorError::Held {
+                holder: Some(_),
+                ..
+            }
+        ));
+        bed.stop(&handle).await;
+        let error = Caller::find(&bed.settings.dir).unwrap_err();
+        assert!(
+            error.to_string().starts_with("no supervisor runs in "),
+            "{error}"
+        );
+    });
+}
+
+/// D004-12: nobody waits for a delay.
+#[test]
+fn a_stop_in_the_middle_of_a_delay_is_immediate() {
+    let bed = Bed::new(Vec::new()).with(|opencode| opencode.restart_delay_ms = 50_000);
+    run(async {
+        let handle = bed.start().await;
+        let up = ready(&handle, 1).await;
+        kill("-9", up.pid.unwrap());
+        let waiting = until(&handle, "it waits", |file| file.until.is_some()).await;
+        assert_eq!(waiting.state, Condition::Restarting);
+        let stopping = tokio::time::timeout(Duration::from_secs(10), bed.stop(&handle)).await;
+        stopping.expect("long before the delay is over");
+        assert_eq!(bed.starts().len(), 1);
+    });
+}
+
+/// D004-16: what was changed holds at the next start.
+#[test]
+fn settings_are_taken_over_for_the_next_start() {
+    let bed = Bed::new(Vec::new());
+    run(async {
+        let handle = bed.start().await;
+        let up = ready(&handle, 1).await;
+        let mut changed = bed.settings.opencode.clone();
+        let fake = example("fake-server");
+        changed.serve_command = Some(format!("{} serve --print-logs", fake.display()));
+        handle.reload(changed.clone()).await.unwrap();
+        changed.serve_hostname = "0.0.0.0".into();
+        let refused = handle.reload(changed).await.unwrap_err();
+        assert!(refused.ends_with("; the settings before hold"), "{refused}");
+        kill("-9", up.pid.unwrap());
+        ready(&handle, 2).await;
+        let starts = bed.starts();
+        assert_eq!(starts[0]["args"][1], "--port");
+        assert_eq!(starts[1]["args"][1], "--print-logs");
+        bed.stop(&handle).await;
+    });
+}
+
+/// D004-10: what it says is captured, however much it is, and the log is bounded.
+#[test]
+fn what_a_server_says_is_in_the_log() {
+    let bed = Bed::always(Misbehaviour {
+        noise_bytes: 3 << 20,
+        ..Misbehaviour::default()
+    });
+    run(async {
+        let handle = bed.start().await;
+        for generation in 2..10 {
+            ready(&handle, generation - 1).await;
+            handle.restart().await.unwrap();
+        }
+        ready(&handle, 9).await;
+        let log = bed.stop(&handle).await;
+        assert!(log.contains("\nopencode server listening on http://127.0.0.1:"));
+        assert!(log.len() < 20 << 20, "{}", log.len());
+    });
+}
+
+/// A server that ignores SIGTERM is killed after its grace.
+#[test]
+fn a_server_that_does_not_hear_is_killed() {
+    let bed = Bed::always(Misbehaviour {
+        ignore_sigterm: true,
+        ..Misbehaviour::default()
+    });
+    run(async {
+        let handle = bed.start().await;
+        let pid = ready(&handle, 1).await.pid.unwrap();
+        let began = std::time::Instant::now();
+        bed.stop(&handle).await;
+        assert!(!crate::support::is_alive(pid));
+        let took = began.elapsed();
+        assert!(
+            took >= Duration::from_secs(4) && took < PATIENCE,
+            "{took:?}"
+        );
+    });
+}

@@ -1,0 +1,426 @@
+//! A server is started again, or not, by how it ended.
+
+use std::time::Duration;
+
+use tachikoma_core::supervise::ServerEvent;
+use tachikoma_loop_runner::opencode::server_file::{Condition, ServerFile};
+use tachikoma_loop_runner::opencode::supervisor::SupervisorError;
+use tachikoma_testkit::fake_opencode::Misbehaviour;
+use tachikoma_testkit::{await_until, processes_with, unique};
+
+use crate::opencode_support::{Bed, is_listening, ready, record, until};
+use crate::support::{PATIENCE, is_alive, kill, run};
+
+fn well() -> Misbehaviour {
+    Misbehaviour::default()
+}
+
+/// S004-1, S004-13, S004-21, S004-26, S004-31, S004-33; D004-10: the exit is seen, the delay kept, the server reaped.
+#[test]
+fn a_server_that_is_killed_is_back_after_the_delay() {
+    let bed = Bed::new(Vec::new()).with(|opencode| opencode.restart_delay_ms = 300);
+    run(async {
+        let handle = bed.start().await;
+        let first = ready(&handle, 1).await;
+        assert!(is_listening(first.url.as_deref().unwrap()));
+        let pid = first.pid.unwrap();
+        kill("-9", pid);
+        let second = ready(&handle, 2).await;
+        assert_ne!(second.pid, first.pid);
+        assert!(!is_alive(pid), "no zombie");
+        let log = bed.stop(&handle).await;
+        let times = |wanted: fn(&ServerEvent) -> bool| {
+            let records = bed.records().into_iter();
+            let times = records.filter(|record| wanted(&record.event));
+            times.map(|record| record.time).collect::<Vec<_>>()
+        };
+        let stopped = times(|event| matches!(event, ServerEvent::Stopped { .. }));
+        let started = times(|event| matches!(event, ServerEvent::Started { .. }));
+        let waited = started[1].since(stopped[0]);
+        assert!(waited >= Duration::from_millis(300), "{waited:?}");
+        assert!(
+            log.contains("OpenCode is gone: it crashed (signal 9)"),
+            "{log}"
+        );
+        assert_eq!(bed.starts().len(), 2);
+    });
+}
+
+/// S004-2, S004-24.
+#[test]
+fn a_server_that_exits_by_itself_is_restarted_and_the_log_says_so() {
+    let exits = Misbehaviour {
+        exit_after_health: Some((1, 0)),
+        ..well()
+    };
+    let bed = Bed::new(vec![exits]);
+    run(async {
+        let handle = bed.start().await;
+        ready(&handle, 2).await;
+        let log = bed.stop(&handle).await;
+        assert!(
+            log.contains("[tachikoma] Restarting OpenCode after unexpected exit\n"),
+            "{log}"
+        );
+    });
+}
+
+/// S004-3, S004-27.
+#[test]
+fn a_server_that_someone_stops_stays_down_and_the_log_says_so() {
+    for signal in ["-TERM", "-INT"] {
+        let bed = Bed::new(Vec::new());
+        run(async {
+            let handle = bed.start().await;
+            let first = ready(&handle, 1).await;
+            kill(signal, first.pid.unwrap());
+            let down = until(&handle, "it is down", |file| {
+                file.state == Condition::Stopped
+            })
+            .await;
+            assert_eq!(down.why.as_deref(), Some("someone stopped it"));
+            handle.restart().await.unwrap();
+            ready(&handle, 2).await;
+            let log = bed.stop(&handle).await;
+            assert!(
+                log.contains("[tachikoma] OpenCode stopped by user, not restarting\n"),
+                "{log}"
+            );
+            assert_eq!(bed.starts().len(), 2, "only by command");
+        });
+    }
+}
+
+/// D004-5: a wanted stop is one however the server takes it.
+#[test]
+fn a_wanted_stop_is_no_crash_however_the_server_takes_it() {
+    for code in [0, 1, 143] {
+        let bed = Bed::always(Misbehaviour {
+            exit_on_sigterm: Some(code),
+            ..well()
+        });
+        run(async {
+            let handle = bed.start().await;
+            ready(&handle, 1).await;
+            handle.restart().await.unwrap();
+            ready(&handle, 2).await;
+            let log = bed.stop(&handle).await;
+            assert!(!log.contains("crashed"), "{log}");
+            assert_eq!(bed.starts().len(), 2);
+        });
+    }
+}
+
+/// S004-4, S004-20, S004-29.
+#[test]
+fn without_auto_restart_a_crash_is_only_logged() {
+    let bed = Bed::new(Vec::new()).with(|opencode| opencode.auto_restart = false);
+    run(async {
+        let handle = bed.start().await;
+        let first = ready(&handle, 1).await;
+        kill("-9", first.pid.unwrap());
+        until(&handle, "it is down", |file| {
+            file.state == Condition::Stopped
+        })
+        .await;
+        let log = bed.stop(&handle).await;
+        assert!(
+            log.contains("OpenCode is gone: it crashed (signal 9)"),
+            "{log}"
+        );
+        assert!(
+            log.contains("OpenCode is not restarted: `opencode.auto_restart` is false"),
+            "{log}"
+        );
+        assert_eq!(bed.starts().len(), 1);
+    });
+}
+
+/// S004-5, S004-28, S004-34; D004-6: kills count, too.
+#[test]
+fn three_quick_kills_are_a_crash_loop_with_longer_waits() {
+    let bed = Bed::new(Vec::new());
+    run(async {
+        let handle = bed.start().await;
+        for generation in 1..=4 {
+            let up = ready(&handle, generation).await;
+            kill("-9", up.pid.unwrap());
+        }
+        ready(&handle, 5).await;
+        let log = bed.stop(&handle).await;
+        let warning = "[tachikoma] OpenCode crash loop detected, backing off\n";
+        assert_eq!(log.matches(warning).count(), 2, "{log}");
+        let delays = bed.delays();
+        assert_eq!(delays[0], 20);
+        assert!(delays.is_sorted_by(|one, next| one < next), "{delays:?}");
+    });
+}
+
+/// S004-6, S004-12, S004-18, S004-19, S004-23, S004-30; D004-14, D004-15.
+#[test]
+fn another_command_gets_port_and_hostname_and_works_where_it_should() {
+    let bed = Bed::new(Vec::new());
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let bed = bed.with(|opencode| {
+        let fake = opencode.serve_command.take().unwrap();
+        opencode.serve_command = Some(format!("env 'A=b c' \"{fake}\" serve --print-logs"));
+        opencode.serve_port = port;
+    });
+    run(async {
+        let handle = bed.start().await;
+        let up = ready(&handle, 1).await;
+        assert_eq!(up.url, Some(format!("http://127.0.0.1:{port}")));
+        let start = &bed.starts()[0];
+        let words = ["serve", "--print-logs", "--port"].map(str::to_owned);
+        let rest = [port.to_string(), "--hostname".into(), "127.0.0.1".into()];
+        assert_eq!(
+            start["args"],
+            serde_json::json!([&words[..], &rest].concat())
+        );
+        assert_eq!(start["cwd"], bed.scratch.path().to_str().unwrap());
+        let pid = up.pid.unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split(' ').collect();
+        assert_eq!(fields[4], pid.to_string(), "a session of its own");
+        let stdin = std::fs::read_link(format!("/proc/{pid}/fd/0")).unwrap();
+        assert_eq!(stdin.to_str(), Some("/dev/null"));
+        bed.stop(&handle).await;
+    });
+}
+
+/// S004-22; D004-1, D004-2: a visible state that a command clears.
+#[test]
+fn it_gives_up_visibly_and_a_command_clears_that() {
+    let crash = || Misbehaviour {
+        exit: Some(7),
+        ..well()
+    };
+    let bed = Bed::new(vec![crash(), crash(), crash()]).with(|opencode| {
+        opencode.max_restart_attempts = 2;
+        opencode.restart_delay_ms = 0;
+    });
+    run(async {
+        let handle = bed.start().await;
+        let gave_up = until(&handle, "it gives up", |file| {
+            file.state == Condition::GaveUp
+        })
+        .await;
+        assert_eq!(gave_up.why.as_deref(), Some("it crashed (exit 7)"));
+        assert_eq!(ServerFile::read(&bed.settings.dir).unwrap(), Some(gave_up));
+        assert_eq!(bed.starts().len(), 3);
+        assert_eq!(handle.restart().await.unwrap(), "it is being started");
+        ready(&handle, 4).await;
+        let log = bed.stop(&handle).await;
+        assert!(
+            log.contains("gave up on OpenCode after 2 restarts: it crashed (exit 7)"),
+            "{log}"
+        );
+    });
+}
+
+/// Contained like an agent: neither a crash nor a stop leaves the old server's tools running.
+#[test]
+fn no_tool_of_a_server_survives_it() {
+    for cgroup in [true, false] {
+        let marker = unique();
+        let leaves = Misbehaviour {
+            grandchild: Some(marker.clone()),
+            ..well()
+        };
+        let mut bed = Bed::new(vec![leaves.clone(), well(), leaves]);
+        bed.settings.cgroup = cgroup;
+        run(async {
+            let handle = bed.start().await;
+            let first = ready(&handle, 1).await;
+            await_until("its tool runs", PATIENCE, || {
+                !processes_with(&marker).is_empty()
+            });
+            kill("-9", first.pid.unwrap());
+            let second = ready(&handle, 2).await;
+            assert_eq!(processes_with(&marker), [0; 0], "gone before the next one");
+            kill("-9", second.pid.unwrap());
+            ready(&handle, 3).await;
+            await_until("its tool runs", PATIENCE, || {
+                !processes_with(&marker).is_empty()
+            });
+            let log = bed.stop(&handle).await;
+            assert_eq!(processes_with(&marker), [0; 0]);
+            assert!(log.contains("that it left running"), "{log}");
+        });
+    }
+}
+
+/// Before a wanted stop the server is asked to let go of what runs in it.
+#[test]
+fn a_wanted_stop_disposes_first() {
+    let marker = unique();
+    let bed = Bed::always(Misbehaviour {
+        grandchild: Some(marker.clone()),
+        disposes: true,
+        ..well()
+    });
+    run(async {
+        let handle = bed.start().await;
+        ready(&handle, 1).await;
+        let log = bed.stop(&handle).await;
+        assert!(!log.contains("left running"), "the server ended it: {log}");
+        assert_eq!(processes_with(&marker), [0; 0]);
+    });
+}
+
+/// D004-19.
+#[test]
+fn a_server_that_hangs_is_replaced() {
+    let bed = Bed::new(vec![Misbehaviour {
+        hang_after: Some(1),
+        ..well()
+    }])
+    .with(|opencode| {
+        opencode.health_interval = "50ms".parse().unwrap();
+        opencode.health_failures = 2;
+    });
+    run(async {
+        let handle = bed.start().await;
+        let first = ready(&handle, 1).await;
+        ready(&handle, 2).await;
+        assert!(!is_alive(first.pid.unwrap()));
+        let log = bed.stop(&handle).await;
+        assert!(
+            log.contains(
+                "it hung: 2 questions for its health in a row failed (no answer from 127.0.0.1:"
+            ),
+            "{log}"
+        );
+    });
+}
+
+/// A server that is stopped (SIGSTOP) hears nothing, and is killed all the same.
+#[test]
+fn a_server_that_is_frozen_is_replaced() {
+    let bed = Bed::new(Vec::new()).with(|opencode| {
+        opencode.health_interval = "50ms".parse().unwrap();
+        opencode.health_failures = 1;
+    });
+    run(async {
+        let handle = bed.start().await;
+        let first = ready(&handle, 1).await;
+        kill("-STOP", first.pid.unwrap());
+        ready(&handle, 2).await;
+        bed.stop(&handle).await;
+    });
+}
+
+#[test]
+fn a_server_that_has_grown_too_large_is_replaced_once_no_session_is_busy() {
+    let bed = Bed::new(vec![Misbehaviour {
+        leak_bytes: 96 << 20,
+        busy_while: Some("busy".into()),
+        ..well()
+    }])
+    .with(|opencode| {
+        opencode.health_interval = "30ms".parse().unwrap();
+        opencode.max_rss_bytes = 64 << 20;
+    });
+    std::fs::create_dir_all(bed.state()).unwrap();
+    std::fs::write(bed.state().join("busy"), "").unwrap();
+    run(async {
+        let handle = bed.start().await;
+        let mut records = handle.records();
+        ready(&handle, 1).await;
+        record(&mut records, |event| {
+            matches!(event, ServerEvent::TooLarge { .. })
+        })
+        .await;
+        // Long enough for several questions.
+        let early = tokio::time::timeout(Duration::from_millis(300), ready(&handle, 2)).await;
+        assert!(early.is_err(), "not while a session is busy");
+        std::fs::remove_file(bed.state().join("busy")).unwrap();
+        ready(&handle, 2).await;
+        let log = bed.stop(&handle).await;
+        assert!(!log.contains("crash"), "{log}");
+    });
+}
+
+/// C-46: what the server started counts as the server does.
+#[test]
+fn a_server_whose_tool_has_grown_too_large_is_replaced() {
+    let bed = Bed::new(Vec::new()).with(|opencode| {
+        opencode.health_interval = "30ms".parse().unwrap();
+        opencode.max_rss_bytes = 64 << 20;
+    });
+    let fake = bed.settings.opencode.serve_command.clone().unwrap();
+    // The last line of what never ends is kept in memory; only the first server has such a tool.
+    let tool = "(head -c 96M /dev/zero; exec sleep 1000) | tail -n 1 >/dev/null &";
+    let script =
+        format!("#!/bin/sh\nif mkdir once 2>/dev/null; then {tool} fi\nexec {fake} \"$@\"\n");
+    let script = bed.scratch.write_script("wrapper.sh", script);
+    let bed = bed.with(|opencode| opencode.serve_command = Some(script.display().to_string()));
+    run(async {
+        let handle = bed.start().await;
+        let mut records = handle.records();
+        record(&mut records, |event| {
+            matches!(event, ServerEvent::TooLarge { .. })
+        })
+        .await;
+        ready(&handle, 2).await;
+        bed.stop(&handle).await;
+    });
+}
+
+/// Agents run `rm -rf` and `git clean`.
+#[test]
+fn what_is_deleted_under_a_supervisor_is_made_anew() {
+    let bed = Bed::new(Vec::new()).with(|opencode| {
+        opencode.health_interval = "30ms".parse().unwrap();
+    });
+    let dir = &bed.settings.dir;
+    run(async {
+        let handle = bed.start().await;
+        let first = ready(&handle, 1).await;
+        std::fs::remove_dir_all(bed.scratch.path().join(".ralph")).unwrap();
+        let healed = async {
+            while ServerFile::read(dir).unwrap() != Some(first.clone()) {
+                tokio::task::yield_now().await;
+            }
+        };
+        let healed = tokio::time::timeout(PATIENCE, healed).await;
+        healed.expect("the server file is back");
+        assert!(matches!(
+            bed.try_start().await.unwrap_err(),
+            SupervisorError::Held { .. }
+        ));
+        kill("-9", first.pid.unwrap());
+        ready(&handle, 2).await;
+        let log = bed.stop(&handle).await;
+        assert!(log.contains("files were gone, and were made anew"), "{log}");
+        assert!(log.contains("it crashed (signal 9)"), "{log}");
+        let records = bed.records();
+        assert!(
+            matches!(
+                records.first().unwrap().event,
+                ServerEvent::JournalOpened { .. }
+            ),
+            "{records:?}"
+        );
+    });
+}
+
+/// The guard is ours: its death is made up for.
+#[test]
+fn a_guard_that_is_killed_takes_the_server_along_and_both_come_back() {
+    let bed = Bed::new(Vec::new());
+    run(async {
+        let handle = bed.start().await;
+        let first = ready(&handle, 1).await;
+        let pid = first.pid.unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let guard = stat.rsplit_once(')').unwrap().1.split(' ').nth(2).unwrap();
+        kill("-9", guard.parse().unwrap());
+        ready(&handle, 2).await;
+        assert!(!is_alive(pid));
+        let log = bed.stop(&handle).await;
+        assert!(log.contains("its guard died, and it died with it"), "{log}");
+    });
+}

@@ -1,0 +1,183 @@
+//! A supervisor in this process, with a fake server that is a real one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tachikoma_core::LoopId;
+use tachikoma_core::supervise::{ServerEvent, ServerRecord};
+use tachikoma_loop_runner::opencode::server_file::{Condition, ServerFile};
+use tachikoma_loop_runner::opencode::supervisor::{
+    Ended, Supervisor, SupervisorError, SupervisorHandle, SupervisorSettings, log_files,
+    read_records,
+};
+use tachikoma_loop_runner::process::Adoption;
+use tachikoma_loop_runner::settings::OpenCodeSettings;
+use tachikoma_testkit::Scratch;
+use tachikoma_testkit::fake_opencode::{Misbehaviour, SCRIPT_VAR, STATE_VAR, Script};
+
+use crate::support::{PATIENCE, example};
+
+/// Where one test happens.
+pub(crate) struct Bed {
+    pub(crate) scratch: Scratch,
+    pub(crate) settings: SupervisorSettings,
+}
+
+impl Bed {
+    /// Servers that behave as `starts` says, the later ones well; on a free port, with a short delay.
+    pub(crate) fn new(starts: Vec<Misbehaviour>) -> Self {
+        let always = Misbehaviour::default();
+        Self::scripted(&Script {
+            starts,
+            always,
+            ..Script::default()
+        })
+    }
+
+    /// Servers that all behave alike.
+    pub(crate) fn always(always: Misbehaviour) -> Self {
+        let starts = Vec::new();
+        Self::scripted(&Script {
+            starts,
+            always,
+            ..Script::default()
+        })
+    }
+
+    fn scripted(script: &Script) -> Self {
+        let scratch = Scratch::new();
+        let text = serde_json::to_string(script).unwrap();
+        let script = scratch.write("script.json", text);
+        let fake = example("fake-server");
+        let opencode = OpenCodeSettings {
+            serve_command: Some(fake.display().to_string()),
+            serve_port: 0,
+            restart_delay_ms: 20,
+            ..OpenCodeSettings::default()
+        };
+        let state = scratch.home().join("fake");
+        let settings = SupervisorSettings {
+            opencode,
+            working_dir: scratch.path(),
+            dir: scratch.path().join(".ralph/opencode"),
+            runtime_dir: scratch.runtime_dir(),
+            guard: vec![example("guard").into()],
+            cgroup: false,
+            adoption: Adoption::Marked,
+            id: LoopId::new(uuid::Uuid::new_v4()),
+            env: vec![
+                (SCRIPT_VAR.into(), script.into()),
+                (STATE_VAR.into(), state.into()),
+            ],
+            password: None,
+            user: None,
+            told_when_idle: false,
+            guard_named: Arc::default(),
+        };
+        Self { scratch, settings }
+    }
+
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut OpenCodeSettings)) -> Self {
+        change(&mut self.settings.opencode);
+        self
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.scratch.home().join("fake")
+    }
+
+    pub(crate) async fn start(&self) -> SupervisorHandle {
+        self.try_start().await.unwrap()
+    }
+
+    pub(crate) async fn try_start(&self) -> Result<SupervisorHandle, SupervisorError> {
+        Supervisor::start(self.settings.clone()).await
+    }
+
+    /// What the fake servers wrote down when they started.
+    pub(crate) fn starts(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.state().join("starts.jsonl")).unwrap_or_default();
+        let lines = text.lines();
+        lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    /// All that servers and supervisor said.
+    pub(crate) fn log(&self) -> String {
+        let files = log_files(&self.settings.dir);
+        let texts = files.iter().map(|file| std::fs::read(file).unwrap());
+        let bytes: Vec<u8> = texts.flatten().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    pub(crate) fn records(&self) -> Vec<ServerRecord> {
+        read_records(&self.settings.dir).unwrap()
+    }
+
+    /// The delays that were waited, in milliseconds.
+    pub(crate) fn delays(&self) -> Vec<u64> {
+        let records = self.records().into_iter();
+        let delays = records.filter_map(|record| match record.event {
+            ServerEvent::Restarting { delay_ms, .. } => Some(delay_ms),
+            _ => None,
+        });
+        delays.collect()
+    }
+
+    /// Stops the supervisor, and returns all that was said.
+    pub(crate) async fn stop(&self, handle: &SupervisorHandle) -> String {
+        handle.stop().await.unwrap();
+        let ended = tokio::time::timeout(PATIENCE, handle.ended()).await;
+        assert_eq!(ended.expect("it ends"), Ended::InOrder);
+        self.log()
+    }
+}
+
+/// Waits until the server file says what is wanted.
+pub(crate) async fn until(
+    handle: &SupervisorHandle,
+    what: &str,
+    wanted: impl FnMut(&ServerFile) -> bool,
+) -> ServerFile {
+    let mut watch = handle.watch();
+    let waited = tokio::time::timeout(PATIENCE, watch.wait_for(wanted)).await;
+    let Ok(found) = waited else {
+        panic!("waited in vain for {what}: {:?}", *handle.watch().borrow());
+    };
+    found.unwrap().clone()
+}
+
+/// Waits until a server of this start, or a later one, is ready.
+pub(crate) async fn ready(handle: &SupervisorHandle, generation: u64) -> ServerFile {
+    until(handle, "a server that is ready", |file| {
+        file.state == Condition::Ready && file.generation >= generation
+    })
+    .await
+}
+
+/// Waits for the next record of a kind.
+pub(crate) async fn record(
+    records: &mut tokio::sync::broadcast::Receiver<Arc<ServerRecord>>,
+    wanted: impl Fn(&ServerEvent) -> bool,
+) -> Arc<ServerRecord> {
+    let search = async {
+        loop {
+            let record = records.recv().await.unwrap();
+            if wanted(&record.event) {
+                return record;
+            }
+        }
+    };
+    let found = tokio::time::timeout(PATIENCE, search).await;
+    found.expect("the record comes")
+}
+
+/// Asks a server as anybody would.
+pub(crate) fn is_listening(url: &str) -> bool {
+    let address = url.strip_prefix("http://").unwrap();
+    let address = address.parse().unwrap();
+    std::net::TcpStream::connect_timeout(&address, Duration::from_secs(5)).is_ok()
+}

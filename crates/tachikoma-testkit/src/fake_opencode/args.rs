@@ -1,0 +1,31 @@
+//! The command line of `opencode serve`.
+
+/// What was typed.
+pub(super) struct Args {
+    pub port: u16,
+    pub hostname: String,
+}
+
+impl Args {
+    /// Words before `serve` are whatever a wrapper adds.
+    pub fn parse(words: &[String]) -> Result<Self, String> {
+        let serve = words.iter().position(|word| word == "serve");
+        let mut words = words[serve.ok_or("it can only serve")? + 1..].iter();
+        let mut args = Self {
+            port: 4096,
+            hostname: "127.0.0.1".to_owned(),
+        };
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or(format!("{word} wants a value"));
+            match word.as_str() {
+                "--port" => {
+                    args.port = value()?.parse().map_err(|_| "--port wants a number")?;
+                }
+                "--hostname" => args.hostname = value()?.clone(),
+                "--print-logs" => {}
+                other => return Err(format!("unknown argument {other}")),
+            }
+        }
+        Ok(args)
+    }
+}

@@ -1,0 +1,57 @@
+//! What a server does wrong before it answers anything.
+
+use std::io::Read as _;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use super::Misbehaviour;
+
+/// One line of noise.
+const NOISE: &str = "the quick brown fox jumps over the lazy dog and says nothing that matters";
+
+pub(super) fn at_start(misbehaviour: &Misbehaviour) -> Result<(), String> {
+    if misbehaviour.ignore_sigterm || misbehaviour.exit_on_sigterm.is_some() {
+        let code = misbehaviour.exit_on_sigterm;
+        let failed = |error: std::io::Error| error.to_string();
+        let (mut heard, note) = UnixStream::pair().map_err(failed)?;
+        signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, note)
+            .map_err(failed)?;
+        // Ends with the program.
+        thread::spawn(move || {
+            while heard.read_exact(&mut [0]).is_ok() {
+                if let Some(code) = code {
+                    std::process::exit(i32::from(code));
+                }
+            }
+        });
+    }
+    for _ in 0..misbehaviour.noise_bytes / NOISE.len() {
+        super::say(NOISE);
+    }
+    if misbehaviour.leak_bytes > 0 {
+        let mut leak = vec![0_u8; misbehaviour.leak_bytes];
+        // Touched, or it would be no memory.
+        leak.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        std::mem::forget(leak);
+    }
+    Ok(())
+}
+
+/// Leaves a process behind in a session of its own, and returns its id.
+pub(super) fn leave(marker: &str) -> i32 {
+    let child = Command::new("setsid")
+        // One process, which follows what never grows and does not mind a file that is not there.
+        .args(["tail", "-f", "/dev/null", marker])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    child.map_or(0, |child| i32::try_from(child.id()).unwrap_or(0))
+}
+
+pub(super) fn for_ever() -> ! {
+    loop {
+        thread::park();
+    }
+}

@@ -1,0 +1,255 @@
+//! How long a supervised child is missing: from its death by SIGKILL to the first write of the next, without a delay. Ours
+//! beside a bare loop of spawn and wait, the same with one fdatasync, and what can be had of other supervisors.
+
+mod others;
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::Bench;
+use super::report::{Row, Unit};
+use super::sample::Sample;
+use crate::product::text;
+
+const ROUNDS: usize = 50;
+
+/// Beside a bare loop with one fdatasync.
+const GOAL_TIMES: f64 = 1.5;
+
+/// The others wait a second before they restart a child that lived for less.
+const LIFE: Duration = Duration::from_millis(1100);
+
+/// Any restart takes less; a supervisor that needs longer has given up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// About what is written down for one restart.
+const RECORD_BYTES: usize = 700;
+
+/// The child: it writes one line with its process and sleeps. No program is started by it before that.
+const CHILD: &str = "#!/bin/sh\necho $$ > ticks\nexec sleep 1000\n";
+
+/// One of those that are compared.
+struct Contender {
+    name: &'static str,
+    /// Where it lives; gone when dropped.
+    dir: TempDir,
+    supervisor: Child,
+    ticks: File,
+    /// The child that runs.
+    child: Pid,
+    sample: Sample,
+}
+
+pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
+    let mut contenders = vec![
+        Contender::ours(bench)?,
+        Contender::bare(bench, "bare loop", false)?,
+        Contender::bare(bench, "bare loop, fdatasync", true)?,
+    ];
+    for (name, start) in others::found(&bench.disk) {
+        match Contender::start(bench, name, start) {
+            Ok(contender) => contenders.push(contender),
+            // They are here to be compared with, and not required.
+            Err(error) => eprintln!("left out: {name}: {error}"),
+        }
+    }
+    for _ in 0..ROUNDS {
+        std::thread::sleep(LIFE);
+        for contender in &mut contenders {
+            contender.round()?;
+        }
+    }
+    let median = |name: &str| {
+        let found = contenders.iter().find(|one| one.name == name);
+        found.map_or(f64::NAN, |found| found.sample.median())
+    };
+    let (ours, synced) = (median(OURS), median("bare loop, fdatasync"));
+    let mut rows = vec![
+        Row::goal(
+            "restart, beside a bare loop",
+            ours / synced,
+            Unit::Times,
+            GOAL_TIMES,
+        )
+        .detail(format!(
+            "{ours:.2} ms to {synced:.2} ms of a loop with one fdatasync"
+        )),
+    ];
+    for contender in &contenders {
+        let row = match contender.name {
+            OURS => match median("runit") {
+                runit if runit.is_nan() => Row::info(OURS, ours, Unit::Milliseconds),
+                runit => Row::goal(OURS, ours, Unit::Milliseconds, runit),
+            },
+            name => Row::info(
+                format!("restart, {name}"),
+                contender.sample.median(),
+                Unit::Milliseconds,
+            ),
+        };
+        rows.push(row.detail(format!(
+            "least {:.2} ms, most {:.2} ms",
+            contender.sample.min(),
+            contender.sample.max()
+        )));
+    }
+    Ok(rows)
+}
+
+const OURS: &str = "restart, ours (goal: runit)";
+
+impl Contender {
+    fn ours(bench: &Bench) -> Result<Self, String> {
+        let product = bench.product.clone();
+        Self::start(bench, OURS, |dir| {
+            let child = dir.join("run");
+            fs::write(
+                dir.join("tachikoma.toml"),
+                format!(
+                    "[opencode]\nenabled = true\nserve_port = 0\nserve_command = '{}'\nrestart_delay_ms = 0\n\
+                     max_restart_attempts = 0\nhealth_interval = '0s'\n",
+                    child.display()
+                ),
+            )?;
+            let mut command = Command::new(&product);
+            command
+                .args(["opencode", "up"])
+                .env("XDG_RUNTIME_DIR", dir)
+                .env("HOME", dir);
+            Ok(command)
+        })
+    }
+
+    /// This program in another part: it starts the child again and again, and knows nothing else.
+    fn bare(bench: &Bench, name: &'static str, synced: bool) -> Result<Self, String> {
+        Self::start(bench, name, move |dir| {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["bench-loop", if synced { "synced" } else { "bare" }]);
+            command.arg(dir.join("run"));
+            Ok(command)
+        })
+    }
+
+    fn start(
+        bench: &Bench,
+        name: &'static str,
+        prepare: impl FnOnce(&Path) -> std::io::Result<Command>,
+    ) -> Result<Self, String> {
+        let dir = tempfile::Builder::new()
+            .prefix("tk")
+            .tempdir_in(&bench.disk)
+            .map_err(text)?;
+        let child = dir.path().join("run");
+        fs::write(&child, CHILD).map_err(text)?;
+        fs::set_permissions(&child, fs::Permissions::from_mode(0o755)).map_err(text)?;
+        let made = Command::new("mkfifo")
+            .arg(dir.path().join("ticks"))
+            .status();
+        made.map_err(text)?;
+        // Open for both, so that it never ends between two children.
+        let ticks = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(NONBLOCK)
+            .open(dir.path().join("ticks"))
+            .map_err(text)?;
+        let supervisor = prepare(dir.path())
+            .map_err(text)?
+            .current_dir(dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(text)?;
+        let mut contender = Self {
+            name,
+            dir,
+            supervisor,
+            ticks,
+            child: rustix::process::getpid(),
+            sample: Sample::default(),
+        };
+        contender.child = contender.next()?;
+        Ok(contender)
+    }
+
+    /// Waits for the first write of the next child.
+    fn next(&mut self) -> Result<Pid, String> {
+        let timeout = Timespec::try_from(PATIENCE).map_err(|error| error.to_string())?;
+        let ready = poll(
+            &mut [PollFd::new(&self.ticks, PollFlags::IN)],
+            Some(&timeout),
+        );
+        if ready != Ok(1) {
+            return Err(format!(
+                "{} starts no child in {}",
+                self.name,
+                self.dir.path().display()
+            ));
+        }
+        let mut line = [0; 64];
+        let read = self.ticks.read(&mut line).map_err(text)?;
+        let pid = String::from_utf8_lossy(line.get(..read).unwrap_or_default());
+        let pid = pid.trim().parse().ok().and_then(Pid::from_raw);
+        pid.ok_or_else(|| format!("{}: the child's line is no process", self.name))
+    }
+
+    fn round(&mut self) -> Result<(), String> {
+        let began = Instant::now();
+        kill_process(self.child, Signal::KILL).map_err(|error| error.to_string())?;
+        self.child = self.next()?;
+        self.sample.add(began.elapsed().as_secs_f64() * 1e3);
+        Ok(())
+    }
+}
+
+/// `O_NONBLOCK`: opening a pipe must not wait for its other end.
+const NONBLOCK: i32 = 0o4000;
+
+impl Drop for Contender {
+    fn drop(&mut self) {
+        // Asked first, so that it can end its child; that one is ours to end in any case.
+        if let Some(pid) = i32::try_from(self.supervisor.id())
+            .ok()
+            .and_then(Pid::from_raw)
+        {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(5)
+            && matches!(self.supervisor.try_wait(), Ok(None))
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.supervisor.kill();
+        let _ = self.supervisor.wait();
+        let _ = kill_process(self.child, Signal::KILL);
+    }
+}
+
+/// The bare loop: what cannot be done with less. Ends when it is killed.
+pub fn bare_loop(words: &[&str]) -> Result<(), String> {
+    let [how, program] = words else {
+        return Err("bench-loop is started by bench".into());
+    };
+    let program: OsString = PathBuf::from(program).into();
+    let mut journal = File::create("journal").map_err(text)?;
+    let record = vec![b'x'; RECORD_BYTES];
+    loop {
+        let mut child = Command::new(&program).spawn().map_err(text)?;
+        child.wait().map_err(text)?;
+        if *how == "synced" {
+            journal.write_all(&record).map_err(text)?;
+            journal.sync_data().map_err(text)?;
+        }
+    }
+}

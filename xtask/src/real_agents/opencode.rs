@@ -1,0 +1,412 @@
+//! `tachikoma run --agent opencode` around the real server: conversation, permissions, a full context, limits, and deaths.
+
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tachikoma_testkit::{Fault, Kind, Request, Scenario, ScriptedModel, Turn, Usage, await_until};
+
+use super::ground::Ground;
+use super::looping::{
+    LIMIT_REACHED, Looping, PROMPT, Settings, all_events, attempts, names, of_type, only, outcomes,
+    told,
+};
+use super::{Row, USUAL};
+
+pub const CHECKS: &[Row] = &[
+    Row("opencode-conversation", conversation, USUAL),
+    Row("opencode-safe", safe, USUAL),
+    Row("opencode-advice", advice, USUAL),
+    Row("opencode-redline", redline, USUAL),
+    Row("opencode-too-long", too_long, USUAL),
+    Row("opencode-limit", limit, USUAL),
+    Row("opencode-no-key", no_key, USUAL),
+    Row("opencode-no-model", no_model, USUAL),
+    Row("opencode-stall", stall, USUAL),
+    Row("opencode-skip", skip, USUAL),
+    Row("opencode-server-dies", server_dies, USUAL),
+    Row("opencode-forgotten", forgotten, USUAL),
+    Row("opencode-runner-dies", runner_dies, USUAL),
+    Row("opencode-once", once, USUAL),
+];
+
+/// What the scripted model is called there, and how much it holds.
+const MODEL: &str = "fake/fake-1";
+const WINDOW: u64 = 100_000;
+
+/// A tool that ends when it may.
+const HELD: &str = "echo x > started; until [ -e go ]; do sleep 0.1; done; echo whole";
+
+/// The agent's environment: the scripted model as its only one, and nothing that leaves the machine.
+pub fn surround(command: &mut Command, ground: &Ground, model: &ScriptedModel) {
+    let models =
+        json!({"fake-1": {"name": "fake-1", "limit": {"context": WINDOW, "output": 8192}}});
+    let options = json!({"baseURL": format!("{}/v1", model.url()), "apiKey": "dummy"});
+    let provider = json!({
+        "npm": "@ai-sdk/openai-compatible", "name": "fake", "options": options, "models": models,
+    });
+    let config = json!({
+        "provider": {"fake": provider}, "enabled_providers": ["fake"], "model": MODEL, "small_model": MODEL,
+    });
+    let program = &ground.programs().opencode;
+    command
+        .env("OPENCODE_CONFIG_CONTENT", config.to_string())
+        .env("OPENCODE_DISABLE_MODELS_FETCH", "1")
+        .env("OPENCODE_DISABLE_LSP_DOWNLOAD", "1")
+        .env("OPENCODE_DISABLE_DEFAULT_PLUGINS", "1")
+        .env("OPENCODE_DISABLE_SHARE", "1")
+        .env("TACHIKOMA_OPENCODE__SERVE_COMMAND", program)
+        .env("TACHIKOMA_OPENCODE__RESTART_DELAY_MS", "0")
+        .env("TACHIKOMA_AGENTS__OPENCODE__MODEL", MODEL)
+        .env("TACHIKOMA_AGENTS__OPENCODE__PERMISSION", "bypass");
+}
+
+pub(super) fn start<'a>(
+    ground: &'a Ground,
+    model: &'a ScriptedModel,
+    settings: Settings<'a>,
+    iterations: u32,
+) -> Looping<'a> {
+    Looping::with("opencode", ground, model, settings, iterations)
+}
+
+fn write(path: &str) -> Turn {
+    Turn::tool("write", json!({"filePath": path, "content": "beans\n"}))
+}
+
+/// All iterations are one conversation, and what is read of it is what the model sent.
+fn conversation(ground: &Ground) -> String {
+    let model = ScriptedModel::start(Scenario::of([
+        Turn::bash("echo one > one").using(Usage::cached(9_000)),
+        Turn::text("one").using(Usage::cached(9_100)),
+        Turn::text("two").using(Usage::cached(9_200)),
+    ]));
+    let events = start(ground, &model, &[], 2).end(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"; 2], "{}", told(&events));
+    assert_eq!(names(&events).len(), 1);
+    let reading = of_type(&events, "context_measured")[0];
+    assert_eq!(reading["context"]["window"], WINDOW);
+    assert_eq!(ground.scratch.read("one"), "one\n");
+    let last = model.asked_for(Kind::Main).pop().expect("a request");
+    assert_eq!((last.prompts, last.last_user.as_str()), (2, PROMPT));
+    assert!(
+        of_type(&events, "warned").is_empty(),
+        "its version is tried: {}",
+        told(&events)
+    );
+    "1 conversation, its own window".into()
+}
+
+/// Files of the work tree may be changed; the rest is denied, and the turn goes on.
+fn safe(ground: &Ground) -> String {
+    let inside = ground.scratch.path().join("inside.txt");
+    let outside = ground.scratch.home().join("outside.txt");
+    let model = ScriptedModel::start(Scenario::of([
+        write(&inside.to_string_lossy()),
+        Turn::bash("echo no > shell"),
+        write(&outside.to_string_lossy()),
+        Turn::bash("tachikoma note mind the beans"),
+        Turn::text("Some of it."),
+    ]));
+    let settings = [("AGENTS__OPENCODE__PERMISSION", "safe")];
+    let events = start(ground, &model, &settings, 1).ended(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    let denied: Vec<_> = of_type(&events, "tool_denied")
+        .iter()
+        .map(|event| event["name"].as_str().unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(denied, ["bash", "external_directory"], "{}", told(&events));
+    assert!(inside.exists() && !outside.exists());
+    assert!(!ground.scratch.path().join("shell").exists());
+    let ended = of_type(&events, "tool_ended");
+    assert_eq!(of_type(&events, "noted").len(), 1, "{:?}", ended.last());
+    "a file, a note, and two denials".into()
+}
+
+/// The advice at the warning line is heard in the turn that it is given in.
+fn advice(ground: &Ground) -> String {
+    let model = ScriptedModel::start(Scenario::of([
+        Turn::bash("echo warm").using(Usage::cached(72_000)),
+        Turn::bash(HELD).using(Usage::cached(73_000)),
+        Turn::text("Coming to an end.").using(Usage::cached(74_000)),
+    ]));
+    let looping = start(ground, &model, &[], 1);
+    looping.await_events("wrap_up_advised", 1);
+    ground.await_file("started");
+    ground.scratch.write("go", "");
+    let events = looping.end(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    let asked = model.asked_for(Kind::Main);
+    assert_eq!(asked.len(), 3, "one turn");
+    assert!(
+        asked[2].last_user.contains("Your context is 72 % full"),
+        "{:?}",
+        asked[2]
+    );
+    "between two requests of one turn".into()
+}
+
+/// The redline: interrupted at the boundary, the hand-off written, and a fresh session has it in its prompt.
+fn redline(ground: &Ground) -> String {
+    let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
+        let fresh = request.first_user.contains("Hand-off from the session");
+        Some(if fresh {
+            Turn::text("On we go.").using(Usage::cached(11_000))
+        } else if request.last_user.contains("Write its hand-off") {
+            Turn::text("Mind the beans.").using(Usage::cached(87_500))
+        } else {
+            Turn::bash("echo x >> steps").using(Usage::cached(87_000))
+        })
+    });
+    let events = start(ground, &model, &[], 2).end(LIMIT_REACHED);
+    assert_eq!(
+        outcomes(&events),
+        ["handed_over", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    only(&events, "reboot_completed");
+    assert_eq!(of_type(&events, "session_started").len(), 2);
+    let last = model.asked_for(Kind::Main).pop().expect("a request");
+    assert!(last.last_user.contains("Mind the beans."), "{last:?}");
+    "handed over to a fresh session".into()
+}
+
+/// A context that is too full for the model's service: no endless attempts to make it smaller, but a fresh session.
+fn too_long(ground: &Ground) -> String {
+    let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
+        let fresh = request.first_user.contains("Hand-off from the session");
+        Some(if fresh {
+            Turn::text("On we go.")
+        } else {
+            let full = "This model's maximum context length is 100000 tokens. However, your messages resulted in 130000 tokens.";
+            Turn::status(400, "context_length_exceeded", full)
+        })
+    });
+    let events = start(ground, &model, &[], 2).ended(LIMIT_REACHED);
+    assert_eq!(
+        outcomes(&events),
+        ["handed_over", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    let asked = model.asked().len();
+    assert!(asked < 10, "{asked} requests");
+    format!("{asked} requests")
+}
+
+/// A service that says when it takes requests again is not asked before, and that is no failure.
+fn limit(ground: &Ground) -> String {
+    let mut refused = false;
+    let model = ScriptedModel::reacting(Scenario::default(), move |request: &Request| {
+        if request.kind != Kind::Main || refused {
+            return None;
+        }
+        refused = true;
+        let turn = Turn::status(429, "rate_limit_error", "Rate limit reached for fake-1");
+        Some(turn.header("retry-after", "3600"))
+    });
+    let looping = start(ground, &model, &[], 1);
+    looping.await_events("iteration_limited", 1);
+    looping.await_events("wait_started", 1);
+    looping.tell(&["skip"]);
+    let events = looping.ended(LIMIT_REACHED);
+    let limited = only(&events, "iteration_limited");
+    assert!(limited["until"].is_string(), "{limited}");
+    assert_eq!(limited["reason"], "Rate limit reached for fake-1");
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(attempts(&events), [(1, 1), (1, 2)]);
+    "waited for, and repeated".into()
+}
+
+fn why(ground: &Ground, model: &ScriptedModel, settings: Settings<'_>) -> String {
+    let events = start(ground, model, settings, 1).ended(1);
+    let error = only(&events, "error");
+    let reason = error["outcome"]["reason"].as_str();
+    reason
+        .unwrap_or_else(|| panic!("{}", told(&events)))
+        .to_owned()
+}
+
+/// A key that is not taken ends the loop with advice.
+fn no_key(ground: &Ground) -> String {
+    let turn = Turn::status(401, "invalid_api_key", "Incorrect API key provided: dummy.");
+    let model = ScriptedModel::start(Scenario::of([turn]).for_ever());
+    let reason = why(ground, &model, &[]);
+    assert!(
+        reason.contains("Incorrect API key") && reason.contains("`opencode auth login`"),
+        "{reason}"
+    );
+    "its sentence and a hint".into()
+}
+
+/// A model that nobody has.
+fn no_model(ground: &Ground) -> String {
+    let model = ScriptedModel::start(Scenario::default());
+    let settings = [("AGENTS__OPENCODE__MODEL", "fake/none")];
+    let reason = why(ground, &model, &settings);
+    assert!(
+        reason.contains("Model not found") && reason.contains("`[agents.opencode]`"),
+        "{reason}"
+    );
+    "its sentence and a hint".into()
+}
+
+/// A model that falls silent is given up, and its turn is ended in the server.
+fn stall(ground: &Ground) -> String {
+    let mut silent = false;
+    let model = ScriptedModel::reacting(Scenario::default(), move |request: &Request| {
+        (request.kind == Kind::Main && !std::mem::replace(&mut silent, true))
+            .then(|| Turn::fault(Fault::NoAnswer))
+    });
+    let settings = [("SESSION__SILENCE_TIMEOUT", "2s")];
+    let events = start(ground, &model, &settings, 2).ended(LIMIT_REACHED);
+    let failed = only(&events, "iteration_failed");
+    assert_eq!(failed["failure"]["kind"], "timed_out", "{failed}");
+    assert_eq!(
+        outcomes(&events),
+        ["failed", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    assert_eq!(names(&events).len(), 1, "the same conversation");
+    "given up, and gone on in the same conversation".into()
+}
+
+/// An iteration that is skipped ends its tool, and the conversation goes on.
+fn skip(ground: &Ground) -> String {
+    let model = ScriptedModel::start(Scenario::of([
+        Turn::bash(HELD).using(Usage::cached(9_000)),
+        Turn::text("two").using(Usage::cached(9_100)),
+    ]));
+    let looping = start(ground, &model, &[], 2);
+    ground.await_file("started");
+    looping.tell(&["skip"]);
+    let events = looping.end(LIMIT_REACHED);
+    assert_eq!(
+        outcomes(&events),
+        ["skipped", "succeeded"],
+        "{}",
+        told(&events)
+    );
+    assert_eq!(
+        (
+            names(&events).len(),
+            of_type(&events, "agent_launched").len()
+        ),
+        (1, 1)
+    );
+    "its tool ended, same conversation".into()
+}
+
+/// The server's process, as its supervisor says.
+fn server(ground: &Ground) -> Option<Pid> {
+    let path = ground
+        .scratch
+        .path()
+        .join(".ralph/opencode-agent/server.json");
+    let file: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    Pid::from_raw(i32::try_from(file["pid"].as_i64()?).ok()?)
+}
+
+pub(super) fn kill_server(ground: &Ground) {
+    let server = server(ground).expect("a server");
+    kill_process(server, Signal::KILL).expect("it is ours");
+}
+
+/// The cut turn goes on in the same conversation, where its prompt is once.
+fn server_dies(ground: &Ground) -> String {
+    let model = ScriptedModel::start(Scenario::of([
+        Turn::bash(HELD).using(Usage::cached(9_000)),
+        Turn::text("on we go").using(Usage::cached(9_100)),
+    ]));
+    let looping = start(ground, &model, &[], 1);
+    ground.await_file("started");
+    kill_server(ground);
+    let events = looping.end(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    let cut = only(&events, "attempt_cut");
+    assert!(
+        cut["reason"].to_string().contains("server was lost"),
+        "{cut}"
+    );
+    assert_eq!(names(&events).len(), 1);
+    let last = model.asked_for(Kind::Main).pop().expect("a request");
+    assert_eq!((last.prompts, last.tool_results), (1, 1), "{last:?}");
+    "same conversation, one prompt".into()
+}
+
+/// A server that has lost everything gets a fresh conversation with the checkpoint.
+fn forgotten(ground: &Ground) -> String {
+    let model = ScriptedModel::start(Scenario::of([Turn::text("one"), Turn::text("two")]));
+    let looping = start(ground, &model, &[], 1);
+    looping.await_events("iteration_completed", 1);
+    let mut looping = looping;
+    await_until("the end of the run", ground.patience, || {
+        !looping.talk().is_running()
+    });
+    let data = ground.scratch.home().join(".local/share/opencode");
+    std::fs::remove_dir_all(&data).expect("its data");
+    let events = looping
+        .go_on(&["--max-iterations", "2"])
+        .ended(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(
+        of_type(&events, "session_started").len(),
+        1,
+        "{}",
+        told(&events)
+    );
+    let last = model.asked_for(Kind::Main).pop().expect("a request");
+    assert!(
+        last.last_user
+            .contains("Hand-off from the session before this one"),
+        "{last:?}"
+    );
+    "a fresh one with the checkpoint".into()
+}
+
+/// The conversation goes on where the runner died, and the server died with it.
+fn runner_dies(ground: &Ground) -> String {
+    let model = ScriptedModel::start(Scenario::of([
+        Turn::text("one").using(Usage::cached(9_000)),
+        Turn::bash(HELD).using(Usage::cached(9_100)),
+        Turn::text("on we go").using(Usage::cached(9_200)),
+    ]));
+    let mut looping = start(ground, &model, &[], 2);
+    ground.await_file("started");
+    let server = server(ground).expect("a server").as_raw_nonzero();
+    looping.talk().signal(Signal::KILL);
+    await_until("the runner's end", ground.patience, || {
+        !looping.talk().is_running()
+    });
+    let gone = || !std::path::Path::new(&format!("/proc/{server}")).exists();
+    await_until("the server's end", ground.patience, gone);
+    let events = looping.take_up().end(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    let all = all_events(ground, &model);
+    assert_eq!(names(&all).len(), 1, "{}", told(&all));
+    let last = model.asked_for(Kind::Main).pop().expect("a request");
+    assert_eq!((last.prompts, last.tool_results), (2, 1), "{last:?}");
+    "same conversation, no prompt twice".into()
+}
+
+/// Without a server: one process for every iteration, and one conversation.
+fn once(ground: &Ground) -> String {
+    let model = ScriptedModel::start(Scenario::of([
+        Turn::bash("echo one > one").using(Usage::cached(9_000)),
+        Turn::text("one").using(Usage::cached(9_100)),
+        Turn::text("two").using(Usage::cached(9_200)),
+    ]));
+    let settings = [("SESSION__PROCESS_EACH_ITERATION", "true")];
+    let events = start(ground, &model, &settings, 2).end(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["succeeded"; 2], "{}", told(&events));
+    assert_eq!(of_type(&events, "agent_launched").len(), 2);
+    let last = model.asked_for(Kind::Main).pop().expect("a request");
+    assert_eq!(
+        (last.prompts, last.last_user.as_str()),
+        (2, PROMPT),
+        "{last:?}"
+    );
+    "1 conversation, 2 processes".into()
+}
