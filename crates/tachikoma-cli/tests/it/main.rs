@@ -10,6 +10,7 @@ mod access_signals;
 mod agents;
 mod attended;
 mod attended_terminal;
+mod backups;
 mod budgets;
 mod claims;
 mod claude_busy;
