@@ -14,7 +14,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::hooks::{Planned, RebootHook, RegisterError};
 use crate::process::{Family, Hooks, Sender, Whose};
-use crate::runner::Asked;
+use crate::runner::{Asked, Reread};
 use crate::session::pump::Stream;
 
 /// Commands that may wait for the runner; a caller beyond that waits itself.
@@ -77,6 +77,11 @@ pub(crate) enum Request {
     },
     Operator {
         asked: Asked,
+        reply: oneshot::Sender<Answer>,
+    },
+    /// The settings were read again for somebody.
+    Reread {
+        read: Box<Result<Reread, String>>,
         reply: oneshot::Sender<Answer>,
     },
     /// Something happened beside the loop.
@@ -255,6 +260,11 @@ impl LoopHandle {
                 gone,
             });
         }
+    }
+
+    /// Tells the runner what was read. Waits, outside of the runtime; a runner that is gone needs no settings.
+    pub(crate) fn tell_of_reread(&self, read: Request) {
+        let _ = self.requests.blocking_send(read);
     }
 
     /// Has something recorded that happened beside the loop. Never waits: when the queue is full it is left out.

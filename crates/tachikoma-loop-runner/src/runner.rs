@@ -20,6 +20,7 @@ mod operator;
 mod patterns;
 mod put_away;
 mod requests;
+mod reread;
 mod room;
 mod save;
 mod server;
@@ -140,6 +141,7 @@ pub struct LoopRunner {
     suspended: Option<std::time::Instant>,
     /// How the settings are read again.
     reader: Option<Reader>,
+    rereads: reread::Rereads,
     /// Settings that were read again and hold once that is recorded.
     reread: Option<Settings>,
     /// What is done beside the loop.

@@ -198,6 +198,7 @@ impl LoopRunner {
             suspended: None,
             reader: None,
             reread: None,
+            rereads: super::reread::Rereads::default(),
             upkeep: Upkeep::default(),
             backing: Backing::new(),
             asked: String::new(),

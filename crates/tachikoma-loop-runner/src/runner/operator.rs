@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use tachikoma_core::policy::stop::Limits;
 use tachikoma_core::{
     Answer, Choice, EditedPrompt, HookPoint, Input, Launch, LoopEvent, OperatorEvent, PromptSource,
     Record, Wish,
@@ -14,7 +14,7 @@ use super::keep::set_keep_rules;
 use super::{LoopRunner, patterns};
 use crate::error::chain;
 use crate::prompt;
-use crate::settings::{Live, Settings};
+use crate::settings::Settings;
 use crate::store::{loops, prompts};
 
 /// What is asked.
@@ -58,7 +58,10 @@ impl LoopRunner {
             }
             Asked::Attend { on } => Ok(Wish::Attend { on }),
             Asked::Tell { text } => Ok(Wish::Tell { text }),
-            Asked::Reload => self.read_settings_again(),
+            Asked::Reload => {
+                self.reread(reply);
+                return None;
+            }
         };
         match wish {
             Ok(wish) => {
@@ -99,39 +102,6 @@ impl LoopRunner {
                 format!("the prompt that the operator wrote for this iteration is lost: {error}")
             }),
         }
-    }
-
-    /// Reads the settings again, and works out what holds of them from now on.
-    fn read_settings_again(&mut self) -> Result<Wish, String> {
-        let read = self
-            .reader
-            .as_ref()
-            .ok_or("nobody knows where the settings of this loop come from")?;
-        let Reread { settings, launch } = (read.0)().map_err(|why| {
-            let warning =
-                format!("the configuration was not read again, and holds as it was: {why}");
-            self.queue.push_back(Input::Trouble {
-                warning: warning.clone(),
-            });
-            warning
-        })?;
-        let live = Live::of(&self.config.settings, &settings);
-        let launch = Launch {
-            agent: self.state.launch.agent.clone(),
-            prompt: self.state.launch.prompt.clone(),
-            config_hash: live.hash(),
-            settings: Some(live.recorded()),
-            ..launch
-        };
-        let mut config = self.config.clone();
-        config.settings = live.settings.clone();
-        let limits = Limits::of(&config.policy(&self.agent));
-        self.reread = Some(live.settings);
-        Ok(Wish::Reload {
-            launch: Box::new(launch),
-            later: live.later,
-            limits,
-        })
     }
 
     /// Has hold what was read again, once it is recorded.
@@ -181,12 +151,17 @@ pub struct Reread {
 }
 
 /// Reads the settings of the loop again. The library knows neither files nor variables.
-pub struct Reader(Box<dyn Fn() -> Result<Reread, String> + Send + Sync>);
+#[derive(Clone)]
+pub struct Reader(Arc<dyn Fn() -> Result<Reread, String> + Send + Sync>);
 
 impl Reader {
     /// Makes one.
     pub fn new(read: impl Fn() -> Result<Reread, String> + Send + Sync + 'static) -> Self {
-        Self(Box::new(read))
+        Self(Arc::new(read))
+    }
+
+    pub(super) fn read(&self) -> Result<Reread, String> {
+        (self.0)()
     }
 }
 

@@ -65,6 +65,7 @@ impl LoopRunner {
         end_children(self.config.adoption, &self.state.loop_id.to_string()).await;
         // Whoever waits for an answer is told that there is nobody to give it.
         self.tickets.clear();
+        self.rereads.forget();
         self.queue.clear();
         self.suspended = None;
         self.looking = None;

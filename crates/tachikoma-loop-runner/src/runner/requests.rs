@@ -43,6 +43,7 @@ impl LoopRunner {
                 let ticket = self.ticket(reply);
                 Some(Input::Done { ticket, reason })
             }
+            Request::Reread { read, reply } => self.was_reread(*read, reply),
             Request::Incident(incident) => Some(Input::Incident(incident)),
             Request::Register { point, hook, reply } => {
                 // Whoever asked may have gone: then the hook stays all the same.

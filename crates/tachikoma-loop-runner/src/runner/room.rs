@@ -120,6 +120,7 @@ impl LoopRunner {
             | Request::Done { reply, .. }
             | Request::Operator { reply, .. } => (None, reply),
             Request::Incident(_)
+            | Request::Reread { .. }
             | Request::Register { .. }
             | Request::Suspend { .. }
             | Request::Continue => {

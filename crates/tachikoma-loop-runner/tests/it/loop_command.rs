@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::{Answer, IterationOutcome, Outcome, Record, Rung, Urgency, WaitReason};
-use tachikoma_loop_runner::{LoopCommand, LoopEvent, LoopHandle, LoopState};
+use tachikoma_loop_runner::{LoopCommand, LoopEvent, LoopHandle, LoopState, Reader};
 
 use crate::loop_support::{
     BY_OPERATOR, Place, UNTIL_GO, Watch, accepted, between, lasting, open, states,
@@ -384,4 +384,42 @@ fn a_run_whose_future_is_dropped_leaves_nobody_and_can_be_taken_up() {
         })
         .collect();
     assert_eq!(attempts, [(1, 1), (1, 2)]);
+}
+
+#[test]
+fn settings_that_take_for_ever_to_read_keep_nobody_from_ending_the_loop() {
+    let place = Place::new();
+    run(async {
+        let mut runner = open(place.config(UNTIL_GO)).await;
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let begun = std::sync::Mutex::new(Some(begun));
+        // Until the test is over.
+        let (_held, until) = std::sync::mpsc::channel::<()>();
+        let until = std::sync::Mutex::new(until);
+        runner.reads_settings_with(Reader::new(move || {
+            if let Some(begun) = begun.lock().unwrap().take() {
+                begun.send(()).unwrap();
+            }
+            let _ = until.lock().unwrap().recv();
+            Err("nobody answers".to_owned())
+        }));
+        let handle = runner.handle();
+        let mut watch = Watch::on(&runner);
+        let operator = async {
+            watch.launched(1).await;
+            let asked = tokio::spawn({
+                let handle = handle.clone();
+                async move { handle.reload().await }
+            });
+            has_begun.await.unwrap();
+            handle.shut_down(SIGTERM, Urgency::Now);
+            asked.await.unwrap()
+        };
+        let (outcome, answer) = tokio::join!(runner.run(), operator);
+        assert_eq!(outcome.unwrap(), Outcome::Signal { signal: SIGTERM });
+        assert!(
+            matches!(&answer, Ok(Answer::Refused { .. })),
+            "whoever asked is told: {answer:?}"
+        );
+    });
 }
