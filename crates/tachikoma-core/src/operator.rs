@@ -272,6 +272,9 @@ pub struct Operator {
     pub rolling_back: Option<RollingBack>,
     /// Whether the next iteration may begin.
     pub agreed: bool,
+    /// Whether it was asked since the last one: whoever goes on behind a pause then agrees.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub put: bool,
     /// Whether an iteration is over that was not asked about.
     pub behind: bool,
     /// Whether somebody is there to be asked, where that was said since the loop was taken up.

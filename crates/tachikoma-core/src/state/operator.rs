@@ -1,7 +1,7 @@
 //! How the operator changes the state.
 
 use super::State;
-use crate::operator::{Choice, OperatorEvent, Question, RollingBack, Words};
+use crate::operator::{Choice, OperatorEvent, Question, QuestionKind, RollingBack, Words};
 use crate::phase::{Phase, Wait, WaitReason};
 use crate::policy::Policy;
 use crate::time::Timestamp;
@@ -33,6 +33,7 @@ impl State {
         match event {
             OperatorEvent::Asked(question) => {
                 known.asked = question.id;
+                known.put |= question.kind != QuestionKind::ConfirmReboot;
                 known.question = Some(question.clone());
                 let never = Timestamp::from_millis(i64::MAX);
                 self.await_operator(question.until.unwrap_or(never));
@@ -116,6 +117,7 @@ impl State {
     /// An attempt begins: its prompt has all words that wait.
     pub(super) fn attempt_attended(&mut self) {
         self.operator.agreed = false;
+        self.operator.put = false;
         self.operator.behind = false;
         for words in &mut self.operator.words {
             words.in_prompt = true;
@@ -125,6 +127,7 @@ impl State {
 
     /// An iteration is over. Words in an attempt that failed may not have been heard, and are told again.
     pub(super) fn iteration_attended(&mut self, failed: bool) {
+        self.operator.put = false;
         self.operator.behind = true;
         self.operator.prompt = None;
         let heard = |words: &Words| !failed && (words.in_prompt || words.passed_on);
@@ -134,6 +137,7 @@ impl State {
     /// The loop is taken up after its end: whoever was there then may not be.
     pub(super) fn taken_up_anew(&mut self) {
         self.operator.agreed = false;
+        self.operator.put = false;
         self.operator.behind = false;
         self.operator.attended = None;
     }

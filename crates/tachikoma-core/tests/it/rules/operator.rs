@@ -70,6 +70,23 @@ fn nobody_there_is_a_pause_and_never_a_yes() {
 }
 
 #[test]
+fn a_pause_in_the_middle_of_an_iteration_swallows_no_question() {
+    let mut play = Play::new(attended());
+    play.start().answer(Choice::Continue).launched().hush();
+    play.pause(Urgency::Graceful).exited(0);
+    play.command("resume", tachikoma_core::LoopCommand::Resume);
+    play.pause(Urgency::Graceful);
+    play.command("resume", tachikoma_core::LoopCommand::Resume);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 pause: PauseRequested ! ok: pauses after iteration 1
+    0.0 exited 0: IterationCompleted(1 succeeded), Paused(delay 5s)
+    0.0 resume: Resumed, Asked(2: iteration 1 is over? continue, skip, reboot, edit, pause, stop within 600s) ! ok: goes on
+    0.0 pause: Paused(delay 5s) ! ok: paused
+    0.0 resume: Resumed, WaitStarted(delay 5s) ! ok: goes on
+    ");
+}
+
+#[test]
 fn what_is_stale_or_makes_no_sense_is_refused_and_the_question_stays_open() {
     let mut play = Play::new(attended());
     play.start().hush();

@@ -1,6 +1,8 @@
 //! A second opinion on whether the operator was asked, and what they answered was done.
 
-use tachikoma_core::{AnsweredBy, Choice, LoopEvent, OperatorEvent, Policy, RebootReason};
+use tachikoma_core::{
+    AnsweredBy, Choice, LoopEvent, OperatorEvent, Policy, QuestionKind, RebootReason,
+};
 
 #[derive(Default)]
 pub struct Attendance {
@@ -9,6 +11,8 @@ pub struct Attendance {
     open: Option<u32>,
     asked: u32,
     agreed: bool,
+    /// Whether it was asked what follows the iteration that is over.
+    put: bool,
     yes: bool,
     /// Whether the reboot that is due was refused.
     pub said_no: bool,
@@ -30,15 +34,18 @@ impl Attendance {
                 self.ended = false;
                 self.attended = None;
                 self.agreed = false;
+                self.put = false;
             }
             LoopEvent::Operator(event) => self.operator(event),
-            LoopEvent::Resumed => self.agreed = true,
+            // Whoever goes on behind a pause has agreed only if there was something to agree to.
+            LoopEvent::Resumed => self.agreed |= self.put,
             LoopEvent::AgentExited { .. } => self.agent_gone = true,
             LoopEvent::IterationStarted { attempt, .. } => {
                 let again = gone && *attempt > 1;
                 let asks = self.attended.unwrap_or(policy.attended);
                 assert!(!asks || self.agreed || again, "nobody has agreed to it");
                 self.agreed = false;
+                self.put = false;
                 self.open = None;
             }
             LoopEvent::RebootStarted { reason, .. } => {
@@ -76,6 +83,7 @@ impl Attendance {
                 );
                 assert_eq!(question.default, Choice::Pause, "nobody there is no yes");
                 self.asked = question.id;
+                self.put |= question.kind != QuestionKind::ConfirmReboot;
                 self.open = Some(question.id);
             }
             OperatorEvent::Answered { id, choice, by, .. } => {
