@@ -20,6 +20,20 @@ impl State {
         question.filter(|_| awaits_operator(&self.phase))
     }
 
+    /// Returns what is known of a work tree that is being brought back.
+    #[must_use]
+    pub fn rolling_back(&self) -> Option<RollingBack> {
+        let rolling = self.operator.rolling_back;
+        rolling.filter(|_| awaits_operator(&self.phase))
+    }
+
+    /// A runner takes up a work tree that is being brought back: that has its whole time again.
+    pub(super) fn take_up_rollback(&mut self, time: Timestamp) {
+        if self.rolling_back().is_some() {
+            self.await_operator(time.after(crate::step::ROLLBACK_TIMEOUT));
+        }
+    }
+
     /// Returns when a wait is over: one for the operator may be endless.
     pub(super) fn wait_deadline(&self, wait: Wait) -> Option<Timestamp> {
         match self.question() {
@@ -60,10 +74,14 @@ impl State {
                 // What follows is recorded right behind it.
                 self.phase = Phase::Idle;
             }
-            OperatorEvent::RolledBack { .. } => {
-                if known.rolling_back.take().is_some() {
+            OperatorEvent::RolledBack { iteration, error } => {
+                if error.is_none() {
+                    known.rolled_back = Some(*iteration);
+                }
+                if self.rolling_back().is_some() {
                     self.phase = Phase::Idle;
                 }
+                self.operator.rolling_back = None;
             }
             OperatorEvent::Attended { on } => known.attended = Some(*on),
             OperatorEvent::Told { number, text } => {
@@ -127,6 +145,7 @@ impl State {
 
     /// An iteration is over. Words in an attempt that failed may not have been heard, and are told again.
     pub(super) fn iteration_attended(&mut self, failed: bool) {
+        self.operator.rolled_back = None;
         self.operator.put = false;
         self.operator.behind = true;
         self.operator.prompt = None;

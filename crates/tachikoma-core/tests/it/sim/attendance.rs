@@ -14,6 +14,8 @@ pub struct Attendance {
     /// Whether it was asked what follows the iteration that is over.
     put: bool,
     yes: bool,
+    /// Whether the work tree is being brought back: nothing else is begun, and nothing ends, before that is over.
+    rolling: bool,
     /// Whether the reboot that is due was refused.
     pub said_no: bool,
     ended: bool,
@@ -29,6 +31,18 @@ impl Attendance {
     )]
     pub fn take(&mut self, policy: &Policy, event: &LoopEvent) {
         let gone = std::mem::take(&mut self.agent_gone);
+        let moves_on = matches!(
+            event,
+            LoopEvent::IterationStarted { .. }
+                | LoopEvent::RebootStarted { .. }
+                | LoopEvent::Paused { .. }
+                | LoopEvent::KeepStarted(_)
+                | LoopEvent::WaitStarted { .. }
+        ) || event.is_terminal();
+        assert!(
+            !(self.rolling && moves_on),
+            "the work tree is being brought back"
+        );
         match event {
             LoopEvent::Started { .. } if self.ended => {
                 self.ended = false;
@@ -91,6 +105,7 @@ impl Attendance {
                 let default = *by == AnsweredBy::Default;
                 assert!(!default || *choice == Choice::Pause);
                 let goes_on = [Choice::Continue, Choice::Skip, Choice::Reboot, Choice::Edit];
+                self.rolling |= *choice == Choice::Rollback;
                 self.agreed |= goes_on.contains(choice);
                 self.yes |= *choice == Choice::Yes;
                 self.said_no |= *choice == Choice::No;
@@ -103,7 +118,8 @@ impl Attendance {
             OperatorEvent::PassedOn { through } => {
                 assert!(*through <= self.unheard, "only what was told is passed on");
             }
-            OperatorEvent::RolledBack { .. } | OperatorEvent::Reloaded { .. } => {}
+            OperatorEvent::RolledBack { .. } => self.rolling = false,
+            OperatorEvent::Reloaded { .. } => {}
         }
     }
 }
