@@ -4,6 +4,7 @@
 mod access;
 mod agents;
 mod attended;
+mod attended_killed;
 mod attended_rollback;
 mod attended_terminal;
 mod budgets;
