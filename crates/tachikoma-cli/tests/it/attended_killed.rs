@@ -164,6 +164,9 @@ fn a_runner_is_killed_at_each_record_around_questions_and_the_loop_goes_on() {
         let rolled_back = of("rolled_back");
         assert_eq!(rolled_back.len(), 1, "{kill_at}: {rolled_back:?}");
         assert_eq!(rolled_back[0]["error"], Value::Null, "{kill_at}");
+        let answered = of("answered");
+        let asked_for = answered.iter().filter(|it| it["choice"] == "rollback");
+        assert_eq!(asked_for.count(), 1, "{kill_at}: nobody has to ask twice");
         assert_eq!(of("noted").len(), 1, "{kill_at}: the agent is told once");
         assert_eq!(of("reboot_completed").len(), 1, "{kill_at}");
         let ids: Vec<u64> = of("asked")

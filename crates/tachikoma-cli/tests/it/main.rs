@@ -5,6 +5,7 @@ mod access;
 mod agents;
 mod attended;
 mod attended_killed;
+mod attended_lent;
 mod attended_rollback;
 mod attended_terminal;
 mod budgets;
