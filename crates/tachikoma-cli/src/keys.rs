@@ -1,16 +1,16 @@
 //! Questions of the loop at the terminal it runs in: one key is an answer. Without a terminal nobody reads from standard input.
 
+mod lent;
 pub mod raw;
 
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tachikoma_core::{Answer, Choice, PromptSource, Question, QuestionKind};
-use tachikoma_loop_runner::process::run_for_the_operator;
 use tachikoma_loop_runner::{LoopConfig, LoopHandle, prompt};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -72,11 +72,7 @@ impl Keys {
         if !can_ask() {
             return None;
         }
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            raw::restore();
-            before(panic);
-        }));
+        raw::restore_on_panic();
         let (ask, asked) = channel();
         let (answer, mut answers) = unbounded_channel();
         let desk = Desk {
@@ -120,6 +116,7 @@ impl Keys {
     pub fn finish(self) {
         self.0.abort();
         raw::lend();
+        lent::call_back();
     }
 }
 
@@ -229,7 +226,7 @@ impl Desk {
             let mut diff = Command::new(ourselves);
             diff.args(["diff", &iteration.to_string()]);
             diff.current_dir(&self.working_dir);
-            lent(|| run_for_the_operator(&mut diff))
+            lent::run(&mut diff)
         });
         if let Err(error) = shown {
             out::note(&format!("note: no diff: {error}"));
@@ -242,7 +239,7 @@ impl Desk {
         let editor = ["VISUAL", "EDITOR"].into_iter().find_map(std::env::var_os);
         let editor = editor.unwrap_or_else(|| "vi".into());
         let no = |error: std::io::Error| format!("no draft {}: {error}", self.draft.display());
-        std::fs::write(&self.draft, &before).map_err(no)?;
+        write_draft(&self.draft, &before).map_err(no)?;
         let mut command = Command::new("sh");
         command
             .args(["-c", "exec $0 \"$1\""])
@@ -250,8 +247,7 @@ impl Desk {
             .arg(&self.draft);
         command.current_dir(&self.working_dir);
         let shown = editor.to_string_lossy();
-        let status = lent(|| run_for_the_operator(&mut command))
-            .map_err(|error| format!("`{shown}`: {error}"))?;
+        let status = lent::run(&mut command).map_err(|error| format!("`{shown}`: {error}"))?;
         if !status.success() {
             return Err(format!(
                 "`{shown}` failed: {status}; the prompt is as it was"
@@ -271,12 +267,21 @@ impl Drop for Desk {
     }
 }
 
-/// Runs something that has the terminal for itself.
-fn lent<T>(run: impl FnOnce() -> T) -> T {
-    raw::lend();
-    let ran = run();
-    raw::take_back();
-    ran
+/// Writes a file that nobody else reads, and never over or through one that is there: only an earlier draft is ours to remove.
+fn write_draft(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(text.as_bytes())
 }
 
 enum Pressed {
@@ -308,5 +313,28 @@ fn pressed() -> Pressed {
         Ok(_) => Pressed::Other,
         Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => Pressed::Nothing,
         Err(_) => Pressed::Gone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_draft_is_written_for_its_user_alone_and_through_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let (draft, theirs) = (dir.path().join("draft"), dir.path().join("theirs"));
+        std::fs::write(&theirs, "theirs").unwrap();
+        symlink(&theirs, &draft).unwrap();
+        for text in ["first", "second"] {
+            write_draft(&draft, text).unwrap();
+            assert_eq!(std::fs::read_to_string(&draft).unwrap(), text);
+        }
+        let is = std::fs::symlink_metadata(&draft).unwrap();
+        assert!(is.is_file());
+        assert_eq!(is.permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_to_string(&theirs).unwrap(), "theirs");
     }
 }

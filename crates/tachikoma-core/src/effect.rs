@@ -67,6 +67,8 @@ pub enum Effect {
     RollBack {
         /// The iteration.
         iteration: u32,
+        /// Whether an earlier runner died over it, and may have done all or half of it.
+        again: bool,
     },
     /// Ask the agent what its conversation has cost so far; answered by [`News::Cost`](crate::News::Cost), in a turn or between
     /// two.

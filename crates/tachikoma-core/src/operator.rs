@@ -272,8 +272,14 @@ pub struct Operator {
     /// The wait that follows a work tree that is being brought back, and the iteration before which it was so.
     #[serde(default)]
     pub rolling_back: Option<RollingBack>,
+    /// The iteration that was brought back last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolled_back: Option<u32>,
     /// Whether the next iteration may begin.
     pub agreed: bool,
+    /// Whether it was asked since the last one: whoever goes on behind a pause then agrees.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub put: bool,
     /// Whether an iteration is over that was not asked about.
     pub behind: bool,
     /// Whether somebody is there to be asked, where that was said since the loop was taken up.

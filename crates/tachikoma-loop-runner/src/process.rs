@@ -16,6 +16,7 @@ mod adoption;
 pub mod cgroup;
 mod children;
 mod deferred;
+mod foreground;
 mod guard;
 mod handed;
 mod input;
@@ -32,6 +33,7 @@ pub(crate) use activity::{look, memory_below};
 pub(crate) use adoption::end_children;
 pub use children::wake_children;
 pub use deferred::Deferred;
+pub use foreground::give_terminal;
 pub use guard::{Guard, GuardError, GuardNews, GuardOptions, Spawn};
 pub use handed::handed;
 pub use input::{input, lines, output};
@@ -41,7 +43,7 @@ pub use serve::serve;
 pub use signals::{Sender, Signals};
 pub(crate) use spawn::in_a_session_of_its_own;
 pub(crate) use whose::Family;
-pub use whose::{Hooks, INSIDE, Whose, run_for_the_operator};
+pub use whose::{Hooks, INSIDE, Operators, Whose};
 
 /// The environment variable by which a process is known to belong to a loop; its value is the loop's id.
 pub const MARKER: &str = "TACHIKOMA_LOOP_ID";

@@ -364,6 +364,7 @@ impl LoopRunner {
         self.call_off_hooks();
         self.call_off_check();
         self.hurry_deferred();
+        self.hurry_rollback();
         // Behind the effects: a snapshot is a convenience, and nobody waits for it.
         if let Some(durability) = wanted {
             self.save(durability)?;

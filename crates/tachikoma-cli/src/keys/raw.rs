@@ -15,11 +15,14 @@ struct Known {
     before: Option<Termios>,
     /// Somebody else has it: a shell while we are stopped, an editor, a pager.
     lent: bool,
+    /// How often it was lent and taken back.
+    taken_back: u32,
 }
 
 static KNOWN: Mutex<Known> = Mutex::new(Known {
     before: None,
     lent: false,
+    taken_back: 0,
 });
 
 fn known() -> MutexGuard<'static, Known> {
@@ -69,7 +72,23 @@ pub fn lend() {
 
 /// Ends [`lend`].
 pub fn take_back() {
-    known().lent = false;
+    let mut known = known();
+    known.lent = false;
+    known.taken_back = known.taken_back.wrapping_add(1);
+}
+
+/// Returns how often it was lent and taken back.
+pub fn times_taken_back() -> u32 {
+    known().taken_back
+}
+
+/// Has a panic leave the terminal as it was.
+pub fn restore_on_panic() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        restore();
+        before(panic);
+    }));
 }
 
 impl Known {
@@ -83,6 +102,58 @@ impl Known {
     }
 }
 
-fn is_ours() -> bool {
+/// Returns whether this program is in the foreground of its terminal.
+pub fn is_ours() -> bool {
     tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::process::Command;
+
+    use rustix::fs::{Mode, OFlags};
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+    use super::*;
+
+    /// In the environment of this test where it is the program at the terminal.
+    const INSIDE: &str = "RAW_TERMINAL_TEST_INSIDE";
+
+    #[test]
+    fn a_panic_leaves_the_terminal_as_it_was() {
+        if std::env::var_os(INSIDE).is_some() {
+            restore_on_panic();
+            assert!(enter(), "it gives keys");
+            let modes = tcgetattr(stdin()).unwrap().local_modes;
+            assert!(!modes.intersects(LocalModes::ICANON | LocalModes::ECHO));
+            std::fs::write(std::env::var_os(INSIDE).unwrap(), "").unwrap();
+            panic!("on purpose");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let gave_keys = dir.path().join("gave_keys");
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let master = openpt(flags).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let slave = File::from(rustix::fs::open(name, flags, Mode::empty()).unwrap());
+        let before = tcgetattr(&slave).unwrap().local_modes;
+        let output = Command::new("setsid")
+            .args(["--ctty", "--wait"])
+            .arg(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "keys::raw::tests::a_panic_leaves_the_terminal_as_it_was",
+            ])
+            .env(INSIDE, &gave_keys)
+            .stdin(slave.try_clone().unwrap())
+            .output()
+            .unwrap();
+        assert!(!output.status.success(), "it panicked");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(gave_keys.exists(), "{said}");
+        assert_eq!(tcgetattr(&slave).unwrap().local_modes, before, "{said}");
+    }
 }

@@ -72,7 +72,7 @@ impl State {
             LoopEvent::PauseWithdrawn => self.pause_requested = false,
             LoopEvent::Resumed => {
                 self.pause_requested = false;
-                self.operator.agreed = true;
+                self.operator.agreed |= self.operator.put;
             }
             LoopEvent::StopRequested { stop, urgent } => {
                 self.stop = Some(stop.clone());

@@ -31,7 +31,7 @@ impl State {
             | Phase::Paused { .. }
             | Phase::Ended { .. } => false,
         };
-        in_between || self.kept.unseen || self.kept.checked
+        in_between || self.operator.rolling_back.is_some() || self.kept.unseen || self.kept.checked
     }
 
     /// Returns whether there may be work that is not committed: some is known of, or gates have run.

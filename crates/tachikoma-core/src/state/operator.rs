@@ -1,7 +1,7 @@
 //! How the operator changes the state.
 
 use super::State;
-use crate::operator::{Choice, OperatorEvent, Question, RollingBack, Words};
+use crate::operator::{Choice, OperatorEvent, Question, QuestionKind, RollingBack, Words};
 use crate::phase::{Phase, Wait, WaitReason};
 use crate::policy::Policy;
 use crate::time::Timestamp;
@@ -20,6 +20,20 @@ impl State {
         question.filter(|_| awaits_operator(&self.phase))
     }
 
+    /// Returns what is known of a work tree that is being brought back.
+    #[must_use]
+    pub fn rolling_back(&self) -> Option<RollingBack> {
+        let rolling = self.operator.rolling_back;
+        rolling.filter(|_| awaits_operator(&self.phase))
+    }
+
+    /// A runner takes up a work tree that is being brought back: that has its whole time again.
+    pub(super) fn take_up_rollback(&mut self, time: Timestamp) {
+        if self.rolling_back().is_some() {
+            self.await_operator(time.after(crate::step::ROLLBACK_TIMEOUT));
+        }
+    }
+
     /// Returns when a wait is over: one for the operator may be endless.
     pub(super) fn wait_deadline(&self, wait: Wait) -> Option<Timestamp> {
         match self.question() {
@@ -33,6 +47,7 @@ impl State {
         match event {
             OperatorEvent::Asked(question) => {
                 known.asked = question.id;
+                known.put |= question.kind != QuestionKind::ConfirmReboot;
                 known.question = Some(question.clone());
                 let never = Timestamp::from_millis(i64::MAX);
                 self.await_operator(question.until.unwrap_or(never));
@@ -59,10 +74,14 @@ impl State {
                 // What follows is recorded right behind it.
                 self.phase = Phase::Idle;
             }
-            OperatorEvent::RolledBack { .. } => {
-                if known.rolling_back.take().is_some() {
+            OperatorEvent::RolledBack { iteration, error } => {
+                if error.is_none() {
+                    known.rolled_back = Some(*iteration);
+                }
+                if self.rolling_back().is_some() {
                     self.phase = Phase::Idle;
                 }
+                self.operator.rolling_back = None;
             }
             OperatorEvent::Attended { on } => known.attended = Some(*on),
             OperatorEvent::Told { number, text } => {
@@ -116,6 +135,7 @@ impl State {
     /// An attempt begins: its prompt has all words that wait.
     pub(super) fn attempt_attended(&mut self) {
         self.operator.agreed = false;
+        self.operator.put = false;
         self.operator.behind = false;
         for words in &mut self.operator.words {
             words.in_prompt = true;
@@ -125,6 +145,8 @@ impl State {
 
     /// An iteration is over. Words in an attempt that failed may not have been heard, and are told again.
     pub(super) fn iteration_attended(&mut self, failed: bool) {
+        self.operator.rolled_back = None;
+        self.operator.put = false;
         self.operator.behind = true;
         self.operator.prompt = None;
         let heard = |words: &Words| !failed && (words.in_prompt || words.passed_on);
@@ -134,6 +156,7 @@ impl State {
     /// The loop is taken up after its end: whoever was there then may not be.
     pub(super) fn taken_up_anew(&mut self) {
         self.operator.agreed = false;
+        self.operator.put = false;
         self.operator.behind = false;
         self.operator.attended = None;
     }

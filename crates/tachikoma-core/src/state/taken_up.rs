@@ -18,6 +18,7 @@ impl State {
         // A new run is the operator's wish to go on: an earlier wish to stop has been granted, or died with its runner.
         self.stop = None;
         self.stop_urgent = false;
+        self.take_up_rollback(time);
         if matches!(self.phase, Phase::Ended { .. }) {
             self.failure_streak = 0;
             // Whoever runs a loop again that was stopped for these wants it to go on.

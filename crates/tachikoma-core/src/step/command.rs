@@ -51,6 +51,9 @@ impl Turn<'_> {
         if self.state.hooking().is_some() {
             return self.stop_hooking(stop, urgency);
         }
+        if self.state.rolling_back().is_some() && urgency < Urgency::Kill {
+            return self.want_stop(stop, urgency);
+        }
         let agent_may_work = matches!(self.state.phase, Phase::Rebooting { .. });
         match self.state.keep().cloned() {
             Some(keep) => self.stop_keeping(keep, stop, urgency),
@@ -72,6 +75,13 @@ impl Turn<'_> {
 
     fn pause(&mut self, urgency: Urgency) -> Answer {
         match &self.state.phase {
+            Phase::Waiting { .. } if self.state.rolling_back().is_some() => {
+                if self.is_ending() {
+                    return self.refused(STOPPING);
+                }
+                self.request_pause();
+                accepted("pauses when the work tree is brought back")
+            }
             Phase::Waiting { wait } => {
                 let then = self.behind(*wait);
                 self.record(LoopEvent::Paused { then });
@@ -187,8 +197,10 @@ impl Turn<'_> {
                 accepted(match self.state.phase {
                     Phase::Ended { .. } => "stopped",
                     Phase::Hooking { .. } => "stops when the hooks at the end have run",
+                    Phase::Waiting { .. } => {
+                        "stops when the work tree is brought back, or as it was before"
+                    }
                     Phase::Idle
-                    | Phase::Waiting { .. }
                     | Phase::Working { .. }
                     | Phase::Keeping { .. }
                     | Phase::Checking { .. }
@@ -251,6 +263,13 @@ impl Turn<'_> {
 
     fn force_reboot(&mut self) -> Answer {
         match &self.state.phase {
+            Phase::Waiting { .. } if self.state.rolling_back().is_some() => {
+                if self.is_ending() {
+                    return self.refused(STOPPING);
+                }
+                self.want_reboot_by_hand();
+                accepted("reboots when the work tree is brought back")
+            }
             Phase::Waiting { wait } => {
                 let then = after_reboot(self.behind(*wait));
                 self.begin_reboot(RebootReason::Manual, then);
@@ -321,7 +340,7 @@ impl Turn<'_> {
             ),
             Phase::Waiting { .. } => match self.state.question().cloned() {
                 Some(question) => self.skip_question(&question),
-                None if self.state.operator.rolling_back.is_some() => {
+                None if self.state.rolling_back().is_some() => {
                     self.refused("the work tree is being brought back")
                 }
                 None => {

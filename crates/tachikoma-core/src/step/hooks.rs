@@ -124,6 +124,9 @@ impl Turn<'_> {
                 self.stop_by_itself(stop);
                 self.request_ending(Cause::Interrupt, Urgency::Graceful);
             }
+            Phase::Waiting { .. } if self.state.rolling_back().is_some() => {
+                self.stop_by_itself(stop);
+            }
             Phase::Waiting { .. } | Phase::Paused { .. } => self.finish(stop.into()),
             // Seen through, and asked behind it.
             Phase::Keeping { .. }
@@ -261,6 +264,7 @@ impl Turn<'_> {
 
     /// Ends the loop as a runner found it, or between two iterations: nothing is under way that could be called off.
     fn stop_found(&mut self, stop: Stop, urgency: Urgency) {
+        self.give_up_rollback();
         let rebooting = matches!(self.state.phase, Phase::Rebooting { .. });
         match urgency {
             Urgency::Graceful if !rebooting => self.finish(stop.into()),

@@ -11,15 +11,18 @@ use crate::input::Urgency;
 use crate::launch::Launch;
 use crate::operator::{
     AnsweredBy, Choice, EditedPrompt, OperatorEvent, PUT_OFF_ITERATIONS, Question, QuestionKind,
-    RollingBack, TOLD_MAX, Wish,
+    TOLD_MAX, Wish,
 };
-use crate::outcome::{RebootReason, Stop};
+use crate::outcome::{Outcome, RebootReason, Stop};
 use crate::phase::{Phase, Wait};
 use crate::policy::stop::{self, Limits};
 use crate::session::NOTE_BYTES_MAX;
 
-/// For bringing a work tree back: a large one on a slow disk takes a while.
-pub(crate) const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(300);
+/// For bringing a work tree back: longer than whoever does it may take for all its parts. Who has not answered by then hangs.
+pub(crate) const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1500);
+
+/// What is said of one that nobody saw to its end.
+const ROLLBACK_CUT: &str = "the loop ended in the middle of it; the work tree may be half of what it was and half of what it was to be, and what it was is kept (`git for-each-ref refs/tachikoma`)";
 
 impl Turn<'_> {
     pub(super) fn operator(&mut self, ticket: Ticket, wish: Wish) {
@@ -75,7 +78,8 @@ impl Turn<'_> {
         }
         choices.push(Choice::Reboot);
         let snapshot = state.kept.snapshot.as_ref();
-        if kind == QuestionKind::AfterIteration && snapshot.is_some() {
+        let rolled_back = state.operator.rolled_back == Some(iteration);
+        if kind == QuestionKind::AfterIteration && snapshot.is_some() && !rolled_back {
             choices.push(Choice::Rollback);
         }
         choices.extend([Choice::Edit, Choice::Pause, Choice::Stop]);
@@ -123,6 +127,9 @@ impl Turn<'_> {
     fn what_came(&self) -> String {
         let state = &self.state;
         let iteration = state.iteration;
+        if state.operator.rolled_back == Some(iteration) {
+            return format!("iteration {iteration} is over, and was rolled back");
+        }
         if let Some(failure) = state
             .last_failure
             .as_ref()
@@ -224,6 +231,7 @@ impl Turn<'_> {
             },
             Choice::Rollback => self.wish(Effect::RollBack {
                 iteration: question.iteration,
+                again: false,
             }),
             Choice::Pause => self.record(LoopEvent::Paused { then }),
             Choice::Stop => self.stop_between(Stop::Operator, Urgency::Graceful),
@@ -232,8 +240,10 @@ impl Turn<'_> {
 
     /// The work tree was brought back, or could not be. What the agent knows of it does not hold any more.
     pub(super) fn rolled_back(&mut self, iteration: u32, result: Result<String, String>) {
-        let awaited = self.state.operator.rolling_back;
-        let awaited = awaited.filter(|awaited| awaited.iteration == iteration);
+        let awaited = self.state.rolling_back();
+        let Some(awaited) = awaited.filter(|awaited| awaited.iteration == iteration) else {
+            return;
+        };
         let (note, error) = match result {
             Ok(note) => (Some(note), None),
             Err(error) => (None, Some(error)),
@@ -244,8 +254,16 @@ impl Turn<'_> {
             self.record(LoopEvent::Noted { text, tell });
             self.forgo_check("the work tree was rolled back since");
         }
-        if let Some(RollingBack { then, .. }) = awaited {
-            self.proceed(then);
+        self.proceed(awaited.then);
+    }
+
+    /// The loop ends over a work tree that is being brought back: that is said.
+    pub(super) fn give_up_rollback(&mut self) {
+        if let Some(rolling) = self.state.operator.rolling_back {
+            self.record_operator(OperatorEvent::RolledBack {
+                iteration: rolling.iteration,
+                error: Some(ROLLBACK_CUT.to_owned()),
+            });
         }
     }
 
@@ -254,15 +272,18 @@ impl Turn<'_> {
         if let Some(question) = self.state.question().cloned() {
             return self.question_overdue(&question);
         }
-        if let Some(rolling) = self.state.operator.rolling_back {
-            let error = "it did not end in time; look at the work tree before you go on";
-            self.rolled_back(rolling.iteration, Err(error.to_owned()));
+        if self.state.rolling_back().is_some() {
+            let reason = format!(
+                "the rollback has not ended within {} minutes; look at the work tree before you go on",
+                ROLLBACK_TIMEOUT.as_secs() / 60
+            );
+            self.end(Outcome::Error { reason });
         }
     }
 
     /// Returns the wait behind one for the operator, which a pause or a reboot leaves.
     pub(super) fn behind(&self, wait: Wait) -> Option<Wait> {
-        match (self.state.question(), self.state.operator.rolling_back) {
+        match (self.state.question(), self.state.rolling_back()) {
             (Some(question), _) => question.then,
             (None, Some(rolling)) => rolling.then,
             (None, None) => Some(wait),

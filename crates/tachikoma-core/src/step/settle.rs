@@ -325,6 +325,7 @@ impl Turn<'_> {
 
     /// Ends the loop. The final state is derived here, once, from the outcome.
     pub(super) fn end(&mut self, outcome: Outcome) {
+        self.give_up_rollback();
         let stats = self.state.stats;
         let event = match outcome.state() {
             LoopState::Completed => LoopEvent::Completed { outcome, stats },

@@ -94,6 +94,8 @@ impl Turn<'_> {
                 RebootStage::Keeping { .. } => {}
             },
             // A claim that is being checked stays owed, and the next run judges it.
+            // Neither is left in the middle.
+            Phase::Waiting { .. } if self.state.rolling_back().is_some() => {}
             Phase::Waiting { .. } | Phase::Checking { .. } => {
                 if let Some(reason) = self.trigger() {
                     self.finish(Outcome::Budget { reason });

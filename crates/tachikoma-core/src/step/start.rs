@@ -97,9 +97,14 @@ impl Turn<'_> {
             }
             Phase::Waiting { wait } => {
                 let then = self.behind(*wait);
-                match self.state.question().cloned() {
-                    Some(question) => self.resume_question(&question),
-                    None => self.proceed(then),
+                match (self.state.question().cloned(), self.state.rolling_back()) {
+                    (Some(question), _) => self.resume_question(&question),
+                    // Half a work tree is no ground to go on from.
+                    (None, Some(rolling)) => self.wish(Effect::RollBack {
+                        iteration: rolling.iteration,
+                        again: true,
+                    }),
+                    (None, None) => self.proceed(then),
                 }
             }
             Phase::Keeping { keep } => {

@@ -208,7 +208,14 @@ pub fn wish(effect: &Effect) -> String {
         Effect::Prompt { .. } => "prompt".to_owned(),
         Effect::Advise { percent, .. } => format!("advise {percent}%"),
         Effect::Tell { words, .. } => format!("tell {words}"),
-        Effect::RollBack { iteration } => format!("roll back to {iteration}"),
+        Effect::RollBack {
+            iteration,
+            again: false,
+        } => format!("roll back to {iteration}"),
+        Effect::RollBack {
+            iteration,
+            again: true,
+        } => format!("roll back to {iteration} again"),
         Effect::AskCost { .. } => "ask for the cost".to_owned(),
         Effect::AskHandOff { .. } => "ask for the hand-off".to_owned(),
         Effect::Close { .. } => "close".to_owned(),

@@ -108,14 +108,24 @@ pub fn resolve(kept: &[Kept], moment: Moment) -> Option<&Kept> {
     }
 }
 
+/// Returns the moment that the last rollback has kept.
+#[must_use]
+pub fn last_rollback(kept: &[Kept]) -> Option<Moment> {
+    last_number(kept).map(Moment::Rollback)
+}
+
 /// Returns the moment that the next rollback keeps.
 #[must_use]
 pub fn next_rollback(kept: &[Kept]) -> Moment {
-    let last = kept.iter().filter_map(|kept| match kept.moment {
+    Moment::Rollback(last_number(kept).unwrap_or(0).saturating_add(1))
+}
+
+fn last_number(kept: &[Kept]) -> Option<u32> {
+    let numbers = kept.iter().filter_map(|kept| match kept.moment {
         Moment::Rollback(number) => Some(number),
         Moment::Iteration(_) => None,
     });
-    Moment::Rollback(last.max().unwrap_or(0).saturating_add(1))
+    numbers.max()
 }
 
 /// Removes all references of a loop: its snapshots, and what was kept before a rollback.

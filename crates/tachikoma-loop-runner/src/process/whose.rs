@@ -131,24 +131,36 @@ fn is_operators(pid: i32) -> bool {
     known.contains(&pid)
 }
 
-/// Runs a program of the operator's to its end, with our own streams: what it asks, the operator asks, and it is not ended with
-/// the run. Blocks.
-///
-/// # Errors
-/// It cannot be started or waited for.
-pub fn run_for_the_operator(command: &mut Command) -> std::io::Result<std::process::ExitStatus> {
-    let own = || OPERATORS.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut child = {
+/// A program of the operator's, known as such until this is dropped: what it asks, the operator asks, and it is not ended with the run.
+/// Whoever has it waits for it.
+#[derive(Debug)]
+pub struct Operators(Pid);
+
+impl Operators {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn spawn(command: &mut Command) -> std::io::Result<Self> {
         // Nobody looks at it before it is known.
-        let mut known = own();
-        let child = command.spawn()?;
-        known.push(Pid::from_child(&child).as_raw_pid());
-        child
-    };
-    let status = child.wait();
-    let pid = Pid::from_child(&child).as_raw_pid();
-    own().retain(|known| *known != pid);
-    status
+        let mut known = OPERATORS.lock().unwrap_or_else(PoisonError::into_inner);
+        let pid = Pid::from_child(&command.spawn()?);
+        known.push(pid.as_raw_pid());
+        Ok(Self(pid))
+    }
+
+    /// Returns its process.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        self.0
+    }
+}
+
+impl Drop for Operators {
+    fn drop(&mut self) {
+        let mut known = OPERATORS.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|known| *known != self.0.as_raw_pid());
+    }
 }
 
 /// Returns the children of this process that are the operator's own.

@@ -45,7 +45,11 @@ enum Order {
         call_off: CallOff,
     },
     /// The work tree as it was before an iteration.
-    RollBack { iteration: u32 },
+    RollBack {
+        iteration: u32,
+        again: bool,
+        call_off: CallOff,
+    },
     /// What changes from here on is the loop's own doing, and is looked at before the next iteration.
     OweALook,
     Settle {
@@ -129,6 +133,7 @@ pub(super) struct Desk {
     snapshot: CallOff,
     look: CallOff,
     commit: CallOff,
+    rollback: CallOff,
 }
 
 impl Desk {
@@ -149,6 +154,7 @@ impl Desk {
             snapshot: CallOff::new(),
             look: CallOff::new(),
             commit: CallOff::new(),
+            rollback: CallOff::new(),
         })
     }
 
@@ -195,11 +201,6 @@ impl Desk {
         })
     }
 
-    /// Asks for the work tree as it was before an iteration. Returns whether an answer will come.
-    pub fn roll_back(&self, iteration: u32) -> bool {
-        self.order(Order::RollBack { iteration })
-    }
-
     /// Has the commit under way end at once. The look is not called off: it is what tells the loop's work from that of others.
     pub fn call_off_commit(&self) {
         self.commit.call_off();
@@ -217,7 +218,13 @@ impl Desk {
     }
 
     fn call_off_all(&self) {
-        for call_off in [&self.opening, &self.snapshot, &self.look, &self.commit] {
+        for call_off in [
+            &self.opening,
+            &self.snapshot,
+            &self.look,
+            &self.commit,
+            &self.rollback,
+        ] {
             call_off.call_off();
         }
     }
@@ -293,10 +300,15 @@ impl Clerk {
                     };
                     self.tell(Told::Kept { number, kept });
                 }
-                Order::RollBack { iteration } => {
+                Order::RollBack {
+                    iteration,
+                    again,
+                    call_off,
+                } => {
                     let result = match (&mut work, &repository) {
                         (Work::Kept(books), Some(options)) => {
-                            self.roll_back(books, options, iteration)
+                            let wanted = rollback::Wanted { iteration, again };
+                            self.roll_back(books, options, wanted, &call_off)
                         }
                         (Work::Kept(_) | Work::Plain(_) | Work::Unseen, _) => {
                             Err("there is no repository to bring it back from".to_owned())

@@ -66,7 +66,7 @@ impl LoopRunner {
                 let words = advice::from_operator(&words);
                 self.say(generation, &Message::Aside(&words));
             }
-            Effect::RollBack { iteration } => self.roll_back(iteration),
+            Effect::RollBack { iteration, again } => self.roll_back(iteration, again),
             Effect::AskCost { generation } => self.ask_cost(generation),
             Effect::AskHandOff { generation } => {
                 let message = Message::Prompt {

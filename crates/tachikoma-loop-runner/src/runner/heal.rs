@@ -22,6 +22,8 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
         | Input::Kept { .. }
         | Input::Answered { .. }
         | Input::GatesRan { .. }
+        | Input::Operator { .. }
+        | Input::RolledBack { .. }
         | Input::HooksRan { .. } => true,
         Input::Agent { news, .. } => match news {
             News::NotLaunched { .. }
@@ -45,8 +47,6 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
         },
         Input::StoodStill { .. }
         | Input::Snapshot { .. }
-        | Input::Operator { .. }
-        | Input::RolledBack { .. }
         | Input::Set { .. }
         | Input::Note { .. }
         | Input::Done { .. }

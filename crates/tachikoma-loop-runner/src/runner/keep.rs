@@ -237,12 +237,23 @@ impl LoopRunner {
     }
 
     /// Has the work tree brought back to what it was before an iteration.
-    pub(super) fn roll_back(&mut self, iteration: u32) {
-        let desk = self.keeping.desk.as_ref();
-        if !desk.is_some_and(|desk| desk.roll_back(iteration)) {
+    pub(super) fn roll_back(&mut self, iteration: u32, again: bool) {
+        let desk = self.keeping.desk.as_mut();
+        if !desk.is_some_and(|desk| desk.roll_back(iteration, again)) {
             let result = Err("nobody keeps the work tree".to_owned());
             self.queue
                 .push_back(Input::RolledBack { iteration, result });
+        }
+    }
+
+    /// A loop that is to end need not begin to bring its work tree back. What has begun is seen through.
+    pub(super) fn hurry_rollback(&self) {
+        if let (Some(desk), Some(_), Some(_)) = (
+            &self.keeping.desk,
+            &self.state.stop,
+            self.state.rolling_back(),
+        ) {
+            desk.call_off_rollback();
         }
     }
 

@@ -1,6 +1,6 @@
 //! What happened between the loop and its operator, and what it may have been the consequence of.
 
-use super::{command, same_reading};
+use super::{command, ends, outcome, same_reading};
 use crate::event::LoopEvent;
 use crate::id::Ticket;
 use crate::input::{Input, LoopCommand};
@@ -36,7 +36,10 @@ pub(super) fn inputs(state: &State, event: &OperatorEvent, next: Option<&LoopEve
             };
             let result = error.clone().map_or(Ok(note), Err);
             let iteration = *iteration;
-            vec![Input::RolledBack { iteration, result }, Input::Wake]
+            let mut guesses = vec![Input::RolledBack { iteration, result }, Input::Wake];
+            // The end of the loop may have come over it.
+            guesses.extend(next.and_then(outcome).into_iter().flat_map(ends));
+            guesses
         }
         OperatorEvent::Attended { on } => vec![wish(Wish::Attend { on: *on })],
         OperatorEvent::Told { text, .. } => vec![wish(Wish::Tell { text: text.clone() })],

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tachikoma_core::policy::{AgentTraits, RebootRules};
-use tachikoma_core::{Choice, LoopState, Policy, Status, Urgency, Wish, told};
+use tachikoma_core::policy::{AgentTraits, KeepRules, RebootRules};
+use tachikoma_core::{Choice, Input, LoopState, Policy, Status, Urgency, Wish, told};
 
 use crate::play::Play;
 
@@ -67,6 +67,23 @@ fn nobody_there_is_a_pause_and_never_a_yes() {
     let status = Status::of(&endless.state, true);
     let waiting = status.waiting.unwrap();
     assert_eq!((waiting.reason.as_str(), waiting.until), ("operator", None));
+}
+
+#[test]
+fn a_pause_in_the_middle_of_an_iteration_swallows_no_question() {
+    let mut play = Play::new(attended());
+    play.start().answer(Choice::Continue).launched().hush();
+    play.pause(Urgency::Graceful).exited(0);
+    play.command("resume", tachikoma_core::LoopCommand::Resume);
+    play.pause(Urgency::Graceful);
+    play.command("resume", tachikoma_core::LoopCommand::Resume);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 pause: PauseRequested ! ok: pauses after iteration 1
+    0.0 exited 0: IterationCompleted(1 succeeded), Paused(delay 5s)
+    0.0 resume: Resumed, Asked(2: iteration 1 is over? continue, skip, reboot, edit, pause, stop within 600s) ! ok: goes on
+    0.0 pause: Paused(delay 5s) ! ok: paused
+    0.0 resume: Resumed, WaitStarted(delay 5s) ! ok: goes on
+    ");
 }
 
 #[test]
@@ -136,6 +153,62 @@ fn commands_act_while_a_question_is_open() {
     0.0 skip: Answered(2 skip by Operator), IterationStarted(2 attempt 1) ! launch ! ok: goes on without an answer
     0.0 reboot: RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), Asked(3: iteration 1 is over? continue, skip, reboot, edit, pause, stop within 600s) ! ok: reboots
     0.0 attend off: Attended(false), WaitStarted(delay 5s) ! ok: unattended: goes on, and nothing is asked between iterations
+    ");
+}
+
+#[test]
+fn a_work_tree_that_is_being_brought_back_is_waited_for() {
+    let rolling = || {
+        let mut play = Play::new(Policy {
+            keep: Some(KeepRules {
+                repository: true,
+                commit: false,
+                on_failure: false,
+                timeout: Duration::from_secs(60),
+            }),
+            ..attended()
+        });
+        play.start().answer(Choice::Continue).launched();
+        play.snapshot("5a", 0).exited(0).kept(2, 0);
+        play.answer(Choice::Rollback).hush();
+        play
+    };
+    let back = |play: &mut Play| {
+        let iteration = 1;
+        let result = Ok("it is back".to_owned());
+        play.input("back", Input::RolledBack { iteration, result })
+            .told()
+    };
+    let mut all = String::new();
+    all += &back(rolling().stop(Urgency::Graceful).stop(Urgency::Now));
+    all += &back(rolling().pause(Urgency::Now));
+    all += &back(rolling().reboot());
+    all += &back(rolling().crash());
+    all += &rolling().seconds(10_000).crash().told();
+    all += &rolling().sleep().told();
+    let kill = Urgency::Kill;
+    all += &rolling()
+        .input(
+            "kill",
+            Input::Shutdown {
+                signal: 2,
+                urgency: kill,
+            },
+        )
+        .told();
+    insta::assert_snapshot!(all, @"
+    0.0 stop: StopRequested(stopped by the operator) ! ok: stops when the work tree is brought back, or as it was before
+    0.0 stop: StopRequested(stopped by the operator) ! ok: stops when the work tree is brought back, or as it was before
+    0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), Stopped(stopped by the operator) ! finish
+    0.0 pause: PauseRequested ! ok: pauses when the work tree is brought back
+    0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), Paused(delay 5s)
+    0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots when the work tree is brought back
+    0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), RebootStarted(asked for by the operator), KeepStarted(checkpoint within 60s) ! survey
+    0.0 start: Started(after crash) ! roll back to 1 again
+    0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), Asked(3: iteration 1 is over, and was rolled back? continue, skip, reboot, edit, pause, stop within 600s)
+    10000.0 start: Started(after crash) ! roll back to 1 again
+    1500.0 wake: RolledBack(1 the loop ended in the middle of it; the work tree may be half of what it was and half of what it was to be, and what it was is kept (`git for-each-ref refs/tachikoma`)), Error(the rollback has not ended within 25 minutes; look at the work tree before you go on) ! finish
+    0.0 kill: RolledBack(1 the loop ended in the middle of it; the work tree may be half of what it was and half of what it was to be, and what it was is kept (`git for-each-ref refs/tachikoma`)), Stopped(stopped by SIGINT (Ctrl-C)) ! finish
     ");
 }
 

@@ -1,6 +1,8 @@
 //! A second opinion on whether the operator was asked, and what they answered was done.
 
-use tachikoma_core::{AnsweredBy, Choice, LoopEvent, OperatorEvent, Policy, RebootReason};
+use tachikoma_core::{
+    AnsweredBy, Choice, LoopEvent, OperatorEvent, Policy, QuestionKind, RebootReason,
+};
 
 #[derive(Default)]
 pub struct Attendance {
@@ -9,7 +11,11 @@ pub struct Attendance {
     open: Option<u32>,
     asked: u32,
     agreed: bool,
+    /// Whether it was asked what follows the iteration that is over.
+    put: bool,
     yes: bool,
+    /// Whether the work tree is being brought back: nothing else is begun, and nothing ends, before that is over.
+    rolling: bool,
     /// Whether the reboot that is due was refused.
     pub said_no: bool,
     ended: bool,
@@ -25,20 +31,35 @@ impl Attendance {
     )]
     pub fn take(&mut self, policy: &Policy, event: &LoopEvent) {
         let gone = std::mem::take(&mut self.agent_gone);
+        let moves_on = matches!(
+            event,
+            LoopEvent::IterationStarted { .. }
+                | LoopEvent::RebootStarted { .. }
+                | LoopEvent::Paused { .. }
+                | LoopEvent::KeepStarted(_)
+                | LoopEvent::WaitStarted { .. }
+        ) || event.is_terminal();
+        assert!(
+            !(self.rolling && moves_on),
+            "the work tree is being brought back"
+        );
         match event {
             LoopEvent::Started { .. } if self.ended => {
                 self.ended = false;
                 self.attended = None;
                 self.agreed = false;
+                self.put = false;
             }
             LoopEvent::Operator(event) => self.operator(event),
-            LoopEvent::Resumed => self.agreed = true,
+            // Whoever goes on behind a pause has agreed only if there was something to agree to.
+            LoopEvent::Resumed => self.agreed |= self.put,
             LoopEvent::AgentExited { .. } => self.agent_gone = true,
             LoopEvent::IterationStarted { attempt, .. } => {
                 let again = gone && *attempt > 1;
                 let asks = self.attended.unwrap_or(policy.attended);
                 assert!(!asks || self.agreed || again, "nobody has agreed to it");
                 self.agreed = false;
+                self.put = false;
                 self.open = None;
             }
             LoopEvent::RebootStarted { reason, .. } => {
@@ -76,6 +97,7 @@ impl Attendance {
                 );
                 assert_eq!(question.default, Choice::Pause, "nobody there is no yes");
                 self.asked = question.id;
+                self.put |= question.kind != QuestionKind::ConfirmReboot;
                 self.open = Some(question.id);
             }
             OperatorEvent::Answered { id, choice, by, .. } => {
@@ -83,6 +105,7 @@ impl Attendance {
                 let default = *by == AnsweredBy::Default;
                 assert!(!default || *choice == Choice::Pause);
                 let goes_on = [Choice::Continue, Choice::Skip, Choice::Reboot, Choice::Edit];
+                self.rolling |= *choice == Choice::Rollback;
                 self.agreed |= goes_on.contains(choice);
                 self.yes |= *choice == Choice::Yes;
                 self.said_no |= *choice == Choice::No;
@@ -95,7 +118,8 @@ impl Attendance {
             OperatorEvent::PassedOn { through } => {
                 assert!(*through <= self.unheard, "only what was told is passed on");
             }
-            OperatorEvent::RolledBack { .. } | OperatorEvent::Reloaded { .. } => {}
+            OperatorEvent::RolledBack { .. } => self.rolling = false,
+            OperatorEvent::Reloaded { .. } => {}
         }
     }
 }

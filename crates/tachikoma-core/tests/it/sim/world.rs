@@ -209,12 +209,12 @@ impl World {
             Input::Kept { number, .. } => {
                 self.state.keep().is_none() || *number != self.state.kept.number
             }
+            Input::RolledBack { .. } => self.state.operator.rolling_back.is_none(),
             Input::Start { .. }
             | Input::Snapshot { .. }
             | Input::Wake
             | Input::Command { .. }
             | Input::Operator { .. }
-            | Input::RolledBack { .. }
             | Input::Shutdown { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }

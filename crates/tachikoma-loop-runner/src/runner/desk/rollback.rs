@@ -1,31 +1,83 @@
 //! The way back while the loop runs: the desk knows whose the changes are.
 
-use super::{Books, Clerk};
+use std::time::Duration;
+
+use super::{Books, Clerk, Desk, LOOK_TIMEOUT, Order};
 use crate::error::chain;
 use crate::git::present::Rules;
 use crate::git::rollback::Rollback;
 use crate::git::snapshots::{self, Moment};
 use crate::git::{CallOff, Found, KeeperOptions, Repository, Whose};
 
+/// For all that comes before the first change: looks at a large work tree on a slow disk. With the change itself, and the look behind it,
+/// this is less than the core waits.
+const PLAN_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Which work tree is wanted.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    /// As it was before this iteration.
+    pub iteration: u32,
+    /// An earlier runner died over it, and may have done all or half of it.
+    pub again: bool,
+}
+
+impl Desk {
+    /// Asks for the work tree as it was before an iteration. Returns whether an answer will come.
+    pub fn roll_back(&mut self, iteration: u32, again: bool) -> bool {
+        self.rollback = CallOff::new();
+        self.order(Order::RollBack {
+            iteration,
+            again,
+            call_off: self.rollback.clone(),
+        })
+    }
+
+    /// Has a rollback be given up that has not begun to change the work tree. One that has is seen through.
+    pub fn call_off_rollback(&self) {
+        self.rollback.call_off();
+    }
+}
+
 impl Clerk {
-    /// Brings the work tree back to what it was before an iteration, after it is kept as it is. Returns what the agent has to
-    /// know of it.
+    /// Brings the work tree back to what it was before an iteration, after it is kept as it is. Can be called off until the first
+    /// change, and not from there on: half a work tree is nobody's. Returns what the agent has to know of it.
     pub(super) fn roll_back(
         &self,
         books: &mut Books,
         options: &KeeperOptions,
-        iteration: u32,
+        wanted: Wanted,
+        call_off: &CallOff,
     ) -> Result<String, String> {
+        let Wanted { iteration, again } = wanted;
         let no = |error: &dyn std::error::Error| chain(error);
-        let never = CallOff::new();
+        let call_off = call_off.within(PLAN_TIMEOUT);
+        let unless_called_off = || match (call_off.is_called_off(), call_off.is_overdue()) {
+            (false, _) => Ok(()),
+            (true, false) => Err("it was called off, and nothing was changed".to_owned()),
+            (true, true) => Err(format!(
+                "git took more than {} s to work it out, and nothing was changed",
+                PLAN_TIMEOUT.as_secs()
+            )),
+        };
+        let or_called_off = |error: &dyn std::error::Error| match unless_called_off() {
+            Ok(()) => no(error),
+            Err(why) => why,
+        };
         books
             .keeper
-            .settle_refs(&never)
-            .map_err(|error| no(&error))?;
-        // What others did since must not pass for the loop's.
-        self.look(books, Whose::Others, &never)
-            .map_err(|error| no(&error))?;
-        let found = Repository::find(&options.working_dir, options.search_path.as_deref(), &never);
+            .settle_refs(&call_off)
+            .map_err(|error| or_called_off(&error))?;
+        // What others did since must not pass for the loop's. After a death nobody can tell whose half a rollback is.
+        let whose = if again { Whose::Loop } else { Whose::Others };
+        self.look(books, whose, &call_off)
+            .map_err(|error| or_called_off(&error))?;
+        let found = Repository::find(
+            &options.working_dir,
+            options.search_path.as_deref(),
+            &call_off,
+        );
+        unless_called_off()?;
         let repository = match found {
             Found::Repository(repository) => repository,
             Found::NoRepository => return Err("it is in no repository".to_owned()),
@@ -39,25 +91,54 @@ impl Clerk {
             protected: options.protected.clone(),
             max_file_bytes: options.max_file_bytes,
         };
+        unless_called_off()?;
         let plan = Rollback::plan(*repository, &options.loop_dir, &rules, snapshot)
             .map_err(|error| no(&error))?;
-        if plan.is_nothing() {
-            return Err(format!(
-                "the work tree is as it was before iteration {iteration} already"
-            ));
+        let before = snapshots::last_rollback(&kept);
+        match (plan.is_nothing(), again, before) {
+            // All of it was done, but for saying so.
+            (true, true, Some(before)) => {
+                return Ok(done(iteration, &snapshots::name(options.loop_id, before)));
+            }
+            (true, _, _) => {
+                return Err(format!(
+                    "the work tree is as it was before iteration {iteration} already"
+                ));
+            }
+            (false, _, _) => {}
         }
+        unless_called_off()?;
         let moment = snapshots::next_rollback(&kept);
         let name = plan
             .keep(options.loop_id, moment)
             .map_err(|error| no(&error))?;
+        unless_called_off()?;
         // Whatever becomes of it, it is the loop's doing.
         books.unseen = true;
         plan.perform()
             .map_err(|error| format!("{}; what it was is kept as {name}", no(&error)))?;
-        self.look(books, Whose::Loop, &never)
-            .map_err(|error| no(&error))?;
-        Ok(format!(
-            "The operator has brought the work tree back to what it was before iteration {iteration}. What it was is kept as {name}."
-        ))
+        // The files are back whether or not they can be looked at; then the next look takes it in.
+        let look = CallOff::new().within(LOOK_TIMEOUT);
+        if let Err(error) = self.look(books, Whose::Loop, &look) {
+            self.warn(vec![format!(
+                "the work tree was not looked at after it was rolled back: {}",
+                no(&error)
+            )]);
+        }
+        Ok(match before.filter(|_| again) {
+            // One of them may be half of it.
+            Some(before) => done(
+                iteration,
+                &format!("{name} and {}", snapshots::name(options.loop_id, before)),
+            ),
+            None => done(iteration, &name),
+        })
     }
+}
+
+/// What the agent has to know.
+fn done(iteration: u32, name: &str) -> String {
+    format!(
+        "The operator has brought the work tree back to what it was before iteration {iteration}. What it was is kept as {name}."
+    )
 }

@@ -58,7 +58,7 @@ impl World {
 
     /// The work tree is brought back, or cannot be, and at times it takes too long.
     pub(super) fn roll_back(&mut self, iteration: u32) {
-        let after = self.dice.pick(&[10, 10, 2_000, 400_000]);
+        let after = self.dice.pick(&[10, 10, 2_000, 2_000_000]);
         let result = match self.dice.below(4) {
             0 => Err("a file is in the way".to_owned()),
             _ => Ok("the work tree was brought back".to_owned()),

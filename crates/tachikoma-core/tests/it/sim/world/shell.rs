@@ -186,7 +186,7 @@ impl World {
             Effect::Advise { generation, .. } | Effect::Tell { generation, .. } => {
                 self.is_up(*generation);
             }
-            Effect::RollBack { iteration } => self.roll_back(*iteration),
+            Effect::RollBack { iteration, .. } => self.roll_back(*iteration),
             Effect::Look { generation } => {
                 self.is_up(*generation);
                 let lines = agent::look(&mut self.dice);

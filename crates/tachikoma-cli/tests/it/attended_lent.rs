@@ -1,0 +1,123 @@
+//! An editor or a pager has the terminal of a loop for a while: what is pressed there is meant for it, and the loop has the terminal again
+//! behind it, however it ends.
+
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tachikoma_testkit::{Scratch, Tool, await_until};
+
+use crate::live_pty::{CTRL_C, CTRL_Z, Terminal};
+use crate::live_support::{SOON, obey, state_of, status, tool, with_agent};
+
+const ATTENDED: [&str; 7] = ["run", "--attended", "--delay", "0s", "--", "sh", "agent.sh"];
+
+/// Says who it is, notes what is pressed, and ends when it may.
+const EDITOR: &str = "#!/bin/sh
+trap 'touch interrupted' INT
+echo $$ >editor.tmp; mv editor.tmp editor
+while [ ! -e close ]; do sleep 0.02; done
+echo 'only this once' >>\"$1\"
+ls -l \"$1\" >listed
+";
+
+/// A loop that asks, with an editor open.
+fn editing(scratch: &Scratch) -> (Tool<'_>, Terminal, u32) {
+    scratch.write_script("editor.sh", EDITOR);
+    let tool = tool(scratch).env("VISUAL", "./editor.sh");
+    let terminal = Terminal::start(&tool, &ATTENDED, 100);
+    terminal.answer(b'e');
+    let path = scratch.path().join("editor");
+    await_until("the editor is open", SOON, || path.exists());
+    let editor = scratch.read("editor").trim().parse().unwrap();
+    (tool, terminal, editor)
+}
+
+fn close(scratch: &Scratch) {
+    fs::write(scratch.path().join("close"), "").unwrap();
+}
+
+#[test]
+fn ctrl_c_in_an_editor_does_not_stop_the_loop() {
+    let scratch = with_agent("cat >>prompts");
+    let (tool, terminal, _) = editing(&scratch);
+    let interrupted = scratch.path().join("interrupted");
+    terminal.press(CTRL_C);
+    await_until("the editor hears it", SOON, || interrupted.exists());
+    assert_eq!(status(&tool)["question"]["id"], 1, "nothing else does");
+    close(&scratch);
+    terminal.await_text("question 2: iteration 1 is over");
+    assert_eq!(scratch.read("prompts"), "work\nonly this once\n");
+    let listed = scratch.read("listed");
+    assert!(listed.starts_with("-rw------- "), "{listed}");
+    terminal.answer(b'q');
+    let (code, screen) = terminal.end();
+    assert_eq!(code, Some(5), "{screen:#?}");
+    screen.assert_clean();
+}
+
+#[test]
+fn an_editor_that_dies_leaves_the_terminal_to_the_loop() {
+    let scratch = with_agent("cat >>prompts");
+    let (tool, terminal, editor) = editing(&scratch);
+    let editor = Pid::from_raw(i32::try_from(editor).unwrap()).unwrap();
+    kill_process(editor, Signal::KILL).unwrap();
+    terminal.await_text("failed: signal: 9 (SIGKILL); the prompt is as it was");
+    assert_eq!(status(&tool)["question"]["id"], 1);
+    terminal.answer(b'c');
+    terminal.await_text("question 2: iteration 1 is over");
+    assert_eq!(scratch.read("prompts"), "work\n");
+    // Who is interrupted now is the loop.
+    await_until("keys are read", SOON, || terminal.gives_keys());
+    terminal.press(CTRL_C);
+    assert!(!terminal.keeps_giving_keys());
+    assert_eq!(terminal.end().0, Some(130));
+}
+
+#[test]
+fn ctrl_z_in_an_editor_stops_the_loop_too_and_both_go_on() {
+    let scratch = with_agent("cat >>prompts");
+    let (_tool, terminal, editor) = editing(&scratch);
+    terminal.press(CTRL_Z);
+    for pid in [editor, terminal.pid()] {
+        await_until("it is stopped", SOON, || state_of(pid) == Some('T'));
+    }
+    terminal.signal(Signal::CONT);
+    await_until("the editor goes on", SOON, || state_of(editor) != Some('T'));
+    close(&scratch);
+    terminal.await_text("question 2: iteration 1 is over");
+    assert_eq!(scratch.read("prompts"), "work\nonly this once\n");
+    terminal.answer(b'q');
+    assert_eq!(terminal.end().0, Some(5));
+}
+
+#[test]
+fn a_loop_that_ends_takes_its_terminal_back_from_an_editor() {
+    let scratch = with_agent("cat >>prompts");
+    let (tool, terminal, editor) = editing(&scratch);
+    obey(&tool, &["stop"]);
+    assert!(!terminal.keeps_giving_keys());
+    await_until("the editor is gone", SOON, || {
+        state_of(editor).is_none_or(|state| state == 'Z')
+    });
+    assert_eq!(terminal.end().0, Some(5));
+}
+
+#[test]
+fn a_third_ctrl_c_leaves_the_terminal_as_it_was() {
+    let scratch = with_agent("echo working");
+    scratch.write(
+        "tachikoma.toml",
+        "[[hook]]\non = \"loop_end\"\ncommand = \"touch hook$(ls hook* | wc -l); exec sleep 100\"\ntimeout = \"0s\"\n",
+    );
+    let tool = tool(&scratch);
+    let terminal = Terminal::start(&tool, &ATTENDED, 100);
+    await_until("keys are read", SOON, || terminal.gives_keys());
+    terminal.press(CTRL_C);
+    let hook = scratch.path().join("hook0");
+    await_until("the hook at the end hangs", SOON, || hook.exists());
+    terminal.press(CTRL_C);
+    terminal.press(CTRL_C);
+    assert!(!terminal.keeps_giving_keys());
+    let (code, screen) = terminal.end();
+    assert_eq!(code, Some(130), "{screen:#?}");
+}

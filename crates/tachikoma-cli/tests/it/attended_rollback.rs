@@ -1,0 +1,208 @@
+//! The operator has an iteration rolled back, and something comes between: half a work tree is never what is left.
+
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tachikoma_testkit::{Live, Scratch, Tool, await_until};
+
+use crate::keep_support::path_with_git;
+use crate::live_support::{SOON, await_status, events, obey, status, tool};
+
+const ATTENDED: [&str; 7] = ["run", "--attended", "--delay", "0s", "--", "sh", "agent.sh"];
+
+/// Git is about to change the work tree.
+const CHANGES: &str = "*--dry-run*) ;; *read-tree*-m*-u*)";
+
+/// The same, with one file that is back already.
+const HALF_WAY: &str = "*--dry-run*) ;; *read-tree*-m*-u*";
+
+/// It is about to keep what the work tree was.
+const KEEPS: &str = "*commit-tree*before-rollback*)";
+
+/// A repository whose agent spoils two files and says what it was told.
+fn spoilt() -> Scratch {
+    let scratch = Scratch::with_git();
+    scratch.write("prompt.md", "work\n");
+    scratch.write(
+        "agent.sh",
+        "echo spoilt >a; echo spoilt >b; cat >>.git/prompts; echo == >>.git/prompts\n",
+    );
+    scratch.write("a", "good\n");
+    scratch.write("b", "good\n");
+    scratch.git(&["add", "."]);
+    scratch.git(&["commit", "-qm", "begin"]);
+    scratch
+}
+
+/// The binary, with a git that hangs at some moment until it may go on.
+fn slow<'a>(scratch: &'a Scratch, moment: &str) -> Tool<'a> {
+    let home = scratch.home();
+    let (hangs, go) = (home.join("hangs"), home.join("go"));
+    let half = match moment {
+        HALF_WAY => format!(") echo good >{}", scratch.path().join("a").display()),
+        _ => ":".to_owned(),
+    };
+    let script = format!(
+        "case \"$*\" in {moment} {half}; touch {hangs}; while [ ! -e {go} ]; do sleep 0.02; done;; esac",
+        hangs = hangs.display(),
+        go = go.display(),
+    );
+    tool(scratch).env("PATH", path_with_git(scratch, &script))
+}
+
+/// Begins a loop, and has its first iteration rolled back, up to where git hangs.
+fn rolling<'a>(scratch: &'a Scratch, moment: &str) -> (Tool<'a>, Live) {
+    let tool = slow(scratch, moment);
+    let live = tool.spawn(ATTENDED);
+    let question = |id: u32| await_status(&tool, "asked", |it| it["question"]["id"] == id);
+    question(1);
+    obey(&tool, &["answer", "continue"]);
+    question(2);
+    assert_eq!(files(scratch), ["spoilt\n", "spoilt\n"]);
+    obey(&tool, &["answer", "rollback"]);
+    let hangs = scratch.home().join("hangs");
+    await_until("git hangs", SOON, || hangs.exists());
+    (tool, live)
+}
+
+fn go(scratch: &Scratch) {
+    fs::write(scratch.home().join("go"), "").unwrap();
+}
+
+fn files(scratch: &Scratch) -> [String; 2] {
+    ["a", "b"].map(|name| scratch.read(name))
+}
+
+/// What was said of rollbacks: the errors.
+fn rolled_back(tool: &Tool<'_>) -> Vec<Value> {
+    let records = events(tool).into_iter();
+    let records = records.map(|record| record["event"].clone());
+    records
+        .filter(|event| event["what"] == "rolled_back")
+        .map(|event| event["error"].clone())
+        .collect()
+}
+
+fn whole(tool: &Tool<'_>) {
+    let verified = tool.run(["state", "verify"]);
+    assert_eq!(verified.code(), Some(0), "{}", verified.snapshot());
+}
+
+#[test]
+fn a_stop_lets_a_rollback_end_that_has_begun() {
+    for words in [&["stop"][..], &["stop", "--now"]] {
+        let scratch = spoilt();
+        let (tool, live) = rolling(&scratch, CHANGES);
+        let said = obey(&tool, words);
+        assert_eq!(
+            said,
+            "stops when the work tree is brought back, or as it was before\n"
+        );
+        for words in [["pause"], ["reboot"]] {
+            let refused = tool.run(words);
+            assert_eq!(refused.code(), Some(1), "{}", refused.snapshot());
+        }
+        assert_eq!(status(&tool)["state"], "running");
+        go(&scratch);
+        let ran = live.wait(SOON);
+        assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
+        assert_eq!(files(&scratch), ["good\n", "good\n"]);
+        assert_eq!(rolled_back(&tool), [Value::Null]);
+        whole(&tool);
+    }
+}
+
+#[test]
+fn a_stop_keeps_a_rollback_from_beginning() {
+    let scratch = spoilt();
+    let (tool, live) = rolling(&scratch, KEEPS);
+    obey(&tool, &["stop"]);
+    go(&scratch);
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    assert_eq!(files(&scratch), ["spoilt\n", "spoilt\n"]);
+    assert_eq!(
+        rolled_back(&tool),
+        [json!("it was called off, and nothing was changed")]
+    );
+    whole(&tool);
+}
+
+#[test]
+fn the_next_turn_waits_for_a_rollback() {
+    let scratch = spoilt();
+    let (tool, live) = rolling(&scratch, CHANGES);
+    obey(&tool, &["attend", "off"]);
+    assert_eq!(
+        obey(&tool, &["pause", "--now"]),
+        "pauses when the work tree is brought back\n"
+    );
+    obey(&tool, &["resume"]);
+    let skipped = tool.run(["skip"]);
+    assert!(skipped.stderr.contains("is being brought back"));
+    obey(&tool, &["pause"]);
+    assert_eq!(status(&tool)["iteration"], 1);
+    go(&scratch);
+    await_status(&tool, "paused", |it| it["state"] == "paused");
+    assert_eq!(files(&scratch), ["good\n", "good\n"]);
+    obey(&tool, &["stop"]);
+    assert_eq!(live.wait(SOON).code(), Some(5));
+}
+
+#[test]
+fn who_takes_the_loop_up_finishes_a_rollback() {
+    let scratch = spoilt();
+    let (tool, live) = rolling(&scratch, HALF_WAY);
+    let pid = Pid::from_raw(i32::try_from(live.pid()).unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    live.wait(SOON);
+    assert_eq!(files(&scratch), ["good\n", "spoilt\n"], "half of it");
+    go(&scratch);
+    let live = tool.spawn(["run"]);
+    let asked = await_status(&tool, "asked", |it| it["question"]["id"] == 3);
+    assert_eq!(files(&scratch), ["good\n", "good\n"]);
+    assert_eq!(
+        asked["question"]["about"],
+        "iteration 1 is over, and was rolled back"
+    );
+    assert_eq!(rolled_back(&tool), [Value::Null]);
+    obey(&tool, &["answer", "continue"]);
+    await_status(&tool, "asked", |it| it["question"]["id"] == 4);
+    let told = scratch.read(".git/prompts");
+    assert!(
+        told.contains("The operator has brought the work tree back"),
+        "{told}"
+    );
+    let kept = scratch.git(&["for-each-ref", "--format=%(refname)"]);
+    assert!(kept.contains("before-rollback-1"), "{kept}");
+    obey(&tool, &["stop"]);
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    whole(&tool);
+}
+
+#[test]
+fn a_rollback_that_is_cut_by_a_third_ctrl_c_is_named() {
+    let scratch = spoilt();
+    let (tool, mut live) = rolling(&scratch, CHANGES);
+    let stops = || {
+        let records = events(&tool).into_iter();
+        records
+            .filter(|it| it["event"]["type"] == "stop_requested")
+            .count()
+    };
+    for heard in [1, 2] {
+        live.signal(Signal::INT);
+        await_until("heard", SOON, || stops() == heard);
+    }
+    live.signal(Signal::INT);
+    assert_eq!(live.wait(SOON).code(), Some(130));
+    let said = rolled_back(&tool);
+    let [Value::String(error)] = said.as_slice() else {
+        panic!("{said:?}");
+    };
+    assert!(
+        error.contains("the loop ended in the middle of it"),
+        "{error}"
+    );
+    whole(&tool);
+}
