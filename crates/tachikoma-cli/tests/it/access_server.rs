@@ -5,7 +5,7 @@ use tachikoma_testkit::Ran;
 
 use crate::live_support::BIN;
 use crate::opencode::Bed;
-use crate::opencode_agent::{Books, LOOP};
+use crate::opencode_agent::{Books as _, LOOP};
 use crate::support::{CLAIMS, run};
 
 #[track_caller]
