@@ -63,6 +63,7 @@ fn open(dir: &Path) -> Result<Box<Keeper>, String> {
     let loop_dir = dir.join(".ralph/loops/bench");
     fs::create_dir_all(&loop_dir).map_err(said)?;
     let options = KeeperOptions {
+        hidden: Vec::new(),
         working_dir: dir.to_owned(),
         loop_dir,
         loop_id: tachikoma_core::LoopId::from_u128(1),

@@ -17,7 +17,7 @@ const LISTED: [(&str, u32); 11] = [
     ("D002", 19),
     ("D003", 14),
     ("D004", 20),
-    ("H", 12),
+    ("H", 16),
 ];
 
 /// What people complain about elsewhere and this project answers for.

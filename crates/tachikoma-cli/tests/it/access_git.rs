@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-use tachikoma_testkit::{Scratch, await_until, processes_with};
+use tachikoma_testkit::{Scratch, Tool, await_until, processes_with};
 
 use crate::access::refused;
 use crate::git_support::repository;
@@ -133,4 +133,20 @@ fn what_a_hook_of_git_left_is_ended_when_the_runner_is_killed() {
     await_until("it sleeps", SOON, || processes_with(&long).len() == 1);
     crate::support::kill(&scratch, live);
     await_nobody(&long);
+}
+
+#[test]
+fn what_ran_before_in_the_same_process_is_not_ended_with_the_run() {
+    let scratch = repository();
+    let long = seconds();
+    let script =
+        format!("sleep {long} & exec {BIN} run --prompt-text go --delay 0s -- sh -c \"$0\"");
+    let ran = Tool::new("/bin/sh", &scratch).run(["-c", &script, CLAIMS]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let left = processes_with(&long);
+    assert_eq!(left.len(), 1, "it is the operator's");
+    let pid = i32::try_from(left[0])
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    rustix::process::kill_process(pid.unwrap(), rustix::process::Signal::KILL).unwrap();
 }

@@ -172,7 +172,7 @@ pub struct Git {
     dir: PathBuf,
     /// By this its processes are known to be the loop's.
     marker: Option<String>,
-    /// Variables that it does not get: what it runs, an agent may have written.
+    /// Variables that it does not get.
     hidden: Vec<OsString>,
 }
 
@@ -426,8 +426,11 @@ impl<'a> Order<'a> {
             command.env_remove(name);
         }
         if let Some(marker) = &self.git.marker {
-            command.env(MARKER, marker).env(INSIDE, marker);
+            command.env(MARKER, marker);
         }
+        // What it runs, an agent may have written.
+        let inside = self.git.marker.as_deref().unwrap_or("git");
+        command.env(INSIDE, inside);
         for name in &self.git.hidden {
             command.env_remove(name);
         }

@@ -1,14 +1,12 @@
 //! Signals to this process, and who sent them.
-#![expect(
-    unsafe_code,
-    reason = "the sender of a signal is a field of a union, which has no safe form"
-)]
 
 use std::io;
 
 use nix::libc;
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithRawSiginfo;
+
+use super::spawn;
 
 /// Who sent a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +43,7 @@ impl Signals {
 fn sender(info: &libc::siginfo_t) -> Sender {
     match info.si_code {
         libc::SI_USER | SI_TKILL => {
-            // SAFETY: with these codes the kernel has filled in the process.
-            match unsafe { info.si_pid() } {
+            match spawn::sender_of(info) {
                 pid @ 1.. => Sender::Process(pid),
                 // Seen from another namespace of processes, above ours.
                 _ => Sender::System,

@@ -1,7 +1,7 @@
-//! The calls that need `unsafe`: what happens between the birth of a process and its program.
+//! The calls that need `unsafe`: what happens between the birth of a process and its program, and who sent a signal.
 #![expect(
     unsafe_code,
-    reason = "clone3, signal dispositions and the code between fork and exec have no safe form"
+    reason = "clone3, signals' dispositions and senders, and the code between fork and exec have no safe form"
 )]
 
 use std::ffi::{CString, OsStr, OsString};
@@ -113,6 +113,13 @@ pub(crate) fn in_a_session_of_its_own(command: &mut Command) {
     unsafe {
         command.pre_exec(before_exec);
     }
+}
+
+/// Returns the process that sent a signal, as the kernel says. Without meaning where the signal's code does not say that it was a
+/// process.
+pub(super) fn sender_of(info: &libc::siginfo_t) -> libc::pid_t {
+    // SAFETY: the kernel fills in all of the structure, and any number is a number.
+    unsafe { info.si_pid() }
 }
 
 /// Makes this process deaf to what a terminal or a shell sends, and lets all other signals through.

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::process::Command;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::Pid;
 
@@ -17,7 +17,8 @@ use super::{Adoption, children};
 /// All below them inherit it, and who takes it away still stands below the guard.
 pub const INSIDE: &str = "TACHIKOMA_INSIDE";
 
-/// Children of this process that are the operator's own: the editor of a prompt.
+/// Children of this process that are the operator's own: the editor of a prompt, and those that a shell had which became this
+/// program.
 static OPERATORS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
 /// Whose a process is.
@@ -58,6 +59,11 @@ impl Family {
     /// `adoption` says whether all children of this process are the loop's.
     pub fn new(adoption: Adoption) -> Self {
         let own = children::own_pid();
+        if adoption == Adoption::All {
+            // Nothing of the loop runs yet.
+            let found = children::own().into_iter().map(Pid::as_raw_pid);
+            known_operators().extend(found);
+        }
         Self {
             adoption,
             above: children::line(own).filter_map(inside_of).collect(),
@@ -109,7 +115,7 @@ impl Family {
                     return Whose::Hook(hooks);
                 }
             }
-            if is_operators(pid) {
+            if known_operators().contains(&pid) {
                 return Whose::Operator;
             }
             inside |= inside_of(reached).is_some_and(|of| !self.above.contains(&of));
@@ -126,9 +132,8 @@ fn inside_of(pid: Pid) -> Option<OsString> {
     children::variable(pid, INSIDE)
 }
 
-fn is_operators(pid: i32) -> bool {
-    let known = OPERATORS.lock().unwrap_or_else(PoisonError::into_inner);
-    known.contains(&pid)
+fn known_operators() -> MutexGuard<'static, Vec<i32>> {
+    OPERATORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A program of the operator's, known as such until this is dropped: what it asks, the operator asks, and it is not ended with the run.
@@ -143,7 +148,7 @@ impl Operators {
     /// It cannot be started.
     pub fn spawn(command: &mut Command) -> std::io::Result<Self> {
         // Nobody looks at it before it is known.
-        let mut known = OPERATORS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = known_operators();
         let pid = Pid::from_child(&command.spawn()?);
         known.push(pid.as_raw_pid());
         Ok(Self(pid))
@@ -158,13 +163,12 @@ impl Operators {
 
 impl Drop for Operators {
     fn drop(&mut self) {
-        let mut known = OPERATORS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = known_operators();
         known.retain(|known| *known != self.0.as_raw_pid());
     }
 }
 
 /// Returns the children of this process that are the operator's own.
 pub(super) fn operators() -> Vec<i32> {
-    let known = OPERATORS.lock().unwrap_or_else(PoisonError::into_inner);
-    known.clone()
+    known_operators().clone()
 }
