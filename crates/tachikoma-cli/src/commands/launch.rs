@@ -148,7 +148,14 @@ pub(super) fn secrets(settings: &Settings) -> Result<BTreeMap<String, Secret>, F
                     notify.to.word()
                 ))
             })?;
-            secrets.insert(name.clone(), value.into());
+            let value = Secret::from(value);
+            if notify.url_env.as_ref() == Some(name) && !notify.to.takes(&value) {
+                return Err(Failure::usage(format!(
+                    "notify {number} ({}): what the variable `{name}` has is no address that such a message can be sent to",
+                    notify.to.word()
+                )));
+            }
+            secrets.insert(name.clone(), value);
         }
     }
     Ok(secrets)

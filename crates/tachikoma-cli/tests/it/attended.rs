@@ -164,7 +164,18 @@ fn a_prompt_is_written_for_one_iteration_and_outlives_its_runner() {
     let tool = tool(&scratch);
     let live = tool.spawn(ATTENDED);
     await_question(&tool, 1);
+    let kept = || {
+        let loops = fs::read_dir(scratch.path().join(".ralph/loops")).unwrap();
+        let dirs = loops.map(|entry| entry.unwrap().path().join("prompts"));
+        dirs.filter_map(|dir| fs::read_dir(dir).ok())
+            .flatten()
+            .count()
+    };
+    let stale = tool.run(["answer", "7", "edit", "--prompt-file", "next.md"]);
+    assert_eq!(stale.code(), Some(1), "{}", stale.snapshot());
+    assert_eq!(kept(), 0, "nothing is kept for what is no answer");
     let said = obey(&tool, &["answer", "edit", "--prompt-file", "next.md"]);
+    assert_eq!(kept(), 1);
     assert_eq!(said, "goes on with that prompt, for one iteration\n");
     fs::remove_file(scratch.path().join("next.md")).unwrap();
     await_up(&scratch, 1);

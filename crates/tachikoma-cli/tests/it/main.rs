@@ -53,6 +53,7 @@ mod live_support;
 mod live_terminal;
 mod misbehaving;
 mod notify;
+mod notify_facts;
 mod notify_support;
 mod odd_files;
 mod opencode;

@@ -20,6 +20,36 @@ impl State {
         question.filter(|_| awaits_operator(&self.phase))
     }
 
+    /// Returns the question that an answer is one to, or why it is none.
+    ///
+    /// # Errors
+    /// Nothing is asked, or something else.
+    pub fn answerable(
+        &self,
+        id: Option<u32>,
+        choice: Choice,
+        with_prompt: bool,
+    ) -> Result<&Question, String> {
+        let question = self.question().ok_or("nothing is asked")?;
+        if let Some(stale) = id.filter(|id| *id != question.id) {
+            return Err(format!(
+                "question {stale} is not open any more; question {} is",
+                question.id
+            ));
+        }
+        if !question.choices.contains(&choice) {
+            return Err(format!(
+                "`{choice}` is no answer to question {}; these are: {}",
+                question.id,
+                question.offers()
+            ));
+        }
+        if (choice == Choice::Edit) != with_prompt {
+            return Err("`edit` goes with a prompt, and nothing else does".to_owned());
+        }
+        Ok(question)
+    }
+
     /// Returns what is known of a work tree that is being brought back.
     #[must_use]
     pub fn rolling_back(&self) -> Option<RollingBack> {
