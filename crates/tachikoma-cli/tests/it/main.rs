@@ -52,6 +52,7 @@ mod live_signals;
 mod live_support;
 mod live_terminal;
 mod misbehaving;
+mod misbehaving_questions;
 mod notify;
 mod notify_facts;
 mod notify_support;

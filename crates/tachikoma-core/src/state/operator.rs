@@ -1,7 +1,9 @@
 //! How the operator changes the state.
 
 use super::State;
-use crate::operator::{Choice, OperatorEvent, Question, QuestionKind, RollingBack, Words};
+use crate::operator::{
+    AnsweredBy, Choice, OperatorEvent, Question, QuestionKind, RollingBack, Words,
+};
 use crate::phase::{Phase, Wait, WaitReason};
 use crate::policy::Policy;
 use crate::time::Timestamp;
@@ -77,12 +79,19 @@ impl State {
         match event {
             OperatorEvent::Asked(question) => {
                 known.asked = question.id;
+                known.unanswered = None;
                 known.put |= question.kind != QuestionKind::ConfirmReboot;
                 known.question = Some(question.clone());
                 let never = Timestamp::from_millis(i64::MAX);
                 self.await_operator(question.until.unwrap_or(never));
             }
-            OperatorEvent::Answered { choice, prompt, .. } => {
+            OperatorEvent::Answered {
+                id,
+                choice,
+                by,
+                prompt,
+            } => {
+                known.unanswered = Some(*id).filter(|_| *by == AnsweredBy::Default);
                 let then = known.question.take().and_then(|question| question.then);
                 match choice {
                     Choice::Continue | Choice::Skip | Choice::Reboot => known.agreed = true,
@@ -167,6 +176,7 @@ impl State {
         self.operator.agreed = false;
         self.operator.put = false;
         self.operator.behind = false;
+        self.operator.unanswered = None;
         for words in &mut self.operator.words {
             words.in_prompt = true;
             words.passed_on = false;
@@ -188,6 +198,7 @@ impl State {
         self.operator.agreed = false;
         self.operator.put = false;
         self.operator.behind = false;
+        self.operator.unanswered = None;
         self.operator.attended = None;
     }
 }
