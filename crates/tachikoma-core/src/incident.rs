@@ -18,7 +18,7 @@ pub enum Incident {
         point: HookPoint,
         /// Why.
         error: String,
-        /// How often it was tried.
+        /// How often it was tried; 0 = it was dropped before.
         attempts: u32,
     },
     /// Somebody asked for what only the operator may ask for, and was refused.
@@ -51,10 +51,14 @@ impl fmt::Display for Incident {
                 point,
                 error,
                 attempts,
-            } => write!(
-                f,
-                "the message about `{point}` to {target} is not delivered after {attempts} attempts: {error}"
-            ),
+            } => {
+                write!(f, "the message about `{point}` to {target} is not ")?;
+                match attempts {
+                    0 => write!(f, "sent: {error}"),
+                    1 => write!(f, "delivered after 1 attempt: {error}"),
+                    many => write!(f, "delivered after {many} attempts: {error}"),
+                }
+            }
             Self::AccessRefused {
                 request,
                 pid,

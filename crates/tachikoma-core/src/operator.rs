@@ -272,6 +272,9 @@ pub struct Operator {
     /// The wait that follows a work tree that is being brought back, and the iteration before which it was so.
     #[serde(default)]
     pub rolling_back: Option<RollingBack>,
+    /// The question that nobody has answered in time, for as long as the loop is paused because of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unanswered: Option<u32>,
     /// The iteration that was brought back last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<u32>,

@@ -38,6 +38,12 @@ pub struct Status {
     /// What the operator is asked.
     #[serde(default)]
     pub question: Option<Question>,
+    /// What the next run asks, of a loop that nobody runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question_left: Option<Question>,
+    /// The question that nobody has answered in time, and because of which the loop is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unanswered: Option<u32>,
     /// Whether somebody is there to be asked before and after each iteration, as far as it was said while the loop ran.
     #[serde(default)]
     pub attended: Option<bool>,
@@ -115,6 +121,9 @@ pub struct RebootSummary {
     pub reason: String,
     /// The moment before which it may not happen; none where it happens at the next boundary.
     pub not_before: Option<Timestamp>,
+    /// The last iteration for which the operator has put it off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub put_off: Option<u32>,
 }
 
 /// A stop condition, as `status` prints it.
@@ -257,10 +266,16 @@ impl Status {
             context: context(state),
             waiting: if live { waiting(state) } else { None },
             question: state.question().filter(|_| live).cloned(),
+            question_left: state.question().filter(|_| !live).cloned(),
+            unanswered: state.operator.unanswered,
             attended: state.operator.attended,
             reboot: state.reboot_pending.as_ref().map(|reason| RebootSummary {
                 reason: reason.to_string(),
                 not_before: state.reboot_not_before,
+                put_off: state
+                    .operator
+                    .put_off
+                    .filter(|last| state.next_iteration() <= *last),
             }),
             stop_conditions: conditions(state, if live { now } else { state.time }),
             git: git(state, live),

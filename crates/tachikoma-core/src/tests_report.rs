@@ -42,6 +42,16 @@ pub struct TestsReport {
     pub passing: Vec<String>,
 }
 
+impl TestsReport {
+    /// Returns whether tests have other results than before.
+    #[must_use]
+    pub fn is_news(&self, before: Option<&Self>) -> bool {
+        let counts = |report: &Self| (report.passed, report.failed, report.skipped);
+        let same = before.is_some_and(|before| counts(before) == counts(self));
+        !same || self.newly_passing > 0 || !self.newly_failing.is_empty()
+    }
+}
+
 /// How many tests ended in which way, with those that their runner did not name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TestCounts {

@@ -23,6 +23,7 @@ use tachikoma_core::{
 use crate::settings::{Hook, Settings};
 
 pub(crate) use run::{HookRun, Plan, variables};
+pub(crate) use words::Past;
 
 /// How long a registered hook usually may take: as long as a `[[hook]]` without a `timeout`.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -63,6 +64,9 @@ pub struct HookEvent {
     /// What the tests came to when they last ran, where that is what happens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tests: Option<TestsReport>,
+    /// Whether nothing of it happened: it is only tried whether a message arrives.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub test: bool,
     /// Where the loop works.
     #[serde(serialize_with = "as_text")]
     pub working_dir: PathBuf,
@@ -97,8 +101,17 @@ impl HookEvent {
             session,
             tests: (state.progress.tests.clone()).filter(|_| point == HookPoint::TestsChanged),
             context: status.context,
+            test: false,
             working_dir: working_dir.to_owned(),
         }
+    }
+
+    /// Tells of an iteration that may not be the last any more: what has begun meanwhile is not what is told.
+    pub(crate) fn of_iteration(mut self, iteration: u32, past: &Past, state: &State) -> Self {
+        self.iteration = iteration;
+        self.outcome = Some(past.outcome());
+        self.reason_text = past.words(iteration, state);
+        self
     }
 }
 

@@ -8,9 +8,11 @@ mod format;
 mod send;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use tachikoma_core::{HookPoint, Incident, Timestamp};
+use tachikoma_core::{HookPoint, Incident, TestsReport, Timestamp};
 
 use crate::clock;
 use crate::hooks::HookEvent;
@@ -19,7 +21,8 @@ use crate::shell::{Errand, Ran, Shell};
 
 pub use send::{Sent, test};
 
-/// Messages that may wait for one target. A service that is down for long is not to be told all of it later.
+/// Messages that may wait for one target. A service that is down for long is not to be told all of it later. Of those that matter the
+/// end of the loop comes once, and takes the place of another.
 const WAITING_MAX: usize = 64;
 
 /// The time in which `max_per_hour` counts.
@@ -61,7 +64,25 @@ impl Message {
     fn text(&self) -> String {
         let dir = &self.event.working_dir;
         let name = dir.file_name().unwrap_or(dir.as_os_str());
-        let text = format!("{}: {}", name.to_string_lossy(), self.event.reason_text);
+        let what = &self.event.reason_text;
+        let what = match self.event.point {
+            HookPoint::BeforeReboot => format!("the session is rebooted: {what}"),
+            HookPoint::AfterReboot => {
+                format!("session {} took over: {what}", self.event.session.number)
+            }
+            HookPoint::LoopStart
+            | HookPoint::LoopEnd
+            | HookPoint::IterationStart
+            | HookPoint::IterationEnd
+            | HookPoint::SessionStart
+            | HookPoint::SessionEnd
+            | HookPoint::TestsChanged
+            | HookPoint::NoProgress
+            | HookPoint::Error
+            | HookPoint::Question
+            | HookPoint::LimitWait => what.clone(),
+        };
+        let text = format!("{}: {what}", name.to_string_lossy());
         match self.left_out {
             0 => text,
             1 => format!("{text} (1 message before it was left out)"),
@@ -109,10 +130,19 @@ impl Address {
 struct Queue {
     address: Address,
     waiting: VecDeque<Message>,
-    running: Option<(HookPoint, Errand<Delivered>)>,
+    running: Option<Running>,
     /// When messages were taken, within the last hour.
     taken: VecDeque<Instant>,
     left_out: u32,
+}
+
+/// A message on its way.
+#[derive(Debug)]
+struct Running {
+    point: HookPoint,
+    errand: Errand<Delivered>,
+    /// How often it was tried so far.
+    tried: Arc<AtomicU32>,
 }
 
 /// How a delivery went.
@@ -127,6 +157,8 @@ pub(crate) struct Delivered {
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
     queues: Vec<Queue>,
+    /// What tests came to when they last ran.
+    pub tests: Option<TestsReport>,
 }
 
 impl Notices {
@@ -140,6 +172,7 @@ impl Notices {
         };
         Self {
             queues: addresses.into_iter().map(queue).collect(),
+            tests: None,
         }
     }
 
@@ -147,25 +180,38 @@ impl Notices {
         self.queues.is_empty()
     }
 
-    /// Takes a message for everyone who hears of one of its points; of several the first counts.
-    pub fn take(&mut self, messages: &[Message], shell: impl Fn() -> Shell) {
+    /// Returns whether somebody hears of a point.
+    pub fn hear(&self, point: HookPoint) -> bool {
+        self.queues.iter().any(|queue| queue.address.hears(point))
+    }
+
+    /// Takes a message for everyone who hears of one of its points; of several the first counts. Returns what had to go for it.
+    pub fn take(&mut self, messages: &[Message], shell: impl Fn() -> Shell) -> Vec<Incident> {
+        let mut dropped = Vec::new();
         for queue in &mut self.queues {
             let heard = messages
                 .iter()
                 .find(|message| queue.address.hears(message.event.point));
             if let Some(message) = heard {
-                queue.take(message.clone(), clock::monotonic());
+                let gone = queue.take(message.clone(), clock::monotonic());
+                dropped.extend(gone.map(|point| Incident::NotifyFailed {
+                    target: queue.address.name(),
+                    point,
+                    error: format!("{WAITING_MAX} messages wait for it, and this was the oldest that could be spared"),
+                    attempts: 0,
+                }));
                 queue.go_on(&shell);
             }
         }
+        dropped
     }
 
     /// Returns what failed, once something did or one was delivered. Cancel-safe.
     pub async fn next(&mut self) -> (usize, Ran<Delivered>) {
         std::future::poll_fn(|context| {
             for (index, queue) in self.queues.iter_mut().enumerate() {
-                if let Some((_, errand)) = &mut queue.running {
-                    let ended = std::pin::pin!(errand.ended());
+                if let Some(running) = &mut queue.running {
+                    let ended = std::pin::pin!(running.errand.ended());
                     if let std::task::Poll::Ready(ran) = ended.poll(context) {
                         return std::task::Poll::Ready((index, ran));
                     }
@@ -184,12 +230,12 @@ impl Notices {
         shell: impl Fn() -> Shell,
     ) -> Option<Incident> {
         let queue = self.queues.get_mut(index)?;
-        let (point, _) = queue.running.take()?;
+        let Running { point, tried, .. } = queue.running.take()?;
         queue.go_on(&shell);
         let delivered = match ran {
             Ran::With(delivered) => delivered,
             Ran::Broken(reason) => Delivered {
-                attempts: 1,
+                attempts: tried.load(Ordering::Relaxed),
                 error: Some(reason),
             },
         };
@@ -214,16 +260,18 @@ impl Notices {
         }
         for queue in &mut self.queues {
             let points = queue.waiting.drain(..).map(|message| message.event.point);
-            let mut points: Vec<HookPoint> = points.collect();
-            if let Some((point, errand)) = queue.running.take() {
-                errand.end().await;
-                points.insert(0, point);
+            let mut points: Vec<(HookPoint, u32)> = points.map(|point| (point, 0)).collect();
+            if let Some(running) = queue.running.take() {
+                running.errand.end().await;
+                points.insert(0, (running.point, running.tried.load(Ordering::Relaxed)));
             }
-            undelivered.extend(points.into_iter().map(|point| Incident::NotifyFailed {
-                target: queue.address.name(),
-                point,
-                error: "the loop had ended, and did not wait longer for it".to_owned(),
-                attempts: 1,
+            undelivered.extend(points.into_iter().map(|(point, attempts)| {
+                Incident::NotifyFailed {
+                    target: queue.address.name(),
+                    point,
+                    error: "the loop had ended, and did not wait longer for it".to_owned(),
+                    attempts,
+                }
             }));
         }
         undelivered
@@ -235,12 +283,13 @@ impl Notices {
             .queues
             .iter()
             .filter_map(|queue| queue.running.as_ref());
-        running.map(|(_, errand)| errand)
+        running.map(|running| &running.errand)
     }
 }
 
 impl Queue {
-    fn take(&mut self, mut message: Message, now: Instant) {
+    /// Takes a message. Returns one that matters and had to go for it.
+    fn take(&mut self, mut message: Message, now: Instant) -> Option<HookPoint> {
         while self
             .taken
             .front()
@@ -253,16 +302,19 @@ impl Queue {
         let full = self.waiting.len() >= WAITING_MAX;
         if (often || full) && !message.is_critical() {
             self.left_out = self.left_out.saturating_add(1);
-            return;
+            return None;
         }
+        let mut gone = None;
         if full {
-            // The end of the loop and questions are never the ones to go.
-            let spare = |waiting: &Message| {
-                !waiting.is_critical() || waiting.event.point == HookPoint::Error
-            };
-            if let Some(index) = self.waiting.iter().position(spare) {
-                self.waiting.remove(index);
+            // What does not matter goes first, then the oldest error, then the oldest question, which is over by now. The end of the
+            // loop never does.
+            let oldest = |spare: fn(&Message) -> bool| self.waiting.iter().position(spare);
+            let index = oldest(|waiting| !waiting.is_critical())
+                .or_else(|| oldest(|waiting| waiting.event.point == HookPoint::Error))
+                .or_else(|| oldest(|waiting| waiting.event.point != HookPoint::LoopEnd));
+            if let Some(went) = index.and_then(|index| self.waiting.remove(index)) {
                 self.left_out = self.left_out.saturating_add(1);
+                gone = Some(went).filter(Message::is_critical);
             }
         }
         if self.taken.len() < WAITING_MAX.max(limit) {
@@ -270,6 +322,7 @@ impl Queue {
         }
         message.left_out = std::mem::take(&mut self.left_out);
         self.waiting.push_back(message);
+        gone.map(|gone| gone.event.point)
     }
 
     fn go_on(&mut self, shell: &impl Fn() -> Shell) {
@@ -278,10 +331,16 @@ impl Queue {
         }
         if let Some(message) = self.waiting.pop_front() {
             let (point, address, shell) = (message.event.point, self.address.clone(), shell());
+            let tried = Arc::new(AtomicU32::new(0));
+            let counted = Arc::clone(&tried);
             let errand = Errand::begin(DELIVERY, None, move |orders| {
-                deliver::deliver(address, message, shell, orders)
+                deliver::deliver(address, message, shell, orders, counted)
             });
-            self.running = Some((point, errand));
+            self.running = Some(Running {
+                point,
+                errand,
+                tried,
+            });
         }
     }
 }

@@ -341,7 +341,7 @@ impl LoopRunner {
         let decided = step(&self.policy, &mut self.state, now, input);
         self.with_room(|runner| runner.journal.append(&decided.records))
             .await?;
-        if self.acts(&decided.effects) {
+        if self.acts(&decided.effects) || self.tells(&decided.records) {
             self.journal.sync().map_err(RunError::Journal)?;
         }
         let wanted = decided

@@ -70,7 +70,6 @@ fn open(dir: &Path) -> Result<Box<Keeper>, String> {
         search_path: std::env::var_os("PATH"),
         protected: Protected::new(&[".env*", "*.pem", "*.key", "secrets/**"]).map_err(said)?,
         max_file_bytes: 50 << 20,
-        hidden: Vec::new(),
     };
     match Keeper::open(options, Whose::Others, &CallOff::new()) {
         Opened::Ready { keeper, .. } => Ok(keeper),

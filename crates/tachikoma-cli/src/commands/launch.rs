@@ -157,6 +157,12 @@ pub(super) fn secrets_of(settings: &Settings) -> Result<BTreeMap<String, Secret>
                     notify.to.word()
                 ))
             })?;
+            if notify.url_env.as_ref() == Some(name) && !notify.to.takes(&value) {
+                return Err(Failure::usage(format!(
+                    "notify {number} ({}): what the variable `{name}` has is no address that such a message can be sent to",
+                    notify.to.word()
+                )));
+            }
             found.insert(name.clone(), value);
         }
     }

@@ -108,6 +108,16 @@ fn text(status: &Status) -> String {
             format!("{}{}", question.offers(), until.unwrap_or_default()),
         );
     }
+    if let Some(question) = &status.question_left {
+        let about = format!("{}: {}", question.id, sanitise(&question.about));
+        line("question", about);
+        let run = "nobody runs the loop; `tachikoma run` asks it again";
+        line("answer", run.to_owned());
+    }
+    if let Some(id) = status.unanswered {
+        let so = "was not answered in time, and the loop is paused; `tachikoma resume` goes on";
+        line("question", format!("{id} {so}"));
+    }
     line(
         "iteration",
         format!("{} (attempt {})", status.iteration, status.attempt),
@@ -138,9 +148,17 @@ fn text(status: &Status) -> String {
         let until = reboot
             .not_before
             .map(|moment| format!(", not before {moment}"));
+        let put_off = reboot
+            .put_off
+            .map(|last| format!(", put off by the operator up to iteration {last}"));
         line(
             "reboot",
-            format!("pending: {}{}", reboot.reason, until.unwrap_or_default()),
+            format!(
+                "pending: {}{}{}",
+                reboot.reason,
+                until.unwrap_or_default(),
+                put_off.unwrap_or_default()
+            ),
         );
     }
     if let Some(git) = &status.git {

@@ -111,6 +111,12 @@ fn nobody_answers_and_the_loop_pauses() {
     await_status(&tool, "paused", |status| status["state"] == "paused");
     let said = operator(&tool);
     assert_eq!(said[1]["by"], "default", "{said:?}");
+    assert_eq!(status(&tool)["unanswered"], 1);
+    let shown = obey(&tool, &["status"]);
+    assert!(
+        shown.contains("question   1 was not answered in time, and the loop is paused; `tachikoma resume` goes on\n"),
+        "{shown}"
+    );
     assert!(!scratch.path().join("up1").exists());
     obey(&tool, &["stop"]);
     assert_eq!(live.wait(SOON).code(), Some(5));
@@ -123,6 +129,11 @@ fn a_question_outlives_its_runner() {
     let live = tool.spawn(ATTENDED);
     let before = await_question(&tool, 1);
     kill(live);
+    let shown = obey(&tool, &["status"]);
+    assert!(
+        shown.contains("question   1: iteration 1 is about to begin\nanswer     nobody runs the loop; `tachikoma run` asks it again\n"),
+        "{shown}"
+    );
     let live = tool.spawn(["run"]);
     let after = await_question(&tool, 1);
     assert_eq!(before, after, "with its number and its time");
@@ -164,7 +175,18 @@ fn a_prompt_is_written_for_one_iteration_and_outlives_its_runner() {
     let tool = tool(&scratch);
     let live = tool.spawn(ATTENDED);
     await_question(&tool, 1);
+    let kept = || {
+        let loops = fs::read_dir(scratch.path().join(".ralph/loops")).unwrap();
+        let dirs = loops.map(|entry| entry.unwrap().path().join("prompts"));
+        dirs.filter_map(|dir| fs::read_dir(dir).ok())
+            .flatten()
+            .count()
+    };
+    let stale = tool.run(["answer", "7", "edit", "--prompt-file", "next.md"]);
+    assert_eq!(stale.code(), Some(1), "{}", stale.snapshot());
+    assert_eq!(kept(), 0, "nothing is kept for what is no answer");
     let said = obey(&tool, &["answer", "edit", "--prompt-file", "next.md"]);
+    assert_eq!(kept(), 1);
     assert_eq!(said, "goes on with that prompt, for one iteration\n");
     fs::remove_file(scratch.path().join("next.md")).unwrap();
     await_up(&scratch, 1);
@@ -288,6 +310,13 @@ fn a_reboot_is_confirmed() {
     await_question(&tool, 3);
     assert_eq!(status(&tool)["iteration"], 7, "put off for five iterations");
     assert_eq!(status(&tool)["session"]["number"], 2);
+    assert_eq!(
+        obey(&tool, &["skip"]),
+        "goes on without the reboot, as `no` does\n"
+    );
+    let put_off = await_status(&tool, "put off", |it| it["reboot"]["put_off"] == 12);
+    assert_eq!(put_off["reboot"]["reason"], "1 iterations in this session");
+    await_question(&tool, 4);
     assert_eq!(stop(&tool, live), Some(5));
 }
 

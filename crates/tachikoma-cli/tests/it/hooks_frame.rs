@@ -357,3 +357,24 @@ fn no_progress_and_changed_tests_are_told() {
     assert_eq!(told["tests"]["failed"], 1);
     // One object: the second run of the tests changed nothing.
 }
+
+#[test]
+fn behind_exit_125_the_other_hooks_of_the_point_run_all_the_same() {
+    let scratch = Scratch::new();
+    configure(
+        &scratch,
+        &[
+            hook("iteration_end", "echo enough; exit 125", ""),
+            hook("iteration_end", "touch saved", ""),
+        ],
+    );
+    let ran = tachikoma(&scratch).run(run(&[], "true"));
+    assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+    assert!(scratch.path().join("saved").exists());
+    assert_eq!(results(&scratch).len(), 2);
+    let reason = status(&scratch)["outcome"]["reason"].to_string();
+    assert!(
+        reason.contains("the hook `echo enough; exit 125` stopped the loop: "),
+        "{reason}"
+    );
+}

@@ -247,6 +247,16 @@ fn the_services_are_told_in_their_own_words() {
     assert_eq!(body("/sendMessage")["chat_id"], "7");
     assert_eq!(at("/ntfy").header("Authorization"), Some("Bearer hunter3"));
     assert_eq!(at("/ntfy").header("Priority"), Some("high"));
+    // Who reads it by a program can tell it from an end.
+    configure(
+        &scratch,
+        &["to = 'command'\ncommand = 'cat >told; echo $TACHIKOMA_TEST >test'"],
+    );
+    let ran = tachikoma(&scratch).run(["notify", "test"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let told: Value = serde_json::from_str(&scratch.read("told")).expect("JSON");
+    assert_eq!(told["test"], true);
+    assert_eq!(scratch.read("test"), "1\n");
 }
 
 #[test]
@@ -283,7 +293,7 @@ fn a_test_names_what_does_not_arrive_and_never_where() {
         &scratch,
         &[
             &format!("to = 'webhook'\nurl = '{}'", service.url()),
-            "to = 'webhook'\nurl = 'hunter2://x'",
+            "to = 'webhook'\nurl = 'http://[hunter2'",
         ],
     );
     let ran = tachikoma(&scratch).run(["notify", "test"]);
@@ -295,6 +305,21 @@ fn a_test_names_what_does_not_arrive_and_never_where() {
     assert!(!ran.snapshot().contains("hunter"));
     let one = tachikoma(&scratch).run(["notify", "test", "3"]);
     assert_eq!(one.code(), Some(2), "{}", one.snapshot());
+    for words in [
+        vec!["run", "--dry-run", "--", "true"],
+        vec!["notify", "test"],
+    ] {
+        configure(&scratch, &["to = 'slack'\nurl_env = 'ODD'"]);
+        let odd = tachikoma(&scratch).env("ODD", "hunter2").run(words);
+        assert_eq!(odd.code(), Some(2), "{}", odd.snapshot());
+        assert!(
+            odd.stderr
+                .contains("what the variable `ODD` has is no address"),
+            "{}",
+            odd.stderr
+        );
+        assert!(!odd.snapshot().contains("hunter"));
+    }
     configure(&scratch, &["to = 'slack'\nurl_env = 'NOT_SET'"]);
     let unset = tachikoma(&scratch).run(run(&[], CLAIMS));
     assert_eq!(unset.code(), Some(2), "{}", unset.snapshot());

@@ -72,6 +72,7 @@ impl State {
             LoopEvent::PauseWithdrawn => self.pause_requested = false,
             LoopEvent::Resumed => {
                 self.pause_requested = false;
+                self.operator.unanswered = None;
                 self.operator.agreed |= self.operator.put;
             }
             LoopEvent::StopRequested { stop, urgent } => {

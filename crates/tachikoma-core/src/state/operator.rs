@@ -1,7 +1,9 @@
 //! How the operator changes the state.
 
 use super::State;
-use crate::operator::{Choice, OperatorEvent, Question, QuestionKind, RollingBack, Words};
+use crate::operator::{
+    AnsweredBy, Choice, OperatorEvent, Question, QuestionKind, RollingBack, Words,
+};
 use crate::phase::{Phase, Wait, WaitReason};
 use crate::policy::Policy;
 use crate::time::Timestamp;
@@ -18,6 +20,36 @@ impl State {
     pub fn question(&self) -> Option<&Question> {
         let question = self.operator.question.as_ref();
         question.filter(|_| awaits_operator(&self.phase))
+    }
+
+    /// Returns the question that an answer is one to, or why it is none.
+    ///
+    /// # Errors
+    /// Nothing is asked, or something else.
+    pub fn answerable(
+        &self,
+        id: Option<u32>,
+        choice: Choice,
+        with_prompt: bool,
+    ) -> Result<&Question, String> {
+        let question = self.question().ok_or("nothing is asked")?;
+        if let Some(stale) = id.filter(|id| *id != question.id) {
+            return Err(format!(
+                "question {stale} is not open any more; question {} is",
+                question.id
+            ));
+        }
+        if !question.choices.contains(&choice) {
+            return Err(format!(
+                "`{choice}` is no answer to question {}; these are: {}",
+                question.id,
+                question.offers()
+            ));
+        }
+        if (choice == Choice::Edit) != with_prompt {
+            return Err("`edit` goes with a prompt, and nothing else does".to_owned());
+        }
+        Ok(question)
     }
 
     /// Returns what is known of a work tree that is being brought back.
@@ -47,12 +79,19 @@ impl State {
         match event {
             OperatorEvent::Asked(question) => {
                 known.asked = question.id;
+                known.unanswered = None;
                 known.put |= question.kind != QuestionKind::ConfirmReboot;
                 known.question = Some(question.clone());
                 let never = Timestamp::from_millis(i64::MAX);
                 self.await_operator(question.until.unwrap_or(never));
             }
-            OperatorEvent::Answered { choice, prompt, .. } => {
+            OperatorEvent::Answered {
+                id,
+                choice,
+                by,
+                prompt,
+            } => {
+                known.unanswered = Some(*id).filter(|_| *by == AnsweredBy::Default);
                 let then = known.question.take().and_then(|question| question.then);
                 match choice {
                     Choice::Continue | Choice::Skip | Choice::Reboot => known.agreed = true,
@@ -137,6 +176,7 @@ impl State {
         self.operator.agreed = false;
         self.operator.put = false;
         self.operator.behind = false;
+        self.operator.unanswered = None;
         for words in &mut self.operator.words {
             words.in_prompt = true;
             words.passed_on = false;
@@ -158,6 +198,7 @@ impl State {
         self.operator.agreed = false;
         self.operator.put = false;
         self.operator.behind = false;
+        self.operator.unanswered = None;
         self.operator.attended = None;
     }
 }

@@ -373,7 +373,17 @@ impl Turn<'_> {
         match choices.find(|choice| question.choices.contains(choice)) {
             Some(choice) => {
                 self.choose(question, choice, AnsweredBy::Operator, None);
-                accepted("goes on without an answer")
+                accepted(match choice {
+                    Choice::No => "goes on without the reboot, as `no` does",
+                    Choice::Continue
+                    | Choice::Skip
+                    | Choice::Reboot
+                    | Choice::Rollback
+                    | Choice::Edit
+                    | Choice::Yes
+                    | Choice::Pause
+                    | Choice::Stop => "goes on without an answer",
+                })
             }
             None => self.refused(
                 "the context is full, and it is asked whether its session is rebooted; `tachikoma answer yes`, or `tachikoma stop`",

@@ -284,11 +284,7 @@ impl Turn<'_> {
     /// The same where tests have other results than before.
     pub(super) fn beside_tests(&mut self, before: Option<&TestsReport>) {
         let now = self.state.progress.tests.as_ref();
-        let counts = |report: &TestsReport| (report.passed, report.failed, report.skipped);
-        let changed = now.map(counts) != before.map(counts)
-            || now
-                .is_some_and(|report| report.newly_passing > 0 || !report.newly_failing.is_empty());
-        if changed {
+        if now.is_some_and(|now| now.is_news(before)) {
             self.beside(HookPoint::TestsChanged);
         }
     }

@@ -167,25 +167,10 @@ impl Turn<'_> {
     }
 
     fn answer(&mut self, id: Option<u32>, choice: Choice, prompt: Option<EditedPrompt>) -> Answer {
-        let Some(question) = self.state.question().cloned() else {
-            return self.refused("nothing is asked");
+        let question = match self.state.answerable(id, choice, prompt.is_some()) {
+            Ok(question) => question.clone(),
+            Err(why) => return self.refused(&why),
         };
-        if let Some(stale) = id.filter(|id| *id != question.id) {
-            return self.refused(&format!(
-                "question {stale} is not open any more; question {} is",
-                question.id
-            ));
-        }
-        if !question.choices.contains(&choice) {
-            return self.refused(&format!(
-                "`{choice}` is no answer to question {}; these are: {}",
-                question.id,
-                question.offers()
-            ));
-        }
-        if (choice == Choice::Edit) != prompt.is_some() {
-            return self.refused("`edit` goes with a prompt, and nothing else does");
-        }
         let note = match choice {
             Choice::Continue | Choice::Skip => "goes on".to_owned(),
             Choice::Reboot => "goes on with a fresh session".to_owned(),

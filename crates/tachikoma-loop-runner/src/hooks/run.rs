@@ -150,6 +150,7 @@ pub(crate) fn variables(event: &HookEvent) -> Vec<(OsString, OsString)> {
     let pair = |name: &str, value: String| (OsString::from(name), OsString::from(value));
     let outcome = event.outcome.clone();
     let outcome = outcome.map(|outcome| pair("TACHIKOMA_OUTCOME", outcome));
+    let test = event.test.then(|| pair("TACHIKOMA_TEST", "1".to_owned()));
     let told = vec![
         pair("TACHIKOMA_HOOK", event.point.to_string()),
         // A NUL byte, which a pattern may have, ends a variable.
@@ -158,7 +159,7 @@ pub(crate) fn variables(event: &HookEvent) -> Vec<(OsString, OsString)> {
         pair("TACHIKOMA_SESSION", event.session.number.to_string()),
         ("TACHIKOMA_DIR".into(), event.working_dir.clone().into()),
     ];
-    told.into_iter().chain(outcome).collect()
+    told.into_iter().chain(outcome).chain(test).collect()
 }
 
 /// Calls a registered hook. It has a task of its own, in which it may panic.

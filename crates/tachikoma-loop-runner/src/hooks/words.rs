@@ -1,6 +1,66 @@
 //! What happens at a point of the loop, in words.
 
-use tachikoma_core::{HookPoint, Phase, State};
+use tachikoma_core::{HookPoint, IterationOutcome, Phase, State, Timestamp, WaitReason};
+
+/// How an iteration ended, as hooks and messages tell it.
+pub(crate) enum Past {
+    /// Why.
+    Failed(Option<String>),
+    Over(IterationOutcome),
+    Limited,
+}
+
+impl Past {
+    /// What the state knows of the last one.
+    fn of(state: &State) -> Self {
+        match state.frames.outcome {
+            Some(IterationOutcome::Failed) => Self::failed(state),
+            Some(outcome) => Self::Over(outcome),
+            None => Self::Limited,
+        }
+    }
+
+    fn failed(state: &State) -> Self {
+        Self::Failed(state.last_failure.as_ref().map(ToString::to_string))
+    }
+
+    pub(super) fn outcome(&self) -> String {
+        match self {
+            Self::Failed(_) => IterationOutcome::Failed.to_string(),
+            Self::Over(outcome) => outcome.to_string(),
+            Self::Limited => "limited".to_owned(),
+        }
+    }
+
+    pub(super) fn words(&self, iteration: u32, state: &State) -> String {
+        match self {
+            Self::Failed(Some(why)) => format!("iteration {iteration} failed: {why}"),
+            Self::Failed(None) => format!("iteration {iteration} failed"),
+            Self::Over(outcome) => format!("iteration {iteration} is over: {outcome}"),
+            Self::Limited => {
+                let until = limited_until(state);
+                let until = until.map_or(String::new(), |until| format!(" until {until}"));
+                format!(
+                    "the model's service is limited, and iteration {iteration} waits for it{until}"
+                )
+            }
+        }
+    }
+}
+
+/// Until when the loop waits for the model's service, now or behind what it does now.
+fn limited_until(state: &State) -> Option<Timestamp> {
+    let wait = match &state.phase {
+        Phase::Waiting { wait } => Some(*wait),
+        Phase::Keeping { keep } => keep.then,
+        Phase::Checking { check } => check.then,
+        Phase::Hooking { hooking } => hooking.then,
+        Phase::Paused { then } => *then,
+        Phase::Idle | Phase::Working { .. } | Phase::Rebooting { .. } | Phase::Ended { .. } => None,
+    };
+    let wait = wait.filter(|wait| wait.reason == WaitReason::UsageLimit);
+    wait.map(|wait| wait.until)
+}
 
 /// Says what happens.
 pub(super) fn of(point: HookPoint, state: &State) -> String {
@@ -12,10 +72,7 @@ pub(super) fn of(point: HookPoint, state: &State) -> String {
             None => "the loop ends".to_owned(),
         },
         HookPoint::IterationStart => format!("iteration {iteration} begins"),
-        HookPoint::IterationEnd => {
-            let how = outcome(point, state).unwrap_or_default();
-            format!("iteration {iteration} is over: {how}")
-        }
+        HookPoint::IterationEnd => Past::of(state).words(iteration, state),
         HookPoint::SessionStart => format!("session {} begins", state.session.number),
         HookPoint::SessionEnd => match state.history.last() {
             Some(past) => format!("session {} is over: {}", past.number, past.reason),
@@ -33,10 +90,7 @@ pub(super) fn of(point: HookPoint, state: &State) -> String {
             let without = state.stats.no_progress_count;
             format!("nothing came of iteration {iteration}: {without} in a row")
         }
-        HookPoint::Error => match &state.last_failure {
-            Some(failure) => format!("iteration {iteration} failed: {failure}"),
-            None => format!("iteration {iteration} failed"),
-        },
+        HookPoint::Error => Past::failed(state).words(iteration, state),
         HookPoint::Question => match state.question() {
             Some(asked) => format!(
                 "{}: `tachikoma answer {} CHOICE` with one of {}; {} when nobody does",
@@ -47,9 +101,7 @@ pub(super) fn of(point: HookPoint, state: &State) -> String {
             ),
             None => "the loop asked the operator".to_owned(),
         },
-        HookPoint::LimitWait => {
-            format!("the model's service is limited, and iteration {iteration} waits for it")
-        }
+        HookPoint::LimitWait => Past::Limited.words(iteration, state),
     }
 }
 
@@ -82,10 +134,9 @@ pub(super) fn iteration(point: HookPoint, state: &State) -> u32 {
 /// Returns how an iteration, or the loop, has ended.
 pub(super) fn outcome(point: HookPoint, state: &State) -> Option<String> {
     match point {
-        HookPoint::IterationEnd => Some(match state.frames.outcome {
-            Some(outcome) => outcome.to_string(),
-            None => "limited".to_owned(),
-        }),
+        HookPoint::IterationEnd => Some(Past::of(state).outcome()),
+        HookPoint::Error => Some(Past::failed(state).outcome()),
+        HookPoint::LimitWait => Some(Past::Limited.outcome()),
         HookPoint::LoopEnd => match &state.phase {
             Phase::Hooking { hooking } => hooking.outcome.as_ref().map(|it| it.kind().to_owned()),
             Phase::Ended { outcome } => Some(outcome.kind().to_owned()),
@@ -105,9 +156,7 @@ pub(super) fn outcome(point: HookPoint, state: &State) -> Option<String> {
         | HookPoint::AfterReboot
         | HookPoint::TestsChanged
         | HookPoint::NoProgress
-        | HookPoint::Error
-        | HookPoint::Question
-        | HookPoint::LimitWait => None,
+        | HookPoint::Question => None,
     }
 }
 

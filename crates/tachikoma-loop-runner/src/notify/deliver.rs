@@ -1,5 +1,7 @@
 //! One message on its way: tried again while that may help, and given up when it does not.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tachikoma_core::Exit;
@@ -7,6 +9,7 @@ use tokio::sync::mpsc;
 
 use super::format::{self, Order as What};
 use super::{Address, Delivered, Message};
+use crate::settings::NotifyTarget;
 use crate::shell::{Ended, Failure, Job, Limit, Order, Said, Shell};
 
 /// A message of an hour ago is no news: a service that is down for half a minute is worth waiting for, and not more.
@@ -36,10 +39,12 @@ pub(super) async fn deliver(
     message: Message,
     mut shell: Shell,
     mut orders: mpsc::Receiver<Order>,
+    tried: Arc<AtomicU32>,
 ) -> Delivered {
     let mut attempts: u32 = 0;
     let error = loop {
         attempts += 1;
+        tried.store(attempts, Ordering::Relaxed);
         let error = match attempt(&address, &message, &mut shell, &mut orders).await {
             Attempt::Delivered => break None,
             Attempt::Failed(error) => break Some(error),
@@ -81,7 +86,7 @@ async fn attempt(
     let ended = shell.run(job, orders).await;
     match address.settings.to.goes_through_curl() {
         true => of_curl(ended),
-        false => of_program(&ended),
+        false => of_program(&ended, address.settings.to),
     }
 }
 
@@ -104,7 +109,7 @@ async fn rest(backoff: Duration, orders: &mut mpsc::Receiver<Order>) -> bool {
     }
 }
 
-fn of_program(ended: &Ended) -> Attempt {
+fn of_program(ended: &Ended, to: NotifyTarget) -> Attempt {
     match &ended.failure {
         None => Attempt::Delivered,
         Some(Failure::TimedOut) => Attempt::Failed("it did not end in time".to_owned()),
@@ -112,6 +117,9 @@ fn of_program(ended: &Ended) -> Attempt {
         // What it said may be what it was not to say.
         Some(Failure::Failed(_)) => Attempt::Failed(match ended.exit {
             Some(exit) => format!("the program ended with {exit}"),
+            None if to == NotifyTarget::Desktop => {
+                "`notify-send` cannot be started; is it installed?".to_owned()
+            }
             None => "the program cannot be started".to_owned(),
         }),
     }

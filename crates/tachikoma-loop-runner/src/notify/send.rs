@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use tachikoma_core::{HookPoint, LoopId, State, Timestamp};
 use tokio::sync::mpsc;
@@ -39,6 +41,7 @@ pub async fn test(
         let loop_id = LoopId::from_u128(0);
         let state = State::new(loop_id);
         let mut event = HookEvent::new(HookPoint::LoopEnd, None, &state, working_dir);
+        event.test = true;
         event.reason_text = "a test of this notification".to_owned();
         let message = Message {
             event,
@@ -59,7 +62,14 @@ pub async fn test(
         // Nobody stops it but whoever drops this future.
         let (_orders, ordered) = mpsc::channel(1);
         let target = address.name();
-        let delivered = deliver::deliver(address, message, shell, ordered).await;
+        let delivered = deliver::deliver(
+            address,
+            message,
+            shell,
+            ordered,
+            Arc::new(AtomicU32::new(0)),
+        )
+        .await;
         sent.push(Sent {
             target,
             error: delivered.error,

@@ -70,6 +70,50 @@ fn a_full_queue_keeps_the_end() {
 }
 
 #[test]
+fn what_matters_has_a_bound_too_and_what_goes_for_it_is_said() {
+    let mut queue = queue(Notify {
+        max_per_hour: 0,
+        ..notify(NotifyTarget::Desktop)
+    });
+    let now = clock::monotonic();
+    let mut gone = Vec::new();
+    gone.extend(queue.take(message(HookPoint::Error), now));
+    gone.extend(queue.take(message(HookPoint::LoopEnd), now));
+    for _ in 0..WAITING_MAX * 2 {
+        gone.extend(queue.take(message(HookPoint::Question), now));
+    }
+    assert_eq!(queue.waiting.len(), WAITING_MAX);
+    assert_eq!(queue.waiting[0].event.point, HookPoint::LoopEnd);
+    assert_eq!(gone[0], HookPoint::Error, "it goes first");
+    assert_eq!(gone.len(), WAITING_MAX + 2);
+    let questions = gone.iter().filter(|it| **it == HookPoint::Question);
+    assert_eq!(questions.count(), WAITING_MAX + 1);
+}
+
+#[tokio::test]
+async fn what_was_not_tried_is_not_said_to_have_been() {
+    let settings = Notify {
+        on: vec![Moment::LoopEnd, Moment::Question],
+        ..notify(NotifyTarget::Desktop)
+    };
+    let mut notices = Notices::new(Address::all(&[settings], &BTreeMap::new()));
+    let queue = &mut notices.queues[0];
+    for point in [HookPoint::Question, HookPoint::LoopEnd] {
+        queue.take(message(point), clock::monotonic());
+    }
+    let attempts: Vec<u32> = notices
+        .end()
+        .await
+        .into_iter()
+        .map(|incident| match incident {
+            Incident::NotifyFailed { attempts, .. } => attempts,
+            Incident::AccessRefused { .. } => panic!("{incident}"),
+        })
+        .collect();
+    assert_eq!(attempts, [0, 0]);
+}
+
+#[test]
 fn one_hears_of_what_it_is_to_hear_of() {
     let settings = Notify {
         on: vec![Moment::TestsChanged],

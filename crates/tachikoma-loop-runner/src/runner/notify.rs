@@ -7,123 +7,126 @@ use tachikoma_core::{HookPoint, Input, LoopEvent, OperatorEvent, Record};
 use tokio::time::Instant;
 
 use super::LoopRunner;
-use crate::hooks::HookEvent;
+use crate::hooks::{HookEvent, Past};
 use crate::notify::{Delivered, Message};
 use crate::shell::{Ran, Shell};
 
 impl LoopRunner {
+    /// Returns whether somebody is told because of what was decided: then it must not be forgotten.
+    pub(super) fn tells(&self, records: &[Record]) -> bool {
+        !self.notices.is_empty()
+            && records.iter().any(|record| {
+                let mut points = self.points(&record.event).into_iter();
+                points.any(|point| self.notices.hear(point))
+            })
+    }
+
     /// Tells of a record whoever wants to hear of it. Never waits.
     pub(super) fn notify(&mut self, record: &Record) {
         if self.notices.is_empty() {
             return;
         }
         let messages = self.messages(record);
+        if let LoopEvent::TestsRan(report) = &record.event {
+            self.notices.tests = Some((*report).clone());
+        }
         if messages.is_empty() {
             return;
         }
+        debug_assert!(
+            self.journal.is_synced()
+                || !(messages.iter()).any(|message| self.notices.hear(message.event.point)),
+            "nobody is told of what may be forgotten"
+        );
         let mut notices = std::mem::take(&mut self.notices);
-        notices.take(&messages, || Shell::new(self.guard_options()));
+        let dropped = notices.take(&messages, || Shell::new(self.guard_options()));
         self.notices = notices;
+        self.queue.extend(dropped.into_iter().map(Input::Incident));
     }
 
+    /// Returns what a record is told as; of several the first that somebody hears of counts.
+    fn points(&self, event: &LoopEvent) -> Vec<HookPoint> {
+        if matches!(event, LoopEvent::IterationFailed { .. }) {
+            return vec![HookPoint::Error, HookPoint::IterationEnd];
+        }
+        if matches!(event, LoopEvent::IterationLimited(_)) {
+            return vec![HookPoint::LimitWait, HookPoint::IterationEnd];
+        }
+        let point = if matches!(event, LoopEvent::IterationCompleted { .. }) {
+            HookPoint::IterationEnd
+        } else if matches!(event, LoopEvent::IterationStarted { .. }) {
+            HookPoint::IterationStart
+        } else if matches!(event, LoopEvent::RebootStarted { .. }) {
+            HookPoint::BeforeReboot
+        } else if matches!(event, LoopEvent::RebootCompleted { .. }) {
+            HookPoint::AfterReboot
+        } else if matches!(event, LoopEvent::ProgressMeasured(measured) if measured.score == 0) {
+            HookPoint::NoProgress
+        } else if let LoopEvent::TestsRan(report) = event
+            && report.is_news(self.notices.tests.as_ref())
+        {
+            HookPoint::TestsChanged
+        } else if matches!(event, LoopEvent::Operator(OperatorEvent::Asked(_))) {
+            HookPoint::Question
+        } else if matches!(event, LoopEvent::Started { .. }) {
+            HookPoint::LoopStart
+        } else if matches!(event, LoopEvent::SessionStarted { .. }) {
+            HookPoint::SessionStart
+        } else if matches!(event, LoopEvent::SessionEnded { .. }) {
+            HookPoint::SessionEnd
+        } else if matches!(event, LoopEvent::Error { .. }) {
+            return vec![HookPoint::LoopEnd, HookPoint::Error];
+        } else if event.is_terminal() {
+            HookPoint::LoopEnd
+        } else {
+            return Vec::new();
+        };
+        vec![point]
+    }
+
+    /// Returns the messages about a record, with what a hook would be told.
     fn messages(&self, record: &Record) -> Vec<Message> {
-        let message = |point| Message {
-            event: HookEvent::new(point, None, &self.state, &self.config.working_dir),
+        let points = self.points(&record.event).into_iter();
+        let messages = points.map(|point| Message {
+            event: self.facts(point, &record.event),
             time: record.time,
             left_out: 0,
-        };
-        // What has begun meanwhile is not what is told.
-        let of_iteration = |point, iteration: u32, outcome: &str, words: String| {
-            let mut message = message(point);
-            message.event.iteration = iteration;
-            message.event.outcome = Some(outcome.to_owned());
-            message.event.reason_text = words;
-            message
-        };
-        let event = &record.event;
+        });
+        messages.collect()
+    }
+
+    fn facts(&self, point: HookPoint, event: &LoopEvent) -> HookEvent {
+        let (state, dir) = (&self.state, &self.config.working_dir);
+        let facts = |point, reason| HookEvent::new(point, reason, state, dir);
         if let LoopEvent::IterationFailed {
             iteration, failure, ..
         } = event
         {
-            let words = format!("iteration {iteration} failed: {failure}");
-            return [HookPoint::Error, HookPoint::IterationEnd]
-                .map(|point| of_iteration(point, *iteration, "failed", words.clone()))
-                .to_vec();
-        }
-        if let LoopEvent::IterationCompleted { report, .. } = event {
-            let (iteration, outcome) = (report.iteration, report.outcome.to_string());
-            let words = format!("iteration {iteration} is over: {outcome}");
-            return vec![of_iteration(
-                HookPoint::IterationEnd,
-                iteration,
-                &outcome,
-                words,
-            )];
-        }
-        if let LoopEvent::IterationLimited(limited) = event {
-            let iteration = limited.iteration;
-            let mut words =
-                format!("the model's service is limited, and iteration {iteration} waits for it");
-            if let Some(until) = limited.until {
-                words = format!("{words} until {until}");
+            let past = Past::Failed(Some(failure.to_string()));
+            facts(point, None).of_iteration(*iteration, &past, state)
+        } else if let LoopEvent::IterationCompleted { report, .. } = event {
+            let past = Past::Over(report.outcome);
+            facts(point, None).of_iteration(report.iteration, &past, state)
+        } else if let LoopEvent::IterationLimited(limited) = event {
+            facts(point, None).of_iteration(limited.iteration, &Past::Limited, state)
+        } else if let LoopEvent::IterationStarted { iteration, .. } = event {
+            HookEvent {
+                iteration: *iteration,
+                reason_text: format!("iteration {iteration} begins"),
+                ..facts(point, None)
             }
-            return [HookPoint::LimitWait, HookPoint::IterationEnd]
-                .map(|point| of_iteration(point, iteration, "limited", words.clone()))
-                .to_vec();
-        }
-        if let LoopEvent::IterationStarted { iteration, .. } = event {
-            let mut message = message(HookPoint::IterationStart);
-            message.event.iteration = *iteration;
-            message.event.reason_text = format!("iteration {iteration} begins");
-            return vec![message];
-        }
-        if let LoopEvent::RebootStarted { reason, .. } = event {
-            let mut message = message(HookPoint::BeforeReboot);
-            message.event.reason_text = format!("the session is rebooted: {reason}");
-            return vec![message];
-        }
-        if let LoopEvent::RebootCompleted { reason, to, .. } = event {
-            let mut message = message(HookPoint::AfterReboot);
-            message.event.reason_text = format!("session {to} took over: {reason}");
-            return vec![message];
-        }
-        let quiet = matches!(event, LoopEvent::ProgressMeasured(measured) if measured.score > 0);
-        if matches!(event, LoopEvent::ProgressMeasured(_)) && !quiet {
-            return vec![message(HookPoint::NoProgress)];
-        }
-        if let LoopEvent::TestsRan(report) = event {
-            let changed = report.newly_passing > 0 || !report.newly_failing.is_empty();
-            return changed
-                .then(|| message(HookPoint::TestsChanged))
-                .into_iter()
-                .collect();
-        }
-        if matches!(event, LoopEvent::Operator(OperatorEvent::Asked(_))) {
-            return vec![message(HookPoint::Question)];
-        }
-        if matches!(event, LoopEvent::Started { .. }) {
-            return vec![message(HookPoint::LoopStart)];
-        }
-        if matches!(event, LoopEvent::SessionStarted { .. }) {
-            return vec![message(HookPoint::SessionStart)];
-        }
-        if matches!(event, LoopEvent::SessionEnded { .. }) {
-            return vec![message(HookPoint::SessionEnd)];
-        }
-        if event.is_terminal() {
-            let failed = matches!(event, LoopEvent::Error { .. });
-            let mut end = vec![message(HookPoint::LoopEnd)];
-            if failed {
-                let mut error = message(HookPoint::Error);
-                error
-                    .event
-                    .reason_text
-                    .clone_from(&end[0].event.reason_text);
-                end.push(error);
+        } else if let LoopEvent::RebootStarted { reason, .. }
+        | LoopEvent::RebootCompleted { reason, .. } = event
+        {
+            facts(point, Some(reason.clone()))
+        } else if event.is_terminal() {
+            HookEvent {
+                point,
+                ..facts(HookPoint::LoopEnd, None)
             }
-            return end;
+        } else {
+            facts(point, None)
         }
-        Vec::new()
     }
 
     pub(super) fn notice_ended(&mut self, index: usize, ran: Ran<Delivered>) -> Option<Input> {

@@ -51,10 +51,13 @@ impl LoopRunner {
                 choice,
                 prompt_file,
             } => {
-                let prompt = prompt_file.map(|path| self.keep_prompt(&path));
-                prompt
-                    .transpose()
-                    .map(|prompt| Wish::Answer { id, choice, prompt })
+                // Nothing is kept for an answer that is none.
+                let judged = self.state.answerable(id, choice, prompt_file.is_some());
+                judged.map(drop).and_then(|()| {
+                    let prompt = prompt_file.map(|path| self.keep_prompt(&path));
+                    let prompt = prompt.transpose()?;
+                    Ok(Wish::Answer { id, choice, prompt })
+                })
             }
             Asked::Attend { on } => Ok(Wish::Attend { on }),
             Asked::Tell { text } => Ok(Wish::Tell { text }),

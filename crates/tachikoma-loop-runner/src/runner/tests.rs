@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tachikoma_core::{Input, Launch, LoopEvent, Outcome, PromptSource, Seq};
+use tachikoma_core::{Input, Launch, LoopEvent, Outcome, PromptSource, Runner, Seq};
 
 use super::LoopRunner;
 use crate::config::{DISK_FULL_TIMEOUT, LoopConfig};
@@ -71,4 +71,28 @@ async fn a_reader_that_panics_ends_the_loop_with_an_error() {
     })
     .unwrap();
     assert_eq!(ends, 1);
+}
+
+/// A message that would leave before its record is on disk is a panic here.
+#[tokio::test]
+async fn what_somebody_is_told_of_is_synced_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    config.settings.attended_mode = true;
+    let table = "[[notify]]\nto = 'command'\ncommand = 'true'\non = ['question']";
+    config.settings.notify = toml::from_str::<Settings>(table).unwrap().notify;
+    let mut runner = LoopRunner::open(config).await.unwrap();
+    let input = Input::Start {
+        launch: runner.config.launch.clone(),
+        runner: Runner {
+            pid: 1,
+            since: runner.clock.now(),
+            containment: "none".to_owned(),
+            follows_until: None,
+        },
+    };
+    runner.take(input).await.unwrap();
+    assert!(runner.state().question().is_some(), "nothing else is done");
+    assert!(!runner.notices.is_idle(), "somebody is told");
+    runner.close().await;
 }

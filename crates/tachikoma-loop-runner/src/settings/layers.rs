@@ -30,6 +30,7 @@ pub(super) const NOT_SETTINGS: &[&str] = &[
     "TACHIKOMA_GATE_NAME",
     "TACHIKOMA_OUTCOME",
     "TACHIKOMA_REASON",
+    "TACHIKOMA_TEST",
     "TACHIKOMA_LOG",
     "TACHIKOMA_CONFIG",
 ];

@@ -48,10 +48,18 @@ impl Live {
         let holds: BTreeMap<_, _> = keys::leaves(&settings).into_iter().collect();
         let wanted = keys::leaves(new).into_iter();
         let later = wanted.filter(|(key, value)| holds.get(key) != Some(value));
-        Self {
-            later: later.map(|(key, _)| key).collect(),
-            settings,
+        let mut later: Vec<String> = later.map(|(key, _)| key).collect();
+        // Secrets are all shown alike, and differ all the same.
+        let hidden = [
+            ("notify", settings.notify != new.notify),
+            ("agents", settings.agents != new.agents),
+        ];
+        for (table, differs) in hidden {
+            if differs && !later.iter().any(|key| key.starts_with(table)) {
+                later.push(table.to_owned());
+            }
         }
+        Self { later, settings }
     }
 
     /// Returns the settings that are not defaults, as a launch records them.
@@ -87,6 +95,12 @@ mod tests {
         assert_eq!(live.settings.agent, old.agent);
         assert!(!live.settings.git.auto_commit);
         assert_eq!(live.settings.iteration_delay, new.iteration_delay);
+        let url = |url: &str| -> Settings {
+            let table = format!("[[notify]]\nto = 'slack'\nurl = '{url}'\n");
+            toml::from_str(&table).unwrap()
+        };
+        let other = Live::of(&url("https://one.example"), &url("https://two.example"));
+        assert_eq!(other.later, ["notify"]);
         let same = Live::of(&old, &old);
         assert_eq!(same.later, Vec::<String>::new());
         assert_eq!(same.settings, old);

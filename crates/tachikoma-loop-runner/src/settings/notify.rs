@@ -36,7 +36,7 @@ pub struct Notify {
     /// The sender of mail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// The receivers of mail.
+    /// The receivers of mail, such as `["me@example.org"]`; `to = "email"` needs one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recipients: Vec<String>,
     /// Messages in an hour; the end of the loop, errors and questions are told all the same. 0 = no limit.
@@ -81,6 +81,25 @@ pub enum NotifyTarget {
 }
 
 impl NotifyTarget {
+    /// Returns whether a message can be sent to an address of this kind. Whether somebody is there is another question.
+    #[must_use]
+    pub fn takes(self, url: &Secret) -> bool {
+        let url = url.expose();
+        let schemes: &[&str] = match self {
+            Self::Desktop | Self::Command => return true,
+            Self::Webhook | Self::Slack | Self::Discord | Self::Telegram | Self::Ntfy => {
+                &["http://", "https://"]
+            }
+            Self::Email => &["smtp://", "smtps://"],
+        };
+        let mut rests = schemes.iter().filter_map(|scheme| url.strip_prefix(scheme));
+        rests.any(|host| {
+            let host = host.split(['/', '?', '#']).next().unwrap_or_default();
+            !host.is_empty()
+                && !url.contains(|char: char| char.is_whitespace() || char.is_control())
+        })
+    }
+
     /// Returns the word for it in the configuration.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -94,5 +113,54 @@ impl NotifyTarget {
             Self::Ntfy => "ntfy",
             Self::Email => "email",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::settings::Layers;
+
+    /// What is wrong with a configuration; nothing if nothing is.
+    fn wrong(text: &str) -> String {
+        let mut layers = Layers::new();
+        layers.text(Path::new("tachikoma.toml"), text);
+        layers
+            .load()
+            .map_or_else(|error| error.to_string(), |_| String::new())
+    }
+
+    #[test]
+    fn what_could_never_be_sent_or_run_is_an_error_of_the_configuration() {
+        for (to, url) in [
+            ("slack", "hooks.slack.com/x"),
+            ("webhook", "https://"),
+            ("webhook", "https:///x"),
+            ("webhook", "ftp://hunter2"),
+            ("ntfy", "https://a b"),
+            ("email", "https://hunter2"),
+        ] {
+            let table = format!(
+                "[[notify]]\nto = '{to}'\nurl = '{url}'\nfrom = 'a@b'\nrecipients = ['c@d']\n"
+            );
+            let said = wrong(&table);
+            assert!(
+                said.contains(&format!(
+                    "`url` of notify 1 is none that a message to `{to}` can be sent to"
+                )),
+                "{said}"
+            );
+            assert!(!said.contains("hunter2"), "{said}");
+        }
+        let said = wrong("[[notify]]\nto = 'desktop'\non = []\n");
+        assert!(said.contains("`on` of notify 1 has no moment"), "{said}");
+        let said = wrong("[[notify]]\nto = 'command'\ncommand = ' '\n");
+        assert!(said.contains("`command` of notify 1 is empty"), "{said}");
+        let said = wrong("[[hook]]\non = 'error'\ncommand = ''\n");
+        assert!(said.contains("`command` of hook 1 is empty"), "{said}");
+        let fine = "[[notify]]\nto = 'email'\nurl = 'smtps://host'\nfrom = 'a@b'\nrecipients = ['c@d']\n\
+                    [[notify]]\nto = 'slack'\nurl = 'http://127.0.0.1:1/x'\n";
+        assert_eq!(wrong(fine), "");
     }
 }

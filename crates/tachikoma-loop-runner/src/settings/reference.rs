@@ -51,7 +51,7 @@ TACHIKOMA_AGENTS__COMMAND__PROGRAM='["sh", "agent.sh"]'
 ```
 
 A variable's value is read as TOML where that fits the key, else as plain text. These variables set no key: `TACHIKOMA_LOOP_ID`,
-`TACHIKOMA_INSIDE`, `TACHIKOMA_SESSION`, `TACHIKOMA_ITERATION`, `TACHIKOMA_ATTEMPT`, `TACHIKOMA_DIR`, `TACHIKOMA_HOOK`, `TACHIKOMA_OUTCOME`, `TACHIKOMA_REASON`, `TACHIKOMA_GATE_NAME`,
+`TACHIKOMA_INSIDE`, `TACHIKOMA_SESSION`, `TACHIKOMA_ITERATION`, `TACHIKOMA_ATTEMPT`, `TACHIKOMA_DIR`, `TACHIKOMA_HOOK`, `TACHIKOMA_OUTCOME`, `TACHIKOMA_REASON`, `TACHIKOMA_TEST`, `TACHIKOMA_GATE_NAME`,
 `TACHIKOMA_LOG`, `TACHIKOMA_CONFIG`, and all that begin with `TACHIKOMA_DEMO`.
 
 Tables are merged key by key. A list replaces the list below it.
@@ -178,6 +178,7 @@ impl Section {
         };
         let default = match (node.get("default").map(toml_text), self.is_list) {
             (Some(Some(text)), _) => format!("`{text}`"),
+            (None, true) if node["type"] == "array" => "`[]`".into(),
             (None, true) if !is_nullable(node) => "required".into(),
             (Some(None) | None, _) => "absent".into(),
         };

@@ -35,6 +35,7 @@ pub(super) fn broken(loaded: &Loaded, known: &[Problem]) -> Vec<Problem> {
         gates(settings),
         git(settings),
         notify(settings),
+        hooks(settings),
         masks(settings),
     ]
     .into_iter()
@@ -335,7 +336,51 @@ fn notify(settings: &Settings) -> Vec<Broken> {
             NotifyTarget::Desktop => None,
         }
     });
-    lacking.collect()
+    let broken = |what: String, hint| Broken {
+        keys: vec!["notify".into()],
+        what,
+        hint,
+    };
+    let numbered = settings.notify.iter().zip(1..);
+    let wrong = numbered.flat_map(|(notify, number)| {
+        let deaf = notify.on.is_empty().then(|| {
+            let what = format!("`on` of notify {number} has no moment: nothing would be told");
+            broken(what, "name moments, or leave `on` out for the usual ones")
+        });
+        let empty = notify
+            .command
+            .as_ref()
+            .is_some_and(|it| it.trim().is_empty());
+        let empty = empty.then(|| {
+            let what = format!("`command` of notify {number} is empty");
+            broken(what, "give the command line that is run")
+        });
+        let url = notify.url.as_ref();
+        let url = url.filter(|url| url.expose() != Secret::MASK && !notify.to.takes(url));
+        let url = url.map(|_| {
+            let to = notify.to.word();
+            let what =
+                format!("`url` of notify {number} is none that a message to `{to}` can be sent to");
+            broken(what, ADDRESSES)
+        });
+        [deaf, empty, url].into_iter().flatten()
+    });
+    lacking.chain(wrong).collect()
+}
+
+/// What addresses look like.
+const ADDRESSES: &str = "services have one that begins with `https://` or `http://`, mail has `smtp://host:port` or `smtps://host`";
+
+fn hooks(settings: &Settings) -> Vec<Broken> {
+    let numbered = settings.hook.iter().zip(1..);
+    let empty = numbered.filter(|(hook, _)| hook.command.trim().is_empty());
+    empty
+        .map(|(_, number)| Broken {
+            keys: vec!["hook".into()],
+            what: format!("`command` of hook {number} is empty"),
+            hint: "give the command line that is run",
+        })
+        .collect()
 }
 
 /// A recorded or copied mask would otherwise be used as the secret itself.

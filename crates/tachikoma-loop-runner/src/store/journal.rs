@@ -331,6 +331,11 @@ impl Journal {
         Ok(())
     }
 
+    /// Returns whether all that was appended is on disk.
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
     fn cut_tail(&mut self) -> Result<(), StoreError> {
         self.file
             .set_len(self.len)
