@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: speed and memory of the release binary, each beside its goal. What is compared is measured in
 //! turns in one run, so that a busy machine slows both.
 
+mod cloud;
 mod decode;
 mod driven;
 mod git;
@@ -49,7 +50,7 @@ impl Bench {
 
 /// The measurements by name, in the order in which they are made.
 type Measure = fn(&Bench) -> Result<Vec<Row>, String>;
-const MEASURES: [(&str, Measure); 13] = [
+const MEASURES: [(&str, Measure); 14] = [
     ("iteration", iterations::many),
     ("first", iterations::first),
     ("record", record::durable),
@@ -63,6 +64,7 @@ const MEASURES: [(&str, Measure); 13] = [
     ("replay", replay::measure),
     ("git", git::measure),
     ("restart", restart::measure),
+    ("cloud", cloud::measure),
 ];
 
 /// Measures what was named, or everything. Missing a goal is a failure only with `--strict`.

@@ -2,6 +2,7 @@
 
 mod agents;
 mod opencode;
+mod state;
 
 use std::path::PathBuf;
 
@@ -11,6 +12,7 @@ use tachikoma_loop_runner::git::snapshots::Moment;
 
 pub use agents::{AgentsCommand, DecodeArgs, DecodedAgent};
 pub use opencode::{OpencodeCommand, ServiceCommand, ServiceKind, UpArgs};
+pub use state::{FromArgs, StateCommand};
 
 /// Leave a coding agent working alone for hours, and find the work where it ought to be.
 #[derive(Debug, Parser)]
@@ -294,65 +296,6 @@ pub enum NotifyCommand {
     Test {
         /// The number of its `[[notify]]`, from 1
         number: Option<usize>,
-    },
-}
-
-/// What can be done with the state that is kept.
-#[derive(Debug, Subcommand)]
-pub enum StateCommand {
-    /// Show all that the loop knows, and whether it is saved
-    Show {
-        /// Print it as the snapshot is written
-        #[arg(long)]
-        json: bool,
-    },
-    /// Check every journal, snapshot, transcript and backup, line by line
-    Verify {
-        /// Print one JSON object
-        #[arg(long)]
-        json: bool,
-    },
-    /// Write down a value for later
-    Set {
-        /// Its name
-        key: String,
-        /// The value, as JSON; null removes it
-        #[arg(value_name = "JSON", allow_hyphen_values = true)]
-        value: String,
-    },
-    /// Print everything as one text: the state and all records, one JSON object per line
-    Export {
-        /// Write it to a file, which must not exist
-        #[arg(long, short, value_name = "FILE")]
-        output: Option<PathBuf>,
-        /// Replace a file that exists
-        #[arg(long, requires = "output")]
-        force: bool,
-    },
-    /// Take a backup of the loop now, live or not
-    Backup,
-    /// List the backups, newest first, and check each
-    Backups {
-        /// Print one JSON object
-        #[arg(long)]
-        json: bool,
-    },
-    /// Bring a loop back from a backup; what is here is kept
-    Restore {
-        /// The backup; the newest good one of the loop, if not given
-        file: Option<PathBuf>,
-        /// Do not ask
-        #[arg(long, short)]
-        yes: bool,
-    },
-    /// Archive the loop, so that the next run begins a new one
-    Clear {
-        /// Delete all loops instead, with everything that is kept of them
-        #[arg(long)]
-        purge: bool,
-        /// Do not ask
-        #[arg(long, short)]
-        yes: bool,
     },
 }
 

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::LoopId;
+use tachikoma_loop_runner::cloud::{Cloud, Surroundings};
 use tachikoma_loop_runner::offline::Premises;
 use tachikoma_loop_runner::process::MARKER;
 use tachikoma_loop_runner::settings::{Layers, Settings};
@@ -111,6 +112,12 @@ impl Place {
                 packing,
             },
             packing,
+            cloud: settings.state.cloud_url.map(|url| Cloud {
+                url,
+                surroundings: self.surroundings(),
+                max: settings.state.max_backups,
+            }),
+            search_path: self.search_path(),
             state_dir: working_dir.join(settings.session.state_dir),
             runtime_dir: self.runtime_dir(),
             temporary_dir: self.temporary_dir(),
@@ -274,6 +281,23 @@ impl Place {
     /// Returns a variable of others than us, if it is set and is text.
     pub fn variable(&self, name: &str) -> Option<String> {
         std::env::var(name).ok().filter(|value| !value.is_empty())
+    }
+
+    /// Returns where credentials of an object store are looked for: in the variables of the services' own tools, and in their files.
+    pub fn surroundings(&self) -> Surroundings {
+        let ours = |name: &str| {
+            let prefixes = ["AWS_", "AZURE_", "GOOGLE_"];
+            prefixes.iter().any(|prefix| name.starts_with(prefix))
+        };
+        let variables = std::env::vars_os().filter_map(|(name, value)| {
+            let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
+            ours(&name).then_some((name, value))
+        });
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        Surroundings {
+            variables: variables.collect(),
+            home: home.filter(|home| home.is_absolute()),
+        }
     }
 
     /// Returns where programs are looked for.

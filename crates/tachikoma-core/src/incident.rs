@@ -21,6 +21,22 @@ pub enum Incident {
         /// How often it was tried; 0 = it was dropped before.
         attempts: u32,
     },
+    /// A backup was copied to where copies go.
+    CloudCopied {
+        /// Its name.
+        name: String,
+        /// Its size.
+        bytes: u64,
+    },
+    /// A backup was not copied, or older copies were not removed.
+    CloudFailed {
+        /// Its name.
+        name: String,
+        /// Why.
+        error: String,
+        /// How often it was tried.
+        attempts: u32,
+    },
     /// Somebody asked for what only the operator may ask for, and was refused.
     AccessRefused {
         /// What.
@@ -59,6 +75,17 @@ impl fmt::Display for Incident {
                     many => write!(f, "delivered after {many} attempts: {error}"),
                 }
             }
+            Self::CloudCopied { name, bytes } => {
+                write!(f, "backup {name} is copied ({bytes} bytes)")
+            }
+            Self::CloudFailed {
+                name,
+                error,
+                attempts,
+            } => write!(
+                f,
+                "backup {name} is not copied after {attempts} attempts: {error}"
+            ),
             Self::AccessRefused {
                 request,
                 pid,

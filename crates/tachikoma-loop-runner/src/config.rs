@@ -16,7 +16,9 @@ use tachikoma_core::policy::context::redline_percent;
 use tachikoma_core::policy::{RebootRules, Timeouts};
 use tachikoma_core::{HookPoint, Launch, LoopId, Policy, microusd};
 
+use crate::cloud::{Cloud, Surroundings};
 use crate::gates;
+use crate::git::bundle::Work;
 use crate::hooks::Registry;
 use crate::opencode::client::Login;
 use crate::process::Adoption;
@@ -70,6 +72,8 @@ pub struct LoopConfig {
     pub cgroup: bool,
     /// The values of the variables that the settings name: nobody else is given them.
     pub secrets: BTreeMap<String, Secret>,
+    /// Where credentials of an object store are looked for.
+    pub surroundings: Surroundings,
     /// How long a full disk is waited for; [`DISK_FULL_TIMEOUT`] unless there is a reason.
     pub disk_full_timeout: Duration,
 }
@@ -289,6 +293,27 @@ impl LoopConfig {
             dir: self.resolve(&self.settings.state.backup_dir),
             max: self.settings.state.max_backups,
             packing: self.packing(),
+        }
+    }
+
+    /// Returns where copies of backups go, if they go anywhere.
+    pub(crate) fn cloud(&self) -> Option<Cloud> {
+        let state = &self.settings.state;
+        let url = state.cloud_url.clone().filter(|_| state.enabled)?;
+        Some(Cloud {
+            url,
+            surroundings: self.surroundings.clone(),
+            max: state.max_backups,
+        })
+    }
+
+    /// Returns whose work a loop's is.
+    pub(crate) fn work_of(&self, loop_id: LoopId) -> Work {
+        Work {
+            working_dir: self.working_dir.clone(),
+            loop_id,
+            search_path: self.search_path.clone(),
+            hidden: self.secrets.keys().map(Into::into).collect(),
         }
     }
 

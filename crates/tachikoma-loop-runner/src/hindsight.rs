@@ -135,6 +135,7 @@ fn by_place(loaded: Loaded, launch: &Launch) -> ByPlace {
         loss: Loss::Refuse,
         cgroup: false,
         secrets: BTreeMap::new(),
+        surroundings: crate::cloud::Surroundings::default(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     };
     // One that could not be run now is taken for a program of any kind.

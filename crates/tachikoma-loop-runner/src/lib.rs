@@ -8,6 +8,7 @@ compile_error!(
 
 mod advice;
 pub mod clock;
+pub mod cloud;
 pub mod config;
 pub mod control;
 mod error;

@@ -1,5 +1,6 @@
 //! What can be done to a loop that nobody runs. Each of these holds the lock of the working directory while it lasts.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
@@ -7,7 +8,10 @@ use serde_json::Value;
 use tachikoma_core::{Answer, Effect, Input, LoopId, Policy, State, Ticket, step};
 
 use crate::clock::Clock;
+use crate::cloud::Cloud;
 use crate::error::chain;
+pub use crate::git::bundle::Unpacked;
+use crate::git::bundle::{Bundled, Work};
 use crate::process::orphans;
 use crate::store::backup::{self, Backups};
 use crate::store::journal::Journal;
@@ -19,7 +23,7 @@ use crate::store::snapshot::{self, Durability, Packing, Snapshot};
 use crate::store::{StoreError, archive, check_dir, loops, restore, temporary};
 
 /// The places of a working directory's loops.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Premises {
     /// The working directory.
     pub working_dir: PathBuf,
@@ -29,6 +33,10 @@ pub struct Premises {
     pub packing: Packing,
     /// The backups of all loops.
     pub backups: Backups,
+    /// Where copies of them go, if they go anywhere.
+    pub cloud: Option<Cloud>,
+    /// Where programs are looked for.
+    pub search_path: Option<OsString>,
     /// The transcripts of all loops.
     pub state_dir: PathBuf,
     /// The control sockets.
@@ -44,6 +52,16 @@ impl Premises {
         Copies {
             snapshot: self.snapshot.clone(),
             backups: self.backups.dir.clone(),
+        }
+    }
+
+    fn work_of(&self, loop_id: LoopId) -> Work {
+        Work {
+            working_dir: self.working_dir.clone(),
+            loop_id,
+            search_path: self.search_path.clone(),
+            // A command of the operator's has them out of its environment, or never had them there.
+            hidden: Vec::new(),
         }
     }
 }
@@ -156,11 +174,20 @@ pub async fn clear(premises: &Premises) -> Result<LoopId, OfflineError> {
     Ok(loop_id)
 }
 
-/// Takes a backup of a loop, and returns where it is. A loop that somebody runs is backed up as it stands.
+/// A backup that was taken.
+#[derive(Debug)]
+pub struct Backup {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Why the work is no part of it, though it is to go elsewhere.
+    pub without_work: Option<String>,
+}
+
+/// Takes a backup of a loop. A loop that somebody runs is backed up as it stands. With somewhere to go, it has the work in it.
 ///
 /// # Errors
 /// It cannot be read, or the backup cannot be written.
-pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<PathBuf, OfflineError> {
+pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Backup, OfflineError> {
     let working_dir = &premises.working_dir;
     // Whoever runs it does not remove what we are about to write; whoever comes would.
     let _lock = match lock::is_held(working_dir) {
@@ -170,10 +197,19 @@ pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<PathBuf, Off
     let dir = loops::dir(working_dir, loop_id);
     let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
     let now = Clock::starting_after(found.state.time).now();
-    let moment = found.moment(&dir, working_dir, now);
+    let mut moment = found.moment(&dir, working_dir, now);
     check_dir(working_dir, &premises.backups.dir)?;
-    let taken = backup::take(&premises.backups, &moment, &AtomicBool::new(false))?;
-    Ok(taken)
+    let go_on = AtomicBool::new(false);
+    let mut without_work = None;
+    if premises.cloud.is_some() {
+        let bundled = premises.work_of(loop_id).bundle(&dir, &go_on);
+        moment.work = bundled.path();
+        if let Bundled::Without(reason) = bundled {
+            without_work = Some(reason);
+        }
+    }
+    let path = backup::take(&premises.backups, &moment, &go_on)?;
+    Ok(Backup { path, without_work })
 }
 
 /// Brings a loop back from a backup, and keeps what is there. Runners that died are cleared up after first.
@@ -183,6 +219,16 @@ pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<PathBuf, Off
 pub async fn restore(premises: &Premises, file: &Path) -> Result<Restored, OfflineError> {
     let lock = alone(&premises.working_dir).await?;
     Ok(restore::restore(&lock, premises, file)?)
+}
+
+/// Brings the work back that came with a restored loop. What it was made from is not needed any more then.
+///
+/// # Errors
+/// Git cannot do it, or files are in the way: they are as they were.
+pub fn unpack(premises: &Premises, loop_id: LoopId, bundle: &Path) -> Result<Unpacked, String> {
+    let unpacked = premises.work_of(loop_id).unpack(bundle)?;
+    let _ = std::fs::remove_file(bundle);
+    Ok(unpacked)
 }
 
 /// Deletes everything that is ours in a working directory, after ending what a dead runner left.

@@ -4,6 +4,7 @@
 mod arrived;
 mod backing;
 mod check;
+mod courier;
 mod desk;
 mod effects;
 mod failure;
@@ -232,7 +233,9 @@ impl LoopRunner {
             self.drain_notices(over).await;
         }
         self.put_away().await;
+        self.back_up_at_the_end(result.as_ref().ok());
         self.tidy_up().await;
+        self.drain_copies(courier::over(result.as_ref().ok())).await;
         match result {
             Ok(outcome) | Err(Cut::Left(outcome)) => Ok(outcome),
             Err(Cut::Failed(error)) => Err(error),
@@ -351,6 +354,7 @@ impl LoopRunner {
             .max();
         self.note_unsaved(&decided.records);
         let backs_up = backing::is_wanted(&decided.records);
+        self.backing.note(&decided.records);
         self.apply_reread(&decided.records);
         for record in decided.records {
             self.publish(record);

@@ -7,6 +7,8 @@ pub mod fake_opencode;
 mod marker;
 mod mask;
 mod model;
+#[cfg(feature = "s3")]
+pub mod s3;
 mod scenario;
 mod scratch;
 mod talk;

@@ -86,13 +86,13 @@ fn start(ground: &Ground, script: &str) -> Result<Live, String> {
 }
 
 /// The resident memory of a process, in MiB.
-struct Memory {
-    now: f64,
-    peak: f64,
+pub struct Memory {
+    pub now: f64,
+    pub peak: f64,
 }
 
 impl Memory {
-    fn of(pid: u32) -> Result<Self, String> {
+    pub fn of(pid: u32) -> Result<Self, String> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(text)?;
         let field = |name| field_mib(&status, name).ok_or(format!("no {name} of process {pid}"));
         Ok(Self {

@@ -7,12 +7,13 @@ use serde_json::Value;
 use super::{Finding, Tree};
 
 /// Which crates of the workspace each may build on. Who is not named here is told so.
-const BUILDS_ON: [(&str, &[&str]); 7] = [
+const BUILDS_ON: [(&str, &[&str]); 8] = [
     ("tachikoma-core", &[]),
     ("tachikoma-agents", &["tachikoma-core"]),
+    ("tachikoma-cloud", &[]),
     (
         "tachikoma-loop-runner",
-        &["tachikoma-agents", "tachikoma-core"],
+        &["tachikoma-agents", "tachikoma-cloud", "tachikoma-core"],
     ),
     (
         "tachikoma-dashboard",

@@ -137,6 +137,7 @@ fn config(place: &Place, dir: &Path) -> Result<LoopConfig, Failure> {
         loss: Loss::Refuse,
         cgroup: true,
         secrets: BTreeMap::new(),
+        surroundings: tachikoma_loop_runner::cloud::Surroundings::default(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     })
 }

@@ -129,6 +129,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         loss,
         cgroup: true,
         secrets: secrets_of(&loaded.settings)?,
+        surroundings: place.surroundings(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     };
     Ok(Plan {

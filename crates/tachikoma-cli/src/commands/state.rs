@@ -2,6 +2,7 @@
 
 mod backup;
 mod change;
+mod cloud;
 mod export;
 mod show;
 mod verify;
@@ -22,8 +23,14 @@ pub fn state(place: &Place, command: StateCommand) -> Result<ExitCode, Failure> 
         StateCommand::Set { key, value } => change::set(place, key, &value),
         StateCommand::Export { output, force } => export::export(place, output.as_deref(), force),
         StateCommand::Backup => backup::take(place),
-        StateCommand::Backups { json } => backup::list(place, json),
-        StateCommand::Restore { file, yes } => backup::restore(place, file.as_deref(), yes),
+        StateCommand::Backups {
+            from: Some(url),
+            json,
+        } => cloud::list(place, &url, json),
+        StateCommand::Backups { from: None, json } => backup::list(place, json),
+        StateCommand::Restore { file, from, yes } => {
+            backup::restore(place, file.as_deref(), &from, yes)
+        }
         StateCommand::Clear { purge, yes } => change::clear(place, purge, yes),
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use tachikoma_core::LoopId;
 
+use super::bundle;
 use super::differences::Dirty;
 use super::index::Ground;
 use super::path::RepoPath;
@@ -27,7 +28,9 @@ const WORK: &str = "git-work.json";
 pub(crate) fn is_ours_in_loop(name: &str) -> bool {
     // Git's lock on the index, and the index before it is whole.
     let index = name.strip_prefix(INDEX);
-    name == WORK || index.is_some_and(|rest| matches!(rest, "" | ".lock" | ".new"))
+    name == WORK
+        || bundle::is_ours_in_loop(name)
+        || index.is_some_and(|rest| matches!(rest, "" | ".lock" | ".new"))
 }
 
 /// What a keeper is told before it begins.

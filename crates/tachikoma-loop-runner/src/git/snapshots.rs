@@ -66,6 +66,12 @@ impl From<u32> for Moment {
     }
 }
 
+/// Returns what the references of a loop are below.
+#[must_use]
+pub fn below(loop_id: LoopId) -> String {
+    format!("{REFS}/{loop_id}")
+}
+
 /// Names the reference of a moment.
 #[must_use]
 pub fn name(loop_id: LoopId, moment: impl Into<Moment>) -> String {

@@ -178,7 +178,7 @@ impl Client {
         directory: String,
         login: Option<Login>,
     ) -> Result<Self, reqwest::Error> {
-        let http = reqwest::Client::builder()
+        let http = tachikoma_cloud::plain_http(reqwest::Client::builder())
             .connect_timeout(CONNECT_TIMEOUT)
             .pool_max_idle_per_host(0)
             .redirect(reqwest::redirect::Policy::none())

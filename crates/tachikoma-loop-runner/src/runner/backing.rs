@@ -1,10 +1,10 @@
 //! When the loop is backed up: when it is taken up again, when a session is about to be replaced, and once in an interval.
 //! The backup itself is taken beside the loop.
 
-use tachikoma_core::{LoopEvent, Record, Seq};
+use tachikoma_core::{Incident, LoopEvent, Record, Seq};
 use tokio::time::Instant;
 
-use super::upkeep::Task;
+use super::upkeep::Elsewhere;
 use super::{LoopRunner, RunError};
 use crate::clock;
 use crate::store::backup::Moment;
@@ -25,6 +25,19 @@ impl Backing {
         Self {
             last: None,
             since: now(),
+        }
+    }
+
+    /// Takes note of records: that the last backup was copied is no reason for another one.
+    pub(super) fn note(&mut self, records: &[Record]) {
+        for record in records {
+            let is_of_copy = matches!(
+                record.event,
+                LoopEvent::Incident(Incident::CloudCopied { .. } | Incident::CloudFailed { .. })
+            );
+            if is_of_copy && self.last.map(Seq::next) == Some(record.seq) {
+                self.last = Some(record.seq);
+            }
         }
     }
 }
@@ -79,9 +92,14 @@ impl LoopRunner {
             original: None,
             journal: Some(self.journal.part()),
             loop_dir: loops::dir(&config.working_dir, self.state.loop_id),
+            work: None,
         };
         let backups = config.backups();
-        self.upkeep.leave(Task::Backup { backups, moment });
+        let elsewhere = config.cloud().map(|cloud| Elsewhere {
+            work: config.work_of(self.state.loop_id),
+            cloud,
+        });
+        self.upkeep.back_up(backups, moment, elsewhere);
         Ok(())
     }
 }

@@ -40,6 +40,7 @@ fn config(dir: &Path) -> LoopConfig {
         loss: Loss::Refuse,
         cgroup: false,
         secrets: std::collections::BTreeMap::new(),
+        surroundings: crate::cloud::Surroundings::default(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     }
 }

@@ -12,8 +12,11 @@ use tachikoma_core::{Input, LoopId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::LoopRunner;
+use super::courier::{self, Counter, Courier};
 use super::open::failed_backup;
+use crate::cloud::Cloud;
 use crate::error::chain;
+use crate::git::bundle::{Bundled, Work};
 use crate::session::transcripts;
 use crate::store::backup::{self, Backups, Moment};
 use crate::store::journal::segment;
@@ -28,6 +31,13 @@ const TROUBLES_MAX: usize = 16;
 
 /// The largest files take a second; whoever has ended the loop should not have to wait for a slow disk.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The same where a backup of the end goes elsewhere: it has the repository in it, and somebody may count on it.
+const COPY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What is said when that was not enough.
+const CALLED_OFF: &str =
+    "the loop ended before it was backed up; `tachikoma state backup` takes a backup and copies it";
 
 /// A task that is called off looks up within milliseconds, unless the disk hangs.
 const CALL_OFF_TIMEOUT: Duration = Duration::from_secs(1);
@@ -53,14 +63,32 @@ pub(super) enum Task {
         backups: PathBuf,
         current: LoopId,
     },
-    /// The loop is to be backed up as it stood at a moment.
-    Backup { backups: Backups, moment: Moment },
+    /// The loop is to be backed up as it stood at a moment, and copied where there is a counter for it.
+    Backup {
+        backups: Backups,
+        moment: Box<Moment>,
+        copy: Option<Box<(Elsewhere, Option<Counter>)>>,
+    },
+}
+
+/// What a backup needs that is to go on elsewhere.
+#[derive(Debug)]
+pub(super) struct Elsewhere {
+    pub cloud: Cloud,
+    pub work: Work,
+}
+
+/// What the thread remembers from one task to the next.
+#[derive(Debug, Default)]
+struct Memory {
+    /// Why the work is no part of backups, as it was said.
+    without_work: Option<String>,
 }
 
 impl Task {
     /// Files too many or too large are no reason to trouble anyone: errors are left to the next time. A loop that should be
     /// gone and is not is one: it has work of its user in it. Returns what a person should know.
-    fn perform(self, called_off: &AtomicBool) -> Vec<String> {
+    fn perform(self, called_off: &AtomicBool, memory: &mut Memory) -> Vec<String> {
         match self {
             Self::CompressSegments(closed) => {
                 let _ = closed.compress(called_off);
@@ -83,14 +111,49 @@ impl Task {
                 return retention::prune(&working_dir, &state_dir, &backups, current, called_off)
                     .unwrap_or_else(|error| vec![chain(&error)]);
             }
-            Self::Backup { backups, moment } => {
-                let taken = backup::take(&backups, &moment, called_off);
-                // Whoever has called it off knows.
-                let failed = taken.err().filter(|_| !called_off.load(Ordering::Relaxed));
-                return failed.iter().map(failed_backup).collect();
+            Self::Backup {
+                backups,
+                mut moment,
+                copy,
+            } => {
+                let mut said = Vec::new();
+                let copied = copy.is_some();
+                if let Some((elsewhere, _)) = copy.as_deref() {
+                    let bundled = elsewhere.work.bundle(&moment.loop_dir, called_off);
+                    said.extend(memory.note(&bundled));
+                    moment.work = bundled.path();
+                }
+                match backup::take(&backups, &moment, called_off) {
+                    Ok(path) => {
+                        if let Some((elsewhere, Some(counter))) = copy.map(|copy| *copy) {
+                            courier::hand_in(&counter, elsewhere.cloud, path);
+                        }
+                    }
+                    // Whoever has called it off knows, unless somebody counts on it elsewhere.
+                    Err(_) if called_off.load(Ordering::Relaxed) => {
+                        said.extend(copied.then(|| CALLED_OFF.to_owned()));
+                    }
+                    Err(error) => said.push(failed_backup(&error)),
+                }
+                return said;
             }
         }
         Vec::new()
+    }
+}
+
+impl Memory {
+    /// Returns why the work is no part of a backup, unless that was said.
+    fn note(&mut self, bundled: &Bundled) -> Option<String> {
+        let Bundled::Without(reason) = bundled else {
+            self.without_work = None;
+            return None;
+        };
+        if self.without_work.as_ref() == Some(reason) {
+            return None;
+        }
+        self.without_work = Some(reason.clone());
+        Some(format!("backups go without the work tree: {reason}"))
     }
 }
 
@@ -100,6 +163,10 @@ pub(super) struct Upkeep {
     worker: Option<Worker>,
     say: mpsc::Sender<String>,
     said: mpsc::Receiver<String>,
+    /// Who takes backups elsewhere, once one was to go there.
+    pub(super) courier: Option<Courier>,
+    /// Whether the end is wanted soon: a signal may be the shutdown of the machine.
+    pub(super) hurried: bool,
 }
 
 impl Default for Upkeep {
@@ -109,6 +176,8 @@ impl Default for Upkeep {
             worker: None,
             say,
             said,
+            courier: None,
+            hurried: false,
         }
     }
 }
@@ -133,9 +202,32 @@ impl Upkeep {
         }
     }
 
+    /// Leaves a backup to the thread.
+    pub fn back_up(&mut self, backups: Backups, moment: Moment, elsewhere: Option<Elsewhere>) {
+        let copy = elsewhere.map(|elsewhere| Box::new((elsewhere, self.counter())));
+        let moment = Box::new(moment);
+        self.leave(Task::Backup {
+            backups,
+            moment,
+            copy,
+        });
+    }
+
+    fn counter(&mut self) -> Option<Counter> {
+        if self.courier.is_none() {
+            match Courier::start() {
+                Ok(courier) => self.courier = Some(courier),
+                // More of them say nothing new.
+                Err(trouble) => drop(self.say.try_send(trouble)),
+            }
+        }
+        self.courier.as_ref().map(Courier::counter)
+    }
+
     /// Returns what the thread has to say, or how it panicked; does not return if there is neither. Cancel-safe.
     pub async fn next(&mut self) -> Input {
         tokio::select! {
+            input = Courier::next(&mut self.courier) => input,
             Some(warning) = self.said.recv() => Input::Trouble { warning },
             reason = broken(&mut self.worker) => Input::Broken { reason },
         }
@@ -149,7 +241,10 @@ impl Upkeep {
     /// Waits until everything is done, but not for long.
     pub async fn finish(&mut self) {
         if let Some(worker) = self.worker.take() {
-            worker.finish().await;
+            let copies = self.courier.is_some() && !self.hurried;
+            worker
+                .finish(if copies { COPY_TIMEOUT } else { FINISH_TIMEOUT })
+                .await;
         }
     }
 }
@@ -183,11 +278,12 @@ impl Worker {
         let stop = Arc::clone(&called_off);
         let work = move || {
             // Ends when nobody can send a task any more, or all are called off.
+            let mut memory = Memory::default();
             for task in waiting {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
-                for trouble in task.perform(&stop) {
+                for trouble in task.perform(&stop, &mut memory) {
                     // More of them say nothing new.
                     let _ = say.try_send(trouble);
                 }
@@ -208,12 +304,9 @@ impl Worker {
         })
     }
 
-    async fn finish(mut self) {
+    async fn finish(mut self, time: Duration) {
         drop(self.tasks);
-        if tokio::time::timeout(FINISH_TIMEOUT, &mut self.ended)
-            .await
-            .is_err()
-        {
+        if tokio::time::timeout(time, &mut self.ended).await.is_err() {
             self.called_off.store(true, Ordering::Relaxed);
             if tokio::time::timeout(CALL_OFF_TIMEOUT, &mut self.ended)
                 .await

@@ -5,7 +5,6 @@ pub(super) const NOT_BUILT: &[&str] = &[
     "state.encrypt",
     "state.encrypt_passphrase_file",
     "state.encrypt_recipients",
-    "state.cloud_url",
     "agent.fallback",
     "agents.codex",
     "agents.gemini",

@@ -32,6 +32,7 @@ pub(super) fn broken(loaded: &Loaded, known: &[Problem]) -> Vec<Problem> {
         patterns(settings),
         reboots(settings),
         encryption(settings),
+        cloud(settings),
         gates(settings),
         git(settings),
         notify(settings),
@@ -198,6 +199,17 @@ fn encryption(settings: &Settings) -> Vec<Broken> {
             .into(),
         hint: "name the file of the passphrase, or the public keys",
     }]
+}
+
+fn cloud(settings: &Settings) -> Vec<Broken> {
+    let url = settings.state.cloud_url.as_deref();
+    let wrong = url.and_then(|url| crate::cloud::check(url).err());
+    let broken = wrong.map(|error| Broken {
+        keys: vec!["state.cloud_url".into()],
+        what: format!("`state.cloud_url` cannot be used: {error}"),
+        hint: "see `docs/backups.md`",
+    });
+    broken.into_iter().collect()
 }
 
 /// Each gate is run one after the other behind an iteration; who has more of them has scripts that should be one.

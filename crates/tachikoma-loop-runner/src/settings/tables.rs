@@ -257,7 +257,7 @@ pub struct StateSettings {
     pub encrypt_passphrase_file: Option<PathBuf>,
     /// The public keys that can decrypt.
     pub encrypt_recipients: Vec<String>,
-    /// Where copies go, such as `s3://bucket/prefix`. Absent = nowhere.
+    /// Where copies of backups go: `s3://bucket/prefix` or `file:///directory`. Credentials are never part of it. Absent = nowhere.
     pub cloud_url: Option<String>,
 }
 

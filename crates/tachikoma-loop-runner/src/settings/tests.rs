@@ -385,6 +385,7 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "state.backup_interval",
             "state.max_backups",
             "state.compress",
+            "state.cloud_url",
             "git.auto_commit",
             "git.commit_on_failure",
             "git.commit_message",
@@ -420,10 +421,10 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "notify",
         ]
     );
-    let toml = "max_iterations = 1\nstate.cloud_url = \"s3://bucket\"\nagents.demo.args = []\n";
+    let toml = "max_iterations = 1\nagents.gemini.args = []\nagents.demo.args = []\n";
     let loaded = loaded(toml);
     let keys: Vec<_> = loaded.not_built().into_iter().map(|(key, _)| key).collect();
-    assert_eq!(keys, ["agents.demo.args", "state.cloud_url"]);
+    assert_eq!(keys, ["agents.demo.args", "agents.gemini.args"]);
 }
 
 #[test]

@@ -21,7 +21,7 @@ use super::{StoreError, make_dir, private, sync_dir};
 
 pub use container::{Content, read_through};
 pub(super) use container::{is_ours, read_into, segment_of};
-pub use files::{Listed, list};
+pub use files::{Listed, by_name, list};
 pub(super) use files::{list_names, remove_of};
 
 /// The format that this version writes, and the newest it reads.
@@ -72,6 +72,8 @@ pub(crate) struct Moment {
     pub journal: Option<JournalPart>,
     /// The directory of the loop.
     pub loop_dir: PathBuf,
+    /// A bundle of the repository, where the backup is to go elsewhere.
+    pub work: Option<PathBuf>,
 }
 
 /// Where backups go, and how many stay.

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::clock::Clock;
 use crate::error::chain;
+use crate::git::bundle;
 use crate::offline::Premises;
 
 /// What came of a restoration.
@@ -29,6 +30,8 @@ pub struct Restored {
     pub seq: Seq,
     /// Its last iteration.
     pub iteration: u32,
+    /// A bundle of the work, if the backup had one.
+    pub work: Option<PathBuf>,
     /// The backup of what was there before.
     pub kept: Option<PathBuf>,
     /// Where the directory of the loop as it was before lies.
@@ -103,7 +106,9 @@ fn put_in_place(premises: &Premises, file: &Path, new: &Path) -> Result<Restored
         // The journal has all of it.
         troubles.push(format!("the snapshot is not up to date: {}", chain(&error)));
     }
+    let work = manifest.files.iter().find(|file| file.name == bundle::NAME);
     Ok(Restored {
+        work: work.map(|file| dir.join(&file.name)),
         loop_id,
         seq: manifest.seq,
         iteration: manifest.iteration,

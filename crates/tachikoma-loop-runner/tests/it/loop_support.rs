@@ -74,6 +74,7 @@ impl Place {
             loss: Loss::Refuse,
             cgroup: true,
             secrets: std::collections::BTreeMap::new(),
+            surroundings: tachikoma_loop_runner::cloud::Surroundings::default(),
             disk_full_timeout: DISK_FULL_TIMEOUT,
         }
     }

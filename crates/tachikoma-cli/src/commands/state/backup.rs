@@ -5,11 +5,14 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tachikoma_core::LoopId;
-use tachikoma_loop_runner::offline::{self, Premises, Restored};
+use tachikoma_loop_runner::offline::{self, Premises, Restored, Unpacked};
 use tachikoma_loop_runner::store::backup::{self, Content, Listed};
 use tachikoma_loop_runner::store::loops;
+use tachikoma_loop_runner::worktree;
 
 use super::change::refuse_live;
+use super::cloud;
+use crate::args::FromArgs;
 use crate::commands::confirm::{agree, can_ask};
 use crate::commands::runtime;
 use crate::failure::{Failure, chain};
@@ -25,8 +28,15 @@ pub fn take(place: &Place) -> Result<ExitCode, Failure> {
         return Err(Failure::new(what).hint("a backup needs a loop that outlives its run"));
     }
     let premises = place.premises(&current.working_dir)?;
-    let path = runtime()?.block_on(offline::backup(&premises, current.loop_id))?;
-    out::line(&shown(&premises, &path));
+    let taken = runtime()?.block_on(offline::backup(&premises, current.loop_id))?;
+    if let Some(reason) = taken.without_work {
+        let what = format!("warning: it goes without the work tree: {reason}");
+        out::note(&sanitise(&what));
+    }
+    out::line(&shown(&premises, &taken.path));
+    if let Some(cloud) = &premises.cloud {
+        cloud::send(cloud, &taken.path)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -79,13 +89,20 @@ pub fn list(place: &Place, json: bool) -> Result<ExitCode, Failure> {
 }
 
 /// Brings a loop back.
-pub fn restore(place: &Place, file: Option<&Path>, yes: bool) -> Result<ExitCode, Failure> {
+pub fn restore(
+    place: &Place,
+    file: Option<&Path>,
+    from: &FromArgs,
+    yes: bool,
+) -> Result<ExitCode, Failure> {
     let working_dir = place.working_dir_or_here();
     let premises = place.premises(&working_dir)?;
     refuse_live(&working_dir)?;
-    let file = match file {
-        Some(file) => place.directory.join(file),
-        None => newest(&premises)?,
+    let fetched = cloud::fetch(place, &premises, from, file)?;
+    let file = match (&fetched, file) {
+        (Some(fetched), _) => fetched.path.clone(),
+        (None, Some(file)) => place.directory.join(file),
+        (None, None) => newest(&premises)?,
     };
     let Content { manifest, .. } = backup::read_through(&file)?;
     if !yes && can_ask() {
@@ -100,6 +117,7 @@ pub fn restore(place: &Place, file: Option<&Path>, yes: bool) -> Result<ExitCode
         loop_id,
         seq,
         iteration,
+        work,
         kept,
         moved,
         troubles,
@@ -113,10 +131,55 @@ pub fn restore(place: &Place, file: Option<&Path>, yes: bool) -> Result<ExitCode
             out::note(&format!("note: what was here is {what}: {path}"));
         }
     }
+    let tree = match work {
+        Some(bundle) => work_tree(&premises, loop_id, &bundle, fetched.is_some()),
+        None => AS_IT_WAS.to_owned(),
+    };
     out::line(&format!(
-        "{loop_id} is back at iteration {iteration}, record {seq}; the work tree is as it was; `tachikoma run` goes on"
+        "{loop_id} is back at iteration {iteration}, record {seq}; {tree}; `tachikoma run` goes on"
     ));
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is said of a work tree that nobody touched.
+const AS_IT_WAS: &str = "the work tree is as it was";
+
+/// Brings the work back that a backup had in it, where it may be missing. Returns what is to be said of it.
+fn work_tree(premises: &Premises, loop_id: LoopId, bundle: &Path, is_fetched: bool) -> String {
+    let has_repository = worktree::may_be_in_a_repository(&premises.working_dir);
+    if has_repository && !is_fetched {
+        // It came from here.
+        let _ = std::fs::remove_file(bundle);
+        return AS_IT_WAS.to_owned();
+    }
+    match offline::unpack(premises, loop_id, bundle) {
+        Ok(Unpacked::Made { on, from_snapshot }) => {
+            let what = match from_snapshot {
+                true => ", with what was not committed",
+                false => "",
+            };
+            sanitise(&format!("the work tree is made, on {on}{what}")).into_owned()
+        }
+        Ok(Unpacked::Fetched { check_out: None }) => AS_IT_WAS.to_owned(),
+        Ok(Unpacked::Fetched {
+            check_out: Some(on),
+        }) => {
+            let head = format!("refs/tachikoma/{loop_id}/restored-head");
+            let what = format!(
+                "note: the backup was on {on}; its commits are here: `git checkout {head}` or `git merge {head}`"
+            );
+            out::note(&sanitise(&what));
+            AS_IT_WAS.to_owned()
+        }
+        Err(error) => {
+            let bundle = shown(premises, bundle);
+            let what = format!(
+                "warning: the work tree is not made: {error}; the commits are in the bundle {bundle}"
+            );
+            out::note(&sanitise(&what));
+            AS_IT_WAS.to_owned()
+        }
+    }
 }
 
 /// Finds the newest good backup of the current loop; where there is none, of any.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Cursor, Read, Write as _};
+use std::io::{self, Cursor, Read, Seek as _, Write as _};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -10,6 +10,7 @@ use tachikoma_core::SessionNo;
 
 use super::container::{CHUNK_BYTES, MANIFEST, SNAPSHOT, Tee, hex};
 use super::{Entry, FORMAT, Manifest, Moment};
+use crate::git::bundle;
 use crate::store::snapshot::Packing;
 use crate::store::{checkpoints, compressed, journal, regular, tests_book};
 
@@ -130,6 +131,15 @@ fn parts(moment: &Moment) -> io::Result<Vec<Part>> {
     }
     if let Ok(bytes) = regular::read(&tests_book::path_of(dir), tests_book::BYTES_MAX) {
         parts.push(part_of(tests_book::NAME.to_owned(), bytes));
+    }
+    if let Some(path) = &moment.work {
+        let mut file = regular::open(path)?;
+        let mut crc = Tee::new(&mut file, None);
+        io::copy(&mut crc, &mut io::sink())?;
+        let entry = crc.entry(bundle::NAME.to_owned());
+        file.rewind()?;
+        let content = Box::new(file);
+        parts.push(Part { entry, content });
     }
     Ok(parts)
 }

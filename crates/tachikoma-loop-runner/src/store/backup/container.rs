@@ -8,6 +8,7 @@ use serde::Deserialize;
 use tachikoma_core::{LoopId, Seq, State};
 
 use super::{Entry, FORMAT, Manifest};
+use crate::git::bundle;
 use crate::store::journal;
 use crate::store::snapshot::{self, Snapshot};
 use crate::store::{StoreError, checkpoints, compressed, private, regular, tests_book};
@@ -21,8 +22,8 @@ pub(super) const SNAPSHOT: &str = "state.json";
 /// A manifest of ours has less than a thousand bytes.
 const MANIFEST_BYTES_MAX: u64 = 64 << 10;
 
-/// Snapshot, journal, hand-off, books of tests.
-const FILES_MAX: usize = 4;
+/// Snapshot, journal, hand-off, books of tests, work.
+const FILES_MAX: usize = 5;
 
 /// What is copied at a time.
 pub(super) const CHUNK_BYTES: usize = 64 << 10;
@@ -306,7 +307,7 @@ fn is_known(name: &str) -> bool {
         let (dir, name) = name.split_once('/')?;
         (dir == checkpoints::DIR && checkpoints::is_ours(name)).then_some(())
     };
-    name == tests_book::NAME || checkpoint().is_some()
+    name == tests_book::NAME || name == bundle::NAME || checkpoint().is_some()
 }
 
 fn create(path: &PathBuf) -> Result<File, StoreError> {

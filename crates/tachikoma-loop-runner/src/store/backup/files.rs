@@ -67,6 +67,12 @@ pub(in crate::store) fn list_names(
     Ok(found)
 }
 
+/// Reads the name of a backup; the path is the name alone.
+#[must_use]
+pub fn by_name(name: &str) -> Option<Listed> {
+    parse(Path::new(""), name)
+}
+
 fn parse(dir: &Path, name: &str) -> Option<Listed> {
     let (plain, packing) = match name.strip_suffix(compressed::SUFFIX) {
         Some(plain) => (plain, Packing::Compressed),

@@ -52,6 +52,7 @@ impl Place {
             original: None,
             journal: Some(self.journal.part()),
             loop_dir: loops::dir(self.dir.path(), self.state.loop_id),
+            work: None,
         }
     }
 

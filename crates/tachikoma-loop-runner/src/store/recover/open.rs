@@ -40,6 +40,7 @@ impl Recovered {
                     len: end.len,
                 }),
             loop_dir: dir.to_owned(),
+            work: None,
         }
     }
 

@@ -42,6 +42,8 @@ impl Place {
             },
             packing: Packing::Plain,
             state_dir: working_dir.join(".ralph/sessions"),
+            cloud: None,
+            search_path: None,
             runtime_dir: dir.path().join("r"),
             temporary_dir: dir.path().join("t"),
             working_dir,

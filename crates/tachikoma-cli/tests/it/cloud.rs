@@ -1,0 +1,277 @@
+//! Copies of backups on a real S3 server that dies, is full, is slow or refuses: the loop does not care, and says so.
+
+use std::time::Duration;
+
+use tachikoma_testkit::s3::{KEY, Misbehaviour};
+use tachikoma_testkit::{Scratch, await_until};
+
+use crate::cloud_support::{Server, incidents, repository, settings, sha256, up_to};
+use crate::support::{SOON, files, kill, run};
+
+/// Retries wait for half a minute in all.
+const PATIENT: Duration = Duration::from_secs(90);
+
+/// A loop that ended after an iteration, with copies on from now on.
+fn with_history(server: &Server, more: &str) -> Scratch {
+    let scratch = crate::support::with_history();
+    scratch.write("tachikoma.toml", settings(&server.url(), more));
+    scratch
+}
+
+/// The words of a run up to an iteration.
+fn go_on(iterations: &str) -> Vec<&str> {
+    let words = up_to(iterations);
+    words[..words.len() - 1].to_vec()
+}
+
+#[test]
+fn backups_are_copied_and_recorded_and_old_copies_go() {
+    let server = Server::start();
+    let scratch = with_history(&server, "max_backups = 2");
+    for name in [
+        "notes.tar",
+        "loop_00000000-0000-0000-0000-000000000001-00000000000000000001-20200101T000000Z.tar",
+    ] {
+        let path = server.s3.file(&format!("a/b/{name}"));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "mine").unwrap();
+    }
+    for iterations in ["2", "3"] {
+        server.say(&scratch, &go_on(iterations), 3);
+    }
+    // Each run brings two: one before it, one of its end.
+    let recorded = incidents(&scratch, "cloud_copied");
+    assert_eq!(recorded.len(), 4, "{recorded:?}");
+    assert_eq!(incidents(&scratch, "cloud_failed").len(), 0);
+    let copies = server.copies();
+    assert_eq!(copies.len(), 2 + 2, "{copies:?}");
+    // The newest of them, with what it says it has.
+    let newest = recorded.last().unwrap();
+    let object = copies
+        .iter()
+        .find(|copy| copy.contains(newest["name"].as_str().unwrap()));
+    let object = object.expect("the newest is there");
+    let digest = sha256(&server.s3.file(object));
+    assert!(object.ends_with(&format!(".sha256-{digest}")), "{object}");
+    let url = server.url();
+    let told = server.say(&scratch, &["state", "backups", "--from", &url], 0);
+    assert_eq!(told.lines().count(), 2, "{told}");
+    assert!(told.contains(": record "), "{told}");
+}
+
+#[test]
+fn a_copy_that_was_made_is_no_reason_for_another_backup() {
+    let server = Server::start();
+    let scratch = Scratch::new();
+    let more = "backup_interval = \"50ms\"\nmax_backups = 0";
+    scratch.write("tachikoma.toml", settings(&server.url(), more));
+    let live = server.tool(&scratch).spawn(run(&[], crate::support::BUSY));
+    await_until("a copy", SOON, || {
+        !incidents(&scratch, "cloud_copied").is_empty()
+    });
+    let settled = || {
+        let there = incidents(&scratch, "cloud_copied").len();
+        let backups = files(&scratch.path().join(".ralph/backups")).len();
+        (there == backups).then_some(backups)
+    };
+    await_until("all of them to be copied", SOON, || settled().is_some());
+    let before = settled();
+    // Many intervals later nothing has happened in the loop, and nothing beside it.
+    let asked = server.s3.asked().len();
+    for _ in 0..5 {
+        server.say(&scratch, &["status"], 0);
+    }
+    assert_eq!(settled(), before);
+    assert_eq!(server.s3.asked().len(), asked);
+    kill(&scratch, live);
+}
+
+#[test]
+fn a_backup_that_is_asked_for_is_copied_and_a_full_server_is_said() {
+    let server = Server::start();
+    let scratch = with_history(&server, "");
+    let told = server.say(&scratch, &["state", "backup"], 0);
+    assert!(
+        told.contains("note: a copy is in s3://bucket/a/b"),
+        "{told}"
+    );
+    assert_eq!(server.copies().len(), 1);
+    server
+        .s3
+        .behave(Misbehaviour::Refuses(507, "InsufficientStorage"));
+    let told = server.say(&scratch, &["state", "backup"], 1);
+    assert!(
+        told.contains("the backup is taken, and not copied: s3://bucket/a/b: InsufficientStorage"),
+        "{told}"
+    );
+    assert_eq!(files(&scratch.path().join(".ralph/backups")).len(), 2);
+    assert_eq!(server.copies().len(), 1);
+}
+
+#[test]
+fn a_full_server_that_gets_room_has_the_copy_in_the_end() {
+    let server = Server::start();
+    let scratch = with_history(&server, "");
+    server
+        .s3
+        .behave(Misbehaviour::Refuses(507, "InsufficientStorage"));
+    let live = server
+        .tool(&scratch)
+        .spawn(run(&["--max-iterations", "9"], "exec sleep 600"));
+    await_until("the server to be asked", SOON, || {
+        server
+            .s3
+            .asked()
+            .iter()
+            .any(|asked| asked.starts_with("PUT"))
+    });
+    // The loop is at work all the while.
+    crate::support::await_events(&scratch, "agent_launched", 2);
+    server.s3.behave(Misbehaviour::None);
+    await_until("the copy", PATIENT, || server.copies().len() == 1);
+    await_until("its record", SOON, || {
+        incidents(&scratch, "cloud_copied").len() == 1
+    });
+    assert_eq!(incidents(&scratch, "cloud_failed").len(), 0);
+    kill(&scratch, live);
+}
+
+#[test]
+fn wrong_credentials_are_said_once_and_hold_up_nothing() {
+    let server = Server::start();
+    let scratch = with_history(&server, "");
+    let wrong = server
+        .tool(&scratch)
+        .env("AWS_SECRET_ACCESS_KEY", "hunter2hunter2");
+    let ran = wrong.run(go_on("2"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let failed = incidents(&scratch, "cloud_failed");
+    // Of the backup at the start and of the one at the end.
+    assert_eq!(failed.len(), 2, "{failed:?}");
+    assert_eq!(failed[0]["attempts"], 1, "{failed:?}");
+    let error = failed[0]["error"].as_str().unwrap();
+    assert!(error.contains("SignatureDoesNotMatch"), "{error}");
+    for (path, bytes) in files(&scratch.path().join(".ralph")) {
+        let text = String::from_utf8_lossy(&bytes);
+        for secret in ["hunter2", KEY.1] {
+            assert!(!text.contains(secret), "{}", path.display());
+        }
+    }
+    assert!(!ran.snapshot().contains("hunter2"), "{}", ran.snapshot());
+    assert_eq!(server.copies(), [] as [String; 0]);
+}
+
+#[test]
+fn a_clock_that_is_wrong_is_said() {
+    let server = Server::start();
+    let scratch = with_history(&server, "");
+    server
+        .s3
+        .behave(Misbehaviour::Refuses(403, "RequestTimeTooSkewed"));
+    server.say(&scratch, &go_on("2"), 3);
+    let failed = incidents(&scratch, "cloud_failed");
+    assert_eq!(failed[0]["attempts"], 1, "{failed:?}");
+    let error = failed[0]["error"].as_str().unwrap();
+    assert!(error.contains("RequestTimeTooSkewed"), "{error}");
+}
+
+#[test]
+fn a_slow_server_delays_no_iteration_and_the_last_copy_is_waited_for() {
+    let server = Server::start();
+    let scratch = with_history(&server, "");
+    server
+        .s3
+        .behave(Misbehaviour::Slow(Duration::from_millis(700)));
+    server.say(&scratch, &go_on("6"), 3);
+    let journal = crate::support::lines(&scratch);
+    let at = |mark: &str| journal.iter().position(|line| line.contains(mark));
+    let ended = journal
+        .iter()
+        .rposition(|line| line.contains("\"limit_reached\""));
+    let copied = at("\"cloud_copied\"").expect("a copy");
+    assert!(Some(copied) > ended, "{journal:#?}");
+    assert!(ended.is_some(), "{journal:#?}");
+    // That of the end took the place of the one that waited, or came behind it.
+    let last = incidents(&scratch, "cloud_copied").pop().unwrap();
+    let newest = files(&scratch.path().join(".ralph/backups"))
+        .into_keys()
+        .max();
+    let newest = newest.unwrap().file_name().unwrap().to_owned();
+    assert_eq!(last["name"].as_str(), newest.to_str());
+}
+
+#[test]
+fn a_server_that_dies_in_mid_upload_and_comes_back_has_the_copy_once() {
+    let mut server = Server::start();
+    let scratch = repository(&server, "");
+    // Does not get smaller: three parts and a bit.
+    let noise: Vec<u8> = (0..16_u32 << 20)
+        .scan(1_u64, |seed, _| {
+            *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            Some((*seed >> 56) as u8)
+        })
+        .collect();
+    scratch.write("noise", noise);
+    scratch.git(&["add", "-A"]);
+    scratch.git(&["commit", "--quiet", "-m", "noise"]);
+    server.s3.behave(Misbehaviour::DiesAtPart(2));
+    let words = run(&["--allow-dirty", "--max-iterations", "1"], "true");
+    let live = server.tool(&scratch).spawn(words);
+    // The backup of the end.
+    await_until("the server to die", SOON, || server.s3.is_dead());
+    server.s3.revive();
+    let ran = live.wait(PATIENT);
+    assert_eq!(
+        incidents(&scratch, "cloud_copied").len(),
+        1,
+        "{}",
+        ran.snapshot()
+    );
+    let copies = server.copies();
+    assert_eq!(copies.len(), 1, "{copies:?}");
+    let file = server.s3.file(&copies[0]);
+    assert!(file.metadata().unwrap().len() > 16 << 20);
+    assert!(copies[0].ends_with(&format!(".sha256-{}", sha256(&file))));
+}
+
+#[test]
+fn an_address_with_a_password_is_refused_and_not_repeated() {
+    let scratch = Scratch::new();
+    scratch.write("tachikoma.toml", settings("s3://me:hunter2@bucket/x", ""));
+    let ran = crate::support::tachikoma(&scratch).run(run(&[], "true"));
+    assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
+    assert!(
+        ran.stderr.contains("must not hold a user or a password"),
+        "{}",
+        ran.stderr
+    );
+    assert!(!ran.snapshot().contains("hunter2"), "{}", ran.snapshot());
+    let from = ["state", "backups", "--from", "s3://me:hunter2@bucket/x"];
+    let ran = crate::support::tachikoma(&scratch).run(from);
+    assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
+    assert!(!ran.snapshot().contains("hunter2"), "{}", ran.snapshot());
+}
+
+#[test]
+fn a_directory_that_is_away_is_a_warning_and_one_that_is_there_has_the_copies() {
+    let scratch = crate::support::with_history();
+    let place = scratch.home().join("copies");
+    let url = format!("file://{}", place.display());
+    scratch.write("tachikoma.toml", settings(&url, ""));
+    let say = |words: &[&str]| crate::support::tachikoma(&scratch).run(words);
+    say(&go_on("2"));
+    let failed = incidents(&scratch, "cloud_failed");
+    assert!(
+        failed[0]["error"]
+            .as_str()
+            .unwrap()
+            .ends_with("is no directory"),
+        "{failed:?}"
+    );
+    assert!(!place.exists());
+    std::fs::create_dir(&place).unwrap();
+    say(&go_on("3"));
+    assert_eq!(files(&place).len(), 2);
+    let listed = say(&["state", "backups", "--from", &url, "--json"]).json();
+    assert_eq!(listed["backups"].as_array().unwrap().len(), 2, "{listed}");
+}

@@ -1,0 +1,300 @@
+//! A loop goes on in another place, with nothing but its copy in the cloud.
+
+use std::path::Path;
+
+use tachikoma_testkit::{Scratch, await_until};
+
+use crate::cloud_support::{Server, incidents, repository, with_identity};
+use crate::support::{SOON, await_events, files, kill, status};
+
+/// An agent that adds a line for each iteration and leaves a note that is nobody's; in the third it waits for `hold` to exist, once.
+fn agent(hold: &Path) -> String {
+    let hold = hold.display();
+    format!(
+        "test $TACHIKOMA_ITERATION != 3 || test -e {hold} || exec sleep 600; \
+         echo $TACHIKOMA_ITERATION >> work; git add -A; git commit -qm \"work $TACHIKOMA_ITERATION\""
+    )
+}
+
+fn words(agent: &str) -> Vec<&str> {
+    vec![
+        "run",
+        "--quiet",
+        "--allow-dirty",
+        "--delay",
+        "0s",
+        "--max-iterations",
+        "4",
+        "--",
+        "sh",
+        "-c",
+        agent,
+    ]
+}
+
+/// What came of the work: what was committed, in which order, and what the files hold.
+fn result(scratch: &Scratch) -> (String, String, String) {
+    (
+        scratch.git(&["log", "--format=%s%n%b"]),
+        scratch.read("work"),
+        scratch.git(&["ls-files"]),
+    )
+}
+
+#[test]
+fn a_loop_that_is_killed_goes_on_elsewhere_with_the_same_result() {
+    let server = Server::start();
+    let more = "backup_interval = \"50ms\"\nmax_backups = 3\n[git]\nauto_commit = false";
+    let hold = tempfile::tempdir().unwrap();
+    let held = hold.path().join("go");
+    let agent = agent(&held);
+
+    // Here it is killed in its third iteration, when a copy has that.
+    let here = repository(&server, more);
+    let live = server.tool(&here).spawn(words(&agent));
+    await_events(&here, "iteration_started", 3);
+    let started = || {
+        let lines = crate::support::lines(&here);
+        let at = lines.iter().position(|line| {
+            line.contains("\"iteration_started\"") && line.contains("\"iteration\":3")
+        });
+        at.expect("the third iteration") as u64 + 1
+    };
+    let newest = |server: &Server| {
+        let copies = server.copies();
+        let numbers = copies.iter().filter_map(|name| {
+            let (_, rest) = name.split_once("loop_")?;
+            rest.get(37..57)?.parse::<u64>().ok()
+        });
+        numbers.max()
+    };
+    await_until("a copy of the third iteration", SOON, || {
+        newest(&server) > Some(started())
+    });
+    kill(&here, live);
+
+    // There is nothing there but the address and the keys.
+    let there = Scratch::new();
+    with_identity(&there);
+    let url = server.url();
+    let told = server.say(&there, &["state", "restore", "--from", &url, "--yes"], 0);
+    assert!(told.contains("is back at iteration 3"), "{told}");
+    assert!(told.contains("the work tree is made, on main"), "{told}");
+    assert_eq!(there.read("work"), "1\n2\n");
+    assert_eq!(there.git(&["status", "--porcelain"]), "");
+    std::fs::write(&held, "").unwrap();
+    server.say(&there, &words(&agent), 3);
+    assert_eq!(status(&there)["iteration"], 4);
+
+    // The same without the move.
+    let still = repository(&server, more);
+    server.say(&still, &words(&agent), 3);
+    assert_eq!(result(&there), result(&still));
+    assert_eq!(
+        status(&there)["stats"]["completed"],
+        status(&still)["stats"]["completed"]
+    );
+    server.say(&there, &["state", "verify"], 0);
+    // And nothing but backups lies where they lie.
+    for path in files(&there.path().join(".ralph/backups")).keys() {
+        assert_eq!(path.extension().unwrap(), "tar", "{}", path.display());
+    }
+    assert!(
+        !files(&there.path().join(".ralph"))
+            .keys()
+            .any(|path| path.ends_with("git-work.bundle.lock"))
+    );
+}
+
+#[test]
+fn what_was_not_committed_comes_along() {
+    let server = Server::start();
+    let here = repository(&server, "[git]\nauto_commit = false");
+    here.write("draft", "not committed\n");
+    here.write("prompt.md", "go on, differently\n");
+    let words = [
+        "run",
+        "--quiet",
+        "--allow-dirty",
+        "--delay",
+        "0s",
+        "--max-iterations",
+        "1",
+        "--",
+        "true",
+    ];
+    server.say(&here, &words, 3);
+    let there = Scratch::new();
+    let url = server.url();
+    let told = server.say(&there, &["state", "restore", "--from", &url, "--yes"], 0);
+    assert!(
+        told.contains("on main, with what was not committed"),
+        "{told}"
+    );
+    assert_eq!(there.read("draft"), "not committed\n");
+    assert_eq!(there.read("prompt.md"), "go on, differently\n");
+    let status = there.git(&["status", "--porcelain"]);
+    assert_eq!(status, " M prompt.md\n?? draft\n");
+    assert_eq!(
+        there.git(&["log", "--format=%s"]),
+        here.git(&["log", "--format=%s"])
+    );
+}
+
+#[test]
+fn files_in_the_way_stay_and_the_commits_are_kept() {
+    let server = Server::start();
+    let here = repository(&server, "");
+    let words = [
+        "run",
+        "--quiet",
+        "--delay",
+        "0s",
+        "--max-iterations",
+        "1",
+        "--",
+        "true",
+    ];
+    server.say(&here, &words, 3);
+    let there = Scratch::new();
+    there.write("prompt.md", "mine\n");
+    let url = server.url();
+    let told = server.say(&there, &["state", "restore", "--from", &url, "--yes"], 0);
+    assert!(
+        told.contains("warning: the work tree is not made"),
+        "{told}"
+    );
+    assert_eq!(there.read("prompt.md"), "mine\n");
+    assert!(!there.path().join(".git").exists());
+    let bundles = files(&there.path().join(".ralph/loops"));
+    let bundle = bundles
+        .keys()
+        .find(|path| path.ends_with("git-work.bundle"));
+    let bundle = bundle.expect("the bundle stays").display().to_string();
+    let cloned = there.home().join("clone");
+    there.git(&["clone", "--quiet", &bundle, cloned.to_str().unwrap()]);
+    assert!(cloned.join("prompt.md").exists());
+    // All of it goes with the rest.
+    server.say(&there, &["state", "clear", "--purge", "--yes"], 0);
+    assert!(!there.path().join(".ralph/loops").exists());
+}
+
+#[test]
+fn a_repository_that_is_there_gets_the_commits_and_keeps_its_files() {
+    let server = Server::start();
+    let here = repository(&server, "[git]\nauto_commit = false");
+    let there = Scratch::new();
+    there.git(&["clone", "--quiet", here.path().to_str().unwrap(), "."]);
+    let agent = "echo 1 >> work; git add -A; git commit -qm more";
+    let words = [
+        "run",
+        "--quiet",
+        "--delay",
+        "0s",
+        "--max-iterations",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        agent,
+    ];
+    server.say(&here, &words, 3);
+    let url = server.url();
+    let told = server.say(&there, &["state", "restore", "--from", &url, "--yes"], 0);
+    assert!(
+        told.contains("the backup was on main; its commits are here"),
+        "{told}"
+    );
+    assert!(!there.path().join("work").exists());
+    let reference = there.git(&["for-each-ref", "--format=%(refname)", "refs/tachikoma"]);
+    let head = reference
+        .lines()
+        .find(|name| name.ends_with("/restored-head"));
+    there.git(&[
+        "merge",
+        "--quiet",
+        "--ff-only",
+        head.expect("what was fetched"),
+    ]);
+    assert_eq!(there.read("work"), "1\n");
+}
+
+#[test]
+fn a_copy_that_is_damaged_is_passed_over_and_of_two_loops_one_is_named() {
+    let server = Server::start();
+    let here = repository(&server, "");
+    let words = [
+        "run",
+        "--quiet",
+        "--delay",
+        "0s",
+        "--max-iterations",
+        "1",
+        "--",
+        "true",
+    ];
+    server.say(&here, &words, 3);
+    server.say(&here, &["state", "set", "plan", "7"], 0);
+    server.say(&here, &["state", "backup"], 0);
+    let copies = server.copies();
+    assert_eq!(copies.len(), 2, "{copies:?}");
+    let newest = server.s3.file(copies.last().unwrap());
+    let mut bytes = std::fs::read(&newest).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    std::fs::write(&newest, bytes).unwrap();
+
+    let there = Scratch::new();
+    let url = server.url();
+    let told = server.say(&there, &["state", "restore", "--from", &url, "--yes"], 0);
+    assert!(told.contains("note: passed over loop_"), "{told}");
+    assert!(told.contains("is not what its name says"), "{told}");
+    assert!(told.contains("is back at iteration 1"), "{told}");
+
+    let other = repository(&server, "");
+    server.say(&other, &words, 3);
+    let third = Scratch::new();
+    let told = server.say(&third, &["state", "restore", "--from", &url, "--yes"], 2);
+    assert!(told.contains("there are copies of 2 loops"), "{told}");
+    assert!(!third.path().join(".ralph/loops").exists());
+    let loop_id = status(&other)["loop_id"].as_str().unwrap().to_owned();
+    let named = [
+        "state", "restore", "--from", &url, "--loop", &loop_id, "--yes",
+    ];
+    let told = server.say(&third, &named, 0);
+    assert!(told.contains(&loop_id), "{told}");
+    let name = copies[0].split(".sha256").next().unwrap();
+    let name = name.rsplit('/').next().unwrap();
+    let fourth = Scratch::new();
+    server.say(
+        &fourth,
+        &["state", "restore", "--from", &url, "--yes", name],
+        0,
+    );
+    assert_eq!(incidents(&fourth, "cloud_failed").len(), 0);
+}
+
+#[test]
+fn a_shallow_clone_goes_without_its_work_and_says_so() {
+    let server = Server::start();
+    let here = repository(&server, "");
+    here.git(&["commit", "--quiet", "--allow-empty", "-m", "more"]);
+    let shallow = Scratch::new();
+    let from = format!("file://{}", here.path().display());
+    shallow.git(&["clone", "--quiet", "--depth", "1", &from, "."]);
+    with_identity(&shallow);
+    let words = [
+        "run",
+        "--quiet",
+        "--delay",
+        "0s",
+        "--max-iterations",
+        "1",
+        "--",
+        "true",
+    ];
+    server.say(&shallow, &words, 3);
+    let told = server.say(&shallow, &["state", "backup"], 0);
+    assert!(told.contains("the repository is a shallow clone"), "{told}");
+    assert_eq!(incidents(&shallow, "cloud_copied").len(), 1);
+}

@@ -1,0 +1,243 @@
+//! Who we are to a store: the variables of its own tools, or the files that they share.
+//!
+//! The library reads variables only. The files are read here: `~/.aws/credentials` and `~/.aws/config`, with keys that stand in them.
+//! Profiles that get their keys elsewhere (`sso_*`, `role_arn`, `credential_process`) are refused with a word.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use crate::CloudError;
+
+/// A file of credentials has a few hundred bytes for each profile.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What a profile may have instead of keys, which we do not do.
+const ELSEWHERE: [&str; 5] = [
+    "role_arn",
+    "source_profile",
+    "credential_process",
+    "sso_session",
+    "sso_start_url",
+];
+
+/// What of the environment a store may need.
+#[derive(Clone, Default)]
+pub struct Surroundings {
+    /// Variables, by name. Those that have nothing to do with stores are ignored.
+    pub variables: BTreeMap<String, String>,
+    /// The user's directory.
+    pub home: Option<PathBuf>,
+}
+
+/// Nobody prints it by accident.
+impl std::fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Surroundings")
+    }
+}
+
+impl Surroundings {
+    fn variable(&self, name: &str) -> Option<&str> {
+        let value = self.variables.get(name).map(String::as_str);
+        value.filter(|value| !value.is_empty())
+    }
+
+    fn file(&self, variable: &str, name: &str) -> Option<PathBuf> {
+        let named = self.variable(variable).map(PathBuf::from);
+        named.or_else(|| Some(self.home.as_ref()?.join(".aws").join(name)))
+    }
+
+    /// Returns what the library is told for S3: the variables, and what files add to them.
+    pub(crate) fn aws(&self) -> Result<BTreeMap<String, String>, CloudError> {
+        let mut told: BTreeMap<String, String> = self
+            .variables
+            .iter()
+            .filter(|(name, value)| name.starts_with("AWS_") && !value.is_empty())
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.clone()))
+            .collect();
+        let named = self.variable("AWS_PROFILE");
+        let profile = named.unwrap_or("default");
+        let config = self.file("AWS_CONFIG_FILE", "config");
+        let section = match profile {
+            "default" => "default".to_owned(),
+            other => format!("profile {other}"),
+        };
+        let config = section_of(config.as_deref(), &section)?.unwrap_or_default();
+        for (key, as_told) in [
+            ("region", "aws_region"),
+            ("endpoint_url", "aws_endpoint_url"),
+        ] {
+            if let Some(value) = config.get(key) {
+                let is_told = told.contains_key(as_told)
+                    || key == "region" && told.contains_key("aws_default_region");
+                if !is_told {
+                    told.insert(as_told.to_owned(), value.clone());
+                }
+            }
+        }
+        if has_its_own(&told) {
+            return Ok(told);
+        }
+        let path = self.file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
+        let keys = section_of(path.as_deref(), profile)?;
+        if keys.is_none() && config.is_empty() && named.is_some() {
+            let what = format!("AWS_PROFILE is `{profile}`, and no such profile is in the files");
+            return Err(CloudError::Credentials(what));
+        }
+        let mut keys = keys.unwrap_or_default();
+        keys.extend(config.into_iter().filter(|(key, _)| is_key(key)));
+        let (Some(id), Some(secret)) = (
+            keys.remove("aws_access_key_id"),
+            keys.remove("aws_secret_access_key"),
+        ) else {
+            if let Some(key) = ELSEWHERE.iter().find(|key| keys.contains_key(**key)) {
+                let what = format!(
+                    "the profile `{profile}` gets its keys by `{key}`, which is not supported; give them in AWS_ACCESS_KEY_ID, \
+                     AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"
+                );
+                return Err(CloudError::Credentials(what));
+            }
+            return Ok(told);
+        };
+        told.insert("aws_access_key_id".to_owned(), id);
+        told.insert("aws_secret_access_key".to_owned(), secret);
+        if let Some(token) = keys.remove("aws_session_token") {
+            told.insert("aws_session_token".to_owned(), token);
+        }
+        Ok(told)
+    }
+}
+
+/// Whether variables say who we are, in one of the ways of the library.
+fn has_its_own(told: &BTreeMap<String, String>) -> bool {
+    [
+        "aws_access_key_id",
+        "aws_web_identity_token_file",
+        "aws_container_credentials_relative_uri",
+        "aws_container_credentials_full_uri",
+        "aws_skip_signature",
+    ]
+    .iter()
+    .any(|name| told.contains_key(*name))
+}
+
+fn is_key(key: &str) -> bool {
+    key.starts_with("aws_") || ELSEWHERE.contains(&key)
+}
+
+/// Reads one section of a file; none where it or the file is not there.
+fn section_of(
+    path: Option<&Path>,
+    section: &str,
+) -> Result<Option<BTreeMap<String, String>>, CloudError> {
+    let Some(path) = path else { return Ok(None) };
+    let file = match File::open(path) {
+        Ok(file) if file.metadata().is_ok_and(|there| there.is_file()) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Ok(_) => {
+            let what = format!("{} is not a file", path.display());
+            return Err(CloudError::Credentials(what));
+        }
+        Err(error) => return Err(CloudError::io("read", path)(error)),
+    };
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX)
+        .read_to_string(&mut text)
+        .map_err(CloudError::io("read", path))?;
+    let mut found: Option<BTreeMap<String, String>> = None;
+    let mut inside = false;
+    for line in text.lines() {
+        let trimmed = line.trim();
+        if trimmed.is_empty() || trimmed.starts_with(['#', ';']) {
+            continue;
+        }
+        if let Some(name) = trimmed.strip_prefix('[') {
+            inside = name.split(']').next().map(str::trim) == Some(section);
+            if inside {
+                found.get_or_insert_default();
+            }
+        } else if inside
+            && !line.starts_with([' ', '\t'])
+            && let Some((key, value)) = trimmed.split_once('=')
+        {
+            let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().to_owned());
+            found.get_or_insert_default().insert(key, value);
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn surroundings(home: &Path, variables: &[(&str, &str)]) -> Surroundings {
+        let variables = variables.iter();
+        Surroundings {
+            variables: variables
+                .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+            home: Some(home.to_owned()),
+        }
+    }
+
+    fn home() -> tempfile::TempDir {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir(home.path().join(".aws")).unwrap();
+        let credentials = "# mine\n[default]\naws_access_key_id = ID\naws_secret_access_key=S=E\n\n\
+                           [other]\naws_access_key_id=OTHER\naws_secret_access_key=X\naws_session_token=T\n";
+        std::fs::write(home.path().join(".aws/credentials"), credentials).unwrap();
+        let config = "[default]\nregion = eu-central-1\ns3 =\n  addressing_style = path\n\
+                      [profile other]\nendpoint_url = http://127.0.0.1:9\n[profile role]\nrole_arn = arn\n";
+        std::fs::write(home.path().join(".aws/config"), config).unwrap();
+        home
+    }
+
+    #[test]
+    fn files_say_who_we_are_and_variables_say_it_louder() {
+        let home = home();
+        let told = surroundings(home.path(), &[]).aws().unwrap();
+        let of = |told: &BTreeMap<String, String>, key: &str| told.get(key).cloned();
+        assert_eq!(of(&told, "aws_access_key_id").as_deref(), Some("ID"));
+        assert_eq!(of(&told, "aws_secret_access_key").as_deref(), Some("S=E"));
+        assert_eq!(of(&told, "aws_region").as_deref(), Some("eu-central-1"));
+        assert_eq!(of(&told, "aws_session_token"), None);
+
+        let other = surroundings(home.path(), &[("AWS_PROFILE", "other")]);
+        let told = other.aws().unwrap();
+        assert_eq!(of(&told, "aws_access_key_id").as_deref(), Some("OTHER"));
+        assert_eq!(of(&told, "aws_session_token").as_deref(), Some("T"));
+        let endpoint = of(&told, "aws_endpoint_url");
+        assert_eq!(endpoint.as_deref(), Some("http://127.0.0.1:9"));
+
+        let variables = [
+            ("AWS_ACCESS_KEY_ID", "V"),
+            ("AWS_SECRET_ACCESS_KEY", "W"),
+            ("AWS_DEFAULT_REGION", "here"),
+            ("HOME", "x"),
+        ];
+        let told = surroundings(home.path(), &variables).aws().unwrap();
+        assert_eq!(of(&told, "aws_access_key_id").as_deref(), Some("V"));
+        assert_eq!(of(&told, "aws_secret_access_key").as_deref(), Some("W"));
+        assert_eq!(of(&told, "aws_region"), None);
+        assert_eq!(of(&told, "home"), None);
+    }
+
+    #[test]
+    fn what_is_not_supported_is_said() {
+        let home = home();
+        let role = surroundings(home.path(), &[("AWS_PROFILE", "role")]);
+        let error = role.aws().unwrap_err().to_string();
+        assert!(
+            error.contains("`role_arn`, which is not supported"),
+            "{error}"
+        );
+        let nobody = surroundings(home.path(), &[("AWS_PROFILE", "nobody")]);
+        let error = nobody.aws().unwrap_err().to_string();
+        assert!(error.contains("no such profile"), "{error}");
+        let nothing = surroundings(&home.path().join("elsewhere"), &[]);
+        assert!(nothing.aws().unwrap().is_empty());
+    }
+}

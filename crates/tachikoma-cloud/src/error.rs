@@ -1,0 +1,176 @@
+//! Why a store could not be used, in words that hold no secret.
+
+use std::error::Error as _;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What a store says may be a page; this much tells why.
+const WORDS_CHARS_MAX: usize = 300;
+
+/// Why something could not be done with a store.
+#[derive(Debug, thiserror::Error)]
+pub enum CloudError {
+    /// The address is none, or one of a kind that cannot be used.
+    #[error("{0}")]
+    Address(String),
+    /// There are credentials, but they cannot be read or used.
+    #[error("{0}")]
+    Credentials(String),
+    /// The store refuses us, whatever we send: trying again changes nothing.
+    #[error("{store} refuses it: {words}")]
+    Refused {
+        /// Which store.
+        store: String,
+        /// What it said.
+        words: String,
+    },
+    /// There is no such object, or no such place.
+    #[error("{what} is not in {store}")]
+    Missing {
+        /// Which store.
+        store: String,
+        /// The object.
+        what: String,
+    },
+    /// The store did not answer as it should.
+    #[error("{store}: {words}")]
+    Failed {
+        /// Which store.
+        store: String,
+        /// Why.
+        words: String,
+    },
+    /// Under a name that is ours lies something else.
+    #[error("{name} is in {store} already and has {there} bytes instead of {ours}")]
+    Other {
+        /// Which store.
+        store: String,
+        /// The object.
+        name: String,
+        /// Its size.
+        there: u64,
+        /// The size that it should have.
+        ours: u64,
+    },
+    /// What was read is not what the name says.
+    #[error("{name} is not what its name says: its SHA-256 is {found}")]
+    Changed {
+        /// The object or file.
+        name: String,
+        /// What was found.
+        found: String,
+    },
+    /// A file here could not be used.
+    #[error("{action} {}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl CloudError {
+    /// Returns whether trying again may help.
+    #[must_use]
+    pub const fn may_pass(&self) -> bool {
+        matches!(self, Self::Failed { .. } | Self::Io { .. })
+    }
+
+    /// Returns whether what was asked for is not there.
+    #[must_use]
+    pub const fn is_missing(&self) -> bool {
+        matches!(self, Self::Missing { .. })
+    }
+
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    /// Says what the library said. `secrets` are taken out of it: a store may repeat what it was sent.
+    pub(crate) fn of(
+        store: &str,
+        name: &str,
+        secrets: &[String],
+        error: &object_store::Error,
+    ) -> Self {
+        let words = words(error, secrets);
+        let store = store.to_owned();
+        match error {
+            object_store::Error::NotFound { .. } if !words.contains("NoSuchBucket") => {
+                Self::Missing {
+                    store,
+                    what: name.to_owned(),
+                }
+            }
+            object_store::Error::PermissionDenied { .. }
+            | object_store::Error::Unauthenticated { .. }
+            | object_store::Error::NotFound { .. }
+            | object_store::Error::NotSupported { .. }
+            | object_store::Error::InvalidPath { .. } => Self::Refused { store, words },
+            // The list is not complete by design.
+            _ => Self::Failed { store, words },
+        }
+    }
+}
+
+/// The innermost cause that says something, and of a page of XML what it means.
+fn words(error: &object_store::Error, secrets: &[String]) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        source = cause.source();
+    }
+    if let Some(code) = tag(&text, "Code") {
+        let message = tag(&text, "Message").unwrap_or_default();
+        text = format!("{code}: {message}");
+    }
+    for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
+        text = text.replace(secret.as_str(), "***");
+    }
+    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let plain: String = plain.take(WORDS_CHARS_MAX).collect();
+    plain.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn tag<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let (_, behind) = text.split_once(&format!("<{name}>"))?;
+    let (inside, _) = behind.split_once(&format!("</{name}>"))?;
+    Some(inside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(body: &str, secrets: &[&str]) -> String {
+        let error = object_store::Error::Generic {
+            store: "S3",
+            source: body.to_owned().into(),
+        };
+        let secrets: Vec<_> = secrets.iter().map(|&s| s.to_owned()).collect();
+        CloudError::of("s3://bucket", "name", &secrets, &error).to_string()
+    }
+
+    #[test]
+    fn a_page_becomes_a_sentence_and_secrets_are_left_out() {
+        let page = "<?xml version=\"1.0\"?><Error><Code>SlowDown</Code><Message>later</Message>\
+                    <StringToSign>x</StringToSign></Error>";
+        assert_eq!(said(page, &[]), "s3://bucket: SlowDown: later");
+        let repeats = "you sent hunter2 and\nit is wrong";
+        let told = said(repeats, &["hunter2"]);
+        assert!(told.contains("you sent *** and it is wrong"), "{told}");
+        assert!(said(&"long ".repeat(1_000), &[]).len() < 400);
+    }
+}

@@ -1,0 +1,19 @@
+//! Copies of files in an object store. `docs/backups.md` says what for, `docs/decisions/0013` why with this library.
+//!
+//! Small on purpose, so that the library and all that it brings stay behind it: open, put, list, get, delete. Nothing here reads
+//! the environment: whoever opens a store says what is in it.
+
+mod create_only;
+mod credentials;
+mod digest;
+mod error;
+mod open;
+mod store;
+mod tls;
+
+pub use credentials::Surroundings;
+pub use digest::{Digest, digest_of};
+pub use error::CloudError;
+pub use open::{check, open};
+pub use store::{Object, PART_BYTES, Put, Store};
+pub use tls::plain_http;

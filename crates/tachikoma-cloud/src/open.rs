@@ -1,0 +1,199 @@
+//! From an address to a store.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::AmazonS3Builder;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as ObjectPath;
+use object_store::{ClientOptions, ObjectStore, RetryConfig};
+use reqwest::Url;
+
+use crate::create_only::CreateOnly;
+use crate::{CloudError, Store, Surroundings, tls};
+
+/// A machine that is there answers within it.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Within it a part is sent and answered, or another piece of an object comes: 43 KiB a second.
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How often the library repeats one request, for a connection that broke or a server that is busy. Whoever calls repeats the whole.
+const REQUEST_RETRIES: usize = 2;
+
+/// How long it repeats it.
+const REQUEST_RETRY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What kind of store it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    S3,
+    Directory,
+    /// The library knows it; nobody here has tried it.
+    Unproven,
+}
+
+/// Checks an address without using it.
+///
+/// # Errors
+/// It is no address, one of a kind that is not known, or one with something in it that must not be in a configuration.
+pub fn check(url: &str) -> Result<(), CloudError> {
+    parse(url).map(drop)
+}
+
+fn parse(text: &str) -> Result<(Url, Kind), CloudError> {
+    let wrong = |what: &str| Err(CloudError::Address(what.to_owned()));
+    let Ok(url) = Url::parse(text) else {
+        return wrong("it must be an address such as `s3://bucket/prefix` or `file:///directory`");
+    };
+    // First, so that no other message has it.
+    if !url.username().is_empty() || url.password().is_some() {
+        return wrong(
+            "it must not hold a user or a password; credentials come from the environment or from `~/.aws/credentials`",
+        );
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return wrong("it must not have anything behind `?` or `#`");
+    }
+    let kind = match url.scheme() {
+        "s3" | "s3a" => Kind::S3,
+        "file" => Kind::Directory,
+        "gs" | "az" | "adl" | "azure" | "abfs" | "abfss" => Kind::Unproven,
+        _ => {
+            return wrong(
+                "it must begin with `s3://` or `file:///` (or, unproven, `gs://`, `az://` or `abfss://`)",
+            );
+        }
+    };
+    match (kind, url.host_str().is_some_and(|host| !host.is_empty())) {
+        (Kind::S3 | Kind::Unproven, false) => wrong("it names no bucket"),
+        (Kind::Directory, true) => {
+            wrong("a directory is written `file:///directory`, with three slashes")
+        }
+        (Kind::S3 | Kind::Unproven, true) | (Kind::Directory, false) => Ok((url, kind)),
+    }
+}
+
+/// Opens a store. Nothing is sent yet.
+///
+/// # Errors
+/// The address cannot be used, credentials that are there cannot be read, or the directory is missing.
+pub fn open(url: &str, surroundings: &Surroundings) -> Result<Store, CloudError> {
+    let shown = url.to_owned();
+    let (url, kind) = parse(url)?;
+    let retry = RetryConfig {
+        max_retries: REQUEST_RETRIES,
+        retry_timeout: REQUEST_RETRY_TIMEOUT,
+        ..RetryConfig::default()
+    };
+    match kind {
+        Kind::Directory => {
+            let path = url.to_file_path().unwrap_or_else(|()| PathBuf::new());
+            // It is not made: where a disk is not mounted, another one would be filled.
+            if !path.is_dir() {
+                let what = format!("{} is no directory", path.display());
+                return Err(CloudError::Address(what));
+            }
+            let store = LocalFileSystem::new_with_prefix(&path)
+                .map_err(|error| CloudError::of(&shown, &shown, &[], &error))?;
+            let store = Arc::new(store.with_fsync(true));
+            Ok(Store::new(store, ObjectPath::default(), shown, Vec::new()))
+        }
+        Kind::S3 => {
+            tls::provide();
+            let told = surroundings.aws()?;
+            let secrets: Vec<String> = [
+                "aws_secret_access_key",
+                "aws_session_token",
+                "aws_access_key_id",
+            ]
+            .iter()
+            .filter_map(|key| told.get(*key).cloned())
+            .collect();
+            let failed = |error| CloudError::of(&shown, &shown, &secrets, &error);
+            let options = ClientOptions::new()
+                .with_timeout_disabled()
+                .with_connect_timeout(CONNECT_TIMEOUT)
+                .with_read_timeout(READ_TIMEOUT);
+            let mut builder = AmazonS3Builder::new()
+                .with_client_options(options)
+                .with_http_connector(CreateOnly)
+                .with_retry(retry);
+            for (key, value) in &told {
+                // Not all of them are the library's.
+                if let Ok(key) = key.parse() {
+                    builder = builder.with_config(key, value);
+                }
+            }
+            let bucket = url.host_str().unwrap_or_default();
+            let store = builder.with_bucket_name(bucket).build().map_err(failed)?;
+            let prefix = prefix_of(&url)?;
+            Ok(Store::new(Arc::new(store), prefix, shown, secrets))
+        }
+        Kind::Unproven => {
+            tls::provide();
+            let told = surroundings.variables.iter();
+            let told = told.map(|(name, value)| (name.to_ascii_lowercase(), value.clone()));
+            let secrets = surroundings.variables.iter().filter(|(name, _)| {
+                name.contains("KEY") || name.contains("SECRET") || name.contains("TOKEN")
+            });
+            let secrets: Vec<String> = secrets.map(|(_, value)| value.clone()).collect();
+            let (store, prefix) = object_store::parse_url_opts(&url, told)
+                .map_err(|error| CloudError::of(&shown, &shown, &secrets, &error))?;
+            let store: Arc<dyn ObjectStore> = Arc::from(store);
+            Ok(Store::new(store, prefix, shown, secrets))
+        }
+    }
+}
+
+fn prefix_of(url: &Url) -> Result<ObjectPath, CloudError> {
+    ObjectPath::from_url_path(url.path())
+        .map_err(|error| CloudError::Address(format!("its path cannot be used: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_refused_for_what_is_wrong_with_it() {
+        for good in [
+            "s3://bucket",
+            "s3://bucket/a/b",
+            "file:///tmp/x",
+            "gs://bucket/a",
+        ] {
+            check(good).unwrap();
+        }
+        for (url, why) in [
+            ("bucket/prefix", "it must be an address"),
+            ("ftp://host/x", "it must begin with"),
+            ("https://bucket.s3.amazonaws.com/x", "it must begin with"),
+            (
+                "s3://id:hunter2@bucket/x",
+                "it must not hold a user or a password",
+            ),
+            ("s3://id@bucket/x", "it must not hold a user or a password"),
+            ("s3://bucket/x?key=hunter2", "anything behind `?`"),
+            ("s3:///x", "it names no bucket"),
+            ("file://tmp/x", "with three slashes"),
+        ] {
+            let error = check(url).unwrap_err().to_string();
+            assert!(error.contains(why), "{url}: {error}");
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_is_missing_is_not_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("file://{}/missing", dir.path().display());
+        let error = open(&url, &Surroundings::default()).unwrap_err();
+        assert!(
+            error.to_string().ends_with("missing is no directory"),
+            "{error}"
+        );
+        assert!(!dir.path().join("missing").exists());
+    }
+}

@@ -1,0 +1,261 @@
+//! A store, and what is done with it. Every call is bounded in memory; whoever calls bounds it in time.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use futures_util::TryStreamExt as _;
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload};
+
+use crate::CloudError;
+use crate::digest::{Digest, Sum};
+
+/// What is sent at a time, and held in memory for it. A store wants at least 5 MiB of each part but the last.
+pub const PART_BYTES: usize = 5 << 20;
+
+/// A store takes this many parts.
+const PARTS_MAX: u64 = 10_000;
+
+/// What a listing may have. A store that has more is not ours alone.
+const LISTED_MAX: usize = 100_000;
+
+/// A place for copies.
+pub struct Store {
+    inner: Arc<dyn ObjectStore>,
+    prefix: ObjectPath,
+    shown: String,
+    secrets: Vec<String>,
+}
+
+/// Secrets are no part of it.
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Store").field(&self.shown).finish()
+    }
+}
+
+/// What is in a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Its name, without the place.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// What came of putting something into a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// It is there now.
+    Created,
+    /// It was there.
+    WasThere,
+}
+
+impl Store {
+    pub(crate) fn new(
+        inner: Arc<dyn ObjectStore>,
+        prefix: ObjectPath,
+        shown: String,
+        secrets: Vec<String>,
+    ) -> Self {
+        Self {
+            inner,
+            prefix,
+            shown,
+            secrets,
+        }
+    }
+
+    /// Returns the address, which has no secret in it.
+    #[must_use]
+    pub fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    fn path(&self, name: &str) -> ObjectPath {
+        self.prefix.clone().join(name)
+    }
+
+    fn failed(&self, name: &str) -> impl Fn(object_store::Error) -> CloudError {
+        move |error| CloudError::of(&self.shown, name, &self.secrets, &error)
+    }
+
+    /// Puts a file into the store, under a name that says what is in it; the one that is there under it stays. At most
+    /// [`PART_BYTES`] of it are held in memory, and once more what is on its way.
+    ///
+    /// # Errors
+    /// The file cannot be read or is not what `digest` says, or the store does not take it. What was sent of it is called off.
+    pub async fn put(
+        &self,
+        name: &str,
+        file: &mut File,
+        from: &Path,
+        digest: &Digest,
+    ) -> Result<Put, CloudError> {
+        let unread = || CloudError::io("read", from);
+        if digest.bytes > PARTS_MAX * PART_BYTES as u64 {
+            return Err(CloudError::Address(format!(
+                "{name} has {} bytes, more than a store takes in parts",
+                digest.bytes
+            )));
+        }
+        let mut sum = Sum::default();
+        let first = part(file, &mut sum).map_err(unread())?;
+        if first.len() < PART_BYTES {
+            same(sum.finish(), digest, name)?;
+            let options = PutOptions::from(PutMode::Create);
+            let path = self.path(name);
+            let put = self.inner.put_opts(&path, first.into(), options).await;
+            return match put {
+                Ok(_) => Ok(Put::Created),
+                Err(error) if is_there(&error) => self.was_there(name, digest).await,
+                Err(error) => Err(self.failed(name)(error)),
+            };
+        }
+        // Nobody sends 64 MiB to be told that they are there.
+        match self.was_there(name, digest).await {
+            Err(error) if error.is_missing() => {}
+            known => return known,
+        }
+        let path = self.path(name);
+        let begun = self.inner.put_multipart(&path).await;
+        let mut upload = begun.map_err(self.failed(name))?;
+        let mut bytes = first;
+        let mut sent: Result<(), CloudError> = Ok(());
+        while sent.is_ok() && !bytes.is_empty() {
+            sent = upload
+                .put_part(PutPayload::from(std::mem::take(&mut bytes)))
+                .await
+                .map_err(self.failed(name));
+            if sent.is_ok() {
+                match part(file, &mut sum) {
+                    Ok(next) => bytes = next,
+                    Err(error) => sent = Err(unread()(error)),
+                }
+            }
+        }
+        let whole = sent.and_then(|()| same(sum.finish(), digest, name));
+        let completed = match whole {
+            Ok(()) => upload.complete().await.map_err(|error| {
+                let was_there = is_there(&error);
+                (was_there, self.failed(name)(error))
+            }),
+            Err(error) => Err((false, error)),
+        };
+        match completed {
+            Ok(_) => Ok(Put::Created),
+            Err((was_there, error)) => {
+                // Its parts would be paid for; a store that is gone forgets them by its own rules.
+                let _ = upload.abort().await;
+                match was_there {
+                    true => self.was_there(name, digest).await,
+                    false => Err(error),
+                }
+            }
+        }
+    }
+
+    /// Looks at what lies under a name.
+    async fn was_there(&self, name: &str, digest: &Digest) -> Result<Put, CloudError> {
+        let there = self.inner.head(&self.path(name)).await;
+        let there = there.map_err(self.failed(name))?;
+        if there.size != digest.bytes {
+            return Err(CloudError::Other {
+                store: self.shown.clone(),
+                name: name.to_owned(),
+                there: there.size,
+                ours: digest.bytes,
+            });
+        }
+        Ok(Put::WasThere)
+    }
+
+    /// Lists what lies right at the place.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn list(&self) -> Result<Vec<Object>, CloudError> {
+        let prefix = (!self.prefix.as_ref().is_empty()).then_some(&self.prefix);
+        let mut stream = self.inner.list(prefix);
+        let mut listed = Vec::new();
+        let mut seen = 0;
+        while let Some(meta) = stream.try_next().await.map_err(self.failed("the list"))? {
+            seen += 1;
+            if seen > LISTED_MAX {
+                let words = format!(
+                    "more than {LISTED_MAX} objects lie there; give backups a prefix of their own"
+                );
+                let store = self.shown.clone();
+                return Err(CloudError::Refused { store, words });
+            }
+            let parts = meta.location.prefix_match(&self.prefix);
+            let mut parts = parts.into_iter().flatten();
+            if let (Some(name), None) = (parts.next(), parts.next()) {
+                listed.push(Object {
+                    name: name.as_ref().to_owned(),
+                    bytes: meta.size,
+                });
+            }
+        }
+        Ok(listed)
+    }
+
+    /// Brings an object here, and returns what was in it.
+    ///
+    /// # Errors
+    /// It is not there, does not come, or cannot be written.
+    pub async fn get(&self, name: &str, file: &mut File, to: &Path) -> Result<Digest, CloudError> {
+        let unwritten = || CloudError::io("write", to);
+        let got = self.inner.get(&self.path(name)).await;
+        let mut stream = got.map_err(self.failed(name))?.into_stream();
+        let mut sum = Sum::default();
+        while let Some(bytes) = stream.try_next().await.map_err(self.failed(name))? {
+            sum.add(&bytes);
+            file.write_all(&bytes).map_err(unwritten())?;
+        }
+        file.sync_all().map_err(unwritten())?;
+        Ok(sum.finish())
+    }
+
+    /// Removes an object; somebody else may have done so already.
+    ///
+    /// # Errors
+    /// The store does not do it.
+    pub async fn delete(&self, name: &str) -> Result<(), CloudError> {
+        match self.inner.delete(&self.path(name)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(self.failed(name)(error)),
+        }
+    }
+}
+
+const fn is_there(error: &object_store::Error) -> bool {
+    matches!(
+        error,
+        object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }
+    )
+}
+
+fn same(found: Digest, wanted: &Digest, name: &str) -> Result<(), CloudError> {
+    if found == *wanted {
+        return Ok(());
+    }
+    Err(CloudError::Changed {
+        name: name.to_owned(),
+        found: found.hex,
+    })
+}
+
+/// Reads the next part; a short one is the last, and nothing is the end.
+fn part(file: &mut File, sum: &mut Sum) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(PART_BYTES);
+    file.take(PART_BYTES as u64).read_to_end(&mut bytes)?;
+    sum.add(&bytes);
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! A store that is a real server on loopback: what is created stays, and who comes second is told.
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
+
+use std::fs::File;
+use std::io::{Seek as _, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use tachikoma_cloud::{CloudError, Digest, PART_BYTES, Put, Store, Surroundings, digest_of, open};
+use tachikoma_testkit::s3::{BUCKET, Misbehaviour, S3};
+use tokio::runtime::{Builder, Runtime};
+
+struct Place {
+    dir: tempfile::TempDir,
+    s3: S3,
+    runtime: Runtime,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Self {
+            s3: S3::start(dir.path()),
+            runtime: Builder::new_current_thread().enable_all().build().unwrap(),
+            dir,
+        }
+    }
+
+    fn store(&self) -> Store {
+        let env = self.s3.env().into_iter();
+        let surroundings = Surroundings {
+            variables: env.map(|(name, value)| (name.to_owned(), value)).collect(),
+            home: Some(self.dir.path().join("nobody")),
+        };
+        open(&format!("s3://{BUCKET}/a"), &surroundings).unwrap()
+    }
+}
+
+fn file_of(bytes: &[u8]) -> (File, Digest) {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(bytes).unwrap();
+    file.rewind().unwrap();
+    let digest = digest_of(&mut file).unwrap();
+    file.rewind().unwrap();
+    (file, digest)
+}
+
+#[test]
+fn two_machines_with_one_name_have_one_object() {
+    let place = Place::new();
+    for size in [1_000, PART_BYTES * 2 + 1] {
+        let name = format!("of-{size}");
+        let bytes = vec![7; size];
+        let ((mut one, digest), (mut other, _)) = (file_of(&bytes), file_of(&bytes));
+        let (here, there) = (place.store(), place.store());
+        let from = Path::new("here");
+        let put = async {
+            tokio::join!(
+                here.put(&name, &mut one, from, &digest),
+                there.put(&name, &mut other, from, &digest)
+            )
+        };
+        let (first, second) = place.runtime.block_on(put);
+        // Whoever is second is told so, or asks too early to know: either way it is there, whole, and once.
+        first.unwrap();
+        second.unwrap();
+        assert_eq!(place.s3.objects().len(), 1 + usize::from(size > 1_000));
+        let there = std::fs::read(place.s3.file(&format!("a/{name}"))).unwrap();
+        assert!(there == bytes, "{size}");
+        let (mut again, _) = file_of(&bytes);
+        let put = here.put(&name, &mut again, from, &digest);
+        assert_eq!(place.runtime.block_on(put).unwrap(), Put::WasThere);
+    }
+}
+
+#[test]
+fn what_is_there_is_not_written_over() {
+    let place = Place::new();
+    std::fs::create_dir(place.s3.file("a")).unwrap();
+    for size in [1_000, PART_BYTES + 1] {
+        let name = format!("of-{size}");
+        std::fs::write(place.s3.file(&format!("a/{name}")), "somebody else's").unwrap();
+        let (mut file, digest) = file_of(&vec![7; size]);
+        let store = place.store();
+        let put = store.put(&name, &mut file, Path::new("here"), &digest);
+        let error = place.runtime.block_on(put).unwrap_err();
+        assert!(matches!(error, CloudError::Other { .. }), "{error}");
+        assert!(!error.may_pass());
+        let there = std::fs::read_to_string(place.s3.file(&format!("a/{name}")));
+        assert_eq!(there.unwrap(), "somebody else's");
+    }
+}
+
+/// The library completes what was sent in parts without a condition; ours has one.
+#[test]
+fn a_large_object_is_completed_only_where_there_is_none() {
+    let place = Place::new();
+    let (mut file, digest) = file_of(&vec![7; PART_BYTES + 1]);
+    let store = place.store();
+    let put = store.put("large", &mut file, Path::new("here"), &digest);
+    assert_eq!(place.runtime.block_on(put).unwrap(), Put::Created);
+    let asked = place.s3.asked();
+    let completing: Vec<_> = asked
+        .iter()
+        .filter(|asked| asked.starts_with("POST") && asked.contains("?uploadId="))
+        .collect();
+    assert_eq!(completing.len(), 1, "{asked:#?}");
+    assert!(
+        completing[0].ends_with(" if-none-match: *"),
+        "{completing:?}"
+    );
+    let conditional = asked.iter().filter(|asked| asked.contains("if-none-match"));
+    assert_eq!(conditional.count(), 1, "{asked:#?}");
+}
+
+#[test]
+fn what_is_called_off_leaves_no_object() {
+    let place = Place::new();
+    place
+        .s3
+        .behave(Misbehaviour::Slow(Duration::from_millis(200)));
+    let (mut file, digest) = file_of(&vec![7; PART_BYTES * 3]);
+    let store = place.store();
+    let put = store.put("large", &mut file, Path::new("here"), &digest);
+    let put = async { tokio::time::timeout(Duration::from_millis(500), put).await };
+    place.runtime.block_on(put).unwrap_err();
+    assert_eq!(place.s3.objects(), [] as [String; 0]);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_said_and_may_come_back() {
+    let mut place = Place::new();
+    place.s3.kill();
+    let listed = place.store();
+    let error = place.runtime.block_on(listed.list()).unwrap_err();
+    assert!(error.may_pass(), "{error}");
+    assert!(error.to_string().starts_with("s3://bucket/a: "), "{error}");
+    place.s3.revive();
+    assert_eq!(place.runtime.block_on(listed.list()).unwrap(), []);
+}
+
+#[test]
+fn plain_http_needs_to_be_allowed() {
+    let place = Place::new();
+    let env = place
+        .s3
+        .env()
+        .into_iter()
+        .filter(|(name, _)| *name != "AWS_ALLOW_HTTP");
+    let surroundings = Surroundings {
+        variables: env.map(|(name, value)| (name.to_owned(), value)).collect(),
+        home: None,
+    };
+    let store = open(&format!("s3://{BUCKET}"), &surroundings).unwrap();
+    place.runtime.block_on(store.list()).unwrap_err();
+    assert_eq!(place.s3.asked(), [] as [String; 0]);
+}

@@ -1,0 +1,262 @@
+//! Who takes backups to where copies go: a thread of its own, with one backup in its hands and at most one that waits. A newer one
+//! takes the place of that. The loop never waits for it, and hears of it what is to be recorded.
+
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tachikoma_core::{Incident, Input, Outcome};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::LoopRunner;
+use crate::chain;
+use crate::clock;
+use crate::cloud::{Cloud, SendError};
+use crate::task::panicked;
+
+/// How often a backup is sent before it is given up; the next one is sent all the same.
+const ATTEMPTS_MAX: u32 = 5;
+
+/// The first wait; each is twice the one before. With the others half a minute passes: a server that restarts is back.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+
+/// At a slow line's 500 KiB a second, 300 MiB.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// What there may be to say before somebody listens.
+const SAID_MAX: usize = 16;
+
+/// What is told when the loop ends first.
+const TOO_LATE: &str =
+    "the loop ended before it was sent; `tachikoma state backup` sends another one";
+
+/// A backup to be sent.
+#[derive(Clone, Debug)]
+pub(super) struct Parcel {
+    pub path: PathBuf,
+    pub cloud: Cloud,
+}
+
+impl Parcel {
+    fn name(&self) -> String {
+        let name = self.path.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+}
+
+/// Where backups are handed in. The newest is kept.
+pub(super) type Counter = watch::Sender<Option<Parcel>>;
+
+/// The thread, while there is one.
+#[derive(Debug)]
+pub(super) struct Courier {
+    counter: Counter,
+    said: mpsc::Receiver<Incident>,
+    /// Dropped, it ends what is under way.
+    go_on: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Courier {
+    /// Starts the thread; without one backups stay here, and that is said.
+    pub fn start() -> Result<Self, String> {
+        let (counter, waiting) = watch::channel(None);
+        let (say, said) = mpsc::channel(SAID_MAX);
+        let (go_on, stopped) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| format!("backups are not copied: {error}"))?;
+        let work = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = deliver(waiting, say) => {}
+                    _ = stopped => {}
+                }
+            });
+            // A disk that hangs must not keep anyone.
+            runtime.shutdown_background();
+        };
+        let thread = std::thread::Builder::new()
+            .name("courier".to_owned())
+            .spawn(work)
+            .map_err(|error| format!("backups are not copied: {error}"))?;
+        Ok(Self {
+            counter,
+            said,
+            go_on,
+            thread,
+        })
+    }
+
+    pub fn counter(&self) -> Counter {
+        self.counter.clone()
+    }
+
+    /// Returns what is to be recorded, once something is; how it panicked, if it did. Cancel-safe.
+    pub async fn next(courier: &mut Option<Self>) -> Input {
+        if let Some(there) = courier {
+            if let Some(incident) = there.said.recv().await {
+                return Input::Incident(incident);
+            }
+            if let Some(Self { thread, .. }) = courier.take()
+                && let Err(payload) = thread.join()
+            {
+                let reason = panicked("courier", payload.as_ref());
+                return Input::Broken { reason };
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+/// Sends what is handed in until nobody can hand in anything any more.
+async fn deliver(mut waiting: watch::Receiver<Option<Parcel>>, say: mpsc::Sender<Incident>) {
+    while waiting.changed().await.is_ok() {
+        let taken = waiting.borrow_and_update().clone();
+        let Some(parcel) = taken else { continue };
+        for incident in bring(parcel, &mut waiting).await {
+            // When nobody listens any more, the loop is gone.
+            if say.send(incident).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Sends one backup, or the newest that came while it could not be sent. Returns what is to be recorded.
+async fn bring(mut parcel: Parcel, waiting: &mut watch::Receiver<Option<Parcel>>) -> Vec<Incident> {
+    let mut attempts = 0;
+    let mut wait = FIRST_WAIT;
+    loop {
+        attempts += 1;
+        let sent = timeout(ATTEMPT_TIMEOUT, parcel.cloud.send(&parcel.path)).await;
+        let failed = |error: String| Incident::CloudFailed {
+            name: parcel.name(),
+            error,
+            attempts,
+        };
+        let (error, may_pass) = match sent {
+            Ok(Ok(sent)) => {
+                let mut said = vec![Incident::CloudCopied {
+                    name: parcel.name(),
+                    bytes: sent.bytes,
+                }];
+                said.extend(sent.unpruned.map(|error| {
+                    failed(format!(
+                        "it is there, but older copies stay: {}",
+                        chain(&error)
+                    ))
+                }));
+                return said;
+            }
+            Ok(Err(SendError::Gone)) => match newest(waiting) {
+                Some(newer) => {
+                    parcel = newer;
+                    continue;
+                }
+                None => return Vec::new(),
+            },
+            Ok(Err(SendError::Cloud(error))) => (chain(&error), error.may_pass()),
+            Err(_) => {
+                let limit = humantime::format_duration(ATTEMPT_TIMEOUT);
+                (format!("it took longer than {limit}"), true)
+            }
+        };
+        if !may_pass || attempts >= ATTEMPTS_MAX {
+            return vec![failed(error)];
+        }
+        sleep(wait).await;
+        wait *= 2;
+        if let Some(newer) = newest(waiting) {
+            parcel = newer;
+        }
+    }
+}
+
+fn newest(waiting: &mut watch::Receiver<Option<Parcel>>) -> Option<Parcel> {
+    match waiting.has_changed() {
+        Ok(true) => waiting.borrow_and_update().clone(),
+        Ok(false) | Err(_) => None,
+    }
+}
+
+impl LoopRunner {
+    /// The loop has ended: the last copy is sent, unless that takes too long or somebody wants the end at once.
+    pub(super) async fn drain_copies(&mut self, over: Instant) {
+        let Some(courier) = self.upkeep.courier.take() else {
+            return;
+        };
+        let Courier {
+            counter,
+            mut said,
+            go_on,
+            thread,
+        } = courier;
+        let last = counter.borrow().as_ref().map(Parcel::name);
+        // Nobody hands in anything any more: it ends when all is sent.
+        drop(counter);
+        let mut told = None;
+        let over = tokio::time::sleep_until(over);
+        tokio::pin!(over);
+        loop {
+            let incident = tokio::select! {
+                () = &mut over => break,
+                Some(_) = self.ends.shutdowns.recv() => break,
+                incident = said.recv() => incident,
+            };
+            let Some(incident) = incident else { break };
+            if let Incident::CloudCopied { name, .. } | Incident::CloudFailed { name, .. } =
+                &incident
+            {
+                told = Some(name.clone());
+            }
+            // The loop has ended all the same.
+            let _ = self.take(Input::Incident(incident)).await;
+        }
+        drop(go_on);
+        if !thread.is_finished()
+            && let Some(name) = last.filter(|last| told.as_ref() != Some(last))
+        {
+            let error = TOO_LATE.to_owned();
+            let attempts = 1;
+            let incident = Incident::CloudFailed {
+                name,
+                error,
+                attempts,
+            };
+            let _ = self.take(Input::Incident(incident)).await;
+        }
+    }
+
+    /// Leaves a backup of the loop as it ended to be taken, where copies go somewhere: somebody may want to go on elsewhere.
+    pub(super) fn back_up_at_the_end(&mut self, outcome: Option<&Outcome>) {
+        self.upkeep.hurried = matches!(outcome, None | Some(Outcome::Signal { .. }));
+        if self.config.cloud().is_some() && !self.unwritten {
+            // The loop has ended all the same.
+            let _ = self.back_up();
+        }
+    }
+}
+
+/// Returns until when the last copy is waited for. Whoever sends a signal may be the shutdown of the machine.
+pub(super) fn over(outcome: Option<&Outcome>) -> Instant {
+    let time = match outcome {
+        None | Some(Outcome::Signal { .. }) => Duration::from_secs(2),
+        Some(
+            Outcome::Done
+            | Outcome::LimitReached { .. }
+            | Outcome::Condition { .. }
+            | Outcome::Budget { .. }
+            | Outcome::Operator
+            | Outcome::Error { .. },
+        ) => Duration::from_secs(30),
+    };
+    Instant::from_std(clock::monotonic() + time)
+}
+
+/// Hands a backup in that was taken.
+pub(super) fn hand_in(counter: &Counter, cloud: Cloud, path: PathBuf) {
+    counter.send_replace(Some(Parcel { path, cloud }));
+}

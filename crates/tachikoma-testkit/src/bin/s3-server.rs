@@ -1,0 +1,17 @@
+//! The S3 server as a program: prints its variables, and serves what is below a directory until its standard input is closed.
+#![expect(clippy::print_stdout, reason = "it talks to whoever started it")]
+
+use std::io::Read as _;
+use std::path::PathBuf;
+
+use tachikoma_testkit::s3::S3;
+
+fn main() {
+    let dir = std::env::args_os().nth(1).map(PathBuf::from);
+    let server = S3::start(&dir.unwrap_or_else(|| "s3".into()));
+    for (name, value) in server.env() {
+        println!("{name}={value}");
+    }
+    println!();
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}

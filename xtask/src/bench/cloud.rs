@@ -1,0 +1,125 @@
+//! What a copy of a large backup costs the runner in memory.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::Bench;
+use super::memory::Memory;
+use super::report::{Row, Unit};
+use crate::cargo;
+use crate::check::succeeds;
+use crate::product::{Ground, Live, await_that, text};
+
+/// Git packs 64 MiB and sends them through a pipe of ours: seconds, on a starved machine minutes.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What cannot be compressed is 64 MiB of a backup too.
+const BACKUP_BYTES: usize = 64 << 20;
+
+const EXTRA_MIB: f64 = 16.0;
+
+pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
+    let words = [
+        "build",
+        "--quiet",
+        "--release",
+        "--package",
+        "tachikoma-testkit",
+    ];
+    let features = ["--features", "s3", "--bin", "s3-server"];
+    succeeds(cargo(&bench.root).args(words).args(features))?;
+    let ground = Ground::new(&bench.product, &bench.disk)?;
+    let dir = ground.path();
+    let store = tempfile::tempdir_in(&bench.disk).map_err(text)?;
+    let mut server = Command::new(bench.product.with_file_name("s3-server"));
+    server.arg(store.path()).stdin(Stdio::piped());
+    let mut server = Live::start(server.stdout(Stdio::piped()))?;
+    let env = variables(server.stdout().ok_or("no words of the server")?);
+
+    fs::write(dir.join("noise"), noise()).map_err(text)?;
+    let settings = "[state]\ncloud_url = \"s3://bucket/a\"\nbackup_interval = \"3s\"\n";
+    fs::write(dir.join("tachikoma.toml"), settings).map_err(text)?;
+    for words in [
+        &["init", "--quiet"][..],
+        &["add", "-A"],
+        &[
+            "-c",
+            "user.name=b",
+            "-c",
+            "user.email=b@b",
+            "commit",
+            "--quiet",
+            "-m",
+            "noise",
+        ],
+    ] {
+        let git = Command::new("git").args(words).current_dir(dir).status();
+        if !git.map_err(text)?.success() {
+            return Err(format!("git {words:?} failed"));
+        }
+    }
+    let words = [
+        "run",
+        "--allow-dirty",
+        "--",
+        "sh",
+        "-c",
+        ": > rests; exec sleep 1000",
+    ];
+    let mut command = ground.tachikoma(&words);
+    command.envs(env);
+    let runner = Live::start(&mut command)?;
+    await_that("the loop to rest", PATIENCE, || ground.has("rests"))?;
+    let before = Memory::of(runner.pid())?;
+    let sent = || size_of(store.path()) >= BACKUP_BYTES as u64;
+    await_that("the copy", PATIENCE, sent)?;
+    let after = Memory::of(runner.pid())?;
+    ground.stop(runner)?;
+    server.kill()?;
+    let row = Row::goal(
+        "64 MiB backup, extra memory".to_owned(),
+        after.peak - before.now,
+        Unit::Mebibytes,
+        EXTRA_MIB,
+    );
+    Ok(vec![row.detail(format!(
+        "{:.1} MiB before, peak {:.1} MiB",
+        before.now, after.peak
+    ))])
+}
+
+/// What the server says of itself, up to an empty line.
+fn variables(words: impl std::io::Read) -> Vec<(String, String)> {
+    let lines = BufReader::new(words).lines().map_while(Result::ok);
+    let lines = lines.take_while(|line| !line.is_empty());
+    let pair = |line: String| {
+        let (name, value) = line.split_once('=')?;
+        Some((name.to_owned(), value.to_owned()))
+    };
+    lines.filter_map(pair).collect()
+}
+
+/// The largest object below a directory; what is under way has no name of ours.
+fn size_of(dir: &std::path::Path) -> u64 {
+    let entries = fs::read_dir(dir.join("bucket/a"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let sizes = entries.filter_map(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let size = entry.metadata().ok()?.len();
+        name.starts_with("loop_").then_some(size)
+    });
+    sizes.max().unwrap_or(0)
+}
+
+fn noise() -> Vec<u8> {
+    let mut seed = 1_u64;
+    let mut next = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 56).to_le_bytes()[0]
+    };
+    (0..BACKUP_BYTES).map(|_| next()).collect()
+}
