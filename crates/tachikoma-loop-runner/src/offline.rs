@@ -10,6 +10,7 @@ use tachikoma_core::{Answer, Effect, Input, LoopId, Policy, State, Ticket, step}
 use crate::clock::Clock;
 use crate::cloud::Cloud;
 use crate::error::chain;
+use crate::git::CallOff;
 pub use crate::git::bundle::Unpacked;
 use crate::git::bundle::{Bundled, Work};
 use crate::process::orphans;
@@ -202,7 +203,7 @@ pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Backup, Offl
     let go_on = AtomicBool::new(false);
     let mut without_work = None;
     if premises.cloud.is_some() {
-        let bundled = premises.work_of(loop_id).bundle(&dir, &go_on);
+        let bundled = premises.work_of(loop_id).bundle(&dir, &CallOff::new());
         moment.work = bundled.path();
         if let Bundled::Without(reason) = bundled {
             without_work = Some(reason);

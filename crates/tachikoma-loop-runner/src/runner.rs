@@ -245,7 +245,7 @@ impl LoopRunner {
     /// Gives the working directory back in good order.
     pub async fn close(mut self) {
         self.put_away().await;
-        self.upkeep.finish().await;
+        self.upkeep.finish(std::future::pending()).await;
         if let Some(control) = self.control.take() {
             control.close().await;
         }

@@ -3,7 +3,6 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tachikoma_core::LoopId;
@@ -66,7 +65,7 @@ impl Bundled {
 }
 
 /// Returns whether a file of that name in the directory of a loop is a bundle's. Git has a lock beside it while it writes.
-pub(super) fn is_ours_in_loop(name: &str) -> bool {
+pub(crate) fn is_ours_in_loop(name: &str) -> bool {
     name == REFS || matches!(name.strip_prefix(NAME), Some("" | ".lock"))
 }
 
@@ -82,11 +81,8 @@ struct Held {
 impl Work {
     /// Makes a bundle of the repository as it is, unless one is there that has all of it. Blocks, for a while that is bounded.
     #[must_use]
-    pub fn bundle(&self, loop_dir: &Path, called_off: &AtomicBool) -> Bundled {
-        let call_off = CallOff::new().within(TIMEOUT);
-        if called_off.load(Ordering::Relaxed) {
-            return Bundled::Nothing;
-        }
+    pub fn bundle(&self, loop_dir: &Path, call_off: &CallOff) -> Bundled {
+        let call_off = call_off.within(TIMEOUT);
         let found = Repository::find(&self.working_dir, self.search_path.as_deref(), &call_off);
         let repository = match found {
             Found::Repository(repository) => repository.of_loop(self.loop_id, self.hidden.clone()),
@@ -151,7 +147,8 @@ impl Work {
             order = order.word(branch);
         }
         let order = order.word(&glob).limit(Some(TIMEOUT));
-        order.env("GIT_NO_LAZY_FETCH", "1").ask(call_off)?;
+        let order = order.env("GIT_NO_LAZY_FETCH", "1").ends_with_us();
+        order.ask(call_off)?;
         let bytes = std::fs::metadata(&path).map_err(GitError::io("look at", &path))?;
         if bytes.len() > BYTES_MAX {
             let _ = std::fs::remove_file(&path);

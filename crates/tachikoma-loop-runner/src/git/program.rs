@@ -62,6 +62,15 @@ impl CallOff {
         Self::default()
     }
 
+    /// Makes one that a word to somebody else calls off too.
+    #[must_use]
+    pub fn with(called_off: Arc<AtomicBool>) -> Self {
+        Self {
+            called_off,
+            until: None,
+        }
+    }
+
     /// Calls off what is under way. Never waits.
     pub fn call_off(&self) {
         self.called_off.store(true, Ordering::Relaxed);

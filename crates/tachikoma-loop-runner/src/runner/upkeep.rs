@@ -16,6 +16,7 @@ use super::courier::{self, Counter, Courier};
 use super::open::failed_backup;
 use crate::cloud::Cloud;
 use crate::error::chain;
+use crate::git::CallOff;
 use crate::git::bundle::{Bundled, Work};
 use crate::session::transcripts;
 use crate::store::backup::{self, Backups, Moment};
@@ -88,7 +89,7 @@ struct Memory {
 impl Task {
     /// Files too many or too large are no reason to trouble anyone: errors are left to the next time. A loop that should be
     /// gone and is not is one: it has work of its user in it. Returns what a person should know.
-    fn perform(self, called_off: &AtomicBool, memory: &mut Memory) -> Vec<String> {
+    fn perform(self, called_off: &Arc<AtomicBool>, memory: &mut Memory) -> Vec<String> {
         match self {
             Self::CompressSegments(closed) => {
                 let _ = closed.compress(called_off);
@@ -119,7 +120,8 @@ impl Task {
                 let mut said = Vec::new();
                 let copied = copy.is_some();
                 if let Some((elsewhere, _)) = copy.as_deref() {
-                    let bundled = elsewhere.work.bundle(&moment.loop_dir, called_off);
+                    let call_off = CallOff::with(Arc::clone(called_off));
+                    let bundled = elsewhere.work.bundle(&moment.loop_dir, &call_off);
                     said.extend(memory.note(&bundled));
                     moment.work = bundled.path();
                 }
@@ -238,13 +240,12 @@ impl Upkeep {
         std::iter::from_fn(|| self.said.try_recv().ok()).collect()
     }
 
-    /// Waits until everything is done, but not for long.
-    pub async fn finish(&mut self) {
+    /// Waits until everything is done, but not for long, and not when somebody is in a hurry.
+    pub async fn finish(&mut self, hurry: impl Future<Output = ()>) {
         if let Some(worker) = self.worker.take() {
             let copies = self.courier.is_some() && !self.hurried;
-            worker
-                .finish(if copies { COPY_TIMEOUT } else { FINISH_TIMEOUT })
-                .await;
+            let time = if copies { COPY_TIMEOUT } else { FINISH_TIMEOUT };
+            worker.finish(time, hurry).await;
         }
     }
 }
@@ -304,9 +305,14 @@ impl Worker {
         })
     }
 
-    async fn finish(mut self, time: Duration) {
+    async fn finish(mut self, time: Duration, hurry: impl Future<Output = ()>) {
         drop(self.tasks);
-        if tokio::time::timeout(time, &mut self.ended).await.is_err() {
+        let is_done = tokio::select! {
+            _ = &mut self.ended => true,
+            () = tokio::time::sleep(time) => false,
+            () = hurry => false,
+        };
+        if !is_done {
             self.called_off.store(true, Ordering::Relaxed);
             if tokio::time::timeout(CALL_OFF_TIMEOUT, &mut self.ended)
                 .await
@@ -361,7 +367,7 @@ impl LoopRunner {
     pub(super) async fn tidy_up(&mut self) {
         // What is not kept need not be small.
         if !self.config.settings.state.enabled {
-            return self.upkeep.finish().await;
+            return self.finish_upkeep().await;
         }
         for directory in self.transcript_dirs() {
             // An agent that said nothing leaves nothing to do.
@@ -375,7 +381,20 @@ impl LoopRunner {
             self.upkeep
                 .leave(Task::CompressSegments(self.journal.closed()));
         }
-        self.upkeep.finish().await;
+        self.finish_upkeep().await;
+    }
+
+    async fn finish_upkeep(&mut self) {
+        let copies = self.upkeep.courier.is_some();
+        let shutdowns = &mut self.ends.shutdowns;
+        let hurry = async {
+            match copies {
+                true => _ = shutdowns.recv().await,
+                // It is over soon enough, and the signal may be for the next run.
+                false => std::future::pending().await,
+            }
+        };
+        self.upkeep.finish(hurry).await;
     }
 
     fn transcripts_to_prune(&self, directory: PathBuf) -> Task {

@@ -180,7 +180,9 @@ fn rebuild(
             link(&path, &new.join(name))?;
         }
     }
-    for path in ours_in(old, crate::git::is_ours_in_loop) {
+    // What is in a bundle is known only of the one that was made here.
+    let is_gits = |name: &str| crate::git::is_ours_in_loop(name) && !bundle::is_ours_in_loop(name);
+    for path in ours_in(old, is_gits) {
         link(&path, new)?;
     }
     checkpoints::forget_after(new, state.session.number);

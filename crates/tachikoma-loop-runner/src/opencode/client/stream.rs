@@ -97,7 +97,9 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/event", listener.local_addr().unwrap());
         let answer = tokio::spawn(async move { listener.accept().await.unwrap().0 });
-        let asked = tokio::spawn(async move { reqwest::get(url).await.unwrap() });
+        let http = tachikoma_cloud::plain_http(reqwest::Client::builder());
+        let http = http.build().unwrap();
+        let asked = tokio::spawn(async move { http.get(url).send().await.unwrap() });
         let mut connection = answer.await.unwrap();
         let _ = connection.read(&mut [0; 4096]).await.unwrap();
         let said = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\n";
