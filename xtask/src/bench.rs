@@ -15,6 +15,7 @@ mod resume;
 pub mod sample;
 mod startup;
 mod stop;
+mod waits;
 
 use std::path::{Path, PathBuf};
 
@@ -49,7 +50,7 @@ impl Bench {
 
 /// The measurements by name, in the order in which they are made.
 type Measure = fn(&Bench) -> Result<Vec<Row>, String>;
-const MEASURES: [(&str, Measure); 13] = [
+const MEASURES: [(&str, Measure); 14] = [
     ("iteration", iterations::many),
     ("first", iterations::first),
     ("record", record::durable),
@@ -58,6 +59,7 @@ const MEASURES: [(&str, Measure); 13] = [
     ("memory", memory::measure),
     ("startup", startup::measure),
     ("stop", stop::measure),
+    ("waits", waits::measure),
     ("interrupt", interrupt::measure),
     ("decode", decode::measure),
     ("replay", replay::measure),
