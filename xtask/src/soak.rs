@@ -10,6 +10,7 @@ mod kill;
 mod kill_boundary;
 mod kill_effect;
 mod kill_random;
+mod kill_restore;
 mod kill_server;
 mod power_cut;
 mod refusing_disk;
@@ -47,13 +48,14 @@ struct Row {
 }
 
 /// In the order in which they are made.
-const SOAKS: [Row; 18] = [
+const SOAKS: [Row; 19] = [
     row("kill-cgroup", kill::with_cgroup, 50, None),
     row("kill-guard", kill::without_cgroup, 50, None),
     row("simulation", simulation, 50, None),
     row("loads", loads, 50, None),
     row("kill-random", kill_random::run, 10_000, Some(200)),
     row("kill-boundary", kill_boundary::run, 200, Some(20)),
+    row("kill-restore", kill_restore::run, 200, Some(10)),
     row("kill-effect", kill_effect::run, 100, Some(2)),
     row("power-cut", power_cut::run, 30, Some(30)),
     row("read-only", refusing_disk::read_only, 30, Some(5)),

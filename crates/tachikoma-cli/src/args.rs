@@ -306,7 +306,7 @@ pub enum StateCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Check every journal, snapshot and transcript, line by line
+    /// Check every journal, snapshot, transcript and backup, line by line
     Verify {
         /// Print one JSON object
         #[arg(long)]
@@ -328,6 +328,22 @@ pub enum StateCommand {
         /// Replace a file that exists
         #[arg(long, requires = "output")]
         force: bool,
+    },
+    /// Take a backup of the loop now, live or not
+    Backup,
+    /// List the backups, newest first, and check each
+    Backups {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Bring a loop back from a backup; what is here is kept
+    Restore {
+        /// The backup; the newest good one of the loop, if not given
+        file: Option<PathBuf>,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
     },
     /// Archive the loop, so that the next run begins a new one
     Clear {
@@ -386,7 +402,7 @@ pub struct RunArgs {
     /// The agent: claude (Claude Code), opencode, command (any program), demo
     #[arg(long, value_name = "NAME")]
     pub agent: Option<String>,
-    /// Use the OpenCode server at this address, such as http://127.0.0.1:4096, and never restart it
+    /// Use the OpenCode server at this address, such as http://127.0.0.1:4096, and never restart it; `own` takes that back
     #[arg(long, value_name = "URL")]
     pub attach: Option<String>,
     /// How many iterations the loop may run over its whole life; 0 = no limit

@@ -98,6 +98,11 @@ impl From<StoreError> for Failure {
             StoreError::Damaged { .. } | StoreError::DamagedSnapshot { .. } => Self::new(what).hint(
                 "nothing was changed; `tachikoma run --accept-loss` goes on from the last good record, `--new` begins a new loop beside it",
             ),
+            StoreError::DamagedBackup { .. } => Self::new(what).hint(
+                "nothing was changed; `tachikoma state backups` lists them all and says which are good",
+            ),
+            StoreError::NewerBackup { .. } => Self::new(what)
+                .hint("nothing was changed; use the version that wrote it, or another backup"),
             StoreError::Newer { .. } | StoreError::NewerSnapshot { .. } => Self::new(what).hint(
                 "nothing was changed; use the version that wrote it, or `tachikoma run --new` begins a new loop beside it",
             ),

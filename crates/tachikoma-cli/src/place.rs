@@ -7,6 +7,9 @@ use tachikoma_core::LoopId;
 use tachikoma_loop_runner::offline::Premises;
 use tachikoma_loop_runner::process::MARKER;
 use tachikoma_loop_runner::settings::{Layers, Settings};
+use tachikoma_loop_runner::store::backup::Backups;
+use tachikoma_loop_runner::store::recover::Copies;
+use tachikoma_loop_runner::store::snapshot::Packing;
 use tachikoma_loop_runner::store::{lock, loops, temporary};
 
 use crate::failure::Failure;
@@ -70,11 +73,11 @@ impl Place {
         self.layers_with(&working_dir.join("tachikoma.toml"))
     }
 
-    /// Returns where the snapshot of a working directory's loop is. Configuration that cannot be read does not keep
-    /// anyone from looking at a loop: then it is where it is by default.
-    pub fn snapshot_path(&self, working_dir: &Path) -> PathBuf {
+    /// Returns where the state of a working directory's loop is besides its journal. Configuration that cannot be read does not
+    /// keep anyone from looking at a loop: then it is where it is by default.
+    pub fn copies(&self, working_dir: &Path) -> Copies {
         self.premises_by(working_dir, self.loaded(working_dir).unwrap_or_default())
-            .snapshot
+            .copies()
     }
 
     /// Returns where everything of a loop's store is, with defaults for configuration that cannot be read: for whoever only
@@ -98,9 +101,16 @@ impl Place {
     }
 
     fn premises_by(&self, working_dir: &Path, settings: Settings) -> Premises {
+        let packing = Packing::of(settings.state.compress);
         Premises {
             working_dir: working_dir.to_owned(),
             snapshot: working_dir.join(settings.state.state_path),
+            backups: Backups {
+                dir: working_dir.join(settings.state.backup_dir),
+                max: settings.state.max_backups,
+                packing,
+            },
+            packing,
             state_dir: working_dir.join(settings.session.state_dir),
             runtime_dir: self.runtime_dir(),
             temporary_dir: self.temporary_dir(),
@@ -112,9 +122,8 @@ impl Place {
         if let Some(path) = user_file() {
             layers.file(&path);
         }
-        match std::env::var_os("TACHIKOMA_CONFIG").filter(|path| !path.is_empty()) {
+        match self.config_file() {
             Some(path) => {
-                let path = PathBuf::from(path);
                 if !layers.file(&path) {
                     let what = format!(
                         "configuration file {} (TACHIKOMA_CONFIG) does not exist",
@@ -131,9 +140,24 @@ impl Place {
         Ok(layers)
     }
 
+    /// Returns the configuration file that a variable names instead of the directory's own.
+    pub fn config_file(&self) -> Option<PathBuf> {
+        let path = std::env::var_os("TACHIKOMA_CONFIG").filter(|path| !path.is_empty());
+        path.map(PathBuf::from)
+    }
+
     /// Finds the working directory of the loop around here: this directory or one above it.
     pub fn working_dir(&self) -> Option<PathBuf> {
         self.upward(loops::working_dir_of)
+    }
+
+    /// Finds the working directory around here, or the one in which a run would begin a loop.
+    pub fn working_dir_or_here(&self) -> PathBuf {
+        let here = || {
+            self.configured_dir()
+                .unwrap_or_else(|| self.directory.clone())
+        };
+        self.working_dir().unwrap_or_else(here)
     }
 
     /// Finds the working directory around here in which something of ours may be left to delete.

@@ -23,7 +23,9 @@ use crate::process::Adoption;
 use crate::settings::{
     self, AgentName, HumanDuration, PromptChannel, RebootMode, Secret, Settings,
 };
-use crate::store::recover::Loss;
+use crate::store::backup::Backups;
+use crate::store::recover::{Copies, Loss};
+use crate::store::snapshot::Packing;
 use crate::store::{RALPH_DIR, temporary};
 
 pub use opencode::OpenCodeServer;
@@ -272,6 +274,35 @@ impl LoopConfig {
     #[must_use]
     pub fn snapshot_path(&self) -> PathBuf {
         self.resolve(&self.settings.state.state_path)
+    }
+
+    /// Returns how snapshot and backups are written.
+    #[must_use]
+    pub fn packing(&self) -> Packing {
+        Packing::of(self.settings.state.compress)
+    }
+
+    /// Returns where backups are kept, and how many.
+    #[must_use]
+    pub fn backups(&self) -> Backups {
+        Backups {
+            dir: self.resolve(&self.settings.state.backup_dir),
+            max: self.settings.state.max_backups,
+            packing: self.packing(),
+        }
+    }
+
+    /// Returns where the state of the loop is kept besides its journal.
+    pub(crate) fn copies(&self) -> Copies {
+        Copies {
+            snapshot: self.snapshot_path(),
+            backups: self.backups().dir,
+        }
+    }
+
+    /// Returns the file that the snapshot is written to, in the form that is configured.
+    pub(crate) fn packed_snapshot_path(&self) -> PathBuf {
+        self.packing().path(&self.snapshot_path())
     }
 
     /// Returns where the transcripts of a loop are kept.

@@ -1,6 +1,7 @@
 //! What can be done to a loop that nobody runs. Each of these holds the lock of the working directory while it lasts.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use serde_json::Value;
 use tachikoma_core::{Answer, Effect, Input, LoopId, Policy, State, Ticket, step};
@@ -8,12 +9,14 @@ use tachikoma_core::{Answer, Effect, Input, LoopId, Policy, State, Ticket, step}
 use crate::clock::Clock;
 use crate::error::chain;
 use crate::process::orphans;
+use crate::store::backup::{self, Backups};
 use crate::store::journal::Journal;
-use crate::store::lock::{LockError, WorkLock};
+use crate::store::lock::{self, LockError, WorkLock};
 use crate::store::purge::{self, Purged};
-use crate::store::recover::{self, Loss};
-use crate::store::snapshot::{self, Durability, Snapshot};
-use crate::store::{StoreError, archive, loops, temporary};
+use crate::store::recover::{self, Copies, Loss};
+pub use crate::store::restore::Restored;
+use crate::store::snapshot::{self, Durability, Packing, Snapshot};
+use crate::store::{StoreError, archive, check_dir, loops, restore, temporary};
 
 /// The places of a working directory's loops.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,12 +25,27 @@ pub struct Premises {
     pub working_dir: PathBuf,
     /// The snapshot of the current loop.
     pub snapshot: PathBuf,
+    /// How that is written.
+    pub packing: Packing,
+    /// The backups of all loops.
+    pub backups: Backups,
     /// The transcripts of all loops.
     pub state_dir: PathBuf,
     /// The control sockets.
     pub runtime_dir: PathBuf,
     /// The stores of loops that are not kept.
     pub temporary_dir: PathBuf,
+}
+
+impl Premises {
+    /// Returns where the state of the current loop is kept besides its journal.
+    #[must_use]
+    pub fn copies(&self) -> Copies {
+        Copies {
+            snapshot: self.snapshot.clone(),
+            backups: self.backups.dir.clone(),
+        }
+    }
 }
 
 /// Why something could not be done to a loop.
@@ -87,7 +105,7 @@ pub fn note(
 /// Takes a loop up, tells it something, and lets go of it.
 fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, StoreError> {
     let dir = loops::dir(&premises.working_dir, loop_id);
-    let found = recover::read(&dir, &premises.snapshot, loop_id, Loss::Refuse)?;
+    let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
     let taken = found.open(&dir, &premises.working_dir)?;
     let (mut journal, mut state) = (taken.journal, taken.state);
     let mut clock = Clock::starting_after(state.time);
@@ -114,7 +132,7 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
         | Effect::Finish => None,
     });
     let snapshot = Snapshot::of(&state, &premises.working_dir, clock.now());
-    let saved = snapshot.write(&premises.snapshot, Durability::Synced);
+    let saved = snapshot.write(&premises.snapshot, premises.packing, Durability::Synced);
     Ok(Set {
         answer: answer.unwrap_or(Answer::Refused {
             current: state.public(),
@@ -136,6 +154,35 @@ pub async fn clear(premises: &Premises) -> Result<LoopId, OfflineError> {
     }
     archive::archive(&premises.working_dir, loop_id, &premises.snapshot)?;
     Ok(loop_id)
+}
+
+/// Takes a backup of a loop, and returns where it is. A loop that somebody runs is backed up as it stands.
+///
+/// # Errors
+/// It cannot be read, or the backup cannot be written.
+pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<PathBuf, OfflineError> {
+    let working_dir = &premises.working_dir;
+    // Whoever runs it does not remove what we are about to write; whoever comes would.
+    let _lock = match lock::is_held(working_dir) {
+        true => None,
+        false => Some(WorkLock::acquire(working_dir).await?),
+    };
+    let dir = loops::dir(working_dir, loop_id);
+    let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
+    let now = Clock::starting_after(found.state.time).now();
+    let moment = found.moment(&dir, working_dir, now);
+    check_dir(working_dir, &premises.backups.dir)?;
+    let taken = backup::take(&premises.backups, &moment, &AtomicBool::new(false))?;
+    Ok(taken)
+}
+
+/// Brings a loop back from a backup, and keeps what is there. Runners that died are cleared up after first.
+///
+/// # Errors
+/// Somebody runs the loop, the backup is not good, or it cannot be put in place: then all is as it was.
+pub async fn restore(premises: &Premises, file: &Path) -> Result<Restored, OfflineError> {
+    let lock = alone(&premises.working_dir).await?;
+    Ok(restore::restore(&lock, premises, file)?)
 }
 
 /// Deletes everything that is ours in a working directory, after ending what a dead runner left.

@@ -2,6 +2,7 @@
 //! carries out its wishes.
 
 mod arrived;
+mod backing;
 mod check;
 mod desk;
 mod effects;
@@ -143,6 +144,8 @@ pub struct LoopRunner {
     reread: Option<Settings>,
     /// What is done beside the loop.
     upkeep: Upkeep,
+    /// When it was last backed up.
+    backing: backing::Backing,
     /// The prompt that was given last, to tell its own words from the agent's.
     asked: String,
     /// The hand-off of the session, once it was given.
@@ -298,8 +301,12 @@ impl LoopRunner {
         if let Some(warning) = left_behind(&std::mem::take(&mut self.leftovers)) {
             self.take(Input::Trouble { warning }).await?;
         }
-        for trouble in self.problems_of_scripts() {
+        let server = self.problem_of_server();
+        for trouble in self.problems_of_scripts().into_iter().chain(server) {
             self.take(trouble).await?;
+        }
+        if self.found != Found::Nothing {
+            self.back_up()?;
         }
         let mut launch = self.config.launch.clone();
         if let Some(asked) = start_commit {
@@ -341,6 +348,7 @@ impl LoopRunner {
             .filter_map(|record| save::wanted(&record.event))
             .max();
         self.note_unsaved(&decided.records);
+        let backs_up = backing::is_wanted(&decided.records);
         self.apply_reread(&decided.records);
         for record in decided.records {
             self.publish(record);
@@ -358,6 +366,9 @@ impl LoopRunner {
         // Behind the effects: a snapshot is a convenience, and nobody waits for it.
         if let Some(durability) = wanted {
             self.save(durability)?;
+        }
+        if backs_up {
+            self.back_up()?;
         }
         Ok(())
     }

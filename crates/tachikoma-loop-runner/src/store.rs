@@ -1,6 +1,7 @@
 //! What is kept on disk: the journal of each loop and the lock of the working directory.
 
 pub mod archive;
+pub mod backup;
 pub mod checkpoints;
 pub mod compressed;
 pub mod journal;
@@ -12,6 +13,7 @@ pub mod purge;
 pub(crate) mod quarantine;
 pub mod recover;
 pub(crate) mod regular;
+pub(crate) mod restore;
 pub mod retention;
 pub mod snapshot;
 pub mod temporary;
@@ -89,6 +91,24 @@ pub enum StoreError {
         /// What this version can read.
         supported: u32,
     },
+    /// A backup does not hold what it ought to.
+    #[error("backup {} is damaged: {what}", path.display())]
+    DamagedBackup {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A backup was written by a newer version.
+    #[error("backup {} has format {found}; this version reads up to {supported}", path.display())]
+    NewerBackup {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// What this version can read.
+        supported: u32,
+    },
     /// The journal was written by a newer version.
     #[error("journal {} has format {found}; this version reads up to {supported}", path.display())]
     Newer {
@@ -128,7 +148,9 @@ impl StoreError {
             Self::Sync { .. }
             | Self::Damaged { .. }
             | Self::DamagedSnapshot { .. }
+            | Self::DamagedBackup { .. }
             | Self::Newer { .. }
+            | Self::NewerBackup { .. }
             | Self::NewerSnapshot { .. } => false,
         }
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use tachikoma_loop_runner::chain;
-use tachikoma_loop_runner::store::snapshot::{Durability, Snapshot};
+use tachikoma_loop_runner::store::snapshot::{Durability, Packing, Snapshot};
 use tachikoma_loop_runner::store::{compressed, lock};
 
 use super::Bench;
@@ -78,7 +78,11 @@ fn prepare(ground: &Ground) -> Result<String, String> {
     let state = &driven.state;
     let snapshot = Snapshot::of(state, ground.path(), state.time);
     snapshot
-        .write(&ground.path().join(SNAPSHOT), Durability::Synced)
+        .write(
+            &ground.path().join(SNAPSHOT),
+            Packing::Plain,
+            Durability::Synced,
+        )
         .map_err(|error| chain(&error))?;
     let (last, bytes) = last_segment(&driven.dir)?;
     for segment in 1..last {

@@ -8,8 +8,8 @@ use serde_json::Value;
 use tachikoma_core::replay::{Replay, Rules};
 use tachikoma_core::{Launch, LoopEvent, LoopId, Record, Seq, State, Status};
 use tachikoma_loop_runner::hindsight;
-use tachikoma_loop_runner::store::recover::{self, Loss};
-use tachikoma_loop_runner::store::{journal, loops};
+use tachikoma_loop_runner::store::recover::{self, Copies, Loss};
+use tachikoma_loop_runner::store::{backup, journal, loops};
 
 /// The snapshot of a loop, relative to its working directory.
 pub const SNAPSHOT: &str = ".ralph/state.json";
@@ -62,11 +62,13 @@ impl Books {
         let Some(loop_id) = loops::current(working_dir, &snapshot).map_err(text)? else {
             return Ok(None);
         };
+        check_backups(working_dir)?;
         let dir = loops::dir(working_dir, loop_id);
         let mut records = Vec::new();
         journal::read_records(&dir, Seq::default(), |record| records.push(record)).map_err(text)?;
         let state = journal::read_state(&dir).map_err(text)?;
-        let found = recover::read(&dir, &snapshot, loop_id, Loss::Refuse).map_err(text)?;
+        let copies = Copies::only(&snapshot);
+        let found = recover::read(&dir, &copies, loop_id, Loss::Refuse).map_err(text)?;
         if found.state != state {
             return Err(format!(
                 "the snapshot and the records behind it end at record {}, the journal at {}, and they do not agree",
@@ -251,6 +253,18 @@ impl Ledger {
         self.ended += 1;
         Ok(())
     }
+}
+
+/// Checks that every backup is whole. A name that was taken by a runner that died has an empty file.
+fn check_backups(working_dir: &Path) -> Result<(), String> {
+    let text = |error| tachikoma_loop_runner::chain(&error);
+    for listed in backup::list(&working_dir.join(".ralph/backups"), None).map_err(text)? {
+        let is_empty = std::fs::metadata(&listed.path).is_ok_and(|there| there.len() == 0);
+        if !is_empty {
+            backup::read_through(&listed.path).map_err(text)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 
 use tachikoma_core::State;
 use tachikoma_loop_runner::chain;
-use tachikoma_loop_runner::store::recover::{self, Loss};
-use tachikoma_loop_runner::store::snapshot::{self, Durability, Snapshot};
+use tachikoma_loop_runner::store::recover::{self, Copies, Loss};
+use tachikoma_loop_runner::store::snapshot::{self, Durability, Packing, Snapshot};
 use tachikoma_loop_runner::store::{compressed, journal};
 use tempfile::TempDir;
 
@@ -64,7 +64,11 @@ impl Case {
             fs::write(&segment, lines[..lines.len() / 2].concat()).map_err(text)?;
             let half = read_state(scratch.path())?;
             Snapshot::of(&half, scratch.path(), half.time)
-                .write(&scratch.path().join("state.json"), Durability::Lazy)
+                .write(
+                    &scratch.path().join("state.json"),
+                    Packing::Plain,
+                    Durability::Lazy,
+                )
                 .map_err(|error| chain(&error))?;
         }
         fs::write(&segment, journal).map_err(text)?;
@@ -94,9 +98,14 @@ impl Case {
     fn resume(&self) -> Result<State, String> {
         let dir = self.scratch.path();
         let snapshot = dir.join("state.json");
-        recover::read(dir, &snapshot, self.state.loop_id, Loss::Refuse)
-            .map(|found| found.state)
-            .map_err(|error| chain(&error))
+        recover::read(
+            dir,
+            &Copies::only(&snapshot),
+            self.state.loop_id,
+            Loss::Refuse,
+        )
+        .map(|found| found.state)
+        .map_err(|error| chain(&error))
     }
 
     /// Returns whether a damage is refused. If not, nothing may be lost by it.

@@ -11,7 +11,7 @@ use super::victim::{PATIENCE, Victim};
 use crate::product::{self, await_that};
 
 /// What changes a file system, and what opens its files.
-const CALLS: &str = "openat,write,pwrite64,fdatasync,fsync,rename,renameat,renameat2,ftruncate,mkdir,mkdirat,unlink,unlinkat,rmdir";
+pub const CALLS: &str = "openat,write,pwrite64,fdatasync,fsync,rename,renameat,renameat2,ftruncate,mkdir,mkdirat,unlink,unlinkat,rmdir";
 
 /// Only calls on files below this are counted: the others are not the loop's memory.
 const MEMORY: &str = "/.ralph";
@@ -26,7 +26,7 @@ const ITERATIONS: u32 = 70;
 const BEFORE: usize = 3;
 
 /// The words of the fault in `strace`'s language.
-const FAULTS: [&str; 3] = ["signal=SIGKILL", "error=EIO", "error=ENOSPC"];
+pub const FAULTS: [&str; 3] = ["signal=SIGKILL", "error=EIO", "error=ENOSPC"];
 
 /// A run takes a second or two; one whose runtime was hit may never end.
 const RUN: Duration = Duration::from_secs(30);
@@ -144,7 +144,7 @@ fn storage_calls(product: &Path, start: Start) -> Result<Vec<Call>, String> {
     Ok(calls_in(&trace_of(&victim)?))
 }
 
-fn calls_in(trace: &str) -> Vec<Call> {
+pub fn calls_in(trace: &str) -> Vec<Call> {
     let on_memory = |_: &str, rest: &str| rest.contains(MEMORY).then_some(());
     let calls = tracer::calls_in(trace, CALLS, on_memory);
     calls.into_iter().map(|(call, ())| call).collect()
@@ -179,6 +179,6 @@ fn inject(
 }
 
 /// Whether the call, as it was made this time, was one on the loop's memory.
-fn is_on_memory(trace: &str, call: &Call) -> bool {
+pub fn is_on_memory(trace: &str, call: &Call) -> bool {
     calls_in(trace).contains(call)
 }

@@ -21,7 +21,10 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     let (mut iterations, mut repeated) = (0, 0);
     let mut done = 0;
     while done < rounds {
-        let victim = Victim::new(&product)?;
+        let mut victim = Victim::new(&product)?;
+        if (done / KILLS_PER_LOOP) % 2 == 1 {
+            victim = victim.configured(Victim::PACKED)?;
+        }
         for _ in 0..KILLS_PER_LOOP.min(rounds - done) {
             done += 1;
             let life = dice.moment(LIFE);

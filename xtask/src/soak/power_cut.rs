@@ -16,7 +16,7 @@ use crate::product::{self, PROMPT, text};
 const POWER: Duration = Duration::from_millis(250);
 
 /// Snapshots are saved at all times, also between records that depend on nothing and are not synced.
-const CONFIG: &str = "[state]\nauto_save_interval = \"3ms\"\n";
+pub const CONFIG: &str = "[state]\nauto_save_interval = \"3ms\"\n";
 
 /// Cuts that one loop lives through.
 const CUTS_PER_LOOP: u32 = 10;
@@ -29,7 +29,12 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     while done < rounds {
         let victim = Victim::new(&product)?;
         let disk = Arc::new(Mutex::new(Disk::new()));
-        furnish(&victim, &disk)?;
+        let is_packed = (done / CUTS_PER_LOOP) % 2 == 1;
+        furnish(
+            &victim,
+            &disk,
+            if is_packed { Victim::PACKED } else { CONFIG },
+        )?;
         for _ in 0..CUTS_PER_LOOP.min(rounds - done) {
             done += 1;
             cut(&victim, &disk, &mut dice, done % 2 == 0)
@@ -50,11 +55,11 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
 }
 
 /// Puts what a loop needs on a new disk.
-pub fn furnish(victim: &Victim, disk: &Arc<Mutex<Disk>>) -> Result<(), String> {
+pub fn furnish(victim: &Victim, disk: &Arc<Mutex<Disk>>, settings: &str) -> Result<(), String> {
     let mounted = Mounted::at(victim.ground().path(), disk.clone())?;
     let dir = victim.ground().path();
     fs::write(dir.join(PROMPT), "do the next thing\n").map_err(text)?;
-    fs::write(dir.join("tachikoma.toml"), CONFIG).map_err(text)?;
+    fs::write(dir.join("tachikoma.toml"), settings).map_err(text)?;
     mounted.disk().sync_all();
     mounted.unmount()
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::dice::Dice;
 use super::disk::{Disk, Fault, Mounted};
-use super::power_cut::furnish;
+use super::power_cut::{CONFIG, furnish};
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, Live, await_that};
 
@@ -76,7 +76,7 @@ enum Reaction {
 fn turn(product: &Path, healthy: Duration, fault: Fault, words: &str) -> Result<Reaction, String> {
     let victim = Victim::new(product)?;
     let disk = Arc::new(Mutex::new(Disk::new()));
-    furnish(&victim, &disk)?;
+    furnish(&victim, &disk, CONFIG)?;
     let mounted = Mounted::at(victim.ground().path(), disk)?;
     let mut runner = victim.start()?;
     thread::sleep(healthy);

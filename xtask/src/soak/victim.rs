@@ -52,6 +52,15 @@ impl Victim {
         self
     }
 
+    /// The settings that every other loop has: what is kept besides the journal in other forms and at every moment.
+    pub const PACKED: &str = "[state]\ncompress = true\nauto_save_interval = \"3ms\"\nbackup_interval = \"5ms\"\nmax_backups = 3\n";
+
+    /// The same with settings.
+    pub fn configured(self, settings: &str) -> Result<Self, String> {
+        fs::write(self.ground.path().join("tachikoma.toml"), settings).map_err(text)?;
+        Ok(self)
+    }
+
     pub fn ground(&self) -> &Ground {
         &self.ground
     }

@@ -54,7 +54,7 @@ fn now(place: &Place, current: &Current) -> Result<String, Failure> {
     let premises = place.premises_to_look_at(&current.working_dir, &current.root);
     let found = recover::read(
         &current.dir,
-        &premises.snapshot,
+        &premises.copies(),
         current.loop_id,
         Loss::Refuse,
     )?;

@@ -41,14 +41,12 @@ pub fn find(place: &Place, wanted: Option<LoopId>) -> Result<LoopKept, Failure> 
         Some(loop_id) => named(place, loop_id)?,
     };
     let archived = current.dir.join(ARCHIVED);
-    let snapshot = if archived.exists() {
-        archived
-    } else {
-        place
-            .premises_to_look_at(&current.working_dir, &current.root)
-            .snapshot
-    };
-    let found = recover::read(&current.dir, &snapshot, current.loop_id, Loss::Accept)?;
+    let premises = place.premises_to_look_at(&current.working_dir, &current.root);
+    let mut copies = premises.copies();
+    if archived.exists() {
+        copies.snapshot = archived;
+    }
+    let found = recover::read(&current.dir, &copies, current.loop_id, Loss::Accept)?;
     let repository = repository(place, &current)?;
     let kept = snapshots::list(&repository.git, current.loop_id)
         .map_err(|error| failed("snapshots cannot be listed", &error))?;

@@ -185,7 +185,11 @@ fn flags(args: &RunArgs) -> Result<Flags, Failure> {
             return Err(Failure::usage(what).hint("leave out `--agent` or `--attach`"));
         }
         flags.insert("agent.name", ("--attach", Value::from("opencode")));
-        flags.insert("opencode.attach", ("--attach", Value::from(url.as_str())));
+        let url = match url.as_str() {
+            "own" => "",
+            url => url,
+        };
+        flags.insert("opencode.attach", ("--attach", Value::from(url)));
     }
     if let Some(limit) = args.max_iterations {
         flags.insert("max_iterations", ("--max-iterations", Value::from(limit)));
@@ -303,12 +307,12 @@ fn not_taken_over(launch: &Launch, flags: &Flags) -> Option<String> {
 
 /// Returns the launch of the loop that is there.
 fn last(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Before>, Failure> {
-    let snapshot = place.snapshot_path(working_dir);
-    let Some(loop_id) = loops::current(working_dir, &snapshot)? else {
+    let copies = place.copies(working_dir);
+    let Some(loop_id) = loops::current(working_dir, &copies.snapshot)? else {
         return Ok(None);
     };
     let dir = loops::dir(working_dir, loop_id);
-    let read = |loss| recover::read(&dir, &snapshot, loop_id, loss).map(|found| found.state);
+    let read = |loss| recover::read(&dir, &copies, loop_id, loss).map(|found| found.state);
     let state = read(loss).map_err(|error| refused(error, || read(Loss::Accept).ok()))?;
     if state.started_at.is_none() {
         return Ok(None);
@@ -328,6 +332,8 @@ fn refused(error: StoreError, accepted: impl FnOnce() -> Option<State>) -> Failu
         StoreError::Io { .. } | StoreError::Sync { .. } => return error.into(),
         StoreError::Damaged { .. }
         | StoreError::DamagedSnapshot { .. }
+        | StoreError::DamagedBackup { .. }
+        | StoreError::NewerBackup { .. }
         | StoreError::Newer { .. }
         | StoreError::NewerSnapshot { .. } => Failure::from(error),
     };

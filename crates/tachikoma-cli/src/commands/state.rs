@@ -1,5 +1,6 @@
 //! `tachikoma state`: what is kept of the loops here.
 
+mod backup;
 mod change;
 mod export;
 mod show;
@@ -20,6 +21,9 @@ pub fn state(place: &Place, command: StateCommand) -> Result<ExitCode, Failure> 
         StateCommand::Verify { json } => verify::verify(place, json),
         StateCommand::Set { key, value } => change::set(place, key, &value),
         StateCommand::Export { output, force } => export::export(place, output.as_deref(), force),
+        StateCommand::Backup => backup::take(place),
+        StateCommand::Backups { json } => backup::list(place, json),
+        StateCommand::Restore { file, yes } => backup::restore(place, file.as_deref(), yes),
         StateCommand::Clear { purge, yes } => change::clear(place, purge, yes),
     }
 }

@@ -65,11 +65,11 @@ fn find(place: &Place) -> Result<Option<Status>, Failure> {
             }
         }
     }
-    let snapshot = place.snapshot_path(&working_dir);
+    let copies = place.copies(&working_dir);
     let Some(current) = place.loop_in(working_dir)? else {
         return Ok(None);
     };
-    let found = recover::read(&current.dir, &snapshot, current.loop_id, Loss::Refuse)?;
+    let found = recover::read(&current.dir, &copies, current.loop_id, Loss::Refuse)?;
     Ok(Some(Status::of(&found.state, live)))
 }
 

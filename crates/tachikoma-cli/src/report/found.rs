@@ -81,6 +81,7 @@ fn basis_text(basis: &Basis) -> String {
     match (basis.source, basis.records) {
         (Some(Source::Snapshot), 0) => "the snapshot".to_owned(),
         (Some(Source::Snapshot), count) => format!("the snapshot and {} behind it", records(count)),
+        (Some(Source::Backup), count) => format!("a backup and {} behind it", records(count)),
         (Some(Source::Journal) | None, count) => format!("the journal ({})", records(count)),
     }
 }

@@ -258,7 +258,8 @@ fn help_of_run() {
           --agent <NAME>                 The agent: claude (Claude Code), opencode, command (any
                                          program), demo
           --attach <URL>                 Use the OpenCode server at this address, such as
-                                         http://127.0.0.1:4096, and never restart it
+                                         http://127.0.0.1:4096, and never restart it; `own` takes that
+                                         back
           --max-iterations <N>           How many iterations the loop may run over its whole life; 0 =
                                          no limit
           --context-threshold <PERCENT>  Replace the session by a fresh one when its context is this
@@ -414,12 +415,15 @@ fn help_of_the_other_commands() {
     Usage: tachikoma state <COMMAND>
 
     Commands:
-      show    Show all that the loop knows, and whether it is saved
-      verify  Check every journal, snapshot and transcript, line by line
-      set     Write down a value for later
-      export  Print everything as one text: the state and all records, one JSON object per line
-      clear   Archive the loop, so that the next run begins a new one
-      help    Print this message or the help of the given subcommand(s)
+      show     Show all that the loop knows, and whether it is saved
+      verify   Check every journal, snapshot, transcript and backup, line by line
+      set      Write down a value for later
+      export   Print everything as one text: the state and all records, one JSON object per line
+      backup   Take a backup of the loop now, live or not
+      backups  List the backups, newest first, and check each
+      restore  Bring a loop back from a backup; what is here is kept
+      clear    Archive the loop, so that the next run begins a new one
+      help     Print this message or the help of the given subcommand(s)
 
     Options:
       -h, --help  Print help

@@ -8,6 +8,7 @@ mod attended_killed;
 mod attended_lent;
 mod attended_rollback;
 mod attended_terminal;
+mod backups;
 mod budgets;
 mod claims;
 mod claude_busy;

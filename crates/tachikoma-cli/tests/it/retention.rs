@@ -45,6 +45,10 @@ fn the_last_ten_loops_are_kept_and_nothing_else_is_touched() {
     let first = one_loop(&scratch, "echo one");
     let second = one_loop(&scratch, "echo two");
     let third = one_loop(&scratch, "echo three");
+    let backup = tachikoma(&scratch).run(["state", "backup"]);
+    assert_eq!(backup.code(), Some(0), "{}", backup.snapshot());
+    let backup = scratch.path().join(backup.stdout.trim());
+    assert!(backup.exists());
     // Around our files, and in two of the loops that are about to go.
     let foreign = [
         "state.md".to_owned(),
@@ -69,6 +73,7 @@ fn the_last_ten_loops_are_kept_and_nothing_else_is_touched() {
     let loop_names = names(&scratch.path().join(".ralph/loops"));
     assert!(!loop_names.contains(&third), "the third of thirteen goes");
     assert!(!sessions(&scratch).join(&third).exists(), "with its words");
+    assert!(!backup.exists(), "and its backups");
     for kept in [&first, &second].into_iter().chain(&later) {
         let journal = format!(".ralph/loops/{kept}/journal-0001.jsonl");
         assert!(scratch.path().join(journal).exists(), "{kept}");

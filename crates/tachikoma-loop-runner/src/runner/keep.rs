@@ -19,6 +19,7 @@ use crate::clock;
 use crate::config::LoopConfig;
 use crate::git::{KeeperOptions, Protected, Whose};
 use crate::store::loops;
+use crate::store::snapshot::Packing;
 use crate::worktree;
 
 /// How long an iteration waits for the snapshot before it. A large tree on a slow disk takes seconds; without one the loop
@@ -74,6 +75,7 @@ impl LoopConfig {
         let own = [
             &self.settings.session.state_dir,
             &state.state_path,
+            &Packing::Compressed.path(&state.state_path),
             &state.backup_dir,
         ];
         own.map(|path| self.resolve(path)).into()

@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use tachikoma_agents::{Agent, Turn};
 use tachikoma_core::{LoopId, Outcome, Record, State, Status, Ticket, Timestamp};
 
 use super::LoopRunner;
+use super::backing::Backing;
 use super::effects::{find_program, search_path};
 use super::patterns;
 use super::save::{Saved, Saving};
@@ -14,6 +16,7 @@ use super::upkeep::Upkeep;
 use crate::clock::Clock;
 use crate::config::{AgentError, LoopConfig, OpenCodeServer};
 use crate::control::{Server, ServerError};
+use crate::error::chain;
 use crate::git::snapshots;
 use crate::handle;
 use crate::hooks::Registry;
@@ -22,9 +25,9 @@ use crate::process::orphans;
 use crate::prompt::{self, PromptError};
 use crate::store::journal::Journal;
 use crate::store::lock::{Holder, LockError, WorkLock};
-use crate::store::recover::{self, Loss, Source, Taken};
+use crate::store::recover::{self, Loss, Recovered, Source, Taken};
 use crate::store::temporary::{self, TemporaryStore};
-use crate::store::{StoreError, archive, check_dir, checkpoints, loops, snapshot, whole};
+use crate::store::{StoreError, archive, backup, check_dir, checkpoints, loops, snapshot, whole};
 
 /// What was found in the working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,6 +199,7 @@ impl LoopRunner {
             reader: None,
             reread: None,
             upkeep: Upkeep::default(),
+            backing: Backing::new(),
             asked: String::new(),
             given: None,
         })
@@ -254,11 +258,25 @@ fn check_dirs(config: &LoopConfig, current: Option<LoopId>) -> Result<(), StoreE
         working_dir,
         &config.resolve(&config.settings.session.state_dir),
     )?;
+    check_dir(working_dir, &config.backups().dir)?;
     if let Some(loop_id) = current {
         check_dir(working_dir, &loops::dir(working_dir, loop_id))?;
         check_dir(working_dir, &config.transcripts_dir(loop_id))?;
     }
     Ok(())
+}
+
+/// Backs a loop up before it is led to the formats of today. Returns why that was not possible.
+fn backup_first(config: &LoopConfig, dir: &Path, found: &Recovered) -> Option<String> {
+    let now = Clock::starting_after(found.state.time).now();
+    let moment = found.moment(dir, &config.working_dir, now);
+    let taken = backup::take(&config.backups(), &moment, &AtomicBool::new(false));
+    taken.err().map(|error| failed_backup(&error))
+}
+
+/// What is said of a backup that was not taken.
+pub(super) fn failed_backup(error: &StoreError) -> String {
+    format!("no backup was taken: {}", chain(error))
 }
 
 /// A journal to go on with.
@@ -292,7 +310,8 @@ fn make_way(
     }
     archive::archive_others(&config.working_dir, loop_id, &path)?;
     whole::remove_remains(&path);
-    Ok(Saved::found(&path, loop_id))
+    whole::remove_remains(&config.backups().dir.join("any"));
+    Ok(Saved::found(&config.packed_snapshot_path(), loop_id))
 }
 
 /// Begins a loop that is not kept: whatever else is in the working directory stays as it is.
@@ -323,7 +342,10 @@ fn open_journal(
     let before = match current {
         Some(loop_id) if !config.new_loop => {
             let dir = loops::dir(&config.working_dir, loop_id);
-            let found = recover::read(&dir, &config.snapshot_path(), loop_id, config.loss)?;
+            let mut found = recover::read(&dir, &config.copies(), loop_id, config.loss)?;
+            if found.is_older() {
+                found.troubles.extend(backup_first(config, &dir, &found));
+            }
             basis = Basis {
                 source: Some(found.source),
                 records: found.records,
@@ -375,7 +397,7 @@ fn open_journal(
     // A new loop begins after everything the old one has seen, whatever the wall clock says.
     let last = current.and_then(|loop_id| {
         let dir = loops::dir(&config.working_dir, loop_id);
-        recover::read(&dir, &config.snapshot_path(), loop_id, Loss::Accept).ok()
+        recover::read(&dir, &config.copies(), loop_id, Loss::Accept).ok()
     });
     let mut clock = Clock::starting_after(last.map(|found| found.state.time).unwrap_or_default());
     let loop_id = LoopId::new(uuid::Uuid::new_v4());

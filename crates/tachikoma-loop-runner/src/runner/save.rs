@@ -166,7 +166,9 @@ impl LoopRunner {
     /// Returns when to look after everything: when something is to be saved, and, while the loop runs, once in an interval.
     pub(super) fn save_due(&self) -> Option<Instant> {
         let alive = (self.runs() && self.counts_time()).then(|| self.saving.alive + ALIVE_INTERVAL);
-        self.look_due().into_iter().chain(alive).min()
+        let backup = self.backup_due().filter(|_| self.runs());
+        let dues = self.look_due().into_iter().chain(alive).chain(backup);
+        dues.min()
     }
 
     fn look_due(&self) -> Option<Instant> {
@@ -207,6 +209,7 @@ impl LoopRunner {
     /// not wait for its end: this runner could be killed.
     pub(super) async fn look_after(&mut self) -> Result<(), Cut> {
         self.say_alive();
+        self.backup_by_the_clock()?;
         if self.look_due().is_none_or(|due| due > instant()) {
             return Ok(());
         }
@@ -234,7 +237,7 @@ impl LoopRunner {
 
     /// Returns whether the snapshot is there as it was last written; if it was not written yet, whether nothing is there.
     fn is_snapshot_whole(&mut self) -> bool {
-        let path = self.config.snapshot_path();
+        let path = self.config.packed_snapshot_path();
         let Some(saved) = &mut self.saving.last else {
             return std::fs::symlink_metadata(&path).is_err();
         };
@@ -299,12 +302,13 @@ impl LoopRunner {
             return Ok(None);
         }
         let saved_at = self.clock.now();
-        let path = self.config.snapshot_path();
+        let path = self.config.packed_snapshot_path();
         let snapshot = Snapshot::of(&self.state, &self.config.working_dir, saved_at);
         let seq = snapshot.seq;
-        let written = self
-            .make_way(&path)
-            .and_then(|wrong| Ok((wrong, snapshot.write_marked(&path, durability)?)));
+        let written = self.make_way(&path).and_then(|wrong| {
+            let (plain, packing) = (self.config.snapshot_path(), self.config.packing());
+            Ok((wrong, snapshot.write_marked(&plain, packing, durability)?))
+        });
         match written {
             Ok((wrong, mark)) => {
                 self.saving.failed = false;

@@ -1,4 +1,4 @@
-//! What can be done beside the loop: compressing what is closed, and clearing away what is old. One thread does it, one
+//! What can be done beside the loop: compressing what is closed, backups, and clearing away what is old. One thread does it, one
 //! task after the other, so that no iteration waits for it. A task that is not done is done at the end of a later run.
 
 use std::path::PathBuf;
@@ -12,8 +12,10 @@ use tachikoma_core::{Input, LoopId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::LoopRunner;
+use super::open::failed_backup;
 use crate::error::chain;
 use crate::session::transcripts;
+use crate::store::backup::{self, Backups, Moment};
 use crate::store::journal::segment;
 use crate::store::{gates_dir, loops, retention};
 use crate::task::panicked;
@@ -48,8 +50,11 @@ pub(super) enum Task {
     PruneLoops {
         working_dir: PathBuf,
         state_dir: PathBuf,
+        backups: PathBuf,
         current: LoopId,
     },
+    /// The loop is to be backed up as it stood at a moment.
+    Backup { backups: Backups, moment: Moment },
 }
 
 impl Task {
@@ -72,10 +77,17 @@ impl Task {
             Self::PruneLoops {
                 working_dir,
                 state_dir,
+                backups,
                 current,
             } => {
-                return retention::prune(&working_dir, &state_dir, current, called_off)
+                return retention::prune(&working_dir, &state_dir, &backups, current, called_off)
                     .unwrap_or_else(|error| vec![chain(&error)]);
+            }
+            Self::Backup { backups, moment } => {
+                let taken = backup::take(&backups, &moment, called_off);
+                // Whoever has called it off knows.
+                let failed = taken.err().filter(|_| !called_off.load(Ordering::Relaxed));
+                return failed.iter().map(failed_backup).collect();
             }
         }
         Vec::new()
@@ -247,6 +259,7 @@ impl LoopRunner {
         self.upkeep.leave(Task::PruneLoops {
             working_dir: self.config.working_dir.clone(),
             state_dir: self.config.resolve(&self.config.settings.session.state_dir),
+            backups: self.config.backups().dir,
             current: self.state.loop_id,
         });
     }

@@ -241,15 +241,15 @@ pub struct StateSettings {
     pub enabled: bool,
     /// The snapshot's file.
     pub state_path: PathBuf,
-    /// Where backups of the snapshot lie.
+    /// Where backups lie.
     pub backup_dir: PathBuf,
     /// How often the snapshot is written besides at iteration ends. 0 = off.
     pub auto_save_interval: HumanDuration,
-    /// How often the snapshot is backed up. 0 = off.
+    /// How often the loop is backed up besides at starts and reboots. 0 = off.
     pub backup_interval: HumanDuration,
-    /// Backups that are kept. 0 = no limit.
+    /// Backups of a loop that are kept. 0 = no limit.
     pub max_backups: u32,
-    /// Snapshot and backups are compressed.
+    /// Snapshot and backups are compressed (zstd). Closed segments and transcripts always are.
     pub compress: bool,
     /// Snapshot and backups are encrypted; needs `encrypt_passphrase_file` or `encrypt_recipients`.
     pub encrypt: bool,
@@ -338,7 +338,7 @@ pub struct OpenCodeSettings {
     pub health_failures: u32,
     /// Memory above which it is replaced once no session is busy. 0 = no limit.
     pub max_rss_bytes: u64,
-    /// The address of a server that someone else runs: a loop uses it and never restarts it. Absent = a server of its own.
+    /// The address of a server that someone else runs: a loop uses it and never restarts it. Absent or empty = a server of its own.
     #[serde(serialize_with = "without_password")]
     pub attach: Option<String>,
 }

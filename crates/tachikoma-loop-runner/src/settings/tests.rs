@@ -379,7 +379,11 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "reboot.triggers.on_patterns",
             "state.enabled",
             "state.state_path",
+            "state.backup_dir",
             "state.auto_save_interval",
+            "state.backup_interval",
+            "state.max_backups",
+            "state.compress",
             "git.auto_commit",
             "git.commit_on_failure",
             "git.commit_message",
@@ -415,10 +419,10 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "notify",
         ]
     );
-    let toml = "max_iterations = 1\nstate.compress = true\nagents.demo.args = []\n";
+    let toml = "max_iterations = 1\nstate.cloud_url = \"s3://bucket\"\nagents.demo.args = []\n";
     let loaded = loaded(toml);
     let keys: Vec<_> = loaded.not_built().into_iter().map(|(key, _)| key).collect();
-    assert_eq!(keys, ["agents.demo.args", "state.compress"]);
+    assert_eq!(keys, ["agents.demo.args", "state.cloud_url"]);
 }
 
 #[test]

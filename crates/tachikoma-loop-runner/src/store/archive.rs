@@ -6,8 +6,8 @@ use std::path::Path;
 use tachikoma_core::LoopId;
 
 use super::quarantine::quarantine;
-use super::recover::{self, Loss};
-use super::snapshot::{self, Durability, Snapshot};
+use super::recover::{self, Copies, Loss};
+use super::snapshot::{self, Durability, Packing, Snapshot};
 use super::whole::write_whole;
 use super::{StoreError, is_missing, loops, make_dir, sync_dir};
 
@@ -62,7 +62,7 @@ pub(super) fn set_aside(
     if dir.is_dir() && !is_archived(&dir) {
         write_whole(&archived, &bytes, Durability::Synced)?;
     } else if std::fs::read(&archived).ok() != Some(bytes) {
-        return quarantine(working_dir, snapshot).map(drop);
+        return quarantine(working_dir, &snapshot::place(snapshot)).map(drop);
     }
     remove(snapshot)
 }
@@ -113,17 +113,19 @@ fn put_away(working_dir: &Path, snapshot: &Path, error: StoreError) -> Result<()
         StoreError::Io { .. }
         | StoreError::Sync { .. }
         | StoreError::Damaged { .. }
-        | StoreError::Newer { .. } => snapshot.is_dir(),
+        | StoreError::DamagedBackup { .. }
+        | StoreError::NewerBackup { .. }
+        | StoreError::Newer { .. } => snapshot::place(snapshot).is_dir(),
     };
     if !is_none {
         return Err(error);
     }
-    quarantine(working_dir, snapshot).map(drop)
+    quarantine(working_dir, &snapshot::place(snapshot)).map(drop)
 }
 
 /// What the snapshot of a loop would be; nothing if its journal does not tell any more.
 fn of_journal(working_dir: &Path, dir: &Path, snapshot: &Path, loop_id: LoopId) -> Vec<u8> {
-    recover::read(dir, snapshot, loop_id, Loss::Accept)
+    recover::read(dir, &Copies::only(snapshot), loop_id, Loss::Accept)
         .map(|found| {
             Snapshot::of(&found.state, working_dir, found.state.time)
                 .encode()
@@ -132,10 +134,18 @@ fn of_journal(working_dir: &Path, dir: &Path, snapshot: &Path, loop_id: LoopId) 
         .unwrap_or_default()
 }
 
-fn remove(snapshot: &Path) -> Result<(), StoreError> {
-    match std::fs::remove_file(snapshot) {
-        Ok(()) => sync_dir(snapshot.parent().unwrap_or(Path::new("."))),
-        Err(error) if is_missing(&error) => Ok(()),
-        Err(error) => Err(StoreError::io("remove", snapshot)(error)),
+/// Removes a snapshot, in whatever form it is.
+pub(super) fn remove(snapshot: &Path) -> Result<(), StoreError> {
+    let counts = snapshot::place(snapshot);
+    for path in [Packing::Plain, Packing::Compressed].map(|packing| packing.path(snapshot)) {
+        if path != counts && !snapshot::is_ours(&path) {
+            continue;
+        }
+        match std::fs::remove_file(&path) {
+            Ok(()) => sync_dir(path.parent().unwrap_or(Path::new(".")))?,
+            Err(error) if is_missing(&error) => {}
+            Err(error) => return Err(StoreError::io("remove", &path)(error)),
+        }
     }
+    Ok(())
 }

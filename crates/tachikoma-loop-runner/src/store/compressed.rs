@@ -22,6 +22,9 @@ const TEMP_SUFFIX: &str = ".tmp";
 /// What a frame may ask a reader to remember. Ours ask for far less, and a damaged one must not take all memory.
 const WINDOW_BYTES_MAX: u64 = 8 << 20;
 
+/// How every frame begins.
+const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
 /// What is compared at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -60,12 +63,26 @@ fn open_with(path: &Path, open: impl Fn(&Path) -> io::Result<File>) -> io::Resul
         }
         Err(error) => return Err(error),
     };
-    let content: Box<dyn BufRead> = if is_compressed(&path) {
+    let content = content_of(file, is_compressed(&path));
+    Ok(Opened { path, content })
+}
+
+/// Returns the plain content of a file that was opened.
+pub(crate) fn content_of(file: File, is_compressed: bool) -> Box<dyn BufRead> {
+    if is_compressed {
         Box::new(BufReader::new(Unpacked::new(file)))
     } else {
         Box::new(BufReader::with_capacity(CHUNK_BYTES, file))
-    };
-    Ok(Opened { path, content })
+    }
+}
+
+/// Returns whether a file begins as a compressed one does; it is read from its beginning afterwards.
+pub(crate) fn is_frame(file: &mut File) -> io::Result<bool> {
+    use io::Seek as _;
+    let mut begins = Vec::new();
+    file.take(MAGIC.len() as u64).read_to_end(&mut begins)?;
+    file.rewind()?;
+    Ok(begins == MAGIC)
 }
 
 /// Returns whether an error that came while a file was read says that the file is damaged.
@@ -155,16 +172,21 @@ fn write(
 ) -> io::Result<()> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
-    let target: File = rustix::fs::openat(directory, temp, flags, mode)?.into();
-    pack(source, &target, called_off)?;
+    let mut target: File = rustix::fs::openat(directory, temp, flags, mode)?.into();
+    pack(source, &mut target, called_off)?;
     compare(source, &target, called_off)?;
     // The age of a file may be all that is known of a damaged one.
     target.set_modified(source.metadata()?.modified()?)?;
     target.sync_all()
 }
 
-/// The compressor panics on an error of its ends: they keep it to themselves, and the one that reads ends early.
-fn pack(source: &mut File, target: &File, called_off: &AtomicBool) -> io::Result<()> {
+/// Writes all that can be read from `source` as one frame. The compressor panics on an error of its ends: they keep it to
+/// themselves, and the one that reads ends early.
+pub(crate) fn pack(
+    source: &mut dyn Read,
+    target: &mut dyn Write,
+    called_off: &AtomicBool,
+) -> io::Result<()> {
     let mut feed = Feed {
         source,
         called_off,
@@ -204,7 +226,8 @@ fn compare(source: &mut File, target: &File, called_off: &AtomicBool) -> io::Res
     }
 }
 
-fn go_on(called_off: &AtomicBool) -> io::Result<()> {
+/// Fails if what is being done was called off.
+pub(crate) fn go_on(called_off: &AtomicBool) -> io::Result<()> {
     if called_off.load(Ordering::Relaxed) {
         return Err(io::Error::other("called off"));
     }
@@ -212,7 +235,7 @@ fn go_on(called_off: &AtomicBool) -> io::Result<()> {
 }
 
 struct Feed<'a> {
-    source: &'a mut File,
+    source: &'a mut dyn Read,
     called_off: &'a AtomicBool,
     error: Option<io::Error>,
 }
@@ -231,15 +254,14 @@ impl Read for Feed<'_> {
 }
 
 struct Drain<'a> {
-    target: &'a File,
+    target: &'a mut dyn Write,
     error: Option<io::Error>,
 }
 
 impl Write for Drain<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.error.is_none() {
-            let mut target = self.target;
-            self.error = target.write_all(bytes).err();
+            self.error = self.target.write_all(bytes).err();
         }
         Ok(bytes.len())
     }
@@ -305,7 +327,8 @@ fn damage(what: String) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
 }
 
-fn compressed_path(plain: &Path) -> PathBuf {
+/// Returns the name of a file when it is compressed.
+pub(crate) fn compressed_path(plain: &Path) -> PathBuf {
     let mut name = plain.as_os_str().to_owned();
     name.push(SUFFIX);
     name.into()

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopEvent, LoopId, Record, State, Timestamp};
 
-use super::recover::{self, Loss};
+use super::recover::{self, Copies, Loss};
 use super::{StoreError, compressed, make_dir, migrate, private, sync_dir};
 
 mod read;
@@ -19,7 +19,7 @@ pub(crate) use read::check_sum;
 pub use read::{JournalEnd, read_around, read_records, read_state};
 pub(super) use read::{
     Remainder, SPOILT, begun, decode, decode_as, first_record, format_of, is_whole, newer, none_in,
-    remainder, segments, seq_of, take_in,
+    read_lines, remainder, segments, seq_of, take_in,
 };
 
 /// The format that this version writes, and the newest it reads.
@@ -50,6 +50,15 @@ pub struct Journal {
     unsynced_dirs: Vec<PathBuf>,
     /// What was written last.
     buffer: Vec<u8>,
+}
+
+/// The beginning of a segment: never changed again, whatever is written behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct JournalPart {
+    pub path: PathBuf,
+    pub segment: u32,
+    /// Bytes, as they are when they are not compressed.
+    pub len: u64,
 }
 
 impl Journal {
@@ -100,7 +109,12 @@ impl Journal {
         let mut newest_first = segments(dir)?.into_iter().rev();
         let first = newest_first.find_map(|(_, path)| first_record(migrate::JOURNAL, &path));
         let loop_id = first.ok_or_else(|| none_in(dir))?.loop_id;
-        let found = recover::read(dir, &dir.join("no snapshot"), loop_id, Loss::Refuse)?;
+        let found = recover::read(
+            dir,
+            &Copies::only(&dir.join("no snapshot")),
+            loop_id,
+            Loss::Refuse,
+        )?;
         let taken = found.open(dir, working_dir_of(dir))?;
         Ok((taken.journal, taken.state))
     }
@@ -144,6 +158,19 @@ impl Journal {
             .map_err(StoreError::io("write", &self.path))?;
         self.len += 1;
         Ok(())
+    }
+
+    /// Begins the segment from which a loop goes on that was restored.
+    pub(super) fn begin_restored(
+        dir: &Path,
+        segment: u32,
+        state: &mut State,
+        now: Timestamp,
+        after_loss: bool,
+    ) -> Result<Self, StoreError> {
+        let mut journal = Self::new_segment(dir, segment)?;
+        journal.open_segment(state, now, after_loss)?;
+        Ok(journal)
     }
 
     /// Begins a segment whose maker died between making it and its first record.
@@ -192,6 +219,15 @@ impl Journal {
         self.len += self.buffer.len() as u64;
         self.synced = false;
         Ok(())
+    }
+
+    /// Returns what there is of the segment that is written, for whoever copies it: what is added later stands behind it.
+    pub(crate) fn part(&self) -> JournalPart {
+        JournalPart {
+            path: self.path.clone(),
+            segment: self.segment,
+            len: self.len,
+        }
     }
 
     /// Returns whether there are segments before this one.
@@ -323,11 +359,11 @@ fn working_dir_of(dir: &Path) -> &Path {
 }
 
 /// Returns the file name of a segment.
-fn segment_name(segment: u32) -> String {
+pub(super) fn segment_name(segment: u32) -> String {
     format!("journal-{segment:04}.jsonl")
 }
 
-/// Adds a record as a line with its checksum.
+/// Writes a record, or another object, as a line that ends with its checksum.
 pub(crate) fn encode(record: &impl serde::Serialize, buffer: &mut Vec<u8>) {
     let start = buffer.len();
     serde_json::to_writer(&mut *buffer, record).expect("records are plain data with string keys");

@@ -312,6 +312,8 @@ const IGNORED: &str = "\
 /sessions/
 /state.json
 /state.json.v*
+/state.json.zst
+/state.json.zst.v*
 ";
 
 /// Returns whether the ignore file of a `.ralph` has nothing in it but what we wrote.

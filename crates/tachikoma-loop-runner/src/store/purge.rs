@@ -10,9 +10,12 @@ use tachikoma_core::LoopId;
 
 use super::compressed::open_dir;
 use super::lock::{self, is_our_ignore};
+use super::snapshot::Packing;
 use super::{
-    RALPH_DIR, StoreError, is_missing, loops, quarantine, regular, retention, snapshot, whole,
+    RALPH_DIR, StoreError, backup, is_missing, loops, quarantine, regular, restore, retention,
+    snapshot, whole,
 };
+use crate::error::chain;
 use crate::git::snapshots;
 use crate::offline::Premises;
 use crate::opencode::supervisor;
@@ -79,6 +82,16 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
             purged.socket(&holder.socket);
         }
     }
+    for left in restore::remains(&all) {
+        std::fs::remove_dir_all(&left).map_err(StoreError::io("delete", &left))?;
+        purged.files += 1;
+    }
+    let backups = &premises.backups.dir;
+    // Elsewhere they may be of other working directories.
+    let is_below = backups.starts_with(&ralph);
+    purged
+        .backups(backups, |loop_id| is_below || ids.contains(&loop_id))
+        .map_err(StoreError::io("delete", backups))?;
     let server = ralph.join(supervisor::DIR);
     if lock::is_held_in(&server) {
         purged.troubles.push(
@@ -94,13 +107,13 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
         .quarantine(&quarantine::dir(&premises.working_dir))
         .map_err(StoreError::io("delete", &ralph))?;
     whole::remove_remains(&premises.snapshot);
-    for path in older_versions(&premises.snapshot)
-        .iter()
-        .chain([&premises.snapshot])
-    {
-        purged
-            .snapshot(path)
-            .map_err(StoreError::io("delete", path))?;
+    for packing in [Packing::Plain, Packing::Compressed] {
+        let snapshot = packing.path(&premises.snapshot);
+        for path in older_versions(&snapshot).iter().chain([&snapshot]) {
+            purged
+                .snapshot(path)
+                .map_err(StoreError::io("delete", path))?;
+        }
     }
     let ignore = ralph.join(".gitignore");
     if regular::read(&ignore, IGNORE_BYTES_MAX).is_ok_and(|text| is_our_ignore(&text)) {
@@ -145,6 +158,32 @@ impl Purged {
                     let name = entry.file_name().to_string_lossy().into_owned();
                     self.left.push(dir.join(name));
                 }
+            }
+        }
+        remove_dir(dir);
+        Ok(())
+    }
+
+    /// Deletes the backups of those loops, and what writers of backups left that died.
+    fn backups(&mut self, dir: &Path, is_of: impl Fn(LoopId) -> bool) -> io::Result<()> {
+        if !std::fs::symlink_metadata(dir).is_ok_and(|there| there.is_dir()) {
+            return Ok(());
+        }
+        let listed =
+            backup::list_names(dir, None).map_err(|error| io::Error::other(chain(&error)))?;
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            let path = entry.path();
+            let backup = listed.iter().find(|listed| listed.path == path);
+            let is_ours = match backup {
+                Some(backup) if !is_of(backup.loop_id) => continue,
+                Some(backup) => backup::is_ours(&path, Some(backup.loop_id)),
+                None => entry.file_name().to_str().is_some_and(whole::is_temporary),
+            };
+            if is_ours && entry.file_type()?.is_file() {
+                self.file(&path)?;
+            } else {
+                self.left.push(path);
             }
         }
         remove_dir(dir);

@@ -47,6 +47,18 @@ pub(crate) fn quarantine(working_dir: &Path, path: &Path) -> Result<Option<PathB
     move_to_free_name(path, &dir).map(Some)
 }
 
+/// Moves whatever is at `path` to the quarantine under the name that it had at `was`.
+pub(super) fn quarantine_as(
+    working_dir: &Path,
+    path: &Path,
+    was: &Path,
+) -> Result<PathBuf, StoreError> {
+    let dir = make(working_dir)?;
+    let place = free_name(was, &dir)?;
+    std::fs::rename(path, &place).map_err(StoreError::io("move away", path))?;
+    Ok(place)
+}
+
 /// Copies a file of which a part is still needed into the quarantine of the working directory.
 pub(super) fn keep_copy(working_dir: &Path, path: &Path) -> Result<(), StoreError> {
     let dir = make(working_dir)?;

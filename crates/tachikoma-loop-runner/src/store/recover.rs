@@ -1,5 +1,7 @@
-//! Finding the state of a loop again: the snapshot and the tail of the journal, or the journal alone.
+//! Finding the state of a loop again: the snapshot and the tail of the journal, or the journal alone; where that is damaged, a
+//! backup and the tail.
 
+mod backups;
 mod open;
 mod tail;
 
@@ -23,6 +25,8 @@ pub enum Source {
     Snapshot,
     /// In the journal alone.
     Journal,
+    /// In a backup and the records behind it.
+    Backup,
 }
 
 /// A state that was found again.
@@ -67,20 +71,41 @@ pub enum Loss {
     Accept,
 }
 
+/// Where the state of a loop is kept besides its journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Copies {
+    /// The snapshot.
+    pub snapshot: PathBuf,
+    /// The directory of backups.
+    pub backups: PathBuf,
+}
+
+impl Copies {
+    /// The snapshot alone, without backups.
+    #[must_use]
+    pub fn only(snapshot: &Path) -> Self {
+        Self {
+            snapshot: snapshot.to_owned(),
+            backups: PathBuf::new(),
+        }
+    }
+}
+
 /// Finds the state of the loop in `dir` without changing anything.
 ///
 /// # Errors
-/// The journal or the snapshot is newer than this version, or a record behind the snapshot is lost and that is not
+/// The journal or the snapshot is newer than this version, or a record behind snapshot and backups is lost and that is not
 /// accepted.
 pub fn read(
     dir: &Path,
-    snapshot: &Path,
+    copies: &Copies,
     loop_id: LoopId,
     loss: Loss,
 ) -> Result<Recovered, StoreError> {
     let place = Place {
         dir,
-        snapshot,
+        snapshot: &copies.snapshot,
+        backups: Some(&copies.backups),
         loop_id,
         journals: migrate::JOURNAL,
         snapshots: migrate::SNAPSHOT,
@@ -92,14 +117,23 @@ pub fn read(
 struct Place<'a> {
     dir: &'a Path,
     snapshot: &'a Path,
+    backups: Option<&'a Path>,
     loop_id: LoopId,
     journals: Chain,
     snapshots: Chain,
 }
 
 fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
-    match (find(place, None), loss) {
-        (Err(StoreError::Damaged { path, line, what }), Loss::Accept) => {
+    let (path, line, what) = match find(place, None) {
+        Err(StoreError::Damaged { path, line, what }) => (path, line, what),
+        found => return found,
+    };
+    if let Some(found) = backups::find(place, loss) {
+        return Ok(found);
+    }
+    match loss {
+        Loss::Refuse => Err(StoreError::Damaged { path, line, what }),
+        Loss::Accept => {
             let mut found = match find(place, Some((&path, line))) {
                 // Nothing is left to go on from.
                 Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
@@ -115,14 +149,15 @@ fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
             ));
             Ok(found)
         }
-        (found, Loss::Refuse | Loss::Accept) => found,
     }
 }
 
-/// The snapshot, as far as it is of use.
+/// The snapshot, as far as it is of use, or what stands for it.
 #[derive(Default)]
 struct Base {
     state: Option<State>,
+    /// The backup that stands for it.
+    backup: Option<PathBuf>,
     older: Option<(PathBuf, u32)>,
     in_the_way: Option<InTheWay>,
     /// Why it cannot be read.
@@ -131,7 +166,7 @@ struct Base {
 
 impl Base {
     fn read(place: &Place<'_>) -> Result<Self, StoreError> {
-        let path = place.snapshot.to_owned();
+        let path = snapshot::place(place.snapshot);
         match snapshot::read_as(place.snapshots, place.snapshot) {
             Ok(None) => Ok(Self::default()),
             Ok(Some(found)) if found.state.loop_id != place.loop_id => Ok(Self {
@@ -151,7 +186,9 @@ impl Base {
             Err(
                 error @ (StoreError::NewerSnapshot { .. }
                 | StoreError::Newer { .. }
+                | StoreError::NewerBackup { .. }
                 | StoreError::Damaged { .. }
+                | StoreError::DamagedBackup { .. }
                 | StoreError::Sync { .. }),
             ) => Err(error),
         }
@@ -159,12 +196,25 @@ impl Base {
 }
 
 fn find(place: &Place<'_>, stop_at: Option<(&Path, usize)>) -> Result<Recovered, StoreError> {
+    find_from(place, Base::read(place)?, stop_at)
+}
+
+/// Finds the state from a base on.
+fn find_from(
+    place: &Place<'_>,
+    base: Base,
+    stop_at: Option<(&Path, usize)>,
+) -> Result<Recovered, StoreError> {
     let Base {
         state: base,
+        backup,
         older,
         in_the_way,
         trouble,
-    } = Base::read(place)?;
+    } = base;
+    let name = backup.as_ref().map_or("the snapshot".to_owned(), |path| {
+        format!("backup {}", path.display())
+    });
     let segments = match journal::segments(place.dir) {
         Err(StoreError::Io { source, .. })
             if source.kind() == ErrorKind::NotFound && base.is_some() =>
@@ -175,10 +225,11 @@ fn find(place: &Place<'_>, stop_at: Option<(&Path, usize)>) -> Result<Recovered,
     };
     let (first, base) = begin_at(place, &segments, base);
     let source = match base {
+        Some(_) if backup.is_some() => Source::Backup,
         Some(_) => Source::Snapshot,
         None => Source::Journal,
     };
-    let mut tail = Tail::new(place.journals, place.loop_id, base);
+    let mut tail = Tail::new(place.journals, place.loop_id, base, name.clone());
     let mut cut = Vec::new();
     for (number, path) in &segments[first..] {
         match stop_at {
@@ -221,8 +272,7 @@ fn find(place: &Place<'_>, stop_at: Option<(&Path, usize)>) -> Result<Recovered,
             None => "there is no record left in the journal".to_owned(),
         };
         troubles.push(format!(
-            "falling back to the snapshot: {ends}, and the snapshot stands at record {}; what came behind that, if anything \
-             did, is lost",
+            "falling back to {name}: {ends}, and {name} stands at record {}; what came behind that, if anything did, is lost",
             state.seq
         ));
     }

@@ -2,7 +2,7 @@
 //! and no more is read than such a file may hold.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read as _};
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
@@ -26,8 +26,16 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// It cannot be read. What is no regular file, or is larger, is [`ErrorKind::InvalidData`].
 pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    read_all(open(path)?, max)
+}
+
+/// Reads at most `max` bytes, and no more may be there.
+///
+/// # Errors
+/// They cannot be read. More of them is [`ErrorKind::InvalidData`].
+pub(crate) fn read_all(source: impl Read, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let read = open(path)?.take(max + 1).read_to_end(&mut bytes)?;
+    let read = source.take(max + 1).read_to_end(&mut bytes)?;
     if read as u64 > max {
         return Err(odd(&format!("it has more than {max} bytes")));
     }

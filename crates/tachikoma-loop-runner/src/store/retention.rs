@@ -11,7 +11,8 @@ use tachikoma_core::{LoopId, Timestamp};
 
 use super::compressed::open_dir;
 use super::journal;
-use super::{GATES_DIR, RALPH_DIR, StoreError, checkpoints, loops, prompts};
+use super::{GATES_DIR, RALPH_DIR, StoreError, backup, checkpoints, loops, prompts};
+use crate::error::chain;
 use crate::git::snapshots;
 use crate::session::transcripts;
 
@@ -25,7 +26,7 @@ pub fn is_due(working_dir: &Path) -> bool {
 }
 
 /// Removes the loops of a working directory, but for the last [`LOOPS_KEPT`] and `current`: the directories of their
-/// journals, those of their transcripts below `state_dir`, and their snapshots in git. A loop with anything in its directories that is not ours
+/// journals, those of their transcripts below `state_dir`, their backups, and their snapshots in git. A loop with anything in its directories that is not ours
 /// is left alone, and no link is followed.
 ///
 /// Returns which could not be removed, and why: they are left for the next time.
@@ -35,6 +36,7 @@ pub fn is_due(working_dir: &Path) -> bool {
 pub fn prune(
     working_dir: &Path,
     state_dir: &Path,
+    backups: &Path,
     current: LoopId,
     called_off: &AtomicBool,
 ) -> Result<Vec<String>, StoreError> {
@@ -53,7 +55,7 @@ pub fn prune(
         if loop_id == current {
             continue;
         }
-        match remove(working_dir, &above, state_dir, loop_id) {
+        match remove(working_dir, &above, state_dir, backups, loop_id) {
             Ok(()) => (),
             // Whoever put something into it wants to have it there.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => (),
@@ -88,11 +90,13 @@ fn remove(
     working_dir: &Path,
     loops: &OwnedFd,
     state_dir: &Path,
+    backups: &Path,
     loop_id: LoopId,
 ) -> io::Result<()> {
     let name = loop_id.to_string();
     let (journal, below) = open_loop(loops, &name)?;
     snapshots::delete_all_around(working_dir, loop_id).map_err(io::Error::other)?;
+    backup::remove_of(backups, loop_id).map_err(|error| io::Error::other(chain(&error)))?;
     let sessions = match open_dir(state_dir) {
         Ok(sessions) => Some(sessions),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,

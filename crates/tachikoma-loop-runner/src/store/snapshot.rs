@@ -15,6 +15,10 @@ pub use super::whole::Durability;
 use super::whole::{FileMark, write_whole};
 use super::{StoreError, compressed, is_missing, regular};
 
+mod form;
+
+pub use form::{Packing, place};
+
 /// The version that this program writes, and the newest it reads.
 pub const VERSION: u32 = migrate::SNAPSHOT.latest();
 
@@ -22,7 +26,7 @@ pub const VERSION: u32 = migrate::SNAPSHOT.latest();
 const BEGINNING: &str = "{\n  \"version\": ";
 
 /// No snapshot of ours comes near it (all that is in one has bounds), and what someone else put there must not take all memory.
-const BYTES_MAX: u64 = 64 << 20;
+pub(super) const BYTES_MAX: u64 = 64 << 20;
 
 /// What stands for the checksum while it is computed.
 const NO_CHECKSUM: &str = "00000000";
@@ -246,21 +250,31 @@ impl Snapshot {
         }
     }
 
-    /// Writes the file: whole or not at all, and never through a symbolic link.
+    /// Writes the file: whole or not at all, and never through a symbolic link. What a snapshot of another form left is
+    /// removed.
     ///
     /// # Errors
     /// It cannot be written; the file that was there stays.
-    pub fn write(&self, path: &Path, durability: Durability) -> Result<(), StoreError> {
-        self.write_marked(path, durability).map(drop)
+    pub fn write(
+        &self,
+        path: &Path,
+        packing: Packing,
+        durability: Durability,
+    ) -> Result<(), StoreError> {
+        self.write_marked(path, packing, durability).map(drop)
     }
 
     /// Writes the file, and returns by what it is known again.
     pub(crate) fn write_marked(
         &self,
         path: &Path,
+        packing: Packing,
         durability: Durability,
     ) -> Result<FileMark, StoreError> {
-        write_whole(path, self.encode().as_bytes(), durability)
+        let bytes = packing.pack(self.encode().into_bytes());
+        let mark = write_whole(&packing.path(path), &bytes, durability)?;
+        form::remove_other(path, packing)?;
+        Ok(mark)
     }
 
     /// Writes the snapshot as text, with its checksum.
@@ -277,7 +291,7 @@ impl Snapshot {
     }
 }
 
-/// Reads a snapshot; none where there is no file.
+/// Reads a snapshot, plain or compressed; none where there is no file.
 ///
 /// # Errors
 /// It cannot be read, is damaged, or is newer than this version.
@@ -287,7 +301,12 @@ pub fn read(path: &Path) -> Result<Option<Snapshot>, StoreError> {
 
 /// Reads a snapshot of any version up to the newest; its version stays what it was.
 pub(super) fn read_as(formats: Chain, path: &Path) -> Result<Option<Snapshot>, StoreError> {
-    let text = match regular::read(path, BYTES_MAX) {
+    read_at(formats, &place(path))
+}
+
+/// Reads the snapshot in just that file.
+fn read_at(formats: Chain, path: &Path) -> Result<Option<Snapshot>, StoreError> {
+    let text = match content(path) {
         Ok(text) => text,
         Err(error) if is_missing(&error) => return Ok(None),
         Err(error) if compressed::is_damage(&error) => {
@@ -298,29 +317,46 @@ pub(super) fn read_as(formats: Chain, path: &Path) -> Result<Option<Snapshot>, S
         }
         Err(error) => return Err(StoreError::io("read", path)(error)),
     };
-    decode(formats, &text)
-        .map(Some)
-        .map_err(|problem| match problem {
-            Problem::Newer(found) => StoreError::NewerSnapshot {
-                path: path.to_owned(),
-                found,
-                supported: formats.latest(),
-            },
-            Problem::Damaged(what) => StoreError::DamagedSnapshot {
-                path: path.to_owned(),
-                what,
-            },
-        })
+    from_bytes_as(formats, path, &text).map(Some)
 }
 
-/// Reads the file as it is.
+/// Reads a snapshot from its bytes; `path` is named in errors.
+pub(super) fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
+    from_bytes_as(migrate::SNAPSHOT, path, bytes)
+}
+
+fn from_bytes_as(formats: Chain, path: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
+    decode(formats, bytes).map_err(|problem| match problem {
+        Problem::Newer(found) => StoreError::NewerSnapshot {
+            path: path.to_owned(),
+            found,
+            supported: formats.latest(),
+        },
+        Problem::Damaged(what) => StoreError::DamagedSnapshot {
+            path: path.to_owned(),
+            what,
+        },
+    })
+}
+
+/// Reads the text of the snapshot, whatever it says.
 pub(super) fn bytes(path: &Path) -> Result<Vec<u8>, StoreError> {
-    regular::read(path, BYTES_MAX).map_err(StoreError::io("read", path))
+    let path = &place(path);
+    content(path).map_err(StoreError::io("read", path))
+}
+
+/// Reads the text in a file, plain or compressed.
+fn content(path: &Path) -> std::io::Result<Vec<u8>> {
+    if compressed::is_compressed(path) {
+        let unpacked = compressed::content_of(regular::open(path)?, true);
+        return regular::read_all(unpacked, BYTES_MAX);
+    }
+    regular::read(path, BYTES_MAX)
 }
 
 /// Returns whether the file at `path` is a snapshot of ours, of whatever version: its checksum vouches for it.
 pub(super) fn is_ours(path: &Path) -> bool {
-    let bytes = bytes(path).unwrap_or_default();
+    let bytes = content(path).unwrap_or_default();
     let text = std::str::from_utf8(&bytes);
     text.is_ok_and(|text| version_of(text).is_ok() && check(text).is_ok())
 }
@@ -394,104 +430,4 @@ fn whole(percent: f64) -> u8 {
 }
 
 #[cfg(test)]
-mod tests {
-    use tachikoma_core::{Input, Launch, Policy, Runner, step};
-
-    use super::*;
-
-    fn state() -> State {
-        let mut state = State::new(LoopId::from_u128(1));
-        let now = Timestamp::from_millis(1_000);
-        let runner = Runner {
-            pid: 1,
-            since: now,
-            containment: "guard".to_owned(),
-            follows_until: None,
-        };
-        let launch = Launch::default();
-        let _ = step(
-            &Policy::default(),
-            &mut state,
-            now,
-            Input::Start { launch, runner },
-        );
-        state
-    }
-
-    #[test]
-    fn what_was_written_is_read_back_and_nothing_else_is_left() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a/state.json");
-        assert_eq!(read(&path).unwrap(), None);
-        let snapshot = Snapshot::of(&state(), Path::new("/w"), Timestamp::from_millis(2_000));
-        for durability in [Durability::Synced, Durability::Lazy] {
-            snapshot.write(&path, durability).unwrap();
-            let back = read(&path).unwrap().unwrap();
-            assert_eq!(back.state, snapshot.state);
-            assert_eq!(
-                Snapshot {
-                    checksum: snapshot.checksum.clone(),
-                    ..back
-                },
-                snapshot
-            );
-        }
-        assert_eq!(std::fs::read_dir(dir.path().join("a")).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn writers_at_the_same_time_do_not_meet_and_readers_see_one_of_them_whole() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("state.json");
-        let snapshot = Snapshot::of(&state(), Path::new("/w"), Timestamp::default());
-        snapshot.write(&path, Durability::Lazy).unwrap();
-        std::thread::scope(|scope| {
-            for number in 0..4_u32 {
-                let (snapshot, path) = (&snapshot, &path);
-                scope.spawn(move || {
-                    let mut own = snapshot.clone();
-                    own.core.iteration = number;
-                    for _ in 0..100 {
-                        own.write(path, Durability::Lazy).unwrap();
-                        assert!(read(path).unwrap().unwrap().core.iteration < 4);
-                    }
-                });
-            }
-        });
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn every_flipped_missing_or_added_byte_is_noticed() {
-        let text = Snapshot::of(&state(), Path::new("/w"), Timestamp::default())
-            .encode()
-            .into_bytes();
-        assert!(decode(migrate::SNAPSHOT, &text).is_ok());
-        for at in 0..text.len() {
-            let mut flipped = text.clone();
-            flipped[at] ^= 1 << (at % 8);
-            assert!(
-                decode(migrate::SNAPSHOT, &flipped).is_err(),
-                "flipped at {at}"
-            );
-            let mut missing = text.clone();
-            missing.remove(at);
-            assert!(
-                decode(migrate::SNAPSHOT, &missing).is_err(),
-                "missing at {at}"
-            );
-            let mut added = text.clone();
-            added.insert(at, b' ');
-            assert!(decode(migrate::SNAPSHOT, &added).is_err(), "added at {at}");
-        }
-    }
-
-    #[test]
-    fn a_newer_version_is_told_before_anything_else_is_read() {
-        let text = "{\n  \"version\": 2,\n  \"shape\": [\"unheard of\"]";
-        assert!(matches!(
-            decode(migrate::SNAPSHOT, text.as_bytes()),
-            Err(Problem::Newer(2))
-        ));
-    }
-}
+mod tests;

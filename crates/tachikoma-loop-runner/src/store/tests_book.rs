@@ -11,13 +11,13 @@ use super::regular;
 use super::whole::{Durability, write_whole};
 
 /// What the file is called.
-const NAME: &str = "tests.json";
+pub(super) const NAME: &str = "tests.json";
 
 /// The format of the file.
 const VERSION: u32 = 1;
 
 /// Twenty thousand tests make 0.7 MB; a file beyond this was not written by us.
-const BYTES_MAX: u64 = 16 << 20;
+pub(super) const BYTES_MAX: u64 = 16 << 20;
 
 /// The file as it is.
 #[derive(Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub(super) fn is_ours(name: &str) -> bool {
     name == NAME
 }
 
-fn path_of(dir: &Path) -> PathBuf {
+pub(super) fn path_of(dir: &Path) -> PathBuf {
     dir.join(NAME)
 }
 

@@ -11,7 +11,7 @@ use tachikoma_core::LoopId;
 use super::archive::{ARCHIVED, is_archived};
 use super::snapshot::{self, Snapshot};
 use super::{
-    StoreError, checkpoints, compressed, gates_dir, journal, loops, quarantine, retention,
+    StoreError, backup, checkpoints, compressed, gates_dir, journal, loops, quarantine, retention,
 };
 use crate::error::chain;
 use crate::offline::Premises;
@@ -41,6 +41,8 @@ pub enum Kind {
     Checkpoints,
     /// What the gates of a loop said, or one of them.
     Gates,
+    /// A backup.
+    Backup,
     /// Something in quarantine.
     Quarantine,
 }
@@ -118,8 +120,10 @@ pub fn verify(
     if current.is_none()
         && let Err(error) = snapshot::read(&premises.snapshot)
     {
-        each(unread_snapshot(&premises.snapshot, &error));
+        let path = snapshot::place(&premises.snapshot);
+        each(unread_snapshot(&path, &error));
     }
+    check_backups(premises, &mut each)?;
     quarantined(premises, &mut each);
     Ok(())
 }
@@ -130,10 +134,11 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
     // Snapshots first: the journal grows, and holds all that a snapshot holds.
     let mut fold = Fold::new(loop_id);
     let is_current = current == Some(loop_id);
-    match snapshot::read(&premises.snapshot) {
-        Ok(Some(found)) if found.loop_id == loop_id => fold.compare(&premises.snapshot, found),
-        Ok(found) if is_current => checked.push(no_snapshot(&premises.snapshot, found.as_ref())),
-        Err(error) if is_current => checked.push(unread_snapshot(&premises.snapshot, &error)),
+    let path = snapshot::place(&premises.snapshot);
+    match snapshot::read(&path) {
+        Ok(Some(found)) if found.loop_id == loop_id => fold.compare(&path, found),
+        Ok(found) if is_current => checked.push(no_snapshot(&path, found.as_ref())),
+        Err(error) if is_current => checked.push(unread_snapshot(&path, &error)),
         Ok(_) | Err(_) => {}
     }
     if is_archived(&dir) {
@@ -195,6 +200,8 @@ fn unread_snapshot(path: &Path, error: &StoreError) -> Checked {
         StoreError::Io { .. }
         | StoreError::Sync { .. }
         | StoreError::Damaged { .. }
+        | StoreError::DamagedBackup { .. }
+        | StoreError::NewerBackup { .. }
         | StoreError::NewerSnapshot { .. }
         | StoreError::Newer { .. } => chain(error),
     };
@@ -268,6 +275,25 @@ fn read_through(path: &Path) -> io::Result<()> {
         }
         content.consume(read);
     }
+}
+
+fn check_backups(premises: &Premises, each: &mut impl FnMut(Checked)) -> Result<(), StoreError> {
+    for listed in backup::list(&premises.backups.dir, None)? {
+        let path = &listed.path;
+        each(match backup::read_through(path) {
+            Ok(_) => {
+                let what = format!("whole, taken at record {}", listed.seq);
+                Checked::new(Verdict::Good, Kind::Backup, path, what)
+            }
+            // Rotated in between.
+            Err(_) if !path.exists() => continue,
+            Err(StoreError::DamagedBackup { what, .. }) => {
+                Checked::new(Verdict::Wrong, Kind::Backup, path, what)
+            }
+            Err(error) => Checked::new(Verdict::Wrong, Kind::Backup, path, chain(&error)),
+        });
+    }
+    Ok(())
 }
 
 fn quarantined(premises: &Premises, each: &mut impl FnMut(Checked)) {

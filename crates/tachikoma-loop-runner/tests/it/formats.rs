@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tachikoma_core::{LoopEvent, Phase, Seq, State};
 use tachikoma_loop_runner::store::journal::{self, FORMAT};
-use tachikoma_loop_runner::store::recover::{self, Loss, Recovered, Source};
+use tachikoma_loop_runner::store::recover::{self, Copies, Loss, Recovered, Source};
 use tachikoma_loop_runner::store::snapshot::{self, VERSION};
 
 fn data(name: &str) -> PathBuf {
@@ -35,7 +35,7 @@ fn unpack(journal: u32, version: u32) -> tempfile::TempDir {
 fn read(dir: &Path) -> Recovered {
     let path = dir.join("state.json");
     let loop_id = snapshot::read(&path).unwrap().unwrap().loop_id;
-    recover::read(dir, &path, loop_id, Loss::Refuse).unwrap()
+    recover::read(dir, &Copies::only(&path), loop_id, Loss::Refuse).unwrap()
 }
 
 /// Adds the records of a journal up.

@@ -46,7 +46,7 @@ pub fn print(place: &Place, current: &Current, json: bool) -> Result<ExitCode, F
     let premises = place.premises_to_look_at(&current.working_dir, &current.root);
     let found = recover::read(
         &current.dir,
-        &premises.snapshot,
+        &premises.copies(),
         current.loop_id,
         Loss::Refuse,
     )?;

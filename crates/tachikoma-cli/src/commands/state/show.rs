@@ -35,7 +35,7 @@ pub fn show(place: &Place, json: bool) -> Result<ExitCode, Failure> {
         out::line(found.snapshot.encode().trim_end());
     } else {
         let live = lock::is_held(&current.working_dir);
-        out::line(text(&found, &premises.snapshot, live).trim_end());
+        out::line(text(&found, &snapshot::place(&premises.snapshot), live).trim_end());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -63,7 +63,7 @@ pub fn find(premises: &Premises, loop_id: LoopId) -> Result<Shown, Failure> {
     let dir = loops::dir(&premises.working_dir, loop_id);
     // Before the journal, which may grow in between and only makes it look older than it is.
     let on_disk = snapshot::read(&premises.snapshot);
-    let found = recover::read(&dir, &premises.snapshot, loop_id, Loss::Refuse)?;
+    let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
     let state = &found.state;
     let (saved, on_disk) = match on_disk {
         Ok(Some(on_disk)) if on_disk.loop_id != loop_id => {
@@ -154,7 +154,10 @@ fn text(shown: &Shown, path: &Path, live: bool) -> String {
     }
     page.line(
         "no progress",
-        format!("in {} iterations", progress.iterations_since_progress),
+        match progress.iterations_since_progress {
+            1 => "in 1 iteration".to_owned(),
+            many => format!("in {many} iterations"),
+        },
     );
     page.line(
         "  last seen",
@@ -205,6 +208,7 @@ fn source(source: Source, state: &State) -> String {
     let seq = state.seq;
     match source {
         Source::Snapshot => format!("the snapshot and the journal behind it, to record {seq}"),
+        Source::Backup => format!("a backup and the journal behind it, to record {seq}"),
         Source::Journal => format!("the journal alone, to record {seq}"),
     }
 }

@@ -56,6 +56,7 @@ fn line(working_dir: &Path, checked: &Checked) -> String {
         Kind::Transcripts => "transcripts",
         Kind::Checkpoints => "hand-offs",
         Kind::Gates => "gates",
+        Kind::Backup => "backup",
         Kind::Quarantine => "quarantine",
     };
     let path = checked.path.strip_prefix(working_dir);
@@ -72,7 +73,7 @@ fn next_step(premises: &Premises) -> String {
             .to_owned();
     };
     let dir = loops::dir(&premises.working_dir, loop_id);
-    match recover::read(&dir, &premises.snapshot, loop_id, Loss::Refuse) {
+    match recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse) {
         Ok(_) => spared.to_owned(),
         Err(error) => Failure::from(error)
             .hint

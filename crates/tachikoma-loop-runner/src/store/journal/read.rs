@@ -1,6 +1,6 @@
 //! Reading a journal: its records, and the state that they add up to.
 
-use std::io::BufRead as _;
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopEvent, Record, Seq, State, Timestamp};
@@ -284,10 +284,19 @@ pub(in crate::store) fn take_in(
 pub(in crate::store) fn read_segment(
     path: &Path,
     after: Seq,
-    mut each: impl FnMut(usize, Record) -> Result<(), StoreError>,
+    each: impl FnMut(usize, Record) -> Result<(), StoreError>,
 ) -> Result<JournalEnd, StoreError> {
     let opened = compressed::open(path).map_err(StoreError::io("open", path))?;
-    let (path, mut reader) = (opened.path.as_path(), opened.content);
+    read_lines(&opened.path, opened.content, after, each)
+}
+
+/// Reads records as [`read_segment`] does, from wherever they come; `path` is named in errors.
+pub(in crate::store) fn read_lines(
+    path: &Path,
+    mut reader: impl BufRead,
+    after: Seq,
+    mut each: impl FnMut(usize, Record) -> Result<(), StoreError>,
+) -> Result<JournalEnd, StoreError> {
     let damaged = |line, what| StoreError::Damaged {
         path: path.to_owned(),
         line,

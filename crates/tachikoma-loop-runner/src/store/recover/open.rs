@@ -1,12 +1,14 @@
 //! Taking a journal up again where it ends. What cannot be read goes to the quarantine first: nothing is overwritten.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use tachikoma_core::{Input, Policy, Record, State, step};
+use tachikoma_core::{Input, Policy, Record, State, Timestamp, step};
 
 use super::{InTheWay, Recovered};
-use crate::store::journal::{Journal, segment};
+use crate::store::backup::Moment;
+use crate::store::journal::{Journal, JournalPart, segment};
 use crate::store::quarantine::{keep_copy, keep_tail, quarantine};
+use crate::store::snapshot::{self, Snapshot};
 use crate::store::{StoreError, archive, compressed, make_dir, whole};
 
 /// A journal that was taken up.
@@ -21,6 +23,31 @@ pub struct Taken {
 }
 
 impl Recovered {
+    /// Returns what a backup of it is made from. A journal that is behind the state or damaged is no part of it.
+    pub(crate) fn moment(&self, dir: &Path, working_dir: &Path, now: Timestamp) -> Moment {
+        let is_good = !self.behind && !self.tolerated && self.cut.is_empty();
+        let original = |(path, _): &(PathBuf, u32)| snapshot::bytes(path).ok();
+        Moment {
+            snapshot: Box::new(Snapshot::of(&self.state, working_dir, now)),
+            original: self.older.as_ref().and_then(original),
+            journal: self
+                .end
+                .as_ref()
+                .filter(|_| is_good)
+                .map(|end| JournalPart {
+                    path: end.path.clone(),
+                    segment: end.segment,
+                    len: end.len,
+                }),
+            loop_dir: dir.to_owned(),
+        }
+    }
+
+    /// Returns whether opening it leads it to the formats of today.
+    pub(crate) fn is_older(&self) -> bool {
+        self.older.is_some() || self.end.as_ref().is_some_and(|end| end.older)
+    }
+
     /// Opens the journal where it ends, for the runner that holds the lock of the working directory, and records what was
     /// wrong with it.
     ///

@@ -14,6 +14,8 @@ pub(super) struct Tail {
     loop_id: LoopId,
     /// The record at which the snapshot stands: what comes up to it is not needed.
     base: Option<Seq>,
+    /// What the snapshot is called: a backup may stand for it.
+    name: String,
     pub state: Option<State>,
     /// How many records were read.
     pub records: u64,
@@ -85,11 +87,12 @@ impl Reading<'_> {
 }
 
 impl Tail {
-    pub(super) fn new(formats: Chain, loop_id: LoopId, base: Option<State>) -> Self {
+    pub(super) fn new(formats: Chain, loop_id: LoopId, base: Option<State>, name: String) -> Self {
         Self {
             formats,
             loop_id,
             base: base.as_ref().map(|base| base.seq),
+            name,
             state: base,
             records: 0,
             troubles: Vec::new(),
@@ -269,8 +272,9 @@ impl Tail {
             more => format!(", and at {more} more"),
         };
         self.tolerated = true;
+        let name = &self.name;
         self.troubles.push(format!(
-            "falling back to the snapshot: journal {} is damaged at line {} ({}){more}; the snapshot has what it held",
+            "falling back to {name}: journal {} is damaged at line {} ({}){more}; {name} has what it held",
             reading.path.display(),
             first.line,
             first.what

@@ -1,5 +1,6 @@
 //! Recovery on a real disk: whatever is damaged, either nothing is lost or nobody goes on.
 
+mod backups;
 mod closed;
 mod hurt;
 
@@ -9,7 +10,7 @@ use tachikoma_core::{Exit, Input, Launch, News, Policy, Runner, Seq, Timestamp, 
 
 use super::*;
 use crate::store::journal::Journal;
-use crate::store::snapshot::{Durability, Snapshot};
+use crate::store::snapshot::{Durability, Packing, Snapshot};
 
 /// A loop with some iterations behind it, its snapshot taken in the middle.
 struct Place {
@@ -52,7 +53,7 @@ impl Place {
             if iteration == 3 {
                 let snapshot = Snapshot::of(&place.state, Path::new("/w"), now);
                 snapshot
-                    .write(&place.snapshot(), Durability::Synced)
+                    .write(&place.snapshot(), Packing::Plain, Durability::Synced)
                     .unwrap();
                 place.lines = std::fs::read_to_string(place.journal())
                     .unwrap()
@@ -90,12 +91,11 @@ impl Place {
     }
 
     fn read(&self, loss: Loss) -> Result<Recovered, StoreError> {
-        read(
-            &self.dir.path().join("l"),
-            &self.snapshot(),
-            self.state.loop_id,
-            loss,
-        )
+        let copies = Copies {
+            snapshot: self.snapshot(),
+            backups: self.dir.path().join("backups"),
+        };
+        read(&self.dir(), &copies, self.state.loop_id, loss)
     }
 
     fn dir(&self) -> PathBuf {
@@ -105,7 +105,7 @@ impl Place {
     /// Writes the snapshot of a state.
     fn save(&self, state: &State) {
         Snapshot::of(state, Path::new("/w"), Timestamp::default())
-            .write(&self.snapshot(), Durability::Lazy)
+            .write(&self.snapshot(), Packing::Plain, Durability::Lazy)
             .unwrap();
     }
 
@@ -258,7 +258,9 @@ fn a_number_that_was_damaged_does_not_hide_its_record() {
 fn a_journal_that_ends_before_the_snapshot_goes_on_in_a_new_segment() {
     let place = Place::new();
     let snapshot = Snapshot::of(&place.state, Path::new("/w"), Timestamp::default());
-    snapshot.write(&place.snapshot(), Durability::Lazy).unwrap();
+    snapshot
+        .write(&place.snapshot(), Packing::Plain, Durability::Lazy)
+        .unwrap();
     let text = std::fs::read_to_string(place.journal()).unwrap();
     let half: String = text
         .lines()
@@ -278,7 +280,7 @@ fn a_snapshot_of_another_loop_is_none() {
     let place = Place::new();
     let other = State::new(LoopId::from_u128(2));
     Snapshot::of(&other, Path::new("/w"), Timestamp::default())
-        .write(&place.snapshot(), Durability::Lazy)
+        .write(&place.snapshot(), Packing::Plain, Durability::Lazy)
         .unwrap();
     assert_eq!(place.read(Loss::Refuse).unwrap().state, place.state);
 }
@@ -310,6 +312,7 @@ fn an_older_journal_is_led_on_and_stays_as_it_is() {
         loop_id: LoopId::from_u128(1),
         journals: TOMORROW,
         snapshots: TOMORROW,
+        backups: None,
     };
     let found = read_at(&place, Loss::Refuse).unwrap();
     assert_eq!(found.state.launch.agent, "led on");
@@ -333,6 +336,7 @@ fn an_older_snapshot_is_led_on_and_kept() {
         loop_id: LoopId::from_u128(1),
         journals: migrate::JOURNAL,
         snapshots: TOMORROW,
+        backups: None,
     };
     let found = read_at(&place, Loss::Refuse).unwrap();
     assert_eq!(found.source, Source::Snapshot);

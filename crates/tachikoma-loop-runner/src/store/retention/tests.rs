@@ -43,8 +43,13 @@ impl Place {
         self.dir.path().join(".ralph/sessions")
     }
 
+    fn backups(&self) -> PathBuf {
+        self.dir.path().join("backups")
+    }
+
     fn prune(&self, current: u32) {
-        prune(self.dir.path(), &self.sessions(), id(current), &GO_ON).unwrap();
+        let dir = self.dir.path();
+        prune(dir, &self.sessions(), &self.backups(), id(current), &GO_ON).unwrap();
     }
 
     /// The loops of which anything is left.
@@ -177,7 +182,14 @@ fn links_in_the_place_of_our_directories_lead_nowhere() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join(link).parent().unwrap()).unwrap();
         symlink(elsewhere.dir.path().join(link), dir.path().join(link)).unwrap();
-        prune(dir.path(), &elsewhere.sessions(), id(12), &GO_ON).expect_err(link);
+        prune(
+            dir.path(),
+            &elsewhere.sessions(),
+            Path::new(""),
+            id(12),
+            &GO_ON,
+        )
+        .expect_err(link);
         assert_eq!(elsewhere.whole(12), all);
     }
     let place = Place::new(12);
@@ -202,7 +214,8 @@ fn half_a_loop_goes_first() {
 fn nothing_goes_when_it_is_called_off() {
     let place = Place::new(12);
     let called_off = AtomicBool::new(true);
-    prune(place.dir.path(), &place.sessions(), id(12), &called_off).unwrap();
+    let (sessions, backups) = (place.sessions(), place.backups());
+    prune(place.dir.path(), &sessions, &backups, id(12), &called_off).unwrap();
     assert_eq!(place.whole(12).len(), 12);
 }
 

@@ -8,8 +8,10 @@ use tachikoma_core::{Input, Policy, State, Timestamp, step};
 
 use super::*;
 use crate::store::archive::archive;
+use crate::store::backup::Backups;
 use crate::store::journal::Journal;
 use crate::store::snapshot::Durability;
+use crate::store::snapshot::Packing;
 
 struct Place {
     dir: tempfile::TempDir,
@@ -33,6 +35,12 @@ impl Place {
         let working_dir = dir.path().join("w");
         let premises = Premises {
             snapshot: working_dir.join(".ralph/state.json"),
+            backups: Backups {
+                dir: working_dir.join(".ralph/backups"),
+                max: 10,
+                packing: Packing::Plain,
+            },
+            packing: Packing::Plain,
             state_dir: working_dir.join(".ralph/sessions"),
             runtime_dir: dir.path().join("r"),
             temporary_dir: dir.path().join("t"),
@@ -47,7 +55,7 @@ impl Place {
             write(&mut journal, &mut state, "more words");
             if segment == 2 {
                 Snapshot::of(&state, &premises.working_dir, now)
-                    .write(&premises.snapshot, Durability::Synced)
+                    .write(&premises.snapshot, Packing::Plain, Durability::Synced)
                     .unwrap();
             }
             if segment < 3 {
@@ -161,7 +169,7 @@ fn a_snapshot_must_be_what_its_records_add_up_to() {
     let found = snapshot::read(&place.premises.snapshot).unwrap().unwrap();
     let mut lie = found.clone();
     lie.state.iteration = 7;
-    lie.write(&place.premises.snapshot, Durability::Lazy)
+    lie.write(&place.premises.snapshot, Packing::Plain, Durability::Lazy)
         .unwrap();
     let name = "state.json".to_owned();
     let what = "it is not what the records up to 6 add up to".to_owned();
@@ -169,7 +177,7 @@ fn a_snapshot_must_be_what_its_records_add_up_to() {
     let mut ahead = found;
     ahead.seq.0 = 10;
     ahead
-        .write(&place.premises.snapshot, Durability::Lazy)
+        .write(&place.premises.snapshot, Packing::Plain, Durability::Lazy)
         .unwrap();
     let what = "it stands at record 10, and the journal ends at record 9".to_owned();
     assert_eq!(place.wrong(), [(name, what)]);

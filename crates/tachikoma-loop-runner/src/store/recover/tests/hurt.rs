@@ -133,7 +133,7 @@ fn a_record_of_another_loop_is_damage() {
     let other = Place::new();
     let read = read(
         &other.dir(),
-        &place.dir.path().join("none"),
+        &Copies::only(&place.dir.path().join("none")),
         LoopId::from_u128(2),
         Loss::Refuse,
     );

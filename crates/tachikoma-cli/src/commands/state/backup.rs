@@ -1,0 +1,145 @@
+//! `tachikoma state backup`, `backups` and `restore`: the loop in one file, and back.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::json;
+use tachikoma_core::LoopId;
+use tachikoma_loop_runner::offline::{self, Premises, Restored};
+use tachikoma_loop_runner::store::backup::{self, Content, Listed};
+use tachikoma_loop_runner::store::loops;
+
+use super::change::refuse_live;
+use crate::commands::confirm::{agree, can_ask};
+use crate::commands::runtime;
+use crate::failure::{Failure, chain};
+use crate::out;
+use crate::place::Place;
+use crate::sanitise::sanitise;
+
+/// Takes a backup of the current loop.
+pub fn take(place: &Place) -> Result<ExitCode, Failure> {
+    let current = place.current_loop()?;
+    if !current.is_kept {
+        let what = format!("{} is not kept (`state.enabled = false`)", current.loop_id);
+        return Err(Failure::new(what).hint("a backup needs a loop that outlives its run"));
+    }
+    let premises = place.premises(&current.working_dir)?;
+    let path = runtime()?.block_on(offline::backup(&premises, current.loop_id))?;
+    out::line(&shown(&premises, &path));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lists all backups.
+pub fn list(place: &Place, json: bool) -> Result<ExitCode, Failure> {
+    let premises = place.premises(&place.working_dir_or_here())?;
+    let mut wrong = 0_usize;
+    let mut objects = Vec::new();
+    let listed = backup::list(&premises.backups.dir, None)?;
+    let all = listed.len();
+    for listed in listed {
+        let read = backup::read_through(&listed.path);
+        wrong += usize::from(read.is_err());
+        let bytes = std::fs::metadata(&listed.path).map_or(0, |there| there.len());
+        if json {
+            objects.push(match &read {
+                Ok(Content { manifest, .. }) => json!({
+                    "path": listed.path, "good": true, "bytes": bytes, "loop_id": manifest.loop_id,
+                    "seq": manifest.seq, "iteration": manifest.iteration, "taken_at": manifest.taken_at,
+                    "status": manifest.status,
+                }),
+                Err(error) => json!({
+                    "path": listed.path, "good": false, "bytes": bytes, "loop_id": listed.loop_id,
+                    "seq": listed.seq, "error": chain(error),
+                }),
+            });
+            continue;
+        }
+        let path = shown(&premises, &listed.path);
+        let text = match read {
+            Ok(Content { manifest, .. }) => format!(
+                "good  {path}: iteration {}, record {}, taken at {}, {bytes} bytes",
+                manifest.iteration, manifest.seq, manifest.taken_at
+            ),
+            Err(error) => format!("wrong {path}: {}", chain(&error)),
+        };
+        out::line(&sanitise(&text));
+    }
+    if json {
+        let object = json!({"good": wrong == 0, "backups": objects});
+        out::line(&format!("{object:#}"));
+    } else if all == 0 {
+        out::line(&format!("no backup in {}", premises.backups.dir.display()));
+    }
+    if wrong == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let what = format!("{wrong} of {all} backups cannot be used");
+    Err(Failure::new(what).hint("`tachikoma state backup` takes another one"))
+}
+
+/// Brings a loop back.
+pub fn restore(place: &Place, file: Option<&Path>, yes: bool) -> Result<ExitCode, Failure> {
+    let working_dir = place.working_dir_or_here();
+    let premises = place.premises(&working_dir)?;
+    refuse_live(&working_dir)?;
+    let file = match file {
+        Some(file) => place.directory.join(file),
+        None => newest(&premises)?,
+    };
+    let Content { manifest, .. } = backup::read_through(&file)?;
+    if !yes && can_ask() {
+        let shown = working_dir.display();
+        agree(&format!(
+            "bring {} back to iteration {} in {shown}? (what is there now is kept)",
+            manifest.loop_id, manifest.iteration
+        ))?;
+    }
+    let restored = runtime()?.block_on(offline::restore(&premises, &file))?;
+    let Restored {
+        loop_id,
+        seq,
+        iteration,
+        kept,
+        moved,
+        troubles,
+    } = restored;
+    for trouble in troubles {
+        out::note(&format!("warning: {}", sanitise(&trouble)));
+    }
+    for (what, path) in [("kept as a backup", kept), ("moved", moved)] {
+        if let Some(path) = path {
+            let path = shown(&premises, &path);
+            out::note(&format!("note: what was here is {what}: {path}"));
+        }
+    }
+    out::line(&format!(
+        "{loop_id} is back at iteration {iteration}, record {seq}; the work tree is as it was; `tachikoma run` goes on"
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Finds the newest good backup of the current loop; where there is none, of any.
+fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
+    let current = loops::current(&premises.working_dir, &premises.snapshot)?;
+    let listed = backup::list(&premises.backups.dir, current)?;
+    let is_good = |listed: &Listed| match backup::read_through(&listed.path) {
+        Ok(_) => true,
+        Err(error) => {
+            out::note(&format!("note: passed over: {}", sanitise(&chain(&error))));
+            false
+        }
+    };
+    let found = listed.into_iter().find(is_good);
+    found.map(|listed| listed.path).ok_or_else(|| {
+        let of = current.map_or(String::new(), |loop_id: LoopId| format!(" of {loop_id}"));
+        let dir = premises.backups.dir.display();
+        Failure::new(format!("no good backup{of} in {dir}"))
+            .hint("name a file: `tachikoma state restore FILE`")
+    })
+}
+
+fn shown(premises: &Premises, path: &Path) -> String {
+    let short = path.strip_prefix(&premises.working_dir);
+    short.unwrap_or(path).display().to_string()
+}

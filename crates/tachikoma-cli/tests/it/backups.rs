@@ -1,0 +1,477 @@
+//! Backups: taken by themselves, listed, checked, and good for going on here and elsewhere.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tachikoma_testkit::{Scratch, await_until};
+
+use crate::support::{
+    BUSY, CLAIMS, SOON, await_events, events, files, kill, loops, run, start_busy, status,
+    tachikoma, with_history,
+};
+
+/// The words of a run that goes on up to an iteration.
+fn up_to(iterations: &str) -> [&str; 6] {
+    [
+        "run",
+        "--quiet",
+        "--delay",
+        "0s",
+        "--max-iterations",
+        iterations,
+    ]
+}
+
+/// The backups there are, oldest first.
+fn backups(scratch: &Scratch) -> Vec<PathBuf> {
+    files(&scratch.path().join(".ralph/backups"))
+        .into_keys()
+        .collect()
+}
+
+#[track_caller]
+fn say(scratch: &Scratch, words: &[&str], code: i32) -> String {
+    let ran = tachikoma(scratch).run(words);
+    assert_eq!(ran.code(), Some(code), "{}", ran.snapshot());
+    format!("{}{}", ran.stdout, ran.stderr)
+}
+
+/// Takes a backup and returns where it is.
+#[track_caller]
+fn back_up(scratch: &Scratch) -> PathBuf {
+    let told = say(scratch, &["state", "backup"], 0);
+    scratch.path().join(told.trim())
+}
+
+#[track_caller]
+fn plan(scratch: &Scratch) -> serde_json::Value {
+    let ran = tachikoma(scratch).run(["state", "show", "--json"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    ran.json()["custom"]["plan"].clone()
+}
+
+#[test]
+fn a_loop_that_goes_on_is_backed_up_first_and_a_new_one_has_nothing_to_lose() {
+    let scratch = with_history();
+    assert_eq!(backups(&scratch), [] as [PathBuf; 0]);
+    let ended = fs::read_to_string(crate::support::journal(&scratch)).unwrap();
+    let last = ended.lines().count();
+    say(&scratch, &up_to("2"), 3);
+    let taken = backups(&scratch);
+    assert_eq!(taken.len(), 1);
+    let name = taken[0].to_str().unwrap();
+    assert!(name.contains(&format!("-{last:020}-")), "{name}");
+    let told = say(&scratch, &["state", "backups"], 0);
+    assert!(told.starts_with("good  .ralph/backups/loop_"), "{told}");
+    assert!(
+        told.contains(&format!("iteration 1, record {last},")),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_session_that_is_replaced_is_backed_up_before() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[reboot]\nmin_reboot_interval = \"0s\"\n[reboot.triggers]\nafter_iterations = 1\n",
+    );
+    say(
+        &scratch,
+        &run(&["--max-iterations", "2", "--quiet"], "true"),
+        3,
+    );
+    assert_eq!(events(&scratch, "reboot_started").len(), 1);
+    let ran = tachikoma(&scratch).run(["state", "backups", "--json"]);
+    let told = ran.json();
+    assert_eq!(told["backups"].as_array().unwrap().len(), 1, "{told}");
+    assert_eq!(told["backups"][0]["iteration"], 2, "{told}");
+}
+
+#[test]
+fn an_interval_brings_backups_and_only_so_many_stay() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[state]\nbackup_interval = \"50ms\"\nmax_backups = 3\nbackup_dir = \"kept\"\n",
+    );
+    let live = start_busy(&scratch, &[]);
+    let there = || files(&scratch.path().join("kept"));
+    await_until("a backup by the clock", SOON, || !there().is_empty());
+    for number in 1..=5 {
+        let before = there();
+        say(&scratch, &["state", "set", "plan", &number.to_string()], 0);
+        await_until("another backup", SOON, || {
+            there().keys().any(|path| {
+                !before.contains_key(path) && path.extension().is_some_and(|e| e == "tar")
+            })
+        });
+    }
+    await_until("the oldest to go", SOON, || there().len() == 3);
+    say(&scratch, &["state", "verify"], 0);
+    kill(&scratch, live);
+}
+
+#[test]
+fn a_backup_that_cannot_be_taken_is_a_warning_and_the_loop_goes_on() {
+    let scratch = with_history();
+    scratch.write(".ralph/backups", "in the way");
+    say(&scratch, &up_to("2"), 3);
+    let warned = events(&scratch, "warned");
+    let told = warned[0]["warning"].as_str().unwrap();
+    assert!(told.starts_with("no backup was taken: "), "{told}");
+    let told = say(&scratch, &["state", "backup"], 1);
+    assert!(told.contains(".ralph/backups"), "{told}");
+}
+
+#[test]
+fn a_loop_comes_back_and_what_was_there_is_kept() {
+    let scratch = with_history();
+    say(&scratch, &["state", "set", "plan", "7"], 0);
+    let taken = back_up(&scratch);
+    let before = status(&scratch);
+    say(&scratch, &["state", "set", "plan", "8"], 0);
+    say(&scratch, &up_to("3"), 3);
+    assert_eq!(status(&scratch)["iteration"], 3);
+
+    let told = say(&scratch, &["state", "restore", taken.to_str().unwrap()], 0);
+    assert!(told.contains("is back at iteration 1"), "{told}");
+    assert!(
+        told.contains("what was here is kept as a backup: .ralph/backups/"),
+        "{told}"
+    );
+    assert!(
+        told.contains("what was here is moved: .ralph/quarantine/loop_"),
+        "{told}"
+    );
+    let after = status(&scratch);
+    for key in ["loop_id", "iteration", "state", "outcome"] {
+        assert_eq!(after[key], before[key], "{key}");
+    }
+    assert_eq!(plan(&scratch), 7);
+    say(&scratch, &["state", "verify"], 0);
+    say(&scratch, &["events"], 0);
+    say(&scratch, &["replay"], 0);
+    assert_eq!(loops(&scratch).len(), 1, "nothing else is left");
+
+    // And forth again: the newest is what was there.
+    say(&scratch, &["state", "restore"], 0);
+    assert_eq!(
+        (status(&scratch)["iteration"].clone(), plan(&scratch)),
+        (3.into(), 8.into())
+    );
+    say(&scratch, &up_to("4"), 3);
+    assert_eq!(status(&scratch)["iteration"], 4);
+    say(&scratch, &["state", "verify"], 0);
+}
+
+#[test]
+fn a_backup_alone_is_enough_to_go_on_elsewhere() {
+    let script =
+        "echo here >> work; [ $(wc -l < work) -lt 4 ] || echo '<promise>COMPLETE</promise>'";
+    let here = Scratch::new();
+    let words = run(&["--quiet", "--max-iterations", "2"], script);
+    say(&here, &words, 3);
+    let taken = back_up(&here);
+    let there = Scratch::new();
+    fs::copy(here.path().join("work"), there.path().join("work")).unwrap();
+    let copy = there.home().join("copy.tar");
+    fs::copy(&taken, &copy).unwrap();
+    let told = say(&there, &["state", "restore", copy.to_str().unwrap()], 0);
+    assert!(told.contains("is back at iteration 2"), "{told}");
+    let goes_on = ["run", "--quiet", "--max-iterations", "9"];
+    for scratch in [&here, &there] {
+        say(scratch, &goes_on, 0);
+        assert_eq!(scratch.read("work").lines().count(), 4);
+    }
+    let (here, there) = (status(&here), status(&there));
+    for key in ["loop_id", "iteration", "outcome"] {
+        assert_eq!(here[key], there[key], "{key}");
+    }
+    for key in ["iterations", "successful", "failed", "no_progress_count"] {
+        assert_eq!(here["stats"][key], there["stats"][key], "{key}");
+    }
+}
+
+#[test]
+fn a_live_loop_can_be_backed_up_and_is_not_restored() {
+    let scratch = Scratch::new();
+    let live = start_busy(&scratch, &[]);
+    let taken = back_up(&scratch);
+    let told = say(&scratch, &["state", "restore", taken.to_str().unwrap()], 1);
+    assert!(told.contains("another runner works in"), "{told}");
+    assert_eq!(status(&scratch)["state"], "running");
+    kill(&scratch, live);
+    // Taken in the middle of an iteration: that one is repeated, as after a crash.
+    say(&scratch, &["state", "restore"], 0);
+    say(
+        &scratch,
+        &["run", "--quiet", "--max-iterations", "1", "--", "true"],
+        3,
+    );
+    assert_eq!(status(&scratch)["iteration"], 1);
+    assert_eq!(events_of_all(&scratch, "attempt_cut"), 1);
+    say(&scratch, &["state", "verify"], 0);
+}
+
+/// How many events of a type there are in the journal of the only loop, over its segments.
+fn events_of_all(scratch: &Scratch, kind: &str) -> usize {
+    let mark = format!("\"type\":\"{kind}\"");
+    let texts = files(&loops(scratch)[0]);
+    let count = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).matches(&mark).count();
+    texts.values().map(count).sum()
+}
+
+#[test]
+fn what_is_no_good_backup_changes_nothing() {
+    let scratch = with_history();
+    let taken = back_up(&scratch);
+    let whole = fs::read(&taken).unwrap();
+    let elsewhere = scratch.home().join("bad.tar");
+    let bad = elsewhere.to_str().unwrap();
+    let mut flipped = whole.clone();
+    let at = whole.len() * 2 / 3;
+    flipped[at] ^= 4;
+    let before = files(&scratch.path().join(".ralph"));
+    for (bytes, said) in [
+        (&flipped[..], "is damaged: "),
+        (&whole[..whole.len() / 2], "is damaged: "),
+        (b"", "is damaged: there is nothing in it"),
+        (b"words", "is damaged: "),
+    ] {
+        fs::write(&elsewhere, bytes).unwrap();
+        let told = say(&scratch, &["state", "restore", bad], 1);
+        assert!(told.contains(said), "{told}");
+        assert!(told.contains("`tachikoma state backups`"), "{told}");
+    }
+    fs::remove_file(&elsewhere).unwrap();
+    say(&scratch, &["state", "restore", bad], 1);
+    assert_eq!(files(&scratch.path().join(".ralph")), before);
+
+    // A list says which one it is, and the newest good one is found.
+    say(&scratch, &["state", "set", "plan", "7"], 0);
+    let newer = back_up(&scratch);
+    fs::write(&newer, flipped).unwrap();
+    let told = say(&scratch, &["state", "backups"], 1);
+    assert!(told.contains("wrong .ralph/backups/"), "{told}");
+    let told = say(&scratch, &["state", "verify"], 1);
+    assert!(told.contains("wrong backup"), "{told}");
+    let told = say(&scratch, &["state", "restore"], 0);
+    assert!(told.contains("note: passed over: backup "), "{told}");
+    assert_eq!(plan(&scratch), serde_json::Value::Null);
+}
+
+#[test]
+fn without_a_loop_or_a_backup_there_is_nothing_to_do() {
+    let scratch = Scratch::new();
+    say(&scratch, &["state", "backup"], 1);
+    let told = say(&scratch, &["state", "backups"], 0);
+    assert!(told.starts_with("no backup in "), "{told}");
+    let told = say(&scratch, &["state", "restore"], 1);
+    assert!(told.contains("no good backup in "), "{told}");
+    assert!(!scratch.path().join(".ralph").exists());
+}
+
+/// A loop that was begun since is archived, not lost, and the restored one is the current one.
+#[test]
+fn another_loop_is_archived() {
+    let scratch = with_history();
+    let first = status(&scratch)["loop_id"].clone();
+    let taken = back_up(&scratch);
+    say(&scratch, &run(&["--new", "--quiet"], CLAIMS), 0);
+    let second = status(&scratch)["loop_id"].as_str().unwrap().to_owned();
+    say(&scratch, &["state", "restore", taken.to_str().unwrap()], 0);
+    assert_eq!(status(&scratch)["loop_id"], first);
+    let archived = scratch.path().join(".ralph/loops").join(second);
+    assert!(archived.join("archived.json").exists());
+    say(&scratch, &["state", "verify"], 0);
+}
+
+/// The snapshot and a part of the journal are gone: what a backup has is not lost.
+#[test]
+fn a_run_makes_up_for_damage_with_a_backup() {
+    let scratch = with_history();
+    back_up(&scratch);
+    say(&scratch, &["state", "set", "plan", "7"], 0);
+    fs::remove_file(scratch.path().join(".ralph/state.json")).unwrap();
+    let journal = crate::support::journal(&scratch);
+    let text = fs::read_to_string(&journal).unwrap();
+    fs::write(
+        &journal,
+        text.replacen("iteration_started", "iteration_starved", 1),
+    )
+    .unwrap();
+    let told = say(&scratch, &["state", "show"], 0);
+    assert!(
+        told.contains("a backup and the journal behind it"),
+        "{told}"
+    );
+    say(&scratch, &up_to("2"), 3);
+    assert_eq!(
+        (status(&scratch)["iteration"].clone(), plan(&scratch)),
+        (2.into(), 7.into())
+    );
+    let warned = fs::read_to_string(loops(&scratch)[0].join("journal-0002.jsonl")).unwrap();
+    assert!(warned.contains("falling back to backup "), "{warned}");
+}
+
+/// A purge takes backups with it, but not those of others and not what is none.
+#[test]
+fn a_purge_takes_backups_with_it() {
+    for place in [".ralph/backups", "kept"] {
+        let scratch = with_history();
+        let setting = format!("[state]\nbackup_dir = \"{place}\"\n");
+        scratch.write("tachikoma.toml", setting);
+        let taken = back_up(&scratch);
+        let dir = taken.parent().unwrap().to_owned();
+        let name = taken.file_name().unwrap().to_str().unwrap().to_owned();
+        let unique = "0".repeat(32);
+        fs::write(dir.join(format!(".state-{unique}.tmp")), "half a backup").unwrap();
+        say(&scratch, &["state", "clear", "--purge", "--yes"], 0);
+        assert!(!dir.exists(), "{:?}", files(&dir));
+        assert!(!scratch.path().join(".ralph").exists());
+
+        let theirs = [dir.join("notes.tar"), dir.join(name)];
+        scratch.write("prompt.md", "go\n");
+        say(
+            &scratch,
+            &["run", "--quiet", "--max-iterations", "1", "--", "true"],
+            3,
+        );
+        fs::create_dir_all(&dir).unwrap();
+        for path in &theirs {
+            fs::write(path, "mine").unwrap();
+        }
+        say(&scratch, &["state", "clear", "--purge", "--yes"], 0);
+        let left: Vec<_> = files(&dir).into_keys().collect();
+        let mut expected = theirs.to_vec();
+        expected.sort();
+        assert_eq!(left, expected);
+    }
+}
+
+#[test]
+fn a_loop_that_is_not_kept_is_not_backed_up() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[state]\nenabled = false\nbackup_interval = \"10ms\"\n",
+    );
+    let live = tachikoma(&scratch).spawn(run(&[], BUSY));
+    await_until("the loop to run", SOON, || {
+        status(&scratch)["state"] == "running"
+    });
+    let told = say(&scratch, &["state", "backup"], 1);
+    assert!(told.contains("is not kept"), "{told}");
+    kill(&scratch, live);
+    assert!(!scratch.path().join(".ralph/backups").exists());
+}
+
+/// What a killed writer has begun goes with the next run, and the backups that are whole stay.
+#[test]
+fn a_runner_that_is_killed_leaves_whole_backups_only() {
+    let scratch = Scratch::new();
+    scratch.write(
+        "tachikoma.toml",
+        "[state]\nbackup_interval = \"1ms\"\nmax_backups = 0\n",
+    );
+    for round in 0..3 {
+        let script = "i=0; while [ $i -lt 40 ]; do tachikoma note n$i; i=$((i+1)); done; sleep 600";
+        let live = tachikoma(&scratch).spawn(run(&[], script));
+        await_events(&scratch, "agent_launched", round + 1);
+        await_until("some backups", SOON, || {
+            backups(&scratch).len() > 3 * round + 1
+        });
+        kill(&scratch, live);
+        let whole = |path: &&PathBuf| path.extension().is_some_and(|end| end == "tar");
+        for path in backups(&scratch).iter().filter(whole) {
+            // A name may have been taken and the file not yet moved there.
+            let is_empty = fs::metadata(path).unwrap().len() == 0;
+            let read = tachikoma_loop_runner::store::backup::read_through(path);
+            assert!(is_empty || read.is_ok(), "{}: {read:?}", path.display());
+        }
+    }
+    say(
+        &scratch,
+        &["run", "--quiet", "--max-iterations", "1", "--", "true"],
+        3,
+    );
+    let half = |path: &Path| path.extension().is_some_and(|end| end == "tmp");
+    assert!(!backups(&scratch).iter().any(|path| half(path)));
+}
+
+/// The setting holds for snapshot and backups, and changing it leads what is there to the other form.
+#[test]
+fn compress_packs_snapshot_and_backups_and_can_be_changed() {
+    let scratch = with_history();
+    let there = |name: &str| scratch.path().join(".ralph").join(name).exists();
+    let before = status(&scratch);
+    scratch.write("tachikoma.toml", "[state]\ncompress = true\n");
+    assert_eq!(status(&scratch), before, "the plain one is read");
+    say(&scratch, &["state", "set", "plan", "7"], 0);
+    assert!(there("state.json.zst") && !there("state.json"));
+    say(&scratch, &up_to("2"), 3);
+    assert!(there("state.json.zst") && !there("state.json"));
+    assert_eq!(plan(&scratch), 7);
+    let taken = backups(&scratch).remove(0);
+    assert!(taken.to_str().unwrap().ends_with(".tar.zst"), "{taken:?}");
+    let told = say(&scratch, &["state", "verify"], 0);
+    assert!(told.contains("snapshot    .ralph/state.json.zst"), "{told}");
+    let warned = events(&scratch, "repaired").len() + events(&scratch, "warned").len();
+    assert_eq!(warned, 0, "nothing was in the way");
+
+    // Without its journal the loop goes on from it all the same.
+    let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "9"], BUSY));
+    await_events(&scratch, "agent_launched", 3);
+    kill(&scratch, live);
+    fs::remove_dir_all(scratch.path().join(".ralph/loops")).unwrap();
+    assert_eq!(status(&scratch)["loop_id"], before["loop_id"]);
+    say(&scratch, &["state", "restore"], 0);
+    assert!(there("state.json.zst") && !there("state.json"));
+
+    scratch.write("tachikoma.toml", "");
+    say(
+        &scratch,
+        &["run", "--quiet", "--max-iterations", "3", "--", "true"],
+        3,
+    );
+    assert!(!there("state.json.zst") && there("state.json"));
+    scratch.write("tachikoma.toml", "[state]\ncompress = true\n");
+    say(&scratch, &["state", "clear"], 0);
+    assert!(!there("state.json.zst") && !there("state.json"));
+    say(
+        &scratch,
+        &run(&["--quiet", "--max-iterations", "1"], "true"),
+        3,
+    );
+    assert!(there("state.json.zst"));
+    say(&scratch, &["state", "clear", "--purge", "--yes"], 0);
+    assert!(!scratch.path().join(".ralph").exists());
+}
+
+/// A compressed snapshot that is damaged or foreign is treated as a plain one.
+#[test]
+fn a_compressed_snapshot_that_is_damaged_costs_nothing() {
+    let scratch = with_history();
+    scratch.write("tachikoma.toml", "[state]\ncompress = true\n");
+    say(&scratch, &["state", "set", "plan", "7"], 0);
+    let path = scratch.path().join(".ralph/state.json.zst");
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let told = say(&scratch, &["state", "verify"], 1);
+    assert!(
+        told.contains("wrong snapshot    .ralph/state.json.zst"),
+        "{told}"
+    );
+    say(&scratch, &up_to("2"), 3);
+    assert_eq!(plan(&scratch), 7);
+    assert!(
+        scratch
+            .path()
+            .join(".ralph/quarantine/state.json.zst.1")
+            .exists()
+    );
+    say(&scratch, &["state", "verify"], 0);
+}

@@ -1,0 +1,91 @@
+//! When the loop is backed up: when it is taken up again, when a session is about to be replaced, and once in an interval.
+//! The backup itself is taken beside the loop.
+
+use tachikoma_core::{LoopEvent, Record, Seq};
+use tokio::time::Instant;
+
+use super::upkeep::Task;
+use super::{LoopRunner, RunError};
+use crate::clock;
+use crate::store::backup::Moment;
+use crate::store::loops;
+use crate::store::snapshot::Snapshot;
+
+/// What is known of the backups of this run.
+#[derive(Debug)]
+pub(super) struct Backing {
+    /// What the last one stands at.
+    last: Option<Seq>,
+    /// When that was, or the run began.
+    since: Instant,
+}
+
+impl Backing {
+    pub(super) fn new() -> Self {
+        Self {
+            last: None,
+            since: now(),
+        }
+    }
+}
+
+/// Returns whether records are those of a session that is about to be replaced.
+pub(super) fn is_wanted(records: &[Record]) -> bool {
+    let is_reboot = |record: &Record| matches!(record.event, LoopEvent::RebootStarted { .. });
+    records.iter().any(is_reboot)
+}
+
+impl LoopRunner {
+    /// Returns when the next backup is due by the clock.
+    pub(super) fn backup_due(&self) -> Option<Instant> {
+        let state = &self.config.settings.state;
+        let interval = state.backup_interval.get();
+        (state.enabled && !interval.is_zero()).then(|| self.backing.since + interval)
+    }
+
+    /// Backs the loop up if that is due.
+    ///
+    /// # Errors
+    /// The journal cannot be synced.
+    pub(super) fn backup_by_the_clock(&mut self) -> Result<(), RunError> {
+        match self.backup_due() {
+            Some(due) if due <= now() => self.back_up(),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Leaves a backup of the loop as it stands to be taken, unless it was taken already.
+    ///
+    /// # Errors
+    /// The journal cannot be synced: a backup must not have what the journal may lose.
+    pub(super) fn back_up(&mut self) -> Result<(), RunError> {
+        self.backing.since = now();
+        let config = &self.config;
+        if !config.settings.state.enabled || self.backing.last == Some(self.state.seq) {
+            return Ok(());
+        }
+        if let Err(error) = self.journal.sync() {
+            self.unwritten = true;
+            return Err(RunError::Journal(error));
+        }
+        // Another runner may have the directory, and whoever heals finds out.
+        if !config.working_dir.is_dir() || !self.lock.is_in_place(&config.working_dir) {
+            return Ok(());
+        }
+        self.backing.last = Some(self.state.seq);
+        let snapshot = Snapshot::of(&self.state, &config.working_dir, self.clock.now());
+        let moment = Moment {
+            snapshot: Box::new(snapshot),
+            original: None,
+            journal: Some(self.journal.part()),
+            loop_dir: loops::dir(&config.working_dir, self.state.loop_id),
+        };
+        let backups = config.backups();
+        self.upkeep.leave(Task::Backup { backups, moment });
+        Ok(())
+    }
+}
+
+fn now() -> Instant {
+    Instant::from_std(clock::monotonic())
+}

@@ -1,0 +1,135 @@
+//! Backups: a loop as it stood at one record, in one file that a person can open. `docs/backups.md` describes them.
+//!
+//! A backup has the snapshot and the segment of the journal that was written at that moment: enough to go on from. The
+//! segments before it are not in it, since they are closed and only history; ten copies of a long history would be what
+//! fills the disk.
+
+mod archive;
+mod container;
+mod files;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use serde::{Deserialize, Serialize};
+use tachikoma_core::{LoopId, LoopState, Seq, Timestamp};
+
+use super::journal::JournalPart;
+use super::snapshot::{Packing, Snapshot};
+use super::whole::temporary;
+use super::{StoreError, make_dir, private, sync_dir};
+
+pub use container::{Content, read_through};
+pub(super) use container::{is_ours, read_into, segment_of};
+pub use files::{Listed, list};
+pub(super) use files::{list_names, remove_of};
+
+/// The format that this version writes, and the newest it reads.
+pub const FORMAT: u32 = 1;
+
+/// What a backup says of itself, first of all that is in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The format of the backup.
+    pub backup: u32,
+    /// The version that wrote it.
+    pub tachikoma: String,
+    /// The loop.
+    pub loop_id: LoopId,
+    /// The last record that is part of it.
+    pub seq: Seq,
+    /// When it was taken.
+    pub taken_at: Timestamp,
+    /// The iteration last started.
+    pub iteration: u32,
+    /// The public state of the loop.
+    pub status: LoopState,
+    /// The number of the journal's segment in it; none where there was no journal to be had.
+    pub segment: Option<u32>,
+    /// What else is in it, in this order.
+    pub files: Vec<Entry>,
+}
+
+/// A file in a backup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// CRC-32C of its content, in hexadecimal.
+    pub crc32c: String,
+}
+
+/// A loop as it stands at one record: what a backup is made from.
+#[derive(Debug)]
+pub(crate) struct Moment {
+    /// What it stands at.
+    pub snapshot: Box<Snapshot>,
+    /// The snapshot's file as an earlier version wrote it, where it is to be kept like that.
+    pub original: Option<Vec<u8>>,
+    /// The segment that is written, up to that record.
+    pub journal: Option<JournalPart>,
+    /// The directory of the loop.
+    pub loop_dir: PathBuf,
+}
+
+/// Where backups go, and how many stay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backups {
+    /// The directory.
+    pub dir: PathBuf,
+    /// How many of a loop are kept; 0 keeps all.
+    pub max: u32,
+    /// How they are written.
+    pub packing: Packing,
+}
+
+/// Takes a backup: written under another name, read back, and only then given its own. Older ones beyond the number that
+/// is kept go afterwards. Returns where it is.
+///
+/// # Errors
+/// It cannot be written, or is not what was written, or was called off: then there is none, and nothing was removed.
+pub(crate) fn take(
+    backups: &Backups,
+    moment: &Moment,
+    called_off: &AtomicBool,
+) -> Result<PathBuf, StoreError> {
+    make_dir(&backups.dir)?;
+    let temporary = temporary(&backups.dir);
+    let taken = write(&temporary, moment, backups.packing, called_off)
+        .and_then(|()| files::place(backups, &temporary, moment));
+    let path = taken.inspect_err(|_| {
+        // Half a backup is no use to anyone.
+        let _ = std::fs::remove_file(&temporary);
+    })?;
+    sync_dir(&backups.dir)?;
+    files::rotate(backups, moment.snapshot.loop_id, &path)?;
+    Ok(path)
+}
+
+fn write(
+    path: &Path,
+    moment: &Moment,
+    packing: Packing,
+    called_off: &AtomicBool,
+) -> Result<(), StoreError> {
+    let mut file = private()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .map_err(StoreError::io("create", path))?;
+    archive::write(&mut file, moment, packing, called_off)
+        .map_err(StoreError::io("write", path))?;
+    file.sync_all().map_err(StoreError::sync(path))?;
+    drop(file);
+    let content = read_through(path)?;
+    if content.manifest.seq != moment.snapshot.seq {
+        return Err(container::damaged(path, "it stands at another record"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! Writing a backup: an archive that is made while it is read, so that it can be compressed on its way.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Cursor, Read, Write as _};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use tachikoma_core::SessionNo;
+
+use super::container::{CHUNK_BYTES, MANIFEST, SNAPSHOT, Tee, hex};
+use super::{Entry, FORMAT, Manifest, Moment};
+use crate::store::snapshot::Packing;
+use crate::store::{checkpoints, compressed, journal, regular, tests_book};
+
+/// The unit of a tar archive.
+const BLOCK: u64 = 512;
+
+/// What is written into a backup.
+struct Part {
+    entry: Entry,
+    content: Box<dyn Read>,
+}
+
+/// Writes a backup. Nothing is held in memory but what is small.
+pub(super) fn write(
+    target: &mut File,
+    moment: &Moment,
+    packing: Packing,
+    called_off: &AtomicBool,
+) -> io::Result<()> {
+    let mut archive = archive(moment)?;
+    match packing {
+        Packing::Compressed => compressed::pack(&mut archive, target, called_off),
+        Packing::Plain => {
+            let mut chunk = vec![0; CHUNK_BYTES];
+            loop {
+                compressed::go_on(called_off)?;
+                let read = archive.read(&mut chunk)?;
+                if read == 0 {
+                    return Ok(());
+                }
+                target.write_all(&chunk[..read])?;
+            }
+        }
+    }
+}
+
+/// Returns the archive as it is to be written.
+fn archive(moment: &Moment) -> io::Result<Chain> {
+    let parts = parts(moment)?;
+    let snapshot = &moment.snapshot;
+    let manifest = Manifest {
+        backup: FORMAT,
+        tachikoma: env!("CARGO_PKG_VERSION").to_owned(),
+        loop_id: snapshot.loop_id,
+        seq: snapshot.seq,
+        taken_at: snapshot.saved_at,
+        iteration: snapshot.core.iteration,
+        status: snapshot.core.status,
+        segment: moment.journal.as_ref().map(|journal| journal.segment),
+        files: parts.iter().map(|part| part.entry.clone()).collect(),
+    };
+    let mut line = Vec::new();
+    journal::encode(&manifest, &mut line);
+    let parts = std::iter::once(part_of(MANIFEST.to_owned(), line)).chain(parts);
+    let seconds = u64::try_from(snapshot.saved_at.as_millis() / 1_000).unwrap_or(0);
+    let mut chain = Chain::default();
+    for Part { entry, content } in parts {
+        let mut header = tar::Header::new_ustar();
+        header.set_path(&entry.name)?;
+        header.set_size(entry.bytes);
+        header.set_mode(0o600);
+        header.set_mtime(seconds);
+        header.set_entry_type(tar::EntryType::Regular);
+        header.set_cksum();
+        let padding = entry.bytes.next_multiple_of(BLOCK) - entry.bytes;
+        chain.push(Cursor::new(*header.as_bytes()));
+        chain.push(content.take(entry.bytes));
+        chain.push(io::repeat(0).take(padding));
+    }
+    chain.push(io::repeat(0).take(2 * BLOCK));
+    Ok(chain)
+}
+
+/// One thing after the other.
+#[derive(Default)]
+struct Chain(VecDeque<Box<dyn Read>>);
+
+impl Chain {
+    fn push(&mut self, source: impl Read + 'static) {
+        self.0.push_back(Box::new(source));
+    }
+}
+
+impl Read for Chain {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(first) = self.0.front_mut() {
+            let read = first.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            self.0.pop_front();
+        }
+        Ok(0)
+    }
+}
+
+fn parts(moment: &Moment) -> io::Result<Vec<Part>> {
+    let snapshot = &moment.snapshot;
+    let original = moment.original.clone();
+    let text = original.unwrap_or_else(|| snapshot.encode().into_bytes());
+    let mut parts = vec![part_of(SNAPSHOT.to_owned(), text)];
+    if let Some(part) = &moment.journal {
+        let open = || Ok::<_, io::Error>(compressed::open(&part.path)?.content.take(part.len));
+        let mut crc = Tee::new(open()?, None);
+        io::copy(&mut crc, &mut io::sink())?;
+        let name = journal::segment_name(part.segment);
+        let content = Box::new(open()?);
+        parts.push(Part {
+            entry: crc.entry(name),
+            content,
+        });
+    }
+    let dir = &moment.loop_dir;
+    let session = snapshot.state.session.number;
+    // Either can be done without.
+    if let Ok(Some(text)) = checkpoints::read(dir, session) {
+        parts.push(part_of(checkpoint_name(session), text.into_bytes()));
+    }
+    if let Ok(bytes) = regular::read(&tests_book::path_of(dir), tests_book::BYTES_MAX) {
+        parts.push(part_of(tests_book::NAME.to_owned(), bytes));
+    }
+    Ok(parts)
+}
+
+fn part_of(name: String, bytes: Vec<u8>) -> Part {
+    let entry = Entry {
+        name,
+        bytes: bytes.len() as u64,
+        crc32c: hex(crc32c::crc32c(&bytes)),
+    };
+    let content = Box::new(Cursor::new(bytes));
+    Part { entry, content }
+}
+
+fn checkpoint_name(session: SessionNo) -> String {
+    checkpoints::path_of(Path::new(checkpoints::DIR), session)
+        .display()
+        .to_string()
+}

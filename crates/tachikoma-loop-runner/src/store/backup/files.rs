@@ -1,0 +1,226 @@
+//! Backups as files: their names, which there are, and which go.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use tachikoma_core::{LoopId, Seq, Timestamp};
+
+use super::{Backups, Moment, container};
+use crate::store::snapshot::Packing;
+use crate::store::{StoreError, compressed, loops, private};
+
+/// What the name of a backup ends with, unless it is compressed.
+const SUFFIX: &str = ".tar";
+
+/// Backups of one record in one second, of which there is no end only where something is wrong.
+const REPEATS_MAX: u32 = 1_000;
+
+/// A backup, by its name: newer ones are greater.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Listed {
+    /// When it was taken, to the second, as `20261115T054715Z`. First: after a restoration the numbers of records fall.
+    pub taken_at: String,
+    /// The last record in it.
+    pub seq: Seq,
+    /// Which one it is of that record and second.
+    repeat: u32,
+    /// The loop.
+    pub loop_id: LoopId,
+    /// The file.
+    pub path: PathBuf,
+}
+
+/// Lists what has the name of a backup, newest first; of one loop, or of all. A name that was only taken, by a writer that
+/// died or is at it, is not among them.
+///
+/// # Errors
+/// The directory cannot be read. One that is not there has none.
+pub fn list(dir: &Path, of: Option<LoopId>) -> Result<Vec<Listed>, StoreError> {
+    let mut listed = list_names(dir, of)?;
+    listed.retain(|listed| {
+        std::fs::symlink_metadata(&listed.path).is_ok_and(|there| there.len() > 0)
+    });
+    Ok(listed)
+}
+
+/// Lists all names of backups, newest first.
+pub(in crate::store) fn list_names(
+    dir: &Path,
+    of: Option<LoopId>,
+) -> Result<Vec<Listed>, StoreError> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(StoreError::io("list", dir)(error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(StoreError::io("list", dir))?;
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        let listed = entry.file_name().to_str().and_then(|name| parse(dir, name));
+        found.extend(
+            listed.filter(|listed| is_file && of.is_none_or(|loop_id| loop_id == listed.loop_id)),
+        );
+    }
+    found.sort();
+    found.reverse();
+    Ok(found)
+}
+
+fn parse(dir: &Path, name: &str) -> Option<Listed> {
+    let (plain, packing) = match name.strip_suffix(compressed::SUFFIX) {
+        Some(plain) => (plain, Packing::Compressed),
+        None => (name, Packing::Plain),
+    };
+    let stem = plain.strip_suffix(SUFFIX)?;
+    let (loop_id, rest) = stem.split_at_checked(LoopId::from_u128(0).to_string().len())?;
+    let mut parts = rest.strip_prefix('-')?.split('-');
+    let seq: u64 = parts.next()?.parse().ok()?;
+    let taken_at = parts.next()?;
+    let repeat = parts.next().map_or(Some(0), |part| part.parse().ok())?;
+    let listed = Listed {
+        taken_at: taken_at.to_owned(),
+        seq: Seq(seq),
+        repeat,
+        loop_id: loops::exact_id(loop_id)?,
+        path: dir.join(name),
+    };
+    let is_second = taken_at.len() == "20261115T054715Z".len() && taken_at.ends_with('Z');
+    let again = name_of(listed.loop_id, listed.seq, taken_at, repeat, packing);
+    (is_second && again == name).then_some(listed)
+}
+
+fn name_of(loop_id: LoopId, seq: Seq, taken_at: &str, repeat: u32, packing: Packing) -> String {
+    let number = seq.0;
+    let repeat = match repeat {
+        0 => String::new(),
+        repeat => format!("-{repeat}"),
+    };
+    let packed = match packing {
+        Packing::Plain => "",
+        Packing::Compressed => compressed::SUFFIX,
+    };
+    format!("{loop_id}-{number:020}-{taken_at}{repeat}{SUFFIX}{packed}")
+}
+
+/// Returns a moment as names have it: `20261115T054715Z`.
+fn second(time: Timestamp) -> String {
+    let text = time.to_string();
+    let digits = text.chars().take("2026-11-15T05:47:15".len());
+    digits
+        .filter(|c| !matches!(c, '-' | ':'))
+        .chain(['Z'])
+        .collect()
+}
+
+/// Gives a backup that was written a name that no other file has, and returns it.
+pub(super) fn place(
+    backups: &Backups,
+    written: &Path,
+    moment: &Moment,
+) -> Result<PathBuf, StoreError> {
+    let dir = &backups.dir;
+    let snapshot = &moment.snapshot;
+    let taken_at = second(snapshot.saved_at);
+    for repeat in 0..REPEATS_MAX {
+        let (loop_id, seq) = (snapshot.loop_id, snapshot.seq);
+        let path = dir.join(name_of(loop_id, seq, &taken_at, repeat, backups.packing));
+        // Whoever makes the file has the name.
+        match private().write(true).create_new(true).open(&path) {
+            Ok(_) => {
+                std::fs::rename(written, &path).map_err(StoreError::io("replace", &path))?;
+                return Ok(path);
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(StoreError::io("create", &path)(error)),
+        }
+    }
+    let source = std::io::Error::other("too many backups of one second lie there");
+    Err(StoreError::io("find a name in", dir)(source))
+}
+
+/// Removes the oldest backups of a loop beyond the number that is kept. Only what is a backup of that loop by its name and
+/// by what is in it counts and goes.
+pub(super) fn rotate(backups: &Backups, loop_id: LoopId, newest: &Path) -> Result<(), StoreError> {
+    if backups.max == 0 {
+        return Ok(());
+    }
+    let max = usize::try_from(backups.max).unwrap_or(usize::MAX);
+    let mut listed = list_names(&backups.dir, Some(loop_id))?;
+    // The one that was just taken is the newest, whatever the clock says.
+    listed.sort_by_key(|listed| listed.path != newest);
+    let ours = listed
+        .into_iter()
+        .filter(|listed| is_of(&listed.path, loop_id));
+    for old in ours.skip(max) {
+        remove(&old.path)?;
+    }
+    Ok(())
+}
+
+/// Removes all backups of a loop that is gone.
+pub(in crate::store) fn remove_of(dir: &Path, loop_id: LoopId) -> Result<(), StoreError> {
+    for listed in list_names(dir, Some(loop_id))? {
+        if is_of(&listed.path, loop_id) {
+            remove(&listed.path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a backup; somebody else may have done so already.
+fn remove(path: &Path) -> Result<(), StoreError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(StoreError::io("remove", path)(error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Returns whether what is in a file is a backup of the loop; a name that was taken by a writer that died is one too.
+fn is_of(path: &Path, loop_id: LoopId) -> bool {
+    container::is_ours(path, Some(loop_id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_loop_record_and_second_and_nothing_else_is_one() {
+        let loop_id = LoopId::from_u128(7);
+        let taken_at = second(Timestamp::from_millis(1_763_183_084_007));
+        assert_eq!(taken_at, "20251115T050444Z");
+        let name = name_of(loop_id, Seq(12), &taken_at, 0, Packing::Plain);
+        assert_eq!(
+            name,
+            "loop_00000000-0000-0000-0000-000000000007-00000000000000000012-20251115T050444Z.tar"
+        );
+        for (repeat, packing) in [
+            (0, Packing::Plain),
+            (1, Packing::Plain),
+            (12, Packing::Plain),
+            (0, Packing::Compressed),
+            (3, Packing::Compressed),
+        ] {
+            let name = name_of(loop_id, Seq(12), &taken_at, repeat, packing);
+            let listed = parse(Path::new("/b"), &name).unwrap();
+            assert_eq!(
+                (listed.loop_id, listed.seq, listed.repeat),
+                (loop_id, Seq(12), repeat)
+            );
+        }
+        for other in [
+            "notes.tar",
+            &name.replace("loop_", "LOOP_"),
+            &name.replace("00000000000000000012", "12"),
+            &name.replace("Z.tar", ".tar"),
+            &name.replace(".tar", "-01.tar"),
+            &name.replace(".tar", ".tar.bak"),
+            &format!("my-{name}"),
+        ] {
+            assert_eq!(parse(Path::new("/b"), other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Backups on a real disk: whole or not there, and nobody else's file is touched.
+
+use std::fs;
+
+use tachikoma_core::{Input, Policy, State, step};
+
+use super::*;
+use crate::store::journal::Journal;
+use crate::store::{checkpoints, loops};
+
+static GO_ON: AtomicBool = AtomicBool::new(false);
+
+/// A loop with some records, and where its backups go.
+struct Place {
+    dir: tempfile::TempDir,
+    journal: Journal,
+    state: State,
+    packing: Packing,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let loop_id = LoopId::from_u128(1);
+        let path = loops::dir(dir.path(), loop_id);
+        let now = Timestamp::from_millis(1_000);
+        let (journal, state) = Journal::create(&path, loop_id, now).unwrap();
+        let mut place = Self {
+            dir,
+            journal,
+            state,
+            packing: Packing::Plain,
+        };
+        checkpoints::keep(&path, place.state.session.number, "go on there\n").unwrap();
+        place.write("some words");
+        place.write("more words");
+        place
+    }
+
+    fn write(&mut self, words: &str) {
+        let warning = words.to_owned();
+        let now = self.state.time;
+        let input = Input::Trouble { warning };
+        let decided = step(&Policy::default(), &mut self.state, now, input);
+        self.journal.append_synced(&decided.records).unwrap();
+    }
+
+    fn moment(&self, millis: i64) -> Moment {
+        let time = Timestamp::from_millis(millis);
+        Moment {
+            snapshot: Box::new(Snapshot::of(&self.state, self.dir.path(), time)),
+            original: None,
+            journal: Some(self.journal.part()),
+            loop_dir: loops::dir(self.dir.path(), self.state.loop_id),
+        }
+    }
+
+    fn backups(&self, max: u32) -> Backups {
+        let dir = self.dir.path().join("backups");
+        let packing = self.packing;
+        Backups { dir, max, packing }
+    }
+
+    fn take(&self, max: u32, millis: i64) -> PathBuf {
+        take(&self.backups(max), &self.moment(millis), &GO_ON).unwrap()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.backups(0).dir).unwrap();
+        let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
+        let mut names: Vec<_> = entries.flatten().map(name).collect();
+        names.sort();
+        names
+    }
+}
+
+#[test]
+fn what_is_taken_holds_the_exact_state_and_opens_with_tar() {
+    let mut place = Place::new();
+    let path = place.take(10, 5_000);
+    let kept = place.state.clone();
+    place.write("behind it");
+    let content = read_through(&path).unwrap();
+    assert_eq!(content.state, kept);
+    assert_eq!(content.manifest.seq, kept.seq);
+    assert_eq!(place.names().len(), 1, "nothing else is left");
+    let listed = std::process::Command::new("tar")
+        .arg("-tf")
+        .arg(&path)
+        .output();
+    let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
+    let expected = [
+        "manifest.json",
+        "state.json",
+        "journal-0001.jsonl",
+        "checkpoints/0.md",
+    ];
+    assert_eq!(listed.lines().collect::<Vec<_>>(), expected);
+
+    let out = place.dir.path().join("out");
+    fs::create_dir(&out).unwrap();
+    read_into(&path, &out).unwrap();
+    let text = fs::read_to_string(out.join("checkpoints/0.md")).unwrap();
+    assert_eq!(text, "go on there\n");
+    assert!(!out.join("state.json").exists());
+}
+
+#[test]
+fn a_compressed_one_is_smaller_and_opens_with_zstd_and_tar() {
+    let mut place = Place::new();
+    place.write(&"the same words ".repeat(2_000));
+    let plain = place.take(10, 5_000);
+    place.packing = Packing::Compressed;
+    let packed = place.take(10, 6_000);
+    assert!(packed.to_str().unwrap().ends_with(".tar.zst"));
+    assert_eq!(read_through(&packed).unwrap().state, place.state);
+    let size = |path: &Path| fs::metadata(path).unwrap().len();
+    assert!(
+        size(&packed) * 3 < size(&plain),
+        "{} of {}",
+        size(&packed),
+        size(&plain)
+    );
+    let script = format!("zstd -dc {} | tar -t", packed.display());
+    let listed = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .output();
+    let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
+    assert_eq!(listed.lines().count(), 4, "{listed}");
+    // Both forms are backups of one loop.
+    place.take(1, 7_000);
+    assert_eq!(place.names().len(), 1);
+}
+
+#[test]
+fn a_changed_or_missing_byte_of_a_compressed_one_is_noticed_or_harms_nothing() {
+    let mut place = Place::new();
+    place.packing = Packing::Compressed;
+    let path = place.take(10, 5_000);
+    let whole = fs::read(&path).unwrap();
+    for at in (0..whole.len()).step_by(3) {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1 << (at % 8);
+        fs::write(&path, flipped).unwrap();
+        // Some bits say nothing.
+        if let Ok(content) = read_through(&path) {
+            assert_eq!(content.state, place.state, "flipped at {at}");
+        }
+        fs::write(&path, &whole[..at]).unwrap();
+        read_through(&path).unwrap_err();
+    }
+}
+
+#[test]
+fn a_changed_or_missing_byte_is_noticed_or_harms_nothing() {
+    let place = Place::new();
+    let path = place.take(10, 5_000);
+    let whole = fs::read(&path).unwrap();
+    let mut harmless = 0;
+    // Each of them takes too long, and every file and every bit is met.
+    for at in (0..whole.len()).step_by(7) {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1 << (at % 8);
+        fs::write(&path, flipped).unwrap();
+        match read_through(&path) {
+            Ok(content) => {
+                assert_eq!(content.state, place.state, "flipped at {at}");
+                harmless += 1;
+            }
+            Err(
+                StoreError::DamagedBackup { .. }
+                | StoreError::NewerBackup { .. }
+                | StoreError::NewerSnapshot { .. }
+                | StoreError::Newer { .. },
+            ) => {}
+            Err(error) => panic!("flipped at {at}: {error:?}"),
+        }
+    }
+    // What tar puts between files, and nothing else.
+    assert!(harmless < 4 * 512 / 7, "{harmless} of {}", whole.len());
+    for cut in (0..whole.len()).step_by(499) {
+        fs::write(&path, &whole[..cut]).unwrap();
+        let read = read_through(&path);
+        // Without the end of a tar file nothing is lost.
+        let is_good = read.is_ok_and(|content| content.state == place.state);
+        assert!(!is_good || cut >= whole.len() - 1_024, "cut at {cut}");
+    }
+}
+
+/// It has no checksum of its own, as snapshot and records have.
+#[test]
+fn a_changed_hand_off_is_noticed() {
+    let place = Place::new();
+    let path = place.take(10, 5_000);
+    let mut bytes = fs::read(&path).unwrap();
+    let words = b"go on there";
+    let found = |from: &[u8]| from.windows(words.len()).position(|text| text == words);
+    let at = found(&bytes).unwrap();
+    bytes[at] = b'G';
+    fs::write(&path, bytes).unwrap();
+    let error = read_through(&path).unwrap_err().to_string();
+    let said = "the checksum of checkpoints/0.md does not match";
+    assert!(error.ends_with(said), "{error}");
+}
+
+#[test]
+fn names_do_not_meet_and_the_oldest_go() {
+    let mut place = Place::new();
+    let first = place.take(2, 5_000);
+    let same = place.take(2, 5_999);
+    assert_ne!(first, same, "the same record in the same second");
+    place.write("on");
+    let third = place.take(2, 7_000);
+    assert!(
+        !first.exists() && same.exists() && third.exists(),
+        "{:?}",
+        place.names()
+    );
+    // The clock was set back: the one that was just taken stays.
+    let fourth = place.take(1, 1_000);
+    assert!(fourth.exists() && !third.exists(), "{:?}", place.names());
+    for millis in 20..40 {
+        place.take(0, millis * 1_000);
+    }
+    assert_eq!(place.names().len(), 21, "0 keeps all");
+}
+
+#[test]
+fn nothing_goes_that_is_not_a_backup_of_this_loop() {
+    let mut place = Place::new();
+    let path = place.take(1, 1_000);
+    let dir = place.backups(1).dir;
+    let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+    let of_another = name.replace("000000000001-", "000000000002-");
+    let damaged = name.replace("T000001Z", "T000000Z");
+    fs::copy(&path, dir.join(&of_another)).unwrap();
+    fs::write(dir.join(&damaged), "not a backup any more").unwrap();
+    fs::write(dir.join("notes.tar"), "mine").unwrap();
+    // A name that its writer had taken when it died.
+    let empty = name.replace("T000001Z", "T000000Z-2");
+    fs::write(dir.join(&empty), "").unwrap();
+    place.write("on");
+    let newest = place.take(1, 9_000);
+    let newest = newest.file_name().unwrap().to_str().unwrap().to_owned();
+    let mut expected = vec![of_another, damaged, "notes.tar".to_owned(), newest];
+    expected.sort();
+    assert_eq!(place.names(), expected);
+}
+
+#[test]
+fn what_cannot_be_taken_leaves_nothing_and_removes_nothing() {
+    let place = Place::new();
+    let kept = place.take(1, 1_000);
+    let backups = place.backups(1);
+    let error = take(&backups, &place.moment(2_000), &AtomicBool::new(true)).unwrap_err();
+    assert!(matches!(error, StoreError::Io { .. }), "{error:?}");
+    // The journal does not say what the snapshot says.
+    let mut moment = place.moment(2_000);
+    moment.journal.as_mut().unwrap().len -= 2;
+    take(&backups, &moment, &GO_ON).unwrap_err();
+    let mut moment = place.moment(2_000);
+    moment.snapshot.seq = Seq(2);
+    take(&backups, &moment, &GO_ON).unwrap_err();
+    assert_eq!(place.names().len(), 1);
+    assert!(kept.exists());
+}
+
+#[test]
+fn a_newer_format_is_told_before_anything_else_is_read() {
+    let place = Place::new();
+    let path = place.take(1, 1_000);
+    let text = fs::read(&path).unwrap();
+    let at = text
+        .windows(10)
+        .position(|found| found == b"{\"backup\":")
+        .unwrap();
+    let mut newer = text;
+    newer[at + 10] = b'9';
+    fs::write(&path, newer).unwrap();
+    let error = read_through(&path).unwrap_err();
+    assert!(
+        matches!(error, StoreError::NewerBackup { found: 9, .. }),
+        "{error:?}"
+    );
+}

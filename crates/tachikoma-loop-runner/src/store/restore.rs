@@ -1,0 +1,266 @@
+//! Bringing a loop back from a backup. Everything is read and checked first, what is there is kept, and one rename
+//! puts the restored loop in its place.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use rustix::fs::{CWD, RenameFlags};
+use tachikoma_core::{Input, LoopId, Policy, Seq, State, Timestamp, step};
+
+use super::backup::{self, Backups, Content};
+use super::journal::{self, Journal, segments};
+use super::lock::WorkLock;
+use super::quarantine::{quarantine, quarantine_as};
+use super::recover::{self, Loss};
+use super::snapshot::{self, Durability, Snapshot};
+use super::{
+    StoreError, archive, check_dir, checkpoints, loops, make_dir, retention, sync_dir, whole,
+};
+use crate::clock::Clock;
+use crate::error::chain;
+use crate::offline::Premises;
+
+/// What came of a restoration.
+#[derive(Debug)]
+pub struct Restored {
+    /// The loop.
+    pub loop_id: LoopId,
+    /// The record that it stands at in the backup.
+    pub seq: Seq,
+    /// Its last iteration.
+    pub iteration: u32,
+    /// The backup of what was there before.
+    pub kept: Option<PathBuf>,
+    /// Where the directory of the loop as it was before lies.
+    pub moved: Option<PathBuf>,
+    /// What a person should know.
+    pub troubles: Vec<String>,
+}
+
+/// Brings a loop back from a backup. The lock of the working directory must be held.
+///
+/// # Errors
+/// The backup is not good, what is there cannot be kept, or something cannot be written: the loop is then as it was.
+pub(crate) fn restore(
+    _lock: &WorkLock,
+    premises: &Premises,
+    file: &Path,
+) -> Result<Restored, StoreError> {
+    let working_dir = &premises.working_dir;
+    let all = loops::all(working_dir);
+    check_dir(working_dir, &all)?;
+    make_dir(&all)?;
+    for left in remains(&all) {
+        quarantine(working_dir, &left)?;
+    }
+    if let Err(error @ StoreError::NewerSnapshot { .. }) = snapshot::read(&premises.snapshot) {
+        // Only the version that wrote it knows what it is.
+        return Err(error);
+    }
+    let new = whole::temporary(&all);
+    make_dir(&new)?;
+    let restored = put_in_place(premises, file, &new);
+    if restored.is_err() {
+        // What cannot be removed is moved away by the next one.
+        let _ = std::fs::remove_dir_all(&new);
+    }
+    restored
+}
+
+fn put_in_place(premises: &Premises, file: &Path, new: &Path) -> Result<Restored, StoreError> {
+    let working_dir = &premises.working_dir;
+    let Content {
+        manifest,
+        mut state,
+    } = backup::read_into(file, new)?;
+    let loop_id = manifest.loop_id;
+    let dir = loops::dir(working_dir, loop_id);
+    let mut troubles = Vec::new();
+    let current = loops::current(working_dir, &premises.snapshot)?;
+    let mut clock = Clock::starting_after(state.time);
+    let kept = match current {
+        Some(current) => keep(premises, current, clock.now(), &mut troubles)?,
+        None => None,
+    };
+    let from = file.file_name().unwrap_or_default().to_string_lossy();
+    let warning = format!(
+        "restored from backup {from}, taken at record {}; what came behind it in the loop that was here is no part of this one",
+        manifest.seq
+    );
+    rebuild(&dir, new, &manifest, &mut state, clock.now(), warning)?;
+    make_way(premises, current, loop_id)?;
+    let was = switch(new, &dir)?;
+    // From here on the loop is restored, and what goes wrong is told.
+    let mut tell = |error: StoreError| troubles.push(chain(&error));
+    let moved = was.and_then(|was| {
+        quarantine_as(working_dir, &was, &dir)
+            .map_err(&mut tell)
+            .ok()
+    });
+    sync_dir(&loops::all(working_dir)).unwrap_or_else(&mut tell);
+    let snapshot = Snapshot::of(&state, working_dir, clock.now());
+    if let Err(error) = snapshot.write(&premises.snapshot, premises.packing, Durability::Synced) {
+        // The journal has all of it.
+        troubles.push(format!("the snapshot is not up to date: {}", chain(&error)));
+    }
+    Ok(Restored {
+        loop_id,
+        seq: manifest.seq,
+        iteration: manifest.iteration,
+        kept,
+        moved,
+        troubles,
+    })
+}
+
+/// Backs up the loop that is there. One that cannot be read any more is moved away whole, which must do.
+fn keep(
+    premises: &Premises,
+    current: LoopId,
+    now: Timestamp,
+    troubles: &mut Vec<String>,
+) -> Result<Option<PathBuf>, StoreError> {
+    let dir = loops::dir(&premises.working_dir, current);
+    let found = match recover::read(&dir, &premises.copies(), current, Loss::Refuse) {
+        Ok(found) => found,
+        Err(error) => {
+            troubles.push(format!(
+                "{current} could not be backed up: {}",
+                chain(&error)
+            ));
+            return Ok(None);
+        }
+    };
+    let moment = found.moment(&dir, &premises.working_dir, now);
+    // The one that is restored must not go because of it.
+    let backups = Backups {
+        max: 0,
+        ..premises.backups.clone()
+    };
+    backup::take(&backups, &moment, &AtomicBool::new(false)).map(Some)
+}
+
+/// Makes what was taken out of the backup a whole directory of a loop, with what else there is of it.
+fn rebuild(
+    old: &Path,
+    new: &Path,
+    manifest: &backup::Manifest,
+    state: &mut State,
+    now: Timestamp,
+    warning: String,
+) -> Result<(), StoreError> {
+    let there = match segments(old) {
+        Ok(there) => there,
+        Err(StoreError::Io { source, .. }) if super::is_missing(&source) => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    let known = manifest.segment.unwrap_or(0);
+    for (_, path) in there.iter().filter(|(number, _)| *number < known) {
+        link(path, new)?;
+    }
+    // A journal must begin at its beginning, or say itself that something is lost.
+    let begins = segments(new)?
+        .first()
+        .is_some_and(|(number, _)| *number == 1);
+    let told = journal::read_state(new).ok();
+    let told = told.filter(|told| begins && told.seq == state.seq);
+    if told.is_none() {
+        for (_, path) in segments(new)? {
+            std::fs::remove_file(&path).map_err(StoreError::io("remove", &path))?;
+        }
+    }
+    for (name, is_ours) in retention::BELOW {
+        for path in ours_in(&old.join(name), is_ours) {
+            make_dir(&new.join(name))?;
+            link(&path, &new.join(name))?;
+        }
+    }
+    for path in ours_in(old, crate::git::is_ours_in_loop) {
+        link(&path, new)?;
+    }
+    checkpoints::forget_after(new, state.session.number);
+    // Above all that there ever was: records of the same numbers are in segments of other ones.
+    let last = there.last().map_or(0, |(number, _)| *number).max(known);
+    // An earlier version may have known less of the same records.
+    let after_loss = told.is_none_or(|told| told != *state);
+    let mut journal = Journal::begin_restored(new, last + 1, state, now, after_loss)?;
+    let input = Input::Trouble { warning };
+    journal.append_synced(&step(&Policy::default(), state, now, input).records)?;
+    for (name, _) in retention::BELOW {
+        let below = new.join(name);
+        if below.is_dir() {
+            sync_dir(&below)?;
+        }
+    }
+    sync_dir(new)
+}
+
+fn ours_in(dir: &Path, is_ours: fn(&str) -> bool) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_ours))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+/// Puts a file that nobody changes any more into another directory, unless one of that name is there.
+fn link(path: &Path, into: &Path) -> Result<(), StoreError> {
+    let to = into.join(path.file_name().unwrap_or_default());
+    if std::fs::symlink_metadata(&to).is_ok() {
+        return Ok(());
+    }
+    // Not every file system has links.
+    std::fs::hard_link(path, &to).or_else(|_| whole::copy_new(path, &to))
+}
+
+/// Makes way for the restored loop. Its own snapshot goes, since its journal and the backup have all of it; another loop is
+/// archived.
+fn make_way(
+    premises: &Premises,
+    current: Option<LoopId>,
+    restored: LoopId,
+) -> Result<(), StoreError> {
+    let path = &premises.snapshot;
+    let working_dir = &premises.working_dir;
+    if let Some(current) = current.filter(|current| *current != restored) {
+        return archive::archive(working_dir, current, path);
+    }
+    match snapshot::read(path) {
+        Ok(Some(found)) if found.loop_id == restored => archive::remove(path),
+        Ok(_) | Err(_) => archive::make_way(working_dir, None, path),
+    }
+}
+
+/// Puts the restored loop in its place, in one step. Returns where what was there lies now.
+fn switch(new: &Path, dir: &Path) -> Result<Option<PathBuf>, StoreError> {
+    if std::fs::symlink_metadata(dir).is_err() {
+        std::fs::rename(new, dir).map_err(StoreError::io("replace", dir))?;
+        return Ok(None);
+    }
+    match rustix::fs::renameat_with(CWD, new, CWD, dir, RenameFlags::EXCHANGE) {
+        Ok(()) => Ok(Some(new.to_owned())),
+        // This file system cannot exchange: for a moment there is none of them.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+            let was = whole::temporary(dir.parent().unwrap_or(dir));
+            std::fs::rename(dir, &was).map_err(StoreError::io("move away", dir))?;
+            std::fs::rename(new, dir).map_err(|source| {
+                // As it was.
+                let _ = std::fs::rename(&was, dir);
+                StoreError::io("replace", dir)(source)
+            })?;
+            Ok(Some(was))
+        }
+        Err(errno) => Err(StoreError::io("replace", dir)(errno.into())),
+    }
+}
+
+/// Finds what restorations left that died: a loop that was not put in its place yet, or the one that was there before.
+pub(super) fn remains(loops: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(loops).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .filter(|entry| entry.file_name().to_str().is_some_and(whole::is_temporary))
+        .map(|entry| entry.path())
+        .collect()
+}
