@@ -16,6 +16,7 @@ mod resume;
 pub mod sample;
 mod startup;
 mod stop;
+mod waits;
 
 use std::path::{Path, PathBuf};
 
@@ -59,6 +60,7 @@ const MEASURES: [(&str, Measure); 14] = [
     ("memory", memory::measure),
     ("startup", startup::measure),
     ("stop", stop::measure),
+    ("waits", waits::measure),
     ("interrupt", interrupt::measure),
     ("decode", decode::measure),
     ("replay", replay::measure),

@@ -43,7 +43,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
 }
 
 /// Builds the fake agent as the product is built.
-fn fake_agent(bench: &Bench) -> Result<PathBuf, String> {
+pub(super) fn fake_agent(bench: &Bench) -> Result<PathBuf, String> {
     let mut build = cargo(&bench.root);
     build.args([
         "build",

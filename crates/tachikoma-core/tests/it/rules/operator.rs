@@ -232,6 +232,8 @@ fn a_reboot_is_confirmed_put_off_or_paused_for() {
     no.start();
     redline(&mut no);
     no.hush().answer(Choice::No);
+    let reboot = Status::of(&no.state, true).reboot.unwrap();
+    assert_eq!(reboot.put_off, Some(6), "up to this iteration");
     for _ in 0..4 {
         redline(&mut no);
         assert!(no.state.question().is_none(), "it is put off");
