@@ -10,6 +10,7 @@ use tachikoma_loop_runner::settings::{Layers, Settings};
 use tachikoma_loop_runner::store::backup::Backups;
 use tachikoma_loop_runner::store::recover::Copies;
 use tachikoma_loop_runner::store::snapshot::Packing;
+use tachikoma_loop_runner::store::vault::Vault;
 use tachikoma_loop_runner::store::{lock, loops, temporary};
 
 use crate::failure::Failure;
@@ -47,6 +48,8 @@ pub struct Current {
     pub dir: PathBuf,
     /// Whether it is kept.
     pub is_kept: bool,
+    /// What opens it.
+    pub vault: Vault,
 }
 
 impl Place {
@@ -102,6 +105,7 @@ impl Place {
 
     fn premises_by(&self, working_dir: &Path, settings: Settings) -> Premises {
         let packing = Packing::of(settings.state.compress);
+        let vault = self.vault(working_dir, &settings);
         Premises {
             working_dir: working_dir.to_owned(),
             snapshot: working_dir.join(settings.state.state_path),
@@ -109,12 +113,19 @@ impl Place {
                 dir: working_dir.join(settings.state.backup_dir),
                 max: settings.state.max_backups,
                 packing,
+                vault: vault.clone(),
             },
+            vault,
             packing,
             state_dir: working_dir.join(settings.session.state_dir),
             runtime_dir: self.runtime_dir(),
             temporary_dir: self.temporary_dir(),
         }
+    }
+
+    /// Returns what opens the loops of a working directory, and seals what is written of them.
+    pub fn vault(&self, _working_dir: &Path, _settings: &Settings) -> Vault {
+        Vault::plain()
     }
 
     fn layers_with(&self, file: &Path) -> Result<Layers, Failure> {
@@ -203,6 +214,7 @@ impl Place {
             return Ok(Current {
                 loop_id,
                 dir,
+                vault: self.premises_to_look_at(&root, &root).vault,
                 working_dir: root.clone(),
                 root,
                 is_kept: true,
@@ -232,16 +244,15 @@ impl Place {
             .filter(|root| root.is_dir());
         let is_kept = unkept.is_none();
         let root = unkept.unwrap_or_else(|| working_dir.clone());
-        let found = loops::current(
-            &root,
-            &self.premises_to_look_at(&working_dir, &root).snapshot,
-        )?;
+        let premises = self.premises_to_look_at(&working_dir, &root);
+        let found = loops::current(&root, &premises.snapshot, &premises.vault)?;
         Ok(found.map(|loop_id| Current {
             loop_id,
             dir: loops::dir(&root, loop_id),
             working_dir,
             root,
             is_kept,
+            vault: premises.vault,
         }))
     }
 

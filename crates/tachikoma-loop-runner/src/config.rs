@@ -26,6 +26,7 @@ use crate::settings::{
 use crate::store::backup::Backups;
 use crate::store::recover::{Copies, Loss};
 use crate::store::snapshot::Packing;
+use crate::store::vault::Vault;
 use crate::store::{RALPH_DIR, temporary};
 
 pub use opencode::OpenCodeServer;
@@ -70,6 +71,8 @@ pub struct LoopConfig {
     pub cgroup: bool,
     /// The values of the variables that the settings name: nobody else is given them.
     pub secrets: BTreeMap<String, Secret>,
+    /// What opens what is kept, and seals what is written.
+    pub vault: Vault,
     /// How long a full disk is waited for; [`DISK_FULL_TIMEOUT`] unless there is a reason.
     pub disk_full_timeout: Duration,
 }
@@ -289,6 +292,7 @@ impl LoopConfig {
             dir: self.resolve(&self.settings.state.backup_dir),
             max: self.settings.state.max_backups,
             packing: self.packing(),
+            vault: self.vault.clone(),
         }
     }
 
@@ -297,6 +301,7 @@ impl LoopConfig {
         Copies {
             snapshot: self.snapshot_path(),
             backups: self.backups().dir,
+            vault: self.vault.clone(),
         }
     }
 

@@ -18,6 +18,7 @@ pub mod retention;
 pub mod snapshot;
 pub mod temporary;
 pub(crate) mod tests_book;
+pub mod vault;
 pub mod verify;
 pub(crate) mod whole;
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use tachikoma_loop_runner::store::vault::Vault;
 
 use serde_json::Value;
 use tachikoma_core::replay::{Replay, Rules};
@@ -59,15 +60,20 @@ impl Books {
     pub fn read(working_dir: &Path) -> Result<Option<Self>, String> {
         let text = |error| tachikoma_loop_runner::chain(&error);
         let snapshot = working_dir.join(SNAPSHOT);
-        let Some(loop_id) = loops::current(working_dir, &snapshot).map_err(text)? else {
+        let Some(loop_id) =
+            loops::current(working_dir, &snapshot, &Vault::plain()).map_err(text)?
+        else {
             return Ok(None);
         };
         check_backups(working_dir)?;
         let dir = loops::dir(working_dir, loop_id);
         let mut records = Vec::new();
-        journal::read_records(&dir, Seq::default(), |record| records.push(record)).map_err(text)?;
-        let state = journal::read_state(&dir).map_err(text)?;
-        let copies = Copies::only(&snapshot);
+        journal::read_records(&dir, &Vault::plain(), Seq::default(), |record| {
+            records.push(record)
+        })
+        .map_err(text)?;
+        let state = journal::read_state(&dir, &Vault::plain()).map_err(text)?;
+        let copies = Copies::only(&snapshot, &Vault::plain());
         let found = recover::read(&dir, &copies, loop_id, Loss::Refuse).map_err(text)?;
         if found.state != state {
             return Err(format!(
@@ -261,7 +267,7 @@ fn check_backups(working_dir: &Path) -> Result<(), String> {
     for listed in backup::list(&working_dir.join(".ralph/backups"), None).map_err(text)? {
         let is_empty = std::fs::metadata(&listed.path).is_ok_and(|there| there.len() == 0);
         if !is_empty {
-            backup::read_through(&listed.path).map_err(text)?;
+            backup::read_through(&listed.path, &Vault::plain()).map_err(text)?;
         }
     }
     Ok(())

@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use tachikoma_loop_runner::store::vault::Vault;
 
 use tachikoma_core::State;
 use tachikoma_loop_runner::chain;
@@ -68,13 +69,15 @@ impl Case {
                     &scratch.path().join("state.json"),
                     Packing::Plain,
                     Durability::Lazy,
+                    &Vault::plain(),
                 )
                 .map_err(|error| chain(&error))?;
         }
         fs::write(&segment, journal).map_err(text)?;
         let state = read_state(scratch.path())?;
         if is_closed {
-            compressed::replace(&segment, &AtomicBool::new(false)).map_err(text)?;
+            compressed::replace(&segment, &Vault::plain(), &AtomicBool::new(false))
+                .map_err(text)?;
             segment.set_extension("jsonl.zst");
             // Its maker died before it could write the first record: all of the closed one is read.
             fs::write(scratch.path().join("journal-0002.jsonl"), "").map_err(text)?;
@@ -100,7 +103,7 @@ impl Case {
         let snapshot = dir.join("state.json");
         recover::read(
             dir,
-            &Copies::only(&snapshot),
+            &Copies::only(&snapshot, &Vault::plain()),
             self.state.loop_id,
             Loss::Refuse,
         )
@@ -120,7 +123,7 @@ impl Case {
 }
 
 fn read_state(dir: &Path) -> Result<State, String> {
-    journal::read_state(dir).map_err(|error| chain(&error))
+    journal::read_state(dir, &Vault::plain()).map_err(|error| chain(&error))
 }
 
 /// Damages journals in random places, and returns how often that was refused.
@@ -163,7 +166,7 @@ fn damage_snapshot(path: &Path) -> Result<usize, String> {
     let copy = scratch.path().join("state.json");
     let is_read = |bytes: &[u8]| {
         fs::write(&copy, bytes).map_err(text)?;
-        Ok::<_, String>(snapshot::read(&copy).is_ok())
+        Ok::<_, String>(snapshot::read(&copy, &Vault::plain()).is_ok())
     };
     if !is_read(&whole)? {
         return Err("a snapshot without damage is not read".into());

@@ -36,7 +36,7 @@ fn kept(current: &Current, wanted: Option<SessionNo>) -> Result<String, Failure>
                 .hint("`tachikoma checkpoint show --now` shows what one would get"),
         );
     };
-    let text = checkpoints::read(&current.dir, session).map_err(unread)?;
+    let text = checkpoints::read(&current.dir, session, &current.vault).map_err(unread)?;
     text.ok_or_else(|| {
         let failure = Failure::new(format!("no hand-off to session {session} is kept"));
         let numbers: Vec<String> = listed.iter().map(ToString::to_string).collect();

@@ -111,6 +111,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         ..Launch::default()
     };
     let config = LoopConfig {
+        vault: place.vault(&working_dir, &loaded.settings),
         settings: loaded.settings.clone(),
         working_dir,
         launch,
@@ -297,7 +298,7 @@ fn not_taken_over(launch: &Launch, flags: &Flags) -> Option<String> {
 /// Returns the launch of the loop that is there.
 fn last(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Before>, Failure> {
     let copies = place.copies(working_dir);
-    let Some(loop_id) = loops::current(working_dir, &copies.snapshot)? else {
+    let Some(loop_id) = loops::current(working_dir, &copies.snapshot, &copies.vault)? else {
         return Ok(None);
     };
     let dir = loops::dir(working_dir, loop_id);

@@ -121,7 +121,13 @@ pub async fn run_here(
     };
     let keys = terminal == Terminal::Foreground && keys::can_ask();
     let lines = Lines::beginning_at(state.session.redline_tokens).with_keys(keys);
-    let reporter = Reporter::start(style, handle.subscribe(), dir, seen, lines);
+    let reporter = Reporter::start(
+        style,
+        handle.subscribe(),
+        (dir, config.vault.clone()),
+        seen,
+        lines,
+    );
     // Listened to before anything runs: no signal finds us unprepared.
     let signals = Signals::listen()
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;

@@ -122,7 +122,8 @@ impl LoopRunner {
             before,
             temporary,
         } = if config.settings.state.enabled {
-            let current = loops::current(&config.working_dir, &config.snapshot_path())?;
+            let current =
+                loops::current(&config.working_dir, &config.snapshot_path(), &config.vault)?;
             check_dirs(&config, current)?;
             open_journal(&config, current, leftovers.len())?
         } else {
@@ -305,12 +306,16 @@ fn make_way(
     }
     let path = config.snapshot_path();
     if *found == Found::Nothing {
-        archive::make_way(&config.working_dir, before, &path)?;
+        archive::make_way(&config.working_dir, before, &path, &config.vault)?;
     }
-    archive::archive_others(&config.working_dir, loop_id, &path)?;
+    archive::archive_others(&config.working_dir, loop_id, &path, &config.vault)?;
     whole::remove_remains(&path);
     whole::remove_remains(&config.backups().dir.join("any"));
-    Ok(Saved::found(&config.packed_snapshot_path(), loop_id))
+    Ok(Saved::found(
+        &config.packed_snapshot_path(),
+        loop_id,
+        &config.vault,
+    ))
 }
 
 /// Begins a loop that is not kept: whatever else is in the working directory stays as it is.
@@ -319,7 +324,7 @@ fn begin_temporary(config: &LoopConfig) -> Result<Opened, OpenError> {
     let temporary = TemporaryStore::create(&config.temporary_dir, loop_id)?;
     let mut clock = Clock::starting_after(Timestamp::default());
     let dir = loops::dir(temporary.root(), loop_id);
-    let (journal, state) = Journal::create(&dir, loop_id, clock.now())?;
+    let (journal, state) = Journal::create(&dir, loop_id, clock.now(), &config.vault)?;
     Ok(Opened {
         journal,
         state,
@@ -353,7 +358,7 @@ fn open_journal(
             Some(found.open(&dir, &config.working_dir)?)
         }
         // A file of a newer version is not written over, whoever it belongs to.
-        None if !config.new_loop => match snapshot::read(&config.snapshot_path()) {
+        None if !config.new_loop => match snapshot::read(&config.snapshot_path(), &config.vault) {
             Err(error @ StoreError::NewerSnapshot { .. }) => return Err(error.into()),
             Err(_) | Ok(_) => None,
         },
@@ -401,7 +406,7 @@ fn open_journal(
     let mut clock = Clock::starting_after(last.map(|found| found.state.time).unwrap_or_default());
     let loop_id = LoopId::new(uuid::Uuid::new_v4());
     let dir = loops::dir(&config.working_dir, loop_id);
-    let (journal, state) = Journal::create(&dir, loop_id, clock.now())?;
+    let (journal, state) = Journal::create(&dir, loop_id, clock.now(), &config.vault)?;
     Ok(Opened {
         journal,
         state,

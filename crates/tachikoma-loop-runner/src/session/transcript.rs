@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 use crate::store::compressed;
+use crate::store::vault::Vault;
 
 /// An attempt is repeated under one number only if its record was lost; more than this many files of one are a mistake.
 const REPEATS_MAX: u32 = 100;
@@ -33,6 +34,7 @@ pub struct Transcript {
     label: Option<String>,
     head_bytes_max: u64,
     tail_bytes_max: u64,
+    vault: Vault,
     open: Option<Open>,
 }
 
@@ -71,8 +73,16 @@ impl Transcript {
             label: None,
             head_bytes_max,
             tail_bytes_max,
+            vault: Vault::plain(),
             open: None,
         }
+    }
+
+    /// Has it written as the vault wants it.
+    #[must_use]
+    pub fn kept_in(mut self, vault: &Vault) -> Self {
+        self.vault = vault.clone();
+        self
     }
 
     /// Adds words to the name of the file; what is no letter or digit of ASCII becomes a `-`.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_core::SessionNo;
 
+use super::vault::Vault;
 use super::whole::{self, Durability, write_whole};
 use super::{StoreError, private};
 
@@ -62,7 +63,7 @@ pub fn list(dir: &Path) -> io::Result<Vec<SessionNo>> {
 ///
 /// # Errors
 /// It cannot be read, or is no text of ours.
-pub fn read(dir: &Path, session: SessionNo) -> io::Result<Option<String>> {
+pub fn read(dir: &Path, session: SessionNo, _vault: &Vault) -> io::Result<Option<String>> {
     let path = path_of(&self::dir(dir), session);
     let file = match private().read(true).open(path) {
         Ok(file) => file,
@@ -86,7 +87,12 @@ pub fn read(dir: &Path, session: SessionNo) -> io::Result<Option<String>> {
 ///
 /// # Errors
 /// It cannot be written.
-pub(crate) fn keep(dir: &Path, session: SessionNo, text: &str) -> Result<(), StoreError> {
+pub(crate) fn keep(
+    dir: &Path,
+    session: SessionNo,
+    text: &str,
+    _vault: &Vault,
+) -> Result<(), StoreError> {
     let checkpoints = self::dir(dir);
     write_whole(
         &path_of(&checkpoints, session),
@@ -120,16 +126,24 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path();
         assert_eq!(list(dir).unwrap(), []);
-        assert_eq!(read(dir, SessionNo(2)).unwrap(), None);
+        assert_eq!(read(dir, SessionNo(2), &Vault::plain()).unwrap(), None);
         let last = u32::try_from(CHECKPOINTS_KEPT).unwrap() + 5;
         for number in 2..=last {
-            keep(dir, SessionNo(number), &format!("to {number}\n")).unwrap();
+            keep(
+                dir,
+                SessionNo(number),
+                &format!("to {number}\n"),
+                &Vault::plain(),
+            )
+            .unwrap();
         }
         let kept = list(dir).unwrap();
         assert_eq!(kept.len(), CHECKPOINTS_KEPT);
         assert_eq!((kept[0], kept[99]), (SessionNo(6), SessionNo(last)));
         assert_eq!(
-            read(dir, SessionNo(last)).unwrap().as_deref(),
+            read(dir, SessionNo(last), &Vault::plain())
+                .unwrap()
+                .as_deref(),
             Some(&*format!("to {last}\n"))
         );
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -144,7 +158,7 @@ mod tests {
     fn what_is_not_ours_is_neither_read_nor_listed() {
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path();
-        keep(dir, SessionNo(3), "good").unwrap();
+        keep(dir, SessionNo(3), "good", &Vault::plain()).unwrap();
         let checkpoints = super::dir(dir);
         for name in ["03.md", "x.md", "3.md.bak", "notes.txt"] {
             std::fs::write(checkpoints.join(name), "theirs").unwrap();
@@ -156,7 +170,7 @@ mod tests {
         std::os::unix::fs::symlink(dir.join("secret"), checkpoints.join("5.md")).unwrap();
         std::fs::create_dir(checkpoints.join("6.md")).unwrap();
         for number in [4, 5, 6] {
-            read(dir, SessionNo(number)).unwrap_err();
+            read(dir, SessionNo(number), &Vault::plain()).unwrap_err();
         }
     }
 }

@@ -12,6 +12,7 @@ use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use ruzstd::encoding::{CompressionLevel, FrameCompressor};
 
 use super::regular;
+use super::vault::Vault;
 
 /// What a compressed file is called besides the name of the plain one.
 pub const SUFFIX: &str = ".zst";
@@ -41,19 +42,23 @@ pub struct Opened {
 ///
 /// # Errors
 /// It cannot be opened. That a compressed file is damaged is found while it is read, see [`is_damage`].
-pub fn open(path: &Path) -> io::Result<Opened> {
-    open_with(path, regular::open)
+pub fn open(path: &Path, vault: &Vault) -> io::Result<Opened> {
+    open_with(path, vault, regular::open)
 }
 
 /// Opens what a person has named, whatever it is: behind a link, or a pipe.
 ///
 /// # Errors
 /// As those of [`open`].
-pub fn open_named(path: &Path) -> io::Result<Opened> {
-    open_with(path, |path| File::open(path))
+pub fn open_named(path: &Path, vault: &Vault) -> io::Result<Opened> {
+    open_with(path, vault, |path| File::open(path))
 }
 
-fn open_with(path: &Path, open: impl Fn(&Path) -> io::Result<File>) -> io::Result<Opened> {
+fn open_with(
+    path: &Path,
+    vault: &Vault,
+    open: impl Fn(&Path) -> io::Result<File>,
+) -> io::Result<Opened> {
     let (path, file) = match open(path) {
         Ok(file) => (path.to_owned(), file),
         Err(error) if error.kind() == ErrorKind::NotFound && !is_compressed(path) => {
@@ -63,16 +68,20 @@ fn open_with(path: &Path, open: impl Fn(&Path) -> io::Result<File>) -> io::Resul
         }
         Err(error) => return Err(error),
     };
-    let content = content_of(file, is_compressed(&path));
+    let content = content_of(file, is_compressed(&path), vault)?;
     Ok(Opened { path, content })
 }
 
 /// Returns the plain content of a file that was opened.
-pub(crate) fn content_of(file: File, is_compressed: bool) -> Box<dyn BufRead> {
+pub(crate) fn content_of(
+    file: File,
+    is_compressed: bool,
+    _vault: &Vault,
+) -> io::Result<Box<dyn BufRead>> {
     if is_compressed {
-        Box::new(BufReader::new(Unpacked::new(file)))
+        Ok(Box::new(BufReader::new(Unpacked::new(file))))
     } else {
-        Box::new(BufReader::with_capacity(CHUNK_BYTES, file))
+        Ok(Box::new(BufReader::with_capacity(CHUNK_BYTES, file)))
     }
 }
 
@@ -127,7 +136,7 @@ pub(crate) fn form_of(name: &str) -> (&str, Form) {
 ///
 /// # Errors
 /// It could not be done, or was called off; the plain file is there as before.
-pub fn replace(plain: &Path, called_off: &AtomicBool) -> io::Result<()> {
+pub fn replace(plain: &Path, _vault: &Vault, called_off: &AtomicBool) -> io::Result<()> {
     let (Some(parent), Some(name)) = (plain.parent(), plain.file_name().and_then(|n| n.to_str()))
     else {
         return Err(ErrorKind::InvalidInput.into());

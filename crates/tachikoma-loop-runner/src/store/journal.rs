@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{LoopEvent, LoopId, Record, State, Timestamp};
 
 use super::recover::{self, Copies, Loss};
+use super::vault::Vault;
 use super::{StoreError, compressed, make_dir, migrate, private, sync_dir};
 
 mod read;
@@ -38,6 +39,7 @@ const CRC_MARK: &str = ",\"crc\":\"";
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
+    vault: Vault,
     path: PathBuf,
     file: File,
     segment: u32,
@@ -73,21 +75,27 @@ impl Journal {
         dir: &Path,
         loop_id: LoopId,
         now: Timestamp,
+        vault: &Vault,
     ) -> Result<(Self, State), StoreError> {
         if let Some(loops) = dir.parent() {
             make_dir(loops)?;
         }
         make_dir(dir)?;
-        let begun = Self::begin(dir, loop_id, now);
+        let begun = Self::begin(dir, loop_id, now, vault);
         if begun.is_err() {
             Self::discard(dir);
         }
         begun
     }
 
-    fn begin(dir: &Path, loop_id: LoopId, now: Timestamp) -> Result<(Self, State), StoreError> {
+    fn begin(
+        dir: &Path,
+        loop_id: LoopId,
+        now: Timestamp,
+        vault: &Vault,
+    ) -> Result<(Self, State), StoreError> {
         let mut state = State::new(loop_id);
-        let mut journal = Self::new_segment(dir, 1)?;
+        let mut journal = Self::new_segment(dir, 1, vault)?;
         journal.unsynced_dirs = way_to(dir);
         journal.open_segment(&mut state, now, false)?;
         Ok((journal, state))
@@ -105,13 +113,13 @@ impl Journal {
     ///
     /// # Errors
     /// It cannot be read, is damaged, or is newer than this version.
-    pub fn open(dir: &Path) -> Result<(Self, State), StoreError> {
+    pub fn open(dir: &Path, vault: &Vault) -> Result<(Self, State), StoreError> {
         let mut newest_first = segments(dir)?.into_iter().rev();
-        let first = newest_first.find_map(|(_, path)| first_record(migrate::JOURNAL, &path));
+        let first = newest_first.find_map(|(_, path)| first_record(migrate::JOURNAL, &path, vault));
         let loop_id = first.ok_or_else(|| none_in(dir))?.loop_id;
         let found = recover::read(
             dir,
-            &Copies::only(&dir.join("no snapshot")),
+            &Copies::only(&dir.join("no snapshot"), vault),
             loop_id,
             Loss::Refuse,
         )?;
@@ -125,6 +133,7 @@ impl Journal {
         path: PathBuf,
         segment: u32,
         len: u64,
+        vault: &Vault,
     ) -> Result<Self, StoreError> {
         if compressed::is_compressed(&path) {
             let source = std::io::Error::other("it is closed, and never written again");
@@ -137,6 +146,7 @@ impl Journal {
             .map_err(StoreError::io("open", &path))?;
         let mut journal = Self {
             dir: dir.to_owned(),
+            vault: vault.clone(),
             path,
             file,
             segment,
@@ -167,8 +177,9 @@ impl Journal {
         state: &mut State,
         now: Timestamp,
         after_loss: bool,
+        vault: &Vault,
     ) -> Result<Self, StoreError> {
-        let mut journal = Self::new_segment(dir, segment)?;
+        let mut journal = Self::new_segment(dir, segment, vault)?;
         journal.open_segment(state, now, after_loss)?;
         Ok(journal)
     }
@@ -239,6 +250,7 @@ impl Journal {
     pub(crate) fn closed(&self) -> segment::Closed {
         segment::Closed {
             dir: self.dir.clone(),
+            vault: self.vault.clone(),
             before: self.segment,
         }
     }
@@ -261,7 +273,7 @@ impl Journal {
         self.file
             .sync_data()
             .map_err(StoreError::sync(&self.path))?;
-        let mut next = Self::new_segment(&self.dir, self.segment + 1)?;
+        let mut next = Self::new_segment(&self.dir, self.segment + 1, &self.vault)?;
         let opened = next.open_segment(state, now, false).inspect_err(|_| {
             // An empty segment that stays would stand in the way of the next try.
             let _ = std::fs::remove_file(&next.path);
@@ -271,7 +283,7 @@ impl Journal {
         Ok(opened)
     }
 
-    fn new_segment(dir: &Path, segment: u32) -> Result<Self, StoreError> {
+    fn new_segment(dir: &Path, segment: u32, vault: &Vault) -> Result<Self, StoreError> {
         let path = dir.join(segment_name(segment));
         let file = private()
             .create_new(true)
@@ -281,6 +293,7 @@ impl Journal {
             .map_err(StoreError::io("create", &path))?;
         Ok(Self {
             dir: dir.to_owned(),
+            vault: vault.clone(),
             path,
             file,
             segment,

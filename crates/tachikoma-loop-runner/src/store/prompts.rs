@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::EditedPrompt;
 
 use super::StoreError;
+use super::vault::Vault;
 use super::whole::{self, Durability, write_whole};
 use crate::prompt::{PROMPT_MAX_BYTES, read_bounded};
 
@@ -34,7 +35,7 @@ fn hash(words: &[u8]) -> String {
 ///
 /// # Errors
 /// It cannot be written.
-pub(crate) fn keep(dir: &Path, words: &str) -> Result<EditedPrompt, StoreError> {
+pub(crate) fn keep(dir: &Path, words: &str, _vault: &Vault) -> Result<EditedPrompt, StoreError> {
     let hash = hash(words.as_bytes());
     write_whole(&path_of(dir, &hash), words.as_bytes(), Durability::Synced)?;
     Ok(EditedPrompt {
@@ -47,7 +48,7 @@ pub(crate) fn keep(dir: &Path, words: &str) -> Result<EditedPrompt, StoreError> 
 ///
 /// # Errors
 /// It is not there, or not what was kept.
-pub(crate) fn read(dir: &Path, prompt: &EditedPrompt) -> io::Result<String> {
+pub(crate) fn read(dir: &Path, prompt: &EditedPrompt, _vault: &Vault) -> io::Result<String> {
     let bytes = read_bounded(&path_of(dir, &prompt.hash), PROMPT_MAX_BYTES)?;
     if hash(&bytes) != prompt.hash {
         return Err(io::Error::other("somebody has changed it"));

@@ -11,6 +11,7 @@ use tachikoma_core::LoopId;
 use super::compressed::open_dir;
 use super::lock::{self, is_our_ignore};
 use super::snapshot::Packing;
+use super::vault::Vault;
 use super::{
     RALPH_DIR, StoreError, backup, is_missing, loops, quarantine, regular, restore, retention,
     snapshot, whole,
@@ -90,7 +91,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
     // Elsewhere they may be of other working directories.
     let is_below = backups.starts_with(&ralph);
     purged
-        .backups(backups, |loop_id| is_below || ids.contains(&loop_id))
+        .backups(premises, |loop_id| is_below || ids.contains(&loop_id))
         .map_err(StoreError::io("delete", backups))?;
     let server = ralph.join(supervisor::DIR);
     if lock::is_held_in(&server) {
@@ -111,7 +112,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
         let snapshot = packing.path(&premises.snapshot);
         for path in older_versions(&snapshot).iter().chain([&snapshot]) {
             purged
-                .snapshot(path)
+                .snapshot(path, &premises.vault)
                 .map_err(StoreError::io("delete", path))?;
         }
     }
@@ -165,7 +166,8 @@ impl Purged {
     }
 
     /// Deletes the backups of those loops, and what writers of backups left that died.
-    fn backups(&mut self, dir: &Path, is_of: impl Fn(LoopId) -> bool) -> io::Result<()> {
+    fn backups(&mut self, premises: &Premises, is_of: impl Fn(LoopId) -> bool) -> io::Result<()> {
+        let dir = &premises.backups.dir;
         if !std::fs::symlink_metadata(dir).is_ok_and(|there| there.is_dir()) {
             return Ok(());
         }
@@ -177,7 +179,7 @@ impl Purged {
             let backup = listed.iter().find(|listed| listed.path == path);
             let is_ours = match backup {
                 Some(backup) if !is_of(backup.loop_id) => continue,
-                Some(backup) => backup::is_ours(&path, Some(backup.loop_id)),
+                Some(backup) => backup::is_ours(&path, Some(backup.loop_id), &premises.vault),
                 None => entry.file_name().to_str().is_some_and(whole::is_temporary),
             };
             if is_ours && entry.file_type()?.is_file() {
@@ -200,8 +202,8 @@ impl Purged {
     }
 
     /// A snapshot that its checksum vouches for is ours; other tools have files of that name too.
-    fn snapshot(&mut self, path: &Path) -> io::Result<()> {
-        if snapshot::is_ours(path) {
+    fn snapshot(&mut self, path: &Path, vault: &Vault) -> io::Result<()> {
+        if snapshot::is_ours(path, vault) {
             return self.file(path);
         }
         if std::fs::symlink_metadata(path).is_ok() {

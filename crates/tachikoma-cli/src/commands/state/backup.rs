@@ -38,7 +38,7 @@ pub fn list(place: &Place, json: bool) -> Result<ExitCode, Failure> {
     let listed = backup::list(&premises.backups.dir, None)?;
     let all = listed.len();
     for listed in listed {
-        let read = backup::read_through(&listed.path);
+        let read = backup::read_through(&listed.path, &premises.vault);
         wrong += usize::from(read.is_err());
         let bytes = std::fs::metadata(&listed.path).map_or(0, |there| there.len());
         if json {
@@ -87,7 +87,7 @@ pub fn restore(place: &Place, file: Option<&Path>, yes: bool) -> Result<ExitCode
         Some(file) => place.directory.join(file),
         None => newest(&premises)?,
     };
-    let Content { manifest, .. } = backup::read_through(&file)?;
+    let Content { manifest, .. } = backup::read_through(&file, &premises.vault)?;
     if !yes && can_ask() {
         let shown = working_dir.display();
         agree(&format!(
@@ -121,9 +121,9 @@ pub fn restore(place: &Place, file: Option<&Path>, yes: bool) -> Result<ExitCode
 
 /// Finds the newest good backup of the current loop; where there is none, of any.
 fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
-    let current = loops::current(&premises.working_dir, &premises.snapshot)?;
+    let current = loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)?;
     let listed = backup::list(&premises.backups.dir, current)?;
-    let is_good = |listed: &Listed| match backup::read_through(&listed.path) {
+    let is_good = |listed: &Listed| match backup::read_through(&listed.path, &premises.vault) {
         Ok(_) => true,
         Err(error) => {
             out::note(&format!("note: passed over: {}", sanitise(&chain(&error))));

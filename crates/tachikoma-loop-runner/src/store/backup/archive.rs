@@ -9,8 +9,9 @@ use std::sync::atomic::AtomicBool;
 use tachikoma_core::SessionNo;
 
 use super::container::{CHUNK_BYTES, MANIFEST, SNAPSHOT, Tee, hex};
-use super::{Entry, FORMAT, Manifest, Moment};
+use super::{Backups, Entry, FORMAT, Manifest, Moment};
 use crate::store::snapshot::Packing;
+use crate::store::vault::Vault;
 use crate::store::{checkpoints, compressed, journal, regular, tests_book};
 
 /// The unit of a tar archive.
@@ -26,11 +27,11 @@ struct Part {
 pub(super) fn write(
     target: &mut File,
     moment: &Moment,
-    packing: Packing,
+    backups: &Backups,
     called_off: &AtomicBool,
 ) -> io::Result<()> {
-    let mut archive = archive(moment)?;
-    match packing {
+    let mut archive = archive(moment, &backups.vault)?;
+    match backups.packing {
         Packing::Compressed => compressed::pack(&mut archive, target, called_off),
         Packing::Plain => {
             let mut chunk = vec![0; CHUNK_BYTES];
@@ -47,8 +48,8 @@ pub(super) fn write(
 }
 
 /// Returns the archive as it is to be written.
-fn archive(moment: &Moment) -> io::Result<Chain> {
-    let parts = parts(moment)?;
+fn archive(moment: &Moment, vault: &Vault) -> io::Result<Chain> {
+    let parts = parts(moment, vault)?;
     let snapshot = &moment.snapshot;
     let manifest = Manifest {
         backup: FORMAT,
@@ -106,13 +107,14 @@ impl Read for Chain {
     }
 }
 
-fn parts(moment: &Moment) -> io::Result<Vec<Part>> {
+fn parts(moment: &Moment, vault: &Vault) -> io::Result<Vec<Part>> {
     let snapshot = &moment.snapshot;
     let original = moment.original.clone();
     let text = original.unwrap_or_else(|| snapshot.encode().into_bytes());
     let mut parts = vec![part_of(SNAPSHOT.to_owned(), text)];
     if let Some(part) = &moment.journal {
-        let open = || Ok::<_, io::Error>(compressed::open(&part.path)?.content.take(part.len));
+        let open =
+            || Ok::<_, io::Error>(compressed::open(&part.path, vault)?.content.take(part.len));
         let mut crc = Tee::new(open()?, None);
         io::copy(&mut crc, &mut io::sink())?;
         let name = journal::segment_name(part.segment);
@@ -125,7 +127,7 @@ fn parts(moment: &Moment) -> io::Result<Vec<Part>> {
     let dir = &moment.loop_dir;
     let session = snapshot.state.session.number;
     // Either can be done without.
-    if let Ok(Some(text)) = checkpoints::read(dir, session) {
+    if let Ok(Some(text)) = checkpoints::read(dir, session, vault) {
         parts.push(part_of(checkpoint_name(session), text.into_bytes()));
     }
     if let Ok(bytes) = regular::read(&tests_book::path_of(dir), tests_book::BYTES_MAX) {

@@ -10,6 +10,7 @@ use tachikoma_core::{LoopId, Seq, State};
 use super::{Entry, FORMAT, Manifest};
 use crate::store::journal;
 use crate::store::snapshot::{self, Snapshot};
+use crate::store::vault::Vault;
 use crate::store::{StoreError, checkpoints, compressed, private, regular, tests_book};
 
 /// The name of the first entry.
@@ -41,32 +42,36 @@ pub struct Content {
 ///
 /// # Errors
 /// It cannot be read, is damaged, or is newer than this version.
-pub fn read_through(path: &Path) -> Result<Content, StoreError> {
-    read(path, None)
+pub fn read_through(path: &Path, vault: &Vault) -> Result<Content, StoreError> {
+    read(path, None, vault)
 }
 
 /// Reads a backup as [`read_through`] does, and puts what is in it, but for the snapshot, into `dir`, which is laid out like
 /// the directory of a loop.
-pub(in crate::store) fn read_into(path: &Path, dir: &Path) -> Result<Content, StoreError> {
-    read(path, Some(dir))
+pub(in crate::store) fn read_into(
+    path: &Path,
+    dir: &Path,
+    vault: &Vault,
+) -> Result<Content, StoreError> {
+    read(path, Some(dir), vault)
 }
 
 /// Returns whether a file begins like a backup of a loop, or of any. A name that was taken by a writer that died has an empty
 /// file.
-pub(in crate::store) fn is_ours(path: &Path, of: Option<LoopId>) -> bool {
+pub(in crate::store) fn is_ours(path: &Path, of: Option<LoopId>, vault: &Vault) -> bool {
     let is_empty =
         || std::fs::symlink_metadata(path).is_ok_and(|there| there.is_file() && there.len() == 0);
     let is_right = |manifest: Manifest| of.is_none_or(|loop_id| manifest.loop_id == loop_id);
-    is_empty() || manifest_of(path).is_ok_and(is_right)
+    is_empty() || manifest_of(path, vault).is_ok_and(is_right)
 }
 
 /// Returns the number of the journal's segment that a backup has, as it says itself.
-pub(in crate::store) fn segment_of(path: &Path) -> Option<u32> {
-    manifest_of(path).ok()?.segment
+pub(in crate::store) fn segment_of(path: &Path, vault: &Vault) -> Option<u32> {
+    manifest_of(path, vault).ok()?.segment
 }
 
-fn manifest_of(path: &Path) -> Result<Manifest, StoreError> {
-    let mut archive = open(path)?;
+fn manifest_of(path: &Path, vault: &Vault) -> Result<Manifest, StoreError> {
+    let mut archive = open(path, vault)?;
     let mut entries = archive.entries().map_err(unread(path))?;
     manifest(path, &mut entries)
 }
@@ -74,14 +79,12 @@ fn manifest_of(path: &Path) -> Result<Manifest, StoreError> {
 type Archive = tar::Archive<Box<dyn io::BufRead>>;
 type Entries<'a> = tar::Entries<'a, Box<dyn io::BufRead>>;
 
-fn open(path: &Path) -> Result<Archive, StoreError> {
+fn open(path: &Path, vault: &Vault) -> Result<Archive, StoreError> {
     let mut file = regular::open(path).map_err(StoreError::io("open", path))?;
     // By what it is, not by its name: anyone may have copied it.
     let is_compressed = compressed::is_frame(&mut file).map_err(unread(path))?;
-    Ok(tar::Archive::new(compressed::content_of(
-        file,
-        is_compressed,
-    )))
+    let content = compressed::content_of(file, is_compressed, vault).map_err(unread(path))?;
+    Ok(tar::Archive::new(content))
 }
 
 pub(super) fn damaged(path: &Path, what: impl Into<String>) -> StoreError {
@@ -134,8 +137,8 @@ fn manifest(path: &Path, entries: &mut Entries<'_>) -> Result<Manifest, StoreErr
     Ok(manifest)
 }
 
-fn read(path: &Path, into: Option<&Path>) -> Result<Content, StoreError> {
-    read_all(path, into).map_err(|error| match error {
+fn read(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, StoreError> {
+    read_all(path, into, vault).map_err(|error| match error {
         StoreError::Damaged { line, what, .. } => {
             damaged(path, format!("line {line} of its journal: {what}"))
         }
@@ -149,8 +152,8 @@ fn read(path: &Path, into: Option<&Path>) -> Result<Content, StoreError> {
     })
 }
 
-fn read_all(path: &Path, into: Option<&Path>) -> Result<Content, StoreError> {
-    let mut archive = open(path)?;
+fn read_all(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, StoreError> {
+    let mut archive = open(path, vault)?;
     let mut entries = archive.entries().map_err(unread(path))?;
     let manifest = manifest(path, &mut entries)?;
     let mut reading = Reading {

@@ -7,6 +7,7 @@ use tachikoma_core::{LoopId, Seq, Timestamp};
 
 use super::{Backups, Moment, container};
 use crate::store::snapshot::Packing;
+use crate::store::vault::Vault;
 use crate::store::{StoreError, compressed, loops, private};
 
 /// What the name of a backup ends with, unless it is compressed.
@@ -151,7 +152,7 @@ pub(super) fn rotate(backups: &Backups, loop_id: LoopId, newest: &Path) -> Resul
     listed.sort_by_key(|listed| listed.path != newest);
     let ours = listed
         .into_iter()
-        .filter(|listed| is_of(&listed.path, loop_id));
+        .filter(|listed| is_of(&listed.path, loop_id, &backups.vault));
     for old in ours.skip(max) {
         remove(&old.path)?;
     }
@@ -159,9 +160,13 @@ pub(super) fn rotate(backups: &Backups, loop_id: LoopId, newest: &Path) -> Resul
 }
 
 /// Removes all backups of a loop that is gone.
-pub(in crate::store) fn remove_of(dir: &Path, loop_id: LoopId) -> Result<(), StoreError> {
+pub(in crate::store) fn remove_of(
+    dir: &Path,
+    loop_id: LoopId,
+    vault: &Vault,
+) -> Result<(), StoreError> {
     for listed in list_names(dir, Some(loop_id))? {
-        if is_of(&listed.path, loop_id) {
+        if is_of(&listed.path, loop_id, vault) {
             remove(&listed.path)?;
         }
     }
@@ -179,8 +184,8 @@ fn remove(path: &Path) -> Result<(), StoreError> {
 }
 
 /// Returns whether what is in a file is a backup of the loop; a name that was taken by a writer that died is one too.
-fn is_of(path: &Path, loop_id: LoopId) -> bool {
-    container::is_ours(path, Some(loop_id))
+fn is_of(path: &Path, loop_id: LoopId, vault: &Vault) -> bool {
+    container::is_ours(path, Some(loop_id), vault)
 }
 
 #[cfg(test)]

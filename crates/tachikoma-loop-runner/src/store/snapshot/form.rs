@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use super::{is_ours, migrate, read_at};
+use crate::store::vault::Vault;
 use crate::store::{StoreError, compressed};
 
 /// How a snapshot is written.
@@ -59,13 +60,13 @@ impl Packing {
 
 /// Returns the file of a snapshot that counts, whatever is in it; `path` itself where there is none.
 #[must_use]
-pub fn place(path: &Path) -> PathBuf {
+pub fn place(path: &Path, vault: &Vault) -> PathBuf {
     let packed = Packing::Compressed.path(path);
     let is_there = |path: &Path| std::fs::symlink_metadata(path).is_ok();
     if !is_there(&packed) {
         return path.to_owned();
     }
-    if !is_there(path) || rank(&packed) > rank(path) {
+    if !is_there(path) || rank(&packed, vault) > rank(path, vault) {
         return packed;
     }
     path.to_owned()
@@ -73,8 +74,8 @@ pub fn place(path: &Path) -> PathBuf {
 
 /// The record that a file stands at. One that cannot be read counts less than any, and one of a newer version more: nobody may
 /// go on beside it.
-fn rank(path: &Path) -> Option<u64> {
-    match read_at(migrate::SNAPSHOT, path) {
+fn rank(path: &Path, vault: &Vault) -> Option<u64> {
+    match read_at(migrate::SNAPSHOT, path, vault) {
         Ok(found) => found.map(|found| found.seq.0),
         Err(StoreError::NewerSnapshot { .. }) => Some(u64::MAX),
         Err(_) => None,
@@ -82,9 +83,9 @@ fn rank(path: &Path) -> Option<u64> {
 }
 
 /// Removes the snapshot of the other form, if there is one and it is ours.
-pub(super) fn remove_other(path: &Path, packing: Packing) -> Result<(), StoreError> {
+pub(super) fn remove_other(path: &Path, packing: Packing, vault: &Vault) -> Result<(), StoreError> {
     let other = packing.other().path(path);
-    if std::fs::symlink_metadata(&other).is_ok() && is_ours(&other) {
+    if std::fs::symlink_metadata(&other).is_ok() && is_ours(&other, vault) {
         std::fs::remove_file(&other).map_err(StoreError::io("remove", &other))?;
     }
     Ok(())
