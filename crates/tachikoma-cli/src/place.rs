@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::offline::Premises;
@@ -10,8 +11,10 @@ use tachikoma_loop_runner::settings::{Layers, Settings};
 use tachikoma_loop_runner::store::backup::Backups;
 use tachikoma_loop_runner::store::recover::Copies;
 use tachikoma_loop_runner::store::snapshot::Packing;
-use tachikoma_loop_runner::store::vault::Vault;
-use tachikoma_loop_runner::store::{lock, loops, temporary};
+use tachikoma_loop_runner::store::vault::{
+    IDENTITY, KeySource, PASSPHRASE_VARIABLE, Passphrase, Vault,
+};
+use tachikoma_loop_runner::store::{RALPH_DIR, lock, loops, temporary};
 
 use crate::failure::Failure;
 
@@ -20,10 +23,12 @@ const LOOPS_HINT: &str =
     "the loops that are kept are in `.ralph/loops/`; without `--loop` it is the current one";
 
 /// The surroundings of the process.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Place {
     /// The current directory.
     pub directory: PathBuf,
+    /// The vaults that were asked for.
+    vaults: Arc<Mutex<Vec<(KeySource, Vault)>>>,
 }
 
 /// The loop that started this process, as it was told.
@@ -59,7 +64,10 @@ impl Place {
             Failure::usage(format!("the current directory cannot be used: {error}"))
                 .hint("it may have been deleted or moved; `cd` to one that exists")
         })?;
-        Ok(Self { directory })
+        Ok(Self {
+            directory,
+            vaults: Arc::default(),
+        })
     }
 
     /// Returns the settings that files and variables give, lowest first.
@@ -124,8 +132,30 @@ impl Place {
     }
 
     /// Returns what opens the loops of a working directory, and seals what is written of them.
-    pub fn vault(&self, _working_dir: &Path, _settings: &Settings) -> Vault {
-        Vault::plain()
+    pub fn vault(&self, working_dir: &Path, settings: &Settings) -> Vault {
+        let state = &settings.state;
+        let words = self.variable(PASSPHRASE_VARIABLE);
+        let words = words.map(|words| Passphrase::Words(words.into()));
+        let file = state.encrypt_passphrase_file.as_ref();
+        let source = KeySource {
+            encrypt: state.encrypt,
+            recipients: state.encrypt_recipients.clone(),
+            identity_file: state
+                .encrypt_identity_file
+                .as_ref()
+                .map(|path| working_dir.join(path)),
+            passphrase: words.or_else(|| file.map(|path| Passphrase::File(working_dir.join(path)))),
+            generated: working_dir.join(RALPH_DIR).join(IDENTITY),
+            copy: working_dir.join(&state.backup_dir).join(IDENTITY),
+        };
+        let mut known = self.vaults.lock().unwrap_or_else(PoisonError::into_inner);
+        // Trying a passphrase takes a second: once is enough.
+        if let Some((_, vault)) = known.iter().find(|(known, _)| *known == source) {
+            return vault.clone();
+        }
+        let vault = Vault::new(source.clone());
+        known.push((source, vault.clone()));
+        vault
     }
 
     fn layers_with(&self, file: &Path) -> Result<Layers, Failure> {

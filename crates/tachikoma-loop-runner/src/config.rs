@@ -307,7 +307,7 @@ impl LoopConfig {
 
     /// Returns the file that the snapshot is written to, in the form that is configured.
     pub(crate) fn packed_snapshot_path(&self) -> PathBuf {
-        self.packing().path(&self.snapshot_path())
+        self.packing().path(&self.snapshot_path(), &self.vault)
     }
 
     /// Returns where the transcripts of a loop are kept.

@@ -17,7 +17,7 @@ use crate::store::recover::{self, Copies, Loss};
 pub use crate::store::restore::Restored;
 use crate::store::snapshot::{self, Durability, Packing, Snapshot};
 use crate::store::vault::Vault;
-use crate::store::{StoreError, archive, check_dir, loops, restore, temporary};
+use crate::store::{StoreError, archive, check_dir, loops, restore, temporary, vault};
 
 /// The places of a working directory's loops.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,6 +207,9 @@ pub async fn restore(premises: &Premises, file: &Path) -> Result<Restored, Offli
 /// # Errors
 /// Somebody runs the loop, or something cannot be deleted.
 pub async fn purge(premises: &Premises) -> Result<Purged, OfflineError> {
+    // Without the key nobody knows what it is that would be deleted.
+    let witnesses = vault::witnesses(&premises.working_dir, &premises.snapshot);
+    premises.vault.check_opens(&witnesses)?;
     let lock = WorkLock::acquire(&premises.working_dir).await?;
     if let Some(dead) = lock.crashed() {
         // Without the lock's file nobody would know whose they are.

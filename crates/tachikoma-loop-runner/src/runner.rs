@@ -122,6 +122,8 @@ pub struct LoopRunner {
     checks: check::ChecksKnown,
     /// How the work is kept.
     keeping: keep::Keeping,
+    /// What is to be said of files that were brought into another form.
+    resealed: Option<Input>,
     /// News that the shell itself made, before any other.
     queue: VecDeque<Input>,
     tickets: HashMap<Ticket, oneshot::Sender<Answer>>,
@@ -301,7 +303,8 @@ impl LoopRunner {
         if let Some(warning) = left_behind(&std::mem::take(&mut self.leftovers)) {
             self.take(Input::Trouble { warning }).await?;
         }
-        for trouble in self.problems_of_scripts() {
+        let resealed = self.resealed.take();
+        for trouble in resealed.into_iter().chain(self.problems_of_scripts()) {
             self.take(trouble).await?;
         }
         if self.found != Found::Nothing {

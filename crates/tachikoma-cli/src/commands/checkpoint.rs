@@ -28,7 +28,7 @@ pub fn checkpoint(place: &Place, command: &CheckpointCommand) -> Result<ExitCode
 
 fn kept(current: &Current, wanted: Option<SessionNo>) -> Result<String, Failure> {
     let path = checkpoints::dir(&current.dir);
-    let unread = |error| Failure::new(format!("read {}: {error}", path.display()));
+    let unread = |error| Failure::unread(&path, &error);
     let listed = checkpoints::list(&current.dir).map_err(unread)?;
     let Some(session) = wanted.or_else(|| listed.last().copied()) else {
         return Err(

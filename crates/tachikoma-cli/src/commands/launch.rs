@@ -324,6 +324,7 @@ fn refused(error: StoreError, accepted: impl FnOnce() -> Option<State>) -> Failu
         | StoreError::DamagedSnapshot { .. }
         | StoreError::DamagedBackup { .. }
         | StoreError::NewerBackup { .. }
+        | StoreError::Locked { .. }
         | StoreError::Newer { .. }
         | StoreError::NewerSnapshot { .. } => Failure::from(error),
     };

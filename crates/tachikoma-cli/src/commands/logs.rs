@@ -44,7 +44,7 @@ pub fn logs(place: &Place, iteration: Option<u32>) -> Result<ExitCode, Failure> 
         return Err(Failure::new(what).hint(format!("transcripts are in {}", dir.display())));
     }
     for file in &files {
-        let unread = |error| Failure::new(format!("read {}: {error}", file.path.display()));
+        let unread = |error| Failure::unread(&file.path, &error);
         print(&file.path, &current.vault).map_err(unread)?;
     }
     Ok(ExitCode::SUCCESS)

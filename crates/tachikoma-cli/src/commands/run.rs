@@ -61,9 +61,7 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
 
 /// Works the settings of a run out again, for as long as it lasts: a loop that was begun anew is not begun anew by that.
 fn reader(place: &Place, args: &RunArgs) -> Reader {
-    let place = Place {
-        directory: place.directory.clone(),
-    };
+    let place = place.clone();
     let args = args.clone();
     Reader::new(move || {
         let plan = plan(&place, &args).map_err(|failure| failure.what)?;

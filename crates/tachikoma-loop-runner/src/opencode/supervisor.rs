@@ -76,6 +76,8 @@ pub struct SupervisorSettings {
     /// Whether it is told when nobody works in the server, so that the server need not be asked: between two questions a turn may
     /// begin.
     pub told_when_idle: bool,
+    /// Whether what the server prints is written to its log. It may have words of the conversations in it.
+    pub keeps_log: bool,
     /// Where its guard is to be named, 0 for none: what is below it is the agent's.
     pub guard_named: Arc<AtomicI32>,
 }

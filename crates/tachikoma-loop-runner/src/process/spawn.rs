@@ -14,6 +14,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::ptr;
 
+use crate::store::vault::PASSPHRASE_VARIABLE;
 use nix::libc;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use rustix::process::Pid;
@@ -153,6 +154,8 @@ pub(super) fn start_guard(
 
 fn start_plain(program: &Path, args: &[OsString], socket: OwnedFd) -> io::Result<Pid> {
     let mut command = Command::new(program);
+    // For us alone: whatever is started below this process does not get it.
+    command.env_remove(PASSPHRASE_VARIABLE);
     command
         .args(args)
         .stdin(Stdio::from(socket))

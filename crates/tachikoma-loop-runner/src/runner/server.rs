@@ -60,6 +60,7 @@ impl LoopRunner {
             password: Some(login.password),
             user: Some(login.user),
             told_when_idle: true,
+            keeps_log: !config.vault.seals(),
             guard_named: self
                 .control
                 .as_ref()

@@ -31,6 +31,7 @@ pub(super) const NOT_SETTINGS: &[&str] = &[
     "TACHIKOMA_REASON",
     "TACHIKOMA_LOG",
     "TACHIKOMA_CONFIG",
+    crate::store::vault::PASSPHRASE_VARIABLE,
 ];
 
 /// Variables that begin like this script the demo agent.

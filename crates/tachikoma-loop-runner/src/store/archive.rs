@@ -7,7 +7,7 @@ use tachikoma_core::LoopId;
 
 use super::quarantine::quarantine;
 use super::recover::{self, Copies, Loss};
-use super::snapshot::{self, Durability, Packing, Snapshot};
+use super::snapshot::{self, Durability, Snapshot};
 use super::vault::Vault;
 use super::whole::write_whole;
 use super::{StoreError, is_missing, loops, make_dir, sync_dir};
@@ -49,7 +49,7 @@ pub fn archive(
     };
     // The one step that archives it.
     make_dir(&dir)?;
-    write_whole(&dir.join(ARCHIVED), &bytes, Durability::Synced)?;
+    write_archived(&dir, &bytes, vault)?;
     remove(snapshot, vault)
 }
 
@@ -65,10 +65,9 @@ pub(super) fn set_aside(
 ) -> Result<(), StoreError> {
     let dir = loops::dir(working_dir, loop_id);
     let bytes = snapshot::bytes(snapshot, vault)?;
-    let archived = dir.join(ARCHIVED);
     if dir.is_dir() && !is_archived(&dir) {
-        write_whole(&archived, &bytes, Durability::Synced)?;
-    } else if std::fs::read(&archived).ok() != Some(bytes) {
+        write_archived(&dir, &bytes, vault)?;
+    } else if vault.read(&dir.join(ARCHIVED), snapshot::BYTES_MAX).ok() != Some(bytes) {
         return quarantine(working_dir, &snapshot::place(snapshot, vault)).map(drop);
     }
     remove(snapshot, vault)
@@ -89,7 +88,7 @@ pub(crate) fn archive_others(
         if loop_id != current {
             let dir = loops::dir(working_dir, loop_id);
             let bytes = of_journal(working_dir, &dir, snapshot, loop_id, vault);
-            write_whole(&dir.join(ARCHIVED), &bytes, Durability::Synced)?;
+            write_archived(&dir, &bytes, vault)?;
         }
     }
     Ok(())
@@ -129,6 +128,7 @@ fn put_away(
         | StoreError::Damaged { .. }
         | StoreError::DamagedBackup { .. }
         | StoreError::NewerBackup { .. }
+        | StoreError::Locked { .. }
         | StoreError::Newer { .. } => snapshot::place(snapshot, vault).is_dir(),
     };
     if !is_none {
@@ -154,10 +154,20 @@ fn of_journal(
         .unwrap_or_default()
 }
 
+/// An empty one stays empty: it says that nobody knows.
+fn write_archived(dir: &Path, bytes: &[u8], vault: &Vault) -> Result<(), StoreError> {
+    let path = dir.join(ARCHIVED);
+    let sealed = match bytes.is_empty() {
+        true => bytes.into(),
+        false => vault.seal(bytes).map_err(StoreError::io("seal", &path))?,
+    };
+    write_whole(&path, &sealed, Durability::Synced).map(drop)
+}
+
 /// Removes a snapshot, in whatever form it is.
 pub(super) fn remove(snapshot: &Path, vault: &Vault) -> Result<(), StoreError> {
     let counts = snapshot::place(snapshot, vault);
-    for path in [Packing::Plain, Packing::Compressed].map(|packing| packing.path(snapshot)) {
+    for path in snapshot::all_places(snapshot) {
         if path != counts && !snapshot::is_ours(&path, vault) {
             continue;
         }

@@ -1,13 +1,13 @@
 //! The hand-offs of a loop as its sessions got them: one file for each session that took over from another.
 
-use std::io::{self, ErrorKind, Read as _};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::SessionNo;
 
+use super::StoreError;
 use super::vault::Vault;
 use super::whole::{self, Durability, write_whole};
-use super::{StoreError, private};
 
 /// The directory of a loop that has them.
 pub(super) const DIR: &str = "checkpoints";
@@ -63,21 +63,13 @@ pub fn list(dir: &Path) -> io::Result<Vec<SessionNo>> {
 ///
 /// # Errors
 /// It cannot be read, or is no text of ours.
-pub fn read(dir: &Path, session: SessionNo, _vault: &Vault) -> io::Result<Option<String>> {
+pub fn read(dir: &Path, session: SessionNo, vault: &Vault) -> io::Result<Option<String>> {
     let path = path_of(&self::dir(dir), session);
-    let file = match private().read(true).open(path) {
-        Ok(file) => file,
+    let bytes = match vault.read(&path, BYTES_MAX) {
+        Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no plain file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > BYTES_MAX {
-        return Err(io::Error::other("it is too long to be a hand-off"));
-    }
     let text = String::from_utf8(bytes);
     text.map(Some)
         .map_err(|_| io::Error::other("it is not UTF-8 text"))
@@ -91,14 +83,14 @@ pub(crate) fn keep(
     dir: &Path,
     session: SessionNo,
     text: &str,
-    _vault: &Vault,
+    vault: &Vault,
 ) -> Result<(), StoreError> {
     let checkpoints = self::dir(dir);
-    write_whole(
-        &path_of(&checkpoints, session),
-        text.as_bytes(),
-        Durability::Synced,
-    )?;
+    let path = path_of(&checkpoints, session);
+    let bytes = vault
+        .seal(text.as_bytes())
+        .map_err(StoreError::io("seal", &path))?;
+    write_whole(&path, &bytes, Durability::Synced)?;
     let kept = list(dir).unwrap_or_default();
     let excess = kept.len().saturating_sub(CHECKPOINTS_KEPT);
     for old in kept.into_iter().take(excess) {

@@ -8,6 +8,7 @@ use tachikoma_core::{LoopEvent, LoopId, Record, State, Timestamp};
 
 use super::recover::{self, Copies, Loss};
 use super::vault::Vault;
+use super::vault::lines::Sealer;
 use super::{StoreError, compressed, make_dir, migrate, private, sync_dir};
 
 mod read;
@@ -52,6 +53,10 @@ pub struct Journal {
     unsynced_dirs: Vec<PathBuf>,
     /// What was written last.
     buffer: Vec<u8>,
+    /// What seals the lines of this segment.
+    sealer: Option<Sealer>,
+    /// A record before it is sealed.
+    plain: Vec<u8>,
 }
 
 /// The beginning of a segment: never changed again, whatever is written behind it.
@@ -144,6 +149,14 @@ impl Journal {
             .append(true)
             .open(&path)
             .map_err(StoreError::io("open", &path))?;
+        // One of which nothing is left begins anew, in whatever form.
+        let sealer = match len {
+            0 => Ok(None),
+            _ => file
+                .try_clone()
+                .and_then(|file| Sealer::resume(vault, file)),
+        };
+        let sealer = sealer.map_err(StoreError::io("read", &path))?;
         let mut journal = Self {
             dir: dir.to_owned(),
             vault: vault.clone(),
@@ -156,6 +169,8 @@ impl Journal {
             // A runner that died young may not have come so far.
             unsynced_dirs: way_to(dir),
             buffer: Vec::new(),
+            sealer,
+            plain: Vec::new(),
         };
         journal.cut_tail()?;
         Ok(journal)
@@ -217,9 +232,24 @@ impl Journal {
             self.cut_tail()?;
         }
         self.buffer.clear();
+        self.add(records);
+        self.write_buffer()
+    }
+
+    /// Adds records to what is written next.
+    fn add(&mut self, records: &[Record]) {
         for record in records {
-            encode(record, &mut self.buffer);
+            let Some(sealer) = &self.sealer else {
+                encode(record, &mut self.buffer);
+                continue;
+            };
+            self.plain.clear();
+            encode(record, &mut self.plain);
+            sealer.seal(record.seq.0, &self.plain, &mut self.buffer);
         }
+    }
+
+    fn write_buffer(&mut self) -> Result<(), StoreError> {
         if let Err(source) = self.file.write_all(&self.buffer) {
             self.buffer.clear();
             self.torn = true;
@@ -239,6 +269,11 @@ impl Journal {
             segment: self.segment,
             len: self.len,
         }
+    }
+
+    /// Returns whether the segment is sealed, or is not, as it should be.
+    pub(super) fn is_in_form(&self) -> bool {
+        self.sealer.is_some() == self.vault.seals()
     }
 
     /// Returns whether there are segments before this one.
@@ -302,6 +337,8 @@ impl Journal {
             torn: false,
             unsynced_dirs: vec![dir.to_owned()],
             buffer: Vec::new(),
+            sealer: None,
+            plain: Vec::new(),
         })
     }
 
@@ -322,7 +359,16 @@ impl Journal {
                 after_loss,
             },
         };
-        self.append(std::slice::from_ref(&record))?;
+        let of = format!("{}/{}", state.loop_id, segment_name(self.segment));
+        let begun = Sealer::begin(&self.vault, of, record.time);
+        self.buffer.clear();
+        self.sealer = None;
+        if let Some((sealer, header)) = begun.map_err(StoreError::io("seal", &self.path))? {
+            self.buffer = header;
+            self.sealer = Some(sealer);
+        }
+        self.add(std::slice::from_ref(&record));
+        self.write_buffer()?;
         state.apply(&record);
         Ok(record)
     }

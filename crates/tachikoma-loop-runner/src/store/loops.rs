@@ -97,10 +97,7 @@ pub fn working_dir_of(path: &Path) -> Option<PathBuf> {
         .find(|dir| {
             let ralph = dir.join(RALPH_DIR);
             is_ours(&ralph.join("loops"))
-                || matches!(
-                    snapshot::read(&ralph.join("state.json"), &Vault::plain()),
-                    Ok(Some(_))
-                )
+                || has_snapshot(&ralph.join("state.json"))
                 || lock::is_held(dir)
         })
         .map(Path::to_owned)
@@ -112,6 +109,14 @@ pub fn working_dir_of(path: &Path) -> Option<PathBuf> {
 pub fn purgeable_dir_of(path: &Path) -> Option<PathBuf> {
     let has_lock = |dir: &&Path| dir.join(RALPH_DIR).join("lock").is_file();
     path.ancestors().find(has_lock).map(Path::to_owned)
+}
+
+/// One that is sealed is ours without being opened.
+fn has_snapshot(path: &Path) -> bool {
+    matches!(
+        snapshot::read(path, &Vault::plain()),
+        Ok(Some(_)) | Err(StoreError::Locked { .. })
+    )
 }
 
 /// What may not be looked at is there all the same, and the one who reads it says so.

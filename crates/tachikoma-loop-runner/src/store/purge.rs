@@ -10,8 +10,7 @@ use tachikoma_core::LoopId;
 
 use super::compressed::open_dir;
 use super::lock::{self, is_our_ignore};
-use super::snapshot::Packing;
-use super::vault::Vault;
+use super::vault::{self, Vault};
 use super::{
     RALPH_DIR, StoreError, backup, is_missing, loops, quarantine, regular, restore, retention,
     snapshot, whole,
@@ -108,13 +107,21 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
         .quarantine(&quarantine::dir(&premises.working_dir))
         .map_err(StoreError::io("delete", &ralph))?;
     whole::remove_remains(&premises.snapshot);
-    for packing in [Packing::Plain, Packing::Compressed] {
-        let snapshot = packing.path(&premises.snapshot);
-        for path in older_versions(&snapshot).iter().chain([&snapshot]) {
+    for snapshot in snapshot::all_places(&premises.snapshot) {
+        for path in snapshot::older_versions_of(&snapshot)
+            .iter()
+            .chain([&snapshot])
+        {
             purged
                 .snapshot(path, &premises.vault)
                 .map_err(StoreError::io("delete", path))?;
         }
+    }
+    let identity = ralph.join(vault::IDENTITY);
+    if vault::is_age(&identity) {
+        purged
+            .file(&identity)
+            .map_err(StoreError::io("delete", &identity))?;
     }
     let ignore = ralph.join(".gitignore");
     if regular::read(&ignore, IGNORE_BYTES_MAX).is_ok_and(|text| is_our_ignore(&text)) {
@@ -180,7 +187,12 @@ impl Purged {
             let is_ours = match backup {
                 Some(backup) if !is_of(backup.loop_id) => continue,
                 Some(backup) => backup::is_ours(&path, Some(backup.loop_id), &premises.vault),
-                None => entry.file_name().to_str().is_some_and(whole::is_temporary),
+                None => {
+                    let name = entry.file_name();
+                    let is_identity = name == vault::IDENTITY && vault::is_age(&path);
+                    (is_identity && dir.starts_with(&premises.working_dir))
+                        || name.to_str().is_some_and(whole::is_temporary)
+                }
             };
             if is_ours && entry.file_type()?.is_file() {
                 self.file(&path)?;
@@ -249,23 +261,6 @@ impl Purged {
 /// A directory with something in it stays.
 fn remove_dir(dir: &Path) {
     let _ = std::fs::remove_dir(dir);
-}
-
-/// Snapshots of earlier versions, kept beside today's: `state.json.v1`, `state.json.v1.1`.
-fn older_versions(snapshot: &Path) -> Vec<PathBuf> {
-    let (Some(dir), Some(name)) = (snapshot.parent(), snapshot.file_name()) else {
-        return Vec::new();
-    };
-    let prefix = format!("{}.v", name.to_string_lossy());
-    let is_older = |name: &str| {
-        name.strip_prefix(&prefix)
-            .is_some_and(|rest| rest.split('.').all(|number| number.parse::<u32>().is_ok()))
-    };
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries
-        .filter(|entry| entry.file_name().to_str().is_some_and(is_older))
-        .map(|entry| entry.path())
-        .collect()
 }
 
 fn ids_in(dir: &Path) -> Vec<LoopId> {

@@ -12,7 +12,7 @@ use tachikoma_core::{LoopEvent, LoopId, State};
 
 use super::journal::{self, segment};
 use super::migrate::{self, Chain};
-use super::vault::Vault;
+use super::vault::{self, Vault};
 use super::{RALPH_DIR, StoreError, compressed, snapshot};
 use crate::error::chain;
 
@@ -107,6 +107,8 @@ pub fn read(
     loop_id: LoopId,
     loss: Loss,
 ) -> Result<Recovered, StoreError> {
+    let witnesses = vault::witnesses_in(dir).chain(snapshot::all_places(&copies.snapshot));
+    copies.vault.check_opens(&witnesses.collect::<Vec<_>>())?;
     let place = Place {
         dir,
         snapshot: &copies.snapshot,
@@ -192,6 +194,7 @@ impl Base {
             }),
             Err(
                 error @ (StoreError::NewerSnapshot { .. }
+                | StoreError::Locked { .. }
                 | StoreError::Newer { .. }
                 | StoreError::NewerBackup { .. }
                 | StoreError::Damaged { .. }

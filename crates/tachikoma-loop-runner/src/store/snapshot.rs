@@ -18,7 +18,9 @@ use super::{StoreError, compressed, is_missing, regular};
 
 mod form;
 
+pub(crate) use form::all_places;
 pub use form::{Packing, place};
+pub(super) use form::{older_versions, older_versions_of};
 
 /// The version that this program writes, and the newest it reads.
 pub const VERSION: u32 = migrate::SNAPSHOT.latest();
@@ -275,8 +277,12 @@ impl Snapshot {
         durability: Durability,
         vault: &Vault,
     ) -> Result<FileMark, StoreError> {
+        let path_of = packing.path(path, vault);
         let bytes = packing.pack(self.encode().into_bytes());
-        let mark = write_whole(&packing.path(path), &bytes, durability)?;
+        let bytes = vault
+            .seal(&bytes)
+            .map_err(StoreError::io("seal", &path_of))?;
+        let mark = write_whole(&path_of, &bytes, durability)?;
         form::remove_other(path, packing, vault)?;
         Ok(mark)
     }
@@ -355,11 +361,8 @@ pub(super) fn bytes(path: &Path, vault: &Vault) -> Result<Vec<u8>, StoreError> {
 
 /// Reads the text in a file, plain or compressed.
 fn content(path: &Path, vault: &Vault) -> std::io::Result<Vec<u8>> {
-    if compressed::is_compressed(path) {
-        let unpacked = compressed::content_of(regular::open(path)?, true, vault)?;
-        return regular::read_all(unpacked, BYTES_MAX);
-    }
-    regular::read(path, BYTES_MAX)
+    let content = compressed::content_of(regular::open(path)?, vault)?;
+    regular::read_all(content, BYTES_MAX)
 }
 
 /// Returns whether the file at `path` is a snapshot of ours, of whatever version: its checksum vouches for it.

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use tachikoma_core::TestsSeen;
 
 use super::StoreError;
-use super::regular;
 use super::vault::Vault;
 use super::whole::{Durability, write_whole};
 
@@ -37,10 +36,10 @@ pub(super) fn path_of(dir: &Path) -> PathBuf {
 }
 
 /// Reads the books of the loop in `dir`; with why they begin anew, if they do. None where there are none.
-pub(crate) fn read(dir: &Path, _vault: &Vault) -> Result<Option<TestsSeen>, String> {
+pub(crate) fn read(dir: &Path, vault: &Vault) -> Result<Option<TestsSeen>, String> {
     let path = path_of(dir);
     let failed = |what: String| format!("{}: {what}", path.display());
-    let bytes = match regular::read(&path, BYTES_MAX) {
+    let bytes = match vault.read(&path, BYTES_MAX) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error.to_string())),
@@ -58,10 +57,12 @@ pub(crate) fn read(dir: &Path, _vault: &Vault) -> Result<Option<TestsSeen>, Stri
 ///
 /// # Errors
 /// They cannot be written; those that were there stay.
-pub(crate) fn write(dir: &Path, tests: TestsSeen, _vault: &Vault) -> Result<(), StoreError> {
+pub(crate) fn write(dir: &Path, tests: TestsSeen, vault: &Vault) -> Result<(), StoreError> {
     let version = VERSION;
     let bytes = serde_json::to_vec(&Book { version, tests }).expect("books are plain data");
-    write_whole(&path_of(dir), &bytes, Durability::Lazy).map(drop)
+    let path = path_of(dir);
+    let bytes = vault.seal(&bytes).map_err(StoreError::io("seal", &path))?;
+    write_whole(&path, &bytes, Durability::Lazy).map(drop)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Looking at everything that is kept: every line of every journal, every snapshot, every transcript. Only reads.
 
 mod fold;
+mod sealed;
 
 use std::io::{self, BufRead as _, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use tachikoma_core::LoopId;
 
 use super::archive::{ARCHIVED, is_archived};
 use super::snapshot::{self, Snapshot};
-use super::vault::Vault;
+use super::vault::{self, Vault};
 use super::{
     StoreError, backup, checkpoints, compressed, gates_dir, journal, loops, quarantine, retention,
 };
@@ -93,6 +94,11 @@ pub fn verify(
     is_live: impl Fn() -> bool,
     mut each: impl FnMut(Checked),
 ) -> Result<(), StoreError> {
+    let witnesses = vault::witnesses(&premises.working_dir, &premises.snapshot);
+    if let Err(StoreError::Locked { .. }) = premises.vault.check_opens(&witnesses) {
+        sealed::look(premises, &mut each);
+        return Ok(());
+    }
     let all = loops::all(&premises.working_dir);
     let current = loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)?;
     let mut found = match retention::list(&all, &premises.vault) {
@@ -208,6 +214,7 @@ fn unread_snapshot(path: &Path, error: &StoreError) -> Checked {
         | StoreError::Damaged { .. }
         | StoreError::DamagedBackup { .. }
         | StoreError::NewerBackup { .. }
+        | StoreError::Locked { .. }
         | StoreError::NewerSnapshot { .. }
         | StoreError::Newer { .. } => chain(error),
     };

@@ -70,7 +70,7 @@ fn a_full_segment_is_compressed_while_the_loop_goes_on() {
         assert!(size < 4 << 20, "{size} bytes");
         let mut seqs = Vec::new();
         journal::read_records(&dir, &Vault::plain(), Seq(0), |record| {
-            seqs.push(record.seq.0)
+            seqs.push(record.seq.0);
         })
         .unwrap();
         assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());

@@ -74,6 +74,7 @@ impl Bed {
             password: None,
             user: None,
             told_when_idle: false,
+            keeps_log: true,
             guard_named: Arc::default(),
         };
         Self { scratch, settings }

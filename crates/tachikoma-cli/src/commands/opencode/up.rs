@@ -47,7 +47,7 @@ fn settings(place: &Place) -> Result<SupervisorSettings, Failure> {
     }
     let working_dir = working_dir(place, &loaded.settings.working_dir)?;
     Ok(SupervisorSettings {
-        opencode: loaded.settings.opencode,
+        opencode: loaded.settings.opencode.clone(),
         dir: working_dir.join(RALPH_DIR).join(DIR),
         working_dir,
         runtime_dir: place.runtime_dir(),
@@ -59,6 +59,7 @@ fn settings(place: &Place) -> Result<SupervisorSettings, Failure> {
         password: place.variable("OPENCODE_SERVER_PASSWORD").map(Secret::from),
         user: place.variable("OPENCODE_SERVER_USERNAME"),
         told_when_idle: false,
+        keeps_log: !loaded.settings.state.encrypt,
         guard_named: Arc::default(),
     })
 }

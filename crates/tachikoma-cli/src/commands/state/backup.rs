@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use serde_json::json;
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::offline::{self, Premises, Restored};
-use tachikoma_loop_runner::store::backup::{self, Content, Listed};
+use tachikoma_loop_runner::store::StoreError;
+use tachikoma_loop_runner::store::backup::{self, Content};
 use tachikoma_loop_runner::store::loops;
 
 use super::change::refuse_live;
@@ -123,14 +124,18 @@ pub fn restore(place: &Place, file: Option<&Path>, yes: bool) -> Result<ExitCode
 fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
     let current = loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)?;
     let listed = backup::list(&premises.backups.dir, current)?;
-    let is_good = |listed: &Listed| match backup::read_through(&listed.path, &premises.vault) {
-        Ok(_) => true,
-        Err(error) => {
-            out::note(&format!("note: passed over: {}", sanitise(&chain(&error))));
-            false
+    let mut found = None;
+    for listed in listed {
+        match backup::read_through(&listed.path, &premises.vault) {
+            Ok(_) => {
+                found = Some(listed);
+                break;
+            }
+            // With the key it may be the newest good one.
+            Err(error @ StoreError::Locked { .. }) => return Err(error.into()),
+            Err(error) => out::note(&format!("note: passed over: {}", sanitise(&chain(&error)))),
         }
-    };
-    let found = listed.into_iter().find(is_good);
+    }
     found.map(|listed| listed.path).ok_or_else(|| {
         let of = current.map_or(String::new(), |loop_id: LoopId| format!(" of {loop_id}"));
         let dir = premises.backups.dir.display();

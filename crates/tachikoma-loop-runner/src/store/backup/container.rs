@@ -10,7 +10,7 @@ use tachikoma_core::{LoopId, Seq, State};
 use super::{Entry, FORMAT, Manifest};
 use crate::store::journal;
 use crate::store::snapshot::{self, Snapshot};
-use crate::store::vault::Vault;
+use crate::store::vault::{Sealing, Vault, is_locked};
 use crate::store::{StoreError, checkpoints, compressed, private, regular, tests_book};
 
 /// The name of the first entry.
@@ -80,10 +80,9 @@ type Archive = tar::Archive<Box<dyn io::BufRead>>;
 type Entries<'a> = tar::Entries<'a, Box<dyn io::BufRead>>;
 
 fn open(path: &Path, vault: &Vault) -> Result<Archive, StoreError> {
-    let mut file = regular::open(path).map_err(StoreError::io("open", path))?;
+    let file = regular::open(path).map_err(StoreError::io("open", path))?;
     // By what it is, not by its name: anyone may have copied it.
-    let is_compressed = compressed::is_frame(&mut file).map_err(unread(path))?;
-    let content = compressed::content_of(file, is_compressed, vault).map_err(unread(path))?;
+    let content = compressed::content_of(file, vault).map_err(unread(path))?;
     Ok(tar::Archive::new(content))
 }
 
@@ -98,6 +97,7 @@ pub(super) fn damaged(path: &Path, what: impl Into<String>) -> StoreError {
 fn unread(path: &Path) -> impl Fn(io::Error) -> StoreError {
     move |error| match error.raw_os_error() {
         Some(_) => StoreError::io("read", path)(error),
+        None if is_locked(&error) => StoreError::io("open", path)(error),
         // Not the disk's: what was read makes no sense.
         None => damaged(path, error.to_string()),
     }
@@ -146,6 +146,7 @@ fn read(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, Stor
         StoreError::Io { .. }
         | StoreError::Sync { .. }
         | StoreError::DamagedBackup { .. }
+        | StoreError::Locked { .. }
         | StoreError::Newer { .. }
         | StoreError::NewerBackup { .. }
         | StoreError::NewerSnapshot { .. } => error,
@@ -158,6 +159,7 @@ fn read_all(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, 
     let manifest = manifest(path, &mut entries)?;
     let mut reading = Reading {
         path,
+        vault,
         into,
         manifest: &manifest,
         snapshot: None,
@@ -191,6 +193,7 @@ fn read_all(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, 
 /// A backup as it is read.
 struct Reading<'a> {
     path: &'a Path,
+    vault: &'a Vault,
     into: Option<&'a Path>,
     manifest: &'a Manifest,
     snapshot: Option<Snapshot>,
@@ -214,7 +217,7 @@ impl Reading<'_> {
         }
         let copy = match self.into {
             // The next one is written anew.
-            Some(dir) if name != SNAPSHOT => Some(create(&dir.join(name))?),
+            Some(dir) if name != SNAPSHOT => Some(create(&dir.join(name), self.vault)?),
             Some(_) | None => None,
         };
         let mut content = Tee::new(entry, copy);
@@ -230,7 +233,8 @@ impl Reading<'_> {
             return Err(damaged(self.path, format!("{name} is no part of a backup")));
         }
         io::copy(&mut content, &mut io::sink()).map_err(unread(self.path))?;
-        if let Some(copy) = &content.copy {
+        if let Some(copy) = content.copy.take() {
+            let copy = copy.finish().map_err(StoreError::io("write", self.path))?;
             copy.sync_all().map_err(StoreError::sync(self.path))?;
         }
         if content.entry(name.clone()) != *expected {
@@ -312,7 +316,7 @@ fn is_known(name: &str) -> bool {
     name == tests_book::NAME || checkpoint().is_some()
 }
 
-fn create(path: &PathBuf) -> Result<File, StoreError> {
+fn create(path: &PathBuf, vault: &Vault) -> Result<Sealing<File>, StoreError> {
     if let Some(dir) = path.parent() {
         crate::store::make_dir(dir)?;
     }
@@ -320,19 +324,20 @@ fn create(path: &PathBuf) -> Result<File, StoreError> {
         .write(true)
         .create_new(true)
         .open(path)
+        .and_then(|file| vault.writer(file))
         .map_err(StoreError::io("create", path))
 }
 
 /// Reads on, adds up a checksum, and may keep a copy.
 pub(super) struct Tee<R> {
     source: R,
-    copy: Option<File>,
+    copy: Option<Sealing<File>>,
     bytes: u64,
     crc: u32,
 }
 
 impl<R> Tee<R> {
-    pub fn new(source: R, copy: Option<File>) -> Self {
+    pub fn new(source: R, copy: Option<Sealing<File>>) -> Self {
         Self {
             source,
             copy,

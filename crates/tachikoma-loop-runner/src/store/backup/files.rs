@@ -7,7 +7,7 @@ use tachikoma_core::{LoopId, Seq, Timestamp};
 
 use super::{Backups, Moment, container};
 use crate::store::snapshot::Packing;
-use crate::store::vault::Vault;
+use crate::store::vault::{self, Vault};
 use crate::store::{StoreError, compressed, loops, private};
 
 /// What the name of a backup ends with, unless it is compressed.
@@ -69,9 +69,13 @@ pub(in crate::store) fn list_names(
 }
 
 fn parse(dir: &Path, name: &str) -> Option<Listed> {
-    let (plain, packing) = match name.strip_suffix(compressed::SUFFIX) {
+    let (packed, sealed) = match name.strip_suffix(vault::SUFFIX) {
+        Some(packed) => (packed, vault::SUFFIX),
+        None => (name, ""),
+    };
+    let (plain, packing) = match packed.strip_suffix(compressed::SUFFIX) {
         Some(plain) => (plain, Packing::Compressed),
-        None => (name, Packing::Plain),
+        None => (packed, Packing::Plain),
     };
     let stem = plain.strip_suffix(SUFFIX)?;
     let (loop_id, rest) = stem.split_at_checked(LoopId::from_u128(0).to_string().len())?;
@@ -88,7 +92,7 @@ fn parse(dir: &Path, name: &str) -> Option<Listed> {
     };
     let is_second = taken_at.len() == "20261115T054715Z".len() && taken_at.ends_with('Z');
     let again = name_of(listed.loop_id, listed.seq, taken_at, repeat, packing);
-    (is_second && again == name).then_some(listed)
+    (is_second && again + sealed == name).then_some(listed)
 }
 
 fn name_of(loop_id: LoopId, seq: Seq, taken_at: &str, repeat: u32, packing: Packing) -> String {
@@ -125,7 +129,8 @@ pub(super) fn place(
     let taken_at = second(snapshot.saved_at);
     for repeat in 0..REPEATS_MAX {
         let (loop_id, seq) = (snapshot.loop_id, snapshot.seq);
-        let path = dir.join(name_of(loop_id, seq, &taken_at, repeat, backups.packing));
+        let name = name_of(loop_id, seq, &taken_at, repeat, backups.packing);
+        let path = backups.vault.named(dir.join(name));
         // Whoever makes the file has the name.
         match private().write(true).create_new(true).open(&path) {
             Ok(_) => {

@@ -167,7 +167,11 @@ impl Journal {
         }
         let mut bytes = vec![0; usize::try_from(self.len).ok()?];
         self.file.read_exact_at(&mut bytes, 0).ok()?;
-        let whole = |line: &[u8]| std::str::from_utf8(line).is_ok_and(|line| decode(line).is_ok());
+        let whole = |line: &[u8]| match self.sealer {
+            // Sealed lines have a checksum of their own.
+            Some(_) => super::is_whole(line),
+            None => std::str::from_utf8(line).is_ok_and(|line| decode(line).is_ok()),
+        };
         let mut lines = bytes.strip_suffix(b"\n")?.split(|byte| *byte == b'\n');
         lines.all(whole).then_some(bytes)
     }

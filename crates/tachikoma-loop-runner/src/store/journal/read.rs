@@ -1,14 +1,15 @@
 //! Reading a journal: its records, and the state that they add up to.
 
-use std::io::BufRead;
+use std::io::{BufRead, Read as _};
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopEvent, Record, Seq, State, Timestamp};
 
 use super::{CRC_MARK, FORMAT, segment};
 use crate::store::migrate::{self, Chain};
-use crate::store::vault::Vault;
-use crate::store::{StoreError, compressed};
+use crate::store::vault::lines::{self, HEADER_BYTES_MAX};
+use crate::store::vault::{self, Vault};
+use crate::store::{StoreError, compressed, regular};
 
 /// Reads a record of the format that is written today.
 pub(in crate::store) fn decode(line: &str) -> Result<Record, String> {
@@ -193,7 +194,7 @@ pub(in crate::store) fn seq_of(line: &[u8]) -> Option<u64> {
 /// Reads the first record of a segment, if it is whole.
 pub(in crate::store) fn first_record(formats: Chain, path: &Path, vault: &Vault) -> Option<Record> {
     let mut line = String::new();
-    compressed::open(path, vault)
+    compressed::open_lines(path, vault)
         .ok()?
         .content
         .read_line(&mut line)
@@ -223,7 +224,14 @@ pub(in crate::store) fn begun(dir: &Path, vault: &Vault) -> Result<Option<Timest
     let Some((_, path)) = segments(dir)?.into_iter().next() else {
         return Ok(None);
     };
-    let mut opened = compressed::open(&path, vault).map_err(StoreError::io("open", &path))?;
+    if let Some(begun) = sealed_since(&path) {
+        return Ok(Some(begun));
+    }
+    let mut opened = match compressed::open_lines(&path, vault) {
+        // How old it is, is no secret.
+        Err(error) if vault::is_locked(&error) => return last_written(&path).map(Some),
+        opened => opened.map_err(StoreError::io("open", &path))?,
+    };
     let mut line = Vec::new();
     match opened.content.read_until(b'\n', &mut line) {
         Err(error) if compressed::is_damage(&error) => line.clear(),
@@ -237,10 +245,27 @@ pub(in crate::store) fn begun(dir: &Path, vault: &Vault) -> Result<Option<Timest
     if let Ok(begun) = serde_json::from_slice::<Begun>(&line) {
         return Ok(Some(begun.time));
     }
-    let modified = std::fs::metadata(&opened.path)
+    last_written(&opened.path).map(Some)
+}
+
+fn last_written(path: &Path) -> Result<Timestamp, StoreError> {
+    let modified = std::fs::metadata(path)
         .and_then(|metadata| metadata.modified())
-        .map_err(StoreError::io("look at", &opened.path))?;
-    Ok(Some(crate::clock::timestamp_of(modified)))
+        .map_err(StoreError::io("look at", path))?;
+    Ok(crate::clock::timestamp_of(modified))
+}
+
+/// Returns when a segment was begun that is sealed line by line, which needs no key; none where it has no whole record.
+fn sealed_since(path: &Path) -> Option<Timestamp> {
+    let mut source = std::io::BufReader::new(regular::open(path).ok()?);
+    let mut header = Vec::new();
+    let mut first = Vec::new();
+    let mut bounded = (&mut source).take(HEADER_BYTES_MAX);
+    bounded.read_until(b'\n', &mut header).ok()?;
+    let begun = lines::begun(header.strip_suffix(b"\n")?)?;
+    source.read_until(b'\n', &mut first).ok()?;
+    let is_whole = |line: &[u8]| is_whole(line.strip_suffix(b"\n").unwrap_or(line));
+    is_whole(&first).then_some(begun)
 }
 
 pub(in crate::store) fn take_in(
@@ -290,7 +315,7 @@ pub(in crate::store) fn read_segment(
     after: Seq,
     each: impl FnMut(usize, Record) -> Result<(), StoreError>,
 ) -> Result<JournalEnd, StoreError> {
-    let opened = compressed::open(path, vault).map_err(StoreError::io("open", path))?;
+    let opened = compressed::open_lines(path, vault).map_err(StoreError::io("open", path))?;
     read_lines(&opened.path, opened.content, after, each)
 }
 

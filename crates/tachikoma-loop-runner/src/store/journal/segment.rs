@@ -106,7 +106,7 @@ pub(in crate::store) fn keep_beginning(
     len: u64,
     vault: &Vault,
 ) -> Result<(), StoreError> {
-    let mut content = compressed::open(path, vault)
+    let mut content = compressed::open_lines(path, vault)
         .map_err(StoreError::io("open", path))?
         .content;
     let mut bytes = Vec::new();
@@ -122,7 +122,11 @@ pub(in crate::store) fn keep_beginning(
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let plain = path.with_file_name(form_of(&name).0);
         // From here on the plain one counts.
+        let bytes = vault.seal(&bytes).map_err(StoreError::io("seal", &plain))?;
         write_whole(&plain, &bytes, Durability::Synced)?;
+        if plain == path {
+            return Ok(());
+        }
     }
     std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
     path.parent().map_or(Ok(()), sync_dir)

@@ -9,7 +9,7 @@ use crate::store::backup::Moment;
 use crate::store::journal::{Journal, JournalPart, segment};
 use crate::store::quarantine::{keep_copy, keep_tail, quarantine};
 use crate::store::snapshot::{self, Snapshot};
-use crate::store::{StoreError, archive, compressed, make_dir, whole};
+use crate::store::{StoreError, archive, compressed, make_dir, vault, whole};
 
 /// A journal that was taken up.
 #[derive(Debug)]
@@ -100,29 +100,29 @@ impl Recovered {
     }
 
     fn take_up(&mut self, dir: &Path, working_dir: &Path) -> Result<Journal, StoreError> {
-        let vault = &self.vault;
+        let keys = &self.vault;
         let state = &mut self.state;
         let now = state.time;
         let Some(end) = self.end.take() else {
             make_dir(dir)?;
-            return Journal::anew(dir, working_dir, 1, state, now, vault)
+            return Journal::anew(dir, working_dir, 1, state, now, keys)
                 .map(|(journal, _)| journal);
         };
-        if compressed::is_compressed(&end.path) {
+        if compressed::is_compressed(&end.path) || vault::is_age(&end.path) {
             // Never written again: the next one begins, or this one anew if nothing of it is left.
             let mut number = end.segment + 1;
             if self.cut.first() == Some(&end.path) {
-                segment::keep_beginning(&end.path, end.len, vault)?;
+                segment::keep_beginning(&end.path, end.len, keys)?;
                 number -= u32::from(end.len == 0);
             }
-            return Journal::anew(dir, working_dir, number, state, now, vault)
+            return Journal::anew(dir, working_dir, number, state, now, keys)
                 .map(|(journal, _)| journal);
         }
         let there = std::fs::metadata(&end.path).map_err(StoreError::io("look at", &end.path))?;
         if there.len() > end.len && self.cut.is_empty() {
             keep_tail(working_dir, &end.path, end.len)?;
         }
-        let mut journal = Journal::at(dir, end.path, end.segment, end.len, vault)?;
+        let mut journal = Journal::at(dir, end.path, end.segment, end.len, keys)?;
         if end.unended {
             journal.end_line()?;
         }
@@ -130,7 +130,7 @@ impl Recovered {
             journal.begin_segment(state, now, self.behind)?;
         } else if self.behind {
             journal.begin_anew(working_dir, state, now)?;
-        } else if end.older || self.tolerated || !self.cut.is_empty() {
+        } else if end.older || self.tolerated || !self.cut.is_empty() || !journal.is_in_form() {
             journal.next_segment(state, now)?;
         }
         Ok(journal)

@@ -128,9 +128,9 @@ impl<'a> Tail<'a> {
         path: &Path,
         stop_at: Option<usize>,
     ) -> Result<bool, StoreError> {
-        let mut content = compressed::open(path, self.vault)
-            .map_err(StoreError::io("open", path))?
-            .content;
+        let opened =
+            compressed::open_lines(path, self.vault).map_err(StoreError::io("open", path))?;
+        let (mut content, place) = (opened.content, opened.place);
         let mut reading = Reading {
             path,
             offset: None,
@@ -182,7 +182,11 @@ impl<'a> Tail<'a> {
                     }
                 }
             }
-            end.len += read as u64;
+            end.len = match &place {
+                // Of the file: lines that are sealed are longer.
+                Some(place) => place.get(),
+                None => end.len + read as u64,
+            };
             end.lines = line;
             if line == 1 {
                 if let Some(error) = journal::newer(self.formats, path, &text) {

@@ -175,7 +175,7 @@ fn of_two_the_one_that_is_ahead_counts() {
     let write = |state: &State, packing: Packing| {
         let snapshot = Snapshot::of(state, Path::new("/w"), Timestamp::default());
         let bytes = packing.pack(snapshot.encode().into_bytes());
-        std::fs::write(packing.path(&path), bytes).unwrap();
+        std::fs::write(packing.path(&path, &Vault::plain()), bytes).unwrap();
     };
     for (ahead, behind) in [
         (Packing::Plain, Packing::Compressed),
@@ -184,10 +184,10 @@ fn of_two_the_one_that_is_ahead_counts() {
         write(&newer, ahead);
         write(&older, behind);
         assert_eq!(read(&path, &Vault::plain()).unwrap().unwrap().seq, Seq(4));
-        std::fs::write(ahead.path(&path), "damaged").unwrap();
+        std::fs::write(ahead.path(&path, &Vault::plain()), "damaged").unwrap();
         assert_eq!(read(&path, &Vault::plain()).unwrap().unwrap().seq, Seq(3));
         let of_tomorrow = b"{\n  \"version\": 9,\n".to_vec();
-        std::fs::write(ahead.path(&path), ahead.pack(of_tomorrow)).unwrap();
+        std::fs::write(ahead.path(&path, &Vault::plain()), ahead.pack(of_tomorrow)).unwrap();
         let error = read(&path, &Vault::plain()).unwrap_err();
         assert!(
             matches!(error, StoreError::NewerSnapshot { .. }),

@@ -145,7 +145,7 @@ impl<'a> Fold<'a> {
         is_last: bool,
         findings: &mut Findings,
     ) -> Result<(), String> {
-        let opened = compressed::open(path, self.vault)
+        let opened = compressed::open_lines(path, self.vault)
             .map_err(|error| format!("it cannot be opened: {error}"))?;
         let closed = compressed::is_compressed(&opened.path);
         let mut reader = opened.content;
