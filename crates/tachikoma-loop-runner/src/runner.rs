@@ -303,8 +303,10 @@ impl LoopRunner {
         if let Some(warning) = left_behind(&std::mem::take(&mut self.leftovers)) {
             self.take(Input::Trouble { warning }).await?;
         }
-        let resealed = self.resealed.take();
-        for trouble in resealed.into_iter().chain(self.problems_of_scripts()) {
+        let mut troubles: Vec<Input> = self.resealed.take().into_iter().collect();
+        troubles.extend(self.problems_of_scripts());
+        troubles.extend(self.problem_of_server());
+        for trouble in troubles {
             self.take(trouble).await?;
         }
         if self.found != Found::Nothing {
