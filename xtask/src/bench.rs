@@ -14,6 +14,7 @@ pub mod report;
 pub mod restart;
 mod resume;
 pub mod sample;
+mod sealed;
 mod startup;
 mod stop;
 mod waits;
@@ -51,10 +52,11 @@ impl Bench {
 
 /// The measurements by name, in the order in which they are made.
 type Measure = fn(&Bench) -> Result<Vec<Row>, String>;
-const MEASURES: [(&str, Measure); 14] = [
+const MEASURES: [(&str, Measure); 16] = [
     ("iteration", iterations::many),
     ("first", iterations::first),
     ("record", record::durable),
+    ("sealed", sealed::measure),
     ("growth", record::growth),
     ("resume", resume::measure),
     ("memory", memory::measure),

@@ -14,6 +14,7 @@ mod kill_restore;
 mod kill_server;
 mod power_cut;
 mod refusing_disk;
+pub mod sealed;
 mod suspend;
 mod tracer;
 mod two_runners;
@@ -48,7 +49,7 @@ struct Row {
 }
 
 /// In the order in which they are made.
-const SOAKS: [Row; 19] = [
+const SOAKS: [Row; 20] = [
     row("kill-cgroup", kill::with_cgroup, 50, None),
     row("kill-guard", kill::without_cgroup, 50, None),
     row("simulation", simulation, 50, None),
@@ -63,6 +64,7 @@ const SOAKS: [Row; 19] = [
     row("clock", clock::run, 10, Some(1)),
     row("suspend", suspend::run, 10, Some(1)),
     row("flip", flip::run, 10_000, Some(500)),
+    row("age-tool", sealed::age_tool, 10, Some(1)),
     row("two-runners", two_runners::run, 100, Some(10)),
     row("decoder", decoder, 60, Some(5)),
     row("kill-server", kill_server::run, 100, Some(10)),

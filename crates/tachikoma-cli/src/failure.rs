@@ -1,6 +1,7 @@
 //! What is said when something cannot be done: what happened, to which object, what to do next; and the exit code.
 
 use std::io::ErrorKind;
+use std::path::Path;
 use std::process::ExitCode;
 
 pub use tachikoma_loop_runner::chain;
@@ -8,9 +9,13 @@ use tachikoma_loop_runner::offline::OfflineError;
 use tachikoma_loop_runner::settings::SettingsError;
 use tachikoma_loop_runner::store::StoreError;
 use tachikoma_loop_runner::store::lock::LockError;
+use tachikoma_loop_runner::store::vault::is_locked;
 use tachikoma_loop_runner::{OpenError, RunError};
 
 use crate::out;
+
+/// What to do about something that is locked.
+const KEYS_HINT: &str = "nothing was changed; `docs/encryption.md` says where keys are looked for";
 
 /// The exit code of everything that went wrong while doing what was asked.
 pub const ERROR: u8 = 1;
@@ -71,6 +76,17 @@ impl From<SettingsError> for Failure {
     }
 }
 
+impl Failure {
+    /// Says that a file cannot be read: for want of its key, or of something else.
+    pub fn unread(path: &Path, error: &std::io::Error) -> Self {
+        let what = format!("read {}: {error}", path.display());
+        match is_locked(error) {
+            true => Self::usage(what).hint(KEYS_HINT),
+            false => Self::new(what),
+        }
+    }
+}
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let what = chain(&error);
@@ -101,6 +117,7 @@ impl From<StoreError> for Failure {
             StoreError::DamagedBackup { .. } => Self::new(what).hint(
                 "nothing was changed; `tachikoma state backups` lists them all and says which are good",
             ),
+            StoreError::Locked { .. } => Self::usage(what).hint(KEYS_HINT),
             StoreError::NewerBackup { .. } => Self::new(what)
                 .hint("nothing was changed; use the version that wrote it, or another backup"),
             StoreError::Newer { .. } | StoreError::NewerSnapshot { .. } => Self::new(what).hint(

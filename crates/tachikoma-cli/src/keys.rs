@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tachikoma_core::{Answer, Choice, PromptSource, Question, QuestionKind};
+use tachikoma_loop_runner::store::vault::PASSPHRASE_VARIABLE;
 use tachikoma_loop_runner::{LoopConfig, LoopHandle, prompt};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -241,6 +242,7 @@ impl Desk {
         let no = |error: std::io::Error| format!("no draft {}: {error}", self.draft.display());
         write_draft(&self.draft, &before).map_err(no)?;
         let mut command = Command::new("sh");
+        command.env_remove(PASSPHRASE_VARIABLE);
         command
             .args(["-c", "exec $0 \"$1\""])
             .arg(&editor)

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::cloud::{Cloud, Surroundings};
@@ -11,19 +12,25 @@ use tachikoma_loop_runner::settings::{Layers, Settings};
 use tachikoma_loop_runner::store::backup::Backups;
 use tachikoma_loop_runner::store::recover::Copies;
 use tachikoma_loop_runner::store::snapshot::Packing;
-use tachikoma_loop_runner::store::{lock, loops, temporary};
+use tachikoma_loop_runner::store::vault::{
+    IDENTITY, KeySource, PASSPHRASE_VARIABLE, Passphrase, Vault,
+};
+use tachikoma_loop_runner::store::{RALPH_DIR, lock, loops, temporary};
 
 use crate::failure::Failure;
+use crate::secrets;
 
 /// Where the names of loops can be looked up.
 const LOOPS_HINT: &str =
     "the loops that are kept are in `.ralph/loops/`; without `--loop` it is the current one";
 
 /// The surroundings of the process.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Place {
     /// The current directory.
     pub directory: PathBuf,
+    /// The vaults that were asked for.
+    vaults: Arc<Mutex<Vec<(KeySource, Vault)>>>,
 }
 
 /// The loop that started this process, as it was told.
@@ -48,6 +55,8 @@ pub struct Current {
     pub dir: PathBuf,
     /// Whether it is kept.
     pub is_kept: bool,
+    /// What opens it.
+    pub vault: Vault,
 }
 
 impl Place {
@@ -57,7 +66,10 @@ impl Place {
             Failure::usage(format!("the current directory cannot be used: {error}"))
                 .hint("it may have been deleted or moved; `cd` to one that exists")
         })?;
-        Ok(Self { directory })
+        Ok(Self {
+            directory,
+            vaults: Arc::default(),
+        })
     }
 
     /// Returns the settings that files and variables give, lowest first.
@@ -103,6 +115,7 @@ impl Place {
 
     fn premises_by(&self, working_dir: &Path, settings: Settings) -> Premises {
         let packing = Packing::of(settings.state.compress);
+        let vault = self.vault(working_dir, &settings);
         Premises {
             working_dir: working_dir.to_owned(),
             snapshot: working_dir.join(settings.state.state_path),
@@ -110,7 +123,9 @@ impl Place {
                 dir: working_dir.join(settings.state.backup_dir),
                 max: settings.state.max_backups,
                 packing,
+                vault: vault.clone(),
             },
+            vault,
             packing,
             cloud: settings.state.cloud_url.map(|url| Cloud {
                 url,
@@ -122,6 +137,33 @@ impl Place {
             runtime_dir: self.runtime_dir(),
             temporary_dir: self.temporary_dir(),
         }
+    }
+
+    /// Returns what opens the loops of a working directory, and seals what is written of them.
+    pub fn vault(&self, working_dir: &Path, settings: &Settings) -> Vault {
+        let state = &settings.state;
+        let words = secrets::value(PASSPHRASE_VARIABLE).filter(|words| !words.expose().is_empty());
+        let words = words.map(Passphrase::Words);
+        let file = state.encrypt_passphrase_file.as_ref();
+        let source = KeySource {
+            encrypt: state.encrypt,
+            recipients: state.encrypt_recipients.clone(),
+            identity_file: state
+                .encrypt_identity_file
+                .as_ref()
+                .map(|path| working_dir.join(path)),
+            passphrase: words.or_else(|| file.map(|path| Passphrase::File(working_dir.join(path)))),
+            generated: working_dir.join(RALPH_DIR).join(IDENTITY),
+            copy: working_dir.join(&state.backup_dir).join(IDENTITY),
+        };
+        let mut known = self.vaults.lock().unwrap_or_else(PoisonError::into_inner);
+        // Trying a passphrase takes a second: once is enough.
+        if let Some((_, vault)) = known.iter().find(|(known, _)| *known == source) {
+            return vault.clone();
+        }
+        let vault = Vault::new(source.clone());
+        known.push((source, vault.clone()));
+        vault
     }
 
     fn layers_with(&self, file: &Path) -> Result<Layers, Failure> {
@@ -215,6 +257,7 @@ impl Place {
             return Ok(Current {
                 loop_id,
                 dir,
+                vault: self.premises_to_look_at(&root, &root).vault,
                 working_dir: root.clone(),
                 root,
                 is_kept: true,
@@ -244,16 +287,15 @@ impl Place {
             .filter(|root| root.is_dir());
         let is_kept = unkept.is_none();
         let root = unkept.unwrap_or_else(|| working_dir.clone());
-        let found = loops::current(
-            &root,
-            &self.premises_to_look_at(&working_dir, &root).snapshot,
-        )?;
+        let premises = self.premises_to_look_at(&working_dir, &root);
+        let found = loops::current(&root, &premises.snapshot, &premises.vault)?;
         Ok(found.map(|loop_id| Current {
             loop_id,
             dir: loops::dir(&root, loop_id),
             working_dir,
             root,
             is_kept,
+            vault: premises.vault,
         }))
     }
 

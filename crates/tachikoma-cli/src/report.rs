@@ -15,6 +15,7 @@ use std::time::Duration;
 use tachikoma_core::{Record, Seq};
 use tachikoma_loop_runner::Notice;
 use tachikoma_loop_runner::store::journal;
+use tachikoma_loop_runner::store::vault::Vault;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::mpsc;
@@ -58,7 +59,7 @@ impl Reporter {
     pub fn start(
         style: Style,
         notices: broadcast::Receiver<Notice>,
-        dir: PathBuf,
+        (dir, vault): (PathBuf, Vault),
         seen: Seq,
         lines: Lines,
     ) -> Self {
@@ -71,6 +72,7 @@ impl Reporter {
         let desk = Desk {
             style,
             dir,
+            vault,
             seen,
             screen,
             lines,
@@ -111,6 +113,7 @@ impl Reporter {
 struct Desk {
     style: Style,
     dir: PathBuf,
+    vault: Vault,
     seen: Seq,
     screen: Screen,
     lines: Lines,
@@ -188,7 +191,11 @@ impl Desk {
     /// Records that came faster than they could be shown are in the journal.
     fn catch_up(&mut self) {
         let mut missed = Vec::new();
-        if journal::read_records(&self.dir, self.seen, |record| missed.push(record)).is_ok() {
+        if journal::read_records(&self.dir, &self.vault, self.seen, |record| {
+            missed.push(record);
+        })
+        .is_ok()
+        {
             for record in &missed {
                 self.record(record);
             }

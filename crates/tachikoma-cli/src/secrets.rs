@@ -1,4 +1,4 @@
-//! The variables that are for messages alone: taken out of our own environment before anything is started, since whoever is
+//! The variables that are for messages and for our own state alone: taken out of our own environment before anything is started, since whoever is
 //! started reads in `/proc` what those above it were started with.
 
 use std::collections::BTreeMap;
@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use rustix::io::{FdFlags, fcntl_setfd};
 use tachikoma_loop_runner::process::handed;
 use tachikoma_loop_runner::settings::Secret;
+use tachikoma_loop_runner::store::vault::PASSPHRASE_VARIABLE;
 
 use crate::failure::Failure;
 
@@ -44,6 +45,13 @@ pub fn take_over(descriptor: Option<&OsStr>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Gets rid of the passphrase of the state.
+pub fn shed_passphrase() -> Result<(), Failure> {
+    let name = PASSPHRASE_VARIABLE.to_owned();
+    let needed = value(&name).map(|value| (name, value));
+    shed(&[PASSPHRASE_VARIABLE.into()], &needed.into_iter().collect())
+}
+
 /// Gets rid of variables: becomes this program anew, with the same words and the same process, and hands what is still needed of
 /// them over. Returns when none of them is in the environment.
 pub fn shed(names: &[OsString], needed: &BTreeMap<String, Secret>) -> Result<(), Failure> {
@@ -52,16 +60,17 @@ pub fn shed(names: &[OsString], needed: &BTreeMap<String, Secret>) -> Result<(),
     }
     let failed = |error: std::io::Error| {
         Failure::new(format!(
-            "the variables of `[[notify]]` cannot be hidden from the agent: {error}"
+            "the variables that have secrets cannot be hidden from the agent: {error}"
         ))
     };
-    let exposed: BTreeMap<&String, &str> = needed
-        .iter()
+    let before = HANDED.get().into_iter().flatten();
+    let exposed: BTreeMap<&String, &str> = before
+        .chain(needed)
         .map(|(name, value)| (name, value.expose()))
         .collect();
     let bytes = serde_json::to_vec(&exposed).map_err(|error| failed(error.into()))?;
     if bytes.len() > BYTES_MAX {
-        let what = format!("the variables of `[[notify]]` have more than {BYTES_MAX} bytes");
+        let what = format!("the variables that have secrets are longer than {BYTES_MAX} bytes");
         return Err(Failure::usage(what));
     }
     let (reader, mut writer) = std::io::pipe().map_err(failed)?;

@@ -28,6 +28,7 @@ use crate::settings::{
 use crate::store::backup::Backups;
 use crate::store::recover::{Copies, Loss};
 use crate::store::snapshot::Packing;
+use crate::store::vault::Vault;
 use crate::store::{RALPH_DIR, temporary};
 
 pub use opencode::OpenCodeServer;
@@ -74,6 +75,8 @@ pub struct LoopConfig {
     pub secrets: BTreeMap<String, Secret>,
     /// Where credentials of an object store are looked for.
     pub surroundings: Surroundings,
+    /// What opens what is kept, and seals what is written.
+    pub vault: Vault,
     /// How long a full disk is waited for; [`DISK_FULL_TIMEOUT`] unless there is a reason.
     pub disk_full_timeout: Duration,
 }
@@ -293,6 +296,7 @@ impl LoopConfig {
             dir: self.resolve(&self.settings.state.backup_dir),
             max: self.settings.state.max_backups,
             packing: self.packing(),
+            vault: self.vault.clone(),
         }
     }
 
@@ -322,12 +326,13 @@ impl LoopConfig {
         Copies {
             snapshot: self.snapshot_path(),
             backups: self.backups().dir,
+            vault: self.vault.clone(),
         }
     }
 
     /// Returns the file that the snapshot is written to, in the form that is configured.
     pub(crate) fn packed_snapshot_path(&self) -> PathBuf {
-        self.packing().path(&self.snapshot_path())
+        self.packing().path(&self.snapshot_path(), &self.vault)
     }
 
     /// Returns where the transcripts of a loop are kept.

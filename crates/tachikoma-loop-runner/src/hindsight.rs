@@ -15,6 +15,7 @@ use crate::settings::{Layers, Loaded, Origin, Secret, SettingsError};
 use crate::store::StoreError;
 use crate::store::journal::{self, JournalEnd};
 use crate::store::recover::Loss;
+use crate::store::vault::Vault;
 
 /// A setting, as it was written behind `--set`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,6 +137,7 @@ fn by_place(loaded: Loaded, launch: &Launch) -> ByPlace {
         cgroup: false,
         secrets: BTreeMap::new(),
         surroundings: crate::cloud::Surroundings::default(),
+        vault: Vault::plain(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     };
     // One that could not be run now is taken for a program of any kind.
@@ -179,11 +181,12 @@ impl Reach {
 /// Nothing of it can be read.
 pub fn read(
     dir: &Path,
+    vault: &Vault,
     mut each: impl FnMut(Record) -> Result<(), Gap>,
 ) -> Result<Reach, StoreError> {
     let mut gaps = Vec::new();
     let (mut any, mut lost) = (false, false);
-    let (mut damaged, end) = journal::read_around(dir, |record| {
+    let (mut damaged, end) = journal::read_around(dir, vault, |record| {
         // Behind a gap only the full state helps.
         lost &= !matches!(record.event, LoopEvent::SegmentOpened { .. });
         if lost {

@@ -21,7 +21,8 @@ use crate::store::purge::{self, Purged};
 use crate::store::recover::{self, Copies, Loss};
 pub use crate::store::restore::Restored;
 use crate::store::snapshot::{self, Durability, Packing, Snapshot};
-use crate::store::{StoreError, archive, check_dir, loops, restore, temporary};
+use crate::store::vault::Vault;
+use crate::store::{StoreError, archive, check_dir, loops, restore, temporary, vault};
 
 /// The places of a working directory's loops.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub struct Premises {
     pub snapshot: PathBuf,
     /// How that is written.
     pub packing: Packing,
+    /// What opens all of it, and seals what is written.
+    pub vault: Vault,
     /// The backups of all loops.
     pub backups: Backups,
     /// Where copies of them go, if they go anywhere.
@@ -53,6 +56,7 @@ impl Premises {
         Copies {
             snapshot: self.snapshot.clone(),
             backups: self.backups.dir.clone(),
+            vault: self.vault.clone(),
         }
     }
 
@@ -112,7 +116,8 @@ pub fn note(
     loop_id: LoopId,
     text: String,
 ) -> Result<Option<Set>, OfflineError> {
-    if loops::current(&premises.working_dir, &premises.snapshot)? != Some(loop_id) {
+    if loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)? != Some(loop_id)
+    {
         return Ok(None);
     }
     let ticket = Ticket(1);
@@ -151,7 +156,12 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
         | Effect::Finish => None,
     });
     let snapshot = Snapshot::of(&state, &premises.working_dir, clock.now());
-    let saved = snapshot.write(&premises.snapshot, premises.packing, Durability::Synced);
+    let saved = snapshot.write(
+        &premises.snapshot,
+        premises.packing,
+        Durability::Synced,
+        &premises.vault,
+    );
     Ok(Set {
         answer: answer.unwrap_or(Answer::Refused {
             current: state.public(),
@@ -167,11 +177,18 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
 /// Somebody runs the loop, there is none, its snapshot is newer than this version, or it cannot be archived.
 pub async fn clear(premises: &Premises) -> Result<LoopId, OfflineError> {
     let (_lock, loop_id) = hold(premises).await?;
-    if let Err(error @ StoreError::NewerSnapshot { .. }) = snapshot::read(&premises.snapshot) {
+    if let Err(error @ StoreError::NewerSnapshot { .. }) =
+        snapshot::read(&premises.snapshot, &premises.vault)
+    {
         // Only the version that wrote it knows what it is.
         return Err(error.into());
     }
-    archive::archive(&premises.working_dir, loop_id, &premises.snapshot)?;
+    archive::archive(
+        &premises.working_dir,
+        loop_id,
+        &premises.snapshot,
+        &premises.vault,
+    )?;
     Ok(loop_id)
 }
 
@@ -237,6 +254,9 @@ pub fn unpack(premises: &Premises, loop_id: LoopId, bundle: &Path) -> Result<Unp
 /// # Errors
 /// Somebody runs the loop, or something cannot be deleted.
 pub async fn purge(premises: &Premises) -> Result<Purged, OfflineError> {
+    // Without the key nobody knows what it is that would be deleted.
+    let witnesses = vault::witnesses(&premises.working_dir, &premises.snapshot);
+    premises.vault.check_opens(&witnesses)?;
     let lock = WorkLock::acquire(&premises.working_dir).await?;
     if let Some(dead) = lock.crashed() {
         // Without the lock's file nobody would know whose they are.
@@ -263,7 +283,7 @@ pub async fn alone(working_dir: &Path) -> Result<WorkLock, OfflineError> {
 async fn hold(premises: &Premises) -> Result<(WorkLock, LoopId), OfflineError> {
     let working_dir = &premises.working_dir;
     let lock = WorkLock::acquire(working_dir).await?;
-    let current = loops::current(working_dir, &premises.snapshot)?;
+    let current = loops::current(working_dir, &premises.snapshot, &premises.vault)?;
     let loop_id = current.ok_or_else(|| OfflineError::NoLoop(working_dir.clone()))?;
     Ok((lock, loop_id))
 }

@@ -124,6 +124,8 @@ pub struct LoopRunner {
     checks: check::ChecksKnown,
     /// How the work is kept.
     keeping: keep::Keeping,
+    /// What is to be said of files that were brought into another form.
+    resealed: Option<Input>,
     /// News that the shell itself made, before any other.
     queue: VecDeque<Input>,
     tickets: HashMap<Ticket, oneshot::Sender<Answer>>,
@@ -306,8 +308,10 @@ impl LoopRunner {
         if let Some(warning) = left_behind(&std::mem::take(&mut self.leftovers)) {
             self.take(Input::Trouble { warning }).await?;
         }
-        let server = self.problem_of_server();
-        for trouble in self.problems_of_scripts().into_iter().chain(server) {
+        let mut troubles: Vec<Input> = self.resealed.take().into_iter().collect();
+        troubles.extend(self.problems_of_scripts());
+        troubles.extend(self.problem_of_server());
+        for trouble in troubles {
             self.take(trouble).await?;
         }
         if self.found != Found::Nothing {

@@ -13,11 +13,13 @@ pub mod purge;
 pub(crate) mod quarantine;
 pub mod recover;
 pub(crate) mod regular;
+pub(crate) mod reseal;
 pub(crate) mod restore;
 pub mod retention;
 pub mod snapshot;
 pub mod temporary;
 pub(crate) mod tests_book;
+pub mod vault;
 pub mod verify;
 pub(crate) mod whole;
 
@@ -109,6 +111,16 @@ pub enum StoreError {
         /// What this version can read.
         supported: u32,
     },
+    /// Something is sealed, and the keys to it are not here.
+    #[error("{action} {}: {why}", path.display())]
+    Locked {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What is the matter with the keys.
+        why: String,
+    },
     /// The journal was written by a newer version.
     #[error("journal {} has format {found}; this version reads up to {supported}", path.display())]
     Newer {
@@ -124,10 +136,17 @@ pub enum StoreError {
 impl StoreError {
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
-        move |source| Self::Io {
-            action,
-            path,
-            source,
+        move |source| {
+            let locked = source.get_ref().and_then(|inner| inner.downcast_ref());
+            if let Some(vault::Locked(why)) = locked {
+                let why = why.clone();
+                return Self::Locked { action, path, why };
+            }
+            Self::Io {
+                action,
+                path,
+                source,
+            }
         }
     }
 
@@ -149,6 +168,7 @@ impl StoreError {
             | Self::Damaged { .. }
             | Self::DamagedSnapshot { .. }
             | Self::DamagedBackup { .. }
+            | Self::Locked { .. }
             | Self::Newer { .. }
             | Self::NewerBackup { .. }
             | Self::NewerSnapshot { .. } => false,

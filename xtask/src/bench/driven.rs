@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tachikoma_loop_runner::store::vault::Vault;
 
 use tachikoma_core::{Context, Exit, Input, News, Policy, Runner, State, Step, Timestamp, step};
 use tachikoma_loop_runner::chain;
@@ -36,10 +37,12 @@ impl Driven {
     /// Takes up the loop of a working directory, which nobody runs, and starts its next iteration.
     pub fn take_up(working_dir: &Path) -> Result<Self, String> {
         let snapshot = working_dir.join(SNAPSHOT);
-        let loop_id = loops::current(working_dir, &snapshot).map_err(|error| chain(&error))?;
+        let loop_id = loops::current(working_dir, &snapshot, &Vault::plain())
+            .map_err(|error| chain(&error))?;
         let loop_id = loop_id.ok_or("there is no loop to take up")?;
         let dir = loops::dir(working_dir, loop_id);
-        let (journal, state) = Journal::open(&dir).map_err(|error| chain(&error))?;
+        let (journal, state) =
+            Journal::open(&dir, &Vault::plain()).map_err(|error| chain(&error))?;
         let policy = Policy {
             iteration_delay: Duration::ZERO,
             ..Policy::default()

@@ -9,7 +9,10 @@ use tachikoma_core::replay::{Replay, Rules};
 use tachikoma_core::{Launch, LoopEvent, LoopId, Record, Seq, State, Status};
 use tachikoma_loop_runner::hindsight;
 use tachikoma_loop_runner::store::recover::{self, Copies, Loss};
+use tachikoma_loop_runner::store::vault::Vault;
 use tachikoma_loop_runner::store::{backup, journal, loops};
+
+use super::sealed::vault_of;
 
 /// The snapshot of a loop, relative to its working directory.
 pub const SNAPSHOT: &str = ".ralph/state.json";
@@ -59,15 +62,17 @@ impl Books {
     pub fn read(working_dir: &Path) -> Result<Option<Self>, String> {
         let text = |error| tachikoma_loop_runner::chain(&error);
         let snapshot = working_dir.join(SNAPSHOT);
-        let Some(loop_id) = loops::current(working_dir, &snapshot).map_err(text)? else {
+        let vault = vault_of(working_dir);
+        let Some(loop_id) = loops::current(working_dir, &snapshot, &vault).map_err(text)? else {
             return Ok(None);
         };
-        check_backups(working_dir)?;
+        check_backups(working_dir, &vault)?;
         let dir = loops::dir(working_dir, loop_id);
         let mut records = Vec::new();
-        journal::read_records(&dir, Seq::default(), |record| records.push(record)).map_err(text)?;
-        let state = journal::read_state(&dir).map_err(text)?;
-        let copies = Copies::only(&snapshot);
+        journal::read_records(&dir, &vault, Seq::default(), |record| records.push(record))
+            .map_err(text)?;
+        let state = journal::read_state(&dir, &vault).map_err(text)?;
+        let copies = Copies::only(&snapshot, &vault);
         let found = recover::read(&dir, &copies, loop_id, Loss::Refuse).map_err(text)?;
         if found.state != state {
             return Err(format!(
@@ -256,12 +261,12 @@ impl Ledger {
 }
 
 /// Checks that every backup is whole. A name that was taken by a runner that died has an empty file.
-fn check_backups(working_dir: &Path) -> Result<(), String> {
+fn check_backups(working_dir: &Path, vault: &Vault) -> Result<(), String> {
     let text = |error| tachikoma_loop_runner::chain(&error);
     for listed in backup::list(&working_dir.join(".ralph/backups"), None).map_err(text)? {
         let is_empty = std::fs::metadata(&listed.path).is_ok_and(|there| there.len() == 0);
         if !is_empty {
-            backup::read_through(&listed.path).map_err(text)?;
+            backup::read_through(&listed.path, vault).map_err(text)?;
         }
     }
     Ok(())

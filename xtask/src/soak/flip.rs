@@ -9,11 +9,13 @@ use tachikoma_core::State;
 use tachikoma_loop_runner::chain;
 use tachikoma_loop_runner::store::recover::{self, Copies, Loss};
 use tachikoma_loop_runner::store::snapshot::{self, Durability, Packing, Snapshot};
+use tachikoma_loop_runner::store::vault::Vault;
 use tachikoma_loop_runner::store::{compressed, journal};
 use tempfile::TempDir;
 
 use super::audit::SNAPSHOT;
 use super::dice::Dice;
+use super::sealed::{self, vault_of};
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, text};
 
@@ -22,15 +24,22 @@ const ITERATIONS: u32 = 120;
 
 pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     let product = product::build(root)?;
-    let victim = Victim::new(&product)?;
+    let plain = mistreat(&Victim::new(&product)?, rounds)?;
+    let victim = Victim::new(&product)?.configured(sealed::SETTINGS)?;
+    let encrypted = mistreat(&victim, rounds)?;
+    Ok(format!("{plain}; encrypted: {encrypted}"))
+}
+
+fn mistreat(victim: &Victim, rounds: u32) -> Result<String, String> {
+    let vault = vault_of(victim.ground().path());
     let code = victim.start_up_to(ITERATIONS)?.wait(PATIENCE)?;
     if code != Some(3) {
         return Err(format!("no journal to damage: exit code {code:?}"));
     }
     let journal = fs::read(victim.journal()?).map_err(text)?;
     let records = journal.iter().filter(|byte| **byte == b'\n').count();
-    let found = damage_journals(&journal, rounds)?;
-    let snapshot = damage_snapshot(&victim.ground().path().join(SNAPSHOT))?;
+    let found = damage_journals(&journal, rounds, &vault)?;
+    let snapshot = damage_snapshot(&victim.ground().path().join(SNAPSHOT), &vault)?;
     Ok(format!(
         "{rounds} damages to a journal of {records} records in {} KiB, plain and closed, with a snapshot and without: {found} \
          refused, and the state whole in all others; each of the {snapshot} bytes of a snapshot changed, taken away and \
@@ -47,6 +56,7 @@ struct Case {
     segment: PathBuf,
     whole: Vec<u8>,
     state: State,
+    vault: Vault,
 }
 
 impl Case {
@@ -56,25 +66,27 @@ impl Case {
         journal: &[u8],
         has_snapshot: bool,
         is_closed: bool,
+        vault: &Vault,
     ) -> Result<Self, String> {
         let scratch = TempDir::new().map_err(text)?;
         let mut segment = scratch.path().join("journal-0001.jsonl");
         if has_snapshot {
             let lines: Vec<&[u8]> = journal.split_inclusive(|byte| *byte == b'\n').collect();
             fs::write(&segment, lines[..lines.len() / 2].concat()).map_err(text)?;
-            let half = read_state(scratch.path())?;
+            let half = read_state(scratch.path(), vault)?;
             Snapshot::of(&half, scratch.path(), half.time)
                 .write(
                     &scratch.path().join("state.json"),
                     Packing::Plain,
                     Durability::Lazy,
+                    vault,
                 )
                 .map_err(|error| chain(&error))?;
         }
         fs::write(&segment, journal).map_err(text)?;
-        let state = read_state(scratch.path())?;
+        let state = read_state(scratch.path(), vault)?;
         if is_closed {
-            compressed::replace(&segment, &AtomicBool::new(false)).map_err(text)?;
+            compressed::replace(&segment, vault, &AtomicBool::new(false)).map_err(text)?;
             segment.set_extension("jsonl.zst");
             // Its maker died before it could write the first record: all of the closed one is read.
             fs::write(scratch.path().join("journal-0002.jsonl"), "").map_err(text)?;
@@ -86,6 +98,7 @@ impl Case {
             segment,
             whole,
             state,
+            vault: vault.clone(),
         };
         match case.resume() {
             Ok(found) if found == case.state => Ok(case),
@@ -100,7 +113,7 @@ impl Case {
         let snapshot = dir.join("state.json");
         recover::read(
             dir,
-            &Copies::only(&snapshot),
+            &Copies::only(&snapshot, &self.vault),
             self.state.loop_id,
             Loss::Refuse,
         )
@@ -119,17 +132,17 @@ impl Case {
     }
 }
 
-fn read_state(dir: &Path) -> Result<State, String> {
-    journal::read_state(dir).map_err(|error| chain(&error))
+fn read_state(dir: &Path, vault: &Vault) -> Result<State, String> {
+    journal::read_state(dir, vault).map_err(|error| chain(&error))
 }
 
 /// Damages journals in random places, and returns how often that was refused.
-fn damage_journals(journal: &[u8], rounds: u32) -> Result<u32, String> {
+fn damage_journals(journal: &[u8], rounds: u32, vault: &Vault) -> Result<u32, String> {
     let cases = [
-        Case::new("alone", journal, false, false)?,
-        Case::new("with a snapshot", journal, true, false)?,
-        Case::new("closed", journal, false, true)?,
-        Case::new("closed, with a snapshot", journal, true, true)?,
+        Case::new("alone", journal, false, false, vault)?,
+        Case::new("with a snapshot", journal, true, false, vault)?,
+        Case::new("closed", journal, false, true, vault)?,
+        Case::new("closed, with a snapshot", journal, true, true, vault)?,
     ];
     let mut dice = Dice::shaken();
     let mut refused = 0;
@@ -157,13 +170,14 @@ fn damage_journals(journal: &[u8], rounds: u32) -> Result<u32, String> {
 }
 
 /// Damages each byte of a snapshot in turn, and returns how many there are.
-fn damage_snapshot(path: &Path) -> Result<usize, String> {
+fn damage_snapshot(path: &Path, vault: &Vault) -> Result<usize, String> {
+    let path = &snapshot::place(path, vault);
     let whole = fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))?;
     let scratch = TempDir::new().map_err(text)?;
     let copy = scratch.path().join("state.json");
     let is_read = |bytes: &[u8]| {
         fs::write(&copy, bytes).map_err(text)?;
-        Ok::<_, String>(snapshot::read(&copy).is_ok())
+        Ok::<_, String>(snapshot::read(&copy, vault).is_ok())
     };
     if !is_read(&whole)? {
         return Err("a snapshot without damage is not read".into());

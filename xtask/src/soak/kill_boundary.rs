@@ -6,6 +6,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+use super::sealed;
 use super::tracer::{self, Call, MISSED_OF, NEAR, trace_of};
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, await_that};
@@ -39,7 +40,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     tracer::require()?;
     let product = product::build(root)?;
     let mut tally = Tally::default();
-    for start in [Start::New, Start::Resumed] {
+    for start in [Start::New, Start::Resumed, Start::Sealed] {
         let mut calls = storage_calls(&product, start)?;
         if calls.len() < CALLS_MAX {
             return Err(format!("only {} storage calls were made", calls.len()));
@@ -101,6 +102,8 @@ impl Tally {
 enum Start {
     New,
     Resumed,
+    /// The same, encrypted.
+    Sealed,
 }
 
 impl fmt::Display for Start {
@@ -108,6 +111,7 @@ impl fmt::Display for Start {
         f.write_str(match self {
             Self::New => "new loop",
             Self::Resumed => "resumed loop",
+            Self::Sealed => "resumed loop that is encrypted",
         })
     }
 }
@@ -115,14 +119,17 @@ impl fmt::Display for Start {
 impl Start {
     fn victim(self, product: &Path) -> Result<Victim, String> {
         let victim = Victim::new(product)?;
-        if let Self::Resumed = self {
-            let runner = victim.start()?;
-            await_that("some iterations", PATIENCE, || {
-                victim.ran().is_ok_and(|ran| ran.len() >= BEFORE)
-            })?;
-            runner.kill()?;
-            victim.expect_nobody()?;
-        }
+        let victim = match self {
+            Self::New => return Ok(victim),
+            Self::Resumed => victim,
+            Self::Sealed => victim.configured(sealed::SETTINGS)?,
+        };
+        let runner = victim.start()?;
+        await_that("some iterations", PATIENCE, || {
+            victim.ran().is_ok_and(|ran| ran.len() >= BEFORE)
+        })?;
+        runner.kill()?;
+        victim.expect_nobody()?;
         Ok(victim)
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::dice::Dice;
 use super::disk::{Disk, Fault, Mounted, Unsynced};
+use super::sealed;
 use super::victim::Victim;
 use crate::product::{self, PROMPT, text};
 
@@ -29,12 +30,8 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     while done < rounds {
         let victim = Victim::new(&product)?;
         let disk = Arc::new(Mutex::new(Disk::new()));
-        let is_packed = (done / CUTS_PER_LOOP) % 2 == 1;
-        furnish(
-            &victim,
-            &disk,
-            if is_packed { Victim::PACKED } else { CONFIG },
-        )?;
+        let settings = sealed::in_turn(done / CUTS_PER_LOOP, CONFIG);
+        furnish(&victim, &disk, settings)?;
         for _ in 0..CUTS_PER_LOOP.min(rounds - done) {
             done += 1;
             cut(&victim, &disk, &mut dice, done % 2 == 0)
@@ -60,6 +57,7 @@ pub fn furnish(victim: &Victim, disk: &Arc<Mutex<Disk>>, settings: &str) -> Resu
     let dir = victim.ground().path();
     fs::write(dir.join(PROMPT), "do the next thing\n").map_err(text)?;
     fs::write(dir.join("tachikoma.toml"), settings).map_err(text)?;
+    sealed::lay_key(dir, settings)?;
     mounted.disk().sync_all();
     mounted.unmount()
 }

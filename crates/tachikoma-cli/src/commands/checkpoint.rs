@@ -28,7 +28,7 @@ pub fn checkpoint(place: &Place, command: &CheckpointCommand) -> Result<ExitCode
 
 fn kept(current: &Current, wanted: Option<SessionNo>) -> Result<String, Failure> {
     let path = checkpoints::dir(&current.dir);
-    let unread = |error| Failure::new(format!("read {}: {error}", path.display()));
+    let unread = |error| Failure::unread(&path, &error);
     let listed = checkpoints::list(&current.dir).map_err(unread)?;
     let Some(session) = wanted.or_else(|| listed.last().copied()) else {
         return Err(
@@ -36,7 +36,7 @@ fn kept(current: &Current, wanted: Option<SessionNo>) -> Result<String, Failure>
                 .hint("`tachikoma checkpoint show --now` shows what one would get"),
         );
     };
-    let text = checkpoints::read(&current.dir, session).map_err(unread)?;
+    let text = checkpoints::read(&current.dir, session, &current.vault).map_err(unread)?;
     text.ok_or_else(|| {
         let failure = Failure::new(format!("no hand-off to session {session} is kept"));
         let numbers: Vec<String> = listed.iter().map(ToString::to_string).collect();

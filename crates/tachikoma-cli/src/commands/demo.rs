@@ -11,6 +11,7 @@ use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::{Layers, Origin};
 use tachikoma_loop_runner::store::recover::Loss;
+use tachikoma_loop_runner::store::vault::Vault;
 use toml::Value;
 
 use super::run::run_here;
@@ -138,6 +139,7 @@ fn config(place: &Place, dir: &Path) -> Result<LoopConfig, Failure> {
         cgroup: true,
         secrets: BTreeMap::new(),
         surroundings: tachikoma_loop_runner::cloud::Surroundings::default(),
+        vault: Vault::plain(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     })
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use tachikoma_core::{Record, Seq};
 use tachikoma_loop_runner::control::{Client, Request, Response};
 use tachikoma_loop_runner::store::journal;
+use tachikoma_loop_runner::store::vault::Vault;
 
 use super::control::{live_socket, unreachable_runner};
 use super::runtime;
@@ -18,9 +19,13 @@ use crate::report::line::Lines;
 /// Prints the records of the current loop.
 pub fn events(place: &Place, follow: bool, json: bool) -> Result<ExitCode, Failure> {
     let Current {
-        dir, working_dir, ..
+        dir,
+        working_dir,
+        vault,
+        ..
     } = place.current_loop()?;
     let mut printer = Printer {
+        vault,
         json,
         seen: Seq(0),
         lines: Lines::default(),
@@ -33,6 +38,7 @@ pub fn events(place: &Place, follow: bool, json: bool) -> Result<ExitCode, Failu
 }
 
 struct Printer {
+    vault: Vault,
     json: bool,
     seen: Seq,
     lines: Lines,
@@ -40,8 +46,8 @@ struct Printer {
 
 impl Printer {
     fn catch_up(&mut self, dir: &Path) -> Result<(), Failure> {
-        let after = self.seen;
-        journal::read_records(dir, after, |record| self.print(&record))?;
+        let (after, vault) = (self.seen, self.vault.clone());
+        journal::read_records(dir, &vault, after, |record| self.print(&record))?;
         Ok(())
     }
 

@@ -29,7 +29,7 @@ pub fn explain(
         // Where the work is kept decides nothing that is asked again.
         let rules = |launch: &_| launches.recorded(launch).unkept;
         let mut explain = Explain::new(current.loop_id, iteration, rules);
-        let reach = hindsight::read(&current.dir, |record| explain.take(&record))?;
+        let reach = hindsight::read(&current.dir, &current.vault, |record| explain.take(&record))?;
         (reach, explain.finish())
     };
     launches.say();

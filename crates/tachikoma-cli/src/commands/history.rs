@@ -32,7 +32,7 @@ pub fn history(place: &Place, of_reboots: bool, json: bool) -> Result<ExitCode, 
         printed += 1;
         print(iteration, json);
     };
-    journal::read_records(&current.dir, Seq(0), |record| {
+    journal::read_records(&current.dir, &current.vault, Seq(0), |record| {
         if let Some(iteration) = under_way.take(&record) {
             show(&iteration);
         }

@@ -85,6 +85,7 @@ fn named(place: &Place, loop_id: LoopId) -> Result<Current, Failure> {
         return Err(Failure::new(what).hint("`.ralph/loops` has the loops that are kept"));
     }
     Ok(Current {
+        vault: place.premises_to_look_at(&working_dir, &working_dir).vault,
         loop_id,
         dir,
         root: working_dir.clone(),

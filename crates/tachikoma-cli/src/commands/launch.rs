@@ -10,6 +10,7 @@ use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::{Entry, Loaded, Origin, Secret, Settings};
 use tachikoma_loop_runner::store::recover::{self, Loss};
+use tachikoma_loop_runner::store::vault::PASSPHRASE_VARIABLE;
 use tachikoma_loop_runner::store::{StoreError, loops};
 use toml::Value;
 
@@ -113,6 +114,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         ..Launch::default()
     };
     let config = LoopConfig {
+        vault: place.vault(&working_dir, &loaded.settings),
         settings: loaded.settings.clone(),
         working_dir,
         launch,
@@ -140,11 +142,12 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
     })
 }
 
-/// The variables that the settings name for messages.
+/// The variables that are for us alone: those that the settings name for messages, and the passphrase of the state.
 pub(super) fn secret_names(settings: &Settings) -> Vec<OsString> {
     let each = settings.notify.iter();
     let names = each.flat_map(|notify| [&notify.url_env, &notify.secret_env]);
-    names.flatten().map(Into::into).collect()
+    let names = names.flatten().map(Into::into);
+    names.chain([PASSPHRASE_VARIABLE.into()]).collect()
 }
 
 /// The values of the variables that the settings name.
@@ -317,7 +320,7 @@ fn not_taken_over(launch: &Launch, flags: &Flags) -> Option<String> {
 /// Returns the launch of the loop that is there.
 fn last(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Before>, Failure> {
     let copies = place.copies(working_dir);
-    let Some(loop_id) = loops::current(working_dir, &copies.snapshot)? else {
+    let Some(loop_id) = loops::current(working_dir, &copies.snapshot, &copies.vault)? else {
         return Ok(None);
     };
     let dir = loops::dir(working_dir, loop_id);
@@ -343,6 +346,7 @@ fn refused(error: StoreError, accepted: impl FnOnce() -> Option<State>) -> Failu
         | StoreError::DamagedSnapshot { .. }
         | StoreError::DamagedBackup { .. }
         | StoreError::NewerBackup { .. }
+        | StoreError::Locked { .. }
         | StoreError::Newer { .. }
         | StoreError::NewerSnapshot { .. } => Failure::from(error),
     };

@@ -7,6 +7,7 @@ use tachikoma_agents::line::LineSplitter;
 use tachikoma_loop_runner::session::transcripts;
 use tachikoma_loop_runner::settings::SessionSettings;
 use tachikoma_loop_runner::store::compressed;
+use tachikoma_loop_runner::store::vault::Vault;
 
 use crate::failure::Failure;
 use crate::out;
@@ -43,14 +44,14 @@ pub fn logs(place: &Place, iteration: Option<u32>) -> Result<ExitCode, Failure> 
         return Err(Failure::new(what).hint(format!("transcripts are in {}", dir.display())));
     }
     for file in &files {
-        let unread = |error| Failure::new(format!("read {}: {error}", file.path.display()));
-        print(&file.path).map_err(unread)?;
+        let unread = |error| Failure::unread(&file.path, &error);
+        print(&file.path, &current.vault).map_err(unread)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(path: &Path) -> std::io::Result<()> {
-    let mut reader = compressed::open(path)?.content;
+fn print(path: &Path, vault: &Vault) -> std::io::Result<()> {
+    let mut reader = compressed::open(path, vault)?.content;
     let mut lines = LineSplitter::new(LINE_BYTES_MAX);
     let mut each = |line: tachikoma_agents::line::Line<'_>| {
         let cut = if line.omitted_bytes > 0 {

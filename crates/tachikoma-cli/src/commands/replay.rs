@@ -124,7 +124,7 @@ pub fn replay(place: &Place, args: &ReplayArgs) -> Result<ExitCode, Failure> {
             Rules { recorded, replayed }
         };
         let mut replay = Replay::new(current.loop_id, rules);
-        let reach = hindsight::read(&current.dir, |record| replay.take(record))?;
+        let reach = hindsight::read(&current.dir, &current.vault, |record| replay.take(record))?;
         (reach, replay.finish())
     };
     notes(&mut launches, &over, &reach, &replayed)?;

@@ -28,6 +28,11 @@ use crate::signals::{Signals, Terminal};
 
 /// Runs the loop, or says what would be run.
 pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
+    let runs_here = !args.detach && !args.dry_run;
+    if runs_here {
+        // Before it is used: trying it takes a second.
+        secrets::shed_passphrase()?;
+    }
     let plan = plan(place, args)?;
     // The background process works all of it out again, and says so.
     if args.detach && !args.dry_run {
@@ -66,9 +71,7 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
 
 /// Works the settings of a run out again, for as long as it lasts: a loop that was begun anew is not begun anew by that.
 fn reader(place: &Place, args: &RunArgs) -> Reader {
-    let place = Place {
-        directory: place.directory.clone(),
-    };
+    let place = place.clone();
     let args = args.clone();
     Reader::new(move || {
         let plan = plan(&place, &args).map_err(|failure| failure.what)?;
@@ -126,7 +129,13 @@ pub async fn run_here(
     };
     let keys = terminal == Terminal::Foreground && keys::can_ask();
     let lines = Lines::beginning_at(state.session.redline_tokens).with_keys(keys);
-    let reporter = Reporter::start(style, handle.subscribe(), dir, seen, lines);
+    let reporter = Reporter::start(
+        style,
+        handle.subscribe(),
+        (dir, config.vault.clone()),
+        seen,
+        lines,
+    );
     // Listened to before anything runs: no signal finds us unprepared.
     let signals = Signals::listen()
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use tachikoma_loop_runner::store::vault::Vault;
 
 use tachikoma_testkit::{Scratch, await_until};
 
@@ -387,7 +388,7 @@ fn a_runner_that_is_killed_leaves_whole_backups_only() {
         for path in backups(&scratch).iter().filter(whole) {
             // A name may have been taken and the file not yet moved there.
             let is_empty = fs::metadata(path).unwrap().len() == 0;
-            let read = tachikoma_loop_runner::store::backup::read_through(path);
+            let read = tachikoma_loop_runner::store::backup::read_through(path, &Vault::plain());
             assert!(is_empty || read.is_ok(), "{}: {read:?}", path.display());
         }
     }

@@ -33,6 +33,7 @@ mod complaints;
 mod completion;
 mod config;
 mod demo;
+mod encrypt;
 mod errors_control;
 mod errors_disk;
 mod errors_input;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use tachikoma_loop_runner::store::vault::Vault;
 
 use insta::assert_snapshot;
 use tachikoma_core::{LoopId, Timestamp};
@@ -85,13 +86,14 @@ fn closed_and_unfollowed() -> (Scratch, PathBuf, Vec<u8>) {
     let scratch = with_history();
     let first = journal(&scratch);
     let dir = first.parent().expect("it has one").to_owned();
-    let (mut journal, mut state) = Journal::open(&dir).expect("nobody else writes");
+    let (mut journal, mut state) =
+        Journal::open(&dir, &Vault::plain()).expect("nobody else writes");
     let now = state.time;
     journal
         .next_segment(&mut state, now)
         .expect("there is room");
     drop(journal);
-    compressed::replace(&first, &AtomicBool::new(false)).expect("there is room");
+    compressed::replace(&first, &Vault::plain(), &AtomicBool::new(false)).expect("there is room");
     fs::remove_file(dir.join("journal-0002.jsonl")).expect("it is ours");
     let closed = dir.join("journal-0001.jsonl.zst");
     let bytes = fs::read(&closed).expect("it is ours");
@@ -180,7 +182,7 @@ fn a_death_between_a_new_loop_and_the_archive_of_the_old_one_brings_nothing_back
         let new = LoopId::from_u128(7);
         let dir = scratch.path().join(".ralph/loops").join(new.to_string());
         let later = Timestamp::from_millis(32_503_680_000_000);
-        drop(Journal::create(&dir, new, later).expect("nobody else writes"));
+        drop(Journal::create(&dir, new, later, &Vault::plain()).expect("nobody else writes"));
         let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], "true"));
         assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
         assert_eq!(status(&scratch)["loop_id"], new.to_string());

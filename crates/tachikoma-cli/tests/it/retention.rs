@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use tachikoma_loop_runner::store::vault::Vault;
 
 use tachikoma_core::Seq;
 use tachikoma_loop_runner::store::journal::{Journal, read_records};
@@ -171,7 +172,8 @@ fn closed_segments_are_compressed_and_the_loop_goes_on_from_them() {
     one_loop(&scratch, "true");
     let dir = loops(&scratch).remove(0);
     for _ in 0..2 {
-        let (mut journal, mut state) = Journal::open(&dir).expect("nobody else writes");
+        let (mut journal, mut state) =
+            Journal::open(&dir, &Vault::plain()).expect("nobody else writes");
         let now = state.time;
         journal
             .next_segment(&mut state, now)
@@ -189,7 +191,10 @@ fn closed_segments_are_compressed_and_the_loop_goes_on_from_them() {
     let before = files(&dir);
     assert_eq!(status(&scratch)["iteration"], 2);
     let mut seqs = Vec::new();
-    read_records(&dir, Seq(0), |record| seqs.push(record.seq.0)).expect("it is whole");
+    read_records(&dir, &Vault::plain(), Seq(0), |record| {
+        seqs.push(record.seq.0);
+    })
+    .expect("it is whole");
     assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
     let ran = tachikoma(&scratch).run(["events", "--json"]);
     assert_eq!(ran.stdout.lines().count(), seqs.len(), "{}", ran.snapshot());

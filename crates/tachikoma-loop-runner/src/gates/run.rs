@@ -74,7 +74,8 @@ impl GateRun {
         let read = tokio::task::spawn_blocking(move || {
             let mut read = TestsRead::default();
             for (gate, since, file) in &left {
-                read.gate(gate, &scene.working_dir, *since, file.as_deref(), all);
+                let printed = file.as_deref().map(|file| (file, &before.vault));
+                read.gate(gate, &scene.working_dir, *since, printed, all);
             }
             let tests = read.compare(scene.iteration, &before);
             (tests, read.warnings)
@@ -103,7 +104,10 @@ impl GateRun {
             working_dir: self.scene.working_dir.clone(),
             input: Vec::new(),
             limit: Limit::new(gate.timeout.get()),
-            said: Said::whole(OUTPUT_BYTES_MAX, file.labelled(&gate.name)),
+            said: Said::whole(
+                OUTPUT_BYTES_MAX,
+                file.labelled(&gate.name).kept_in(&self.before.vault),
+            ),
         }
     }
 }

@@ -1,7 +1,5 @@
 //! What gates said of tests: read from their reports, or from what they printed, and entered into the books.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{TestCounts, TestsReport, TestsSeen, Verdict};
@@ -10,7 +8,8 @@ use super::report::ReportPattern;
 use crate::error::chain;
 use crate::results::{self, Results, ResultsError};
 use crate::settings::Gate;
-use crate::store::tests_book;
+use crate::store::vault::Vault;
+use crate::store::{compressed, tests_book};
 
 /// What was read so far, over all gates of a check.
 #[derive(Debug, Default)]
@@ -39,11 +38,20 @@ pub(crate) struct Before {
     pub any: bool,
     /// Whether what is tested may have changed since.
     pub changed: bool,
+    /// What opens what is known.
+    pub vault: Vault,
 }
 
 impl TestsRead {
     /// Reads what a gate left behind that began at `since`. `printed` is the file with its output. Blocks.
-    pub fn gate(&mut self, gate: &Gate, dir: &Path, since: i64, printed: Option<&Path>, of: usize) {
+    pub fn gate(
+        &mut self,
+        gate: &Gate,
+        dir: &Path,
+        since: i64,
+        printed: Option<(&Path, &Vault)>,
+        of: usize,
+    ) {
         // Names of several gates may be the same.
         let prefix = (of > 1).then_some(gate.name.as_str());
         if let Some(report) = &gate.report {
@@ -61,10 +69,11 @@ impl TestsRead {
             }
             return;
         }
-        let Some(file) = printed.and_then(|path| File::open(path).ok()) else {
+        let Some(file) = printed.and_then(|(path, vault)| compressed::open(path, vault).ok())
+        else {
             return;
         };
-        match results::read(BufReader::new(file), None) {
+        match results::read(file.content, None) {
             Ok(results) => self.take(gate, results, dir, prefix),
             // Most gates run no tests.
             Err(ResultsError::Unknown | ResultsError::Empty) => {}
@@ -108,7 +117,7 @@ impl TestsRead {
         if !self.heard {
             return None;
         }
-        let mut books = match tests_book::read(&before.dir) {
+        let mut books = match tests_book::read(&before.dir, &before.vault) {
             Ok(Some(books)) => books,
             Ok(None) => {
                 if before.any {

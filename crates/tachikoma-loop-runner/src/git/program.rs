@@ -13,6 +13,7 @@ use tachikoma_core::LoopId;
 use super::path::printable;
 use crate::clock;
 use crate::process::{INSIDE, MARKER, in_a_session_of_its_own, is_executable};
+use crate::store::vault::PASSPHRASE_VARIABLE;
 
 mod live;
 
@@ -225,6 +226,7 @@ impl Git {
         for name in LEADS_ELSEWHERE {
             command.env_remove(name);
         }
+        command.env_remove(PASSPHRASE_VARIABLE);
         command
     }
 
@@ -434,6 +436,7 @@ impl<'a> Order<'a> {
         for name in LEADS_ELSEWHERE {
             command.env_remove(name);
         }
+        command.env_remove(PASSPHRASE_VARIABLE);
         if let Some(marker) = &self.git.marker {
             command.env(MARKER, marker);
         }

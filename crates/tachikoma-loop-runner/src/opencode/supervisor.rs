@@ -76,6 +76,8 @@ pub struct SupervisorSettings {
     pub told_when_idle: bool,
     /// Variables of this process that the server and its tools do not get.
     pub hidden: Vec<OsString>,
+    /// Whether what the server prints is written to its log. It may have words of the conversations in it.
+    pub keeps_log: bool,
 }
 
 /// Why a supervisor did not begin, or could not go on.

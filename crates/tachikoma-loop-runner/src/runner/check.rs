@@ -106,6 +106,7 @@ impl LoopRunner {
                 any: progress.tests.is_some(),
                 changed: progress.untested || self.policy.keep.is_none(),
                 dir,
+                vault: self.config.vault.clone(),
             },
             shell: Shell::new(self.guard_options()),
         };
@@ -127,7 +128,10 @@ impl LoopRunner {
 
                 for result in &mut results {
                     let Some(file) = &result.file else { continue };
-                    self.upkeep.leave(Task::CompressTranscript(file.into()));
+                    self.upkeep.leave(Task::CompressTranscript {
+                        path: file.into(),
+                        vault: self.config.vault.clone(),
+                    });
                     // Where the loop's own directory is may change, and is known to whoever asks.
                     let name = Path::new(file).file_name();
                     result.file = name.map(|name| name.to_string_lossy().into_owned());
@@ -176,7 +180,7 @@ impl LoopRunner {
         };
         let root = self.config.store_root(self.state.loop_id);
         let dir = loops::dir(&root, self.state.loop_id);
-        if let Err(error) = tests_book::write(&dir, books) {
+        if let Err(error) = tests_book::write(&dir, books, &self.config.vault) {
             let warning = format!("the books of the tests are not kept: {}", chain(&error));
             self.queue.push_back(Input::Trouble { warning });
         }

@@ -203,6 +203,7 @@ impl LoopRunner {
         let directory = self.config.transcripts_dir(self.state.loop_id);
         let bytes_max = self.config.settings.session.transcript_max_bytes;
         Transcript::new(directory, turn.iteration.into(), turn.attempt, bytes_max)
+            .kept_in(&self.config.vault)
     }
 
     /// Starts the agent's process: on a turn, or on a conversation that waits for its first one.

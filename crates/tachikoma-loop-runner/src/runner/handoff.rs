@@ -28,11 +28,11 @@ impl LoopRunner {
         let root = self.config.store_root(self.state.loop_id);
         let dir = loops::dir(&root, self.state.loop_id);
         // What an earlier runner gave. One that cannot be read is written anew.
-        let text = match checkpoints::read(&dir, session) {
+        let text = match checkpoints::read(&dir, session, &self.config.vault) {
             Ok(Some(text)) => text,
             Ok(None) | Err(_) => {
                 let text = self.build_handoff().await;
-                if let Err(error) = checkpoints::keep(&dir, session, &text) {
+                if let Err(error) = checkpoints::keep(&dir, session, &text, &self.config.vault) {
                     let warning = format!(
                         "the hand-off to session {session} is given, but not kept: {}",
                         chain(&error)

@@ -71,6 +71,8 @@ impl LoopRunner {
         };
         let journal = self.journal_whole(now).await?;
         let socket = self.socket_whole().await;
+        // Without it nobody could open the rest; one that cannot be written is tried again.
+        let _ = self.config.vault.put_back_identity();
         let snapshot = self.snapshot_whole()?;
         let repairs = [
             (Repair::Lock, lock),

@@ -19,7 +19,7 @@ use crate::clock;
 use crate::config::LoopConfig;
 use crate::git::{KeeperOptions, Protected, Whose};
 use crate::store::loops;
-use crate::store::snapshot::Packing;
+use crate::store::snapshot;
 use crate::worktree;
 
 /// How long an iteration waits for the snapshot before it. A large tree on a slow disk takes seconds; without one the loop
@@ -72,13 +72,10 @@ impl LoopConfig {
     /// Returns what the loop itself writes into the working directory, besides its own directory there.
     fn own_files(&self) -> Vec<std::path::PathBuf> {
         let state = &self.settings.state;
-        let own = [
-            &self.settings.session.state_dir,
-            &state.state_path,
-            &Packing::Compressed.path(&state.state_path),
-            &state.backup_dir,
-        ];
-        own.map(|path| self.resolve(path)).into()
+        let own = [&self.settings.session.state_dir, &state.backup_dir];
+        let snapshots = snapshot::all_places(&state.state_path);
+        let own = own.into_iter().chain(&snapshots);
+        own.map(|path| self.resolve(path)).collect()
     }
 }
 

@@ -233,7 +233,10 @@ impl LoopRunner {
 
     fn put_transcript_away(&mut self, written: Written) {
         if let Some(path) = written.path {
-            self.upkeep.leave(Task::CompressTranscript(path));
+            self.upkeep.leave(Task::CompressTranscript {
+                path,
+                vault: self.config.vault.clone(),
+            });
         }
         if let Some(error) = written.error {
             let warning = format!(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use tachikoma_agents::{Agent, Turn};
-use tachikoma_core::{LoopId, Outcome, Record, State, Status, Ticket, Timestamp};
+use tachikoma_core::{Input, LoopId, Outcome, Record, State, Status, Ticket, Timestamp};
 
 use super::LoopRunner;
 use super::backing::Backing;
@@ -26,8 +26,11 @@ use crate::prompt::{self, PromptError};
 use crate::store::journal::Journal;
 use crate::store::lock::{Holder, LockError, WorkLock};
 use crate::store::recover::{self, Loss, Recovered, Source, Taken};
+use crate::store::reseal::Kept;
 use crate::store::temporary::{self, TemporaryStore};
-use crate::store::{StoreError, archive, backup, check_dir, checkpoints, loops, snapshot, whole};
+use crate::store::{
+    StoreError, archive, backup, check_dir, checkpoints, loops, snapshot, vault, whole,
+};
 
 /// What was found in the working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +115,7 @@ impl LoopRunner {
                 let _ = snapshots::delete_all_around(&config.working_dir, dead.loop_id);
             }
         }
+        config.vault.prepare()?;
         let Opened {
             journal,
             state,
@@ -122,7 +126,8 @@ impl LoopRunner {
             before,
             temporary,
         } = if config.settings.state.enabled {
-            let current = loops::current(&config.working_dir, &config.snapshot_path())?;
+            let current =
+                loops::current(&config.working_dir, &config.snapshot_path(), &config.vault)?;
             check_dirs(&config, current)?;
             open_journal(&config, current, leftovers.len())?
         } else {
@@ -149,6 +154,7 @@ impl LoopRunner {
         lock.sign(&holder)
             .inspect_err(|_| discard())
             .map_err(StoreError::io("write", Path::new(".ralph/lock")))?;
+        let resealed = reseal(&config, &journal).inspect_err(|_| discard())?;
         let saved = make_way(&config, &found, before, state.loop_id).inspect_err(|_| discard())?;
         let done = found == Found::Nothing && !config.new_loop;
         let policy = config.policy(&agent);
@@ -186,6 +192,7 @@ impl LoopRunner {
             check: None,
             checks: super::check::ChecksKnown::default(),
             keeping: super::keep::Keeping::default(),
+            resealed,
             queue: std::collections::VecDeque::new(),
             tickets: std::collections::HashMap::new(),
             last_ticket: Ticket(0),
@@ -209,6 +216,18 @@ impl LoopRunner {
 }
 
 impl LoopConfig {
+    /// Checks that what is kept can be opened, and that what will be written could be read again.
+    ///
+    /// # Errors
+    /// A key is missing, or is the wrong one.
+    fn check_keys(&self) -> Result<(), StoreError> {
+        let witnesses = match self.settings.state.enabled {
+            true => vault::witnesses(&self.working_dir, &self.snapshot_path()),
+            false => Vec::new(),
+        };
+        self.vault.check(&witnesses)
+    }
+
     /// Checks what can be checked before anything is touched.
     ///
     /// # Errors
@@ -235,7 +254,30 @@ fn preflight(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
     let plan = agent.plan(&Turn::default());
     let searched = search_path(&plan, config.search_path.as_ref());
     find_program(Path::new(&plan.program), working_dir, searched).map_err(OpenError::Program)?;
+    config.check_keys()?;
     check_server(config, agent)
+}
+
+/// Brings what is kept into the form that is wanted. Returns what is to be said of it.
+fn reseal(config: &LoopConfig, journal: &Journal) -> Result<Option<Input>, StoreError> {
+    if !config.settings.state.enabled {
+        return Ok(None);
+    }
+    let done = Kept {
+        working_dir: &config.working_dir,
+        snapshot: &config.snapshot_path(),
+        state_dir: &config.resolve(&config.settings.session.state_dir),
+        backups: &config.backups().dir,
+        written: &journal.part().path,
+        vault: &config.vault,
+    }
+    .reseal()?;
+    let now = match config.vault.seals() {
+        true => "encrypted",
+        false => "in clear text",
+    };
+    let warning = format!("{done} files of loops here were rewritten: they are {now} now");
+    Ok((done > 0).then_some(Input::Trouble { warning }))
 }
 
 /// Checks that a server of the loop's own could be started.
@@ -308,12 +350,16 @@ fn make_way(
     }
     let path = config.snapshot_path();
     if *found == Found::Nothing {
-        archive::make_way(&config.working_dir, before, &path)?;
+        archive::make_way(&config.working_dir, before, &path, &config.vault)?;
     }
-    archive::archive_others(&config.working_dir, loop_id, &path)?;
+    archive::archive_others(&config.working_dir, loop_id, &path, &config.vault)?;
     whole::remove_remains(&path);
     whole::remove_remains(&config.backups().dir.join("any"));
-    Ok(Saved::found(&config.packed_snapshot_path(), loop_id))
+    Ok(Saved::found(
+        &config.packed_snapshot_path(),
+        loop_id,
+        &config.vault,
+    ))
 }
 
 /// Begins a loop that is not kept: whatever else is in the working directory stays as it is.
@@ -322,7 +368,7 @@ fn begin_temporary(config: &LoopConfig) -> Result<Opened, OpenError> {
     let temporary = TemporaryStore::create(&config.temporary_dir, loop_id)?;
     let mut clock = Clock::starting_after(Timestamp::default());
     let dir = loops::dir(temporary.root(), loop_id);
-    let (journal, state) = Journal::create(&dir, loop_id, clock.now())?;
+    let (journal, state) = Journal::create(&dir, loop_id, clock.now(), &config.vault)?;
     Ok(Opened {
         journal,
         state,
@@ -356,7 +402,7 @@ fn open_journal(
             Some(found.open(&dir, &config.working_dir)?)
         }
         // A file of a newer version is not written over, whoever it belongs to.
-        None if !config.new_loop => match snapshot::read(&config.snapshot_path()) {
+        None if !config.new_loop => match snapshot::read(&config.snapshot_path(), &config.vault) {
             Err(error @ StoreError::NewerSnapshot { .. }) => return Err(error.into()),
             Err(_) | Ok(_) => None,
         },
@@ -404,7 +450,7 @@ fn open_journal(
     let mut clock = Clock::starting_after(last.map(|found| found.state.time).unwrap_or_default());
     let loop_id = LoopId::new(uuid::Uuid::new_v4());
     let dir = loops::dir(&config.working_dir, loop_id);
-    let (journal, state) = Journal::create(&dir, loop_id, clock.now())?;
+    let (journal, state) = Journal::create(&dir, loop_id, clock.now(), &config.vault)?;
     Ok(Opened {
         journal,
         state,

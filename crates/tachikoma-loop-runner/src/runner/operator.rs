@@ -93,7 +93,7 @@ impl LoopRunner {
         };
         let words = prompt::read(&source, &self.config.working_dir);
         let words = words.map_err(|error| chain(&error))?;
-        prompts::keep(&self.loop_dir(), &words).map_err(|error| chain(&error))
+        prompts::keep(&self.loop_dir(), &words, &self.config.vault).map_err(|error| chain(&error))
     }
 
     /// Returns the words of the user: those of the prompt, or those that hold for this iteration alone.
@@ -101,9 +101,13 @@ impl LoopRunner {
         match &self.state.operator.prompt {
             None => prompt::read(&self.state.launch.prompt, &self.config.working_dir)
                 .map_err(|error| chain(&error)),
-            Some(edited) => prompts::read(&self.loop_dir(), edited).map_err(|error| {
-                format!("the prompt that the operator wrote for this iteration is lost: {error}")
-            }),
+            Some(edited) => {
+                prompts::read(&self.loop_dir(), edited, &self.config.vault).map_err(|error| {
+                    format!(
+                        "the prompt that the operator wrote for this iteration is lost: {error}"
+                    )
+                })
+            }
         }
     }
 

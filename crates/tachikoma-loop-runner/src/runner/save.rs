@@ -13,6 +13,7 @@ use crate::error::chain;
 use crate::store::StoreError;
 use crate::store::quarantine::quarantine;
 use crate::store::snapshot::{self, Durability, Snapshot};
+use crate::store::vault::Vault;
 use crate::store::whole::FileMark;
 
 /// How often a runner says that it is alive, where time is counted: so much of it is lost when the power fails.
@@ -144,9 +145,9 @@ pub(super) struct Saved {
 
 impl Saved {
     /// What a runner finds of its loop.
-    pub(super) fn found(path: &Path, loop_id: LoopId) -> Option<Self> {
+    pub(super) fn found(path: &Path, loop_id: LoopId, vault: &Vault) -> Option<Self> {
         let mark = FileMark::of(path)?;
-        let found = snapshot::read(path).ok().flatten()?;
+        let found = snapshot::read(path, vault).ok().flatten()?;
         let seq = found.seq;
         (found.loop_id == loop_id).then_some(Self { mark, seq })
     }
@@ -245,7 +246,7 @@ impl LoopRunner {
             return true;
         }
         // It may have been touched, or copied there and back.
-        let found = Saved::found(&path, self.state.loop_id);
+        let found = Saved::found(&path, self.state.loop_id, &self.config.vault);
         let same = found.filter(|found| found.seq == saved.seq);
         same.map(|found| *saved = found).is_some()
     }
@@ -307,7 +308,9 @@ impl LoopRunner {
         let seq = snapshot.seq;
         let written = self.make_way(&path).and_then(|wrong| {
             let (plain, packing) = (self.config.snapshot_path(), self.config.packing());
-            Ok((wrong, snapshot.write_marked(&plain, packing, durability)?))
+            let vault = &self.config.vault;
+            let mark = snapshot.write_marked(&plain, packing, durability, vault)?;
+            Ok((wrong, mark))
         });
         match written {
             Ok((wrong, mark)) => {
@@ -317,7 +320,7 @@ impl LoopRunner {
             }
             Err(error) => {
                 // It may be there all the same, only not surely on disk.
-                let found = Saved::found(&path, self.state.loop_id);
+                let found = Saved::found(&path, self.state.loop_id, &self.config.vault);
                 if let Some(found) = found.filter(|found| found.seq == seq) {
                     self.saving.last = Some(found);
                 }

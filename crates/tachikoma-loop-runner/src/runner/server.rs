@@ -65,6 +65,7 @@ impl LoopRunner {
             user: Some(login.user),
             told_when_idle: true,
             hidden: self.secret_names(),
+            keeps_log: !config.vault.seals(),
         };
         let started = Supervisor::start(settings).await;
         let handle = started.map_err(|error| RunError::Server(Box::new(error)))?;

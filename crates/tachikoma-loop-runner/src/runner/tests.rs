@@ -1,5 +1,6 @@
 //! A part of the runner that breaks: the loop ends with an error that names it, instead of waiting for its word.
 
+use crate::store::vault::Vault;
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ fn config(dir: &Path) -> LoopConfig {
     settings.agents.command.program = vec!["true".to_owned()];
     let text = "work".to_owned();
     LoopConfig {
+        vault: Vault::plain(),
         settings,
         working_dir: dir.to_owned(),
         launch: Launch {
@@ -67,9 +69,14 @@ async fn a_reader_that_panics_ends_the_loop_with_an_error() {
     let loop_id = runner.state().loop_id;
     runner.close().await;
     let mut ends = 0;
-    journal::read_records(&loops::dir(dir.path(), loop_id), Seq(0), |record| {
-        ends += usize::from(matches!(record.event, LoopEvent::Error { .. }));
-    })
+    journal::read_records(
+        &loops::dir(dir.path(), loop_id),
+        &Vault::plain(),
+        Seq(0),
+        |record| {
+            ends += usize::from(matches!(record.event, LoopEvent::Error { .. }));
+        },
+    )
     .unwrap();
     assert_eq!(ends, 1);
 }

@@ -21,6 +21,7 @@ use crate::git::bundle::{Bundled, Work};
 use crate::session::transcripts;
 use crate::store::backup::{self, Backups, Moment};
 use crate::store::journal::segment;
+use crate::store::vault::Vault;
 use crate::store::{gates_dir, loops, retention};
 use crate::task::panicked;
 
@@ -52,9 +53,9 @@ pub(super) enum Task {
     /// The journal has closed segments.
     CompressSegments(segment::Closed),
     /// A transcript was closed.
-    CompressTranscript(PathBuf),
+    CompressTranscript { path: PathBuf, vault: Vault },
     /// No transcript of the loop is being written.
-    CompressTranscripts { directory: PathBuf },
+    CompressTranscripts { directory: PathBuf, vault: Vault },
     /// Transcripts of old iterations go.
     PruneTranscripts { directory: PathBuf, keep: usize },
     /// Old loops go.
@@ -63,6 +64,7 @@ pub(super) enum Task {
         state_dir: PathBuf,
         backups: PathBuf,
         current: LoopId,
+        vault: Vault,
     },
     /// The loop is to be backed up as it stood at a moment, and copied where there is a counter for it.
     Backup {
@@ -94,11 +96,11 @@ impl Task {
             Self::CompressSegments(closed) => {
                 let _ = closed.compress(called_off);
             }
-            Self::CompressTranscript(path) => {
-                let _ = transcripts::compress(&path, called_off);
+            Self::CompressTranscript { path, vault } => {
+                let _ = transcripts::compress(&path, &vault, called_off);
             }
-            Self::CompressTranscripts { directory } => {
-                let _ = transcripts::compress_closed(&directory, called_off);
+            Self::CompressTranscripts { directory, vault } => {
+                let _ = transcripts::compress_closed(&directory, &vault, called_off);
             }
             Self::PruneTranscripts { directory, keep } => {
                 let _ = transcripts::prune(&directory, keep);
@@ -108,9 +110,17 @@ impl Task {
                 state_dir,
                 backups,
                 current,
+                vault,
             } => {
-                return retention::prune(&working_dir, &state_dir, &backups, current, called_off)
-                    .unwrap_or_else(|error| vec![chain(&error)]);
+                return retention::prune(
+                    &working_dir,
+                    &state_dir,
+                    &backups,
+                    current,
+                    &vault,
+                    called_off,
+                )
+                .unwrap_or_else(|error| vec![chain(&error)]);
             }
             Self::Backup {
                 backups,
@@ -357,6 +367,7 @@ impl LoopRunner {
         }
         self.upkeep.leave(Task::PruneLoops {
             working_dir: self.config.working_dir.clone(),
+            vault: self.config.vault.clone(),
             state_dir: self.config.resolve(&self.config.settings.session.state_dir),
             backups: self.config.backups().dir,
             current: self.state.loop_id,
@@ -374,7 +385,10 @@ impl LoopRunner {
             if directory.is_dir() {
                 let prune = self.transcripts_to_prune(directory.clone());
                 self.upkeep.leave(prune);
-                self.upkeep.leave(Task::CompressTranscripts { directory });
+                self.upkeep.leave(Task::CompressTranscripts {
+                    directory,
+                    vault: self.config.vault.clone(),
+                });
             }
         }
         if self.journal.has_closed() {

@@ -5,14 +5,18 @@
 //! copies, the disk holds a quarter more.
 
 use std::fs::{DirBuilder, File};
-use std::io::{self, ErrorKind, Seek as _, Write as _};
+use std::io::{self, BufRead as _, ErrorKind, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
+use tachikoma_core::Timestamp;
 
+use crate::clock::Clock;
 use crate::store::compressed;
+use crate::store::vault::Vault;
+use crate::store::vault::lines::{OnDamage, Sealer};
 
 /// An attempt is repeated under one number only if its record was lost; more than this many files of one are a mistake.
 const REPEATS_MAX: u32 = 100;
@@ -33,7 +37,8 @@ pub struct Transcript {
     label: Option<String>,
     head_bytes_max: u64,
     tail_bytes_max: u64,
-    open: Option<Open>,
+    vault: Vault,
+    open: Option<Box<Open>>,
 }
 
 /// The files of a transcript that has begun.
@@ -41,7 +46,8 @@ pub struct Transcript {
 struct Open {
     directory: OwnedFd,
     name: String,
-    head: File,
+    vault: Vault,
+    head: Sink,
     head_bytes: u64,
     /// The two tails; the second is the one being written.
     tails: [Option<Tail>; 2],
@@ -52,8 +58,68 @@ struct Open {
 #[derive(Debug)]
 struct Tail {
     suffix: &'static str,
-    file: File,
+    sink: Sink,
     bytes: u64,
+}
+
+/// A file that is sealed line by line, or is not.
+#[derive(Debug)]
+struct Sink {
+    file: File,
+    sealer: Option<Sealer>,
+    /// How many pieces were written.
+    pieces: u64,
+    /// What is written next.
+    buffer: Vec<u8>,
+}
+
+impl Sink {
+    fn new(file: File, vault: &Vault, name: &str) -> io::Result<Self> {
+        let begun = Sealer::begin(
+            vault,
+            name.to_owned(),
+            Clock::starting_after(Timestamp::default()).now(),
+        )?;
+        let (sealer, buffer) = begun.map_or((None, Vec::new()), |(sealer, header)| {
+            (Some(sealer), header)
+        });
+        Ok(Self {
+            file,
+            sealer,
+            pieces: 0,
+            buffer,
+        })
+    }
+
+    /// Adds a piece, in one write.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(sealer) = &self.sealer else {
+            return self.file.write_all(bytes);
+        };
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.pieces += 1;
+        sealer.seal(self.pieces, bytes, &mut self.buffer);
+        let written = self.file.write_all(&self.buffer);
+        self.buffer.clear();
+        written
+    }
+
+    /// Adds all that another one holds.
+    fn add(&mut self, mut other: File, vault: &Vault) -> io::Result<()> {
+        other.rewind()?;
+        let mut content = vault.unseal(other, OnDamage::Fail)?.content;
+        loop {
+            let piece = content.fill_buf()?;
+            let length = piece.len();
+            if length == 0 {
+                return Ok(());
+            }
+            self.write(piece)?;
+            content.consume(length);
+        }
+    }
 }
 
 impl Transcript {
@@ -71,8 +137,16 @@ impl Transcript {
             label: None,
             head_bytes_max,
             tail_bytes_max,
+            vault: Vault::plain(),
             open: None,
         }
+    }
+
+    /// Has it written as the vault wants it.
+    #[must_use]
+    pub fn kept_in(mut self, vault: &Vault) -> Self {
+        self.vault = vault.clone();
+        self
     }
 
     /// Adds words to the name of the file; what is no letter or digit of ASCII becomes a `-`.
@@ -93,8 +167,8 @@ impl Transcript {
         let open = match &mut self.open {
             Some(open) => open,
             None => {
-                let opened = Open::create(&self.directory, &self.stem())?;
-                self.open.insert(opened)
+                let opened = Open::create(&self.directory, &self.stem(), &self.vault)?;
+                self.open.insert(Box::new(opened))
             }
         };
         open.write(bytes, self.head_bytes_max, self.tail_bytes_max)
@@ -125,7 +199,7 @@ impl Transcript {
 }
 
 impl Open {
-    fn create(path: &Path, stem: &str) -> io::Result<Self> {
+    fn create(path: &Path, stem: &str, vault: &Vault) -> io::Result<Self> {
         let directory = open_directory(path)?;
         for repeat in 1..=REPEATS_MAX {
             let name = match repeat {
@@ -139,9 +213,10 @@ impl Open {
                 }
                 Ok(head) => {
                     return Ok(Self {
+                        head: Sink::new(head, vault, &name)?,
+                        vault: vault.clone(),
                         directory,
                         name,
-                        head,
                         head_bytes: 0,
                         tails: [None, None],
                         omitted_bytes: 0,
@@ -156,7 +231,7 @@ impl Open {
 
     fn write(&mut self, bytes: &[u8], head_max: u64, tail_max: u64) -> io::Result<()> {
         let (for_head, mut rest) = split(bytes, head_max.saturating_sub(self.head_bytes));
-        self.head.write_all(for_head)?;
+        self.head.write(for_head)?;
         self.head_bytes += for_head.len() as u64;
         if tail_max == 0 {
             self.omitted_bytes += rest.len() as u64;
@@ -168,7 +243,7 @@ impl Open {
                 [_, Some(_) | None] => self.turn()?,
             };
             let (part, after) = split(rest, tail_max - tail.bytes);
-            tail.file.write_all(part)?;
+            tail.sink.write(part)?;
             tail.bytes += part.len() as u64;
             rest = after;
         }
@@ -180,18 +255,24 @@ impl Open {
         let [older, newer] = &mut self.tails;
         let fresh = match older.take() {
             Some(mut tail) => {
-                tail.file.set_len(0)?;
-                tail.file.rewind()?;
+                tail.sink.file.set_len(0)?;
+                tail.sink.file.rewind()?;
                 self.omitted_bytes += tail.bytes;
-                tail.bytes = 0;
-                tail
+                let name = format!("{}{}", self.name, tail.suffix);
+                Tail {
+                    suffix: tail.suffix,
+                    sink: Sink::new(tail.sink.file, &self.vault, &name)?,
+                    bytes: 0,
+                }
             }
             None => {
                 let [first, second] = TAIL_SUFFIXES;
                 let suffix = if newer.is_none() { first } else { second };
+                let name = format!("{}{suffix}", self.name);
+                let file = create_file(&self.directory, &name)?;
                 Tail {
                     suffix,
-                    file: create_file(&self.directory, &format!("{}{suffix}", self.name))?,
+                    sink: Sink::new(file, &self.vault, &name)?,
                     bytes: 0,
                 }
             }
@@ -203,11 +284,11 @@ impl Open {
     fn join(mut self) -> io::Result<()> {
         if self.omitted_bytes > 0 {
             let omitted = self.omitted_bytes;
-            writeln!(self.head, "\n[tachikoma: {omitted} bytes left out here]")?;
+            let words = format!("\n[tachikoma: {omitted} bytes left out here]\n");
+            self.head.write(words.as_bytes())?;
         }
-        for mut tail in self.tails.into_iter().flatten() {
-            tail.file.rewind()?;
-            io::copy(&mut tail.file, &mut self.head)?;
+        for tail in self.tails.into_iter().flatten() {
+            self.head.add(tail.sink.file, &self.vault)?;
             let name = format!("{}{}", self.name, tail.suffix);
             rustix::fs::unlinkat(&self.directory, name, AtFlags::empty())?;
         }

@@ -2,9 +2,6 @@
 
 /// Keys, and tables with all their keys, that have no effect yet. A feature takes its keys off this list.
 pub(super) const NOT_BUILT: &[&str] = &[
-    "state.encrypt",
-    "state.encrypt_passphrase_file",
-    "state.encrypt_recipients",
     "agent.fallback",
     "agents.codex",
     "agents.gemini",

@@ -33,6 +33,7 @@ pub(super) const NOT_SETTINGS: &[&str] = &[
     "TACHIKOMA_TEST",
     "TACHIKOMA_LOG",
     "TACHIKOMA_CONFIG",
+    crate::store::vault::PASSPHRASE_VARIABLE,
 ];
 
 /// Variables that begin like this script the demo agent.

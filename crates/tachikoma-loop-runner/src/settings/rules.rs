@@ -2,6 +2,8 @@
 
 use tachikoma_core::{CommitMessage, PER_HOUR_MAX};
 
+use crate::store::vault::check_recipient;
+
 use super::Settings;
 use super::keys;
 use super::loaded::Loaded;
@@ -183,22 +185,32 @@ fn reboots(settings: &Settings) -> Vec<Broken> {
 
 fn encryption(settings: &Settings) -> Vec<Broken> {
     let state = &settings.state;
-    if !state.encrypt
-        || state.encrypt_passphrase_file.is_some()
-        || !state.encrypt_recipients.is_empty()
+    let mut broken: Vec<Broken> = state
+        .encrypt_recipients
+        .iter()
+        .filter(|key| check_recipient(key).is_err())
+        .map(|key| Broken {
+            keys: vec!["state.encrypt_recipients".into()],
+            what: format!("`state.encrypt_recipients`: `{key}` is no public key of age"),
+            hint: "one looks like `age1...`; `age-keygen -y FILE` shows that of an identity",
+        })
+        .collect();
+    if state.encrypt
+        && !state.encrypt_recipients.is_empty()
+        && state.encrypt_identity_file.is_none()
     {
-        return Vec::new();
+        broken.push(Broken {
+            keys: vec![
+                "state.encrypt".into(),
+                "state.encrypt_recipients".into(),
+                "state.encrypt_identity_file".into(),
+            ],
+            what: "`state.encrypt` with `state.encrypt_recipients` needs `state.encrypt_identity_file`"
+                .into(),
+            hint: "the loop reads its own state when it is taken up again: name the file with one of the private keys",
+        });
     }
-    vec![Broken {
-        keys: vec![
-            "state.encrypt".into(),
-            "state.encrypt_passphrase_file".into(),
-            "state.encrypt_recipients".into(),
-        ],
-        what: "`state.encrypt` needs `state.encrypt_passphrase_file` or `state.encrypt_recipients`"
-            .into(),
-        hint: "name the file of the passphrase, or the public keys",
-    }]
+    broken
 }
 
 fn cloud(settings: &Settings) -> Vec<Broken> {

@@ -251,12 +251,14 @@ pub struct StateSettings {
     pub max_backups: u32,
     /// Snapshot and backups are compressed (zstd). Closed segments and transcripts always are.
     pub compress: bool,
-    /// Snapshot and backups are encrypted; needs `encrypt_passphrase_file` or `encrypt_recipients`.
+    /// Everything that is kept of a loop is encrypted (age); needs a key: `encrypt_identity_file`, `encrypt_passphrase_file`, or the variable `TACHIKOMA_STATE_PASSPHRASE`.
     pub encrypt: bool,
-    /// The file whose text is the passphrase. Absent = none.
+    /// The file whose text is the passphrase that unlocks a key made here. Absent = none.
     pub encrypt_passphrase_file: Option<PathBuf>,
-    /// The public keys that can decrypt.
+    /// The public keys (`age1...`) that can decrypt. Empty = that of the identity.
     pub encrypt_recipients: Vec<String>,
+    /// The file with the private key (`AGE-SECRET-KEY-1...`) that the loop reads its own state with. Absent = none.
+    pub encrypt_identity_file: Option<PathBuf>,
     /// Where copies of backups go: `s3://bucket/prefix` or `file:///directory`. Credentials are never part of it. Absent = nowhere.
     pub cloud_url: Option<String>,
 }
@@ -274,6 +276,7 @@ impl Default for StateSettings {
             encrypt: false,
             encrypt_passphrase_file: None,
             encrypt_recipients: Vec::new(),
+            encrypt_identity_file: None,
             cloud_url: None,
         }
     }

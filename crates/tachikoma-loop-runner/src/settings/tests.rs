@@ -76,6 +76,7 @@ fn every_key_of_the_contract_is_known_and_shown_in_its_order() {
         [
             "state.encrypt_passphrase_file",
             "state.encrypt_recipients",
+            "state.encrypt_identity_file",
             "opencode.attach"
         ]
     );
@@ -385,6 +386,10 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "state.backup_interval",
             "state.max_backups",
             "state.compress",
+            "state.encrypt",
+            "state.encrypt_passphrase_file",
+            "state.encrypt_recipients",
+            "state.encrypt_identity_file",
             "state.cloud_url",
             "git.auto_commit",
             "git.commit_on_failure",

@@ -7,7 +7,8 @@ use tachikoma_core::LoopId;
 
 use super::quarantine::quarantine;
 use super::recover::{self, Copies, Loss};
-use super::snapshot::{self, Durability, Packing, Snapshot};
+use super::snapshot::{self, Durability, Snapshot};
+use super::vault::Vault;
 use super::whole::write_whole;
 use super::{StoreError, is_missing, loops, make_dir, sync_dir};
 
@@ -25,26 +26,31 @@ pub fn is_archived(dir: &Path) -> bool {
 ///
 /// # Errors
 /// Its snapshot cannot be moved; the loop is then as it was.
-pub fn archive(working_dir: &Path, loop_id: LoopId, snapshot: &Path) -> Result<(), StoreError> {
+pub fn archive(
+    working_dir: &Path,
+    loop_id: LoopId,
+    snapshot: &Path,
+    vault: &Vault,
+) -> Result<(), StoreError> {
     let dir = loops::dir(working_dir, loop_id);
-    let bytes = match snapshot::read(snapshot) {
-        Ok(Some(found)) if found.loop_id == loop_id => snapshot::bytes(snapshot)?,
-        Ok(None) => of_journal(working_dir, &dir, snapshot, loop_id),
+    let bytes = match snapshot::read(snapshot, vault) {
+        Ok(Some(found)) if found.loop_id == loop_id => snapshot::bytes(snapshot, vault)?,
+        Ok(None) => of_journal(working_dir, &dir, snapshot, loop_id, vault),
         Ok(Some(other)) => {
-            set_aside(working_dir, snapshot, other.loop_id)?;
-            of_journal(working_dir, &dir, snapshot, loop_id)
+            set_aside(working_dir, snapshot, other.loop_id, vault)?;
+            of_journal(working_dir, &dir, snapshot, loop_id, vault)
         }
         // For the version that wrote it, as it is.
-        Err(StoreError::NewerSnapshot { .. }) => snapshot::bytes(snapshot)?,
+        Err(StoreError::NewerSnapshot { .. }) => snapshot::bytes(snapshot, vault)?,
         Err(error) => {
-            put_away(working_dir, snapshot, error)?;
-            of_journal(working_dir, &dir, snapshot, loop_id)
+            put_away(working_dir, snapshot, error, vault)?;
+            of_journal(working_dir, &dir, snapshot, loop_id, vault)
         }
     };
     // The one step that archives it.
     make_dir(&dir)?;
-    write_whole(&dir.join(ARCHIVED), &bytes, Durability::Synced)?;
-    remove(snapshot)
+    write_archived(&dir, &bytes, vault)?;
+    remove(snapshot, vault)
 }
 
 /// Keeps the snapshot of a loop that is not the one at hand: it archives its loop, unless that is gone or archived already.
@@ -55,16 +61,16 @@ pub(super) fn set_aside(
     working_dir: &Path,
     snapshot: &Path,
     loop_id: LoopId,
+    vault: &Vault,
 ) -> Result<(), StoreError> {
     let dir = loops::dir(working_dir, loop_id);
-    let bytes = snapshot::bytes(snapshot)?;
-    let archived = dir.join(ARCHIVED);
+    let bytes = snapshot::bytes(snapshot, vault)?;
     if dir.is_dir() && !is_archived(&dir) {
-        write_whole(&archived, &bytes, Durability::Synced)?;
-    } else if std::fs::read(&archived).ok() != Some(bytes) {
-        return quarantine(working_dir, &snapshot::place(snapshot)).map(drop);
+        write_archived(&dir, &bytes, vault)?;
+    } else if vault.read(&dir.join(ARCHIVED), snapshot::BYTES_MAX).ok() != Some(bytes) {
+        return quarantine(working_dir, &snapshot::place(snapshot, vault)).map(drop);
     }
-    remove(snapshot)
+    remove(snapshot, vault)
 }
 
 /// Archives every loop but `current`: a runner may have died between beginning that one and archiving the one before it,
@@ -76,12 +82,13 @@ pub(crate) fn archive_others(
     working_dir: &Path,
     current: LoopId,
     snapshot: &Path,
+    vault: &Vault,
 ) -> Result<(), StoreError> {
-    for (_, loop_id) in loops::unarchived(working_dir)? {
+    for (_, loop_id) in loops::unarchived(working_dir, vault)? {
         if loop_id != current {
             let dir = loops::dir(working_dir, loop_id);
-            let bytes = of_journal(working_dir, &dir, snapshot, loop_id);
-            write_whole(&dir.join(ARCHIVED), &bytes, Durability::Synced)?;
+            let bytes = of_journal(working_dir, &dir, snapshot, loop_id, vault);
+            write_archived(&dir, &bytes, vault)?;
         }
     }
     Ok(())
@@ -95,19 +102,25 @@ pub(crate) fn make_way(
     working_dir: &Path,
     before: Option<LoopId>,
     snapshot: &Path,
+    vault: &Vault,
 ) -> Result<(), StoreError> {
     if let Some(loop_id) = before {
-        return archive(working_dir, loop_id, snapshot);
+        return archive(working_dir, loop_id, snapshot, vault);
     }
-    match snapshot::read(snapshot) {
-        Err(error) => put_away(working_dir, snapshot, error),
-        Ok(Some(found)) => set_aside(working_dir, snapshot, found.loop_id),
+    match snapshot::read(snapshot, vault) {
+        Err(error) => put_away(working_dir, snapshot, error, vault),
+        Ok(Some(found)) => set_aside(working_dir, snapshot, found.loop_id, vault),
         Ok(None) => Ok(()),
     }
 }
 
 /// What is no snapshot that we can read is kept as it is, whatever it is.
-fn put_away(working_dir: &Path, snapshot: &Path, error: StoreError) -> Result<(), StoreError> {
+fn put_away(
+    working_dir: &Path,
+    snapshot: &Path,
+    error: StoreError,
+    vault: &Vault,
+) -> Result<(), StoreError> {
     let is_none = match &error {
         StoreError::DamagedSnapshot { .. } | StoreError::NewerSnapshot { .. } => true,
         StoreError::Io { .. }
@@ -115,17 +128,24 @@ fn put_away(working_dir: &Path, snapshot: &Path, error: StoreError) -> Result<()
         | StoreError::Damaged { .. }
         | StoreError::DamagedBackup { .. }
         | StoreError::NewerBackup { .. }
-        | StoreError::Newer { .. } => snapshot::place(snapshot).is_dir(),
+        | StoreError::Locked { .. }
+        | StoreError::Newer { .. } => snapshot::place(snapshot, vault).is_dir(),
     };
     if !is_none {
         return Err(error);
     }
-    quarantine(working_dir, &snapshot::place(snapshot)).map(drop)
+    quarantine(working_dir, &snapshot::place(snapshot, vault)).map(drop)
 }
 
 /// What the snapshot of a loop would be; nothing if its journal does not tell any more.
-fn of_journal(working_dir: &Path, dir: &Path, snapshot: &Path, loop_id: LoopId) -> Vec<u8> {
-    recover::read(dir, &Copies::only(snapshot), loop_id, Loss::Accept)
+fn of_journal(
+    working_dir: &Path,
+    dir: &Path,
+    snapshot: &Path,
+    loop_id: LoopId,
+    vault: &Vault,
+) -> Vec<u8> {
+    recover::read(dir, &Copies::only(snapshot, vault), loop_id, Loss::Accept)
         .map(|found| {
             Snapshot::of(&found.state, working_dir, found.state.time)
                 .encode()
@@ -134,11 +154,21 @@ fn of_journal(working_dir: &Path, dir: &Path, snapshot: &Path, loop_id: LoopId) 
         .unwrap_or_default()
 }
 
+/// An empty one stays empty: it says that nobody knows.
+fn write_archived(dir: &Path, bytes: &[u8], vault: &Vault) -> Result<(), StoreError> {
+    let path = dir.join(ARCHIVED);
+    let sealed = match bytes.is_empty() {
+        true => bytes.into(),
+        false => vault.seal(bytes).map_err(StoreError::io("seal", &path))?,
+    };
+    write_whole(&path, &sealed, Durability::Synced).map(drop)
+}
+
 /// Removes a snapshot, in whatever form it is.
-pub(super) fn remove(snapshot: &Path) -> Result<(), StoreError> {
-    let counts = snapshot::place(snapshot);
-    for path in [Packing::Plain, Packing::Compressed].map(|packing| packing.path(snapshot)) {
-        if path != counts && !snapshot::is_ours(&path) {
+pub(super) fn remove(snapshot: &Path, vault: &Vault) -> Result<(), StoreError> {
+    let counts = snapshot::place(snapshot, vault);
+    for path in snapshot::all_places(snapshot) {
+        if path != counts && !snapshot::is_ours(&path, vault) {
             continue;
         }
         match std::fs::remove_file(&path) {

@@ -16,6 +16,7 @@ use tachikoma_core::{LoopId, LoopState, Seq, Timestamp};
 
 use super::journal::JournalPart;
 use super::snapshot::{Packing, Snapshot};
+use super::vault::Vault;
 use super::whole::temporary;
 use super::{StoreError, make_dir, private, sync_dir};
 
@@ -85,6 +86,8 @@ pub struct Backups {
     pub max: u32,
     /// How they are written.
     pub packing: Packing,
+    /// What seals them.
+    pub vault: Vault,
 }
 
 /// Takes a backup: written under another name, read back, and only then given its own. Older ones beyond the number that
@@ -99,7 +102,7 @@ pub(crate) fn take(
 ) -> Result<PathBuf, StoreError> {
     make_dir(&backups.dir)?;
     let temporary = temporary(&backups.dir);
-    let taken = write(&temporary, moment, backups.packing, called_off)
+    let taken = write(&temporary, moment, backups, called_off)
         .and_then(|()| files::place(backups, &temporary, moment));
     let path = taken.inspect_err(|_| {
         // Half a backup is no use to anyone.
@@ -113,7 +116,7 @@ pub(crate) fn take(
 fn write(
     path: &Path,
     moment: &Moment,
-    packing: Packing,
+    backups: &Backups,
     called_off: &AtomicBool,
 ) -> Result<(), StoreError> {
     let mut file = private()
@@ -122,11 +125,11 @@ fn write(
         .create_new(true)
         .open(path)
         .map_err(StoreError::io("create", path))?;
-    archive::write(&mut file, moment, packing, called_off)
+    archive::write(&mut file, moment, backups, called_off)
         .map_err(StoreError::io("write", path))?;
     file.sync_all().map_err(StoreError::sync(path))?;
     drop(file);
-    let content = read_through(path)?;
+    let content = read_through(path, &backups.vault)?;
     if content.manifest.seq != moment.snapshot.seq {
         return Err(container::damaged(path, "it stands at another record"));
     }

@@ -1,12 +1,13 @@
 //! The hand-offs of a loop as its sessions got them: one file for each session that took over from another.
 
-use std::io::{self, ErrorKind, Read as _};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::SessionNo;
 
+use super::StoreError;
+use super::vault::Vault;
 use super::whole::{self, Durability, write_whole};
-use super::{StoreError, private};
 
 /// The directory of a loop that has them.
 pub(super) const DIR: &str = "checkpoints";
@@ -62,21 +63,13 @@ pub fn list(dir: &Path) -> io::Result<Vec<SessionNo>> {
 ///
 /// # Errors
 /// It cannot be read, or is no text of ours.
-pub fn read(dir: &Path, session: SessionNo) -> io::Result<Option<String>> {
+pub fn read(dir: &Path, session: SessionNo, vault: &Vault) -> io::Result<Option<String>> {
     let path = path_of(&self::dir(dir), session);
-    let file = match private().read(true).open(path) {
-        Ok(file) => file,
+    let bytes = match vault.read(&path, BYTES_MAX) {
+        Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no plain file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > BYTES_MAX {
-        return Err(io::Error::other("it is too long to be a hand-off"));
-    }
     let text = String::from_utf8(bytes);
     text.map(Some)
         .map_err(|_| io::Error::other("it is not UTF-8 text"))
@@ -86,13 +79,18 @@ pub fn read(dir: &Path, session: SessionNo) -> io::Result<Option<String>> {
 ///
 /// # Errors
 /// It cannot be written.
-pub(crate) fn keep(dir: &Path, session: SessionNo, text: &str) -> Result<(), StoreError> {
+pub(crate) fn keep(
+    dir: &Path,
+    session: SessionNo,
+    text: &str,
+    vault: &Vault,
+) -> Result<(), StoreError> {
     let checkpoints = self::dir(dir);
-    write_whole(
-        &path_of(&checkpoints, session),
-        text.as_bytes(),
-        Durability::Synced,
-    )?;
+    let path = path_of(&checkpoints, session);
+    let bytes = vault
+        .seal(text.as_bytes())
+        .map_err(StoreError::io("seal", &path))?;
+    write_whole(&path, &bytes, Durability::Synced)?;
     let kept = list(dir).unwrap_or_default();
     let excess = kept.len().saturating_sub(CHECKPOINTS_KEPT);
     for old in kept.into_iter().take(excess) {
@@ -120,16 +118,24 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path();
         assert_eq!(list(dir).unwrap(), []);
-        assert_eq!(read(dir, SessionNo(2)).unwrap(), None);
+        assert_eq!(read(dir, SessionNo(2), &Vault::plain()).unwrap(), None);
         let last = u32::try_from(CHECKPOINTS_KEPT).unwrap() + 5;
         for number in 2..=last {
-            keep(dir, SessionNo(number), &format!("to {number}\n")).unwrap();
+            keep(
+                dir,
+                SessionNo(number),
+                &format!("to {number}\n"),
+                &Vault::plain(),
+            )
+            .unwrap();
         }
         let kept = list(dir).unwrap();
         assert_eq!(kept.len(), CHECKPOINTS_KEPT);
         assert_eq!((kept[0], kept[99]), (SessionNo(6), SessionNo(last)));
         assert_eq!(
-            read(dir, SessionNo(last)).unwrap().as_deref(),
+            read(dir, SessionNo(last), &Vault::plain())
+                .unwrap()
+                .as_deref(),
             Some(&*format!("to {last}\n"))
         );
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -144,7 +150,7 @@ mod tests {
     fn what_is_not_ours_is_neither_read_nor_listed() {
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path();
-        keep(dir, SessionNo(3), "good").unwrap();
+        keep(dir, SessionNo(3), "good", &Vault::plain()).unwrap();
         let checkpoints = super::dir(dir);
         for name in ["03.md", "x.md", "3.md.bak", "notes.txt"] {
             std::fs::write(checkpoints.join(name), "theirs").unwrap();
@@ -156,7 +162,7 @@ mod tests {
         std::os::unix::fs::symlink(dir.join("secret"), checkpoints.join("5.md")).unwrap();
         std::fs::create_dir(checkpoints.join("6.md")).unwrap();
         for number in [4, 5, 6] {
-            read(dir, SessionNo(number)).unwrap_err();
+            read(dir, SessionNo(number), &Vault::plain()).unwrap_err();
         }
     }
 }

@@ -12,6 +12,8 @@ use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use ruzstd::encoding::{CompressionLevel, FrameCompressor};
 
 use super::regular;
+use super::vault::lines::{OnDamage, Place};
+use super::vault::{Unsealed, Vault};
 
 /// What a compressed file is called besides the name of the plain one.
 pub const SUFFIX: &str = ".zst";
@@ -34,6 +36,8 @@ pub struct Opened {
     pub path: PathBuf,
     /// Its plain content.
     pub content: Box<dyn BufRead>,
+    /// How many bytes of the file what was read so far takes, where it is sealed line by line.
+    pub(crate) place: Option<Place>,
 }
 
 /// Opens a file of ours by its plain or its compressed name. A plain file that has been compressed in between is found too.
@@ -41,19 +45,29 @@ pub struct Opened {
 ///
 /// # Errors
 /// It cannot be opened. That a compressed file is damaged is found while it is read, see [`is_damage`].
-pub fn open(path: &Path) -> io::Result<Opened> {
-    open_with(path, regular::open)
+pub fn open(path: &Path, vault: &Vault) -> io::Result<Opened> {
+    open_with(path, vault, OnDamage::Fail, regular::open)
+}
+
+/// Opens a segment of a journal: lines that do not open are passed on, for one who looks at each line.
+pub(crate) fn open_lines(path: &Path, vault: &Vault) -> io::Result<Opened> {
+    open_with(path, vault, OnDamage::Pass, regular::open)
 }
 
 /// Opens what a person has named, whatever it is: behind a link, or a pipe.
 ///
 /// # Errors
 /// As those of [`open`].
-pub fn open_named(path: &Path) -> io::Result<Opened> {
-    open_with(path, |path| File::open(path))
+pub fn open_named(path: &Path, vault: &Vault) -> io::Result<Opened> {
+    open_with(path, vault, OnDamage::Fail, |path| File::open(path))
 }
 
-fn open_with(path: &Path, open: impl Fn(&Path) -> io::Result<File>) -> io::Result<Opened> {
+fn open_with(
+    path: &Path,
+    vault: &Vault,
+    on_damage: OnDamage,
+    open: impl Fn(&Path) -> io::Result<File>,
+) -> io::Result<Opened> {
     let (path, file) = match open(path) {
         Ok(file) => (path.to_owned(), file),
         Err(error) if error.kind() == ErrorKind::NotFound && !is_compressed(path) => {
@@ -63,26 +77,48 @@ fn open_with(path: &Path, open: impl Fn(&Path) -> io::Result<File>) -> io::Resul
         }
         Err(error) => return Err(error),
     };
-    let content = content_of(file, is_compressed(&path));
-    Ok(Opened { path, content })
+    let unsealed = match vault.unseal(file, on_damage) {
+        // Found while it is read, like all damage.
+        Err(error) if is_damage(&error) => Unsealed {
+            content: Box::new(BufReader::new(Broken(error.to_string()))),
+            place: None,
+        },
+        unsealed => unsealed?,
+    };
+    let content = match is_compressed(&path) {
+        true => unpack(unsealed.content),
+        false => unsealed.content,
+    };
+    Ok(Opened {
+        path,
+        content,
+        place: unsealed.place,
+    })
 }
 
-/// Returns the plain content of a file that was opened.
-pub(crate) fn content_of(file: File, is_compressed: bool) -> Box<dyn BufRead> {
-    if is_compressed {
-        Box::new(BufReader::new(Unpacked::new(file)))
-    } else {
-        Box::new(BufReader::with_capacity(CHUNK_BYTES, file))
+fn unpack(content: Box<dyn BufRead>) -> Box<dyn BufRead> {
+    Box::new(BufReader::with_capacity(
+        CHUNK_BYTES,
+        Unpacked::new(content),
+    ))
+}
+
+/// A file that is damaged where it begins.
+struct Broken(String);
+
+impl Read for Broken {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        Err(damage(self.0.clone()))
     }
 }
 
-/// Returns whether a file begins as a compressed one does; it is read from its beginning afterwards.
-pub(crate) fn is_frame(file: &mut File) -> io::Result<bool> {
-    use io::Seek as _;
-    let mut begins = Vec::new();
-    file.take(MAGIC.len() as u64).read_to_end(&mut begins)?;
-    file.rewind()?;
-    Ok(begins == MAGIC)
+/// Returns the plain content of a file that was opened. What it is, is told by what is in it.
+pub(crate) fn content_of(file: File, vault: &Vault) -> io::Result<Box<dyn BufRead>> {
+    let mut content = vault.unseal(file, OnDamage::Fail)?.content;
+    Ok(match content.fill_buf()?.starts_with(&MAGIC) {
+        true => unpack(content),
+        false => content,
+    })
 }
 
 /// Returns whether an error that came while a file was read says that the file is damaged.
@@ -127,16 +163,16 @@ pub(crate) fn form_of(name: &str) -> (&str, Form) {
 ///
 /// # Errors
 /// It could not be done, or was called off; the plain file is there as before.
-pub fn replace(plain: &Path, called_off: &AtomicBool) -> io::Result<()> {
+pub fn replace(plain: &Path, vault: &Vault, called_off: &AtomicBool) -> io::Result<()> {
     let (Some(parent), Some(name)) = (plain.parent(), plain.file_name().and_then(|n| n.to_str()))
     else {
         return Err(ErrorKind::InvalidInput.into());
     };
     let directory = open_dir(parent)?;
-    let mut source = open_in(&directory, name)?;
+    let source = open_in(&directory, name)?;
     let compressed = format!("{name}{SUFFIX}");
     let temp = format!("{compressed}.{}{TEMP_SUFFIX}", uuid::Uuid::new_v4());
-    let written = write(&directory, &temp, &mut source, called_off).and_then(|()| {
+    let written = write(&directory, &temp, &source, vault, called_off).and_then(|()| {
         rustix::fs::renameat(&directory, &temp, &directory, &compressed).map_err(Into::into)
     });
     if let Err(error) = written {
@@ -167,17 +203,28 @@ fn open_in(directory: &OwnedFd, name: &str) -> io::Result<File> {
 fn write(
     directory: &OwnedFd,
     temp: &str,
-    source: &mut File,
+    source: &File,
+    vault: &Vault,
     called_off: &AtomicBool,
 ) -> io::Result<()> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
     let mut target: File = rustix::fs::openat(directory, temp, flags, mode)?.into();
-    pack(source, &mut target, called_off)?;
-    compare(source, &target, called_off)?;
+    let mut writer = vault.writer(&mut target)?;
+    pack(&mut plain_of(source, vault)?, &mut writer, called_off)?;
+    writer.finish()?;
+    compare(source, &target, vault, called_off)?;
     // The age of a file may be all that is known of a damaged one.
     target.set_modified(source.metadata()?.modified()?)?;
     target.sync_all()
+}
+
+/// Returns what a file holds from its beginning, sealed or not.
+fn plain_of(file: &File, vault: &Vault) -> io::Result<Box<dyn BufRead>> {
+    use io::Seek as _;
+    let mut file = file.try_clone()?;
+    file.rewind()?;
+    Ok(vault.unseal(file, OnDamage::Fail)?.content)
 }
 
 /// Writes all that can be read from `source` as one frame. The compressor panics on an error of its ends: they keep it to
@@ -204,13 +251,9 @@ pub(crate) fn pack(
     feed.error.or(drain.error).map_or(Ok(()), Err)
 }
 
-fn compare(source: &mut File, target: &File, called_off: &AtomicBool) -> io::Result<()> {
-    use io::Seek as _;
-    source.rewind()?;
-    let mut target = target.try_clone()?;
-    target.rewind()?;
-    let mut expected = BufReader::with_capacity(CHUNK_BYTES, source);
-    let mut found = BufReader::with_capacity(CHUNK_BYTES, Unpacked::new(target));
+fn compare(source: &File, target: &File, vault: &Vault, called_off: &AtomicBool) -> io::Result<()> {
+    let mut expected = plain_of(source, vault)?;
+    let mut found = unpack(plain_of(target, vault)?);
     loop {
         go_on(called_off)?;
         let (left, right) = (expected.fill_buf()?, found.fill_buf()?);
@@ -271,16 +314,18 @@ impl Write for Drain<'_> {
     }
 }
 
+type Decoder = StreamingDecoder<Box<dyn BufRead>, FrameDecoder>;
+
 /// The content of a compressed file: one frame, whole, that has the checksum it says, and nothing behind it.
 enum Unpacked {
-    Closed(Option<File>),
-    Open(Box<StreamingDecoder<BufReader<File>, FrameDecoder>>),
+    Closed(Option<Box<dyn BufRead>>),
+    Open(Box<Decoder>),
     Ended,
 }
 
 impl Unpacked {
-    fn new(file: File) -> Self {
-        Self::Closed(Some(file))
+    fn new(content: Box<dyn BufRead>) -> Self {
+        Self::Closed(Some(content))
     }
 }
 
@@ -290,10 +335,7 @@ impl Read for Unpacked {
             let file = file
                 .take()
                 .ok_or_else(|| damage("it has no frame".to_owned()))?;
-            let decoder = StreamingDecoder::new_with_max_window_size(
-                BufReader::with_capacity(CHUNK_BYTES, file),
-                WINDOW_BYTES_MAX,
-            );
+            let decoder = StreamingDecoder::new_with_max_window_size(file, WINDOW_BYTES_MAX);
             *self = Self::Open(Box::new(
                 decoder.map_err(|error| damage(error.to_string()))?,
             ));
@@ -312,7 +354,7 @@ impl Read for Unpacked {
     }
 }
 
-fn check_end(decoder: &mut StreamingDecoder<BufReader<File>, FrameDecoder>) -> io::Result<()> {
+fn check_end(decoder: &mut Decoder) -> io::Result<()> {
     let stated = decoder.decoder.get_checksum_from_data();
     if stated.is_none() || stated != decoder.decoder.get_calculated_checksum() {
         return Err(damage("its checksum does not match".to_owned()));

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{LoopEvent, LoopId, Record, State, Timestamp};
 
 use super::recover::{self, Copies, Loss};
+use super::vault::Vault;
+use super::vault::lines::Sealer;
 use super::{StoreError, compressed, make_dir, migrate, private, sync_dir};
 
 mod read;
@@ -38,6 +40,7 @@ const CRC_MARK: &str = ",\"crc\":\"";
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
+    vault: Vault,
     path: PathBuf,
     file: File,
     segment: u32,
@@ -50,6 +53,10 @@ pub struct Journal {
     unsynced_dirs: Vec<PathBuf>,
     /// What was written last.
     buffer: Vec<u8>,
+    /// What seals the lines of this segment.
+    sealer: Option<Sealer>,
+    /// A record before it is sealed.
+    plain: Vec<u8>,
 }
 
 /// The beginning of a segment: never changed again, whatever is written behind it.
@@ -73,21 +80,27 @@ impl Journal {
         dir: &Path,
         loop_id: LoopId,
         now: Timestamp,
+        vault: &Vault,
     ) -> Result<(Self, State), StoreError> {
         if let Some(loops) = dir.parent() {
             make_dir(loops)?;
         }
         make_dir(dir)?;
-        let begun = Self::begin(dir, loop_id, now);
+        let begun = Self::begin(dir, loop_id, now, vault);
         if begun.is_err() {
             Self::discard(dir);
         }
         begun
     }
 
-    fn begin(dir: &Path, loop_id: LoopId, now: Timestamp) -> Result<(Self, State), StoreError> {
+    fn begin(
+        dir: &Path,
+        loop_id: LoopId,
+        now: Timestamp,
+        vault: &Vault,
+    ) -> Result<(Self, State), StoreError> {
         let mut state = State::new(loop_id);
-        let mut journal = Self::new_segment(dir, 1)?;
+        let mut journal = Self::new_segment(dir, 1, vault)?;
         journal.unsynced_dirs = way_to(dir);
         journal.open_segment(&mut state, now, false)?;
         Ok((journal, state))
@@ -105,13 +118,13 @@ impl Journal {
     ///
     /// # Errors
     /// It cannot be read, is damaged, or is newer than this version.
-    pub fn open(dir: &Path) -> Result<(Self, State), StoreError> {
+    pub fn open(dir: &Path, vault: &Vault) -> Result<(Self, State), StoreError> {
         let mut newest_first = segments(dir)?.into_iter().rev();
-        let first = newest_first.find_map(|(_, path)| first_record(migrate::JOURNAL, &path));
+        let first = newest_first.find_map(|(_, path)| first_record(migrate::JOURNAL, &path, vault));
         let loop_id = first.ok_or_else(|| none_in(dir))?.loop_id;
         let found = recover::read(
             dir,
-            &Copies::only(&dir.join("no snapshot")),
+            &Copies::only(&dir.join("no snapshot"), vault),
             loop_id,
             Loss::Refuse,
         )?;
@@ -125,6 +138,7 @@ impl Journal {
         path: PathBuf,
         segment: u32,
         len: u64,
+        vault: &Vault,
     ) -> Result<Self, StoreError> {
         if compressed::is_compressed(&path) {
             let source = std::io::Error::other("it is closed, and never written again");
@@ -135,8 +149,17 @@ impl Journal {
             .append(true)
             .open(&path)
             .map_err(StoreError::io("open", &path))?;
+        // One of which nothing is left begins anew, in whatever form.
+        let sealer = match len {
+            0 => Ok(None),
+            _ => file
+                .try_clone()
+                .and_then(|file| Sealer::resume(vault, file)),
+        };
+        let sealer = sealer.map_err(StoreError::io("read", &path))?;
         let mut journal = Self {
             dir: dir.to_owned(),
+            vault: vault.clone(),
             path,
             file,
             segment,
@@ -146,6 +169,8 @@ impl Journal {
             // A runner that died young may not have come so far.
             unsynced_dirs: way_to(dir),
             buffer: Vec::new(),
+            sealer,
+            plain: Vec::new(),
         };
         journal.cut_tail()?;
         Ok(journal)
@@ -167,8 +192,9 @@ impl Journal {
         state: &mut State,
         now: Timestamp,
         after_loss: bool,
+        vault: &Vault,
     ) -> Result<Self, StoreError> {
-        let mut journal = Self::new_segment(dir, segment)?;
+        let mut journal = Self::new_segment(dir, segment, vault)?;
         journal.open_segment(state, now, after_loss)?;
         Ok(journal)
     }
@@ -206,9 +232,24 @@ impl Journal {
             self.cut_tail()?;
         }
         self.buffer.clear();
+        self.add(records);
+        self.write_buffer()
+    }
+
+    /// Adds records to what is written next.
+    fn add(&mut self, records: &[Record]) {
         for record in records {
-            encode(record, &mut self.buffer);
+            let Some(sealer) = &self.sealer else {
+                encode(record, &mut self.buffer);
+                continue;
+            };
+            self.plain.clear();
+            encode(record, &mut self.plain);
+            sealer.seal(record.seq.0, &self.plain, &mut self.buffer);
         }
+    }
+
+    fn write_buffer(&mut self) -> Result<(), StoreError> {
         if let Err(source) = self.file.write_all(&self.buffer) {
             self.buffer.clear();
             self.torn = true;
@@ -230,6 +271,11 @@ impl Journal {
         }
     }
 
+    /// Returns whether the segment is sealed, or is not, as it should be.
+    pub(super) fn is_in_form(&self) -> bool {
+        self.sealer.is_some() == self.vault.seals()
+    }
+
     /// Returns whether there are segments before this one.
     pub(crate) fn has_closed(&self) -> bool {
         self.segment > 1
@@ -239,6 +285,7 @@ impl Journal {
     pub(crate) fn closed(&self) -> segment::Closed {
         segment::Closed {
             dir: self.dir.clone(),
+            vault: self.vault.clone(),
             before: self.segment,
         }
     }
@@ -261,7 +308,7 @@ impl Journal {
         self.file
             .sync_data()
             .map_err(StoreError::sync(&self.path))?;
-        let mut next = Self::new_segment(&self.dir, self.segment + 1)?;
+        let mut next = Self::new_segment(&self.dir, self.segment + 1, &self.vault)?;
         let opened = next.open_segment(state, now, false).inspect_err(|_| {
             // An empty segment that stays would stand in the way of the next try.
             let _ = std::fs::remove_file(&next.path);
@@ -271,7 +318,7 @@ impl Journal {
         Ok(opened)
     }
 
-    fn new_segment(dir: &Path, segment: u32) -> Result<Self, StoreError> {
+    fn new_segment(dir: &Path, segment: u32, vault: &Vault) -> Result<Self, StoreError> {
         let path = dir.join(segment_name(segment));
         let file = private()
             .create_new(true)
@@ -281,6 +328,7 @@ impl Journal {
             .map_err(StoreError::io("create", &path))?;
         Ok(Self {
             dir: dir.to_owned(),
+            vault: vault.clone(),
             path,
             file,
             segment,
@@ -289,6 +337,8 @@ impl Journal {
             torn: false,
             unsynced_dirs: vec![dir.to_owned()],
             buffer: Vec::new(),
+            sealer: None,
+            plain: Vec::new(),
         })
     }
 
@@ -309,7 +359,16 @@ impl Journal {
                 after_loss,
             },
         };
-        self.append(std::slice::from_ref(&record))?;
+        let of = format!("{}/{}", state.loop_id, segment_name(self.segment));
+        let begun = Sealer::begin(&self.vault, of, record.time);
+        self.buffer.clear();
+        self.sealer = None;
+        if let Some((sealer, header)) = begun.map_err(StoreError::io("seal", &self.path))? {
+            self.buffer = header;
+            self.sealer = Some(sealer);
+        }
+        self.add(std::slice::from_ref(&record));
+        self.write_buffer()?;
         state.apply(&record);
         Ok(record)
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{LoopId, Timestamp};
 
 use super::journal::segment;
+use super::vault::Vault;
 use super::{RALPH_DIR, StoreError, archive, journal, lock, snapshot, tests_book, whole};
 use crate::git;
 
@@ -43,10 +44,14 @@ pub(super) fn exact_id(name: &str) -> Option<LoopId> {
 ///
 /// # Errors
 /// The loops cannot be listed.
-pub fn current(working_dir: &Path, snapshot: &Path) -> Result<Option<LoopId>, StoreError> {
-    let mut found = unarchived(working_dir)?;
+pub fn current(
+    working_dir: &Path,
+    snapshot: &Path,
+    vault: &Vault,
+) -> Result<Option<LoopId>, StoreError> {
+    let mut found = unarchived(working_dir, vault)?;
     // One that cannot be read names nobody; whoever needs it says so.
-    if let Ok(Some(saved)) = snapshot::read(snapshot)
+    if let Ok(Some(saved)) = snapshot::read(snapshot, vault)
         && !found.iter().any(|(_, loop_id)| *loop_id == saved.loop_id)
         && !archive::is_archived(&dir(working_dir, saved.loop_id))
     {
@@ -57,7 +62,10 @@ pub fn current(working_dir: &Path, snapshot: &Path) -> Result<Option<LoopId>, St
 }
 
 /// Lists the loops that have a journal and are not archived, with the time of their first record.
-pub(super) fn unarchived(working_dir: &Path) -> Result<Vec<(Timestamp, LoopId)>, StoreError> {
+pub(super) fn unarchived(
+    working_dir: &Path,
+    vault: &Vault,
+) -> Result<Vec<(Timestamp, LoopId)>, StoreError> {
     let loops = all(working_dir);
     let entries = match std::fs::read_dir(&loops) {
         Ok(entries) => entries,
@@ -74,7 +82,7 @@ pub(super) fn unarchived(working_dir: &Path) -> Result<Vec<(Timestamp, LoopId)>,
         if archive::is_archived(&entry.path()) {
             continue;
         }
-        if let Some(begun) = journal::begun(&entry.path())? {
+        if let Some(begun) = journal::begun(&entry.path(), vault)? {
             found.push((begun, loop_id));
         }
     }
@@ -89,7 +97,7 @@ pub fn working_dir_of(path: &Path) -> Option<PathBuf> {
         .find(|dir| {
             let ralph = dir.join(RALPH_DIR);
             is_ours(&ralph.join("loops"))
-                || matches!(snapshot::read(&ralph.join("state.json")), Ok(Some(_)))
+                || has_snapshot(&ralph.join("state.json"))
                 || lock::is_held(dir)
         })
         .map(Path::to_owned)
@@ -101,6 +109,14 @@ pub fn working_dir_of(path: &Path) -> Option<PathBuf> {
 pub fn purgeable_dir_of(path: &Path) -> Option<PathBuf> {
     let has_lock = |dir: &&Path| dir.join(RALPH_DIR).join("lock").is_file();
     path.ancestors().find(has_lock).map(Path::to_owned)
+}
+
+/// One that is sealed is ours without being opened.
+fn has_snapshot(path: &Path) -> bool {
+    matches!(
+        snapshot::read(path, &Vault::plain()),
+        Ok(Some(_)) | Err(StoreError::Locked { .. })
+    )
 }
 
 /// What may not be looked at is there all the same, and the one who reads it says so.

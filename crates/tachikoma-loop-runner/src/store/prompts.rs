@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::EditedPrompt;
 
 use super::StoreError;
+use super::vault::Vault;
 use super::whole::{self, Durability, write_whole};
-use crate::prompt::{PROMPT_MAX_BYTES, read_bounded};
+use crate::prompt::PROMPT_MAX_BYTES;
 
 /// The directory of a loop that has them.
 pub(super) const DIR: &str = "prompts";
@@ -34,9 +35,13 @@ fn hash(words: &[u8]) -> String {
 ///
 /// # Errors
 /// It cannot be written.
-pub(crate) fn keep(dir: &Path, words: &str) -> Result<EditedPrompt, StoreError> {
+pub(crate) fn keep(dir: &Path, words: &str, vault: &Vault) -> Result<EditedPrompt, StoreError> {
     let hash = hash(words.as_bytes());
-    write_whole(&path_of(dir, &hash), words.as_bytes(), Durability::Synced)?;
+    let path = path_of(dir, &hash);
+    let bytes = vault
+        .seal(words.as_bytes())
+        .map_err(StoreError::io("seal", &path))?;
+    write_whole(&path, &bytes, Durability::Synced)?;
     Ok(EditedPrompt {
         hash,
         bytes: words.len() as u64,
@@ -47,8 +52,8 @@ pub(crate) fn keep(dir: &Path, words: &str) -> Result<EditedPrompt, StoreError> 
 ///
 /// # Errors
 /// It is not there, or not what was kept.
-pub(crate) fn read(dir: &Path, prompt: &EditedPrompt) -> io::Result<String> {
-    let bytes = read_bounded(&path_of(dir, &prompt.hash), PROMPT_MAX_BYTES)?;
+pub(crate) fn read(dir: &Path, prompt: &EditedPrompt, vault: &Vault) -> io::Result<String> {
+    let bytes = vault.read(&path_of(dir, &prompt.hash), PROMPT_MAX_BYTES)?;
     if hash(&bytes) != prompt.hash {
         return Err(io::Error::other("somebody has changed it"));
     }

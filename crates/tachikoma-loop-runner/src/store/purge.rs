@@ -10,7 +10,7 @@ use tachikoma_core::LoopId;
 
 use super::compressed::open_dir;
 use super::lock::{self, is_our_ignore};
-use super::snapshot::Packing;
+use super::vault::{self, Vault};
 use super::{
     RALPH_DIR, StoreError, backup, is_missing, loops, quarantine, regular, restore, retention,
     snapshot, whole,
@@ -90,7 +90,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
     // Elsewhere they may be of other working directories.
     let is_below = backups.starts_with(&ralph);
     purged
-        .backups(backups, |loop_id| is_below || ids.contains(&loop_id))
+        .backups(premises, |loop_id| is_below || ids.contains(&loop_id))
         .map_err(StoreError::io("delete", backups))?;
     let server = ralph.join(supervisor::DIR);
     if lock::is_held_in(&server) {
@@ -107,13 +107,21 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
         .quarantine(&quarantine::dir(&premises.working_dir))
         .map_err(StoreError::io("delete", &ralph))?;
     whole::remove_remains(&premises.snapshot);
-    for packing in [Packing::Plain, Packing::Compressed] {
-        let snapshot = packing.path(&premises.snapshot);
-        for path in older_versions(&snapshot).iter().chain([&snapshot]) {
+    for snapshot in snapshot::all_places(&premises.snapshot) {
+        for path in snapshot::older_versions_of(&snapshot)
+            .iter()
+            .chain([&snapshot])
+        {
             purged
-                .snapshot(path)
+                .snapshot(path, &premises.vault)
                 .map_err(StoreError::io("delete", path))?;
         }
+    }
+    let identity = ralph.join(vault::IDENTITY);
+    if vault::is_age(&identity) {
+        purged
+            .file(&identity)
+            .map_err(StoreError::io("delete", &identity))?;
     }
     let ignore = ralph.join(".gitignore");
     if regular::read(&ignore, IGNORE_BYTES_MAX).is_ok_and(|text| is_our_ignore(&text)) {
@@ -165,7 +173,8 @@ impl Purged {
     }
 
     /// Deletes the backups of those loops, and what writers of backups left that died.
-    fn backups(&mut self, dir: &Path, is_of: impl Fn(LoopId) -> bool) -> io::Result<()> {
+    fn backups(&mut self, premises: &Premises, is_of: impl Fn(LoopId) -> bool) -> io::Result<()> {
+        let dir = &premises.backups.dir;
         if !std::fs::symlink_metadata(dir).is_ok_and(|there| there.is_dir()) {
             return Ok(());
         }
@@ -177,8 +186,13 @@ impl Purged {
             let backup = listed.iter().find(|listed| listed.path == path);
             let is_ours = match backup {
                 Some(backup) if !is_of(backup.loop_id) => continue,
-                Some(backup) => backup::is_ours(&path, Some(backup.loop_id)),
-                None => entry.file_name().to_str().is_some_and(whole::is_temporary),
+                Some(backup) => backup::is_ours(&path, Some(backup.loop_id), &premises.vault),
+                None => {
+                    let name = entry.file_name();
+                    let is_identity = name == vault::IDENTITY && vault::is_age(&path);
+                    (is_identity && dir.starts_with(&premises.working_dir))
+                        || name.to_str().is_some_and(whole::is_temporary)
+                }
             };
             if is_ours && entry.file_type()?.is_file() {
                 self.file(&path)?;
@@ -200,8 +214,8 @@ impl Purged {
     }
 
     /// A snapshot that its checksum vouches for is ours; other tools have files of that name too.
-    fn snapshot(&mut self, path: &Path) -> io::Result<()> {
-        if snapshot::is_ours(path) {
+    fn snapshot(&mut self, path: &Path, vault: &Vault) -> io::Result<()> {
+        if snapshot::is_ours(path, vault) {
             return self.file(path);
         }
         if std::fs::symlink_metadata(path).is_ok() {
@@ -247,23 +261,6 @@ impl Purged {
 /// A directory with something in it stays.
 fn remove_dir(dir: &Path) {
     let _ = std::fs::remove_dir(dir);
-}
-
-/// Snapshots of earlier versions, kept beside today's: `state.json.v1`, `state.json.v1.1`.
-fn older_versions(snapshot: &Path) -> Vec<PathBuf> {
-    let (Some(dir), Some(name)) = (snapshot.parent(), snapshot.file_name()) else {
-        return Vec::new();
-    };
-    let prefix = format!("{}.v", name.to_string_lossy());
-    let is_older = |name: &str| {
-        name.strip_prefix(&prefix)
-            .is_some_and(|rest| rest.split('.').all(|number| number.parse::<u32>().is_ok()))
-    };
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries
-        .filter(|entry| entry.file_name().to_str().is_some_and(is_older))
-        .map(|entry| entry.path())
-        .collect()
 }
 
 fn ids_in(dir: &Path) -> Vec<LoopId> {

@@ -12,6 +12,7 @@ use tachikoma_core::{LoopEvent, LoopId, State};
 
 use super::journal::{self, segment};
 use super::migrate::{self, Chain};
+use super::vault::{self, Vault};
 use super::{RALPH_DIR, StoreError, compressed, snapshot};
 use crate::error::chain;
 
@@ -40,6 +41,7 @@ pub struct Recovered {
     pub records: u64,
     /// What could not be used, and what that costs; empty when all is well.
     pub troubles: Vec<String>,
+    vault: Vault,
     /// The version of the snapshot, if it is an older one.
     older: Option<(PathBuf, u32)>,
     /// What is in the place of the snapshot, and is none of this loop.
@@ -78,15 +80,18 @@ pub struct Copies {
     pub snapshot: PathBuf,
     /// The directory of backups.
     pub backups: PathBuf,
+    /// What opens all of it, and seals what is written.
+    pub vault: Vault,
 }
 
 impl Copies {
     /// The snapshot alone, without backups.
     #[must_use]
-    pub fn only(snapshot: &Path) -> Self {
+    pub fn only(snapshot: &Path, vault: &Vault) -> Self {
         Self {
             snapshot: snapshot.to_owned(),
             backups: PathBuf::new(),
+            vault: vault.clone(),
         }
     }
 }
@@ -102,11 +107,14 @@ pub fn read(
     loop_id: LoopId,
     loss: Loss,
 ) -> Result<Recovered, StoreError> {
+    let witnesses = vault::witnesses_in(dir).chain(snapshot::all_places(&copies.snapshot));
+    copies.vault.check_opens(&witnesses.collect::<Vec<_>>())?;
     let place = Place {
         dir,
         snapshot: &copies.snapshot,
         backups: Some(&copies.backups),
         loop_id,
+        vault: &copies.vault,
         journals: migrate::JOURNAL,
         snapshots: migrate::SNAPSHOT,
     };
@@ -119,6 +127,7 @@ struct Place<'a> {
     snapshot: &'a Path,
     backups: Option<&'a Path>,
     loop_id: LoopId,
+    vault: &'a Vault,
     journals: Chain,
     snapshots: Chain,
 }
@@ -166,8 +175,8 @@ struct Base {
 
 impl Base {
     fn read(place: &Place<'_>) -> Result<Self, StoreError> {
-        let path = snapshot::place(place.snapshot);
-        match snapshot::read_as(place.snapshots, place.snapshot) {
+        let path = snapshot::place(place.snapshot, place.vault);
+        match snapshot::read_as(place.snapshots, place.snapshot, place.vault) {
             Ok(None) => Ok(Self::default()),
             Ok(Some(found)) if found.state.loop_id != place.loop_id => Ok(Self {
                 in_the_way: Some(InTheWay::OfAnother(path, found.state.loop_id)),
@@ -185,6 +194,7 @@ impl Base {
             }),
             Err(
                 error @ (StoreError::NewerSnapshot { .. }
+                | StoreError::Locked { .. }
                 | StoreError::Newer { .. }
                 | StoreError::NewerBackup { .. }
                 | StoreError::Damaged { .. }
@@ -229,7 +239,13 @@ fn find_from(
         Some(_) => Source::Snapshot,
         None => Source::Journal,
     };
-    let mut tail = Tail::new(place.journals, place.loop_id, base, name.clone());
+    let mut tail = Tail::new(
+        place.journals,
+        place.loop_id,
+        base,
+        name.clone(),
+        place.vault,
+    );
     let mut cut = Vec::new();
     for (number, path) in &segments[first..] {
         match stop_at {
@@ -277,6 +293,7 @@ fn find_from(
         ));
     }
     Ok(Recovered {
+        vault: place.vault.clone(),
         state,
         source,
         records: tail.records,
@@ -302,7 +319,7 @@ fn begin_at(
         .enumerate()
         .rev()
         .find_map(|(at, (_, path))| {
-            let first = journal::first_record(place.journals, path)?;
+            let first = journal::first_record(place.journals, path, place.vault)?;
             if let LoopEvent::SegmentOpened { state, .. } = first.event
                 && first.loop_id == place.loop_id
             {

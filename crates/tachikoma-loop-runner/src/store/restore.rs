@@ -56,7 +56,9 @@ pub(crate) fn restore(
     for left in remains(&all) {
         quarantine(working_dir, &left)?;
     }
-    if let Err(error @ StoreError::NewerSnapshot { .. }) = snapshot::read(&premises.snapshot) {
+    if let Err(error @ StoreError::NewerSnapshot { .. }) =
+        snapshot::read(&premises.snapshot, &premises.vault)
+    {
         // Only the version that wrote it knows what it is.
         return Err(error);
     }
@@ -75,11 +77,11 @@ fn put_in_place(premises: &Premises, file: &Path, new: &Path) -> Result<Restored
     let Content {
         manifest,
         mut state,
-    } = backup::read_into(file, new)?;
+    } = backup::read_into(file, new, &premises.vault)?;
     let loop_id = manifest.loop_id;
     let dir = loops::dir(working_dir, loop_id);
     let mut troubles = Vec::new();
-    let current = loops::current(working_dir, &premises.snapshot)?;
+    let current = loops::current(working_dir, &premises.snapshot, &premises.vault)?;
     let mut clock = Clock::starting_after(state.time);
     let kept = match current {
         Some(current) => keep(premises, current, clock.now(), &mut troubles)?,
@@ -90,7 +92,14 @@ fn put_in_place(premises: &Premises, file: &Path, new: &Path) -> Result<Restored
         "restored from backup {from}, taken at record {}; what came behind it in the loop that was here is no part of this one",
         manifest.seq
     );
-    rebuild(&dir, new, &manifest, &mut state, clock.now(), warning)?;
+    rebuild(
+        premises,
+        (&dir, new),
+        &manifest,
+        &mut state,
+        clock.now(),
+        warning,
+    )?;
     make_way(premises, current, loop_id)?;
     let was = switch(new, &dir)?;
     // From here on the loop is restored, and what goes wrong is told.
@@ -102,7 +111,12 @@ fn put_in_place(premises: &Premises, file: &Path, new: &Path) -> Result<Restored
     });
     sync_dir(&loops::all(working_dir)).unwrap_or_else(&mut tell);
     let snapshot = Snapshot::of(&state, working_dir, clock.now());
-    if let Err(error) = snapshot.write(&premises.snapshot, premises.packing, Durability::Synced) {
+    if let Err(error) = snapshot.write(
+        &premises.snapshot,
+        premises.packing,
+        Durability::Synced,
+        &premises.vault,
+    ) {
         // The journal has all of it.
         troubles.push(format!("the snapshot is not up to date: {}", chain(&error)));
     }
@@ -147,8 +161,8 @@ fn keep(
 
 /// Makes what was taken out of the backup a whole directory of a loop, with what else there is of it.
 fn rebuild(
-    old: &Path,
-    new: &Path,
+    premises: &Premises,
+    (old, new): (&Path, &Path),
     manifest: &backup::Manifest,
     state: &mut State,
     now: Timestamp,
@@ -167,7 +181,7 @@ fn rebuild(
     let begins = segments(new)?
         .first()
         .is_some_and(|(number, _)| *number == 1);
-    let told = journal::read_state(new).ok();
+    let told = journal::read_state(new, &premises.vault).ok();
     let told = told.filter(|told| begins && told.seq == state.seq);
     if told.is_none() {
         for (_, path) in segments(new)? {
@@ -190,7 +204,8 @@ fn rebuild(
     let last = there.last().map_or(0, |(number, _)| *number).max(known);
     // An earlier version may have known less of the same records.
     let after_loss = told.is_none_or(|told| told != *state);
-    let mut journal = Journal::begin_restored(new, last + 1, state, now, after_loss)?;
+    let mut journal =
+        Journal::begin_restored(new, last + 1, state, now, after_loss, &premises.vault)?;
     let input = Input::Trouble { warning };
     journal.append_synced(&step(&Policy::default(), state, now, input).records)?;
     for (name, _) in retention::BELOW {
@@ -231,11 +246,11 @@ fn make_way(
     let path = &premises.snapshot;
     let working_dir = &premises.working_dir;
     if let Some(current) = current.filter(|current| *current != restored) {
-        return archive::archive(working_dir, current, path);
+        return archive::archive(working_dir, current, path, &premises.vault);
     }
-    match snapshot::read(path) {
-        Ok(Some(found)) if found.loop_id == restored => archive::remove(path),
-        Ok(_) | Err(_) => archive::make_way(working_dir, None, path),
+    match snapshot::read(path, &premises.vault) {
+        Ok(Some(found)) if found.loop_id == restored => archive::remove(path, &premises.vault),
+        Ok(_) | Err(_) => archive::make_way(working_dir, None, path, &premises.vault),
     }
 }
 

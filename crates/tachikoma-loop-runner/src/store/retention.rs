@@ -11,6 +11,7 @@ use tachikoma_core::{LoopId, Timestamp};
 
 use super::compressed::open_dir;
 use super::journal;
+use super::vault::Vault;
 use super::{GATES_DIR, RALPH_DIR, StoreError, backup, checkpoints, loops, prompts};
 use crate::error::chain;
 use crate::git::snapshots;
@@ -38,13 +39,14 @@ pub fn prune(
     state_dir: &Path,
     backups: &Path,
     current: LoopId,
+    vault: &Vault,
     called_off: &AtomicBool,
 ) -> Result<Vec<String>, StoreError> {
     let path = loops::all(working_dir);
     // A link in the place of `.ralph` leads to loops that are not of this directory.
     open_dir(&working_dir.join(RALPH_DIR)).map_err(StoreError::io("open", &path))?;
     let above = open_dir(&path).map_err(StoreError::io("open", &path))?;
-    let mut found = list(&path)?;
+    let mut found = list(&path, vault)?;
     found.sort();
     let mut troubles = Vec::new();
     let excess = found.len().saturating_sub(LOOPS_KEPT);
@@ -55,7 +57,7 @@ pub fn prune(
         if loop_id == current {
             continue;
         }
-        match remove(working_dir, &above, state_dir, backups, loop_id) {
+        match remove(working_dir, &above, state_dir, (backups, vault), loop_id) {
             Ok(()) => (),
             // Whoever put something into it wants to have it there.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => (),
@@ -68,7 +70,10 @@ pub fn prune(
 }
 
 /// Lists the loops with the time of their first record, in no order. One without any record is older than all others.
-pub(super) fn list(loops: &Path) -> Result<Vec<(Option<Timestamp>, LoopId)>, StoreError> {
+pub(super) fn list(
+    loops: &Path,
+    vault: &Vault,
+) -> Result<Vec<(Option<Timestamp>, LoopId)>, StoreError> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(loops).map_err(StoreError::io("list", loops))? {
         let entry = entry.map_err(StoreError::io("list", loops))?;
@@ -78,7 +83,7 @@ pub(super) fn list(loops: &Path) -> Result<Vec<(Option<Timestamp>, LoopId)>, Sto
             continue;
         };
         // One that cannot be read has an age that nobody knows.
-        if let Ok(begun) = journal::begun(&entry.path()) {
+        if let Ok(begun) = journal::begun(&entry.path(), vault) {
             found.push((begun, loop_id));
         }
     }
@@ -90,13 +95,13 @@ fn remove(
     working_dir: &Path,
     loops: &OwnedFd,
     state_dir: &Path,
-    backups: &Path,
+    (backups, vault): (&Path, &Vault),
     loop_id: LoopId,
 ) -> io::Result<()> {
     let name = loop_id.to_string();
     let (journal, below) = open_loop(loops, &name)?;
     snapshots::delete_all_around(working_dir, loop_id).map_err(io::Error::other)?;
-    backup::remove_of(backups, loop_id).map_err(|error| io::Error::other(chain(&error)))?;
+    backup::remove_of(backups, loop_id, vault).map_err(|error| io::Error::other(chain(&error)))?;
     let sessions = match open_dir(state_dir) {
         Ok(sessions) => Some(sessions),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,

@@ -11,13 +11,16 @@ use tachikoma_core::{
 };
 
 use super::migrate::{self, Chain};
+use super::vault::Vault;
 pub use super::whole::Durability;
 use super::whole::{FileMark, write_whole};
 use super::{StoreError, compressed, is_missing, regular};
 
 mod form;
 
+pub(crate) use form::all_places;
 pub use form::{Packing, place};
+pub(super) use form::{older_versions, older_versions_of};
 
 /// The version that this program writes, and the newest it reads.
 pub const VERSION: u32 = migrate::SNAPSHOT.latest();
@@ -260,8 +263,10 @@ impl Snapshot {
         path: &Path,
         packing: Packing,
         durability: Durability,
+        vault: &Vault,
     ) -> Result<(), StoreError> {
-        self.write_marked(path, packing, durability).map(drop)
+        self.write_marked(path, packing, durability, vault)
+            .map(drop)
     }
 
     /// Writes the file, and returns by what it is known again.
@@ -270,10 +275,15 @@ impl Snapshot {
         path: &Path,
         packing: Packing,
         durability: Durability,
+        vault: &Vault,
     ) -> Result<FileMark, StoreError> {
+        let path_of = packing.path(path, vault);
         let bytes = packing.pack(self.encode().into_bytes());
-        let mark = write_whole(&packing.path(path), &bytes, durability)?;
-        form::remove_other(path, packing)?;
+        let bytes = vault
+            .seal(&bytes)
+            .map_err(StoreError::io("seal", &path_of))?;
+        let mark = write_whole(&path_of, &bytes, durability)?;
+        form::remove_other(path, packing, vault)?;
         Ok(mark)
     }
 
@@ -295,18 +305,22 @@ impl Snapshot {
 ///
 /// # Errors
 /// It cannot be read, is damaged, or is newer than this version.
-pub fn read(path: &Path) -> Result<Option<Snapshot>, StoreError> {
-    read_as(migrate::SNAPSHOT, path)
+pub fn read(path: &Path, vault: &Vault) -> Result<Option<Snapshot>, StoreError> {
+    read_as(migrate::SNAPSHOT, path, vault)
 }
 
 /// Reads a snapshot of any version up to the newest; its version stays what it was.
-pub(super) fn read_as(formats: Chain, path: &Path) -> Result<Option<Snapshot>, StoreError> {
-    read_at(formats, &place(path))
+pub(super) fn read_as(
+    formats: Chain,
+    path: &Path,
+    vault: &Vault,
+) -> Result<Option<Snapshot>, StoreError> {
+    read_at(formats, &place(path, vault), vault)
 }
 
 /// Reads the snapshot in just that file.
-fn read_at(formats: Chain, path: &Path) -> Result<Option<Snapshot>, StoreError> {
-    let text = match content(path) {
+fn read_at(formats: Chain, path: &Path, vault: &Vault) -> Result<Option<Snapshot>, StoreError> {
+    let text = match content(path, vault) {
         Ok(text) => text,
         Err(error) if is_missing(&error) => return Ok(None),
         Err(error) if compressed::is_damage(&error) => {
@@ -340,23 +354,20 @@ fn from_bytes_as(formats: Chain, path: &Path, bytes: &[u8]) -> Result<Snapshot, 
 }
 
 /// Reads the text of the snapshot, whatever it says.
-pub(super) fn bytes(path: &Path) -> Result<Vec<u8>, StoreError> {
-    let path = &place(path);
-    content(path).map_err(StoreError::io("read", path))
+pub(super) fn bytes(path: &Path, vault: &Vault) -> Result<Vec<u8>, StoreError> {
+    let path = &place(path, vault);
+    content(path, vault).map_err(StoreError::io("read", path))
 }
 
 /// Reads the text in a file, plain or compressed.
-fn content(path: &Path) -> std::io::Result<Vec<u8>> {
-    if compressed::is_compressed(path) {
-        let unpacked = compressed::content_of(regular::open(path)?, true);
-        return regular::read_all(unpacked, BYTES_MAX);
-    }
-    regular::read(path, BYTES_MAX)
+fn content(path: &Path, vault: &Vault) -> std::io::Result<Vec<u8>> {
+    let content = compressed::content_of(regular::open(path)?, vault)?;
+    regular::read_all(content, BYTES_MAX)
 }
 
 /// Returns whether the file at `path` is a snapshot of ours, of whatever version: its checksum vouches for it.
-pub(super) fn is_ours(path: &Path) -> bool {
-    let bytes = content(path).unwrap_or_default();
+pub(super) fn is_ours(path: &Path, vault: &Vault) -> bool {
+    let bytes = content(path, vault).unwrap_or_default();
     let text = std::str::from_utf8(&bytes);
     text.is_ok_and(|text| version_of(text).is_ok() && check(text).is_ok())
 }

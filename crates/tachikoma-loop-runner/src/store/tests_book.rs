@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tachikoma_core::TestsSeen;
 
 use super::StoreError;
-use super::regular;
+use super::vault::Vault;
 use super::whole::{Durability, write_whole};
 
 /// What the file is called.
@@ -36,10 +36,10 @@ pub(super) fn path_of(dir: &Path) -> PathBuf {
 }
 
 /// Reads the books of the loop in `dir`; with why they begin anew, if they do. None where there are none.
-pub(crate) fn read(dir: &Path) -> Result<Option<TestsSeen>, String> {
+pub(crate) fn read(dir: &Path, vault: &Vault) -> Result<Option<TestsSeen>, String> {
     let path = path_of(dir);
     let failed = |what: String| format!("{}: {what}", path.display());
-    let bytes = match regular::read(&path, BYTES_MAX) {
+    let bytes = match vault.read(&path, BYTES_MAX) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error.to_string())),
@@ -57,10 +57,12 @@ pub(crate) fn read(dir: &Path) -> Result<Option<TestsSeen>, String> {
 ///
 /// # Errors
 /// They cannot be written; those that were there stay.
-pub(crate) fn write(dir: &Path, tests: TestsSeen) -> Result<(), StoreError> {
+pub(crate) fn write(dir: &Path, tests: TestsSeen, vault: &Vault) -> Result<(), StoreError> {
     let version = VERSION;
     let bytes = serde_json::to_vec(&Book { version, tests }).expect("books are plain data");
-    write_whole(&path_of(dir), &bytes, Durability::Lazy).map(drop)
+    let path = path_of(dir);
+    let bytes = vault.seal(&bytes).map_err(StoreError::io("seal", &path))?;
+    write_whole(&path, &bytes, Durability::Lazy).map(drop)
 }
 
 #[cfg(test)]
@@ -72,24 +74,34 @@ mod tests {
     fn what_is_written_is_read_and_what_is_damaged_or_newer_is_said() {
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path();
-        assert_eq!(read(dir), Ok(None));
+        assert_eq!(read(dir, &Vault::plain()), Ok(None));
         let mut tests = TestsSeen::default();
         let run = tests.compare(true, [("a", Verdict::Failed), ("b", Verdict::Passed)]);
         tests.apply(&run);
-        write(dir, tests.clone()).unwrap();
-        assert_eq!(read(dir), Ok(Some(tests)));
+        write(dir, tests.clone(), &Vault::plain()).unwrap();
+        assert_eq!(read(dir, &Vault::plain()), Ok(Some(tests)));
         let text = std::fs::read_to_string(path_of(dir)).unwrap();
         std::fs::write(path_of(dir), text.replace("\"version\":1", "\"version\":9")).unwrap();
-        assert!(read(dir).unwrap_err().contains("version 9 is newer"));
+        assert!(
+            read(dir, &Vault::plain())
+                .unwrap_err()
+                .contains("version 9 is newer")
+        );
         for damaged in ["", "{", "[1]", &text[..text.len() / 2]] {
             std::fs::write(path_of(dir), damaged).unwrap();
             assert!(
-                read(dir).unwrap_err().contains("it is damaged"),
+                read(dir, &Vault::plain())
+                    .unwrap_err()
+                    .contains("it is damaged"),
                 "{damaged}"
             );
         }
         std::fs::remove_file(path_of(dir)).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", path_of(dir)).unwrap();
-        assert!(read(dir).unwrap_err().contains("symbolic link"));
+        assert!(
+            read(dir, &Vault::plain())
+                .unwrap_err()
+                .contains("symbolic link")
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! Looking at everything that is kept: every line of every journal, every snapshot, every transcript. Only reads.
 
 mod fold;
+mod sealed;
 
 use std::io::{self, BufRead as _, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use tachikoma_core::LoopId;
 
 use super::archive::{ARCHIVED, is_archived};
 use super::snapshot::{self, Snapshot};
+use super::vault::{self, Vault};
 use super::{
     StoreError, backup, checkpoints, compressed, gates_dir, journal, loops, quarantine, retention,
 };
@@ -92,9 +94,14 @@ pub fn verify(
     is_live: impl Fn() -> bool,
     mut each: impl FnMut(Checked),
 ) -> Result<(), StoreError> {
+    let witnesses = vault::witnesses(&premises.working_dir, &premises.snapshot);
+    if let Err(StoreError::Locked { .. }) = premises.vault.check_opens(&witnesses) {
+        sealed::look(premises, &mut each);
+        return Ok(());
+    }
     let all = loops::all(&premises.working_dir);
-    let current = loops::current(&premises.working_dir, &premises.snapshot)?;
-    let mut found = match retention::list(&all) {
+    let current = loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)?;
+    let mut found = match retention::list(&all, &premises.vault) {
         Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Vec::new(),
         found => found?,
     };
@@ -118,9 +125,9 @@ pub fn verify(
         checked.into_iter().for_each(&mut each);
     }
     if current.is_none()
-        && let Err(error) = snapshot::read(&premises.snapshot)
+        && let Err(error) = snapshot::read(&premises.snapshot, &premises.vault)
     {
-        let path = snapshot::place(&premises.snapshot);
+        let path = snapshot::place(&premises.snapshot, &premises.vault);
         each(unread_snapshot(&path, &error));
     }
     check_backups(premises, &mut each)?;
@@ -132,10 +139,10 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
     let dir = loops::dir(&premises.working_dir, loop_id);
     let mut checked = Vec::new();
     // Snapshots first: the journal grows, and holds all that a snapshot holds.
-    let mut fold = Fold::new(loop_id);
+    let mut fold = Fold::new(loop_id, &premises.vault);
     let is_current = current == Some(loop_id);
-    let path = snapshot::place(&premises.snapshot);
-    match snapshot::read(&path) {
+    let path = snapshot::place(&premises.snapshot, &premises.vault);
+    match snapshot::read(&path, &premises.vault) {
         Ok(Some(found)) if found.loop_id == loop_id => fold.compare(&path, found),
         Ok(found) if is_current => checked.push(no_snapshot(&path, found.as_ref())),
         Err(error) if is_current => checked.push(unread_snapshot(&path, &error)),
@@ -143,7 +150,7 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
     }
     if is_archived(&dir) {
         let path = dir.join(ARCHIVED);
-        match snapshot::read(&path) {
+        match snapshot::read(&path, &premises.vault) {
             Ok(Some(found)) => fold.compare(&path, found),
             // Moved back in between.
             Ok(None) => {}
@@ -175,9 +182,14 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
     checked.extend(check_transcripts(
         Kind::Transcripts,
         &premises.state_dir.join(loop_id.to_string()),
+        &premises.vault,
     ));
-    checked.extend(check_checkpoints(&dir));
-    checked.extend(check_transcripts(Kind::Gates, &gates_dir(&dir)));
+    checked.extend(check_checkpoints(&dir, &premises.vault));
+    checked.extend(check_transcripts(
+        Kind::Gates,
+        &gates_dir(&dir),
+        &premises.vault,
+    ));
     checked
 }
 
@@ -202,6 +214,7 @@ fn unread_snapshot(path: &Path, error: &StoreError) -> Checked {
         | StoreError::Damaged { .. }
         | StoreError::DamagedBackup { .. }
         | StoreError::NewerBackup { .. }
+        | StoreError::Locked { .. }
         | StoreError::NewerSnapshot { .. }
         | StoreError::Newer { .. } => chain(error),
     };
@@ -209,7 +222,7 @@ fn unread_snapshot(path: &Path, error: &StoreError) -> Checked {
 }
 
 /// One line for all that are good, and one for each that is not.
-fn check_transcripts(kind: Kind, dir: &Path) -> Vec<Checked> {
+fn check_transcripts(kind: Kind, dir: &Path, vault: &Vault) -> Vec<Checked> {
     let listed = match transcripts::list(dir) {
         Ok(listed) => listed,
         Err(error) => {
@@ -219,16 +232,16 @@ fn check_transcripts(kind: Kind, dir: &Path) -> Vec<Checked> {
     };
     let read = listed
         .iter()
-        .map(|file| (file.path.clone(), read_through(&file.path)));
+        .map(|file| (file.path.clone(), read_through(&file.path, vault)));
     check_texts(kind, dir, read)
 }
 
-fn check_checkpoints(loop_dir: &Path) -> Vec<Checked> {
+fn check_checkpoints(loop_dir: &Path, vault: &Vault) -> Vec<Checked> {
     let dir = checkpoints::dir(loop_dir);
     match checkpoints::list(loop_dir) {
         Ok(listed) => {
             let read = listed.iter().map(|session| {
-                let read = checkpoints::read(loop_dir, *session).map(drop);
+                let read = checkpoints::read(loop_dir, *session, vault).map(drop);
                 (checkpoints::path_of(&dir, *session), read)
             });
             check_texts(Kind::Checkpoints, &dir, read)
@@ -266,8 +279,8 @@ fn check_texts(
     checked
 }
 
-fn read_through(path: &Path) -> io::Result<()> {
-    let mut content = compressed::open(path)?.content;
+fn read_through(path: &Path, vault: &Vault) -> io::Result<()> {
+    let mut content = compressed::open(path, vault)?.content;
     loop {
         let read = content.fill_buf()?.len();
         if read == 0 {
@@ -280,7 +293,7 @@ fn read_through(path: &Path) -> io::Result<()> {
 fn check_backups(premises: &Premises, each: &mut impl FnMut(Checked)) -> Result<(), StoreError> {
     for listed in backup::list(&premises.backups.dir, None)? {
         let path = &listed.path;
-        each(match backup::read_through(path) {
+        each(match backup::read_through(path, &premises.vault) {
             Ok(_) => {
                 let what = format!("whole, taken at record {}", listed.seq);
                 Checked::new(Verdict::Good, Kind::Backup, path, what)

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use tachikoma_loop_runner::store::vault::Vault;
 
 use rustix::fs::{FlockOperation, flock};
 use tachikoma_core::{Answer, LoopCommand, LoopEvent, Outcome, Repair, Seq, Urgency};
@@ -154,7 +155,10 @@ fn the_snapshot_is_deleted_or_written_over() {
         let kept = ".ralph/quarantine/state.json.1";
         assert!(repairs[0].1.ends_with(kept), "{repairs:?}");
         assert!(place.working_dir().join(kept).exists(), "{destroy}");
-        let found = snapshot::read(&place.working_dir().join(".ralph/state.json"));
+        let found = snapshot::read(
+            &place.working_dir().join(".ralph/state.json"),
+            &Vault::plain(),
+        );
         assert_eq!(found.unwrap().unwrap().core.iteration, 4, "{destroy}");
     }
 }
@@ -193,7 +197,12 @@ fn a_repair_is_saved_by_the_clock() {
     config.settings.state.auto_save_interval = lasting("100ms");
     let path = place.working_dir().join(".ralph/state.json");
     let saved = async |seq: Seq| {
-        let at = || snapshot::read(&path).ok().flatten().map(|found| found.seq);
+        let at = || {
+            snapshot::read(&path, &Vault::plain())
+                .ok()
+                .flatten()
+                .map(|found| found.seq)
+        };
         let saving = async {
             while at() < Some(seq) {
                 tokio::task::yield_now().await;

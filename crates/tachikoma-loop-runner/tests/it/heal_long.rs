@@ -2,6 +2,7 @@
 //! meanwhile is not disturbed.
 
 use std::fs;
+use tachikoma_loop_runner::store::vault::Vault;
 
 use rustix::fs::{FlockOperation, flock};
 use serde_json::json;
@@ -81,7 +82,7 @@ fn a_runner_that_lost_its_lock_leaves_the_others_snapshot_alone_and_its_own_jour
         assert_eq!(there.unwrap(), "theirs", "not written, not moved");
         let mut kept = Vec::new();
         let dir = loops::dir(&place.working_dir(), loop_id);
-        journal::read_records(&dir, Seq(0), |record| kept.push(record)).unwrap();
+        journal::read_records(&dir, &Vault::plain(), Seq(0), |record| kept.push(record)).unwrap();
         assert_eq!(kept[0].seq, Seq(1), "no record is lost");
         assert_eq!(kept.last().unwrap().seq, runner.state().seq);
         runner.close().await;

@@ -1,6 +1,7 @@
 //! The snapshot by the clock: after a change, only then, and a failure is seen.
 
 use std::fs;
+use tachikoma_loop_runner::store::vault::Vault;
 
 use tachikoma_core::{LoopEvent, Outcome, Urgency};
 use tachikoma_loop_runner::store::recover::Loss;
@@ -37,7 +38,10 @@ fn a_change_is_saved_by_the_clock_and_without_one_nothing_is_written() {
         let mut runner = open(config(&place, script, "50ms")).await;
         to_limit(&mut runner).await;
         assert_eq!(runner.state().stats.successful, 1, "{:?}", runner.state());
-        let found = snapshot::read(&place.working_dir().join(".ralph/state.json"));
+        let found = snapshot::read(
+            &place.working_dir().join(".ralph/state.json"),
+            &Vault::plain(),
+        );
         let found = found.unwrap().unwrap();
         assert_eq!(found.state, *runner.state(), "the end is flushed");
         runner.close().await;
@@ -55,7 +59,10 @@ fn without_an_interval_there_is_no_clock_and_start_and_end_are_saved_all_the_sam
         let mut runner = open(config(&place, script, "0s")).await;
         to_limit(&mut runner).await;
         assert_eq!(runner.state().stats.successful, 1, "the start was saved");
-        let found = snapshot::read(&place.working_dir().join(".ralph/state.json"));
+        let found = snapshot::read(
+            &place.working_dir().join(".ralph/state.json"),
+            &Vault::plain(),
+        );
         assert_eq!(found.unwrap().unwrap().state, *runner.state());
         runner.close().await;
     });

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tachikoma_loop_runner::store::vault::Vault;
 
 use tachikoma_core::{Answer, Launch, LoopEvent, Outcome, PromptSource, Record, Seq, State};
 use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
@@ -58,6 +59,7 @@ impl Place {
             ..Launch::default()
         };
         LoopConfig {
+            vault: Vault::plain(),
             settings,
             working_dir: self.working_dir(),
             launch,
@@ -87,11 +89,12 @@ impl Place {
     /// Reads the history of the current loop from its journal.
     pub(crate) fn history(&self) -> Vec<Record> {
         let snapshot = self.working_dir().join(".ralph/state.json");
-        let loop_id = loops::current(&self.working_dir(), &snapshot);
+        let loop_id = loops::current(&self.working_dir(), &snapshot, &Vault::plain());
         let loop_id = loop_id.unwrap().unwrap();
         let mut records = Vec::new();
         let dir = loops::dir(&self.working_dir(), loop_id);
-        journal::read_records(&dir, Seq(0), |record| records.push(record)).unwrap();
+        journal::read_records(&dir, &Vault::plain(), Seq(0), |record| records.push(record))
+            .unwrap();
         records
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use tachikoma_loop_runner::store::vault::Vault;
 
 use tachikoma_core::{Outcome, PromptSource, Seq};
 use tachikoma_loop_runner::store::{journal, loops};
@@ -68,7 +69,10 @@ fn a_full_segment_is_compressed_while_the_loop_goes_on() {
             .len();
         assert!(size < 4 << 20, "{size} bytes");
         let mut seqs = Vec::new();
-        journal::read_records(&dir, Seq(0), |record| seqs.push(record.seq.0)).unwrap();
+        journal::read_records(&dir, &Vault::plain(), Seq(0), |record| {
+            seqs.push(record.seq.0);
+        })
+        .unwrap();
         assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
     });
 }

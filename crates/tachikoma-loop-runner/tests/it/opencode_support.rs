@@ -75,6 +75,7 @@ impl Bed {
             user: None,
             told_when_idle: false,
             hidden: Vec::new(),
+            keeps_log: true,
         };
         Self { scratch, settings }
     }

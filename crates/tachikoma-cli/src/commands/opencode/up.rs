@@ -52,7 +52,7 @@ fn settings(place: &Place) -> Result<SupervisorSettings, Failure> {
     let working_dir = working_dir(place, &loaded.settings.working_dir)?;
     let hidden = secret_names(&loaded.settings);
     Ok(SupervisorSettings {
-        opencode: loaded.settings.opencode,
+        opencode: loaded.settings.opencode.clone(),
         dir: working_dir.join(RALPH_DIR).join(DIR),
         working_dir,
         runtime_dir: place.runtime_dir(),
@@ -65,6 +65,7 @@ fn settings(place: &Place) -> Result<SupervisorSettings, Failure> {
         user: place.variable("OPENCODE_SERVER_USERNAME"),
         told_when_idle: false,
         hidden,
+        keeps_log: !loaded.settings.state.encrypt,
     })
 }
 

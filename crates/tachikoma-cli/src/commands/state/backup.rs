@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use serde_json::json;
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::offline::{self, Premises, Restored, Unpacked};
-use tachikoma_loop_runner::store::backup::{self, Content, Listed};
+use tachikoma_loop_runner::store::StoreError;
+use tachikoma_loop_runner::store::backup::{self, Content};
 use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::worktree;
 
@@ -48,7 +49,7 @@ pub fn list(place: &Place, json: bool) -> Result<ExitCode, Failure> {
     let listed = backup::list(&premises.backups.dir, None)?;
     let all = listed.len();
     for listed in listed {
-        let read = backup::read_through(&listed.path);
+        let read = backup::read_through(&listed.path, &premises.vault);
         wrong += usize::from(read.is_err());
         let bytes = std::fs::metadata(&listed.path).map_or(0, |there| there.len());
         if json {
@@ -104,7 +105,7 @@ pub fn restore(
         (None, Some(file)) => place.directory.join(file),
         (None, None) => newest(&premises)?,
     };
-    let Content { manifest, .. } = backup::read_through(&file)?;
+    let Content { manifest, .. } = backup::read_through(&file, &premises.vault)?;
     if !yes && can_ask() {
         let shown = working_dir.display();
         agree(&format!(
@@ -184,16 +185,20 @@ fn work_tree(premises: &Premises, loop_id: LoopId, bundle: &Path, is_fetched: bo
 
 /// Finds the newest good backup of the current loop; where there is none, of any.
 fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
-    let current = loops::current(&premises.working_dir, &premises.snapshot)?;
+    let current = loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)?;
     let listed = backup::list(&premises.backups.dir, current)?;
-    let is_good = |listed: &Listed| match backup::read_through(&listed.path) {
-        Ok(_) => true,
-        Err(error) => {
-            out::note(&format!("note: passed over: {}", sanitise(&chain(&error))));
-            false
+    let mut found = None;
+    for listed in listed {
+        match backup::read_through(&listed.path, &premises.vault) {
+            Ok(_) => {
+                found = Some(listed);
+                break;
+            }
+            // With the key it may be the newest good one.
+            Err(error @ StoreError::Locked { .. }) => return Err(error.into()),
+            Err(error) => out::note(&format!("note: passed over: {}", sanitise(&chain(&error)))),
         }
-    };
-    let found = listed.into_iter().find(is_good);
+    }
     found.map(|listed| listed.path).ok_or_else(|| {
         let of = current.map_or(String::new(), |loop_id: LoopId| format!(" of {loop_id}"));
         let dir = premises.backups.dir.display();

@@ -108,7 +108,7 @@ fn write(premises: &Premises, loop_id: LoopId, out: &mut impl Write) -> Result<u
     let mut records = 0_u64;
     let mut written = Ok(());
     let dir = loops::dir(&premises.working_dir, loop_id);
-    let read = journal::read_records(&dir, tachikoma_core::Seq(0), |record| {
+    let read = journal::read_records(&dir, &premises.vault, tachikoma_core::Seq(0), |record| {
         // A live runner writes on; the export stands where its state does.
         if record.seq <= until && written.is_ok() {
             records += 1;

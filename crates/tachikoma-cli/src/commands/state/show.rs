@@ -35,7 +35,14 @@ pub fn show(place: &Place, json: bool) -> Result<ExitCode, Failure> {
         out::line(found.snapshot.encode().trim_end());
     } else {
         let live = lock::is_held(&current.working_dir);
-        out::line(text(&found, &snapshot::place(&premises.snapshot), live).trim_end());
+        out::line(
+            text(
+                &found,
+                &snapshot::place(&premises.snapshot, &premises.vault),
+                live,
+            )
+            .trim_end(),
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -62,7 +69,7 @@ enum Saved {
 pub fn find(premises: &Premises, loop_id: LoopId) -> Result<Shown, Failure> {
     let dir = loops::dir(&premises.working_dir, loop_id);
     // Before the journal, which may grow in between and only makes it look older than it is.
-    let on_disk = snapshot::read(&premises.snapshot);
+    let on_disk = snapshot::read(&premises.snapshot, &premises.vault);
     let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
     let state = &found.state;
     let (saved, on_disk) = match on_disk {

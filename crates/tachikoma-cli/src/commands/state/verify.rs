@@ -68,7 +68,9 @@ fn line(working_dir: &Path, checked: &Checked) -> String {
 /// What the damage means for the current loop.
 fn next_step(premises: &Premises) -> String {
     let spared = "nothing was changed, and the current loop does not need what is damaged: `tachikoma run` goes on with it";
-    let Ok(Some(loop_id)) = loops::current(&premises.working_dir, &premises.snapshot) else {
+    let Ok(Some(loop_id)) =
+        loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)
+    else {
         return "nothing was changed; no loop waits to go on, and `tachikoma run` begins a new one"
             .to_owned();
     };

@@ -112,7 +112,7 @@ impl Supervisor {
         let (log, chunks) = mpsc::channel(output::CHUNKS_MAX);
         let log_task = Task::spawn(
             "log of the server",
-            output::write(ServerLog::new(dir), chunks),
+            output::write(ServerLog::new(dir, settings.keeps_log), chunks),
         );
         let mut clock = clock;
         lock.sign(&Holder {

@@ -30,19 +30,25 @@ fn is_number(text: &str) -> bool {
 #[derive(Debug)]
 pub(super) struct ServerLog {
     path: PathBuf,
+    /// Whether anything is written at all.
+    is_kept: bool,
     open: Option<(File, u64)>,
 }
 
 impl ServerLog {
-    pub fn new(dir: &Path) -> Self {
+    pub fn new(dir: &Path, is_kept: bool) -> Self {
         Self {
             path: dir.join(NAME),
+            is_kept,
             open: None,
         }
     }
 
     /// Adds what the server wrote.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if !self.is_kept {
+            return Ok(());
+        }
         if self.open.as_ref().is_some_and(|(_, len)| *len >= BYTES_MAX) {
             self.open = None;
             turn(&self.path)?;
@@ -115,7 +121,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path().join("dir");
         std::fs::create_dir(&dir).unwrap();
-        let mut log = ServerLog::new(&dir);
+        let mut log = ServerLog::new(&dir, true);
         log.write(b"before\n").unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
         log.write(b"behind\n").unwrap();
@@ -123,9 +129,16 @@ mod tests {
     }
 
     #[test]
+    fn a_log_that_is_not_kept_is_not_even_made() {
+        let dir = tempfile::tempdir().unwrap();
+        ServerLog::new(dir.path(), false).write(b"words\n").unwrap();
+        assert_eq!(files(dir.path()), [] as [PathBuf; 0]);
+    }
+
+    #[test]
     fn the_latest_is_kept_and_the_whole_is_bounded() {
         let dir = tempfile::tempdir().unwrap();
-        let mut log = ServerLog::new(dir.path());
+        let mut log = ServerLog::new(dir.path(), true);
         let chunk = vec![b'x'; 1 << 20];
         for number in 0..40 {
             log.write(format!("{number}\n").as_bytes()).unwrap();

@@ -11,6 +11,7 @@ use rustix::process::Pid;
 
 use crate::process::protocol::{SpawnOrder, SpawnSubject};
 use crate::process::{MARKER, children, spawn};
+use crate::store::vault::PASSPHRASE_VARIABLE;
 
 /// Why there is no agent.
 pub(super) struct Failure {
@@ -26,6 +27,8 @@ pub(super) fn launch(order: SpawnOrder, fds: Vec<OwnedFd>, marker: &str) -> Resu
     command
         .args(order.args.into_iter().map(OsString::from))
         .current_dir(&cwd);
+    // For the runner alone.
+    command.env_remove(PASSPHRASE_VARIABLE);
     for name in order.env_remove {
         command.env_remove(OsString::from(name));
     }

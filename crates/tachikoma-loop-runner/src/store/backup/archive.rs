@@ -2,16 +2,18 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Cursor, Read, Seek as _, Write as _};
+use std::io::{self, BufRead, Cursor, Read, Seek as _, Write as _};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use tachikoma_core::SessionNo;
+use tachikoma_core::{Seq, SessionNo};
 
 use super::container::{CHUNK_BYTES, MANIFEST, SNAPSHOT, Tee, hex};
-use super::{Entry, FORMAT, Manifest, Moment};
+use super::{Backups, Entry, FORMAT, Manifest, Moment};
 use crate::git::bundle;
+use crate::store::journal::JournalPart;
 use crate::store::snapshot::Packing;
+use crate::store::vault::{self, Vault};
 use crate::store::{checkpoints, compressed, journal, regular, tests_book};
 
 /// The unit of a tar archive.
@@ -27,29 +29,31 @@ struct Part {
 pub(super) fn write(
     target: &mut File,
     moment: &Moment,
-    packing: Packing,
+    backups: &Backups,
     called_off: &AtomicBool,
 ) -> io::Result<()> {
-    let mut archive = archive(moment)?;
-    match packing {
-        Packing::Compressed => compressed::pack(&mut archive, target, called_off),
+    let mut archive = archive(moment, &backups.vault)?;
+    let mut target = backups.vault.writer(target)?;
+    match backups.packing {
+        Packing::Compressed => compressed::pack(&mut archive, &mut target, called_off)?,
         Packing::Plain => {
             let mut chunk = vec![0; CHUNK_BYTES];
             loop {
                 compressed::go_on(called_off)?;
                 let read = archive.read(&mut chunk)?;
                 if read == 0 {
-                    return Ok(());
+                    break;
                 }
                 target.write_all(&chunk[..read])?;
             }
         }
     }
+    target.finish().map(drop)
 }
 
 /// Returns the archive as it is to be written.
-fn archive(moment: &Moment) -> io::Result<Chain> {
-    let parts = parts(moment)?;
+fn archive(moment: &Moment, vault: &Vault) -> io::Result<Chain> {
+    let parts = parts(moment, vault)?;
     let snapshot = &moment.snapshot;
     let manifest = Manifest {
         backup: FORMAT,
@@ -107,17 +111,17 @@ impl Read for Chain {
     }
 }
 
-fn parts(moment: &Moment) -> io::Result<Vec<Part>> {
+fn parts(moment: &Moment, vault: &Vault) -> io::Result<Vec<Part>> {
     let snapshot = &moment.snapshot;
     let original = moment.original.clone();
     let text = original.unwrap_or_else(|| snapshot.encode().into_bytes());
     let mut parts = vec![part_of(SNAPSHOT.to_owned(), text)];
     if let Some(part) = &moment.journal {
-        let open = || Ok::<_, io::Error>(compressed::open(&part.path)?.content.take(part.len));
+        let open = || beginning(part, snapshot.seq, vault);
         let mut crc = Tee::new(open()?, None);
         io::copy(&mut crc, &mut io::sink())?;
         let name = journal::segment_name(part.segment);
-        let content = Box::new(open()?);
+        let content = open()?;
         parts.push(Part {
             entry: crc.entry(name),
             content,
@@ -126,10 +130,10 @@ fn parts(moment: &Moment) -> io::Result<Vec<Part>> {
     let dir = &moment.loop_dir;
     let session = snapshot.state.session.number;
     // Either can be done without.
-    if let Ok(Some(text)) = checkpoints::read(dir, session) {
+    if let Ok(Some(text)) = checkpoints::read(dir, session, vault) {
         parts.push(part_of(checkpoint_name(session), text.into_bytes()));
     }
-    if let Ok(bytes) = regular::read(&tests_book::path_of(dir), tests_book::BYTES_MAX) {
+    if let Ok(bytes) = vault.read(&tests_book::path_of(dir), tests_book::BYTES_MAX) {
         parts.push(part_of(tests_book::NAME.to_owned(), bytes));
     }
     if let Some(path) = &moment.work {
@@ -142,6 +146,46 @@ fn parts(moment: &Moment) -> io::Result<Vec<Part>> {
         parts.push(Part { entry, content });
     }
     Ok(parts)
+}
+
+/// Returns what a segment holds up to a record.
+fn beginning(part: &JournalPart, seq: Seq, vault: &Vault) -> io::Result<Box<dyn Read>> {
+    let is_sealed = vault::is_sealed(&part.path) || !vault.is_plain();
+    let content = compressed::open(&part.path, vault)?.content;
+    if !is_sealed {
+        return Ok(Box::new(content.take(part.len)));
+    }
+    // Its length says nothing of what is in it.
+    let line = Cursor::new(Vec::new());
+    Ok(Box::new(UpTo {
+        content,
+        seq,
+        line,
+        is_over: false,
+    }))
+}
+
+/// The lines of a segment up to that of a record.
+struct UpTo<R> {
+    content: R,
+    seq: Seq,
+    line: Cursor<Vec<u8>>,
+    is_over: bool,
+}
+
+impl<R: BufRead> Read for UpTo<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.line.read(buffer)?;
+        if read > 0 || self.is_over || buffer.is_empty() {
+            return Ok(read);
+        }
+        let mut line = std::mem::take(self.line.get_mut());
+        line.clear();
+        self.content.read_until(b'\n', &mut line)?;
+        self.is_over = line.is_empty() || journal::seq_of(&line) == Some(self.seq.0);
+        self.line = Cursor::new(line);
+        self.line.read(buffer)
+    }
 }
 
 fn part_of(name: String, bytes: Vec<u8>) -> Part {

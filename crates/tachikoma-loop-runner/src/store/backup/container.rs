@@ -11,6 +11,7 @@ use super::{Entry, FORMAT, Manifest};
 use crate::git::bundle;
 use crate::store::journal;
 use crate::store::snapshot::{self, Snapshot};
+use crate::store::vault::{Sealing, Vault, is_locked};
 use crate::store::{StoreError, checkpoints, compressed, private, regular, tests_book};
 
 /// The name of the first entry.
@@ -42,32 +43,36 @@ pub struct Content {
 ///
 /// # Errors
 /// It cannot be read, is damaged, or is newer than this version.
-pub fn read_through(path: &Path) -> Result<Content, StoreError> {
-    read(path, None)
+pub fn read_through(path: &Path, vault: &Vault) -> Result<Content, StoreError> {
+    read(path, None, vault)
 }
 
 /// Reads a backup as [`read_through`] does, and puts what is in it, but for the snapshot, into `dir`, which is laid out like
 /// the directory of a loop.
-pub(in crate::store) fn read_into(path: &Path, dir: &Path) -> Result<Content, StoreError> {
-    read(path, Some(dir))
+pub(in crate::store) fn read_into(
+    path: &Path,
+    dir: &Path,
+    vault: &Vault,
+) -> Result<Content, StoreError> {
+    read(path, Some(dir), vault)
 }
 
 /// Returns whether a file begins like a backup of a loop, or of any. A name that was taken by a writer that died has an empty
 /// file.
-pub(in crate::store) fn is_ours(path: &Path, of: Option<LoopId>) -> bool {
+pub(in crate::store) fn is_ours(path: &Path, of: Option<LoopId>, vault: &Vault) -> bool {
     let is_empty =
         || std::fs::symlink_metadata(path).is_ok_and(|there| there.is_file() && there.len() == 0);
     let is_right = |manifest: Manifest| of.is_none_or(|loop_id| manifest.loop_id == loop_id);
-    is_empty() || manifest_of(path).is_ok_and(is_right)
+    is_empty() || manifest_of(path, vault).is_ok_and(is_right)
 }
 
 /// Returns the number of the journal's segment that a backup has, as it says itself.
-pub(in crate::store) fn segment_of(path: &Path) -> Option<u32> {
-    manifest_of(path).ok()?.segment
+pub(in crate::store) fn segment_of(path: &Path, vault: &Vault) -> Option<u32> {
+    manifest_of(path, vault).ok()?.segment
 }
 
-fn manifest_of(path: &Path) -> Result<Manifest, StoreError> {
-    let mut archive = open(path)?;
+fn manifest_of(path: &Path, vault: &Vault) -> Result<Manifest, StoreError> {
+    let mut archive = open(path, vault)?;
     let mut entries = archive.entries().map_err(unread(path))?;
     manifest(path, &mut entries)
 }
@@ -75,14 +80,11 @@ fn manifest_of(path: &Path) -> Result<Manifest, StoreError> {
 type Archive = tar::Archive<Box<dyn io::BufRead>>;
 type Entries<'a> = tar::Entries<'a, Box<dyn io::BufRead>>;
 
-fn open(path: &Path) -> Result<Archive, StoreError> {
-    let mut file = regular::open(path).map_err(StoreError::io("open", path))?;
+fn open(path: &Path, vault: &Vault) -> Result<Archive, StoreError> {
+    let file = regular::open(path).map_err(StoreError::io("open", path))?;
     // By what it is, not by its name: anyone may have copied it.
-    let is_compressed = compressed::is_frame(&mut file).map_err(unread(path))?;
-    Ok(tar::Archive::new(compressed::content_of(
-        file,
-        is_compressed,
-    )))
+    let content = compressed::content_of(file, vault).map_err(unread(path))?;
+    Ok(tar::Archive::new(content))
 }
 
 pub(super) fn damaged(path: &Path, what: impl Into<String>) -> StoreError {
@@ -96,6 +98,7 @@ pub(super) fn damaged(path: &Path, what: impl Into<String>) -> StoreError {
 fn unread(path: &Path) -> impl Fn(io::Error) -> StoreError {
     move |error| match error.raw_os_error() {
         Some(_) => StoreError::io("read", path)(error),
+        None if is_locked(&error) => StoreError::io("open", path)(error),
         // Not the disk's: what was read makes no sense.
         None => damaged(path, error.to_string()),
     }
@@ -135,8 +138,8 @@ fn manifest(path: &Path, entries: &mut Entries<'_>) -> Result<Manifest, StoreErr
     Ok(manifest)
 }
 
-fn read(path: &Path, into: Option<&Path>) -> Result<Content, StoreError> {
-    read_all(path, into).map_err(|error| match error {
+fn read(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, StoreError> {
+    read_all(path, into, vault).map_err(|error| match error {
         StoreError::Damaged { line, what, .. } => {
             damaged(path, format!("line {line} of its journal: {what}"))
         }
@@ -144,18 +147,20 @@ fn read(path: &Path, into: Option<&Path>) -> Result<Content, StoreError> {
         StoreError::Io { .. }
         | StoreError::Sync { .. }
         | StoreError::DamagedBackup { .. }
+        | StoreError::Locked { .. }
         | StoreError::Newer { .. }
         | StoreError::NewerBackup { .. }
         | StoreError::NewerSnapshot { .. } => error,
     })
 }
 
-fn read_all(path: &Path, into: Option<&Path>) -> Result<Content, StoreError> {
-    let mut archive = open(path)?;
+fn read_all(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, StoreError> {
+    let mut archive = open(path, vault)?;
     let mut entries = archive.entries().map_err(unread(path))?;
     let manifest = manifest(path, &mut entries)?;
     let mut reading = Reading {
         path,
+        vault,
         into,
         manifest: &manifest,
         snapshot: None,
@@ -189,6 +194,7 @@ fn read_all(path: &Path, into: Option<&Path>) -> Result<Content, StoreError> {
 /// A backup as it is read.
 struct Reading<'a> {
     path: &'a Path,
+    vault: &'a Vault,
     into: Option<&'a Path>,
     manifest: &'a Manifest,
     snapshot: Option<Snapshot>,
@@ -212,7 +218,7 @@ impl Reading<'_> {
         }
         let copy = match self.into {
             // The next one is written anew.
-            Some(dir) if name != SNAPSHOT => Some(create(&dir.join(name))?),
+            Some(dir) if name != SNAPSHOT => Some(create(&dir.join(name), self.vault)?),
             Some(_) | None => None,
         };
         let mut content = Tee::new(entry, copy);
@@ -228,7 +234,8 @@ impl Reading<'_> {
             return Err(damaged(self.path, format!("{name} is no part of a backup")));
         }
         io::copy(&mut content, &mut io::sink()).map_err(unread(self.path))?;
-        if let Some(copy) = &content.copy {
+        if let Some(copy) = content.copy.take() {
+            let copy = copy.finish().map_err(StoreError::io("write", self.path))?;
             copy.sync_all().map_err(StoreError::sync(self.path))?;
         }
         if content.entry(name.clone()) != *expected {
@@ -310,7 +317,7 @@ fn is_known(name: &str) -> bool {
     name == tests_book::NAME || name == bundle::NAME || checkpoint().is_some()
 }
 
-fn create(path: &PathBuf) -> Result<File, StoreError> {
+fn create(path: &PathBuf, vault: &Vault) -> Result<Sealing<File>, StoreError> {
     if let Some(dir) = path.parent() {
         crate::store::make_dir(dir)?;
     }
@@ -318,19 +325,20 @@ fn create(path: &PathBuf) -> Result<File, StoreError> {
         .write(true)
         .create_new(true)
         .open(path)
+        .and_then(|file| vault.writer(file))
         .map_err(StoreError::io("create", path))
 }
 
 /// Reads on, adds up a checksum, and may keep a copy.
 pub(super) struct Tee<R> {
     source: R,
-    copy: Option<File>,
+    copy: Option<Sealing<File>>,
     bytes: u64,
     crc: u32,
 }
 
 impl<R> Tee<R> {
-    pub fn new(source: R, copy: Option<File>) -> Self {
+    pub fn new(source: R, copy: Option<Sealing<File>>) -> Self {
         Self {
             source,
             copy,

@@ -7,6 +7,7 @@ use tachikoma_core::{LoopId, Seq, Timestamp};
 
 use super::{Backups, Moment, container};
 use crate::store::snapshot::Packing;
+use crate::store::vault::{self, Vault};
 use crate::store::{StoreError, compressed, loops, private};
 
 /// What the name of a backup ends with, unless it is compressed.
@@ -74,9 +75,13 @@ pub fn by_name(name: &str) -> Option<Listed> {
 }
 
 fn parse(dir: &Path, name: &str) -> Option<Listed> {
-    let (plain, packing) = match name.strip_suffix(compressed::SUFFIX) {
+    let (packed, sealed) = match name.strip_suffix(vault::SUFFIX) {
+        Some(packed) => (packed, vault::SUFFIX),
+        None => (name, ""),
+    };
+    let (plain, packing) = match packed.strip_suffix(compressed::SUFFIX) {
         Some(plain) => (plain, Packing::Compressed),
-        None => (name, Packing::Plain),
+        None => (packed, Packing::Plain),
     };
     let stem = plain.strip_suffix(SUFFIX)?;
     let (loop_id, rest) = stem.split_at_checked(LoopId::from_u128(0).to_string().len())?;
@@ -93,7 +98,7 @@ fn parse(dir: &Path, name: &str) -> Option<Listed> {
     };
     let is_second = taken_at.len() == "20261115T054715Z".len() && taken_at.ends_with('Z');
     let again = name_of(listed.loop_id, listed.seq, taken_at, repeat, packing);
-    (is_second && again == name).then_some(listed)
+    (is_second && again + sealed == name).then_some(listed)
 }
 
 fn name_of(loop_id: LoopId, seq: Seq, taken_at: &str, repeat: u32, packing: Packing) -> String {
@@ -130,7 +135,8 @@ pub(super) fn place(
     let taken_at = second(snapshot.saved_at);
     for repeat in 0..REPEATS_MAX {
         let (loop_id, seq) = (snapshot.loop_id, snapshot.seq);
-        let path = dir.join(name_of(loop_id, seq, &taken_at, repeat, backups.packing));
+        let name = name_of(loop_id, seq, &taken_at, repeat, backups.packing);
+        let path = backups.vault.named(dir.join(name));
         // Whoever makes the file has the name.
         match private().write(true).create_new(true).open(&path) {
             Ok(_) => {
@@ -157,7 +163,7 @@ pub(super) fn rotate(backups: &Backups, loop_id: LoopId, newest: &Path) -> Resul
     listed.sort_by_key(|listed| listed.path != newest);
     let ours = listed
         .into_iter()
-        .filter(|listed| is_of(&listed.path, loop_id));
+        .filter(|listed| is_of(&listed.path, loop_id, &backups.vault));
     for old in ours.skip(max) {
         remove(&old.path)?;
     }
@@ -165,9 +171,13 @@ pub(super) fn rotate(backups: &Backups, loop_id: LoopId, newest: &Path) -> Resul
 }
 
 /// Removes all backups of a loop that is gone.
-pub(in crate::store) fn remove_of(dir: &Path, loop_id: LoopId) -> Result<(), StoreError> {
+pub(in crate::store) fn remove_of(
+    dir: &Path,
+    loop_id: LoopId,
+    vault: &Vault,
+) -> Result<(), StoreError> {
     for listed in list_names(dir, Some(loop_id))? {
-        if is_of(&listed.path, loop_id) {
+        if is_of(&listed.path, loop_id, vault) {
             remove(&listed.path)?;
         }
     }
@@ -185,8 +195,8 @@ fn remove(path: &Path) -> Result<(), StoreError> {
 }
 
 /// Returns whether what is in a file is a backup of the loop; a name that was taken by a writer that died is one too.
-fn is_of(path: &Path, loop_id: LoopId) -> bool {
-    container::is_ours(path, Some(loop_id))
+fn is_of(path: &Path, loop_id: LoopId, vault: &Vault) -> bool {
+    container::is_ours(path, Some(loop_id), vault)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Backups on a real disk: whole or not there, and nobody else's file is touched.
 
+use crate::store::vault::Vault;
 use std::fs;
 
 use tachikoma_core::{Input, Policy, State, step};
@@ -24,14 +25,20 @@ impl Place {
         let loop_id = LoopId::from_u128(1);
         let path = loops::dir(dir.path(), loop_id);
         let now = Timestamp::from_millis(1_000);
-        let (journal, state) = Journal::create(&path, loop_id, now).unwrap();
+        let (journal, state) = Journal::create(&path, loop_id, now, &Vault::plain()).unwrap();
         let mut place = Self {
             dir,
             journal,
             state,
             packing: Packing::Plain,
         };
-        checkpoints::keep(&path, place.state.session.number, "go on there\n").unwrap();
+        checkpoints::keep(
+            &path,
+            place.state.session.number,
+            "go on there\n",
+            &Vault::plain(),
+        )
+        .unwrap();
         place.write("some words");
         place.write("more words");
         place
@@ -59,7 +66,12 @@ impl Place {
     fn backups(&self, max: u32) -> Backups {
         let dir = self.dir.path().join("backups");
         let packing = self.packing;
-        Backups { dir, max, packing }
+        Backups {
+            vault: Vault::plain(),
+            dir,
+            max,
+            packing,
+        }
     }
 
     fn take(&self, max: u32, millis: i64) -> PathBuf {
@@ -81,7 +93,7 @@ fn what_is_taken_holds_the_exact_state_and_opens_with_tar() {
     let path = place.take(10, 5_000);
     let kept = place.state.clone();
     place.write("behind it");
-    let content = read_through(&path).unwrap();
+    let content = read_through(&path, &Vault::plain()).unwrap();
     assert_eq!(content.state, kept);
     assert_eq!(content.manifest.seq, kept.seq);
     assert_eq!(place.names().len(), 1, "nothing else is left");
@@ -100,7 +112,7 @@ fn what_is_taken_holds_the_exact_state_and_opens_with_tar() {
 
     let out = place.dir.path().join("out");
     fs::create_dir(&out).unwrap();
-    read_into(&path, &out).unwrap();
+    read_into(&path, &out, &Vault::plain()).unwrap();
     let text = fs::read_to_string(out.join("checkpoints/0.md")).unwrap();
     assert_eq!(text, "go on there\n");
     assert!(!out.join("state.json").exists());
@@ -114,7 +126,10 @@ fn a_compressed_one_is_smaller_and_opens_with_zstd_and_tar() {
     place.packing = Packing::Compressed;
     let packed = place.take(10, 6_000);
     assert!(packed.to_str().unwrap().ends_with(".tar.zst"));
-    assert_eq!(read_through(&packed).unwrap().state, place.state);
+    assert_eq!(
+        read_through(&packed, &Vault::plain()).unwrap().state,
+        place.state
+    );
     let size = |path: &Path| fs::metadata(path).unwrap().len();
     assert!(
         size(&packed) * 3 < size(&plain),
@@ -144,11 +159,11 @@ fn a_changed_or_missing_byte_of_a_compressed_one_is_noticed_or_harms_nothing() {
         flipped[at] ^= 1 << (at % 8);
         fs::write(&path, flipped).unwrap();
         // Some bits say nothing.
-        if let Ok(content) = read_through(&path) {
+        if let Ok(content) = read_through(&path, &Vault::plain()) {
             assert_eq!(content.state, place.state, "flipped at {at}");
         }
         fs::write(&path, &whole[..at]).unwrap();
-        read_through(&path).unwrap_err();
+        read_through(&path, &Vault::plain()).unwrap_err();
     }
 }
 
@@ -163,7 +178,7 @@ fn a_changed_or_missing_byte_is_noticed_or_harms_nothing() {
         let mut flipped = whole.clone();
         flipped[at] ^= 1 << (at % 8);
         fs::write(&path, flipped).unwrap();
-        match read_through(&path) {
+        match read_through(&path, &Vault::plain()) {
             Ok(content) => {
                 assert_eq!(content.state, place.state, "flipped at {at}");
                 harmless += 1;
@@ -181,7 +196,7 @@ fn a_changed_or_missing_byte_is_noticed_or_harms_nothing() {
     assert!(harmless < 4 * 512 / 7, "{harmless} of {}", whole.len());
     for cut in (0..whole.len()).step_by(499) {
         fs::write(&path, &whole[..cut]).unwrap();
-        let read = read_through(&path);
+        let read = read_through(&path, &Vault::plain());
         // Without the end of a tar file nothing is lost.
         let is_good = read.is_ok_and(|content| content.state == place.state);
         assert!(!is_good || cut >= whole.len() - 1_024, "cut at {cut}");
@@ -199,7 +214,9 @@ fn a_changed_hand_off_is_noticed() {
     let at = found(&bytes).unwrap();
     bytes[at] = b'G';
     fs::write(&path, bytes).unwrap();
-    let error = read_through(&path).unwrap_err().to_string();
+    let error = read_through(&path, &Vault::plain())
+        .unwrap_err()
+        .to_string();
     let said = "the checksum of checkpoints/0.md does not match";
     assert!(error.ends_with(said), "{error}");
 }
@@ -278,7 +295,7 @@ fn a_newer_format_is_told_before_anything_else_is_read() {
     let mut newer = text;
     newer[at + 10] = b'9';
     fs::write(&path, newer).unwrap();
-    let error = read_through(&path).unwrap_err();
+    let error = read_through(&path, &Vault::plain()).unwrap_err();
     assert!(
         matches!(error, StoreError::NewerBackup { found: 9, .. }),
         "{error:?}"

@@ -12,6 +12,7 @@ use super::{
     ABOVE_JOURNAL, Journal, StoreError, decode, segment_name, segments, way_to, working_dir_of,
 };
 use crate::store::quarantine::{quarantine, remake_dirs};
+use crate::store::vault::Vault;
 use crate::store::{make_dir, private};
 
 /// What is wrong with the file of a journal.
@@ -166,7 +167,11 @@ impl Journal {
         }
         let mut bytes = vec![0; usize::try_from(self.len).ok()?];
         self.file.read_exact_at(&mut bytes, 0).ok()?;
-        let whole = |line: &[u8]| std::str::from_utf8(line).is_ok_and(|line| decode(line).is_ok());
+        let whole = |line: &[u8]| match self.sealer {
+            // Sealed lines have a checksum of their own.
+            Some(_) => super::is_whole(line),
+            None => std::str::from_utf8(line).is_ok_and(|line| decode(line).is_ok()),
+        };
         let mut lines = bytes.strip_suffix(b"\n")?.split(|byte| *byte == b'\n');
         lines.all(whole).then_some(bytes)
     }
@@ -205,7 +210,14 @@ impl Journal {
         state: &mut State,
         now: Timestamp,
     ) -> Result<Record, StoreError> {
-        let (next, opened) = Self::anew(&self.dir, working_dir, self.segment + 1, state, now)?;
+        let (next, opened) = Self::anew(
+            &self.dir,
+            working_dir,
+            self.segment + 1,
+            state,
+            now,
+            &self.vault,
+        )?;
         *self = next;
         Ok(opened)
     }
@@ -217,9 +229,10 @@ impl Journal {
         segment: u32,
         state: &mut State,
         now: Timestamp,
+        vault: &Vault,
     ) -> Result<(Self, Record), StoreError> {
         quarantine(working_dir, &dir.join(segment_name(segment)))?;
-        let mut next = Self::new_segment(dir, segment)?;
+        let mut next = Self::new_segment(dir, segment, vault)?;
         let opened = next.open_segment(state, now, true).inspect_err(|_| {
             let _ = std::fs::remove_file(&next.path);
         })?;

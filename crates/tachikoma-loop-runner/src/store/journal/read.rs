@@ -1,13 +1,15 @@
 //! Reading a journal: its records, and the state that they add up to.
 
-use std::io::BufRead;
+use std::io::{BufRead, Read as _};
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopEvent, Record, Seq, State, Timestamp};
 
 use super::{CRC_MARK, FORMAT, segment};
 use crate::store::migrate::{self, Chain};
-use crate::store::{StoreError, compressed};
+use crate::store::vault::lines::{self, HEADER_BYTES_MAX};
+use crate::store::vault::{self, Vault};
+use crate::store::{StoreError, compressed, regular};
 
 /// Reads a record of the format that is written today.
 pub(in crate::store) fn decode(line: &str) -> Result<Record, String> {
@@ -52,7 +54,7 @@ pub(crate) fn check_sum(line: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// The journal cannot be read, is damaged anywhere, or is newer than this version.
-pub fn read_state(dir: &Path) -> Result<State, StoreError> {
+pub fn read_state(dir: &Path, vault: &Vault) -> Result<State, StoreError> {
     let segments = segments(dir)?;
     let Some((_, last)) = segments.last() else {
         return Err(none_in(dir));
@@ -62,7 +64,7 @@ pub fn read_state(dir: &Path) -> Result<State, StoreError> {
     }
     let mut state: Option<State> = None;
     for (_, path) in &segments {
-        read_segment(path, Seq::default(), |line, record| {
+        read_segment(path, vault, Seq::default(), |line, record| {
             take_in(&mut state, path, line, &record)
         })?;
     }
@@ -127,12 +129,13 @@ pub enum JournalEnd {
 /// The journal cannot be read or is damaged.
 pub fn read_records(
     dir: &Path,
+    vault: &Vault,
     after: Seq,
     mut each: impl FnMut(Record),
 ) -> Result<JournalEnd, StoreError> {
     let segments = segments(dir)?;
     let begins_in_time = |path: &Path| {
-        first_record(migrate::JOURNAL, path).is_some_and(|first| first.seq <= after.next())
+        first_record(migrate::JOURNAL, path, vault).is_some_and(|first| first.seq <= after.next())
     };
     let first = segments
         .iter()
@@ -140,7 +143,7 @@ pub fn read_records(
         .unwrap_or(0);
     let mut tail = JournalEnd::Whole;
     for (_, path) in &segments[first..] {
-        tail = read_segment(path, after, |_, record| {
+        tail = read_segment(path, vault, after, |_, record| {
             if record.seq > after {
                 each(record);
             }
@@ -157,6 +160,7 @@ pub fn read_records(
 /// The journal cannot be read, or is newer than this version.
 pub fn read_around(
     dir: &Path,
+    vault: &Vault,
     mut each: impl FnMut(Record),
 ) -> Result<(Vec<StoreError>, JournalEnd), StoreError> {
     let mut damages = Vec::new();
@@ -166,7 +170,7 @@ pub fn read_around(
         return Err(none_in(dir));
     }
     for (_, path) in &segments {
-        let read = read_segment(path, Seq::default(), |_, record| {
+        let read = read_segment(path, vault, Seq::default(), |_, record| {
             each(record);
             Ok(())
         });
@@ -188,9 +192,9 @@ pub(in crate::store) fn seq_of(line: &[u8]) -> Option<u64> {
 }
 
 /// Reads the first record of a segment, if it is whole.
-pub(in crate::store) fn first_record(formats: Chain, path: &Path) -> Option<Record> {
+pub(in crate::store) fn first_record(formats: Chain, path: &Path, vault: &Vault) -> Option<Record> {
     let mut line = String::new();
-    compressed::open(path)
+    compressed::open_lines(path, vault)
         .ok()?
         .content
         .read_line(&mut line)
@@ -212,7 +216,7 @@ pub(in crate::store) fn newer(formats: Chain, path: &Path, line: &[u8]) -> Optio
 
 /// Returns when the loop in `dir` began; none where no record was ever written in full. A damaged first record may
 /// still say when, and if it does not, the age of its file does.
-pub(in crate::store) fn begun(dir: &Path) -> Result<Option<Timestamp>, StoreError> {
+pub(in crate::store) fn begun(dir: &Path, vault: &Vault) -> Result<Option<Timestamp>, StoreError> {
     #[derive(serde::Deserialize)]
     struct Begun {
         time: Timestamp,
@@ -220,7 +224,14 @@ pub(in crate::store) fn begun(dir: &Path) -> Result<Option<Timestamp>, StoreErro
     let Some((_, path)) = segments(dir)?.into_iter().next() else {
         return Ok(None);
     };
-    let mut opened = compressed::open(&path).map_err(StoreError::io("open", &path))?;
+    if let Some(begun) = sealed_since(&path) {
+        return Ok(Some(begun));
+    }
+    let mut opened = match compressed::open_lines(&path, vault) {
+        // How old it is, is no secret.
+        Err(error) if vault::is_locked(&error) => return last_written(&path).map(Some),
+        opened => opened.map_err(StoreError::io("open", &path))?,
+    };
     let mut line = Vec::new();
     match opened.content.read_until(b'\n', &mut line) {
         Err(error) if compressed::is_damage(&error) => line.clear(),
@@ -234,10 +245,27 @@ pub(in crate::store) fn begun(dir: &Path) -> Result<Option<Timestamp>, StoreErro
     if let Ok(begun) = serde_json::from_slice::<Begun>(&line) {
         return Ok(Some(begun.time));
     }
-    let modified = std::fs::metadata(&opened.path)
+    last_written(&opened.path).map(Some)
+}
+
+fn last_written(path: &Path) -> Result<Timestamp, StoreError> {
+    let modified = std::fs::metadata(path)
         .and_then(|metadata| metadata.modified())
-        .map_err(StoreError::io("look at", &opened.path))?;
-    Ok(Some(crate::clock::timestamp_of(modified)))
+        .map_err(StoreError::io("look at", path))?;
+    Ok(crate::clock::timestamp_of(modified))
+}
+
+/// Returns when a segment was begun that is sealed line by line, which needs no key; none where it has no whole record.
+fn sealed_since(path: &Path) -> Option<Timestamp> {
+    let mut source = std::io::BufReader::new(regular::open(path).ok()?);
+    let mut header = Vec::new();
+    let mut first = Vec::new();
+    let mut bounded = (&mut source).take(HEADER_BYTES_MAX);
+    bounded.read_until(b'\n', &mut header).ok()?;
+    let begun = lines::begun(header.strip_suffix(b"\n")?)?;
+    source.read_until(b'\n', &mut first).ok()?;
+    let is_whole = |line: &[u8]| is_whole(line.strip_suffix(b"\n").unwrap_or(line));
+    is_whole(&first).then_some(begun)
 }
 
 pub(in crate::store) fn take_in(
@@ -283,10 +311,11 @@ pub(in crate::store) fn take_in(
 /// number that was damaged must not hide its record.
 pub(in crate::store) fn read_segment(
     path: &Path,
+    vault: &Vault,
     after: Seq,
     each: impl FnMut(usize, Record) -> Result<(), StoreError>,
 ) -> Result<JournalEnd, StoreError> {
-    let opened = compressed::open(path).map_err(StoreError::io("open", path))?;
+    let opened = compressed::open_lines(path, vault).map_err(StoreError::io("open", path))?;
     read_lines(&opened.path, opened.content, after, each)
 }
 

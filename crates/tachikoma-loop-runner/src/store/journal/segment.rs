@@ -7,12 +7,14 @@ use std::sync::atomic::AtomicBool;
 use super::{StoreError, segments};
 use crate::store::compressed::{self, Form, form_of};
 use crate::store::sync_dir;
+use crate::store::vault::Vault;
 use crate::store::whole::{Durability, write_whole};
 
 /// The segments of a journal that are never written to again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Closed {
     pub dir: PathBuf,
+    pub vault: Vault,
     /// The number of the segment that is written.
     pub before: u32,
 }
@@ -27,7 +29,7 @@ impl Closed {
             .map_err(StoreError::io("tidy up", &self.dir))?;
         for (number, path) in segments(&self.dir)? {
             if number < self.before && !compressed::is_compressed(&path) {
-                compressed::replace(&path, called_off)
+                compressed::replace(&path, &self.vault, called_off)
                     .map_err(StoreError::io("compress", &path))?;
             }
         }
@@ -99,8 +101,12 @@ pub(in crate::store) fn unread(path: &Path, line: usize, error: io::Error) -> St
 
 /// Puts the first `len` bytes of a compressed segment, whole records all of them, in its place: the rest is damaged. A copy
 /// of it must be kept already. Of none nothing is left.
-pub(in crate::store) fn keep_beginning(path: &Path, len: u64) -> Result<(), StoreError> {
-    let mut content = compressed::open(path)
+pub(in crate::store) fn keep_beginning(
+    path: &Path,
+    len: u64,
+    vault: &Vault,
+) -> Result<(), StoreError> {
+    let mut content = compressed::open_lines(path, vault)
         .map_err(StoreError::io("open", path))?
         .content;
     let mut bytes = Vec::new();
@@ -116,7 +122,11 @@ pub(in crate::store) fn keep_beginning(path: &Path, len: u64) -> Result<(), Stor
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let plain = path.with_file_name(form_of(&name).0);
         // From here on the plain one counts.
+        let bytes = vault.seal(&bytes).map_err(StoreError::io("seal", &plain))?;
         write_whole(&plain, &bytes, Durability::Synced)?;
+        if plain == path {
+            return Ok(());
+        }
     }
     std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
     path.parent().map_or(Ok(()), sync_dir)

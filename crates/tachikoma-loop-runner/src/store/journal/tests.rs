@@ -1,5 +1,6 @@
 //! The journal on a real disk: what was appended is read back, and damage is never read as truth.
 
+use crate::store::vault::Vault;
 use tachikoma_core::{Input, Launch, Policy, Runner, step};
 
 use tachikoma_core::Seq;
@@ -31,6 +32,7 @@ fn fresh(dir: &Path) -> (Journal, State) {
         &dir.join(".ralph/loops/a"),
         LoopId::from_u128(1),
         Timestamp::from_millis(5),
+        &Vault::plain(),
     )
     .unwrap();
     launch(&mut journal, &mut state);
@@ -46,12 +48,17 @@ fn what_was_appended_is_replayed_over_segments() {
         .unwrap();
     launch(&mut journal, &mut state);
     drop(journal);
-    let (_, replayed) = Journal::open(&dir.path().join(".ralph/loops/a")).unwrap();
+    let (_, replayed) = Journal::open(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap();
     assert_eq!(replayed, state);
     let mut seqs = Vec::new();
-    read_records(&dir.path().join(".ralph/loops/a"), Seq(2), |record| {
-        seqs.push(record.seq.0);
-    })
+    read_records(
+        &dir.path().join(".ralph/loops/a"),
+        &Vault::plain(),
+        Seq(2),
+        |record| {
+            seqs.push(record.seq.0);
+        },
+    )
     .unwrap();
     assert_eq!(
         seqs,
@@ -68,7 +75,8 @@ fn a_torn_last_line_is_cut_and_the_journal_goes_on() {
     let whole = std::fs::read(&path).unwrap();
     journal.file.write_all(&whole[..50]).unwrap();
     drop(journal);
-    let (mut journal, replayed) = Journal::open(&dir.path().join(".ralph/loops/a")).unwrap();
+    let (mut journal, replayed) =
+        Journal::open(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap();
     assert_eq!(replayed.seq, state.seq.next(), "that it was torn is said");
     let after = std::fs::read(&path).unwrap();
     let (before, said) = after.split_at(whole.len());
@@ -79,7 +87,7 @@ fn a_torn_last_line_is_cut_and_the_journal_goes_on() {
     state = replayed;
     launch(&mut journal, &mut state);
     assert_eq!(
-        read_state(&dir.path().join(".ralph/loops/a")).unwrap(),
+        read_state(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap(),
         state
     );
 }
@@ -92,7 +100,7 @@ fn a_newer_format_and_a_gap_are_refused() {
     let text = std::fs::read_to_string(&path).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     std::fs::write(&path, format!("{}\n{}\n", lines[0], lines[2])).unwrap();
-    let error = read_state(&dir.path().join(".ralph/loops/a")).unwrap_err();
+    let error = read_state(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap_err();
     assert!(
         error
             .to_string()
@@ -109,7 +117,7 @@ fn a_newer_format_and_a_gap_are_refused() {
     encode(&record, &mut newer);
     std::fs::write(&path, newer).unwrap();
     assert!(matches!(
-        read_state(&dir.path().join(".ralph/loops/a")),
+        read_state(&dir.path().join(".ralph/loops/a"), &Vault::plain()),
         Err(StoreError::Newer {
             found: 2,
             supported: 1,
@@ -123,7 +131,8 @@ fn a_segment_that_never_got_its_first_record_gets_it_from_the_next_runner() {
     let dir = tempfile::tempdir().unwrap();
     let (_, state) = fresh(dir.path());
     std::fs::write(dir.path().join(".ralph/loops/a/journal-0002.jsonl"), "").unwrap();
-    let (journal, taken_up) = Journal::open(&dir.path().join(".ralph/loops/a")).unwrap();
+    let (journal, taken_up) =
+        Journal::open(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap();
     assert_eq!(taken_up.seq, state.seq.next());
     drop(journal);
     let text =
@@ -134,7 +143,7 @@ fn a_segment_that_never_got_its_first_record_gets_it_from_the_next_runner() {
         "{text}"
     );
     assert_eq!(
-        read_state(&dir.path().join(".ralph/loops/a")).unwrap(),
+        read_state(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap(),
         taken_up
     );
 }
@@ -144,7 +153,8 @@ fn what_was_appended_can_be_synced_afterwards() {
     let dir = tempfile::tempdir().unwrap();
     let now = Timestamp::from_millis(5);
     let dir = dir.path().join(".ralph/loops/a");
-    let (mut journal, _) = Journal::create(&dir, LoopId::from_u128(1), now).unwrap();
+    let (mut journal, _) =
+        Journal::create(&dir, LoopId::from_u128(1), now, &Vault::plain()).unwrap();
     assert!(!journal.synced, "nothing depends on it yet");
     journal.sync().unwrap();
     assert!(
@@ -159,7 +169,8 @@ fn the_way_to_a_new_journal_is_synced_with_its_first_synced_records() {
     let loops = dir.path().join(".ralph/loops");
     let dir_a = loops.join("a");
     let now = Timestamp::from_millis(5);
-    let (mut journal, mut state) = Journal::create(&dir_a, LoopId::from_u128(1), now).unwrap();
+    let (mut journal, mut state) =
+        Journal::create(&dir_a, LoopId::from_u128(1), now, &Vault::plain()).unwrap();
     let way = [
         dir_a.clone(),
         loops,
@@ -170,7 +181,7 @@ fn the_way_to_a_new_journal_is_synced_with_its_first_synced_records() {
     assert!(!journal.synced);
     launch(&mut journal, &mut state);
     assert!(journal.synced && journal.unsynced_dirs.is_empty());
-    let (journal, _) = Journal::open(&dir_a).unwrap();
+    let (journal, _) = Journal::open(&dir_a, &Vault::plain()).unwrap();
     assert_eq!(
         journal.unsynced_dirs, way,
         "who made it may have died at once"

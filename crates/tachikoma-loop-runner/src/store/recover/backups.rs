@@ -7,6 +7,7 @@ use tachikoma_core::Seq;
 
 use super::{Base, Loss, Place, Recovered, find_from};
 use crate::store::journal;
+use crate::store::vault::Vault;
 use crate::store::{backup, migrate};
 
 /// Finds the state with the newest backup that makes up for damage in the journal.
@@ -16,10 +17,12 @@ pub(super) fn find(place: &Place<'_>, loss: Loss) -> Option<Recovered> {
     let listed = backup::list(place.backups?, Some(place.loop_id)).ok()?;
     let segments = journal::segments(place.dir).ok()?;
     for listed in listed {
-        if !belongs(&segments, listed.seq, || backup::segment_of(&listed.path)) {
+        if !belongs(&segments, place.vault, listed.seq, || {
+            backup::segment_of(&listed.path, place.vault)
+        }) {
             continue;
         }
-        let Ok(content) = backup::read_through(&listed.path) else {
+        let Ok(content) = backup::read_through(&listed.path, place.vault) else {
             continue;
         };
         let base = Base {
@@ -42,7 +45,12 @@ pub(super) fn find(place: &Place<'_>, loss: Loss) -> Option<Recovered> {
 /// Returns whether a backup that stands at a record is of the life that the journal tells of. A loop that was restored has records
 /// of the same numbers in backups from before, and in other segments: nothing is ever added to a segment that a restoration
 /// has found.
-fn belongs(segments: &[(u32, PathBuf)], seq: Seq, segment: impl FnOnce() -> Option<u32>) -> bool {
+fn belongs(
+    segments: &[(u32, PathBuf)],
+    vault: &Vault,
+    seq: Seq,
+    segment: impl FnOnce() -> Option<u32>,
+) -> bool {
     let Some(number) = segment() else {
         return false;
     };
@@ -52,6 +60,6 @@ fn belongs(segments: &[(u32, PathBuf)], seq: Seq, segment: impl FnOnce() -> Opti
     let Some((_, next)) = segments.get(at + 1) else {
         return true;
     };
-    let first = journal::first_record(migrate::JOURNAL, next);
+    let first = journal::first_record(migrate::JOURNAL, next, vault);
     first.is_some_and(|first| first.seq > seq)
 }

@@ -9,7 +9,7 @@ use crate::store::backup::Moment;
 use crate::store::journal::{Journal, JournalPart, segment};
 use crate::store::quarantine::{keep_copy, keep_tail, quarantine};
 use crate::store::snapshot::{self, Snapshot};
-use crate::store::{StoreError, archive, compressed, make_dir, whole};
+use crate::store::{StoreError, archive, compressed, make_dir, vault, whole};
 
 /// A journal that was taken up.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl Recovered {
     /// Returns what a backup of it is made from. A journal that is behind the state or damaged is no part of it.
     pub(crate) fn moment(&self, dir: &Path, working_dir: &Path, now: Timestamp) -> Moment {
         let is_good = !self.behind && !self.tolerated && self.cut.is_empty();
-        let original = |(path, _): &(PathBuf, u32)| snapshot::bytes(path).ok();
+        let original = |(path, _): &(PathBuf, u32)| snapshot::bytes(path, &self.vault).ok();
         Moment {
             snapshot: Box::new(Snapshot::of(&self.state, working_dir, now)),
             original: self.older.as_ref().and_then(original),
@@ -95,32 +95,35 @@ impl Recovered {
             None => Ok(()),
             Some(InTheWay::Unreadable(path)) => quarantine(working_dir, path).map(drop),
             Some(InTheWay::OfAnother(path, loop_id)) => {
-                archive::set_aside(working_dir, path, *loop_id)
+                archive::set_aside(working_dir, path, *loop_id, &self.vault)
             }
         }
     }
 
     fn take_up(&mut self, dir: &Path, working_dir: &Path) -> Result<Journal, StoreError> {
+        let keys = &self.vault;
         let state = &mut self.state;
         let now = state.time;
         let Some(end) = self.end.take() else {
             make_dir(dir)?;
-            return Journal::anew(dir, working_dir, 1, state, now).map(|(journal, _)| journal);
+            return Journal::anew(dir, working_dir, 1, state, now, keys)
+                .map(|(journal, _)| journal);
         };
-        if compressed::is_compressed(&end.path) {
+        if compressed::is_compressed(&end.path) || vault::is_age(&end.path) {
             // Never written again: the next one begins, or this one anew if nothing of it is left.
             let mut number = end.segment + 1;
             if self.cut.first() == Some(&end.path) {
-                segment::keep_beginning(&end.path, end.len)?;
+                segment::keep_beginning(&end.path, end.len, keys)?;
                 number -= u32::from(end.len == 0);
             }
-            return Journal::anew(dir, working_dir, number, state, now).map(|(journal, _)| journal);
+            return Journal::anew(dir, working_dir, number, state, now, keys)
+                .map(|(journal, _)| journal);
         }
         let there = std::fs::metadata(&end.path).map_err(StoreError::io("look at", &end.path))?;
         if there.len() > end.len && self.cut.is_empty() {
             keep_tail(working_dir, &end.path, end.len)?;
         }
-        let mut journal = Journal::at(dir, end.path, end.segment, end.len)?;
+        let mut journal = Journal::at(dir, end.path, end.segment, end.len, keys)?;
         if end.unended {
             journal.end_line()?;
         }
@@ -128,7 +131,7 @@ impl Recovered {
             journal.begin_segment(state, now, self.behind)?;
         } else if self.behind {
             journal.begin_anew(working_dir, state, now)?;
-        } else if end.older || self.tolerated || !self.cut.is_empty() {
+        } else if end.older || self.tolerated || !self.cut.is_empty() || !journal.is_in_form() {
             journal.next_segment(state, now)?;
         }
         Ok(journal)

@@ -6,11 +6,13 @@ use tachikoma_core::{LoopId, Record, Seq, State};
 
 use crate::store::journal::{self, Remainder, segment};
 use crate::store::migrate::Chain;
+use crate::store::vault::Vault;
 use crate::store::{RALPH_DIR, StoreError, compressed};
 
 /// The end of a journal as it is read.
-pub(super) struct Tail {
+pub(super) struct Tail<'a> {
     formats: Chain,
+    vault: &'a Vault,
     loop_id: LoopId,
     /// The record at which the snapshot stands: what comes up to it is not needed.
     base: Option<Seq>,
@@ -86,10 +88,17 @@ impl Reading<'_> {
     }
 }
 
-impl Tail {
-    pub(super) fn new(formats: Chain, loop_id: LoopId, base: Option<State>, name: String) -> Self {
+impl<'a> Tail<'a> {
+    pub(super) fn new(
+        formats: Chain,
+        loop_id: LoopId,
+        base: Option<State>,
+        name: String,
+        vault: &'a Vault,
+    ) -> Self {
         Self {
             formats,
+            vault,
             loop_id,
             base: base.as_ref().map(|base| base.seq),
             name,
@@ -119,9 +128,9 @@ impl Tail {
         path: &Path,
         stop_at: Option<usize>,
     ) -> Result<bool, StoreError> {
-        let mut content = compressed::open(path)
-            .map_err(StoreError::io("open", path))?
-            .content;
+        let opened =
+            compressed::open_lines(path, self.vault).map_err(StoreError::io("open", path))?;
+        let (mut content, place) = (opened.content, opened.place);
         let mut reading = Reading {
             path,
             offset: None,
@@ -173,7 +182,11 @@ impl Tail {
                     }
                 }
             }
-            end.len += read as u64;
+            end.len = match &place {
+                // Of the file: lines that are sealed are longer.
+                Some(place) => place.get(),
+                None => end.len + read as u64,
+            };
             end.lines = line;
             if line == 1 {
                 if let Some(error) = journal::newer(self.formats, path, &text) {

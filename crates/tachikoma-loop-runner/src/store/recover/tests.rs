@@ -4,6 +4,7 @@ mod backups;
 mod closed;
 mod hurt;
 
+use crate::store::vault::Vault;
 use std::time::Duration;
 
 use tachikoma_core::{Exit, Input, Launch, News, Policy, Runner, Seq, Timestamp, step};
@@ -26,7 +27,7 @@ impl Place {
         let loop_id = LoopId::from_u128(1);
         let now = Timestamp::from_millis(1_000);
         let (mut journal, mut state) =
-            Journal::create(&dir.path().join("l"), loop_id, now).unwrap();
+            Journal::create(&dir.path().join("l"), loop_id, now, &Vault::plain()).unwrap();
         let policy = Policy {
             iteration_delay: Duration::ZERO,
             ..Policy::default()
@@ -53,7 +54,12 @@ impl Place {
             if iteration == 3 {
                 let snapshot = Snapshot::of(&place.state, Path::new("/w"), now);
                 snapshot
-                    .write(&place.snapshot(), Packing::Plain, Durability::Synced)
+                    .write(
+                        &place.snapshot(),
+                        Packing::Plain,
+                        Durability::Synced,
+                        &Vault::plain(),
+                    )
                     .unwrap();
                 place.lines = std::fs::read_to_string(place.journal())
                     .unwrap()
@@ -92,6 +98,7 @@ impl Place {
 
     fn read(&self, loss: Loss) -> Result<Recovered, StoreError> {
         let copies = Copies {
+            vault: Vault::plain(),
             snapshot: self.snapshot(),
             backups: self.dir.path().join("backups"),
         };
@@ -105,7 +112,12 @@ impl Place {
     /// Writes the snapshot of a state.
     fn save(&self, state: &State) {
         Snapshot::of(state, Path::new("/w"), Timestamp::default())
-            .write(&self.snapshot(), Packing::Plain, Durability::Lazy)
+            .write(
+                &self.snapshot(),
+                Packing::Plain,
+                Durability::Lazy,
+                &Vault::plain(),
+            )
             .unwrap();
     }
 
@@ -248,8 +260,11 @@ fn a_number_that_was_damaged_does_not_hide_its_record() {
             "{covered}: {found:?}"
         );
         let dir = place.dir.path().join("l");
-        assert!(journal::read_state(&dir).is_err(), "{covered}");
-        let seen = journal::read_records(&dir, Seq(place.lines as u64), |_| ());
+        assert!(
+            journal::read_state(&dir, &Vault::plain()).is_err(),
+            "{covered}"
+        );
+        let seen = journal::read_records(&dir, &Vault::plain(), Seq(place.lines as u64), |_| ());
         assert!(seen.is_err(), "{covered}");
     }
 }
@@ -259,7 +274,12 @@ fn a_journal_that_ends_before_the_snapshot_goes_on_in_a_new_segment() {
     let place = Place::new();
     let snapshot = Snapshot::of(&place.state, Path::new("/w"), Timestamp::default());
     snapshot
-        .write(&place.snapshot(), Packing::Plain, Durability::Lazy)
+        .write(
+            &place.snapshot(),
+            Packing::Plain,
+            Durability::Lazy,
+            &Vault::plain(),
+        )
         .unwrap();
     let text = std::fs::read_to_string(place.journal()).unwrap();
     let half: String = text
@@ -271,7 +291,7 @@ fn a_journal_that_ends_before_the_snapshot_goes_on_in_a_new_segment() {
     let state = place.open(Loss::Refuse);
     assert_eq!(state.stats, place.state.stats);
     assert!(place.dir.path().join("l/journal-0002.jsonl").exists());
-    let whole = journal::read_state(&place.dir.path().join("l")).unwrap();
+    let whole = journal::read_state(&place.dir.path().join("l"), &Vault::plain()).unwrap();
     assert_eq!(whole, state, "and the whole of it can still be read");
 }
 
@@ -280,7 +300,12 @@ fn a_snapshot_of_another_loop_is_none() {
     let place = Place::new();
     let other = State::new(LoopId::from_u128(2));
     Snapshot::of(&other, Path::new("/w"), Timestamp::default())
-        .write(&place.snapshot(), Packing::Plain, Durability::Lazy)
+        .write(
+            &place.snapshot(),
+            Packing::Plain,
+            Durability::Lazy,
+            &Vault::plain(),
+        )
         .unwrap();
     assert_eq!(place.read(Loss::Refuse).unwrap().state, place.state);
 }
@@ -307,6 +332,7 @@ fn an_older_journal_is_led_on_and_stays_as_it_is() {
     let before = std::fs::read(there.journal()).unwrap();
     let (dir, snapshot) = (there.dir.path().join("l"), there.snapshot());
     let place = super::Place {
+        vault: &Vault::plain(),
         dir: &dir,
         snapshot: &snapshot,
         loop_id: LoopId::from_u128(1),
@@ -331,6 +357,7 @@ fn an_older_snapshot_is_led_on_and_kept() {
     let before = std::fs::read(there.snapshot()).unwrap();
     let (dir, snapshot) = (there.dir.path().join("l"), there.snapshot());
     let place = super::Place {
+        vault: &Vault::plain(),
         dir: &dir,
         snapshot: &snapshot,
         loop_id: LoopId::from_u128(1),

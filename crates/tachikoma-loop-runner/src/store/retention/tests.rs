@@ -1,5 +1,6 @@
 //! Old loops go, and nothing else does.
 
+use crate::store::vault::Vault;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -24,7 +25,7 @@ impl Place {
         for number in 1..=count {
             let now = Timestamp::from_millis(i64::from(number) * 1000);
             // Names that would sort the other way round.
-            Journal::create(&place.journal(number), id(number), now).unwrap();
+            Journal::create(&place.journal(number), id(number), now, &Vault::plain()).unwrap();
             fs::create_dir_all(place.transcripts(number)).unwrap();
             fs::write(place.transcripts(number).join("000001.1.log"), "x").unwrap();
         }
@@ -49,7 +50,15 @@ impl Place {
 
     fn prune(&self, current: u32) {
         let dir = self.dir.path();
-        prune(dir, &self.sessions(), &self.backups(), id(current), &GO_ON).unwrap();
+        prune(
+            dir,
+            &self.sessions(),
+            &self.backups(),
+            id(current),
+            &Vault::plain(),
+            &GO_ON,
+        )
+        .unwrap();
     }
 
     /// The loops of which anything is left.
@@ -187,6 +196,7 @@ fn links_in_the_place_of_our_directories_lead_nowhere() {
             &elsewhere.sessions(),
             Path::new(""),
             id(12),
+            &Vault::plain(),
             &GO_ON,
         )
         .expect_err(link);
@@ -215,7 +225,15 @@ fn nothing_goes_when_it_is_called_off() {
     let place = Place::new(12);
     let called_off = AtomicBool::new(true);
     let (sessions, backups) = (place.sessions(), place.backups());
-    prune(place.dir.path(), &sessions, &backups, id(12), &called_off).unwrap();
+    prune(
+        place.dir.path(),
+        &sessions,
+        &backups,
+        id(12),
+        &Vault::plain(),
+        &called_off,
+    )
+    .unwrap();
     assert_eq!(place.whole(12).len(), 12);
 }
 
@@ -223,7 +241,7 @@ fn nothing_goes_when_it_is_called_off() {
 fn hand_offs_go_with_their_loop_unless_something_else_is_among_them() {
     let place = Place::new(13);
     for number in [1, 2, 3] {
-        checkpoints::keep(&place.journal(number), SessionNo(2), "x").unwrap();
+        checkpoints::keep(&place.journal(number), SessionNo(2), "x", &Vault::plain()).unwrap();
     }
     let theirs = checkpoints::dir(&place.journal(2)).join("notes.txt");
     fs::write(&theirs, "x").unwrap();

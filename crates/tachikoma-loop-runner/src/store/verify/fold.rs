@@ -10,6 +10,7 @@ use super::{Checked, Kind, NO_RECORD, Verdict};
 use crate::error::chain;
 use crate::store::journal::Remainder;
 use crate::store::snapshot::Snapshot;
+use crate::store::vault::Vault;
 use crate::store::{compressed, journal, migrate};
 
 /// What is said of a last line that is not whole.
@@ -20,8 +21,9 @@ const TORN: &str =
 const UNENDED: &str = "its last line lacks its end, and gets it from the next run";
 
 /// A journal as far as it was read.
-pub(super) struct Fold {
+pub(super) struct Fold<'a> {
     loop_id: LoopId,
+    vault: &'a Vault,
     /// What all records so far add up to; unknown behind damage, until the next segment says it anew.
     state: Option<State>,
     /// The last record that was read.
@@ -60,10 +62,11 @@ impl Findings {
     }
 }
 
-impl Fold {
-    pub(super) fn new(loop_id: LoopId) -> Self {
+impl<'a> Fold<'a> {
+    pub(super) fn new(loop_id: LoopId, vault: &'a Vault) -> Self {
         Self {
             loop_id,
+            vault,
             state: None,
             last: None,
             begun: false,
@@ -142,8 +145,8 @@ impl Fold {
         is_last: bool,
         findings: &mut Findings,
     ) -> Result<(), String> {
-        let opened =
-            compressed::open(path).map_err(|error| format!("it cannot be opened: {error}"))?;
+        let opened = compressed::open_lines(path, self.vault)
+            .map_err(|error| format!("it cannot be opened: {error}"))?;
         let closed = compressed::is_compressed(&opened.path);
         let mut reader = opened.content;
         let mut text = Vec::new();

@@ -1,5 +1,6 @@
 //! A working directory with loops in it, whole and damaged in every way that there is.
 
+use crate::store::vault::Vault;
 use std::fs;
 use std::io::Read as _;
 use std::sync::atomic::AtomicBool;
@@ -34,8 +35,10 @@ impl Place {
         let dir = tempfile::tempdir().unwrap();
         let working_dir = dir.path().join("w");
         let premises = Premises {
+            vault: Vault::plain(),
             snapshot: working_dir.join(".ralph/state.json"),
             backups: Backups {
+                vault: Vault::plain(),
                 dir: working_dir.join(".ralph/backups"),
                 max: 10,
                 packing: Packing::Plain,
@@ -51,13 +54,19 @@ impl Place {
         let loop_id = LoopId::from_u128(1);
         let path = loops::dir(&premises.working_dir, loop_id);
         let now = Timestamp::from_millis(1_000);
-        let (mut journal, mut state) = Journal::create(&path, loop_id, now).unwrap();
+        let (mut journal, mut state) =
+            Journal::create(&path, loop_id, now, &Vault::plain()).unwrap();
         for segment in 1..=3 {
             write(&mut journal, &mut state, "some words");
             write(&mut journal, &mut state, "more words");
             if segment == 2 {
                 Snapshot::of(&state, &premises.working_dir, now)
-                    .write(&premises.snapshot, Packing::Plain, Durability::Synced)
+                    .write(
+                        &premises.snapshot,
+                        Packing::Plain,
+                        Durability::Synced,
+                        &Vault::plain(),
+                    )
                     .unwrap();
             }
             if segment < 3 {
@@ -65,11 +74,21 @@ impl Place {
             }
         }
         let called_off = AtomicBool::new(false);
-        compressed::replace(&path.join("journal-0001.jsonl"), &called_off).unwrap();
+        compressed::replace(
+            &path.join("journal-0001.jsonl"),
+            &Vault::plain(),
+            &called_off,
+        )
+        .unwrap();
         let transcripts = premises.state_dir.join(loop_id.to_string());
         fs::create_dir_all(&transcripts).unwrap();
         fs::write(transcripts.join("000001.1.log"), "words of the agent\n").unwrap();
-        compressed::replace(&transcripts.join("000001.1.log"), &called_off).unwrap();
+        compressed::replace(
+            &transcripts.join("000001.1.log"),
+            &Vault::plain(),
+            &called_off,
+        )
+        .unwrap();
         fs::write(transcripts.join("000002.1.log"), "plain\n").unwrap();
         Self {
             dir,
@@ -124,7 +143,7 @@ fn what_is_whole_is_good_and_nothing_is_changed() {
 /// What a file holds, if it can be read.
 fn plain(path: &Path) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    let mut content = compressed::open(path).unwrap().content;
+    let mut content = compressed::open(path, &Vault::plain()).unwrap().content;
     content.read_to_end(&mut bytes).ok().map(|_| bytes)
 }
 
@@ -168,18 +187,30 @@ fn every_flipped_byte_of_everything_is_found() {
 #[test]
 fn a_snapshot_must_be_what_its_records_add_up_to() {
     let place = Place::new();
-    let found = snapshot::read(&place.premises.snapshot).unwrap().unwrap();
+    let found = snapshot::read(&place.premises.snapshot, &Vault::plain())
+        .unwrap()
+        .unwrap();
     let mut lie = found.clone();
     lie.state.iteration = 7;
-    lie.write(&place.premises.snapshot, Packing::Plain, Durability::Lazy)
-        .unwrap();
+    lie.write(
+        &place.premises.snapshot,
+        Packing::Plain,
+        Durability::Lazy,
+        &Vault::plain(),
+    )
+    .unwrap();
     let name = "state.json".to_owned();
     let what = "it is not what the records up to 6 add up to".to_owned();
     assert_eq!(place.wrong(), [(name.clone(), what)]);
     let mut ahead = found;
     ahead.seq.0 = 10;
     ahead
-        .write(&place.premises.snapshot, Packing::Plain, Durability::Lazy)
+        .write(
+            &place.premises.snapshot,
+            Packing::Plain,
+            Durability::Lazy,
+            &Vault::plain(),
+        )
         .unwrap();
     let what = "it stands at record 10, and the journal ends at record 9".to_owned();
     assert_eq!(place.wrong(), [(name, what)]);
@@ -188,7 +219,7 @@ fn a_snapshot_must_be_what_its_records_add_up_to() {
 #[test]
 fn a_segment_must_begin_with_what_its_records_add_up_to() {
     let place = Place::new();
-    let (mut journal, mut state) = Journal::open(&place.path("")).unwrap();
+    let (mut journal, mut state) = Journal::open(&place.path(""), &Vault::plain()).unwrap();
     state.iteration = 7;
     let now = state.time;
     journal.next_segment(&mut state, now).unwrap();
@@ -214,7 +245,7 @@ fn missing_segments_are_found_and_losses_that_were_written_down_are_not_damage()
     assert_eq!(place.wrong(), [missing("journal-0003.jsonl", 4, 6)]);
 
     let place = Place::new();
-    let (mut journal, mut state) = Journal::open(&place.path("")).unwrap();
+    let (mut journal, mut state) = Journal::open(&place.path(""), &Vault::plain()).unwrap();
     fs::write(place.path("journal-0003.jsonl"), "").unwrap();
     let wound = journal.wound().unwrap();
     let now = state.time;
@@ -255,9 +286,12 @@ fn other_loops_are_looked_at_too_and_archived_ones_with_their_snapshot() {
         snapshot,
         ..
     } = &place.premises;
-    archive(working_dir, place.state.loop_id, snapshot).unwrap();
+    archive(working_dir, place.state.loop_id, snapshot, &Vault::plain()).unwrap();
     assert!(!snapshot.exists());
-    assert_eq!(loops::current(working_dir, snapshot).unwrap(), None);
+    assert_eq!(
+        loops::current(working_dir, snapshot, &Vault::plain()).unwrap(),
+        None
+    );
     let told = place.told();
     let kept = "Good archived.json: it is what the records up to 6 add up to";
     assert!(told.contains(kept), "{told}");

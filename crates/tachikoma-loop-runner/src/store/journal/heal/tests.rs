@@ -1,5 +1,6 @@
 //! A journal is destroyed in every way under its writer, and goes on without a gap in what it knows.
 
+use crate::store::vault::Vault;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -24,7 +25,8 @@ impl Bench {
     fn new() -> Self {
         let place = tempfile::tempdir().unwrap();
         let dir = place.path().join(".ralph/loops/a");
-        let (journal, state) = Journal::create(&dir, LoopId::from_u128(1), now()).unwrap();
+        let (journal, state) =
+            Journal::create(&dir, LoopId::from_u128(1), now(), &Vault::plain()).unwrap();
         let mut bench = Self {
             place,
             dir,
@@ -54,8 +56,8 @@ impl Bench {
         let healed = self.journal.heal(expected, &mut self.state, now()).unwrap();
         assert_eq!(self.journal.wound(), None, "healed");
         self.write("third");
-        assert_eq!(read_state(&self.dir).unwrap(), self.state);
-        let (_, replayed) = Journal::open(&self.dir).unwrap();
+        assert_eq!(read_state(&self.dir, &Vault::plain()).unwrap(), self.state);
+        let (_, replayed) = Journal::open(&self.dir, &Vault::plain()).unwrap();
         assert_eq!(replayed, self.state, "a later runner finds all of it");
         healed
     }
@@ -82,7 +84,7 @@ fn a_journal_that_nobody_touched_is_whole() {
     assert_eq!(bench.journal.wound(), None);
     bench.journal.next_segment(&mut bench.state, now()).unwrap();
     assert_eq!(bench.journal.wound(), None);
-    let (journal, _) = Journal::open(&bench.dir).unwrap();
+    let (journal, _) = Journal::open(&bench.dir, &Vault::plain()).unwrap();
     assert_eq!(journal.wound(), None, "nor one that was opened");
 }
 
@@ -123,7 +125,10 @@ fn segments_that_are_lost_are_named_and_the_rest_is_enough() {
         healed.how
     );
     let mut seqs = Vec::new();
-    read_records(&bench.dir, Seq(0), |record| seqs.push(record.seq.0)).unwrap();
+    read_records(&bench.dir, &Vault::plain(), Seq(0), |record| {
+        seqs.push(record.seq.0);
+    })
+    .unwrap();
     assert_eq!(seqs, [4, 5], "from the segment that was open");
 }
 
@@ -237,11 +242,11 @@ fn a_segment_that_is_missing_without_a_word_is_damage() {
         bench.journal.next_segment(&mut bench.state, now()).unwrap();
     }
     fs::remove_file(bench.path(2)).unwrap();
-    let error = read_state(&bench.dir).unwrap_err();
+    let error = read_state(&bench.dir, &Vault::plain()).unwrap_err();
     assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
     fs::remove_file(bench.path(1)).unwrap();
     assert_eq!(
-        read_state(&bench.dir).unwrap(),
+        read_state(&bench.dir, &Vault::plain()).unwrap(),
         bench.state,
         "the oldest that is there is enough"
     );

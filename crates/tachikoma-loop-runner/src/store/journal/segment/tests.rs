@@ -1,5 +1,6 @@
 //! Journals whose closed segments are compressed, and every state in which a crash may leave them.
 
+use crate::store::vault::Vault;
 use std::fs;
 
 use tachikoma_core::{LoopId, Seq, State, Timestamp};
@@ -12,7 +13,12 @@ static GO_ON: AtomicBool = AtomicBool::new(false);
 /// A journal of three segments, the first two of them closed.
 fn three(place: &Path) -> (Journal, State) {
     let now = Timestamp::from_millis(5);
-    let made = Journal::create(&place.join(".ralph/loops/a"), LoopId::from_u128(1), now);
+    let made = Journal::create(
+        &place.join(".ralph/loops/a"),
+        LoopId::from_u128(1),
+        now,
+        &Vault::plain(),
+    );
     let (mut journal, mut state) = made.unwrap();
     for _ in 0..2 {
         journal.next_segment(&mut state, now).unwrap();
@@ -38,11 +44,17 @@ const COMPRESSED: [&str; 3] = [
 /// The journal is whole: its state, its records, its age.
 #[track_caller]
 fn check_whole(dir: &Path, state: &State) {
-    assert_eq!(read_state(dir).unwrap(), *state);
+    assert_eq!(read_state(dir, &Vault::plain()).unwrap(), *state);
     let mut seqs = Vec::new();
-    read_records(dir, Seq(0), |record| seqs.push(record.seq.0)).unwrap();
+    read_records(dir, &Vault::plain(), Seq(0), |record| {
+        seqs.push(record.seq.0);
+    })
+    .unwrap();
     assert_eq!(seqs, (1..=state.seq.0).collect::<Vec<_>>());
-    assert_eq!(begun(dir).unwrap(), Some(Timestamp::from_millis(5)));
+    assert_eq!(
+        begun(dir, &Vault::plain()).unwrap(),
+        Some(Timestamp::from_millis(5))
+    );
 }
 
 #[test]
@@ -54,10 +66,13 @@ fn records_are_read_from_the_segment_on_that_they_begin_in() {
     fs::write(dir.join(COMPRESSED[0]), "torn").unwrap();
     for (after, expected) in [(1, &[2, 3][..]), (2, &[3]), (3, &[]), (7, &[])] {
         let mut seqs = Vec::new();
-        read_records(&dir, Seq(after), |record| seqs.push(record.seq.0)).unwrap();
+        read_records(&dir, &Vault::plain(), Seq(after), |record| {
+            seqs.push(record.seq.0);
+        })
+        .unwrap();
         assert_eq!(seqs, expected, "after {after}");
     }
-    read_records(&dir, Seq(0), drop).expect_err("the first one is damaged");
+    read_records(&dir, &Vault::plain(), Seq(0), drop).expect_err("the first one is damaged");
 }
 
 #[test]
@@ -71,7 +86,7 @@ fn closed_segments_are_compressed_and_the_journal_goes_on() {
     check_whole(&dir, &state);
     closed.compress(&GO_ON).unwrap();
     drop(journal);
-    let (mut journal, replayed) = Journal::open(&dir).unwrap();
+    let (mut journal, replayed) = Journal::open(&dir, &Vault::plain()).unwrap();
     assert_eq!(replayed, state);
     let now = Timestamp::from_millis(9);
     journal.next_segment(&mut state, now).unwrap();
@@ -101,7 +116,7 @@ fn wherever_a_crash_ends_the_compression_the_journal_is_whole_and_the_next_one_e
         crash(&dir, &bytes, temp);
         check_whole(&dir, &state);
         drop(journal);
-        let (journal, _) = Journal::open(&dir).unwrap();
+        let (journal, _) = Journal::open(&dir, &Vault::plain()).unwrap();
         journal.closed().compress(&GO_ON).unwrap();
         assert_eq!(names(&dir), COMPRESSED, "and nothing is left behind");
         check_whole(&dir, &state);
@@ -130,7 +145,7 @@ fn damage_is_named() {
     let path = dir.join(COMPRESSED[0]);
     let whole = fs::read(&path).unwrap();
     let refused = || {
-        let error = read_state(&dir).unwrap_err();
+        let error = read_state(&dir, &Vault::plain()).unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
         let text = error.to_string();
         text.replace(dir.to_str().unwrap(), "a")
@@ -138,7 +153,7 @@ fn damage_is_named() {
     let whole_frame = |content: &str| {
         fs::remove_file(&path).unwrap();
         fs::write(dir.join("journal-0001.jsonl"), content).unwrap();
-        compressed::replace(&dir.join("journal-0001.jsonl"), &GO_ON).unwrap();
+        compressed::replace(&dir.join("journal-0001.jsonl"), &Vault::plain(), &GO_ON).unwrap();
     };
     let named = "journal a/journal-0001.jsonl.zst is damaged at line";
     for length in [0, 3, whole.len() / 2, whole.len() - 1] {
@@ -148,7 +163,10 @@ fn damage_is_named() {
             text.starts_with(&format!("{named} 1: it cannot be unpacked (")),
             "{text}"
         );
-        assert!(begun(&dir).unwrap().is_some(), "it is old, and still there");
+        assert!(
+            begun(&dir, &Vault::plain()).unwrap().is_some(),
+            "it is old, and still there"
+        );
     }
     let end = "it is closed, and does not end with a whole record";
     whole_frame("");
@@ -163,7 +181,8 @@ fn damage_is_named() {
         "journal a/journal-0002.jsonl.zst is damaged at line 1: \
          it is closed, and the segment that followed it is missing"
     );
-    Journal::open(&dir).expect_err("nothing is ever appended to a compressed file");
+    Journal::open(&dir, &Vault::plain())
+        .expect_err("nothing is ever appended to a compressed file");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Backups as a base: what they make up for, and which ones are not of the loop's own life.
 
+use crate::store::vault::Vault;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
@@ -8,6 +9,7 @@ use crate::store::snapshot::Packing;
 
 fn backups(place: &Place) -> Backups {
     Backups {
+        vault: Vault::plain(),
         dir: place.dir.path().join("backups"),
         max: 0,
         packing: Packing::Plain,
@@ -116,7 +118,8 @@ fn a_backup_of_another_life_is_not_taken() {
     std::fs::write(place.journal(), cut).unwrap();
     let mut state = before;
     let now = state.time;
-    let mut journal = Journal::begin_restored(&place.dir(), 2, &mut state, now, false).unwrap();
+    let mut journal =
+        Journal::begin_restored(&place.dir(), 2, &mut state, now, false, &Vault::plain()).unwrap();
     let decided = step(
         &Policy::default(),
         &mut state,

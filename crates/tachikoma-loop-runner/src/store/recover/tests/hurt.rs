@@ -3,6 +3,7 @@
 use super::*;
 use crate::store::archive::{ARCHIVED, archive};
 use crate::store::loops;
+use crate::store::vault::Vault;
 
 /// Requires an error, a trouble, or the state as it was.
 #[track_caller]
@@ -42,7 +43,10 @@ fn a_last_record_without_its_line_end_is_a_record() {
     let place = Place::new();
     let whole = std::fs::read(place.journal()).unwrap();
     std::fs::write(place.journal(), &whole[..whole.len() - 1]).unwrap();
-    assert_eq!(journal::read_state(&place.dir()).unwrap(), place.state);
+    assert_eq!(
+        journal::read_state(&place.dir(), &Vault::plain()).unwrap(),
+        place.state
+    );
     assert_eq!(place.read(Loss::Refuse).unwrap().troubles, [""; 0]);
     assert_eq!(place.open(Loss::Refuse), place.state);
     assert_eq!(std::fs::read(place.journal()).unwrap(), whole);
@@ -62,7 +66,7 @@ fn a_changed_last_line_end_is_damage_and_hides_no_record() {
             matches!(&found, Err(StoreError::Damaged { line, .. }) if *line == lines),
             "{byte}: {found:?}"
         );
-        journal::read_records(&place.dir(), Seq(0), drop).unwrap_err();
+        journal::read_records(&place.dir(), &Vault::plain(), Seq(0), drop).unwrap_err();
     }
     // The snapshot has it: it costs nothing, and is kept.
     place.save(&place.state);
@@ -133,7 +137,7 @@ fn a_record_of_another_loop_is_damage() {
     let other = Place::new();
     let read = read(
         &other.dir(),
-        &Copies::only(&place.dir.path().join("none")),
+        &Copies::only(&place.dir.path().join("none"), &Vault::plain()),
         LoopId::from_u128(2),
         Loss::Refuse,
     );
@@ -212,7 +216,13 @@ fn the_snapshot_of_another_loop_archives_that_loop() {
     // It is archived already, with other content.
     std::fs::write(its_dir.join(ARCHIVED), "").unwrap();
     std::fs::write(place.snapshot(), &bytes).unwrap();
-    archive(place.dir.path(), place.state.loop_id, &place.snapshot()).unwrap();
+    archive(
+        place.dir.path(),
+        place.state.loop_id,
+        &place.snapshot(),
+        &Vault::plain(),
+    )
+    .unwrap();
     let kept = ("state.json.1".to_owned(), bytes);
     assert_eq!(place.quarantined(), [kept]);
 }

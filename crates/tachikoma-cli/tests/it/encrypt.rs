@@ -1,0 +1,447 @@
+//! `state.encrypt`: nothing that a loop keeps can be read without its key, and with it everything goes as without.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use tachikoma_testkit::{Live, Ran, Scratch, Tool, await_until};
+
+use crate::support::{SOON, kill, loops, tachikoma};
+
+/// What must be nowhere.
+const CANARY: &str = "CaNaRy";
+
+const KEY: &str = "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33";
+
+/// Looks for the canary while it works, says it, writes it down, names a test after it, and leaves a note with it.
+const AGENT: &str = "grep -rsq CaNa'R'y .ralph && touch ../found; echo CaNaRy words; echo x >>work; \
+     \"$TACHIKOMA\" note 'remember CaNaRy' >&2; head -c 9000 /dev/zero | tr '\\0' y";
+
+const GATE: &str = "[[gate]]\nname = 'tests'\nwhen = 'iteration'\n\
+     command = '''printf 'TAP version 13\\n1..1\\nok 1 - CaNaRy\\n' '''\n";
+
+/// Rests after each iteration: a hand-off for each of them.
+const REBOOTS: &str =
+    "[reboot]\nmin_reboot_interval = '0s'\n[reboot.triggers]\nafter_iterations = 1\n";
+
+const SEALED: &str = "encrypt = true\nencrypt_identity_file = '../key.txt'\n";
+
+/// A work tree with these settings of the state. The key lies outside of it.
+fn with_state(state: &str) -> Scratch {
+    let scratch = Scratch::new();
+    configure(&scratch, state);
+    scratch
+}
+
+fn configure(scratch: &Scratch, state: &str) {
+    fs::write(outside(scratch, "key.txt"), format!("# a key\n{KEY}\n")).unwrap();
+    let text = format!("[state]\n{state}\n{REBOOTS}{GATE}");
+    scratch.write("tachikoma.toml", &text);
+}
+
+fn outside(scratch: &Scratch, name: &str) -> PathBuf {
+    scratch.path().parent().unwrap().join(name)
+}
+
+fn tool(scratch: &Scratch) -> Tool<'_> {
+    tachikoma(scratch).env("TACHIKOMA", env!("CARGO_BIN_EXE_tachikoma"))
+}
+
+fn words<'a>(iterations: &'a str, script: &'a str) -> Vec<&'a str> {
+    let run = ["run", "--prompt-text", "do CaNaRy", "--delay", "0s"];
+    let limit = ["--max-iterations", iterations, "--", "sh", "-c", script];
+    run.into_iter().chain(limit).collect()
+}
+
+#[track_caller]
+fn run_up_to(scratch: &Scratch, iterations: &str) -> Ran {
+    let ran = tool(scratch).run(words(iterations, AGENT));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    ran
+}
+
+#[track_caller]
+fn say(scratch: &Scratch, words: &[&str], code: i32) -> String {
+    let ran = tool(scratch).run(words);
+    assert_eq!(ran.code(), Some(code), "{words:?}: {}", ran.snapshot());
+    format!("{}{}", ran.stdout, ran.stderr)
+}
+
+/// Every file below `.ralph`, with what is in it.
+fn kept(scratch: &Scratch) -> BTreeMap<PathBuf, Vec<u8>> {
+    fn walk(dir: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                walk(&path, found);
+            } else if let Ok(bytes) = fs::read(&path) {
+                found.insert(path, bytes);
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    walk(&scratch.path().join(".ralph"), &mut found);
+    found
+}
+
+fn holds_canary(bytes: &[u8]) -> bool {
+    bytes
+        .windows(CANARY.len())
+        .any(|part| part == CANARY.as_bytes())
+}
+
+/// The files that anyone can read the canary in, compressed ones too.
+fn betrayers(scratch: &Scratch) -> Vec<PathBuf> {
+    let kept = kept(scratch).into_iter();
+    let betrays = |path: &Path, bytes: &[u8]| {
+        let unpacked = path
+            .extension()
+            .is_some_and(|ending| ending == "zst")
+            .then(|| {
+                let mut text = Vec::new();
+                let opened = tachikoma_loop_runner::store::compressed::open_named(
+                    path,
+                    &tachikoma_loop_runner::store::vault::Vault::plain(),
+                );
+                let _ = opened.map(|mut opened| opened.content.read_to_end(&mut text));
+                text
+            });
+        holds_canary(bytes) || unpacked.is_some_and(|text| holds_canary(&text))
+    };
+    kept.filter(|(path, bytes)| betrays(path, bytes))
+        .map(|(path, _)| path)
+        .collect()
+}
+
+#[track_caller]
+fn expect_nothing(scratch: &Scratch) {
+    assert_eq!(betrayers(scratch), [] as [PathBuf; 0]);
+    assert!(!outside(scratch, "found").exists(), "the agent has seen it");
+}
+
+/// A loop whose agent has said the canary and goes on.
+fn start(scratch: &Scratch) -> Live {
+    let script = format!("{AGENT}; touch ../said; exec sleep 600");
+    let live = tool(scratch).spawn(words("9", &script));
+    await_until("the agent to speak", SOON, || {
+        outside(scratch, "said").exists()
+    });
+    live
+}
+
+#[test]
+fn without_it_the_canary_is_everywhere() {
+    let scratch = with_state("");
+    run_up_to(&scratch, "3");
+    say(&scratch, &["state", "set", "plan", "\"CaNaRy\""], 0);
+    say(&scratch, &["state", "backup"], 0);
+    let names: Vec<String> = betrayers(&scratch)
+        .iter()
+        .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
+        .collect();
+    for part in [
+        "state.json",
+        "journal-0001.jsonl",
+        "000001.1.log",
+        "000001.1-tests.log",
+        "2.md",
+        ".tar",
+    ] {
+        assert!(
+            names.iter().any(|name| name.contains(part)),
+            "{part}: {names:?}"
+        );
+    }
+}
+
+#[test]
+fn nothing_that_is_kept_can_be_read_without_the_key() {
+    for compress in ["", "compress = true\n"] {
+        let scratch = with_state(&format!("{SEALED}{compress}"));
+        run_up_to(&scratch, "3");
+        say(&scratch, &["state", "set", "plan", "\"CaNaRy\""], 0);
+        say(&scratch, &["state", "backup"], 0);
+        say(&scratch, &["note", "CaNaRy"], 1);
+        expect_nothing(&scratch);
+        // And with it, everything.
+        for words in [
+            &["logs", "1"][..],
+            &["events"],
+            &["state", "show"],
+            &["history"],
+            &["state", "export"],
+            &["checkpoint", "show"],
+        ] {
+            let told = tool(&scratch).run(words);
+            assert_eq!(told.code(), Some(0), "{words:?}: {}", told.snapshot());
+        }
+        assert!(holds_canary(say(&scratch, &["logs", "1"], 0).as_bytes()));
+        assert!(holds_canary(
+            say(&scratch, &["state", "show", "--json"], 0).as_bytes()
+        ));
+        let told = say(&scratch, &["state", "verify"], 0);
+        assert!(!told.contains("wrong"), "{told}");
+        let told = say(&scratch, &["state", "backups"], 0);
+        assert!(told.contains(".age: iteration 3"), "{told}");
+    }
+}
+
+#[test]
+fn a_runner_that_is_killed_leaves_nothing_and_its_loop_goes_on() {
+    let scratch = with_state(SEALED);
+    let live = start(&scratch);
+    expect_nothing(&scratch);
+    kill(&scratch, live);
+    expect_nothing(&scratch);
+    let ran = run_up_to(&scratch, "2");
+    assert!(ran.stderr.contains("interrupted"), "{}", ran.snapshot());
+    expect_nothing(&scratch);
+    assert_eq!(loops(&scratch).len(), 1);
+}
+
+#[test]
+fn a_live_loop_is_asked_without_the_key() {
+    let scratch = with_state(SEALED);
+    let live = start(&scratch);
+    fs::remove_file(outside(&scratch, "key.txt")).unwrap();
+    let told = say(&scratch, &["status"], 0);
+    assert!(told.contains("running"), "{told}");
+    say(&scratch, &["note", "CaNaRy too"], 0);
+    say(&scratch, &["stop", "--now"], 0);
+    let ran = live.wait(SOON);
+    assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
+    expect_nothing(&scratch);
+    say(&scratch, &["status"], 2);
+}
+
+#[test]
+fn a_wrong_or_missing_key_is_refused_and_not_one_byte_differs() {
+    let scratch = with_state(SEALED);
+    run_up_to(&scratch, "2");
+    say(&scratch, &["state", "backup"], 0);
+    let before = kept(&scratch);
+    let wrong = |scratch: &Scratch| {
+        fs::write(outside(scratch, "key.txt"), another_key()).unwrap();
+    };
+    let missing = |scratch: &Scratch| fs::remove_file(outside(scratch, "key.txt")).unwrap();
+    let forgotten = |scratch: &Scratch| drop(scratch.write("tachikoma.toml", ""));
+    let backup = before
+        .keys()
+        .find(|path| path.to_string_lossy().contains(".tar"))
+        .unwrap();
+    for spoil in [&wrong as &dyn Fn(&Scratch), &missing, &forgotten] {
+        configure(&scratch, SEALED);
+        spoil(&scratch);
+        let run = words("3", AGENT);
+        for words in [
+            &run[..],
+            &["run", "--new", "--prompt-text", "x", "--", "true"],
+            &["status"],
+            &["events"],
+            &["history"],
+            &["logs"],
+            &["checkpoint", "show"],
+            &["explain"],
+            &["replay"],
+            &["context"],
+            &["state", "show"],
+            &["state", "export"],
+            &["state", "backup"],
+            &["state", "restore", "--yes"],
+            &["state", "restore", "--yes", backup.to_str().unwrap()],
+            &["state", "set", "a", "1"],
+            &["state", "clear"],
+            &["state", "clear", "--purge", "--yes"],
+        ] {
+            let told = say(&scratch, words, 2);
+            assert!(
+                told.contains("it is encrypted") || told.contains("cannot be read"),
+                "{words:?}: {told}"
+            );
+            assert_eq!(kept(&scratch), before, "{words:?}");
+        }
+        let told = say(&scratch, &["state", "verify"], 0);
+        assert!(
+            told.contains("each with the checksum that it states"),
+            "{told}"
+        );
+    }
+    configure(&scratch, SEALED);
+    run_up_to(&scratch, "3");
+}
+
+/// Another key than ours.
+fn another_key() -> String {
+    use age::secrecy::ExposeSecret as _;
+    age::x25519::Identity::generate()
+        .to_string()
+        .expose_secret()
+        .to_owned()
+}
+
+#[test]
+fn without_the_key_damage_to_sealed_lines_is_found() {
+    let scratch = with_state(SEALED);
+    run_up_to(&scratch, "2");
+    fs::remove_file(outside(&scratch, "key.txt")).unwrap();
+    let path = loops(&scratch)[0].join("journal-0001.jsonl");
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let told = say(&scratch, &["state", "verify"], 1);
+    assert!(told.contains("wrong journal"), "{told}");
+}
+
+#[test]
+fn turned_on_everything_is_sealed_and_turned_off_all_is_as_before() {
+    let scratch = with_state("");
+    run_up_to(&scratch, "2");
+    say(&scratch, &["state", "backup"], 0);
+    say(
+        &scratch,
+        &[
+            "run",
+            "--new",
+            "--prompt-text",
+            "CaNaRy",
+            "--max-iterations",
+            "1",
+            "--delay",
+            "0s",
+            "--",
+            "sh",
+            "-c",
+            "echo CaNaRy",
+        ],
+        3,
+    );
+    assert!(!betrayers(&scratch).is_empty());
+    let shown = |scratch: &Scratch| say(scratch, &["state", "export"], 0).len();
+    let before = shown(&scratch);
+
+    configure(&scratch, SEALED);
+    let _ = fs::remove_file(outside(&scratch, "found"));
+    let ran = run_up_to(&scratch, "3");
+    assert!(
+        ran.stdout.contains("are encrypted now"),
+        "{}",
+        ran.snapshot()
+    );
+    expect_nothing(&scratch);
+    assert!(shown(&scratch) > before, "the earlier records are there");
+    let told = say(&scratch, &["state", "verify"], 0);
+    assert!(!told.contains("wrong"), "{told}");
+    let sealed = kept(&scratch);
+    let names: Vec<_> = sealed
+        .keys()
+        .filter(|path| path.to_string_lossy().contains("/backups/"))
+        .collect();
+    assert!(
+        !names.is_empty() && names.iter().all(|path| path.extension().unwrap() == "age"),
+        "{names:?}"
+    );
+
+    configure(&scratch, "encrypt_identity_file = '../key.txt'\n");
+    let ran = run_up_to(&scratch, "5");
+    assert!(
+        ran.stdout.contains("in clear text now"),
+        "{}",
+        ran.snapshot()
+    );
+    fs::remove_file(outside(&scratch, "key.txt")).unwrap();
+    configure_plain(&scratch);
+    let told = say(&scratch, &["state", "verify"], 0);
+    assert!(
+        !told.contains("wrong") && !told.contains("encrypted"),
+        "{told}"
+    );
+    assert!(holds_canary(say(&scratch, &["logs", "1"], 0).as_bytes()));
+}
+
+fn configure_plain(scratch: &Scratch) {
+    scratch.write("tachikoma.toml", format!("{REBOOTS}{GATE}"));
+}
+
+#[test]
+fn a_loop_comes_back_from_a_sealed_backup_here_and_elsewhere() {
+    let scratch = with_state(SEALED);
+    run_up_to(&scratch, "2");
+    let told = say(&scratch, &["state", "backup"], 0);
+    let backup = scratch.path().join(told.trim());
+    run_up_to(&scratch, "3");
+    say(
+        &scratch,
+        &["state", "restore", "--yes", backup.to_str().unwrap()],
+        0,
+    );
+    expect_nothing(&scratch);
+    run_up_to(&scratch, "4");
+    expect_nothing(&scratch);
+
+    let elsewhere = with_state(SEALED);
+    say(
+        &elsewhere,
+        &["state", "restore", "--yes", backup.to_str().unwrap()],
+        0,
+    );
+    expect_nothing(&elsewhere);
+    let told = say(&elsewhere, &["status"], 0);
+    assert!(told.contains("iteration  2"), "{told}");
+    run_up_to(&elsewhere, "3");
+    expect_nothing(&elsewhere);
+}
+
+#[test]
+fn snapshot_and_backup_open_with_the_key_alone() {
+    let scratch = with_state(SEALED);
+    run_up_to(&scratch, "1");
+    let told = say(&scratch, &["state", "backup"], 0);
+    let identity: age::x25519::Identity = KEY.parse().unwrap();
+    let open = |path: &Path| age::decrypt(&identity, &fs::read(path).unwrap()).unwrap();
+    let snapshot = open(&scratch.path().join(".ralph/state.json.age"));
+    let snapshot: serde_json::Value = serde_json::from_slice(&snapshot).unwrap();
+    assert_eq!(snapshot["core"]["iteration"], 1);
+    let backup = open(&scratch.path().join(told.trim()));
+    assert!(backup.starts_with(b"manifest.json") && holds_canary(&backup));
+}
+
+#[test]
+fn a_passphrase_unlocks_and_no_child_of_the_runner_gets_it() {
+    let scratch = with_state("encrypt = true\n");
+    let with = |words: &str| tool(&scratch).env("TACHIKOMA_STATE_PASSPHRASE", words);
+    let script = "env >../env; echo CaNaRy; echo x >>work";
+    let none = tool(&scratch).run(words("1", script));
+    assert_eq!(none.code(), Some(2), "{}", none.snapshot());
+    assert!(
+        none.stderr.contains("there is no key to encrypt with"),
+        "{}",
+        none.snapshot()
+    );
+    assert!(
+        !scratch.path().join(".ralph").exists(),
+        "nothing was changed"
+    );
+    let ran = with("open sesame").run(words("1", script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let env = fs::read_to_string(outside(&scratch, "env")).unwrap();
+    assert!(
+        env.contains("TACHIKOMA_ITERATION") && !env.contains("PASSPHRASE"),
+        "{env}"
+    );
+    expect_nothing(&scratch);
+    let before = kept(&scratch);
+    let wrong = with("open barley").run(words("2", script));
+    assert_eq!(wrong.code(), Some(2), "{}", wrong.snapshot());
+    assert!(
+        wrong.stderr.contains("the passphrase does not unlock it"),
+        "{}",
+        wrong.snapshot()
+    );
+    assert_eq!(kept(&scratch), before);
+    scratch.write("../words", "open sesame\n");
+    let file = tool(&scratch).env("TACHIKOMA_STATE__ENCRYPT_PASSPHRASE_FILE", "../words");
+    let ran = file.run(words("2", script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+}

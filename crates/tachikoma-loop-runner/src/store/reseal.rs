@@ -1,0 +1,139 @@
+//! Leading all that is kept to the form that is wanted: `state.encrypt` was turned on, or off.
+
+use std::path::{Path, PathBuf};
+
+use super::vault::convert::{convert, files_below};
+use super::vault::{self, Vault, is_sealed};
+use super::{
+    RALPH_DIR, StoreError, backup, lock, loops, quarantine, retention, snapshot, tests_book, whole,
+};
+use crate::opencode::supervisor;
+use crate::session::transcripts;
+use crate::store::archive::ARCHIVED;
+use crate::store::journal::segment;
+
+/// What is led to its form.
+#[derive(Debug)]
+pub(crate) struct Kept<'a> {
+    pub working_dir: &'a Path,
+    pub snapshot: &'a Path,
+    /// The transcripts of all loops.
+    pub state_dir: &'a Path,
+    pub backups: &'a Path,
+    /// The segment that is written: it is in its form.
+    pub written: &'a Path,
+    pub vault: &'a Vault,
+}
+
+impl Kept<'_> {
+    /// Brings every file into its form, and returns how many had to be. The lock of the working directory must be held. Done
+    /// again after a crash, it goes on.
+    ///
+    /// # Errors
+    /// One cannot be brought into its form; it is as it was, and those behind it too.
+    pub fn reseal(&self) -> Result<u64, StoreError> {
+        if self.vault.is_plain() {
+            // Whatever is sealed could not be opened.
+            return Ok(0);
+        }
+        let mut done = 0;
+        for path in self.in_place() {
+            done += u64::from(self.bring(&path, &path)?);
+        }
+        for path in self.renamed() {
+            done += u64::from(self.rename(&path)?);
+        }
+        Ok(done)
+    }
+
+    /// Files that keep their names.
+    fn in_place(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for dir in entries(&loops::all(self.working_dir)) {
+            for path in entries(&dir) {
+                let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+                    continue;
+                };
+                if whole::is_temporary(name) && path.is_file() {
+                    // Half a file of a writer that died; what cannot be removed goes with its loop.
+                    let _ = std::fs::remove_file(&path);
+                } else if segment::is_ours(name) || name == ARCHIVED || tests_book::is_ours(name) {
+                    found.push(path);
+                }
+            }
+            for (name, is_ours) in retention::BELOW {
+                found.extend(ours_in(&dir.join(name), is_ours));
+            }
+        }
+        for dir in entries(self.state_dir) {
+            found.extend(ours_in(&dir, transcripts::is_ours));
+        }
+        found.extend(files_below(&quarantine::dir(self.working_dir)));
+        found.extend(snapshot::older_versions(self.snapshot));
+        let server = self.working_dir.join(RALPH_DIR).join(supervisor::DIR);
+        if !lock::is_held_in(&server) {
+            found.extend(supervisor::log_files(&server));
+        }
+        found.retain(|path| path != self.written);
+        found
+    }
+
+    /// Files whose names say whether they are sealed.
+    fn renamed(&self) -> Vec<PathBuf> {
+        let backups = backup::list(self.backups, None).unwrap_or_default();
+        let is_below = self.backups.starts_with(self.working_dir);
+        // Elsewhere they may be of other working directories.
+        let backups = backups
+            .into_iter()
+            .filter(|listed| is_below || loops::dir(self.working_dir, listed.loop_id).is_dir());
+        let snapshots = snapshot::all_places(self.snapshot).into_iter();
+        let snapshots = snapshots.filter(|path| snapshot::is_ours(path, self.vault));
+        snapshots.chain(backups.map(|listed| listed.path)).collect()
+    }
+
+    fn rename(&self, path: &Path) -> Result<bool, StoreError> {
+        if is_sealed(path) == self.vault.seals() {
+            return Ok(false);
+        }
+        let name = path.to_string_lossy();
+        let to = match name.strip_suffix(vault::SUFFIX) {
+            Some(plain) => plain.into(),
+            None => format!("{name}{}", vault::SUFFIX).into(),
+        };
+        let to: PathBuf = to;
+        if std::fs::symlink_metadata(&to).is_ok() {
+            // The one in its form is at least as new.
+            std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
+            return Ok(true);
+        }
+        self.bring(path, &to)
+    }
+
+    fn bring(&self, path: &Path, to: &Path) -> Result<bool, StoreError> {
+        if std::fs::symlink_metadata(path).is_ok_and(|there| there.len() == 0) {
+            return Ok(false);
+        }
+        match convert(self.vault, path, to) {
+            // Sealed and damaged, it is no use to anyone, and no harm.
+            Err(StoreError::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::InvalidData && !self.vault.seals() =>
+            {
+                Ok(false)
+            }
+            converted => converted,
+        }
+    }
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+fn ours_in(dir: &Path, is_ours: fn(&str) -> bool) -> Vec<PathBuf> {
+    let is_one = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(is_ours)
+    };
+    entries(dir).into_iter().filter(is_one).collect()
+}

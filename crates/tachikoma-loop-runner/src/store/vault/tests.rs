@@ -1,0 +1,231 @@
+//! Sealing and opening, with the right key, a wrong one and none, and what is damaged or put elsewhere.
+
+use std::io::{Cursor, Read as _};
+use std::path::Path;
+
+use tachikoma_core::Timestamp;
+
+use super::keys::KeySource;
+use super::lines::{OnDamage, Sealer};
+use super::*;
+
+const KEY: &str = "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33";
+
+/// A vault that seals, with a key of its own if none is given.
+pub(in crate::store) fn sealing(dir: &Path, key: Option<&str>) -> Vault {
+    let generated = age::x25519::Identity::generate();
+    let text = age::secrecy::ExposeSecret::expose_secret(&generated.to_string()).to_owned();
+    let file = dir.join("key.txt");
+    std::fs::write(&file, key.map_or(text, str::to_owned)).unwrap();
+    Vault::new(KeySource {
+        encrypt: true,
+        identity_file: Some(file),
+        ..KeySource::default()
+    })
+}
+
+/// The lines of a file with three pieces.
+fn three(vault: &Vault) -> Vec<u8> {
+    let begun = Sealer::begin(vault, "a".to_owned(), Timestamp::default());
+    let (sealer, mut bytes) = begun.unwrap().unwrap();
+    for (seq, piece) in [(1, "one\n"), (2, "two\n"), (3, "three\n")] {
+        sealer.seal(seq, piece.as_bytes(), &mut bytes);
+    }
+    bytes
+}
+
+fn read(vault: &Vault, bytes: Vec<u8>, on_damage: OnDamage) -> io::Result<String> {
+    let mut text = Vec::new();
+    let mut content = vault.unseal(Cursor::new(bytes), on_damage)?.content;
+    content.read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+#[test]
+fn a_file_in_one_piece_opens_with_its_key_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let vault = sealing(dir.path(), Some(KEY));
+    let sealed = vault.seal(b"secret").unwrap().into_owned();
+    assert!(!sealed.windows(6).any(|six| six == b"secret"));
+    let read_by = |vault: &Vault| read(vault, sealed.clone(), OnDamage::Fail);
+    assert_eq!(read_by(&vault).unwrap(), "secret");
+    let identity: age::x25519::Identity = KEY.parse().unwrap();
+    assert_eq!(age::decrypt(&identity, &sealed).unwrap(), b"secret");
+    let other = tempfile::tempdir().unwrap();
+    for vault in [Vault::plain(), sealing(other.path(), None)] {
+        assert!(is_locked(&read_by(&vault).unwrap_err()));
+    }
+}
+
+#[test]
+fn every_flipped_bit_and_every_cut_of_a_file_in_one_piece_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let vault = sealing(dir.path(), None);
+    let sealed = vault.seal(b"secret").unwrap().into_owned();
+    // The key has proven to be the right one.
+    read(&vault, sealed.clone(), OnDamage::Fail).unwrap();
+    let begins = AGE.len();
+    for at in begins..sealed.len() {
+        let mut hurt = sealed.clone();
+        hurt[at] ^= 1;
+        let error = read(&vault, hurt, OnDamage::Fail).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "byte {at}: {error}");
+        let cut = sealed[..at].to_vec();
+        let error = read(&vault, cut, OnDamage::Fail).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "cut at {at}: {error}");
+    }
+}
+
+#[test]
+fn lines_are_read_in_their_order_and_a_torn_one_was_never_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let vault = sealing(dir.path(), None);
+    let bytes = three(&vault);
+    let all = read(&vault, bytes.clone(), OnDamage::Fail).unwrap();
+    assert_eq!(all, "one\ntwo\nthree\n");
+    let torn = bytes[..bytes.len() - 20].to_vec();
+    assert_eq!(read(&vault, torn, OnDamage::Fail).unwrap(), "one\ntwo\n");
+    let unended = bytes[..bytes.len() - 1].to_vec();
+    let text = read(&vault, unended, OnDamage::Pass).unwrap();
+    assert_eq!(text, "one\ntwo\nthree", "only its line end is missing");
+}
+
+#[test]
+fn a_line_that_was_changed_moved_or_sealed_elsewhere_does_not_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let vault = sealing(dir.path(), None);
+    let ours = three(&vault);
+    let theirs = three(&vault);
+    let split = |bytes: &[u8]| -> Vec<Vec<u8>> {
+        let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+        lines.map(<[u8]>::to_vec).collect()
+    };
+    let (ours, theirs) = (split(&ours), split(&theirs));
+    let renumbered = {
+        let text = String::from_utf8(ours[1].clone()).unwrap();
+        let (body, _) = text.rsplit_once(",\"crc\"").unwrap();
+        let body = body.replace("\"seq\":1", "\"seq\":2");
+        let crc = crc32c::crc32c(body.as_bytes());
+        format!("{body},\"crc\":\"{crc:08x}\"}}\n").into_bytes()
+    };
+    for (what, second) in [
+        ("of another file", &theirs[2]),
+        ("of another place", &renumbered),
+    ] {
+        let bytes = [&*ours[0], &*ours[1], second, &*ours[3]].concat();
+        let error = read(&vault, bytes.clone(), OnDamage::Fail).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "{what}");
+        let passed = read(&vault, bytes, OnDamage::Pass).unwrap();
+        let lines: Vec<&str> = passed.lines().collect();
+        assert_eq!((lines[0], lines[2]), ("one", "three"), "{what}");
+        assert!(!journal_accepts(lines[1]), "{what}: {}", lines[1]);
+    }
+    let whole = ours.concat();
+    for at in 0..whole.len() {
+        let mut hurt = whole.clone();
+        hurt[at] ^= 1;
+        if hurt[..BEGINNING_LEN] != whole[..BEGINNING_LEN] {
+            continue;
+        }
+        let passed = read(&vault, hurt, OnDamage::Pass).unwrap_or_default();
+        assert_ne!(passed, "one\ntwo\nthree\n", "byte {at}");
+    }
+}
+
+const BEGINNING_LEN: usize = lines::BEGINNING.len();
+
+fn journal_accepts(line: &str) -> bool {
+    crate::store::journal::is_whole(line.as_bytes())
+}
+
+#[test]
+fn a_file_that_goes_on_is_sealed_under_its_key_and_needs_the_right_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let vault = sealing(dir.path(), None);
+    let mut bytes = three(&vault);
+    let sealer = Sealer::resume(&vault, Cursor::new(bytes.clone()))
+        .unwrap()
+        .unwrap();
+    sealer.seal(4, b"four\n", &mut bytes);
+    let all = read(&vault, bytes.clone(), OnDamage::Fail).unwrap();
+    assert_eq!(all, "one\ntwo\nthree\nfour\n");
+    let other = tempfile::tempdir().unwrap();
+    let wrong = sealing(other.path(), None);
+    assert!(is_locked(
+        &Sealer::resume(&wrong, Cursor::new(bytes)).unwrap_err()
+    ));
+    let plain = Cursor::new(b"{\"seq\":1}\n".to_vec());
+    assert!(Sealer::resume(&vault, plain).unwrap().is_none());
+}
+
+#[test]
+fn nothing_is_sealed_that_the_loop_could_not_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let recipient = age::x25519::Identity::generate().to_public().to_string();
+    let vault = |identity: Option<&str>, recipients: &[&str]| {
+        let identity_file = identity.map(|text| {
+            let path = dir.path().join("identity");
+            std::fs::write(&path, text).unwrap();
+            path
+        });
+        Vault::new(KeySource {
+            encrypt: true,
+            recipients: recipients.iter().map(|&key| key.to_owned()).collect(),
+            identity_file,
+            ..KeySource::default()
+        })
+    };
+    let says = |vault: Vault| {
+        vault
+            .check(&[])
+            .map_err(|error| crate::error::chain(&error))
+    };
+    let said = says(vault(None, &[])).unwrap_err();
+    assert!(said.contains("there is no key to encrypt with"), "{said}");
+    let said = says(vault(Some(KEY), &[&recipient])).unwrap_err();
+    assert!(said.contains("could not read it again"), "{said}");
+    let said = says(vault(Some("nonsense"), &[])).unwrap_err();
+    assert!(said.contains("is no `AGE-SECRET-KEY-1...`"), "{said}");
+    assert!(
+        !said.contains("nonsense"),
+        "no part of a key is shown: {said}"
+    );
+    let own = KEY
+        .parse::<age::x25519::Identity>()
+        .unwrap()
+        .to_public()
+        .to_string();
+    says(vault(Some(KEY), &[&recipient, &own])).unwrap();
+}
+
+#[test]
+fn a_passphrase_unlocks_an_identity_that_was_made_here_and_is_put_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = |words: &str| KeySource {
+        encrypt: true,
+        passphrase: Some(Passphrase::Words(words.to_owned().into())),
+        generated: dir.path().join("a/identity.age"),
+        copy: dir.path().join("b/identity.age"),
+        ..KeySource::default()
+    };
+    let vault = Vault::new(source("open sesame"));
+    vault.check(&[]).unwrap();
+    assert!(!source("").generated.exists(), "a check makes nothing");
+    vault.prepare().unwrap();
+    let sealed = vault.seal(b"secret").unwrap().into_owned();
+    let file = dir.path().join("sealed");
+    std::fs::write(&file, &sealed).unwrap();
+    for path in [source("").generated, source("").copy] {
+        assert!(path.exists(), "{}", path.display());
+    }
+    std::fs::remove_file(source("").generated).unwrap();
+    vault.put_back_identity().unwrap();
+    assert!(source("").generated.exists());
+    let again = Vault::new(source("open sesame"));
+    assert_eq!(read(&again, sealed, OnDamage::Fail).unwrap(), "secret");
+    for words in ["open barley", ""] {
+        let wrong = Vault::new(source(words));
+        let error = wrong.check(std::slice::from_ref(&file)).unwrap_err();
+        assert!(matches!(error, StoreError::Locked { .. }), "{error}");
+    }
+}

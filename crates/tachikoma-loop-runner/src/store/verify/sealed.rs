@@ -1,0 +1,112 @@
+//! What can be said of sealed files without their key: that they are there, that lines have the checksums they state, and
+//! that none is missing.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+
+use super::{Checked, Kind, Verdict};
+use crate::offline::Premises;
+use crate::session::transcripts;
+use crate::store::journal::{self, Remainder};
+use crate::store::vault::is_sealed;
+use crate::store::{backup, checkpoints, gates_dir, loops, regular, snapshot, vault};
+
+/// What is said of what only the key can check.
+const UNCHECKED: &str = "encrypted, and the key is not here: that it is whole was not checked";
+
+/// Looks at everything that is sealed.
+pub(super) fn look(premises: &Premises, each: &mut impl FnMut(Checked)) {
+    for path in snapshot::all_places(&premises.snapshot) {
+        one(Kind::Snapshot, &path, each);
+    }
+    let loops = std::fs::read_dir(loops::all(&premises.working_dir));
+    for dir in loops.into_iter().flatten().flatten() {
+        let dir = dir.path();
+        let segments = journal::segments(&dir).unwrap_or_default();
+        for (_, path) in segments {
+            one(Kind::Journal, &path, each);
+        }
+        let name = dir.file_name().unwrap_or_default();
+        texts(Kind::Transcripts, &premises.state_dir.join(name), each);
+        texts(Kind::Gates, &gates_dir(&dir), each);
+        let hand_offs = checkpoints::list(&dir).unwrap_or_default();
+        for session in hand_offs {
+            let path = checkpoints::path_of(&checkpoints::dir(&dir), session);
+            one(Kind::Checkpoints, &path, each);
+        }
+    }
+    let backups = backup::list(&premises.backups.dir, None).unwrap_or_default();
+    for listed in backups {
+        one(Kind::Backup, &listed.path, each);
+    }
+}
+
+fn texts(kind: Kind, dir: &Path, each: &mut impl FnMut(Checked)) {
+    let listed = transcripts::list(dir).unwrap_or_default();
+    for file in listed {
+        one(kind, &file.path, each);
+    }
+}
+
+fn one(kind: Kind, path: &Path, each: &mut impl FnMut(Checked)) {
+    if !is_sealed(path) {
+        if path.exists() {
+            let what = "in clear text; looked at only where the key is";
+            each(Checked::new(Verdict::Note, kind, path, what));
+        }
+        return;
+    }
+    if vault::is_age(path) {
+        each(Checked::new(Verdict::Note, kind, path, UNCHECKED));
+        return;
+    }
+    each(match lines(path) {
+        Ok(said) => Checked::new(Verdict::Good, kind, path, said),
+        Err(wrong) => Checked::new(Verdict::Wrong, kind, path, wrong),
+    });
+}
+
+/// Checks each line, and that their numbers follow each other.
+fn lines(path: &Path) -> Result<String, String> {
+    let file = regular::open(path).map_err(|error| error.to_string())?;
+    let mut source = BufReader::new(file);
+    let mut last: Option<u64> = None;
+    let mut torn = "";
+    let mut text = Vec::new();
+    for line in 1.. {
+        text.clear();
+        let read = source.read_until(b'\n', &mut text);
+        if read.map_err(|error| error.to_string())? == 0 {
+            break;
+        }
+        let damaged = |what: &str| format!("damaged at line {line}: {what}");
+        let whole = match text.strip_suffix(b"\n") {
+            Some(text) => journal::is_whole(text),
+            None => match journal::remainder(&text) {
+                Remainder::Record => true,
+                Remainder::Spoilt => return Err(damaged(journal::SPOILT)),
+                Remainder::Torn => {
+                    torn = "; its last line is not whole";
+                    break;
+                }
+            },
+        };
+        if !whole {
+            return Err(damaged("its checksum does not match"));
+        }
+        if line == 1 {
+            continue;
+        }
+        let seq = journal::seq_of(&text).ok_or_else(|| damaged("it has no number"))?;
+        if let Some(last) = last.filter(|last| last + 1 != seq) {
+            return Err(damaged(&format!("record {seq} follows record {last}")));
+        }
+        last = Some(seq);
+    }
+    let to = last.map_or("no line".to_owned(), |last| {
+        format!("lines up to number {last}")
+    });
+    Ok(format!(
+        "encrypted: {to}, each with the checksum that it states{torn}; what is in them needs the key"
+    ))
+}

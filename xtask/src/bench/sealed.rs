@@ -1,0 +1,73 @@
+//! What it costs that a record is sealed before it is written.
+
+use std::fs;
+use std::time::Instant;
+
+use tachikoma_core::{LoopId, Timestamp};
+use tachikoma_loop_runner::chain;
+use tachikoma_loop_runner::store::journal::Journal;
+
+use super::Bench;
+use super::driven::Driven;
+use super::record::quiet_run;
+use super::report::{Row, Unit};
+use super::sample::Sample;
+use crate::product::{Ground, text};
+use crate::soak::sealed::{KEY, KEY_FILE, vault_of};
+
+/// Each makes two steps, and each step is compared.
+const ITERATIONS: usize = 400;
+
+const SEALED_TIMES: f64 = 1.3;
+
+/// A sealed journal's append and sync, in turns with a plain one's on the same disk.
+pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
+    let ground = Ground::new(&bench.product, &bench.disk)?;
+    quiet_run(&ground, 1)?;
+    let mut driven = Driven::take_up(ground.path())?;
+    let keys = ground.path().join("sealed");
+    fs::create_dir(&keys).map_err(text)?;
+    fs::write(keys.join(KEY_FILE), KEY).map_err(text)?;
+    let dir = keys.join(".ralph/loops/loop");
+    let (mut sealed, _) = Journal::create(
+        &dir,
+        LoopId::from_u128(1),
+        Timestamp::default(),
+        &vault_of(&keys),
+    )
+    .map_err(|error| chain(&error))?;
+    let (mut ours, mut plain) = (Sample::default(), Sample::default());
+    for round in 0..ITERATIONS {
+        driven.iterate(&mut |writer, step| {
+            let mut seal = || {
+                let started = Instant::now();
+                sealed.append_synced(&step.records)?;
+                ours.add(started.elapsed().as_secs_f64() * 1e3);
+                Ok(())
+            };
+            // They take turns at coming second, when the disk may be busy with the first.
+            if round % 2 == 1 {
+                seal()?;
+            }
+            let started = Instant::now();
+            writer.append_synced(&step.records)?;
+            plain.add(started.elapsed().as_secs_f64() * 1e3);
+            if round % 2 == 0 {
+                seal()?;
+            }
+            Ok(())
+        })?;
+    }
+    let row = Row::goal(
+        "encrypted record",
+        ours.median() / plain.median(),
+        Unit::Times,
+        SEALED_TIMES,
+    );
+    Ok(vec![row.detail(format!(
+        "{:.3} ms to {:.3} ms of a plain durable record; least {:.2}x",
+        ours.median(),
+        plain.median(),
+        ours.min() / plain.min()
+    ))])
+}

@@ -1,0 +1,107 @@
+//! Loops whose memory is encrypted: their settings, their key, and the proof that the `age` of everyone opens it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use tachikoma_loop_runner::store::vault::{KeySource, Vault};
+
+use super::audit::SNAPSHOT;
+use super::victim::{PATIENCE, Victim};
+use crate::product::{self, text};
+
+/// The file with the key, in the working directory.
+pub const KEY_FILE: &str = "key.txt";
+
+/// A key that guards nothing.
+pub const KEY: &str =
+    "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33\n";
+
+/// The settings of a loop whose memory is encrypted.
+pub const SETTINGS: &str = "[state]\nencrypt = true\nencrypt_identity_file = \"key.txt\"\n";
+
+/// And compressed, and written at every moment.
+pub const PACKED: &str = "[state]\nencrypt = true\nencrypt_identity_file = \"key.txt\"\ncompress = true\nauto_save_interval = \"3ms\"\nbackup_interval = \"5ms\"\nmax_backups = 3\n";
+
+/// Returns the settings of the loop of that number: as they are by default, packed, or packed and encrypted, in turn.
+pub fn in_turn(number: u32, plain: &str) -> &str {
+    match number % 3 {
+        0 => plain,
+        1 => Victim::PACKED,
+        _ => PACKED,
+    }
+}
+
+/// Returns what opens the memory of a loop.
+pub fn vault_of(working_dir: &Path) -> Vault {
+    let key = working_dir.join(KEY_FILE);
+    if !key.exists() {
+        return Vault::plain();
+    }
+    Vault::new(KeySource {
+        encrypt: true,
+        identity_file: Some(key),
+        ..KeySource::default()
+    })
+}
+
+/// Snapshot and backup are opened with nothing but `age` and the key.
+pub fn age_tool(root: &Path, rounds: u32) -> Result<String, String> {
+    let found = Command::new("age").arg("--version").output();
+    let version = found.map_err(|error| format!("`age` cannot be run: {error}"))?;
+    let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
+    let product = product::build(root)?;
+    for round in 1..=rounds {
+        let victim = Victim::new(&product)?.configured(SETTINGS)?;
+        let code = victim.start_up_to(round)?.wait(PATIENCE)?;
+        if code != Some(3) {
+            return Err(format!("exit code {code:?}: {}", victim.complaints()));
+        }
+        let dir = victim.ground().path();
+        let opened = open(dir, &dir.join(format!("{SNAPSHOT}.age")))?;
+        let snapshot: serde_json::Value =
+            serde_json::from_slice(&opened).map_err(|error| error.to_string())?;
+        if snapshot["core"]["iteration"] != round {
+            return Err(format!("the snapshot says {}", snapshot["core"]));
+        }
+        let output = victim
+            .ground()
+            .tachikoma(&["state", "backup"])
+            .stdout(Stdio::piped())
+            .output();
+        let output = output.map_err(text)?;
+        let path = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let opened = open(dir, &dir.join(&path))?;
+        if !opened.starts_with(b"manifest.json\0") {
+            return Err(format!("{path} is no archive inside"));
+        }
+    }
+    Ok(format!(
+        "age {version} opened {rounds} snapshots and as many backups"
+    ))
+}
+
+fn open(dir: &Path, path: &Path) -> Result<Vec<u8>, String> {
+    let output = Command::new("age")
+        .args(["-d", "-i", KEY_FILE])
+        .arg(path)
+        .current_dir(dir)
+        .output();
+    let output = output.map_err(text)?;
+    match output.status.success() {
+        true => Ok(output.stdout),
+        false => Err(format!(
+            "age does not open {}: {}",
+            path.display(),
+            String::from_utf8_lossy(&output.stderr)
+        )),
+    }
+}
+
+/// Puts the key beside settings that need it.
+pub fn lay_key(dir: &Path, settings: &str) -> Result<(), String> {
+    if settings.contains(KEY_FILE) {
+        fs::write(dir.join(KEY_FILE), KEY).map_err(text)?;
+    }
+    Ok(())
+}
