@@ -402,7 +402,7 @@ pub struct RunArgs {
     /// The agent: claude (Claude Code), opencode, command (any program), demo
     #[arg(long, value_name = "NAME")]
     pub agent: Option<String>,
-    /// Use the OpenCode server at this address, such as http://127.0.0.1:4096, and never restart it
+    /// Use the OpenCode server at this address, such as http://127.0.0.1:4096, and never restart it; `own` takes that back
     #[arg(long, value_name = "URL")]
     pub attach: Option<String>,
     /// How many iterations the loop may run over its whole life; 0 = no limit

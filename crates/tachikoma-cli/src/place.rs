@@ -133,9 +133,8 @@ impl Place {
         if let Some(path) = user_file() {
             layers.file(&path);
         }
-        match std::env::var_os("TACHIKOMA_CONFIG").filter(|path| !path.is_empty()) {
+        match self.config_file() {
             Some(path) => {
-                let path = PathBuf::from(path);
                 if !layers.file(&path) {
                     let what = format!(
                         "configuration file {} (TACHIKOMA_CONFIG) does not exist",
@@ -150,6 +149,12 @@ impl Place {
         }
         layers.variables(std::env::vars_os());
         Ok(layers)
+    }
+
+    /// Returns the configuration file that a variable names instead of the directory's own.
+    pub fn config_file(&self) -> Option<PathBuf> {
+        let path = std::env::var_os("TACHIKOMA_CONFIG").filter(|path| !path.is_empty());
+        path.map(PathBuf::from)
     }
 
     /// Finds the working directory of the loop around here: this directory or one above it.

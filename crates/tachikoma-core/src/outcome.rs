@@ -478,6 +478,7 @@ impl fmt::Display for RebootReason {
             Self::Redline { percent } => write!(f, "context at {percent}%"),
             Self::Refused => f.write_str("the agent takes no more into its context"),
             Self::Degradation { details } => write!(f, "the agent got worse: {details}"),
+            Self::IterationLimit { count: 1 } => f.write_str("1 iteration in this session"),
             Self::IterationLimit { count } => write!(f, "{count} iterations in this session"),
             Self::DurationLimit { seconds } => write!(f, "the session is {seconds} s old"),
             Self::PatternMatch { pattern } => {

@@ -301,7 +301,8 @@ impl LoopRunner {
         if let Some(warning) = left_behind(&std::mem::take(&mut self.leftovers)) {
             self.take(Input::Trouble { warning }).await?;
         }
-        for trouble in self.problems_of_scripts() {
+        let server = self.problem_of_server();
+        for trouble in self.problems_of_scripts().into_iter().chain(server) {
             self.take(trouble).await?;
         }
         if self.found != Found::Nothing {

@@ -14,8 +14,11 @@ use crate::failure::Failure;
 const DETACH: &str = "--detach";
 const DETACHED: &str = "--detached";
 
-/// What the second process says when its loop is about to run.
+/// What the second process says when what it was started for is about to run.
 const READY: &str = "ready";
+
+/// What it says when it stays, but that does not run.
+const UNWELL: &str = "unwell";
 
 /// Starts this program again with the same words, and waits until it says that it runs. `shown_by` is the command that shows it.
 pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
@@ -38,7 +41,7 @@ pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
     if let Some(stdout) = child.stdout.take() {
         let mut reader = BufReader::new(stdout);
         reader.read_line(&mut words).map_err(failed)?;
-        if words.trim_end() != READY {
+        if ![READY, UNWELL].contains(&words.trim_end()) {
             reader.read_to_string(&mut words).map_err(failed)?;
         }
     }
@@ -48,6 +51,13 @@ pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
             child.id()
         ));
         return Ok(ExitCode::SUCCESS);
+    }
+    if words.trim_end() == UNWELL {
+        crate::out::line(&format!(
+            "waits in the background, pid {}; `{shown_by}` shows it",
+            child.id()
+        ));
+        return Ok(ExitCode::FAILURE);
     }
     // It has said why, on our standard error and to us.
     if !words.is_empty() {
@@ -83,10 +93,19 @@ pub async fn announce(handle: LoopHandle, mut notices: Receiver<Notice>) {
 
 /// Tells the first process that all is well, and lets go of the terminal.
 pub fn ready() {
+    let_go(READY);
+}
+
+/// Tells the first process that what it was started for does not run, and waits for orders without a terminal.
+pub fn unwell() {
+    let_go(UNWELL);
+}
+
+fn let_go(word: &str) {
     // First of all: when the first process ends, its terminal may hang up.
     let _ = rustix::process::setsid();
     let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{READY}").and_then(|()| out.flush());
+    let _ = writeln!(out, "{word}").and_then(|()| out.flush());
     if let Ok(null) = std::fs::OpenOptions::new()
         .read(true)
         .write(true)

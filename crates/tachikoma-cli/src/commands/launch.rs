@@ -179,7 +179,11 @@ fn flags(args: &RunArgs) -> Result<Flags, Failure> {
             return Err(Failure::usage(what).hint("leave out `--agent` or `--attach`"));
         }
         flags.insert("agent.name", ("--attach", Value::from("opencode")));
-        flags.insert("opencode.attach", ("--attach", Value::from(url.as_str())));
+        let url = match url.as_str() {
+            "own" => "",
+            url => url,
+        };
+        flags.insert("opencode.attach", ("--attach", Value::from(url)));
     }
     if let Some(limit) = args.max_iterations {
         flags.insert("max_iterations", ("--max-iterations", Value::from(limit)));

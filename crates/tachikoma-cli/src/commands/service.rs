@@ -1,5 +1,6 @@
 //! `tachikoma service print`: a unit by which the system's own supervisor keeps ours running.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -9,6 +10,9 @@ use crate::failure::Failure;
 use crate::out;
 use crate::place::Place;
 
+/// Letters of a directory's own name in the name of its unit: enough to be told from others by people.
+const LETTERS_MAX: usize = 24;
+
 /// Prints the unit for this directory.
 pub fn print(place: &Place, kind: ServiceKind) -> Result<ExitCode, Failure> {
     let settings = place.layers()?.load()?.settings;
@@ -16,28 +20,73 @@ pub fn print(place: &Place, kind: ServiceKind) -> Result<ExitCode, Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(format!("our own program cannot be found: {error}")))?;
     let path = place.search_path().unwrap_or_default();
-    let path = path.to_string_lossy();
+    let mut variables = vec![
+        ("PATH", path.to_string_lossy().into_owned()),
+        ("TACHIKOMA_OPENCODE__ENABLED", "true".to_owned()),
+    ];
+    if let Some(file) = place.config_file() {
+        let file = place.directory.join(file);
+        variables.push(("TACHIKOMA_CONFIG", file.to_string_lossy().into_owned()));
+    }
+    let unit = Unit {
+        program: &program.to_string_lossy(),
+        dir: &dir.to_string_lossy(),
+        name: name(&dir),
+        variables,
+    };
     let text = match kind {
-        ServiceKind::Systemd => systemd(&program, &dir, &path),
-        ServiceKind::Launchd => launchd(&program, &dir, &path),
+        ServiceKind::Systemd => unit.systemd(),
+        ServiceKind::Launchd => unit.launchd(),
     };
     out::line(text.trim_end());
     Ok(ExitCode::SUCCESS)
 }
 
-fn systemd(program: &Path, dir: &Path, path: &str) -> String {
-    let quoted = |text: &str| {
-        let text = text.replace('\\', "\\\\").replace('"', "\\\"");
-        text.replace('%', "%%")
-    };
-    let program = quoted(&program.to_string_lossy());
-    let dir = quoted(&dir.to_string_lossy());
-    let path = quoted(path);
-    format!(
-        "\
-# tachikoma service print systemd > ~/.config/systemd/user/tachikoma-opencode.service
-# systemctl --user daemon-reload && systemctl --user enable --now tachikoma-opencode
-# A password goes into a file of your own: systemctl --user edit tachikoma-opencode, EnvironmentFile=...
+/// What a unit says, whoever reads it.
+struct Unit<'a> {
+    program: &'a str,
+    dir: &'a str,
+    /// Of this directory alone: each has a server of its own.
+    name: String,
+    variables: Vec<(&'static str, String)>,
+}
+
+/// Names the unit of a directory: for people by its last part, for machines by all of it.
+fn name(dir: &Path) -> String {
+    let last = dir.file_name().unwrap_or_default().to_string_lossy();
+    let letters = last.chars().take(LETTERS_MAX);
+    let last: String = letters
+        .map(|letter| match letter {
+            'a'..='z' | 'A'..='Z' | '0'..='9' => letter,
+            _ => '-',
+        })
+        .collect();
+    // FNV-1a, written out, because the name must stay the same with every version.
+    let bytes = dir.as_os_str().as_encoded_bytes().iter();
+    let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    });
+    format!("{last}-{hash:08x}")
+}
+
+impl Unit<'_> {
+    fn systemd(&self) -> String {
+        let quoted = |text: &str| {
+            let text = text.replace('\\', "\\\\").replace('"', "\\\"");
+            text.replace('%', "%%")
+        };
+        let name = format!("tachikoma-opencode-{}", self.name);
+        let program = quoted(self.program);
+        let dir = quoted(self.dir);
+        let mut environment = String::new();
+        for (variable, value) in &self.variables {
+            let _ = writeln!(environment, "Environment=\"{variable}={}\"", quoted(value));
+        }
+        format!(
+            "\
+# tachikoma service print systemd > ~/.config/systemd/user/{name}.service
+# systemctl --user daemon-reload && systemctl --user enable --now {name}
+# A password goes into a file of your own: systemctl --user edit {name}, EnvironmentFile=...
 [Unit]
 Description=OpenCode server for {dir}, kept running by tachikoma
 # For tachikoma itself; for the server it has limits and delays of its own.
@@ -49,9 +98,7 @@ Type=notify
 ExecStart=\"{program}\" opencode up
 ExecReload=/bin/kill -HUP $MAINPID
 WorkingDirectory={dir}
-Environment=\"PATH={path}\"
-Environment=TACHIKOMA_OPENCODE__ENABLED=true
-Restart=on-failure
+{environment}Restart=on-failure
 RestartSec=1
 SuccessExitStatus=130 143
 KillMode=mixed
@@ -62,26 +109,34 @@ WatchdogSec=60
 [Install]
 WantedBy=default.target
 "
-    )
-}
+        )
+    }
 
-fn launchd(program: &Path, dir: &Path, path: &str) -> String {
-    let escaped = |text: &str| {
-        let text = text.replace('&', "&amp;").replace('<', "&lt;");
-        text.replace('>', "&gt;")
-    };
-    let program = escaped(&program.to_string_lossy());
-    let dir = escaped(&dir.to_string_lossy());
-    let path = escaped(path);
-    format!(
-        r#"<?xml version="1.0" encoding="UTF-8"?>
-<!-- tachikoma service print launchd > ~/Library/LaunchAgents/dev.tachikoma.opencode.plist
-     launchctl load -w ~/Library/LaunchAgents/dev.tachikoma.opencode.plist -->
+    fn launchd(&self) -> String {
+        let escaped = |text: &str| {
+            let text = text.replace('&', "&amp;").replace('<', "&lt;");
+            text.replace('>', "&gt;")
+        };
+        let label = format!("dev.tachikoma.opencode.{}", self.name);
+        let program = escaped(self.program);
+        let dir = escaped(self.dir);
+        let mut environment = String::new();
+        for (variable, value) in &self.variables {
+            let value = escaped(value);
+            let _ = writeln!(
+                environment,
+                "    <key>{variable}</key>\n    <string>{value}</string>"
+            );
+        }
+        format!(
+            r#"<?xml version="1.0" encoding="UTF-8"?>
+<!-- tachikoma service print launchd > ~/Library/LaunchAgents/{label}.plist
+     launchctl load -w ~/Library/LaunchAgents/{label}.plist -->
 <!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
 <plist version="1.0">
 <dict>
   <key>Label</key>
-  <string>dev.tachikoma.opencode</string>
+  <string>{label}</string>
   <key>ProgramArguments</key>
   <array>
     <string>{program}</string>
@@ -92,11 +147,7 @@ fn launchd(program: &Path, dir: &Path, path: &str) -> String {
   <string>{dir}</string>
   <key>EnvironmentVariables</key>
   <dict>
-    <key>PATH</key>
-    <string>{path}</string>
-    <key>TACHIKOMA_OPENCODE__ENABLED</key>
-    <string>true</string>
-  </dict>
+{environment}  </dict>
   <key>RunAtLoad</key>
   <true/>
   <key>KeepAlive</key>
@@ -109,5 +160,6 @@ fn launchd(program: &Path, dir: &Path, path: &str) -> String {
 </dict>
 </plist>
 "#
-    )
+        )
+    }
 }

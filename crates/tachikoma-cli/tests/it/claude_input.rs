@@ -96,7 +96,7 @@ fn its_arguments_are_not_known() {
     exit: 1
       | error: unknown option '--flag-of-the-future'
     iteration 1 failed after [DURATION]: the agent ended with exit 1 and without a final result; its last words: error: unknown option '--flag-of-the-future'
-    error: 1 iterations failed in a row (max_consecutive_failures = 1); the last one: the agent ended with exit 1 and without a final result; its last words: error: unknown option '--flag-of-the-future' (1 iteration, 1 failed, [DURATION] of work)
+    error: an iteration failed (max_consecutive_failures = 1); the last one: the agent ended with exit 1 and without a final result; its last words: error: unknown option '--flag-of-the-future' (1 iteration, 1 failed, [DURATION] of work)
     hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
     ");
     expect_intact(&scratch);
@@ -114,7 +114,7 @@ fn it_ends_without_a_word() {
     assert_snapshot!(trouble(&ran), @"
     exit: 1
     iteration 1 failed after [DURATION]: the agent ended with exit 1 and without a final result
-    error: 1 iterations failed in a row (max_consecutive_failures = 1); the last one: the agent ended with exit 1 and without a final result (1 iteration, 1 failed, [DURATION] of work)
+    error: an iteration failed (max_consecutive_failures = 1); the last one: the agent ended with exit 1 and without a final result (1 iteration, 1 failed, [DURATION] of work)
     hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
     ");
     expect_intact(&scratch);

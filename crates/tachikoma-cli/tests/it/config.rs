@@ -258,7 +258,8 @@ fn help_of_run() {
           --agent <NAME>                 The agent: claude (Claude Code), opencode, command (any
                                          program), demo
           --attach <URL>                 Use the OpenCode server at this address, such as
-                                         http://127.0.0.1:4096, and never restart it
+                                         http://127.0.0.1:4096, and never restart it; `own` takes that
+                                         back
           --max-iterations <N>           How many iterations the loop may run over its whole life; 0 =
                                          no limit
           --context-threshold <PERCENT>  Replace the session by a fresh one when its context is this

@@ -146,7 +146,7 @@ fn a_working_directory_that_goes_while_the_loop_runs() {
     iteration 2 (session 1)
     iteration 2 failed after [DURATION]: working directory [DIR]/work: No such file or directory (os error 2)
     the work tree was not looked at: look at directory [DIR]/work: No such file or directory (os error 2)
-    error: 1 iterations failed in a row (max_consecutive_failures = 1); the last one: working directory [DIR]/work: No such file or directory (os error 2) (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
+    error: an iteration failed (max_consecutive_failures = 1); the last one: working directory [DIR]/work: No such file or directory (os error 2) (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
     --- stderr
     hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
     ");
@@ -227,7 +227,7 @@ fn a_script_whose_interpreter_is_missing() {
     assert_snapshot!(shown(&tachikoma(&scratch).run(words)), @"
     exit: 1
     --- stdout
-    error: 1 iterations failed in a row (max_consecutive_failures = 1); the last one: program `./agent` is there, but the interpreter that it names is not: No such file or directory (os error 2) (1 iteration, 1 failed, [DURATION] of work)
+    error: an iteration failed (max_consecutive_failures = 1); the last one: program `./agent` is there, but the interpreter that it names is not: No such file or directory (os error 2) (1 iteration, 1 failed, [DURATION] of work)
     --- stderr
     hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
     ");

@@ -240,7 +240,9 @@ fn a_give_up_is_shown_and_cleared() {
     let script = json!({"starts": [crash, crash, {}]});
     let bed = Bed::new(&script, "restart_delay_ms = 0\nmax_restart_attempts = 1");
     let ran = bed.tool().run(["opencode", "up", "--detach"]);
-    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    assert!(ran.stdout.starts_with("waits in the background, pid "));
+    assert!(ran.stderr.starts_with("error: gave up on OpenCode: "));
     let status = bed.tool().run(["opencode", "status"]);
     assert!(
         status.stdout.starts_with(
@@ -423,14 +425,26 @@ fn systemd_is_told_when_it_is_ready_how_it_is_that_it_lives_and_that_it_stops() 
 #[test]
 fn units_are_printed_for_both_systems() {
     let bed = Bed::new(&json!({}), "");
-    for kind in ["systemd", "launchd"] {
-        let ran = bed
-            .tool()
-            .env("PATH", "/usr/bin:/bin")
-            .run(["service", "print", kind]);
-        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-        let text = mask(&ran.snapshot()).replace(BIN, "[BIN]");
-        insta::assert_snapshot!(kind, text);
+    let other = Bed::new(&json!({}), "");
+    for (kind, before, after) in [
+        ("systemd", "/tachikoma-opencode-", ".service\n"),
+        ("launchd", "/dev.tachikoma.opencode.", ".plist\n"),
+    ] {
+        let printed = |bed: &Bed| {
+            let tool = bed.tool().env("PATH", "/usr/bin:/bin");
+            let config = bed.scratch.path().join("tachikoma.toml");
+            let ran = tool
+                .env("TACHIKOMA_CONFIG", config.to_str().unwrap())
+                .run(["service", "print", kind]);
+            assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+            let name = ran.stdout.split_once(before).unwrap().1;
+            let name = name.split_once(after).unwrap().0.to_owned();
+            (ran.snapshot().replace(&name, "[NAME]"), name)
+        };
+        let (text, name) = printed(&bed);
+        insta::assert_snapshot!(kind, mask(&text).replace(BIN, "[BIN]"));
+        // Each directory has a server of its own, and a unit of its own.
+        assert_ne!(printed(&other).1, name);
     }
 }
 

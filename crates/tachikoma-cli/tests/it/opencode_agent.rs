@@ -435,6 +435,26 @@ fn what_is_no_server_of_ours_is_told_at_once_and_clearly() {
 }
 
 #[test]
+fn nobody_at_an_address_is_said_at_once_and_can_be_taken_back() {
+    let bed = Bed::new(&json!({}), "");
+    // The port of one that is gone.
+    let (server, url) = fake(&bed, None);
+    drop(server);
+    let mut run = bed
+        .tool()
+        .spawn([&RUN[..], &["--max-iterations", "1", "--attach", &url]].concat());
+    await_until("it is said", LOOP, || {
+        let said = run.stderr() + &run.stdout();
+        said.contains(&format!("nobody is at {url} yet")) && said.contains("`--attach own`")
+    });
+    run.signal(Signal::INT);
+    assert_eq!(run.wait(LOOP).code(), Some(130));
+    let own = [&RUN[..], &["--max-iterations", "1", "--attach", "own"]].concat();
+    expect(&bed.tool().spawn(own).wait(LOOP), 3);
+    assert!(bed.scratch.path().join(".ralph/opencode-agent").exists());
+}
+
+#[test]
 fn addresses_that_cannot_be_used_are_refused_before_anything_begins() {
     for (url, words) in [
         (

@@ -101,7 +101,7 @@ fn a_loop_that_ended_with_an_error() {
     --- stdout
     completed: the work is complete (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
     --- stderr
-    resuming [LOOP], ended at iteration 1 (1 iterations failed in a row (max_consecutive_failures = 1); the last one: the agent ended with exit 1): iteration 2 is next; the state is from [SOURCE]
+    resuming [LOOP], ended at iteration 1 (an iteration failed (max_consecutive_failures = 1); the last one: the agent ended with exit 1): iteration 2 is next; the state is from [SOURCE]
     ");
     assert_eq!(loops(&scratch).len(), 1);
     assert_eq!(status(&scratch)["iteration"], 2);

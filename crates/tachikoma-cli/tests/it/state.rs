@@ -49,7 +49,7 @@ fn every_group_is_shown_with_its_source_and_whether_it_is_saved() {
       iterations   1
       context      not known
       before it    0
-    no progress    in 1 iterations
+    no progress    in 1 iteration
       last seen    not known
       scores       0
     tests          0 failing runs in a row

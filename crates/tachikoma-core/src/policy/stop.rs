@@ -254,11 +254,12 @@ fn failures(state: &State, limit: u32) -> String {
         .last_failure
         .as_ref()
         .map(|failure| format!("; the last one: {failure}"));
-    format!(
-        "{} iterations failed in a row (max_consecutive_failures = {limit}){}",
-        state.failure_streak,
-        last.unwrap_or_default(),
-    )
+    let failed = match state.failure_streak {
+        1 => "an iteration failed".to_owned(),
+        streak => format!("{streak} iterations failed in a row"),
+    };
+    let last = last.unwrap_or_default();
+    format!("{failed} (max_consecutive_failures = {limit}){last}")
 }
 
 fn failing_gates(state: &State, limit: u32) -> String {

@@ -55,7 +55,7 @@ impl LoopConfig {
         if self.settings.session.process_each_iteration {
             return OpenCodeServer::None;
         }
-        if let Some(url) = &settings.attach {
+        if let Some(url) = settings.attach.as_ref().filter(|url| !url.is_empty()) {
             return OpenCodeServer::Attached(url.clone());
         }
         let shared = ralph.join(DIR);

@@ -1,9 +1,11 @@
 //! The server of the loop's own that OpenCode works in: kept alive for as long as the run lasts.
 
+use std::net::TcpStream;
 use std::time::Duration;
 
 use tachikoma_agents::Agent;
 use tachikoma_agents::opencode::server_variables;
+use tachikoma_core::Input;
 use uuid::Uuid;
 
 use super::LoopRunner;
@@ -11,13 +13,16 @@ use super::effects::with_ourselves;
 use super::failure::{Cut, RunError};
 use crate::config::OpenCodeServer;
 use crate::control::Server;
-use crate::opencode::client::{DEFAULT_USER, Login};
+use crate::opencode::client::{Address, DEFAULT_USER, Login};
 use crate::opencode::supervisor::{Supervisor, SupervisorSettings};
 use crate::process::Adoption;
 use crate::settings::{OpenCodeSettings, Secret};
 
 /// How long a server may take to be put away; its guard ends it if it takes longer.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Who is on this machine is there at once, or is not.
+const LOOK_TIMEOUT: Duration = Duration::from_millis(100);
 
 const PASSWORD: &str = "OPENCODE_SERVER_PASSWORD";
 
@@ -70,6 +75,22 @@ impl LoopRunner {
         let handle = started.map_err(|error| RunError::Server(Box::new(error)))?;
         self.server = Some(handle);
         Ok(())
+    }
+
+    /// Looks whether someone is at the address of a server that someone else runs: the agent waits for it, and would wait in silence.
+    pub(super) fn problem_of_server(&self) -> Option<Input> {
+        let OpenCodeServer::Attached(url) = self.config.opencode_server(&self.agent) else {
+            return None;
+        };
+        // What is elsewhere would have to be looked up first, and may take its time.
+        let address = Address::parse(&url).ok()?;
+        let error = TcpStream::connect_timeout(&address.loopback()?, LOOK_TIMEOUT).err()?;
+        Some(Input::Trouble {
+            warning: format!(
+                "nobody is at {address} yet ({error}), and the agent waits for up to a minute: start that server, or take \
+                 it back with `--attach own`"
+            ),
+        })
     }
 
     /// Returns who we are to a server of our own, and makes it known to the agent. Without a password that someone chose it

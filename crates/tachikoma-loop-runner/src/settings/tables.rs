@@ -338,7 +338,7 @@ pub struct OpenCodeSettings {
     pub health_failures: u32,
     /// Memory above which it is replaced once no session is busy. 0 = no limit.
     pub max_rss_bytes: u64,
-    /// The address of a server that someone else runs: a loop uses it and never restarts it. Absent = a server of its own.
+    /// The address of a server that someone else runs: a loop uses it and never restarts it. Absent or empty = a server of its own.
     #[serde(serialize_with = "without_password")]
     pub attach: Option<String>,
 }

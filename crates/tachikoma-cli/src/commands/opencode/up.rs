@@ -187,10 +187,16 @@ impl Audience {
         }
         if is_settled && !self.announced {
             self.announced = true;
-            if file.state != Condition::Ready {
-                out::note(&format!("warning: {}", super::status::sentence(&file)));
+            match file.state {
+                Condition::Ready => detach::ready(),
+                Condition::Starting
+                | Condition::Restarting
+                | Condition::Stopped
+                | Condition::GaveUp => {
+                    out::note(&format!("error: {}", super::status::sentence(&file)));
+                    detach::unwell();
+                }
             }
-            detach::ready();
         }
     }
 }

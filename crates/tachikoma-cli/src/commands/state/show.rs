@@ -161,7 +161,10 @@ fn text(shown: &Shown, path: &Path, live: bool) -> String {
     }
     page.line(
         "no progress",
-        format!("in {} iterations", progress.iterations_since_progress),
+        match progress.iterations_since_progress {
+            1 => "in 1 iteration".to_owned(),
+            many => format!("in {many} iterations"),
+        },
     );
     page.line(
         "  last seen",

@@ -238,7 +238,7 @@ fn a_hand_off_that_works_on_behind_the_budget_is_given_up_with_the_loop() {
     play.named("one").cost(0).hush().priced(900_000, 10);
     play.cost(900_000).called(10).cost(1_100_000);
     insta::assert_snapshot!(play.told(), @"
-    0.0 resulted for 900000: TurnResulted(true), IterationCompleted(1 succeeded), RebootRequested(1 iterations in this session), RebootStarted(1 iterations in this session), HandOffRequested(within 120s) ! ask for the cost ! ask for the hand-off
+    0.0 resulted for 900000: TurnResulted(true), IterationCompleted(1 succeeded), RebootRequested(1 iteration in this session), RebootStarted(1 iteration in this session), HandOffRequested(within 120s) ! ask for the cost ! ask for the hand-off
     0.0 cost 900000: CostTold(900000)
     0.0 called 10: CallEnded(10 tokens) ! ask for the cost
     0.0 cost 1100000: CostTold(1100000), StopConditionTriggered(max_cost_usd), Stopped($1.10 of $1.00 is spent (max_cost_usd)) ! signal interrupt ! finish

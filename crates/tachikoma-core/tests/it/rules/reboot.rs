@@ -105,12 +105,12 @@ fn a_count_of_iterations_is_asked_between_iterations_and_never_cuts_one() {
     play.resulted(true).exited(0);
     insta::assert_snapshot!(play.told(), @"
     0.0 resulted true: TurnResulted(true)
-    0.0 exited 0: IterationCompleted(1 succeeded), RebootRequested(1 iterations in this session), RebootStarted(1 iterations in this session), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), WaitStarted(delay 5s)
+    0.0 exited 0: IterationCompleted(1 succeeded), RebootRequested(1 iteration in this session), RebootStarted(1 iteration in this session), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), WaitStarted(delay 5s)
     5.0 wake: IterationStarted(2 attempt 1) ! launch
     5.0 launched: AgentLaunched(77)
     5.0 measured 500: ContextMeasured(50%), RebootVerified(50%)
     5.0 resulted true: TurnResulted(true)
-    5.0 exited 0: IterationCompleted(2 succeeded), RebootRequested(1 iterations in this session, not before 295s), WaitStarted(delay 5s)
+    5.0 exited 0: IterationCompleted(2 succeeded), RebootRequested(1 iteration in this session, not before 295s), WaitStarted(delay 5s)
     ");
 }
 

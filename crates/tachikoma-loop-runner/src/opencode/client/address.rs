@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use reqwest::Url;
 
@@ -81,9 +81,16 @@ impl Address {
     /// Returns whether it is on this machine.
     #[must_use]
     pub fn is_loopback(&self) -> bool {
+        self.loopback().is_some()
+    }
+
+    /// Returns where on this machine it is.
+    #[must_use]
+    pub fn loopback(&self) -> Option<SocketAddr> {
         let host = self.0.host_str().unwrap_or_default();
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+        let ip = host.parse::<IpAddr>().ok().filter(IpAddr::is_loopback)?;
+        Some((ip, self.0.port_or_known_default()?).into())
     }
 
     /// Returns the whole address of a request.
