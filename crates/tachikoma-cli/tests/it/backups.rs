@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 /// The words of a run that goes on up to an iteration.
-fn up_to(iterations: &str) -> [&str; 6] {
+pub fn up_to(iterations: &str) -> [&str; 6] {
     [
         "run",
         "--quiet",
@@ -24,14 +24,14 @@ fn up_to(iterations: &str) -> [&str; 6] {
 }
 
 /// The backups there are, oldest first.
-fn backups(scratch: &Scratch) -> Vec<PathBuf> {
+pub fn backups(scratch: &Scratch) -> Vec<PathBuf> {
     files(&scratch.path().join(".ralph/backups"))
         .into_keys()
         .collect()
 }
 
 #[track_caller]
-fn say(scratch: &Scratch, words: &[&str], code: i32) -> String {
+pub fn say(scratch: &Scratch, words: &[&str], code: i32) -> String {
     let ran = tachikoma(scratch).run(words);
     assert_eq!(ran.code(), Some(code), "{}", ran.snapshot());
     format!("{}{}", ran.stdout, ran.stderr)
@@ -39,13 +39,13 @@ fn say(scratch: &Scratch, words: &[&str], code: i32) -> String {
 
 /// Takes a backup and returns where it is.
 #[track_caller]
-fn back_up(scratch: &Scratch) -> PathBuf {
+pub fn back_up(scratch: &Scratch) -> PathBuf {
     let told = say(scratch, &["state", "backup"], 0);
     scratch.path().join(told.trim())
 }
 
 #[track_caller]
-fn plan(scratch: &Scratch) -> serde_json::Value {
+pub fn plan(scratch: &Scratch) -> serde_json::Value {
     let ran = tachikoma(scratch).run(["state", "show", "--json"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     ran.json()["custom"]["plan"].clone()

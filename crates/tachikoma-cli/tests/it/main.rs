@@ -6,6 +6,7 @@ mod agents;
 mod attended;
 mod attended_terminal;
 mod backups;
+mod backups_git;
 mod budgets;
 mod claims;
 mod claude_busy;

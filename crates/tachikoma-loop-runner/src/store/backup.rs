@@ -22,6 +22,7 @@ use super::{StoreError, make_dir, private, sync_dir};
 
 pub use container::{Content, read_through};
 pub(super) use container::{is_ours, read_into, segment_of};
+pub(crate) use files::is_name;
 pub use files::{Listed, list};
 pub(super) use files::{list_names, remove_of};
 

@@ -31,7 +31,7 @@ pub(super) fn is_ours_in_loop(name: &str) -> bool {
 }
 
 /// Reads a loop's name, in the one way that we write it.
-pub(super) fn exact_id(name: &str) -> Option<LoopId> {
+pub(crate) fn exact_id(name: &str) -> Option<LoopId> {
     let loop_id: LoopId = name.parse().ok()?;
     (loop_id.to_string() == name).then_some(loop_id)
 }

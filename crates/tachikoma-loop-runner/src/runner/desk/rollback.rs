@@ -38,6 +38,7 @@ impl Clerk {
         let rules = Rules {
             protected: options.protected.clone(),
             max_file_bytes: options.max_file_bytes,
+            own: options.own.clone(),
         };
         let plan = Rollback::plan(*repository, &options.loop_dir, &rules, snapshot)
             .map_err(|error| no(&error))?;

@@ -8,7 +8,7 @@ use tachikoma_core::{LoopId, Seq, Timestamp};
 use super::{Backups, Moment, container};
 use crate::store::snapshot::Packing;
 use crate::store::vault::Vault;
-use crate::store::{StoreError, compressed, loops, private};
+use crate::store::{StoreError, compressed, loops, private, whole};
 
 /// What the name of a backup ends with, unless it is compressed.
 const SUFFIX: &str = ".tar";
@@ -66,6 +66,11 @@ pub(in crate::store) fn list_names(
     found.sort();
     found.reverse();
     Ok(found)
+}
+
+/// Returns whether a file of that name in the directory of backups is one, or was to become one.
+pub(crate) fn is_name(name: &str) -> bool {
+    whole::is_temporary(name) || parse(Path::new(""), name).is_some()
 }
 
 fn parse(dir: &Path, name: &str) -> Option<Listed> {
