@@ -9,7 +9,7 @@ use tachikoma_core::{Answer, Effect, Input, LoopId, Policy, State, Ticket, step}
 use crate::clock::Clock;
 use crate::error::chain;
 use crate::process::orphans;
-use crate::store::backup::{self, Backups};
+use crate::store::backup::{self, Backups, Manifest, Taken};
 use crate::store::journal::Journal;
 use crate::store::lock::{self, LockError, WorkLock};
 use crate::store::purge::{self, Purged};
@@ -177,7 +177,7 @@ pub async fn clear(premises: &Premises) -> Result<LoopId, OfflineError> {
 ///
 /// # Errors
 /// It cannot be read, or the backup cannot be written.
-pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<PathBuf, OfflineError> {
+pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Taken, OfflineError> {
     let working_dir = &premises.working_dir;
     // Whoever runs it does not remove what we are about to write; whoever comes would.
     let _lock = match lock::is_held(working_dir) {
@@ -193,13 +193,30 @@ pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<PathBuf, Off
     Ok(taken)
 }
 
-/// Brings a loop back from a backup, and keeps what is there. Runners that died are cleared up after first.
+/// Brings a loop back from a backup, which has to be the one that was looked at, and keeps what is there. Runners that died are cleared up after first.
 ///
 /// # Errors
 /// Somebody runs the loop, the backup is not good, or it cannot be put in place: then all is as it was.
-pub async fn restore(premises: &Premises, file: &Path) -> Result<Restored, OfflineError> {
+pub async fn restore(
+    premises: &Premises,
+    file: &Path,
+    looked_at: &Manifest,
+) -> Result<Restored, OfflineError> {
     let lock = alone(&premises.working_dir).await?;
-    Ok(restore::restore(&lock, premises, file)?)
+    Ok(restore::restore(&lock, premises, file, looked_at)?)
+}
+
+/// Puts a loop back in its place that a restoration has moved away which died, if there is one. To be called before anyone looks for
+/// the loop to go on with.
+///
+/// # Errors
+/// Somebody runs a loop, or it cannot be moved.
+pub async fn settle(working_dir: &Path) -> Result<(), OfflineError> {
+    if restore::is_interrupted(working_dir) {
+        let _lock = WorkLock::acquire(working_dir).await?;
+        restore::settle(working_dir)?;
+    }
+    Ok(())
 }
 
 /// Deletes everything that is ours in a working directory, after ending what a dead runner left.
@@ -233,6 +250,7 @@ pub async fn alone(working_dir: &Path) -> Result<WorkLock, OfflineError> {
 async fn hold(premises: &Premises) -> Result<(WorkLock, LoopId), OfflineError> {
     let working_dir = &premises.working_dir;
     let lock = WorkLock::acquire(working_dir).await?;
+    restore::settle(working_dir)?;
     let current = loops::current(working_dir, &premises.snapshot, &premises.vault)?;
     let loop_id = current.ok_or_else(|| OfflineError::NoLoop(working_dir.clone()))?;
     Ok((lock, loop_id))

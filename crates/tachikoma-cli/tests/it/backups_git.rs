@@ -4,7 +4,7 @@ use tachikoma_testkit::Scratch;
 
 use crate::backups::{back_up, say};
 use crate::git_support::{commit_all, repository};
-use crate::support::{as_configured, files, run, status};
+use crate::support::{as_configured, files, loops, run, status};
 
 const KEPT: &str = "[state]\nbackup_dir = \"kept\"\nmax_backups = 0\nbackup_interval = \"1ms\"\n";
 
@@ -50,4 +50,45 @@ fn a_backup_in_the_work_tree_is_no_progress() {
         assert_eq!(status(&scratch)["stats"]["no_progress_count"], 5);
         assert!(kept(&scratch) >= 5);
     }
+}
+
+/// Iterations that the loop comes to again have work trees of their own before them.
+#[test]
+fn snapshots_of_iterations_behind_a_restoration_are_set_aside() {
+    let scratch = repository();
+    let script = "echo life $LIFE iteration $TACHIKOMA_ITERATION >> work";
+    let iterate = |life: &str, count: &str| {
+        let words = run(
+            &["--quiet", "--allow-dirty", "--max-iterations", count],
+            script,
+        );
+        let ran = crate::support::tachikoma(&scratch)
+            .env("LIFE", life)
+            .run(words);
+        assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    };
+    iterate("1", "1");
+    let taken = back_up(&scratch);
+    iterate("1", "3");
+    say(&scratch, &["state", "restore", taken.to_str().unwrap()], 0);
+    scratch.write("work", "as restored\n");
+    iterate("2", "3");
+    let loop_id = loops(&scratch)[0]
+        .file_name()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let work =
+        |name: &str| scratch.git(&["show", &format!("refs/tachikoma/{loop_id}/{name}:work")]);
+    assert_eq!(work("2"), "as restored\n");
+    assert_eq!(work("3"), "as restored\nlife 2 iteration 2\n");
+    assert_eq!(
+        work("before-restore-1/3"),
+        "life 1 iteration 1\nlife 1 iteration 2\n"
+    );
+    say(&scratch, &["rollback", "2", "--yes"], 0);
+    assert_eq!(scratch.read("work"), "as restored\n");
+    say(&scratch, &["state", "clear", "--purge", "--yes"], 0);
+    assert_eq!(scratch.git(&["for-each-ref", "refs/tachikoma"]), "");
 }

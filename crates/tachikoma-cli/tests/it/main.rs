@@ -7,6 +7,7 @@ mod attended;
 mod attended_terminal;
 mod backups;
 mod backups_git;
+mod backups_hurt;
 mod budgets;
 mod claims;
 mod claude_busy;

@@ -12,7 +12,7 @@ use tachikoma_core::{Input, LoopId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::LoopRunner;
-use super::open::failed_backup;
+use super::open::{failed_backup, taken_with};
 use crate::error::chain;
 use crate::session::transcripts;
 use crate::store::backup::{self, Backups, Moment};
@@ -35,6 +35,9 @@ const CALL_OFF_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Transcripts are pruned once in so many iterations: listing a directory costs more than a few files too many.
 const PRUNE_EVERY: u32 = 16;
+
+/// What is said of a backup for which there was no time.
+const CALLED_OFF: &str = "no backup was taken: the run ended before it was done";
 
 /// Something to be done.
 #[derive(Debug)]
@@ -94,13 +97,29 @@ impl Task {
                 .unwrap_or_else(|error| vec![chain(&error)]);
             }
             Self::Backup { backups, moment } => {
-                let taken = backup::take(&backups, &moment, called_off);
-                // Whoever has called it off knows.
-                let failed = taken.err().filter(|_| !called_off.load(Ordering::Relaxed));
-                return failed.iter().map(failed_backup).collect();
+                let said = match backup::take(&backups, &moment, called_off) {
+                    Ok(taken) => taken_with(&taken.troubles),
+                    Err(_) if called_off.load(Ordering::Relaxed) => Some(CALLED_OFF.to_owned()),
+                    Err(error) => Some(failed_backup(&error)),
+                };
+                return said.into_iter().collect();
             }
         }
         Vec::new()
+    }
+}
+
+impl Task {
+    /// Returns what is to be said of a task that is not done any more: the end of a run, or the next one, does the others.
+    fn called_off(self) -> Vec<String> {
+        match self {
+            Self::Backup { .. } => vec![CALLED_OFF.to_owned()],
+            Self::CompressSegments(_)
+            | Self::CompressTranscript { .. }
+            | Self::CompressTranscripts { .. }
+            | Self::PruneTranscripts { .. }
+            | Self::PruneLoops { .. } => Vec::new(),
+        }
     }
 }
 
@@ -132,15 +151,14 @@ struct Worker {
 }
 
 impl Upkeep {
-    /// Leaves a task to the thread, without waiting for anything.
-    pub fn leave(&mut self, task: Task) {
+    /// Leaves a task to the thread, without waiting for anything. Returns whether it is done one day: there may be too many at a
+    /// time.
+    pub fn leave(&mut self, task: Task) -> bool {
         if self.worker.is_none() {
             self.worker = Worker::start(self.say.clone());
         }
-        if let Some(worker) = &self.worker {
-            // Too many at a time: the end of the run does what is left.
-            let _ = worker.tasks.try_send(task);
-        }
+        let worker = self.worker.as_ref();
+        worker.is_some_and(|worker| worker.tasks.try_send(task).is_ok())
     }
 
     /// Returns what the thread has to say, or how it panicked; does not return if there is neither. Cancel-safe.
@@ -192,12 +210,14 @@ impl Worker {
         let called_off = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&called_off);
         let work = move || {
-            // Ends when nobody can send a task any more, or all are called off.
+            // Ends when nobody can send a task any more.
             for task in waiting {
-                if stop.load(Ordering::Relaxed) {
-                    break;
-                }
-                for trouble in task.perform(&stop) {
+                let troubles = if stop.load(Ordering::Relaxed) {
+                    task.called_off()
+                } else {
+                    task.perform(&stop)
+                };
+                for trouble in troubles {
                     // More of them say nothing new.
                     let _ = say.try_send(trouble);
                 }
@@ -305,5 +325,52 @@ impl LoopRunner {
             directory,
             keep: usize::try_from(keep).unwrap_or(usize::MAX),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tachikoma_core::{State, Timestamp};
+
+    use super::*;
+    use crate::store::snapshot::{Packing, Snapshot};
+
+    fn backup(dir: &std::path::Path) -> Task {
+        let state = State::new(LoopId::from_u128(1));
+        let now = Timestamp::from_millis(1);
+        Task::Backup {
+            backups: Backups {
+                dir: dir.to_owned(),
+                max: 0,
+                packing: Packing::Plain,
+                vault: Vault::plain(),
+            },
+            moment: Moment {
+                snapshot: Box::new(Snapshot::of(&state, dir, now)),
+                original: None,
+                journal: None,
+                loop_dir: dir.to_owned(),
+                before_restore: false,
+            },
+        }
+    }
+
+    #[tokio::test]
+    async fn a_backup_for_which_there_is_no_room_or_time_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut upkeep = Upkeep::default();
+        let (tasks, _waiting) = sync_channel(1);
+        let worker = Worker::start(upkeep.say.clone()).unwrap();
+        upkeep.worker = Some(Worker { tasks, ..worker });
+        assert!(upkeep.leave(backup(dir.path())));
+        assert!(!upkeep.leave(backup(dir.path())), "nobody takes it");
+
+        let worker = Worker::start(upkeep.say.clone()).unwrap();
+        worker.called_off.store(true, Ordering::Relaxed);
+        upkeep.worker = Some(worker);
+        assert!(upkeep.leave(backup(dir.path())));
+        upkeep.finish().await;
+        assert_eq!(upkeep.unsaid(), [CALLED_OFF]);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -1,13 +1,14 @@
 //! `tachikoma state backup`, `backups` and `restore`: the loop in one file, and back.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::json;
 use tachikoma_core::LoopId;
-use tachikoma_loop_runner::offline::{self, Premises, Restored};
+use tachikoma_loop_runner::offline::{self, OfflineError, Premises, Restored};
 use tachikoma_loop_runner::store::backup::{self, Content, Listed};
-use tachikoma_loop_runner::store::loops;
+use tachikoma_loop_runner::store::{StoreError, loops};
 
 use super::change::refuse_live;
 use crate::commands::confirm::{agree, can_ask};
@@ -25,8 +26,11 @@ pub fn take(place: &Place) -> Result<ExitCode, Failure> {
         return Err(Failure::new(what).hint("a backup needs a loop that outlives its run"));
     }
     let premises = place.premises(&current.working_dir)?;
-    let path = runtime()?.block_on(offline::backup(&premises, current.loop_id))?;
-    out::line(&shown(&premises, &path));
+    let taken = runtime()?.block_on(offline::backup(&premises, current.loop_id))?;
+    for trouble in taken.troubles {
+        out::note(&format!("warning: {}", sanitise(&trouble)));
+    }
+    out::line(&shown(&premises, &taken.path));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -80,22 +84,34 @@ pub fn list(place: &Place, json: bool) -> Result<ExitCode, Failure> {
 
 /// Brings a loop back.
 pub fn restore(place: &Place, file: Option<&Path>, yes: bool) -> Result<ExitCode, Failure> {
-    let working_dir = place.working_dir_or_here();
+    let working_dir = match file {
+        // Where a run would go on with it: a loop further up is another one.
+        Some(_) => place.run_dir(),
+        None => place.working_dir_or_here(),
+    };
     let premises = place.premises(&working_dir)?;
     refuse_live(&working_dir)?;
     let file = match file {
-        Some(file) => place.directory.join(file),
+        Some(file) => {
+            let file = place.directory.join(file);
+            // A person may name a link.
+            std::fs::canonicalize(&file).unwrap_or(file)
+        }
         None => newest(&premises)?,
     };
     let Content { manifest, .. } = backup::read_through(&file, &premises.vault)?;
     if !yes && can_ask() {
         let shown = working_dir.display();
         agree(&format!(
-            "bring {} back to iteration {} in {shown}? (what is there now is kept)",
-            manifest.loop_id, manifest.iteration
+            "bring {} back to iteration {} in {shown}, from {}? (what is there now is kept)",
+            manifest.loop_id,
+            manifest.iteration,
+            sanitise(&self::shown(&premises, &file))
         ))?;
     }
-    let restored = runtime()?.block_on(offline::restore(&premises, &file))?;
+    let restored = runtime()?
+        .block_on(offline::restore(&premises, &file, &manifest))
+        .map_err(unrestored)?;
     let Restored {
         loop_id,
         seq,
@@ -114,15 +130,41 @@ pub fn restore(place: &Place, file: Option<&Path>, yes: bool) -> Result<ExitCode
         }
     }
     out::line(&format!(
-        "{loop_id} is back at iteration {iteration}, record {seq}; the work tree is as it was; `tachikoma run` goes on"
+        "{loop_id} is back at iteration {iteration}, record {seq}, in {}; the work tree is as it was; `tachikoma run` goes on",
+        working_dir.display()
     ));
     Ok(ExitCode::SUCCESS)
 }
 
+/// Says why a loop was not brought back. It is as it was.
+fn unrestored(error: OfflineError) -> Failure {
+    let is_full = match &error {
+        OfflineError::Store(StoreError::Io { source, .. }) => matches!(
+            source.kind(),
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+        ),
+        OfflineError::Store(_) | OfflineError::Lock(_) | OfflineError::NoLoop(_) => false,
+    };
+    if is_full {
+        return Failure::new(chain(&error))
+            .hint("nothing was changed; make room, and call it again");
+    }
+    error.into()
+}
+
 /// Finds the newest good backup of the current loop; where there is none, of any.
 fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
-    let current = loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)?;
-    let listed = backup::list(&premises.backups.dir, current)?;
+    let found = loops::find(&premises.working_dir, &premises.snapshot, &premises.vault)?;
+    let current = found.current;
+    let dir = current.map(|loop_id| loops::dir(&premises.working_dir, loop_id));
+    let current_in = current.zip(dir.as_deref());
+    let (listed, kept) = backup::best_first(&premises.backups.dir, current_in, &premises.vault)?;
+    if let Some(kept) = kept.first() {
+        let path = shown(premises, &kept.path);
+        out::note(&format!(
+            "note: passed over: {path} is what a restoration has replaced; `tachikoma state restore {path}` goes back to it"
+        ));
+    }
     let is_good = |listed: &Listed| match backup::read_through(&listed.path, &premises.vault) {
         Ok(_) => true,
         Err(error) => {

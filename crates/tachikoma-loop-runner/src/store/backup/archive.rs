@@ -56,6 +56,8 @@ fn archive(moment: &Moment, vault: &Vault) -> io::Result<Chain> {
         tachikoma: env!("CARGO_PKG_VERSION").to_owned(),
         loop_id: snapshot.loop_id,
         seq: snapshot.seq,
+        life: snapshot.state.life.clone(),
+        before_restore: moment.before_restore,
         taken_at: snapshot.saved_at,
         iteration: snapshot.core.iteration,
         status: snapshot.core.status,
@@ -113,8 +115,12 @@ fn parts(moment: &Moment, vault: &Vault) -> io::Result<Vec<Part>> {
     let text = original.unwrap_or_else(|| snapshot.encode().into_bytes());
     let mut parts = vec![part_of(SNAPSHOT.to_owned(), text)];
     if let Some(part) = &moment.journal {
-        let open =
-            || Ok::<_, io::Error>(compressed::open(&part.path, vault)?.content.take(part.len));
+        // With the line end that may be missing: more lines come behind it one day.
+        let end: &[u8] = if part.unended { b"\n" } else { b"" };
+        let open = || {
+            let content = compressed::open(&part.path, vault)?.content;
+            Ok::<_, io::Error>(content.take(part.len).chain(end))
+        };
         let mut crc = Tee::new(open()?, None);
         io::copy(&mut crc, &mut io::sink())?;
         let name = journal::segment_name(part.segment);
