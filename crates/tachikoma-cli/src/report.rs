@@ -192,7 +192,7 @@ impl Desk {
     fn catch_up(&mut self) {
         let mut missed = Vec::new();
         if journal::read_records(&self.dir, &self.vault, self.seen, |record| {
-            missed.push(record)
+            missed.push(record);
         })
         .is_ok()
         {

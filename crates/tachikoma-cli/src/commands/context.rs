@@ -19,7 +19,7 @@ pub fn context(place: &Place, session: Option<u32>, json: bool) -> Result<ExitCo
     let current = place.current_loop()?;
     let mut curves = curve::Curves::new(session.map(SessionNo));
     journal::read_records(&current.dir, &current.vault, Seq(0), |record| {
-        curves.take(&record)
+        curves.take(&record);
     })?;
     let Some(curve) = curves.finish() else {
         let which = session.map_or("no session".to_owned(), |number| {

@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{Launch, Outcome, Override, PromptSource, State};
 use tachikoma_loop_runner::LoopConfig;
 use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
-use tachikoma_loop_runner::offline;
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::{Entry, Loaded, Origin, Secret, Settings};
 use tachikoma_loop_runner::store::recover::{self, Loss};
 use tachikoma_loop_runner::store::{StoreError, loops};
 use toml::Value;
 
-use super::{BRIDGE, DEMO_AGENT, GUARD, runtime};
+use super::{BRIDGE, DEMO_AGENT, GUARD};
 use crate::args::RunArgs;
 use crate::bridge;
 use crate::failure::Failure;
@@ -302,7 +301,6 @@ fn not_taken_over(launch: &Launch, flags: &Flags) -> Option<String> {
 
 /// Returns the launch of the loop that is there.
 fn last(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Before>, Failure> {
-    runtime()?.block_on(offline::settle(working_dir))?;
     let copies = place.copies(working_dir);
     let Some(loop_id) = loops::current(working_dir, &copies.snapshot, &copies.vault)? else {
         return Ok(None);

@@ -310,3 +310,31 @@ fn a_shared_directory_of_backups_is_left_to_the_others() {
         files(&shared).keys()
     );
 }
+
+/// The restored loop is in its place already when it turns out that the other one cannot be archived.
+#[test]
+fn a_restoration_that_fails_late_is_taken_back() {
+    let scratch = with_history();
+    let taken = back_up(&scratch);
+    let dir = loops(&scratch)[0].clone();
+    let new = [
+        "run",
+        "--new",
+        "--quiet",
+        "--max-iterations",
+        "1",
+        "--",
+        "true",
+    ];
+    say(&scratch, &new, 3);
+    let tool = unprivileged(&scratch);
+    let before = (status(&scratch), files(&dir));
+    let name = before.0["loop_id"].as_str().unwrap();
+    let other = ralph(&scratch, "loops").join(name);
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o500)).unwrap();
+    let ran = tool.run(["state", "restore", "--yes", taken.to_str().unwrap()]);
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    assert_eq!((status(&scratch), files(&dir)), before);
+    assert_eq!(fs::read_dir(ralph(&scratch, "loops")).unwrap().count(), 2);
+}

@@ -192,7 +192,7 @@ fn closed_segments_are_compressed_and_the_loop_goes_on_from_them() {
     assert_eq!(status(&scratch)["iteration"], 2);
     let mut seqs = Vec::new();
     read_records(&dir, &Vault::plain(), Seq(0), |record| {
-        seqs.push(record.seq.0)
+        seqs.push(record.seq.0);
     })
     .expect("it is whole");
     assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());

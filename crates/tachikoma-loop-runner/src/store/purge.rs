@@ -204,12 +204,11 @@ impl Purged {
                     let Some((loop_id, life)) = lives.find(|(id, _)| *id == backup.loop_id) else {
                         continue;
                     };
-                    let told = backup::manifest_of(&path, &premises.vault);
-                    match told {
-                        Ok(told) if life.as_ref().is_some_and(|life| *life != told.life) => {
-                            continue;
-                        }
-                        told => told.is_ok_and(|told| told.loop_id == *loop_id),
+                    match (life, backup::manifest_of(&path, &premises.vault)) {
+                        (Some(life), Ok(told)) if *life == told.life => told.loop_id == *loop_id,
+                        // Of another directory, for all we know.
+                        (_, Ok(_)) => continue,
+                        (_, Err(_)) => false,
                     }
                 }
                 (None, Some(lives)) if is_temporary() => {

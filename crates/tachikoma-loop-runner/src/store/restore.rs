@@ -112,13 +112,7 @@ fn put_in_place(
         warning,
     )?;
     let was = switch(new, &dir)?;
-    make_way(premises, current, loop_id).inspect_err(|_| {
-        // As it was.
-        let _ = match &was {
-            Some(was) => switch(was, &dir).map(drop),
-            None => std::fs::rename(&dir, new).map_err(StoreError::io("move away", &dir)),
-        };
-    })?;
+    make_way(premises, current, loop_id).inspect_err(|_| switch_back(new, &dir, was.as_deref()))?;
     // From here on the loop is restored, and what goes wrong is told.
     let mut tell = |error: StoreError| troubles.push(chain(&error));
     let moved = was.and_then(|was| {
@@ -328,6 +322,17 @@ fn switch(new: &Path, dir: &Path) -> Result<Option<PathBuf>, StoreError> {
             Ok(Some(was))
         }
         Err(errno) => Err(StoreError::io("replace", dir)(errno.into())),
+    }
+}
+
+/// Takes a restored loop out of its place again, and puts back what was there. What cannot be is put back by the next run.
+fn switch_back(new: &Path, dir: &Path, was: Option<&Path>) {
+    if was == Some(new) {
+        let _ = switch(new, dir);
+    } else if std::fs::rename(dir, new).is_ok()
+        && let Some(was) = was
+    {
+        let _ = std::fs::rename(was, dir);
     }
 }
 

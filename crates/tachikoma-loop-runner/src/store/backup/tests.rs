@@ -276,7 +276,8 @@ fn nothing_goes_that_is_not_a_backup_of_this_loop() {
 /// Makes a file look as old as one whose writer died.
 fn age(path: &Path) {
     let file = fs::OpenOptions::new().write(true).open(path).unwrap();
-    let then = std::time::SystemTime::now() - std::time::Duration::from_secs(7_200);
+    let written = file.metadata().unwrap().modified().unwrap();
+    let then = written - std::time::Duration::from_secs(7_200);
     file.set_modified(then).unwrap();
 }
 

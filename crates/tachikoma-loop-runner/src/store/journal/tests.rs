@@ -196,7 +196,7 @@ fn a_line_without_end_and_checksums_without_number_are_soon_told() {
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
 
     let marks = CRC_MARK.repeat(250_000);
-    let began = std::time::Instant::now();
+    let began = crate::clock::monotonic();
     assert!(matches!(remainder(marks.as_bytes()), Remainder::Torn));
     assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
 }

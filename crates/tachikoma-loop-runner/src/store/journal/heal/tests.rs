@@ -126,7 +126,7 @@ fn segments_that_are_lost_are_named_and_the_rest_is_enough() {
     );
     let mut seqs = Vec::new();
     read_records(&bench.dir, &Vault::plain(), Seq(0), |record| {
-        seqs.push(record.seq.0)
+        seqs.push(record.seq.0);
     })
     .unwrap();
     assert_eq!(seqs, [4, 5], "from the segment that was open");

@@ -47,7 +47,7 @@ fn check_whole(dir: &Path, state: &State) {
     assert_eq!(read_state(dir, &Vault::plain()).unwrap(), *state);
     let mut seqs = Vec::new();
     read_records(dir, &Vault::plain(), Seq(0), |record| {
-        seqs.push(record.seq.0)
+        seqs.push(record.seq.0);
     })
     .unwrap();
     assert_eq!(seqs, (1..=state.seq.0).collect::<Vec<_>>());
@@ -67,7 +67,7 @@ fn records_are_read_from_the_segment_on_that_they_begin_in() {
     for (after, expected) in [(1, &[2, 3][..]), (2, &[3]), (3, &[]), (7, &[])] {
         let mut seqs = Vec::new();
         read_records(&dir, &Vault::plain(), Seq(after), |record| {
-            seqs.push(record.seq.0)
+            seqs.push(record.seq.0);
         })
         .unwrap();
         assert_eq!(seqs, expected, "after {after}");
