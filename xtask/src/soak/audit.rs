@@ -69,7 +69,7 @@ impl Books {
         let dir = loops::dir(working_dir, loop_id);
         let mut records = Vec::new();
         journal::read_records(&dir, &Vault::plain(), Seq::default(), |record| {
-            records.push(record)
+            records.push(record);
         })
         .map_err(text)?;
         let state = journal::read_state(&dir, &Vault::plain()).map_err(text)?;

@@ -63,8 +63,8 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
         }
         let calls = calls_in(&trace_of(&victim)?);
         all += calls.len();
-        let share = rounds.div_ceil(There::ALL.len() as u32);
-        let every = calls.len().div_ceil(share as usize).max(1);
+        let share = (rounds as usize).div_ceil(There::ALL.len()).max(1);
+        let every = calls.len().div_ceil(share).max(1);
         for call in calls.iter().step_by(every) {
             for fault in FAULTS {
                 let found = inject(&product, there, call, fault)
