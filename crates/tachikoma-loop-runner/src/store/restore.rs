@@ -112,7 +112,15 @@ fn put_in_place(
         warning,
     )?;
     let was = switch(new, &dir)?;
-    make_way(premises, current, loop_id).inspect_err(|_| switch_back(new, &dir, was.as_deref()))?;
+    if let Err(error) = make_way(premises, current, loop_id) {
+        let other = current.filter(|current| *current != loop_id);
+        // Archived, it is out of the way, whatever else went wrong.
+        if !other.is_some_and(|other| archive::is_archived(&loops::dir(working_dir, other))) {
+            switch_back(new, &dir, was.as_deref());
+            return Err(error);
+        }
+        troubles.push(chain(&error));
+    }
     // From here on the loop is restored, and what goes wrong is told.
     let mut tell = |error: StoreError| troubles.push(chain(&error));
     let moved = was.and_then(|was| {
