@@ -202,11 +202,13 @@ impl Place {
 
     /// Finds the working directory around here, or the one in which a run would begin a loop.
     pub fn working_dir_or_here(&self) -> PathBuf {
-        let here = || {
-            self.configured_dir()
-                .unwrap_or_else(|| self.directory.clone())
-        };
-        self.working_dir().unwrap_or_else(here)
+        self.working_dir().unwrap_or_else(|| self.run_dir())
+    }
+
+    /// Returns the directory in which a run would begin a loop, whatever is above it.
+    pub fn run_dir(&self) -> PathBuf {
+        self.configured_dir()
+            .unwrap_or_else(|| self.directory.clone())
     }
 
     /// Finds the working directory around here in which something of ours may be left to delete.

@@ -14,6 +14,7 @@ use crate::incident::Incident;
 use crate::keep::{Keep, KeepPurpose, Kept};
 use crate::launch::{Change, Launch, Resumption, Runner};
 use crate::ledger::QuotaWindow;
+use crate::life::Life;
 use crate::outcome::{Failure, IterationReport, Outcome, RebootReason, Stop, Timeout};
 use crate::phase::{Cause, Wait};
 use crate::policy::stop::Limits;
@@ -40,6 +41,9 @@ pub enum LoopEvent {
         /// Whether records before it are lost, because someone destroyed the file they were in.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         after_loss: bool,
+        /// The life of the loop that the records from here on are part of.
+        #[serde(default, skip_serializing_if = "Life::is_unknown")]
+        life: Life,
     },
     /// A runner took up the loop.
     Started {

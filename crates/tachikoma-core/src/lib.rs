@@ -45,6 +45,7 @@ mod input;
 mod keep;
 mod launch;
 mod ledger;
+mod life;
 pub mod markdown;
 mod objectives;
 mod operator;
@@ -90,6 +91,7 @@ pub use keep::{
 };
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
 pub use ledger::{Ledger, QuotaWindow, TurnSpending, microusd};
+pub use life::Life;
 pub use objectives::Objectives;
 pub use operator::{
     AnsweredBy, Choice, EditedPrompt, Operator, OperatorEvent, PUT_OFF_ITERATIONS, Question,

@@ -22,6 +22,7 @@ use crate::id::{Generation, LoopId, Seq};
 use crate::keep::KeptWork;
 use crate::launch::{Launch, Runner};
 use crate::ledger::Ledger;
+use crate::life::Life;
 use crate::operator::Operator;
 use crate::outcome::{Failure, Outcome, RebootReason, Stop};
 use crate::phase::{LoopState, Phase};
@@ -41,6 +42,9 @@ pub struct State {
     pub loop_id: LoopId,
     /// The last record that is part of this state.
     pub seq: Seq,
+    /// The life of the loop that it is part of.
+    #[serde(default, skip_serializing_if = "Life::is_unknown")]
+    pub life: Life,
     /// When it was decided: the last activity.
     pub time: Timestamp,
     /// When the loop was first started.
@@ -153,6 +157,7 @@ impl State {
         Self {
             loop_id,
             seq: Seq(0),
+            life: Life::default(),
             time: Timestamp::default(),
             started_at: None,
             launch: Launch::default(),

@@ -14,7 +14,7 @@ use crate::git::CallOff;
 pub use crate::git::bundle::Unpacked;
 use crate::git::bundle::{Bundled, Work};
 use crate::process::orphans;
-use crate::store::backup::{self, Backups};
+use crate::store::backup::{self, Backups, Manifest, Taken};
 use crate::store::journal::Journal;
 use crate::store::lock::{self, LockError, WorkLock};
 use crate::store::purge::{self, Purged};
@@ -192,20 +192,11 @@ pub async fn clear(premises: &Premises) -> Result<LoopId, OfflineError> {
     Ok(loop_id)
 }
 
-/// A backup that was taken.
-#[derive(Debug)]
-pub struct Backup {
-    /// Where it is.
-    pub path: PathBuf,
-    /// Why the work is no part of it, though it is to go elsewhere.
-    pub without_work: Option<String>,
-}
-
 /// Takes a backup of a loop. A loop that somebody runs is backed up as it stands. With somewhere to go, it has the work in it.
 ///
 /// # Errors
 /// It cannot be read, or the backup cannot be written.
-pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Backup, OfflineError> {
+pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Taken, OfflineError> {
     let working_dir = &premises.working_dir;
     // Whoever runs it does not remove what we are about to write; whoever comes would.
     let _lock = match lock::is_held(working_dir) {
@@ -223,20 +214,38 @@ pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Backup, Offl
         let bundled = premises.work_of(loop_id).bundle(&dir, &CallOff::new());
         moment.work = bundled.path();
         if let Bundled::Without(reason) = bundled {
-            without_work = Some(reason);
+            without_work = Some(format!("it goes without the work tree: {reason}"));
         }
     }
-    let path = backup::take(&premises.backups, &moment, &go_on)?;
-    Ok(Backup { path, without_work })
+    let mut taken = backup::take(&premises.backups, &moment, &go_on)?;
+    taken.troubles.extend(without_work);
+    Ok(taken)
 }
 
-/// Brings a loop back from a backup, and keeps what is there. Runners that died are cleared up after first.
+/// Brings a loop back from a backup, which has to be the one that was looked at, and keeps what is there. Runners that died are cleared up after first.
 ///
 /// # Errors
 /// Somebody runs the loop, the backup is not good, or it cannot be put in place: then all is as it was.
-pub async fn restore(premises: &Premises, file: &Path) -> Result<Restored, OfflineError> {
+pub async fn restore(
+    premises: &Premises,
+    file: &Path,
+    looked_at: &Manifest,
+) -> Result<Restored, OfflineError> {
     let lock = alone(&premises.working_dir).await?;
-    Ok(restore::restore(&lock, premises, file)?)
+    Ok(restore::restore(&lock, premises, file, looked_at)?)
+}
+
+/// Puts a loop back in its place that a restoration has moved away which died, if there is one. To be called before anyone looks for
+/// the loop to go on with.
+///
+/// # Errors
+/// Somebody runs a loop, or it cannot be moved.
+pub async fn settle(working_dir: &Path) -> Result<(), OfflineError> {
+    if restore::is_interrupted(working_dir) {
+        let _lock = WorkLock::acquire(working_dir).await?;
+        restore::settle(working_dir)?;
+    }
+    Ok(())
 }
 
 /// Brings the work back that came with a restored loop. What it was made from is not needed any more then.
@@ -283,6 +292,7 @@ pub async fn alone(working_dir: &Path) -> Result<WorkLock, OfflineError> {
 async fn hold(premises: &Premises) -> Result<(WorkLock, LoopId), OfflineError> {
     let working_dir = &premises.working_dir;
     let lock = WorkLock::acquire(working_dir).await?;
+    restore::settle(working_dir)?;
     let current = loops::current(working_dir, &premises.snapshot, &premises.vault)?;
     let loop_id = current.ok_or_else(|| OfflineError::NoLoop(working_dir.clone()))?;
     Ok((lock, loop_id))

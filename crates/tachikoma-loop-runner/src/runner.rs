@@ -31,7 +31,6 @@ mod upkeep;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use regex::Regex;
 use tachikoma_agents::Agent;
@@ -230,7 +229,8 @@ impl LoopRunner {
         let result = self.run_to_end().await;
         drop(duty);
         if let Ok(outcome) = &result {
-            let over = tokio::time::Instant::from_std(clock::monotonic() + drain_time(outcome));
+            let over =
+                tokio::time::Instant::from_std(clock::monotonic() + put_away::drain_time(outcome));
             self.drain_beside(over).await;
             self.drain_notices(over).await;
         }
@@ -483,19 +483,5 @@ impl Drop for LoopRunner {
         if let Some(guard) = self.guard.take() {
             guard.abandon();
         }
-    }
-}
-
-/// How long hooks and messages that are still on their way are waited for when the loop has ended. Whoever sends a signal may be
-/// the shutdown of the machine.
-fn drain_time(outcome: &Outcome) -> Duration {
-    match outcome {
-        Outcome::Signal { .. } => Duration::from_secs(2),
-        Outcome::Done
-        | Outcome::LimitReached { .. }
-        | Outcome::Condition { .. }
-        | Outcome::Budget { .. }
-        | Outcome::Operator
-        | Outcome::Error { .. } => Duration::from_secs(10),
     }
 }

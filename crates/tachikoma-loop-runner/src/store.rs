@@ -5,6 +5,7 @@ pub mod backup;
 pub mod checkpoints;
 pub mod compressed;
 pub mod journal;
+pub(crate) mod lives;
 pub mod lock;
 pub mod loops;
 mod migrate;

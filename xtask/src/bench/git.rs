@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use tachikoma_loop_runner::git::{CallOff, Keeper, KeeperOptions, Opened, Protected, Whose};
+use tachikoma_loop_runner::git::{CallOff, Keeper, KeeperOptions, Opened, Own, Protected, Whose};
 
 use super::Bench;
 use super::report::{Row, Unit};
@@ -70,6 +70,7 @@ fn open(dir: &Path) -> Result<Box<Keeper>, String> {
         search_path: std::env::var_os("PATH"),
         protected: Protected::new(&[".env*", "*.pem", "*.key", "secrets/**"]).map_err(said)?,
         max_file_bytes: 50 << 20,
+        own: Own::default(),
     };
     match Keeper::open(options, Whose::Others, &CallOff::new()) {
         Opened::Ready { keeper, .. } => Ok(keeper),

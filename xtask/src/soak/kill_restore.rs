@@ -4,58 +4,90 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tachikoma_core::LoopId;
+use tachikoma_loop_runner::store::loops;
+use tachikoma_loop_runner::store::recover::{self, Copies, Loss};
+use tachikoma_loop_runner::store::vault::Vault;
+
 use super::audit::Books;
 use super::kill_boundary::{CALLS, FAULTS, calls_in, is_on_memory};
 use super::tracer::{self, Call, trace_of};
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, Live, text};
 
-/// The iteration of the backup, and that of the loop when it is restored.
+/// The iteration of the backup, that of the loop when it is restored, and that of another one that was begun since.
 const BACKED_UP: u32 = 2;
 const ENDED: u32 = 4;
+const OTHER: u32 = 1;
 
 /// A restoration takes a fraction of a second.
 const RUN: Duration = Duration::from_secs(30);
+
+/// What is there when the loop is restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum There {
+    /// The loop itself, further on.
+    Further,
+    /// The same, with a journal that is damaged where only the snapshot makes up for it.
+    Damaged,
+    /// Another loop, which is the current one.
+    Another,
+}
+
+impl There {
+    const ALL: [Self; 3] = [Self::Further, Self::Damaged, Self::Another];
+
+    /// The iteration of the current loop before it is restored.
+    fn iteration(self) -> u32 {
+        match self {
+            Self::Further | Self::Damaged => ENDED,
+            Self::Another => OTHER,
+        }
+    }
+}
 
 /// `rounds` calls, spread evenly, each with each fault.
 pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     tracer::require()?;
     let product = product::build(root)?;
-    let (victim, file) = victim(&product)?;
-    let code =
-        tracer::start(&victim, &["-e", &format!("trace={CALLS}")], &words(&file))?.wait(RUN)?;
-    if code != Some(0) {
-        return Err(format!(
-            "nothing was restored: {code:?}: {}",
-            victim.complaints()
-        ));
-    }
-    let calls = calls_in(&trace_of(&victim)?);
-    let every = calls.len().div_ceil(rounds as usize).max(1);
-    let (mut hits, mut old, mut new) = (0, 0, 0);
-    for call in calls.iter().step_by(every) {
-        for fault in FAULTS {
-            let found = inject(&product, call, fault)
-                .map_err(|error| format!("{call}, {fault}: {error}"))?;
-            match found {
-                None => continue,
-                Some(BACKED_UP) => new += 1,
-                Some(_) => old += 1,
+    let (mut hits, mut old, mut new, mut all) = (0, 0, 0, 0);
+    for there in There::ALL {
+        let (victim, file) = victim(&product, there)?;
+        let code =
+            tracer::start(&victim, &["-e", &format!("trace={CALLS}")], &words(&file))?.wait(RUN)?;
+        if code != Some(0) {
+            return Err(format!(
+                "{there:?}: nothing was restored: {code:?}: {}",
+                victim.complaints()
+            ));
+        }
+        let calls = calls_in(&trace_of(&victim)?);
+        all += calls.len();
+        let share = (rounds as usize).div_ceil(There::ALL.len()).max(1);
+        let every = calls.len().div_ceil(share).max(1);
+        for call in calls.iter().step_by(every) {
+            for fault in FAULTS {
+                let found = inject(&product, there, call, fault)
+                    .map_err(|error| format!("{there:?}, {call}, {fault}: {error}"))?;
+                match found {
+                    None => continue,
+                    Some(BACKED_UP) => new += 1,
+                    Some(_) => old += 1,
+                }
+                hits += 1;
             }
-            hits += 1;
         }
     }
     if hits == 0 {
         return Err("no call was hit".to_owned());
     }
     Ok(format!(
-        "{hits} faults in restorations of {} storage calls: {old} loops as they were, {new} restored, all of them whole and gone on with",
-        calls.len()
+        "{hits} faults in restorations of {all} storage calls: {old} loops as they were, {new} restored, all of them whole and gone on with"
     ))
 }
 
 /// A loop with a backup behind it, and where that is.
-fn victim(product: &Path) -> Result<(Victim, String), String> {
+fn victim(product: &Path, there: There) -> Result<(Victim, String), String> {
     let victim = Victim::new(product)?;
     finish(&victim, victim.start_up_to(BACKED_UP)?)?;
     let backup = victim
@@ -66,7 +98,38 @@ fn victim(product: &Path) -> Result<(Victim, String), String> {
         .map_err(text)?;
     let file = String::from_utf8_lossy(&backup.stdout).trim().to_owned();
     finish(&victim, victim.start_up_to(ENDED)?)?;
+    match there {
+        There::Further => {}
+        There::Damaged => {
+            let journal = victim.journal()?;
+            let records = std::fs::read_to_string(&journal).map_err(text)?;
+            let damaged = records.replacen("iteration_ended", "iteration_wended", 1);
+            std::fs::write(&journal, damaged).map_err(text)?;
+        }
+        There::Another => {
+            let mut words = victim.words(OTHER);
+            words.insert(1, "--new".to_owned());
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let mut command = victim.ground().tachikoma(&words);
+            let live = Live::start(victim.recorded(&mut command)?)?;
+            finish(&victim, live)?;
+        }
+    }
     Ok((victim, file))
+}
+
+/// Returns the current loop and its iteration, as a run would find them.
+fn current(dir: &Path) -> Result<(LoopId, u32), String> {
+    let text = |error| tachikoma_loop_runner::chain(&error);
+    let copies = Copies {
+        snapshot: dir.join(".ralph/state.json"),
+        backups: dir.join(".ralph/backups"),
+        vault: Vault::plain(),
+    };
+    let found = loops::current(dir, &copies.snapshot, &copies.vault).map_err(text)?;
+    let loop_id = found.ok_or("the loop is gone")?;
+    let found = recover::read(&loops::dir(dir, loop_id), &copies, loop_id, Loss::Refuse);
+    Ok((loop_id, found.map_err(text)?.state.iteration))
 }
 
 fn finish(victim: &Victim, live: Live) -> Result<(), String> {
@@ -83,8 +146,9 @@ fn words(file: &str) -> Vec<String> {
 }
 
 /// Puts a fault into a call. Returns the iteration at which the loop stands then; none if the fault missed.
-fn inject(product: &Path, call: &Call, fault: &str) -> Result<Option<u32>, String> {
-    let (victim, file) = victim(product)?;
+fn inject(product: &Path, there: There, call: &Call, fault: &str) -> Result<Option<u32>, String> {
+    let (victim, file) = victim(product, there)?;
+    let before = current(victim.ground().path())?;
     let trace = format!("trace={}", call.name);
     let inject = format!("inject={}:{fault}:when={}", call.name, call.nth);
     let code = tracer::start(&victim, &["-e", &trace, "-e", &inject], &words(&file))?.wait(RUN)?;
@@ -98,14 +162,16 @@ fn inject(product: &Path, call: &Call, fault: &str) -> Result<Option<u32>, Strin
         Some(code) => return Err(format!("exit code {code}: {complaints}")),
     }
     let dir = victim.ground().path();
-    let lost = || "the loop is gone".to_owned();
-    let books = Books::read(dir)?.ok_or_else(lost)?;
-    let iteration = books.state.iteration;
-    if iteration != BACKED_UP && iteration != ENDED {
-        return Err(format!("the loop stands at iteration {iteration}"));
+    let (loop_id, iteration) = current(dir)?;
+    let is_old = (loop_id, iteration) == before && iteration == there.iteration();
+    if iteration != BACKED_UP && !is_old {
+        return Err(format!("{loop_id} stands at iteration {iteration}"));
     }
     if code == Some(0) && iteration != BACKED_UP {
         return Err("it was said to be restored, and is not".to_owned());
+    }
+    if there == There::Further {
+        Books::read(dir)?;
     }
     // Whatever was left in the way, it can be done again, and the loop goes on.
     let again = victim
@@ -118,7 +184,7 @@ fn inject(product: &Path, call: &Call, fault: &str) -> Result<Option<u32>, Strin
         return Err(format!("it cannot be restored any more: {said}"));
     }
     finish(&victim, victim.start_up_to(BACKED_UP + 1)?)?;
-    let books = Books::read(dir)?.ok_or_else(lost)?;
+    let books = Books::read(dir)?.ok_or("the loop is gone")?;
     if books.state.iteration != BACKED_UP + 1 {
         return Err("it did not go on".to_owned());
     }

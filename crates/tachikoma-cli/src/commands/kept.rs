@@ -6,7 +6,7 @@ use tachikoma_core::{LoopId, Phase, Timestamp};
 use tachikoma_loop_runner::git::present::Rules;
 use tachikoma_loop_runner::git::snapshots::{self, Kept, Moment};
 use tachikoma_loop_runner::git::{
-    CallOff, Found, Git, Keeper, KeeperOptions, Opened, Protected, Repository, Whose,
+    CallOff, Found, Git, Keeper, KeeperOptions, Opened, Own, Protected, Repository, Whose,
 };
 use tachikoma_loop_runner::store::archive::ARCHIVED;
 use tachikoma_loop_runner::store::lock::WorkLock;
@@ -146,16 +146,19 @@ impl LoopKept {
 
     /// Returns what is left alone, by the configuration of its directory.
     pub fn rules(&self, place: &Place) -> Result<Rules, Failure> {
-        let git = place
-            .layers_of(&self.current.working_dir)?
-            .load()?
-            .settings
-            .git;
+        let dir = &self.current.working_dir;
+        let settings = place.layers_of(dir)?.load()?.settings;
+        let (git, state) = (&settings.git, &settings.state);
         let protected = Protected::new(&git.protected);
         Ok(Rules {
             // Each was checked with the settings.
             protected: protected.map_err(|error| Failure::usage(error.to_string()))?,
             max_file_bytes: git.max_file_bytes,
+            own: Own::new(
+                &dir.join(&state.state_path),
+                &dir.join(&settings.session.state_dir),
+                &dir.join(&state.backup_dir),
+            ),
         })
     }
 
@@ -170,6 +173,7 @@ impl LoopKept {
             search_path: place.search_path(),
             protected: rules.protected.clone(),
             max_file_bytes: rules.max_file_bytes,
+            own: rules.own.clone(),
         };
         let whose = Whose::since_the_last_look(self.owes_a_look, lock.died(), self.until);
         match Keeper::open(options, whose, &CallOff::new()) {

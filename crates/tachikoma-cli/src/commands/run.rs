@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use tachikoma_agents::{Agent, Turn};
 use tachikoma_core::{Outcome, PromptSource, Seq};
 use tachikoma_loop_runner::config::OpenCodeServer;
+use tachikoma_loop_runner::offline;
 use tachikoma_loop_runner::settings::{AgentName, Origin, Permission, Settings};
 use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::worktree::may_be_in_a_repository;
@@ -32,6 +33,9 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
     if runs_here {
         // Before it is used: trying it takes a second.
         secrets::shed_passphrase()?;
+    }
+    if !args.dry_run {
+        runtime()?.block_on(offline::settle(&place.run_dir()))?;
     }
     let plan = plan(place, args)?;
     // The background process works all of it out again, and says so.

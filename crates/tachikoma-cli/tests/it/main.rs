@@ -14,6 +14,8 @@ mod attended_lent;
 mod attended_rollback;
 mod attended_terminal;
 mod backups;
+mod backups_git;
+mod backups_hurt;
 mod budgets;
 mod claims;
 mod claude_busy;

@@ -22,8 +22,9 @@ use crate::turn_report::{LimitedAttempt, TurnReport};
 impl State {
     /// Takes one fact in. The only mutation of a state, live or replayed.
     pub fn apply(&mut self, record: &Record) {
-        if let LoopEvent::SegmentOpened { state, .. } = &record.event {
+        if let LoopEvent::SegmentOpened { state, life, .. } = &record.event {
             self.clone_from(state);
+            self.life.clone_from(life);
         }
         debug_assert_eq!(
             record.seq,

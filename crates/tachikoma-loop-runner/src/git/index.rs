@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::own::Own;
 use super::path::{RepoPath, is_ours, parts};
 use super::program::{CallOff, GitError, Order};
 use super::protected::Protected;
@@ -40,6 +41,8 @@ pub(super) struct Ground {
     pub protected: Protected,
     /// New files above this are left out; 0 is for no limit.
     pub max_file_bytes: u64,
+    /// What else the loop writes here, if anything.
+    pub own: Option<Own>,
 }
 
 /// The kind of an entry that is a submodule.
@@ -88,7 +91,8 @@ pub(super) fn entries(answer: &[u8]) -> impl Iterator<Item = Listed<'_>> {
 impl Ground {
     /// Whether a path is never kept.
     pub fn leaves_out(&self, path: &[u8]) -> bool {
-        is_ours(path) || self.protected.has(path)
+        let is_own = |own: &Own| own.has(&self.repository.top, path);
+        is_ours(path) || self.protected.has(path) || self.own.as_ref().is_some_and(is_own)
     }
 
     fn order<'a>(&'a self, words: &[&'a str]) -> Order<'a> {

@@ -9,6 +9,7 @@ use tachikoma_core::LoopId;
 use super::bundle;
 use super::differences::Dirty;
 use super::index::Ground;
+use super::own::Own;
 use super::path::RepoPath;
 use super::program::{CallOff, GitError};
 use super::protected::Protected;
@@ -50,6 +51,8 @@ pub struct KeeperOptions {
     pub protected: Protected,
     /// New files above this are left out; 0 is for no limit.
     pub max_file_bytes: u64,
+    /// What else the loop writes.
+    pub own: Own,
 }
 
 /// Keeps the work of a loop in its repository.
@@ -172,6 +175,7 @@ impl Keeper {
         let mut keeper = Box::new(Self {
             loop_id: options.loop_id,
             ground: Ground {
+                own: options.own.below(&repository.top),
                 repository,
                 index,
                 protected: options.protected,

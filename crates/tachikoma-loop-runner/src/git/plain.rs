@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, openat};
 
 use super::fingerprint::{Dir, What};
+use super::own::Own;
 use super::path::{RepoPath, is_ours};
 use super::program::CallOff;
 use super::seen::Room;
@@ -37,7 +38,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 pub struct Plain {
     top: PathBuf,
     /// What the loop itself writes, from the top.
-    own: Vec<RepoPath>,
+    own: Own,
     root: Dir,
     entries: usize,
     /// Hashes of what files had when they last changed: whoever writes the same again has changed nothing.
@@ -70,17 +71,14 @@ pub enum PlainError {
 }
 
 impl Plain {
-    /// Looks at a directory for the first time. `own` is what the loop writes there, by absolute paths. Blocks.
+    /// Looks at a directory for the first time. `own` is what the loop writes there. Blocks.
     ///
     /// # Errors
     /// It cannot be looked at, or has too much in it.
-    pub fn open(top: &Path, own: &[PathBuf], call_off: &CallOff) -> Result<Self, PlainError> {
-        use std::os::unix::ffi::OsStrExt as _;
-        let below = own.iter().filter_map(|path| path.strip_prefix(top).ok());
-        let below = below.map(|path| RepoPath::new(path.as_os_str().as_bytes()));
+    pub fn open(top: &Path, own: &Own, call_off: &CallOff) -> Result<Self, PlainError> {
         let mut plain = Self {
             top: top.to_owned(),
-            own: below.collect(),
+            own: own.clone(),
             root: Dir::default(),
             entries: 0,
             contents: HashMap::new(),
@@ -128,7 +126,7 @@ impl Plain {
                 let name = new.path.bytes();
                 self.entries += 1;
                 let what = match new.kind {
-                    _ if is_ours(name) || self.own.contains(&new.path) => What::Left,
+                    _ if is_ours(name) || self.own.has(&self.top, name) => What::Left,
                     FileType::Directory if is_nested(&top, name) => What::Nested,
                     FileType::Directory => {
                         let mut dir = Box::<Dir>::default();
@@ -189,7 +187,8 @@ mod tests {
     use std::fs;
 
     fn opened(top: &Path) -> Plain {
-        Plain::open(top, &[top.join("out/sessions")], &CallOff::new()).unwrap()
+        let own = Own::new(&top.join("state.json"), &top.join("out"), &top.join("kept"));
+        Plain::open(top, &own, &CallOff::new()).unwrap()
     }
 
     fn look(plain: &mut Plain) -> usize {
@@ -249,7 +248,8 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let top = scratch.path();
         let mut plain = opened(top);
-        for dir in [".ralph/loops", "out/sessions", ".git/objects"] {
+        let transcripts = format!("out/{}", tachikoma_core::LoopId::from_u128(1));
+        for dir in [".ralph/loops", &transcripts, ".git/objects"] {
             fs::create_dir_all(top.join(dir)).unwrap();
             fs::write(top.join(dir).join("file"), "x").unwrap();
         }

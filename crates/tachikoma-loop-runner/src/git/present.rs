@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::index::ended_by_nul;
 use super::keeper::INDEX;
+use super::own::Own;
 use super::path::{is_ours, parts};
 use super::program::{CallOff, GitError, Order};
 use super::protected::Protected;
@@ -33,12 +34,14 @@ pub struct Rules {
     pub protected: Protected,
     /// New files above this size are not kept. 0 = no limit.
     pub max_file_bytes: u64,
+    /// What else the loop writes.
+    pub own: Own,
 }
 
 impl Rules {
     /// Returns whether a path, from the top, is never looked at nor touched.
-    pub(super) fn is_off_limits(&self, path: &[u8]) -> bool {
-        is_ours(path) || self.protected.has(path)
+    pub(super) fn is_off_limits(&self, top: &Path, path: &[u8]) -> bool {
+        is_ours(path) || self.protected.has(path) || self.own.has(top, path)
     }
 
     pub(super) fn is_huge(&self, path: &Path) -> bool {
@@ -154,12 +157,12 @@ pub fn present(
     let known = ask(&["ls-tree", "-r", "-z", "--name-only", before], &[])?;
     let known: BTreeSet<&[u8]> = parts(&known).collect();
     let top = &repository.top;
-    let changed = parts(&changed).filter(|path| !rules.is_off_limits(path));
+    let changed = parts(&changed).filter(|path| !rules.is_off_limits(top, path));
     let (there, gone): (Vec<_>, Vec<_>) = changed.partition(|path| is_there(top, path));
     let new = parts(&new).filter(|path| {
         // A repository of its own ends with a slash.
         !path.ends_with(b"/")
-            && !rules.is_off_limits(path)
+            && !rules.is_off_limits(top, path)
             && (known.contains(path) || !rules.is_huge(&at(top, path)))
     });
     let mut room = Room::new(rules.max_file_bytes);

@@ -132,7 +132,7 @@ impl Rollback {
                 // The user wants no file there.
                 continue;
             }
-            if rules.is_off_limits(difference.path)
+            if rules.is_off_limits(&present.repository.top, difference.path)
                 || difference.modes.contains(&GITLINK)
                 || ignored.contains(difference.path)
                 || huge()

@@ -149,15 +149,67 @@ pub fn delete_all(git: &Git, loop_id: LoopId) -> Result<(), GitError> {
     order.stdin(&orders).ask(&CallOff::new()).map(drop)
 }
 
+/// What a ref says before the number of an iteration that is of the loop before it was restored.
+const BEFORE_RESTORE: &str = "before-restore-";
+
+/// Gives the snapshots of iterations behind one other names: the loop comes to these iterations again, from another work tree.
+///
+/// # Errors
+/// Git fails; then all have the names that they had.
+pub fn set_aside(git: &Git, loop_id: LoopId, behind: u32) -> Result<(), GitError> {
+    let below = format!("{REFS}/{loop_id}/");
+    let order = git.order(&["for-each-ref", "--format=%(objectname) %(refname)"]);
+    let answer = order.word(&below).ask(&CallOff::new())?;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let refs = answer.lines().filter_map(|line| {
+        let (commit, name) = line.split_once(' ')?;
+        Some((commit, name.strip_prefix(&below)?))
+    });
+    let number = |name: &str| {
+        let (number, _) = name.strip_prefix(BEFORE_RESTORE)?.split_once('/')?;
+        number.parse::<u32>().ok()
+    };
+    let taken = refs.clone().filter_map(|(_, name)| number(name)).max();
+    let aside = format!("{BEFORE_RESTORE}{}", taken.unwrap_or(0).saturating_add(1));
+    let mut orders = String::new();
+    for (commit, name) in refs {
+        if let Ok(Moment::Iteration(iteration)) = name.parse()
+            && iteration > behind
+        {
+            orders.push_str(&format!(
+                "create {below}{aside}/{iteration} {commit}\ndelete {below}{iteration} {commit}\n"
+            ));
+        }
+    }
+    if orders.is_empty() {
+        return Ok(());
+    }
+    let order = git.order(&["update-ref", "--no-deref", "--stdin"]);
+    order
+        .stdin(orders.as_bytes())
+        .ask(&CallOff::new())
+        .map(drop)
+}
+
+/// Does the same for a loop that works in a directory, where that is in a repository.
+///
+/// # Errors
+/// Git fails, or cannot use the repository.
+pub(crate) fn set_aside_around(dir: &Path, loop_id: LoopId, behind: u32) -> Result<(), String> {
+    around(dir, |git| set_aside(git, loop_id, behind))
+}
+
 /// Removes all references of a loop that worked in a directory, where that is in a repository.
 ///
 /// # Errors
 /// Git fails, or cannot use the repository.
 pub(crate) fn delete_all_around(dir: &Path, loop_id: LoopId) -> Result<(), String> {
+    around(dir, |git| delete_all(git, loop_id))
+}
+
+fn around(dir: &Path, act: impl FnOnce(&Git) -> Result<(), GitError>) -> Result<(), String> {
     match Repository::find(dir, None, &CallOff::new()) {
-        Found::Repository(repository) => {
-            delete_all(&repository.git, loop_id).map_err(|error| crate::chain(&error))
-        }
+        Found::Repository(repository) => act(&repository.git).map_err(|error| crate::chain(&error)),
         Found::NoRepository => Ok(()),
         Found::Unusable { reason } => Err(reason),
     }

@@ -20,7 +20,8 @@ use tachikoma_core::LoopId;
 use tachikoma_testkit::Scratch;
 
 use super::{
-    CallOff, Commit, CommitError, Keeper, KeeperOptions, Opened, Protected, RepoPath, Survey, Whose,
+    CallOff, Commit, CommitError, Keeper, KeeperOptions, Opened, Own, Protected, RepoPath, Survey,
+    Whose,
 };
 
 /// Longer than any git takes.
@@ -72,6 +73,7 @@ impl Place {
             search_path: Some(bin.into_os_string()),
             protected: Protected::new(&[".env*", "*.pem", "*.key", "secrets/**"]).unwrap(),
             max_file_bytes: 1000,
+            own: Own::default(),
         };
         let place = Self { scratch, options };
         place.make_loop_dir();

@@ -1,7 +1,7 @@
 //! When the loop is backed up: when it is taken up again, when a session is about to be replaced, and once in an interval.
 //! The backup itself is taken beside the loop.
 
-use tachikoma_core::{Incident, LoopEvent, Record, Seq};
+use tachikoma_core::{Incident, Input, LoopEvent, Record, Seq};
 use tokio::time::Instant;
 
 use super::upkeep::Elsewhere;
@@ -18,6 +18,8 @@ pub(super) struct Backing {
     last: Option<Seq>,
     /// When that was, or the run began.
     since: Instant,
+    /// Whether it was said that there was no room for one: once until there is.
+    said: bool,
 }
 
 impl Backing {
@@ -25,6 +27,7 @@ impl Backing {
         Self {
             last: None,
             since: now(),
+            said: false,
         }
     }
 
@@ -85,7 +88,6 @@ impl LoopRunner {
         if !config.working_dir.is_dir() || !self.lock.is_in_place(&config.working_dir) {
             return Ok(());
         }
-        self.backing.last = Some(self.state.seq);
         let snapshot = Snapshot::of(&self.state, &config.working_dir, self.clock.now());
         let moment = Moment {
             snapshot: Box::new(snapshot),
@@ -93,13 +95,22 @@ impl LoopRunner {
             journal: Some(self.journal.part()),
             loop_dir: loops::dir(&config.working_dir, self.state.loop_id),
             work: None,
+            before_restore: false,
         };
         let backups = config.backups();
         let elsewhere = config.cloud().map(|cloud| Elsewhere {
             work: config.work_of(self.state.loop_id),
             cloud,
         });
-        self.upkeep.back_up(backups, moment, elsewhere);
+        if self.upkeep.back_up(backups, moment, elsewhere) {
+            self.backing.last = Some(self.state.seq);
+            self.backing.said = false;
+        } else if !std::mem::replace(&mut self.backing.said, true) {
+            let warning =
+                "no backup was taken: those before it are still under way; the next one is tried in time"
+                    .to_owned();
+            self.queue.push_back(Input::Trouble { warning });
+        }
         Ok(())
     }
 }

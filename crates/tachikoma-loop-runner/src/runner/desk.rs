@@ -13,7 +13,9 @@ use tachikoma_core::{Committed, Kept};
 use tokio::sync::mpsc;
 
 use crate::error::chain;
-use crate::git::{CallOff, CommitError, GitError, Keeper, KeeperOptions, Opened, Plain, Whose};
+use crate::git::{
+    CallOff, CommitError, GitError, Keeper, KeeperOptions, Opened, Own, Plain, Whose,
+};
 use crate::task::panicked;
 
 /// Orders that may wait: one snapshot and one commit at a time, and those before them that were given up.
@@ -67,7 +69,7 @@ pub(super) struct DeskOptions {
     /// Where the loop works.
     pub working_dir: PathBuf,
     /// What it writes there itself.
-    pub own: Vec<PathBuf>,
+    pub own: Own,
 }
 
 /// What is to be committed, and how.

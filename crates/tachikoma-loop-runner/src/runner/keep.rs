@@ -17,9 +17,8 @@ use super::effects::{Begin, Ordered};
 use super::failure::Cut;
 use crate::clock;
 use crate::config::LoopConfig;
-use crate::git::{KeeperOptions, Protected, Whose};
+use crate::git::{KeeperOptions, Own, Protected, Whose};
 use crate::store::loops;
-use crate::store::snapshot;
 use crate::worktree;
 
 /// How long an iteration waits for the snapshot before it. A large tree on a slow disk takes seconds; without one the loop
@@ -70,12 +69,13 @@ impl LoopConfig {
     }
 
     /// Returns what the loop itself writes into the working directory, besides its own directory there.
-    fn own_files(&self) -> Vec<std::path::PathBuf> {
+    fn own_files(&self) -> Own {
         let state = &self.settings.state;
-        let own = [&self.settings.session.state_dir, &state.backup_dir];
-        let snapshots = snapshot::all_places(&state.state_path);
-        let own = own.into_iter().chain(&snapshots);
-        own.map(|path| self.resolve(path)).collect()
+        Own::new(
+            &self.resolve(&state.state_path),
+            &self.resolve(&self.settings.session.state_dir),
+            &self.resolve(&state.backup_dir),
+        )
     }
 }
 
@@ -136,6 +136,7 @@ impl LoopRunner {
             // Each pattern was checked with the settings.
             protected: Protected::new(&git.protected).unwrap_or_default(),
             max_file_bytes: git.max_file_bytes,
+            own: self.config.own_files(),
         });
         let options = DeskOptions {
             keeper,

@@ -24,12 +24,14 @@ use crate::notify::{Address, Notices};
 use crate::process::{Family, orphans};
 use crate::prompt::{self, PromptError};
 use crate::store::journal::Journal;
+use crate::store::lives::Lives;
 use crate::store::lock::{Holder, LockError, WorkLock};
 use crate::store::recover::{self, Loss, Recovered, Source, Taken};
 use crate::store::reseal::Kept;
 use crate::store::temporary::{self, TemporaryStore};
 use crate::store::{
-    StoreError, archive, backup, check_dir, checkpoints, loops, snapshot, vault, whole,
+    RALPH_DIR, StoreError, archive, backup, check_dir, checkpoints, loops, restore, snapshot,
+    vault, whole,
 };
 
 /// What was found in the working directory.
@@ -105,6 +107,9 @@ impl LoopRunner {
         let agent = config.agent()?;
         preflight(&config, &agent)?;
         let mut lock = WorkLock::acquire(&config.working_dir).await?;
+        if check_dir(&config.working_dir, &loops::all(&config.working_dir)).is_ok() {
+            restore::settle(&config.working_dir)?;
+        }
         let leftovers = lock.crashed().map_or_else(Vec::new, |dead| {
             orphans::end_leftovers(&dead.loop_id.to_string())
         });
@@ -315,7 +320,17 @@ fn backup_first(config: &LoopConfig, dir: &Path, found: &Recovered) -> Option<St
     let now = Clock::starting_after(found.state.time).now();
     let moment = found.moment(dir, &config.working_dir, now);
     let taken = backup::take(&config.backups(), &moment, &AtomicBool::new(false));
-    taken.err().map(|error| failed_backup(&error))
+    match taken {
+        Ok(taken) => taken_with(&taken.troubles),
+        Err(error) => Some(failed_backup(&error)),
+    }
+}
+
+/// What is said of a backup that was taken, if anything is.
+pub(super) fn taken_with(troubles: &[String]) -> Option<String> {
+    let troubles = troubles.join("; ");
+    (!troubles.is_empty())
+        .then(|| format!("a backup was taken, and older ones are left: {troubles}"))
 }
 
 /// What is said of a backup that was not taken.
@@ -354,7 +369,14 @@ fn make_way(
     }
     archive::archive_others(&config.working_dir, loop_id, &path, &config.vault)?;
     whole::remove_remains(&path);
-    whole::remove_remains(&config.backups().dir.join("any"));
+    let backups = config.backups().dir;
+    if backups.starts_with(config.working_dir.join(RALPH_DIR)) {
+        whole::remove_remains(&backups.join("any"));
+    } else {
+        // Others may be at it there.
+        let dir = loops::dir(&config.working_dir, loop_id);
+        backup::remove_remains(&backups, Lives::of(&dir, &config.vault).current().as_ref());
+    }
     Ok(Saved::found(
         &config.packed_snapshot_path(),
         loop_id,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tachikoma_core::Outcome;
+
 use super::LoopRunner;
 use crate::process::{GuardNews, end_children};
 
@@ -69,5 +71,19 @@ impl LoopRunner {
         self.queue.clear();
         self.suspended = None;
         self.looking = None;
+    }
+}
+
+/// How long hooks and messages that are still on their way are waited for when the loop has ended. Whoever sends a signal may be
+/// the shutdown of the machine.
+pub(super) fn drain_time(outcome: &Outcome) -> Duration {
+    match outcome {
+        Outcome::Signal { .. } => Duration::from_secs(2),
+        Outcome::Done
+        | Outcome::LimitReached { .. }
+        | Outcome::Condition { .. }
+        | Outcome::Budget { .. }
+        | Outcome::Operator
+        | Outcome::Error { .. } => Duration::from_secs(10),
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::LoopRunner;
 use super::courier::{self, Counter, Courier};
-use super::open::failed_backup;
+use super::open::{failed_backup, taken_with};
 use crate::cloud::Cloud;
 use crate::error::chain;
 use crate::git::CallOff;
@@ -37,15 +37,15 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same where a backup of the end goes elsewhere: it has the repository in it, and somebody may count on it.
 const COPY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is said when that was not enough.
-const CALLED_OFF: &str =
-    "the loop ended before it was backed up; `tachikoma state backup` takes a backup and copies it";
-
 /// A task that is called off looks up within milliseconds, unless the disk hangs.
 const CALL_OFF_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Transcripts are pruned once in so many iterations: listing a directory costs more than a few files too many.
 const PRUNE_EVERY: u32 = 16;
+
+/// What is said of a backup for which there was no time.
+const CALLED_OFF: &str =
+    "no backup was taken: the run ended before it was done; `tachikoma state backup` takes one";
 
 /// Something to be done.
 #[derive(Debug)]
@@ -128,7 +128,6 @@ impl Task {
                 copy,
             } => {
                 let mut said = Vec::new();
-                let copied = copy.is_some();
                 if let Some((elsewhere, _)) = copy.as_deref() {
                     let call_off = CallOff::with(Arc::clone(called_off));
                     let bundled = elsewhere.work.bundle(&moment.loop_dir, &call_off);
@@ -136,14 +135,14 @@ impl Task {
                     moment.work = bundled.path();
                 }
                 match backup::take(&backups, &moment, called_off) {
-                    Ok(path) => {
+                    Ok(taken) => {
+                        said.extend(taken_with(&taken.troubles));
                         if let Some((elsewhere, Some(counter))) = copy.map(|copy| *copy) {
-                            courier::hand_in(&counter, elsewhere.cloud, path);
+                            courier::hand_in(&counter, elsewhere.cloud, taken.path);
                         }
                     }
-                    // Whoever has called it off knows, unless somebody counts on it elsewhere.
                     Err(_) if called_off.load(Ordering::Relaxed) => {
-                        said.extend(copied.then(|| CALLED_OFF.to_owned()));
+                        said.push(CALLED_OFF.to_owned());
                     }
                     Err(error) => said.push(failed_backup(&error)),
                 }
@@ -151,6 +150,20 @@ impl Task {
             }
         }
         Vec::new()
+    }
+}
+
+impl Task {
+    /// Returns what is to be said of a task that is not done any more: the end of a run, or the next one, does the others.
+    fn called_off(self) -> Vec<String> {
+        match self {
+            Self::Backup { .. } => vec![CALLED_OFF.to_owned()],
+            Self::CompressSegments(_)
+            | Self::CompressTranscript { .. }
+            | Self::CompressTranscripts { .. }
+            | Self::PruneTranscripts { .. }
+            | Self::PruneLoops { .. } => Vec::new(),
+        }
     }
 }
 
@@ -203,26 +216,30 @@ struct Worker {
 }
 
 impl Upkeep {
-    /// Leaves a task to the thread, without waiting for anything.
-    pub fn leave(&mut self, task: Task) {
+    /// Leaves a task to the thread, without waiting for anything. Returns whether it is done one day: there may be too many at a
+    /// time.
+    pub fn leave(&mut self, task: Task) -> bool {
         if self.worker.is_none() {
             self.worker = Worker::start(self.say.clone());
         }
-        if let Some(worker) = &self.worker {
-            // Too many at a time: the end of the run does what is left.
-            let _ = worker.tasks.try_send(task);
-        }
+        let worker = self.worker.as_ref();
+        worker.is_some_and(|worker| worker.tasks.try_send(task).is_ok())
     }
 
-    /// Leaves a backup to the thread.
-    pub fn back_up(&mut self, backups: Backups, moment: Moment, elsewhere: Option<Elsewhere>) {
+    /// Leaves a backup to the thread, unless that has too much to do.
+    pub fn back_up(
+        &mut self,
+        backups: Backups,
+        moment: Moment,
+        elsewhere: Option<Elsewhere>,
+    ) -> bool {
         let copy = elsewhere.map(|elsewhere| Box::new((elsewhere, self.counter())));
         let moment = Box::new(moment);
         self.leave(Task::Backup {
             backups,
             moment,
             copy,
-        });
+        })
     }
 
     fn counter(&mut self) -> Option<Counter> {
@@ -288,13 +305,15 @@ impl Worker {
         let called_off = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&called_off);
         let work = move || {
-            // Ends when nobody can send a task any more, or all are called off.
+            // Ends when nobody can send a task any more.
             let mut memory = Memory::default();
             for task in waiting {
-                if stop.load(Ordering::Relaxed) {
-                    break;
-                }
-                for trouble in task.perform(&stop, &mut memory) {
+                let troubles = if stop.load(Ordering::Relaxed) {
+                    task.called_off()
+                } else {
+                    task.perform(&stop, &mut memory)
+                };
+                for trouble in troubles {
                     // More of them say nothing new.
                     let _ = say.try_send(trouble);
                 }
@@ -417,5 +436,54 @@ impl LoopRunner {
             directory,
             keep: usize::try_from(keep).unwrap_or(usize::MAX),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tachikoma_core::{State, Timestamp};
+
+    use super::*;
+    use crate::store::snapshot::{Packing, Snapshot};
+
+    fn backup(dir: &std::path::Path) -> Task {
+        let state = State::new(LoopId::from_u128(1));
+        let now = Timestamp::from_millis(1);
+        Task::Backup {
+            backups: Backups {
+                dir: dir.to_owned(),
+                max: 0,
+                packing: Packing::Plain,
+                vault: Vault::plain(),
+            },
+            moment: Box::new(Moment {
+                snapshot: Box::new(Snapshot::of(&state, dir, now)),
+                original: None,
+                journal: None,
+                loop_dir: dir.to_owned(),
+                work: None,
+                before_restore: false,
+            }),
+            copy: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_backup_for_which_there_is_no_room_or_time_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut upkeep = Upkeep::default();
+        let (tasks, _waiting) = sync_channel(1);
+        let worker = Worker::start(upkeep.say.clone()).unwrap();
+        upkeep.worker = Some(Worker { tasks, ..worker });
+        assert!(upkeep.leave(backup(dir.path())));
+        assert!(!upkeep.leave(backup(dir.path())), "nobody takes it");
+
+        let worker = Worker::start(upkeep.say.clone()).unwrap();
+        worker.called_off.store(true, Ordering::Relaxed);
+        upkeep.worker = Some(worker);
+        assert!(upkeep.leave(backup(dir.path())));
+        upkeep.finish(std::future::pending()).await;
+        assert_eq!(upkeep.unsaid(), [CALLED_OFF]);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -1,7 +1,7 @@
 //! Setting a loop aside. Its journal and its transcripts stay where they are; its snapshot moves into its directory, and
 //! by that it is archived: it is not the current loop any more, and the next run begins another one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tachikoma_core::LoopId;
 
@@ -164,13 +164,29 @@ fn write_archived(dir: &Path, bytes: &[u8], vault: &Vault) -> Result<(), StoreEr
     write_whole(&path, &sealed, Durability::Synced).map(drop)
 }
 
+/// Moves a snapshot to the quarantine, in whatever form it is.
+pub(super) fn move_away(
+    working_dir: &Path,
+    snapshot: &Path,
+    vault: &Vault,
+) -> Result<(), StoreError> {
+    for path in forms(snapshot, vault) {
+        quarantine(working_dir, &path)?;
+    }
+    Ok(())
+}
+
+/// The files that are a snapshot.
+fn forms(snapshot: &Path, vault: &Vault) -> impl Iterator<Item = PathBuf> {
+    let counts = snapshot::place(snapshot, vault);
+    let forms = snapshot::all_places(snapshot);
+    let is_one = move |path: &PathBuf| *path == counts || snapshot::is_ours(path, vault);
+    forms.into_iter().filter(is_one)
+}
+
 /// Removes a snapshot, in whatever form it is.
 pub(super) fn remove(snapshot: &Path, vault: &Vault) -> Result<(), StoreError> {
-    let counts = snapshot::place(snapshot, vault);
-    for path in snapshot::all_places(snapshot) {
-        if path != counts && !snapshot::is_ours(&path, vault) {
-            continue;
-        }
+    for path in forms(snapshot, vault) {
         match std::fs::remove_file(&path) {
             Ok(()) => sync_dir(path.parent().unwrap_or(Path::new(".")))?,
             Err(error) if is_missing(&error) => {}

@@ -5,6 +5,7 @@
 //! fills the disk.
 
 mod archive;
+mod choice;
 mod container;
 mod files;
 
@@ -12,18 +13,21 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
-use tachikoma_core::{LoopId, LoopState, Seq, Timestamp};
+use tachikoma_core::{Life, LoopId, LoopState, Seq, Timestamp};
 
 use super::journal::JournalPart;
 use super::snapshot::{Packing, Snapshot};
 use super::vault::Vault;
-use super::whole::temporary;
 use super::{StoreError, make_dir, private, sync_dir};
+use crate::error::chain;
 
+pub use choice::best_first;
 pub use container::{Content, read_through};
-pub(super) use container::{is_ours, read_into, segment_of};
+pub(super) use container::{manifest_of, read_into};
+pub(crate) use files::is_name;
+pub(crate) use files::remove_remains;
 pub use files::{Listed, by_name, list};
-pub(super) use files::{list_names, remove_of};
+pub(super) use files::{is_remainder, list_names, remove_of};
 
 /// The format that this version writes, and the newest it reads.
 pub const FORMAT: u32 = 1;
@@ -39,6 +43,12 @@ pub struct Manifest {
     pub loop_id: LoopId,
     /// The last record that is part of it.
     pub seq: Seq,
+    /// The life of the loop in which that record is.
+    #[serde(default, skip_serializing_if = "Life::is_unknown")]
+    pub life: Life,
+    /// Whether it is what a restoration has replaced.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub before_restore: bool,
     /// When it was taken.
     pub taken_at: Timestamp,
     /// The iteration last started.
@@ -75,6 +85,17 @@ pub(crate) struct Moment {
     pub loop_dir: PathBuf,
     /// A bundle of the repository, where the backup is to go elsewhere.
     pub work: Option<PathBuf>,
+    /// Whether it is kept because a restoration replaces it.
+    pub before_restore: bool,
+}
+
+/// A backup that was taken.
+#[derive(Debug)]
+pub struct Taken {
+    /// The file.
+    pub path: PathBuf,
+    /// What went wrong besides: it is good all the same.
+    pub troubles: Vec<String>,
 }
 
 /// Where backups go, and how many stay.
@@ -91,7 +112,7 @@ pub struct Backups {
 }
 
 /// Takes a backup: written under another name, read back, and only then given its own. Older ones beyond the number that
-/// is kept go afterwards. Returns where it is.
+/// is kept go afterwards.
 ///
 /// # Errors
 /// It cannot be written, or is not what was written, or was called off: then there is none, and nothing was removed.
@@ -99,18 +120,23 @@ pub(crate) fn take(
     backups: &Backups,
     moment: &Moment,
     called_off: &AtomicBool,
-) -> Result<PathBuf, StoreError> {
+) -> Result<Taken, StoreError> {
     make_dir(&backups.dir)?;
-    let temporary = temporary(&backups.dir);
+    let life = &moment.snapshot.state.life;
+    let temporary = files::temporary(&backups.dir, life);
     let taken = write(&temporary, moment, backups, called_off)
         .and_then(|()| files::place(backups, &temporary, moment));
     let path = taken.inspect_err(|_| {
         // Half a backup is no use to anyone.
         let _ = std::fs::remove_file(&temporary);
     })?;
-    sync_dir(&backups.dir)?;
-    files::rotate(backups, moment.snapshot.loop_id, &path)?;
-    Ok(path)
+    // From here on it is there, and what goes wrong is told.
+    let mut troubles = Vec::new();
+    if let Err(error) = sync_dir(&backups.dir) {
+        troubles.push(chain(&error));
+    }
+    troubles.extend(files::rotate(backups, moment.snapshot.loop_id, life, &path));
+    Ok(Taken { path, troubles })
 }
 
 fn write(

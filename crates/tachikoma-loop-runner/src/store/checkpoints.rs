@@ -16,7 +16,7 @@ pub(super) const DIR: &str = "checkpoints";
 pub const CHECKPOINTS_KEPT: usize = 100;
 
 /// A file beyond this was not written by us: the setting is far below it, and no prompt can be longer either.
-const BYTES_MAX: u64 = 8 << 20;
+pub(super) const BYTES_MAX: u64 = 8 << 20;
 
 const SUFFIX: &str = ".md";
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use tachikoma_core::{LoopEvent, LoopId, Record, State, Timestamp};
+use tachikoma_core::{Life, LoopEvent, LoopId, Record, State, Timestamp};
 
 use super::recover::{self, Copies, Loss};
 use super::vault::Vault;
@@ -21,14 +21,14 @@ pub(crate) use read::check_sum;
 pub use read::{JournalEnd, read_around, read_records, read_state};
 pub(super) use read::{
     Remainder, SPOILT, begun, decode, decode_as, first_record, format_of, is_whole, newer, none_in,
-    read_lines, remainder, segments, seq_of, take_in,
+    read_line, read_lines, remainder, segments, seq_of, take_in,
 };
 
 /// The format that this version writes, and the newest it reads.
 pub const FORMAT: u32 = migrate::JOURNAL.latest();
 
 /// A segment is closed when it has grown to this: small enough to read in a moment, large enough to be rare.
-const SEGMENT_MAX_BYTES: u64 = 16 << 20;
+pub(super) const SEGMENT_MAX_BYTES: u64 = 16 << 20;
 
 /// The directories above a journal: the loop's, `loops`, `.ralph`, the working directory.
 const ABOVE_JOURNAL: usize = 4;
@@ -66,6 +66,8 @@ pub(crate) struct JournalPart {
     pub segment: u32,
     /// Bytes, as they are when they are not compressed.
     pub len: u64,
+    /// Whether the line end behind its last record is missing.
+    pub unended: bool,
 }
 
 impl Journal {
@@ -102,7 +104,7 @@ impl Journal {
         let mut state = State::new(loop_id);
         let mut journal = Self::new_segment(dir, 1, vault)?;
         journal.unsynced_dirs = way_to(dir);
-        journal.open_segment(&mut state, now, false)?;
+        journal.open_segment(&mut state, now, false, new_life())?;
         Ok((journal, state))
     }
 
@@ -185,7 +187,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins the segment from which a loop goes on that was restored.
+    /// Begins the segment from which a loop goes on that was restored: another life of it.
     pub(super) fn begin_restored(
         dir: &Path,
         segment: u32,
@@ -195,7 +197,7 @@ impl Journal {
         vault: &Vault,
     ) -> Result<Self, StoreError> {
         let mut journal = Self::new_segment(dir, segment, vault)?;
-        journal.open_segment(state, now, after_loss)?;
+        journal.open_segment(state, now, after_loss, new_life())?;
         Ok(journal)
     }
 
@@ -206,7 +208,12 @@ impl Journal {
         now: Timestamp,
         after_loss: bool,
     ) -> Result<(), StoreError> {
-        self.open_segment(state, now, after_loss).map(drop)
+        let life = if after_loss {
+            new_life()
+        } else {
+            state.life.clone()
+        };
+        self.open_segment(state, now, after_loss, life).map(drop)
     }
 
     /// Appends records, and returns when they are on disk.
@@ -268,6 +275,7 @@ impl Journal {
             path: self.path.clone(),
             segment: self.segment,
             len: self.len,
+            unended: false,
         }
     }
 
@@ -305,14 +313,27 @@ impl Journal {
         state: &mut State,
         now: Timestamp,
     ) -> Result<Record, StoreError> {
+        let life = state.life.clone();
+        self.next_segment_of(life, state, now)
+    }
+
+    /// Does the same, in another life of the loop: records that are given up have had the numbers that come next.
+    pub(super) fn next_segment_of(
+        &mut self,
+        life: Life,
+        state: &mut State,
+        now: Timestamp,
+    ) -> Result<Record, StoreError> {
         self.file
             .sync_data()
             .map_err(StoreError::sync(&self.path))?;
         let mut next = Self::new_segment(&self.dir, self.segment + 1, &self.vault)?;
-        let opened = next.open_segment(state, now, false).inspect_err(|_| {
-            // An empty segment that stays would stand in the way of the next try.
-            let _ = std::fs::remove_file(&next.path);
-        })?;
+        let opened = next
+            .open_segment(state, now, false, life)
+            .inspect_err(|_| {
+                // An empty segment that stays would stand in the way of the next try.
+                let _ = std::fs::remove_file(&next.path);
+            })?;
         next.sync()?;
         *self = next;
         Ok(opened)
@@ -347,7 +368,10 @@ impl Journal {
         state: &mut State,
         now: Timestamp,
         after_loss: bool,
+        life: Life,
     ) -> Result<Record, StoreError> {
+        // Of a loop that began before lives had names.
+        let life = if life.is_unknown() { new_life() } else { life };
         let record = Record {
             seq: state.seq.next(),
             time: now.max(state.time),
@@ -357,6 +381,7 @@ impl Journal {
                 segment: self.segment,
                 state: Box::new(state.clone()),
                 after_loss,
+                life,
             },
         };
         let of = format!("{}/{}", state.loop_id, segment_name(self.segment));
@@ -402,6 +427,11 @@ impl Journal {
         self.torn = false;
         Ok(())
     }
+}
+
+/// Draws a life that no loop has had.
+pub(super) fn new_life() -> Life {
+    Life::new(uuid::Uuid::new_v4())
 }
 
 /// Returns the directories from a loop's own up to the working directory.

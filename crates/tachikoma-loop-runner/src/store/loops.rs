@@ -7,7 +7,7 @@ use tachikoma_core::{LoopId, Timestamp};
 
 use super::journal::segment;
 use super::vault::Vault;
-use super::{RALPH_DIR, StoreError, archive, journal, lock, snapshot, tests_book, whole};
+use super::{RALPH_DIR, StoreError, archive, journal, lock, restore, snapshot, tests_book, whole};
 use crate::git;
 
 /// Returns the directory of a loop.
@@ -31,7 +31,7 @@ pub(super) fn is_ours_in_loop(name: &str) -> bool {
 }
 
 /// Reads a loop's name, in the one way that we write it.
-pub(super) fn exact_id(name: &str) -> Option<LoopId> {
+pub(crate) fn exact_id(name: &str) -> Option<LoopId> {
     let loop_id: LoopId = name.parse().ok()?;
     (loop_id.to_string() == name).then_some(loop_id)
 }
@@ -49,7 +49,31 @@ pub fn current(
     snapshot: &Path,
     vault: &Vault,
 ) -> Result<Option<LoopId>, StoreError> {
-    let mut found = unarchived(working_dir, vault)?;
+    let Found {
+        current,
+        unreadable,
+    } = find(working_dir, snapshot, vault)?;
+    match unreadable.into_iter().next() {
+        Some((_, error)) => Err(error),
+        None => Ok(current),
+    }
+}
+
+/// The loops of a working directory that are not archived.
+#[derive(Debug)]
+pub struct Found {
+    /// The one that was begun last, of those that can be read.
+    pub current: Option<LoopId>,
+    /// What lies in the place of loops and cannot be read at all.
+    pub unreadable: Vec<(PathBuf, StoreError)>,
+}
+
+/// Finds the current loop, whatever else lies there.
+///
+/// # Errors
+/// The loops cannot be listed.
+pub fn find(working_dir: &Path, snapshot: &Path, vault: &Vault) -> Result<Found, StoreError> {
+    let (mut found, unreadable) = look(working_dir, vault)?;
     // One that cannot be read names nobody; whoever needs it says so.
     if let Ok(Some(saved)) = snapshot::read(snapshot, vault)
         && !found.iter().any(|(_, loop_id)| *loop_id == saved.loop_id)
@@ -58,7 +82,10 @@ pub fn current(
         let begun = saved.state.started_at.unwrap_or(saved.state.time);
         found.push((begun, saved.loop_id));
     }
-    Ok(found.into_iter().max().map(|(_, loop_id)| loop_id))
+    Ok(Found {
+        current: found.into_iter().max().map(|(_, loop_id)| loop_id),
+        unreadable,
+    })
 }
 
 /// Lists the loops that have a journal and are not archived, with the time of their first record.
@@ -66,27 +93,43 @@ pub(super) fn unarchived(
     working_dir: &Path,
     vault: &Vault,
 ) -> Result<Vec<(Timestamp, LoopId)>, StoreError> {
+    let (found, unreadable) = look(working_dir, vault)?;
+    match unreadable.into_iter().next() {
+        Some((_, error)) => Err(error),
+        None => Ok(found),
+    }
+}
+
+type Looked = (Vec<(Timestamp, LoopId)>, Vec<(PathBuf, StoreError)>);
+
+fn look(working_dir: &Path, vault: &Vault) -> Result<Looked, StoreError> {
     let loops = all(working_dir);
+    let (mut found, mut unreadable) = (Vec::new(), Vec::new());
     let entries = match std::fs::read_dir(&loops) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok((found, unreadable)),
         Err(error) => return Err(StoreError::io("list", &loops)(error)),
     };
-    let mut found = Vec::new();
     for entry in entries {
         let entry = entry.map_err(StoreError::io("list", &loops))?;
         let name = entry.file_name();
+        if let Some(loop_id) = name.to_str().and_then(restore::moved_away)
+            && std::fs::symlink_metadata(dir(working_dir, loop_id)).is_err()
+        {
+            unreadable.push((entry.path(), restore::interrupted(&entry.path())));
+        }
         let Some(loop_id) = name.to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
         if archive::is_archived(&entry.path()) {
             continue;
         }
-        if let Some(begun) = journal::begun(&entry.path(), vault)? {
-            found.push((begun, loop_id));
+        match journal::begun(&entry.path(), vault) {
+            Ok(begun) => found.extend(begun.map(|begun| (begun, loop_id))),
+            Err(error) => unreadable.push((entry.path(), error)),
         }
     }
-    Ok(found)
+    Ok((found, unreadable))
 }
 
 /// Finds the working directory for a path: the nearest one upward that has a `.ralph/` with loops or at least a snapshot, or a

@@ -6,9 +6,10 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir};
-use tachikoma_core::LoopId;
+use tachikoma_core::{Life, LoopId};
 
 use super::compressed::open_dir;
+use super::lives::Lives;
 use super::lock::{self, is_our_ignore};
 use super::vault::{self, Vault};
 use super::{
@@ -52,6 +53,15 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
     }
     ids.sort_unstable();
     ids.dedup();
+    let lives: Vec<(LoopId, Option<Life>)> = ids
+        .iter()
+        .map(|id| {
+            (
+                *id,
+                Lives::of(&all.join(id.to_string()), &premises.vault).current(),
+            )
+        })
+        .collect();
     for loop_id in &ids {
         let name = loop_id.to_string();
         // First: without the journal nobody would know whose they are.
@@ -82,15 +92,17 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
             purged.socket(&holder.socket);
         }
     }
-    for left in restore::remains(&all) {
+    let is_moved = |name: &str| restore::moved_away(name).is_some();
+    let moved = std::fs::read_dir(&all).into_iter().flatten().flatten();
+    let moved = moved.filter(|entry| entry.file_name().to_str().is_some_and(is_moved));
+    let moved = moved.map(|entry| entry.path());
+    for left in restore::remains(&all).into_iter().chain(moved) {
         std::fs::remove_dir_all(&left).map_err(StoreError::io("delete", &left))?;
         purged.files += 1;
     }
     let backups = &premises.backups.dir;
-    // Elsewhere they may be of other working directories.
-    let is_below = backups.starts_with(&ralph);
     purged
-        .backups(premises, |loop_id| is_below || ids.contains(&loop_id))
+        .backups(premises, (!backups.starts_with(&ralph)).then_some(&lives))
         .map_err(StoreError::io("delete", backups))?;
     let server = ralph.join(supervisor::DIR);
     if lock::is_held_in(&server) {
@@ -172,8 +184,13 @@ impl Purged {
         Ok(())
     }
 
-    /// Deletes the backups of those loops, and what writers of backups left that died.
-    fn backups(&mut self, premises: &Premises, is_of: impl Fn(LoopId) -> bool) -> io::Result<()> {
+    /// Deletes all backups, and what writers of backups left that died; where others may have theirs, those that are of these
+    /// lives of loops. A directory that may be shared stays.
+    fn backups(
+        &mut self,
+        premises: &Premises,
+        shared: Option<&Vec<(LoopId, Option<Life>)>>,
+    ) -> io::Result<()> {
         let dir = &premises.backups.dir;
         if !std::fs::symlink_metadata(dir).is_ok_and(|there| there.is_dir()) {
             return Ok(());
@@ -184,15 +201,33 @@ impl Purged {
             let entry = entry?;
             let path = entry.path();
             let backup = listed.iter().find(|listed| listed.path == path);
-            let is_ours = match backup {
-                Some(backup) if !is_of(backup.loop_id) => continue,
-                Some(backup) => backup::is_ours(&path, Some(backup.loop_id), &premises.vault),
-                None => {
-                    let name = entry.file_name();
-                    let is_identity = name == vault::IDENTITY && vault::is_age(&path);
-                    (is_identity && dir.starts_with(&premises.working_dir))
-                        || name.to_str().is_some_and(whole::is_temporary)
+            let is_temporary = || entry.file_name().to_str().is_some_and(whole::is_temporary);
+            let is_identity = || entry.file_name() == vault::IDENTITY && vault::is_age(&path);
+            let is_ours = match (backup, shared) {
+                // Below our own directory nobody else has files of such names, damaged or not.
+                (Some(_), None) => true,
+                (None, None) => is_temporary() || is_identity(),
+                (Some(backup), Some(lives)) => {
+                    let mut lives = lives.iter();
+                    let Some((loop_id, life)) = lives.find(|(id, _)| *id == backup.loop_id) else {
+                        continue;
+                    };
+                    match (life, backup::manifest_of(&path, &premises.vault)) {
+                        (Some(life), Ok(told)) if *life == told.life => told.loop_id == *loop_id,
+                        // Of another directory, for all we know.
+                        (_, Ok(_)) => continue,
+                        (_, Err(_)) => false,
+                    }
                 }
+                (None, Some(lives)) if is_temporary() => {
+                    let lives = lives.iter().filter_map(|(_, life)| life.as_ref());
+                    let mut lives = lives.map(Some).chain([None]);
+                    if !lives.any(|life| backup::is_remainder(&path, life)) {
+                        continue;
+                    }
+                    true
+                }
+                (None, Some(_)) => is_identity() && dir.starts_with(&premises.working_dir),
             };
             if is_ours && entry.file_type()?.is_file() {
                 self.file(&path)?;
@@ -200,7 +235,9 @@ impl Purged {
                 self.left.push(path);
             }
         }
-        remove_dir(dir);
+        if shared.is_none() {
+            remove_dir(dir);
+        }
         Ok(())
     }
 

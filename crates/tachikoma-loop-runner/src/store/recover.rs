@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{LoopEvent, LoopId, State};
 
 use super::journal::{self, segment};
+use super::lives::Lives;
 use super::migrate::{self, Chain};
 use super::vault::{self, Vault};
 use super::{RALPH_DIR, StoreError, compressed, snapshot};
@@ -182,6 +183,19 @@ impl Base {
                 in_the_way: Some(InTheWay::OfAnother(path, found.state.loop_id)),
                 ..Self::default()
             }),
+            Ok(Some(found))
+                if !Lives::of(place.dir, place.vault)
+                    .may_have(&found.state.life, found.state.seq) =>
+            {
+                Ok(Self {
+                    trouble: Some(format!(
+                        "snapshot {} is of the loop before it was restored",
+                        path.display()
+                    )),
+                    in_the_way: Some(InTheWay::Unreadable(path)),
+                    ..Self::default()
+                })
+            }
             Ok(Some(found)) => Ok(Self {
                 older: (found.version < place.snapshots.latest()).then_some((path, found.version)),
                 state: Some(found.state),

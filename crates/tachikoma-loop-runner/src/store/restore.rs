@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 use rustix::fs::{CWD, RenameFlags};
 use tachikoma_core::{Input, LoopId, Policy, Seq, State, Timestamp, step};
 
-use super::backup::{self, Backups, Content};
-use super::journal::{self, Journal, segments};
+use super::backup::{self, Backups, Content, Manifest};
+use super::journal::{self, Journal, segment, segments};
 use super::lock::WorkLock;
 use super::quarantine::{quarantine, quarantine_as};
 use super::recover::{self, Loss};
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::clock::Clock;
 use crate::error::chain;
-use crate::git::bundle;
+use crate::git::{bundle, snapshots};
 use crate::offline::Premises;
 
 /// What came of a restoration.
@@ -40,7 +40,7 @@ pub struct Restored {
     pub troubles: Vec<String>,
 }
 
-/// Brings a loop back from a backup. The lock of the working directory must be held.
+/// Brings a loop back from a backup, which has to be the one that was looked at. The lock of the working directory must be held.
 ///
 /// # Errors
 /// The backup is not good, what is there cannot be kept, or something cannot be written: the loop is then as it was.
@@ -48,14 +48,13 @@ pub(crate) fn restore(
     _lock: &WorkLock,
     premises: &Premises,
     file: &Path,
+    looked_at: &Manifest,
 ) -> Result<Restored, StoreError> {
     let working_dir = &premises.working_dir;
     let all = loops::all(working_dir);
     check_dir(working_dir, &all)?;
     make_dir(&all)?;
-    for left in remains(&all) {
-        quarantine(working_dir, &left)?;
-    }
+    settle(working_dir)?;
     if let Err(error @ StoreError::NewerSnapshot { .. }) =
         snapshot::read(&premises.snapshot, &premises.vault)
     {
@@ -64,7 +63,7 @@ pub(crate) fn restore(
     }
     let new = whole::temporary(&all);
     make_dir(&new)?;
-    let restored = put_in_place(premises, file, &new);
+    let restored = put_in_place(premises, file, looked_at, &new);
     if restored.is_err() {
         // What cannot be removed is moved away by the next one.
         let _ = std::fs::remove_dir_all(&new);
@@ -72,16 +71,30 @@ pub(crate) fn restore(
     restored
 }
 
-fn put_in_place(premises: &Premises, file: &Path, new: &Path) -> Result<Restored, StoreError> {
+fn put_in_place(
+    premises: &Premises,
+    file: &Path,
+    looked_at: &Manifest,
+    new: &Path,
+) -> Result<Restored, StoreError> {
     let working_dir = &premises.working_dir;
     let Content {
         manifest,
         mut state,
     } = backup::read_into(file, new, &premises.vault)?;
+    if manifest != *looked_at {
+        return Err(StoreError::DamagedBackup {
+            path: file.to_owned(),
+            what: "it is another one than a moment ago".to_owned(),
+        });
+    }
     let loop_id = manifest.loop_id;
     let dir = loops::dir(working_dir, loop_id);
     let mut troubles = Vec::new();
-    let current = loops::current(working_dir, &premises.snapshot, &premises.vault)?;
+    let loops::Found {
+        current,
+        unreadable,
+    } = loops::find(working_dir, &premises.snapshot, &premises.vault)?;
     let mut clock = Clock::starting_after(state.time);
     let kept = match current {
         Some(current) => keep(premises, current, clock.now(), &mut troubles)?,
@@ -100,8 +113,16 @@ fn put_in_place(premises: &Premises, file: &Path, new: &Path) -> Result<Restored
         clock.now(),
         warning,
     )?;
-    make_way(premises, current, loop_id)?;
     let was = switch(new, &dir)?;
+    if let Err(error) = make_way(premises, current, loop_id) {
+        let other = current.filter(|current| *current != loop_id);
+        // Archived, it is out of the way, whatever else went wrong.
+        if !other.is_some_and(|other| archive::is_archived(&loops::dir(working_dir, other))) {
+            switch_back(new, &dir, was.as_deref());
+            return Err(error);
+        }
+        troubles.push(chain(&error));
+    }
     // From here on the loop is restored, and what goes wrong is told.
     let mut tell = |error: StoreError| troubles.push(chain(&error));
     let moved = was.and_then(|was| {
@@ -109,6 +130,13 @@ fn put_in_place(premises: &Premises, file: &Path, new: &Path) -> Result<Restored
             .map_err(&mut tell)
             .ok()
     });
+    for (path, error) in unreadable {
+        if path != dir {
+            let moved = quarantine(working_dir, &path);
+            moved.map(drop).unwrap_or_else(&mut tell);
+        }
+        tell(error);
+    }
     sync_dir(&loops::all(working_dir)).unwrap_or_else(&mut tell);
     let snapshot = Snapshot::of(&state, working_dir, clock.now());
     if let Err(error) = snapshot.write(
@@ -119,6 +147,12 @@ fn put_in_place(premises: &Premises, file: &Path, new: &Path) -> Result<Restored
     ) {
         // The journal has all of it.
         troubles.push(format!("the snapshot is not up to date: {}", chain(&error)));
+    }
+    if let Err(why) = snapshots::set_aside_around(working_dir, loop_id, manifest.iteration) {
+        troubles.push(format!(
+            "snapshots of iterations behind {} are of the loop before it was restored, and could not be set aside: {why}",
+            manifest.iteration
+        ));
     }
     let work = manifest.files.iter().find(|file| file.name == bundle::NAME);
     Ok(Restored {
@@ -150,44 +184,31 @@ fn keep(
             return Ok(None);
         }
     };
-    let moment = found.moment(&dir, &premises.working_dir, now);
+    let mut moment = found.moment(&dir, &premises.working_dir, now);
+    moment.before_restore = true;
     // The one that is restored must not go because of it.
     let backups = Backups {
         max: 0,
         ..premises.backups.clone()
     };
-    backup::take(&backups, &moment, &AtomicBool::new(false)).map(Some)
+    let taken = backup::take(&backups, &moment, &AtomicBool::new(false))?;
+    troubles.extend(taken.troubles);
+    Ok(Some(taken.path))
 }
 
 /// Makes what was taken out of the backup a whole directory of a loop, with what else there is of it.
 fn rebuild(
     premises: &Premises,
     (old, new): (&Path, &Path),
-    manifest: &backup::Manifest,
+    manifest: &Manifest,
     state: &mut State,
     now: Timestamp,
     warning: String,
 ) -> Result<(), StoreError> {
-    let there = match segments(old) {
-        Ok(there) => there,
-        Err(StoreError::Io { source, .. }) if super::is_missing(&source) => Vec::new(),
-        Err(error) => return Err(error),
-    };
+    // What cannot be listed has none that fit.
+    let there = segments(old).unwrap_or_default();
     let known = manifest.segment.unwrap_or(0);
-    for (_, path) in there.iter().filter(|(number, _)| *number < known) {
-        link(path, new)?;
-    }
-    // A journal must begin at its beginning, or say itself that something is lost.
-    let begins = segments(new)?
-        .first()
-        .is_some_and(|(number, _)| *number == 1);
-    let told = journal::read_state(new, &premises.vault).ok();
-    let told = told.filter(|told| begins && told.seq == state.seq);
-    if told.is_none() {
-        for (_, path) in segments(new)? {
-            std::fs::remove_file(&path).map_err(StoreError::io("remove", &path))?;
-        }
-    }
+    let told = join(premises, new, &there, known, state)?;
     for (name, is_ours) in retention::BELOW {
         for path in ours_in(&old.join(name), is_ours) {
             make_dir(&new.join(name))?;
@@ -217,6 +238,44 @@ fn rebuild(
     sync_dir(new)
 }
 
+/// Puts the segments before the one of the backup to it, if they fit. Returns what the journal adds up to then.
+fn join(
+    premises: &Premises,
+    new: &Path,
+    there: &[(u32, PathBuf)],
+    known: u32,
+    state: &State,
+) -> Result<Option<State>, StoreError> {
+    let vault = &premises.vault;
+    let own = segments(new)?.into_iter().map(|(_, path)| path).next();
+    let Some(own) = own else { return Ok(None) };
+    segment::end_line(&own, vault)?;
+    for (_, path) in there.iter().filter(|(number, _)| *number < known) {
+        // One that cannot be had does not fit.
+        let _ = link(path, new);
+    }
+    let read = || {
+        let told = journal::read_state(new, vault).ok();
+        told.filter(|told| told.seq == state.seq)
+    };
+    let begins = segments(new)?
+        .first()
+        .is_some_and(|(number, _)| *number == 1);
+    if let Some(told) = read().filter(|_| begins) {
+        return Ok(Some(told));
+    }
+    for (_, path) in segments(new)?.iter().filter(|(_, path)| *path != own) {
+        std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
+    }
+    // A journal must begin at its beginning, or say itself that something is lost.
+    let marked = segment::mark_loss(&own, vault)?;
+    let told = read().filter(|_| marked);
+    if told.is_none() {
+        std::fs::remove_file(&own).map_err(StoreError::io("remove", &own))?;
+    }
+    Ok(told)
+}
+
 fn ours_in(dir: &Path, is_ours: fn(&str) -> bool) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries
@@ -236,8 +295,8 @@ fn link(path: &Path, into: &Path) -> Result<(), StoreError> {
     std::fs::hard_link(path, &to).or_else(|_| whole::copy_new(path, &to))
 }
 
-/// Makes way for the restored loop. Its own snapshot goes, since its journal and the backup have all of it; another loop is
-/// archived.
+/// Makes way for the restored loop, which is in its place. The snapshot of what it was before moves away, and until then it is known
+/// as one of another life; another loop is archived.
 fn make_way(
     premises: &Premises,
     current: Option<LoopId>,
@@ -249,7 +308,9 @@ fn make_way(
         return archive::archive(working_dir, current, path, &premises.vault);
     }
     match snapshot::read(path, &premises.vault) {
-        Ok(Some(found)) if found.loop_id == restored => archive::remove(path, &premises.vault),
+        Ok(Some(found)) if found.loop_id == restored => {
+            archive::move_away(working_dir, path, &premises.vault)
+        }
         Ok(_) | Err(_) => archive::make_way(working_dir, None, path, &premises.vault),
     }
 }
@@ -264,7 +325,8 @@ fn switch(new: &Path, dir: &Path) -> Result<Option<PathBuf>, StoreError> {
         Ok(()) => Ok(Some(new.to_owned())),
         // This file system cannot exchange: for a moment there is none of them.
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
-            let was = whole::temporary(dir.parent().unwrap_or(dir));
+            let name = dir.file_name().unwrap_or_default().to_string_lossy();
+            let was = dir.with_file_name(format!("{MOVED_AWAY}{name}"));
             std::fs::rename(dir, &was).map_err(StoreError::io("move away", dir))?;
             std::fs::rename(new, dir).map_err(|source| {
                 // As it was.
@@ -275,6 +337,71 @@ fn switch(new: &Path, dir: &Path) -> Result<Option<PathBuf>, StoreError> {
         }
         Err(errno) => Err(StoreError::io("replace", dir)(errno.into())),
     }
+}
+
+/// Takes a restored loop out of its place again, and puts back what was there. What cannot be is put back by the next run.
+fn switch_back(new: &Path, dir: &Path, was: Option<&Path>) {
+    if was == Some(new) {
+        let _ = switch(new, dir);
+    } else if std::fs::rename(dir, new).is_ok()
+        && let Some(was) = was
+    {
+        let _ = std::fs::rename(was, dir);
+    }
+}
+
+/// What a loop's directory is called for the moment in which the restored one takes its place, where these cannot be exchanged.
+const MOVED_AWAY: &str = ".was-";
+
+/// Returns the loop whose directory has that name for a moment.
+pub(super) fn moved_away(name: &str) -> Option<LoopId> {
+    loops::exact_id(name.strip_prefix(MOVED_AWAY)?)
+}
+
+/// What is said of a loop that is between two places.
+pub(super) fn interrupted(path: &Path) -> StoreError {
+    let source = std::io::Error::other(
+        "a restoration of the loop was interrupted; `tachikoma run` puts back what was there, and goes on",
+    );
+    StoreError::io("use", path)(source)
+}
+
+/// Returns whether a loop is between two places.
+pub(crate) fn is_interrupted(working_dir: &Path) -> bool {
+    let entries = std::fs::read_dir(loops::all(working_dir));
+    let mut entries = entries.into_iter().flatten().flatten();
+    entries.any(|entry| {
+        entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| moved_away(name).is_some())
+    })
+}
+
+/// Ends what restorations have begun that died: a loop that was moved away goes back to its place if none took that, and
+/// what else they left moves to the quarantine. The lock of the working directory must be held.
+///
+/// # Errors
+/// Something cannot be moved.
+pub(crate) fn settle(working_dir: &Path) -> Result<(), StoreError> {
+    let all = loops::all(working_dir);
+    let entries = std::fs::read_dir(&all).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let Some(loop_id) = name.to_str().and_then(moved_away) else {
+            continue;
+        };
+        let dir = loops::dir(working_dir, loop_id);
+        if std::fs::symlink_metadata(&dir).is_ok() {
+            quarantine_as(working_dir, &entry.path(), &dir)?;
+        } else {
+            std::fs::rename(entry.path(), &dir).map_err(StoreError::io("put back", &dir))?;
+        }
+    }
+    for left in remains(&all) {
+        quarantine(working_dir, &left)?;
+    }
+    Ok(())
 }
 
 /// Finds what restorations left that died: a loop that was not put in its place yet, or the one that was there before.

@@ -11,6 +11,7 @@ use tachikoma_core::{LoopId, Timestamp};
 
 use super::compressed::open_dir;
 use super::journal;
+use super::lives::Lives;
 use super::vault::Vault;
 use super::{GATES_DIR, RALPH_DIR, StoreError, backup, checkpoints, loops, prompts};
 use crate::error::chain;
@@ -101,7 +102,14 @@ fn remove(
     let name = loop_id.to_string();
     let (journal, below) = open_loop(loops, &name)?;
     snapshots::delete_all_around(working_dir, loop_id).map_err(io::Error::other)?;
-    backup::remove_of(backups, loop_id, vault).map_err(|error| io::Error::other(chain(&error)))?;
+    // Elsewhere they may be of other directories, to which the loop was brought.
+    let is_below = backups.starts_with(working_dir.join(RALPH_DIR));
+    let life = Lives::of(&loops::dir(working_dir, loop_id), vault).current();
+    if is_below || life.is_some() {
+        let life = life.filter(|_| !is_below);
+        backup::remove_of(backups, loop_id, life.as_ref(), vault)
+            .map_err(|error| io::Error::other(chain(&error)))?;
+    }
     let sessions = match open_dir(state_dir) {
         Ok(sessions) => Some(sessions),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,

@@ -46,7 +46,12 @@ pub(crate) fn write_whole(
 /// Returns a path in `dir` that nobody else has, and that is known as ours if it is left behind.
 pub(crate) fn temporary(dir: &Path) -> PathBuf {
     let unique = uuid::Uuid::new_v4().simple();
-    dir.join(format!("{TEMP_PREFIX}{unique}{TEMP_SUFFIX}"))
+    dir.join(temporary_name(&unique.to_string()))
+}
+
+/// Returns the name of a file under way, from the 32 digits that are its own.
+pub(super) fn temporary_name(unique: &str) -> String {
+    format!("{TEMP_PREFIX}{unique}{TEMP_SUFFIX}")
 }
 
 fn write_to(path: &Path, bytes: &[u8], durability: Durability) -> Result<FileMark, StoreError> {
@@ -144,9 +149,13 @@ impl From<&std::fs::Metadata> for FileMark {
 
 /// Returns whether a file of that name is a file under way, or was when its writer died.
 pub(crate) fn is_temporary(name: &str) -> bool {
-    name.strip_prefix(TEMP_PREFIX)
-        .and_then(|rest| rest.strip_suffix(TEMP_SUFFIX))
-        .is_some_and(|unique| unique.len() == 32 && uuid::Uuid::try_parse(unique).is_ok())
+    unique_of(name).is_some()
+}
+
+/// Returns the digits that are its own from the name of a file under way.
+pub(super) fn unique_of(name: &str) -> Option<&str> {
+    let unique = name.strip_prefix(TEMP_PREFIX)?.strip_suffix(TEMP_SUFFIX)?;
+    (unique.len() == 32 && uuid::Uuid::try_parse(unique).is_ok()).then_some(unique)
 }
 
 /// Removes what writers of the file at `path` left that died. The lock of the working directory must be held.

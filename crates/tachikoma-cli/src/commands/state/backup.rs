@@ -1,14 +1,14 @@
 //! `tachikoma state backup`, `backups` and `restore`: the loop in one file, and back.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::json;
 use tachikoma_core::LoopId;
-use tachikoma_loop_runner::offline::{self, Premises, Restored, Unpacked};
-use tachikoma_loop_runner::store::StoreError;
+use tachikoma_loop_runner::offline::{self, OfflineError, Premises, Restored, Unpacked};
 use tachikoma_loop_runner::store::backup::{self, Content};
-use tachikoma_loop_runner::store::loops;
+use tachikoma_loop_runner::store::{StoreError, loops};
 use tachikoma_loop_runner::worktree;
 
 use super::change::refuse_live;
@@ -30,9 +30,8 @@ pub fn take(place: &Place) -> Result<ExitCode, Failure> {
     }
     let premises = place.premises(&current.working_dir)?;
     let taken = runtime()?.block_on(offline::backup(&premises, current.loop_id))?;
-    if let Some(reason) = taken.without_work {
-        let what = format!("warning: it goes without the work tree: {reason}");
-        out::note(&sanitise(&what));
+    for trouble in taken.troubles {
+        out::note(&format!("warning: {}", sanitise(&trouble)));
     }
     out::line(&shown(&premises, &taken.path));
     if let Some(cloud) = &premises.cloud {
@@ -96,24 +95,36 @@ pub fn restore(
     from: &FromArgs,
     yes: bool,
 ) -> Result<ExitCode, Failure> {
-    let working_dir = place.working_dir_or_here();
+    let working_dir = match (file, &from.from) {
+        (None, None) => place.working_dir_or_here(),
+        // Where a run would go on with it: a loop further up is another one.
+        (Some(_), _) | (None, Some(_)) => place.run_dir(),
+    };
     let premises = place.premises(&working_dir)?;
     refuse_live(&working_dir)?;
     let fetched = cloud::fetch(place, &premises, from, file)?;
     let file = match (&fetched, file) {
         (Some(fetched), _) => fetched.path.clone(),
-        (None, Some(file)) => place.directory.join(file),
+        (None, Some(file)) => {
+            let file = place.directory.join(file);
+            // A person may name a link.
+            std::fs::canonicalize(&file).unwrap_or(file)
+        }
         (None, None) => newest(&premises)?,
     };
     let Content { manifest, .. } = backup::read_through(&file, &premises.vault)?;
     if !yes && can_ask() {
         let shown = working_dir.display();
         agree(&format!(
-            "bring {} back to iteration {} in {shown}? (what is there now is kept)",
-            manifest.loop_id, manifest.iteration
+            "bring {} back to iteration {} in {shown}, from {}? (what is there now is kept)",
+            manifest.loop_id,
+            manifest.iteration,
+            sanitise(&self::shown(&premises, &file))
         ))?;
     }
-    let restored = runtime()?.block_on(offline::restore(&premises, &file))?;
+    let restored = runtime()?
+        .block_on(offline::restore(&premises, &file, &manifest))
+        .map_err(unrestored)?;
     let Restored {
         loop_id,
         seq,
@@ -137,7 +148,8 @@ pub fn restore(
         None => AS_IT_WAS.to_owned(),
     };
     out::line(&format!(
-        "{loop_id} is back at iteration {iteration}, record {seq}; {tree}; `tachikoma run` goes on"
+        "{loop_id} is back at iteration {iteration}, record {seq}, in {}; {tree}; `tachikoma run` goes on",
+        working_dir.display()
     ));
     Ok(ExitCode::SUCCESS)
 }
@@ -183,10 +195,35 @@ fn work_tree(premises: &Premises, loop_id: LoopId, bundle: &Path, is_fetched: bo
     }
 }
 
+/// Says why a loop was not brought back. It is as it was.
+fn unrestored(error: OfflineError) -> Failure {
+    let is_full = match &error {
+        OfflineError::Store(StoreError::Io { source, .. }) => matches!(
+            source.kind(),
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+        ),
+        OfflineError::Store(_) | OfflineError::Lock(_) | OfflineError::NoLoop(_) => false,
+    };
+    if is_full {
+        return Failure::new(chain(&error))
+            .hint("nothing was changed; make room, and call it again");
+    }
+    error.into()
+}
+
 /// Finds the newest good backup of the current loop; where there is none, of any.
 fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
-    let current = loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)?;
-    let listed = backup::list(&premises.backups.dir, current)?;
+    let found = loops::find(&premises.working_dir, &premises.snapshot, &premises.vault)?;
+    let current = found.current;
+    let dir = current.map(|loop_id| loops::dir(&premises.working_dir, loop_id));
+    let current_in = current.zip(dir.as_deref());
+    let (listed, kept) = backup::best_first(&premises.backups.dir, current_in, &premises.vault)?;
+    if let Some(kept) = kept.first() {
+        let path = shown(premises, &kept.path);
+        out::note(&format!(
+            "note: passed over: {path} is what a restoration has replaced; `tachikoma state restore {path}` goes back to it"
+        ));
+    }
     let mut found = None;
     for listed in listed {
         match backup::read_through(&listed.path, &premises.vault) {

@@ -115,7 +115,7 @@ pub fn fetch(
                     Failure::usage(format!("--loop: {error}"))
                         .hint("`tachikoma state backups --from URL` lists what is there")
                 })?),
-                None => loops::current(&premises.working_dir, &premises.snapshot)?,
+                None => loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)?,
             };
             let copies = copies(&cloud, wanted)?;
             only_one_loop(&copies)?;
@@ -126,7 +126,7 @@ pub fn fetch(
         let fetched = runtime()?.block_on(cloud.fetch(copied, &premises.backups.dir));
         let fetched = fetched.map(|path| Fetched { path });
         let why = match fetched {
-            Ok(fetched) => match backup::read_through(&fetched.path) {
+            Ok(fetched) => match backup::read_through(&fetched.path, &premises.vault) {
                 Ok(_) => return Ok(Some(named(fetched, &premises.backups.dir, copied))),
                 Err(error) => chain(&error),
             },

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Exit, Input, IterationOutcome, IterationReport, Launch, LoopEvent, LoopState, LoopStats,
+    Exit, Input, IterationOutcome, IterationReport, Launch, Life, LoopEvent, LoopState, LoopStats,
     Outcome, Policy, RebootReason, Record, Seq, SessionNo, State, Status, Timestamp, Urgency, step,
 };
 
@@ -189,6 +189,7 @@ fn a_segment_of_the_journal_is_enough_to_know_the_state() {
             segment: 2,
             state: Box::new(play.state.clone()),
             after_loss: false,
+            life: Life::new(uuid::Uuid::from_u128(2)),
         },
     };
     let text = serde_json::to_string(&opened).unwrap();

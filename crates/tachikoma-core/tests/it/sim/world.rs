@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tachikoma_core::{
-    Effect, Generation, HookKind, HookPoint, Incident, Input, Launch, LoopCommand, LoopEvent,
+    Effect, Generation, HookKind, HookPoint, Incident, Input, Launch, Life, LoopCommand, LoopEvent,
     LoopId, News, Phase, Policy, RebootStage, Record, Repair, Runner, State, Ticket, Timestamp,
     Urgency, Work, step,
 };
@@ -463,6 +463,7 @@ impl World {
                 segment: 2,
                 state: Box::new(self.state.clone()),
                 after_loss: false,
+                life: Life::new(uuid::Uuid::from_u128(2)),
             },
         };
         self.state.apply(&record);

@@ -252,6 +252,7 @@ fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
             search_path: std::env::var_os("PATH"),
             protected: Protected::default(),
             max_file_bytes: 0,
+            own: Own::default(),
         };
         let Opened::Ready { mut keeper, .. } = Keeper::open(options, Whose::Loop, &CallOff::new())
         else {

@@ -24,6 +24,7 @@ fn nothing_goes_that_there_was_no_room_to_keep() {
     let rules = Rules {
         protected: place.options.protected.clone(),
         max_file_bytes: place.options.max_file_bytes,
+        own: place.options.own.clone(),
     };
     let repository = keeper.ground.repository.clone();
     let plan = Rollback::plan(repository, &place.options.loop_dir, &rules, &kept).unwrap();

@@ -90,6 +90,7 @@ impl Clerk {
         let rules = Rules {
             protected: options.protected.clone(),
             max_file_bytes: options.max_file_bytes,
+            own: options.own.clone(),
         };
         unless_called_off()?;
         let plan = Rollback::plan(*repository, &options.loop_dir, &rules, snapshot)

@@ -4,7 +4,7 @@ use tachikoma_core::LoopId;
 use tachikoma_testkit::Scratch;
 
 use super::*;
-use crate::git::Protected;
+use crate::git::{Own, Protected};
 
 #[tokio::test]
 async fn a_look_behind_an_iteration_ends_also_where_a_commit_may_take_for_ever() {
@@ -32,11 +32,12 @@ async fn a_look_behind_an_iteration_ends_also_where_a_commit_may_take_for_ever()
         search_path: Some(bin.into_os_string()),
         protected: Protected::default(),
         max_file_bytes: 0,
+        own: Own::default(),
     };
     let options = DeskOptions {
         working_dir: options.working_dir.clone(),
         keeper: Some(options),
-        own: Vec::new(),
+        own: Own::default(),
     };
     let mut desk = Desk::open(options, Whose::Others).unwrap();
     let told = desk.next().await;

@@ -60,6 +60,8 @@ fn archive(moment: &Moment, vault: &Vault) -> io::Result<Chain> {
         tachikoma: env!("CARGO_PKG_VERSION").to_owned(),
         loop_id: snapshot.loop_id,
         seq: snapshot.seq,
+        life: snapshot.state.life.clone(),
+        before_restore: moment.before_restore,
         taken_at: snapshot.saved_at,
         iteration: snapshot.core.iteration,
         status: snapshot.core.status,
@@ -148,12 +150,13 @@ fn parts(moment: &Moment, vault: &Vault) -> io::Result<Vec<Part>> {
     Ok(parts)
 }
 
-/// Returns what a segment holds up to a record.
+/// Returns what a segment holds up to a record, with the line end that may be missing: more lines come behind it one day.
 fn beginning(part: &JournalPart, seq: Seq, vault: &Vault) -> io::Result<Box<dyn Read>> {
     let is_sealed = vault::is_sealed(&part.path) || !vault.is_plain();
     let content = compressed::open(&part.path, vault)?.content;
     if !is_sealed {
-        return Ok(Box::new(content.take(part.len)));
+        let end: &[u8] = if part.unended { b"\n" } else { b"" };
+        return Ok(Box::new(content.take(part.len).chain(end)));
     }
     // Its length says nothing of what is in it.
     let line = Cursor::new(Vec::new());
@@ -182,6 +185,9 @@ impl<R: BufRead> Read for UpTo<R> {
         let mut line = std::mem::take(self.line.get_mut());
         line.clear();
         self.content.read_until(b'\n', &mut line)?;
+        if line.last().is_some_and(|last| *last != b'\n') {
+            line.push(b'\n');
+        }
         self.is_over = line.is_empty() || journal::seq_of(&line) == Some(self.seq.0);
         self.line = Cursor::new(line);
         self.line.read(buffer)

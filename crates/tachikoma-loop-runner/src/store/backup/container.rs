@@ -1,11 +1,12 @@
 //! A backup as a file: a tar archive that begins with what is in it. This is its reader.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use tachikoma_core::{LoopId, Seq, State};
+use tachikoma_core::{Seq, State};
 
 use super::{Entry, FORMAT, Manifest};
 use crate::git::bundle;
@@ -25,6 +26,12 @@ const MANIFEST_BYTES_MAX: u64 = 64 << 10;
 
 /// Snapshot, journal, hand-off, books of tests, work.
 const FILES_MAX: usize = 5;
+
+/// A segment is closed long before it is as large as that, whatever its last record was.
+const JOURNAL_BYTES_MAX: u64 = 16 * journal::SEGMENT_MAX_BYTES;
+
+/// What may stand behind the last entry: tar fills up its last block of blocks with zeros.
+const PADDING_BYTES_MAX: usize = 1 << 20;
 
 /// What is copied at a time.
 pub(super) const CHUNK_BYTES: usize = 64 << 10;
@@ -57,24 +64,10 @@ pub(in crate::store) fn read_into(
     read(path, Some(dir), vault)
 }
 
-/// Returns whether a file begins like a backup of a loop, or of any. A name that was taken by a writer that died has an empty
-/// file.
-pub(in crate::store) fn is_ours(path: &Path, of: Option<LoopId>, vault: &Vault) -> bool {
-    let is_empty =
-        || std::fs::symlink_metadata(path).is_ok_and(|there| there.is_file() && there.len() == 0);
-    let is_right = |manifest: Manifest| of.is_none_or(|loop_id| manifest.loop_id == loop_id);
-    is_empty() || manifest_of(path, vault).is_ok_and(is_right)
-}
-
-/// Returns the number of the journal's segment that a backup has, as it says itself.
-pub(in crate::store) fn segment_of(path: &Path, vault: &Vault) -> Option<u32> {
-    manifest_of(path, vault).ok()?.segment
-}
-
-fn manifest_of(path: &Path, vault: &Vault) -> Result<Manifest, StoreError> {
+/// Reads what a backup says of itself. What is in it is not looked at.
+pub(in crate::store) fn manifest_of(path: &Path, vault: &Vault) -> Result<Manifest, StoreError> {
     let mut archive = open(path, vault)?;
-    let mut entries = archive.entries().map_err(unread(path))?;
-    manifest(path, &mut entries)
+    manifest(path, &mut entries(path, &mut archive)?)
 }
 
 type Archive = tar::Archive<Box<dyn io::BufRead>>;
@@ -85,6 +78,11 @@ fn open(path: &Path, vault: &Vault) -> Result<Archive, StoreError> {
     // By what it is, not by its name: anyone may have copied it.
     let content = compressed::content_of(file, vault).map_err(unread(path))?;
     Ok(tar::Archive::new(content))
+}
+
+/// Returns the entries as they are: long names and other additions, which would be read whole at once, are none of ours.
+fn entries<'a>(path: &Path, archive: &'a mut Archive) -> Result<Entries<'a>, StoreError> {
+    Ok(archive.entries().map_err(unread(path))?.raw(true))
 }
 
 pub(super) fn damaged(path: &Path, what: impl Into<String>) -> StoreError {
@@ -111,7 +109,8 @@ fn manifest(path: &Path, entries: &mut Entries<'_>) -> Result<Manifest, StoreErr
     }
     let nothing = || damaged(path, "there is nothing in it");
     let entry = entries.next().ok_or_else(nothing)?.map_err(unread(path))?;
-    let is_it = *entry.path_bytes() == *MANIFEST.as_bytes();
+    let is_it =
+        entry.header().entry_type().is_file() && *entry.path_bytes() == *MANIFEST.as_bytes();
     if !is_it || entry.size() > MANIFEST_BYTES_MAX {
         return Err(damaged(path, "it does not begin with what is in it"));
     }
@@ -135,7 +134,40 @@ fn manifest(path: &Path, entries: &mut Entries<'_>) -> Result<Manifest, StoreErr
     if manifest.files.len() > FILES_MAX {
         return Err(damaged(path, "its list is too long"));
     }
+    let mut names = BTreeSet::new();
+    for Entry { name, bytes, .. } in &manifest.files {
+        let Some(max) = bytes_max(&manifest, name) else {
+            return Err(damaged(path, format!("{name} is no part of a backup")));
+        };
+        if !names.insert(name) {
+            return Err(damaged(path, format!("{name} is in its list twice")));
+        }
+        if *bytes > max {
+            return Err(damaged(path, format!("{name} is larger than any of ours")));
+        }
+    }
     Ok(manifest)
+}
+
+/// Returns how large a file of a backup may be; none if there is no file of that name in one.
+fn bytes_max(manifest: &Manifest, name: &str) -> Option<u64> {
+    let is_checkpoint = |name: &str| {
+        let below = name.split_once('/');
+        below.is_some_and(|(dir, name)| dir == checkpoints::DIR && checkpoints::is_ours(name))
+    };
+    match name {
+        SNAPSHOT => Some(snapshot::BYTES_MAX),
+        tests_book::NAME => Some(tests_book::BYTES_MAX),
+        bundle::NAME => Some(bundle::BYTES_MAX),
+        name if is_journal(manifest, name) => Some(JOURNAL_BYTES_MAX),
+        name if is_checkpoint(name) => Some(checkpoints::BYTES_MAX),
+        _ => None,
+    }
+}
+
+fn is_journal(manifest: &Manifest, name: &str) -> bool {
+    let segment = manifest.segment.map(journal::segment_name);
+    segment.is_some_and(|segment| segment == name)
 }
 
 fn read(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, StoreError> {
@@ -156,7 +188,7 @@ fn read(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, Stor
 
 fn read_all(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, StoreError> {
     let mut archive = open(path, vault)?;
-    let mut entries = archive.entries().map_err(unread(path))?;
+    let mut entries = entries(path, &mut archive)?;
     let manifest = manifest(path, &mut entries)?;
     let mut reading = Reading {
         path,
@@ -177,9 +209,11 @@ fn read_all(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, 
     }
     // To the end: that is where the checksum of a compressed one is.
     let mut rest = archive.into_inner();
+    let mut behind = 0;
     loop {
         let left = rest.fill_buf().map_err(unread(path))?;
-        if left.iter().any(|byte| *byte != 0) {
+        behind += left.len();
+        if left.iter().any(|byte| *byte != 0) || behind > PADDING_BYTES_MAX {
             return Err(damaged(path, "something stands behind its end"));
         }
         let length = left.len();
@@ -216,27 +250,23 @@ impl Reading<'_> {
                 format!("it does not hold {name} as it says"),
             ));
         }
-        let copy = match self.into {
-            // The next one is written anew.
-            Some(dir) if name != SNAPSHOT => Some(create(&dir.join(name), self.vault)?),
-            Some(_) | None => None,
-        };
-        let mut content = Tee::new(entry, copy);
-        if name == SNAPSHOT {
-            self.snapshot(&mut content)?;
-        } else if self
-            .manifest
-            .segment
-            .is_some_and(|number| journal::segment_name(number) == *name)
-        {
-            self.journal(name, &mut content)?;
-        } else if !is_known(name) {
-            return Err(damaged(self.path, format!("{name} is no part of a backup")));
+        // The next snapshot is written anew.
+        let copy = self.into.filter(|_| name != SNAPSHOT);
+        let copy = copy.map(|dir| dir.join(name));
+        let mut content = Tee::new(
+            entry,
+            copy.as_ref()
+                .map(|copy| create(copy, self.vault))
+                .transpose()?,
+        );
+        let read = self.content(name, &mut content);
+        if let (Some(failed), Some(copy)) = (content.failed.take(), &copy) {
+            return Err(StoreError::io("write", copy)(failed));
         }
-        io::copy(&mut content, &mut io::sink()).map_err(unread(self.path))?;
-        if let Some(copy) = content.copy.take() {
-            let copy = copy.finish().map_err(StoreError::io("write", self.path))?;
-            copy.sync_all().map_err(StoreError::sync(self.path))?;
+        read?;
+        if let (Some(file), Some(copy)) = (content.copy.take(), &copy) {
+            let file = file.finish().map_err(StoreError::io("write", copy))?;
+            file.sync_all().map_err(StoreError::sync(copy))?;
         }
         if content.entry(name.clone()) != *expected {
             return Err(damaged(
@@ -245,6 +275,17 @@ impl Reading<'_> {
             ));
         }
         Ok(())
+    }
+
+    /// Reads a file to its end, and what is in it if that counts.
+    fn content(&mut self, name: &str, content: &mut impl Read) -> Result<(), StoreError> {
+        if name == SNAPSHOT {
+            self.snapshot(content)?;
+        } else if is_journal(self.manifest, name) {
+            self.journal(name, content)?;
+        }
+        let read = io::copy(content, &mut io::sink());
+        read.map(drop).map_err(unread(self.path))
     }
 
     fn snapshot(&mut self, content: &mut impl Read) -> Result<(), StoreError> {
@@ -309,14 +350,6 @@ impl Reading<'_> {
     }
 }
 
-fn is_known(name: &str) -> bool {
-    let checkpoint = || {
-        let (dir, name) = name.split_once('/')?;
-        (dir == checkpoints::DIR && checkpoints::is_ours(name)).then_some(())
-    };
-    name == tests_book::NAME || name == bundle::NAME || checkpoint().is_some()
-}
-
 fn create(path: &PathBuf, vault: &Vault) -> Result<Sealing<File>, StoreError> {
     if let Some(dir) = path.parent() {
         crate::store::make_dir(dir)?;
@@ -333,6 +366,8 @@ fn create(path: &PathBuf, vault: &Vault) -> Result<Sealing<File>, StoreError> {
 pub(super) struct Tee<R> {
     source: R,
     copy: Option<Sealing<File>>,
+    /// Why the copy is not whole.
+    failed: Option<io::Error>,
     bytes: u64,
     crc: u32,
 }
@@ -342,6 +377,7 @@ impl<R> Tee<R> {
         Self {
             source,
             copy,
+            failed: None,
             bytes: 0,
             crc: 0,
         }
@@ -362,7 +398,10 @@ impl<R: Read> Read for Tee<R> {
         self.crc = crc32c::crc32c_append(self.crc, &buffer[..read]);
         self.bytes += read as u64;
         if let Some(copy) = &mut self.copy {
-            copy.write_all(&buffer[..read])?;
+            copy.write_all(&buffer[..read]).map_err(|error| {
+                self.failed = Some(error);
+                io::Error::other("its copy cannot be written")
+            })?;
         }
         Ok(read)
     }

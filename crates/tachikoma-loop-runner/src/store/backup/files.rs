@@ -1,20 +1,31 @@
 //! Backups as files: their names, which there are, and which go.
 
+use std::cmp::Reverse;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use tachikoma_core::{LoopId, Seq, Timestamp};
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
+use tachikoma_core::{Life, LoopId, Seq, Timestamp};
 
 use super::{Backups, Moment, container};
+use crate::error::chain;
 use crate::store::snapshot::Packing;
 use crate::store::vault::{self, Vault};
-use crate::store::{StoreError, compressed, loops, private};
+use crate::store::{StoreError, compressed, loops, private, whole};
 
 /// What the name of a backup ends with, unless it is compressed.
 const SUFFIX: &str = ".tar";
 
 /// Backups of one record in one second, of which there is no end only where something is wrong.
 const REPEATS_MAX: u32 = 1_000;
+
+/// Whoever has not written to a file for so long has died: the largest backup takes minutes on the slowest disk.
+const STALE: Duration = Duration::from_secs(3_600);
+
+/// How much of a file's name under way says whose it is.
+const MARK_DIGITS: usize = 16;
 
 /// A backup, by its name: newer ones are greater.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,6 +83,11 @@ pub(in crate::store) fn list_names(
 #[must_use]
 pub fn by_name(name: &str) -> Option<Listed> {
     parse(Path::new(""), name)
+}
+
+/// Returns whether a file of that name in the directory of backups is one, or was to become one.
+pub(crate) fn is_name(name: &str) -> bool {
+    whole::is_temporary(name) || parse(Path::new(""), name).is_some()
 }
 
 fn parse(dir: &Path, name: &str) -> Option<Listed> {
@@ -137,12 +153,8 @@ pub(super) fn place(
         let (loop_id, seq) = (snapshot.loop_id, snapshot.seq);
         let name = name_of(loop_id, seq, &taken_at, repeat, backups.packing);
         let path = backups.vault.named(dir.join(name));
-        // Whoever makes the file has the name.
-        match private().write(true).create_new(true).open(&path) {
-            Ok(_) => {
-                std::fs::rename(written, &path).map_err(StoreError::io("replace", &path))?;
-                return Ok(path);
-            }
+        match rename_new(written, &path) {
+            Ok(()) => return Ok(path),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(StoreError::io("create", &path)(error)),
         }
@@ -151,37 +163,112 @@ pub(super) fn place(
     Err(StoreError::io("find a name in", dir)(source))
 }
 
-/// Removes the oldest backups of a loop beyond the number that is kept. Only what is a backup of that loop by its name and
-/// by what is in it counts and goes.
-pub(super) fn rotate(backups: &Backups, loop_id: LoopId, newest: &Path) -> Result<(), StoreError> {
-    if backups.max == 0 {
-        return Ok(());
+/// Gives a file a name that no other file has.
+fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // This file system cannot do it in one step: whoever makes the file has the name.
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            private().write(true).create_new(true).open(to)?;
+            std::fs::rename(from, to).inspect_err(|_| {
+                let _ = std::fs::remove_file(to);
+            })
+        }
+        renamed => Ok(renamed?),
     }
-    let max = usize::try_from(backups.max).unwrap_or(usize::MAX);
-    let mut listed = list_names(&backups.dir, Some(loop_id))?;
-    // The one that was just taken is the newest, whatever the clock says.
-    listed.sort_by_key(|listed| listed.path != newest);
-    let ours = listed
-        .into_iter()
-        .filter(|listed| is_of(&listed.path, loop_id, &backups.vault));
-    for old in ours.skip(max) {
-        remove(&old.path)?;
-    }
-    Ok(())
 }
 
-/// Removes all backups of a loop that is gone.
+/// Removes the oldest backups of a life of a loop beyond the number that is kept. Only what is a backup of that life by its name
+/// and by what is in it counts and goes: others may be of another directory. Returns what could not be done.
+pub(super) fn rotate(
+    backups: &Backups,
+    loop_id: LoopId,
+    life: &Life,
+    newest: &Path,
+) -> Vec<String> {
+    if backups.max == 0 {
+        return Vec::new();
+    }
+    let max = usize::try_from(backups.max).unwrap_or(usize::MAX);
+    let mut listed = match list_names(&backups.dir, Some(loop_id)) {
+        Ok(listed) => listed,
+        Err(error) => return vec![chain(&error)],
+    };
+    let empty = listed.extract_if(.., |listed| is_empty(&listed.path));
+    let stale = empty.filter(|listed| is_stale(&listed.path));
+    let mut removed: Vec<_> = stale.map(|listed| remove(&listed.path)).collect();
+    // The one that was just taken is the newest; within a life the number of the record says which came later, and clocks do not.
+    listed.sort_by_key(|listed| Reverse((listed.path == newest, listed.seq)));
+    let ours = listed.into_iter().filter(|listed| {
+        let manifest = container::manifest_of(&listed.path, &backups.vault);
+        manifest.is_ok_and(|told| told.loop_id == loop_id && told.life == *life)
+    });
+    removed.extend(ours.skip(max).map(|old| remove(&old.path)));
+    let failed = removed.into_iter().filter_map(Result::err);
+    failed.map(|error| chain(&error)).collect()
+}
+
+/// Removes the backups of a loop that is gone, or those of one life of it.
 pub(in crate::store) fn remove_of(
     dir: &Path,
     loop_id: LoopId,
+    life: Option<&Life>,
     vault: &Vault,
 ) -> Result<(), StoreError> {
     for listed in list_names(dir, Some(loop_id))? {
-        if is_of(&listed.path, loop_id, vault) {
+        let manifest = container::manifest_of(&listed.path, vault);
+        let is_it = manifest.is_ok_and(|told| {
+            told.loop_id == loop_id && life.is_none_or(|life| *life == told.life)
+        });
+        // A name whose taker died is nobody's.
+        if is_it || (is_empty(&listed.path) && is_stale(&listed.path)) {
             remove(&listed.path)?;
         }
     }
     Ok(())
+}
+
+/// Returns a path in `dir` that nobody else has, and that says which life it is of.
+pub(super) fn temporary(dir: &Path, life: &Life) -> PathBuf {
+    let unique = uuid::Uuid::new_v4().simple().to_string();
+    dir.join(whole::temporary_name(
+        &(mark(life) + &unique[MARK_DIGITS..]),
+    ))
+}
+
+fn mark(life: &Life) -> String {
+    let mut mark = life.to_string();
+    mark.truncate(MARK_DIGITS);
+    format!("{mark:0<MARK_DIGITS$}")
+}
+
+/// Returns whether a file is what a writer of a backup left that died: one of that life, or any that is old.
+pub(in crate::store) fn is_remainder(path: &Path, life: Option<&Life>) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let unique = name.and_then(whole::unique_of);
+    unique.is_some_and(|unique| {
+        life.is_some_and(|life| unique.starts_with(&mark(life))) || is_stale(path)
+    })
+}
+
+/// Removes what writers of backups left that died. The lock of the working directory must be held.
+pub(crate) fn remove_remains(dir: &Path, life: Option<&Life>) {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    for path in entries.map(|entry| entry.path()) {
+        if is_remainder(&path, life) {
+            // It takes a little room, and harms nobody.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn is_empty(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|there| there.len() == 0)
+}
+
+fn is_stale(path: &Path) -> bool {
+    let there = std::fs::symlink_metadata(path);
+    let modified = there.and_then(|there| there.modified());
+    modified.is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age > STALE))
 }
 
 /// Removes a backup; somebody else may have done so already.
@@ -192,11 +279,6 @@ fn remove(path: &Path) -> Result<(), StoreError> {
         }
         Ok(()) | Err(_) => Ok(()),
     }
-}
-
-/// Returns whether what is in a file is a backup of the loop; a name that was taken by a writer that died is one too.
-fn is_of(path: &Path, loop_id: LoopId, vault: &Vault) -> bool {
-    container::is_ours(path, Some(loop_id), vault)
 }
 
 #[cfg(test)]

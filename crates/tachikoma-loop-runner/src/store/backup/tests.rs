@@ -1,5 +1,7 @@
 //! Backups on a real disk: whole or not there, and nobody else's file is touched.
 
+mod forged;
+
 use crate::store::vault::Vault;
 use std::fs;
 
@@ -60,6 +62,7 @@ impl Place {
             journal: Some(self.journal.part()),
             loop_dir: loops::dir(self.dir.path(), self.state.loop_id),
             work: None,
+            before_restore: false,
         }
     }
 
@@ -75,7 +78,9 @@ impl Place {
     }
 
     fn take(&self, max: u32, millis: i64) -> PathBuf {
-        take(&self.backups(max), &self.moment(millis), &GO_ON).unwrap()
+        let taken = take(&self.backups(max), &self.moment(millis), &GO_ON).unwrap();
+        assert_eq!(taken.troubles, [] as [String; 0]);
+        taken.path
     }
 
     fn names(&self) -> Vec<String> {
@@ -257,12 +262,96 @@ fn nothing_goes_that_is_not_a_backup_of_this_loop() {
     // A name that its writer had taken when it died.
     let empty = name.replace("T000001Z", "T000000Z-2");
     fs::write(dir.join(&empty), "").unwrap();
+    age(&dir.join(&empty));
+    // And one whose writer may be at it.
+    let young = name.replace("T000001Z", "T000000Z-3");
+    fs::write(dir.join(&young), "").unwrap();
     place.write("on");
     let newest = place.take(1, 9_000);
     let newest = newest.file_name().unwrap().to_str().unwrap().to_owned();
-    let mut expected = vec![of_another, damaged, "notes.tar".to_owned(), newest];
+    let mut expected = vec![of_another, damaged, young, "notes.tar".to_owned(), newest];
     expected.sort();
     assert_eq!(place.names(), expected);
+}
+
+/// Makes a file look as old as one whose writer died.
+fn age(path: &Path) {
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    let written = file.metadata().unwrap().modified().unwrap();
+    let then = written - std::time::Duration::from_secs(7_200);
+    file.set_modified(then).unwrap();
+}
+
+/// They are no backups, whatever they are called, and must not push out those that are.
+#[test]
+fn names_without_a_backup_do_not_count() {
+    let mut place = Place::new();
+    let mut good = Vec::new();
+    for second in 1..=3 {
+        place.write("on");
+        good.push(place.take(3, second * 1_000));
+    }
+    let dir = place.backups(3).dir;
+    let name = good[2].file_name().unwrap().to_str().unwrap().to_owned();
+    for number in 1..=2 {
+        let newer = name.replace("T000003Z", &format!("T00100{number}Z"));
+        fs::write(dir.join(newer), "").unwrap();
+    }
+    place.write("on");
+    good.push(place.take(3, 4_000));
+    let there: Vec<bool> = good.iter().map(|path| path.exists()).collect();
+    assert_eq!(there, [false, true, true, true]);
+}
+
+/// A clock that was ahead must not make every new backup the oldest.
+#[test]
+fn the_newest_records_stay_whatever_their_names_say_of_the_time() {
+    let mut place = Place::new();
+    for second in 1..=3 {
+        place.write("on");
+        place.take(3, 1_000_000_000 + second * 1_000);
+    }
+    let mut later = Vec::new();
+    for second in 1..=3 {
+        place.write("on");
+        later.push(place.take(3, second * 1_000));
+    }
+    assert!(
+        later.iter().all(|path| path.exists()),
+        "{:?}",
+        place.names()
+    );
+    assert_eq!(place.names().len(), 3);
+}
+
+/// The same loop, brought to another directory that keeps its backups in the same place.
+#[test]
+fn backups_of_another_life_are_left_alone() {
+    let mut place = Place::new();
+    let first = place.take(1, 1_000);
+    place.write("on");
+    let mut moment = place.moment(2_000);
+    moment.snapshot.state.life = crate::store::journal::new_life();
+    moment.journal = None;
+    let other = take(&place.backups(1), &moment, &GO_ON).unwrap().path;
+    assert!(first.exists() && other.exists());
+    let second = place.take(1, 3_000);
+    assert!(!first.exists() && other.exists() && second.exists());
+
+    let life = moment.snapshot.state.life;
+    let dir = place.backups(1).dir;
+    let [theirs, ours] = [&place.state.life, &life].map(|life| files::temporary(&dir, life));
+    for path in [&theirs, &ours] {
+        fs::write(path, "half a backup").unwrap();
+    }
+    remove_remains(&dir, Some(&life));
+    assert!(theirs.exists() && !ours.exists());
+    age(&theirs);
+    remove_remains(&dir, Some(&life));
+    assert!(!theirs.exists(), "its writer died");
+    let loop_id = place.state.loop_id;
+    remove_of(&dir, loop_id, Some(&life), &Vault::plain()).unwrap();
+    assert!(!other.exists() && second.exists());
 }
 
 #[test]
@@ -300,4 +389,21 @@ fn a_newer_format_is_told_before_anything_else_is_read() {
         matches!(error, StoreError::NewerBackup { found: 9, .. }),
         "{error:?}"
     );
+}
+
+/// The record is whole, and more lines come behind it one day.
+#[test]
+fn a_line_end_that_is_missing_is_put_into_the_backup() {
+    let place = Place::new();
+    let mut moment = place.moment(2_000);
+    let part = moment.journal.as_mut().unwrap();
+    part.len -= 1;
+    part.unended = true;
+    let path = take(&place.backups(1), &moment, &GO_ON).unwrap().path;
+    let out = place.dir.path().join("out");
+    fs::create_dir(&out).unwrap();
+    read_into(&path, &out, &Vault::plain()).unwrap();
+    let name = "journal-0001.jsonl";
+    let there = fs::read(loops::dir(place.dir.path(), place.state.loop_id).join(name)).unwrap();
+    assert_eq!(fs::read(out.join(name)).unwrap(), there);
 }

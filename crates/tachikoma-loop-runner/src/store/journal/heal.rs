@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
-use tachikoma_core::{Record, State, Timestamp};
+use tachikoma_core::{Life, Record, State, Timestamp};
 
 use super::{
     ABOVE_JOURNAL, Journal, StoreError, decode, segment_name, segments, way_to, working_dir_of,
@@ -78,7 +78,9 @@ impl Journal {
                 ("it was restored from the open file".to_owned(), None)
             }
             None => {
-                let opened = self.begin_anew(&working_dir, state, now)?;
+                // Nothing that was recorded is given up: no number comes twice.
+                let life = state.life.clone();
+                let opened = self.begin_anew(&working_dir, state, now, life)?;
                 let segment = self.segment;
                 let done = format!("segment {segment} goes on from the full state");
                 (done, Some(opened))
@@ -209,13 +211,14 @@ impl Journal {
         working_dir: &Path,
         state: &mut State,
         now: Timestamp,
+        life: Life,
     ) -> Result<Record, StoreError> {
         let (next, opened) = Self::anew(
             &self.dir,
             working_dir,
             self.segment + 1,
             state,
-            now,
+            (now, life),
             &self.vault,
         )?;
         *self = next;
@@ -228,12 +231,12 @@ impl Journal {
         working_dir: &Path,
         segment: u32,
         state: &mut State,
-        now: Timestamp,
+        (now, life): (Timestamp, Life),
         vault: &Vault,
     ) -> Result<(Self, Record), StoreError> {
         quarantine(working_dir, &dir.join(segment_name(segment)))?;
         let mut next = Self::new_segment(dir, segment, vault)?;
-        let opened = next.open_segment(state, now, true).inspect_err(|_| {
+        let opened = next.open_segment(state, now, true, life).inspect_err(|_| {
             let _ = std::fs::remove_file(&next.path);
         })?;
         next.unsynced_dirs = way_to(&next.dir);

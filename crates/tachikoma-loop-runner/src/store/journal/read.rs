@@ -1,6 +1,6 @@
 //! Reading a journal: its records, and the state that they add up to.
 
-use std::io::{BufRead, Read as _};
+use std::io::{self, BufRead, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopEvent, Record, Seq, State, Timestamp};
@@ -9,7 +9,23 @@ use super::{CRC_MARK, FORMAT, segment};
 use crate::store::migrate::{self, Chain};
 use crate::store::vault::lines::{self, HEADER_BYTES_MAX};
 use crate::store::vault::{self, Vault};
-use crate::store::{StoreError, compressed, regular};
+use crate::store::{StoreError, compressed, regular, snapshot};
+
+/// The longest line that is read. A record with the full state is the longest there is, and a state of this size could not be
+/// kept as a snapshot.
+const LINE_BYTES_MAX: u64 = snapshot::BYTES_MAX;
+
+/// Reads a line with its end, or what there is of it. One that is longer than any of ours is damage, and not all of it is read.
+pub(in crate::store) fn read_line(
+    reader: &mut (impl BufRead + ?Sized),
+    text: &mut Vec<u8>,
+) -> io::Result<usize> {
+    let read = reader.take(LINE_BYTES_MAX + 1).read_until(b'\n', text)?;
+    if read as u64 > LINE_BYTES_MAX {
+        return Err(io::Error::new(ErrorKind::InvalidData, "a line is too long"));
+    }
+    Ok(read)
+}
 
 /// Reads a record of the format that is written today.
 pub(in crate::store) fn decode(line: &str) -> Result<Record, String> {
@@ -77,7 +93,7 @@ pub fn read_state(dir: &Path, vault: &Vault) -> Result<State, StoreError> {
 
 /// There is no journal to read.
 pub(in crate::store) fn none_in(dir: &Path) -> StoreError {
-    StoreError::io("find a journal in", dir)(std::io::ErrorKind::NotFound.into())
+    StoreError::io("find a journal in", dir)(ErrorKind::NotFound.into())
 }
 
 /// What stands behind the last line end of a segment that is not closed.
@@ -96,15 +112,21 @@ pub(in crate::store) const SPOILT: &str = "something stands behind its record";
 /// Tells what the last bytes of a segment are. A changed line end must not make a torn line of a record.
 pub(in crate::store) fn remainder(text: &[u8]) -> Remainder {
     let mark = CRC_MARK.as_bytes();
-    // Eight digits, a quotation mark and a brace.
-    let behind_mark = mark.len() + 10;
-    // Values of the user's may look like a checksum: only the record's own matches.
-    let ends = (0..text.len())
-        .filter(|at| text[*at..].starts_with(mark))
-        .map(|at| at + behind_mark);
-    for end in ends {
-        if text.get(..end).is_some_and(is_whole) {
-            return if end == text.len() {
+    // Only text is a record.
+    let text_len = match std::str::from_utf8(text) {
+        Ok(_) => text.len(),
+        Err(error) => error.valid_up_to(),
+    };
+    // Values of the user's may look like a checksum: only the record's own matches. Each byte is added up once.
+    let (mut crc, mut added) = (0, 0);
+    let marks = (0..text_len).filter(|at| text[*at..].starts_with(mark));
+    for at in marks {
+        crc = crc32c::crc32c_append(crc, &text[added..at]);
+        added = at;
+        let stated = format!("{crc:08x}\"}}");
+        let behind = &text[at + mark.len()..text_len];
+        if behind.starts_with(stated.as_bytes()) {
+            return if behind.len() == stated.len() && text_len == text.len() {
                 Remainder::Record
             } else {
                 Remainder::Spoilt
@@ -193,13 +215,11 @@ pub(in crate::store) fn seq_of(line: &[u8]) -> Option<u64> {
 
 /// Reads the first record of a segment, if it is whole.
 pub(in crate::store) fn first_record(formats: Chain, path: &Path, vault: &Vault) -> Option<Record> {
-    let mut line = String::new();
-    compressed::open_lines(path, vault)
-        .ok()?
-        .content
-        .read_line(&mut line)
-        .ok()?;
-    let line = line.strip_suffix('\n').unwrap_or(&line);
+    let mut line = Vec::new();
+    let mut opened = compressed::open_lines(path, vault).ok()?;
+    read_line(&mut opened.content, &mut line).ok()?;
+    let line = std::str::from_utf8(&line).ok()?;
+    let line = line.strip_suffix('\n').unwrap_or(line);
     decode_as(formats, format_of(line.as_bytes())?, line).ok()
 }
 
@@ -233,7 +253,7 @@ pub(in crate::store) fn begun(dir: &Path, vault: &Vault) -> Result<Option<Timest
         opened => opened.map_err(StoreError::io("open", &path))?,
     };
     let mut line = Vec::new();
-    match opened.content.read_until(b'\n', &mut line) {
+    match read_line(&mut opened.content, &mut line) {
         Err(error) if compressed::is_damage(&error) => line.clear(),
         Err(error) => return Err(StoreError::io("read", &opened.path)(error)),
         Ok(_) if line.ends_with(b"\n") => (),
@@ -257,7 +277,7 @@ fn last_written(path: &Path) -> Result<Timestamp, StoreError> {
 
 /// Returns when a segment was begun that is sealed line by line, which needs no key; none where it has no whole record.
 fn sealed_since(path: &Path) -> Option<Timestamp> {
-    let mut source = std::io::BufReader::new(regular::open(path).ok()?);
+    let mut source = io::BufReader::new(regular::open(path).ok()?);
     let mut header = Vec::new();
     let mut first = Vec::new();
     let mut bounded = (&mut source).take(HEADER_BYTES_MAX);
@@ -337,8 +357,7 @@ pub(in crate::store) fn read_lines(
     let mut tail = JournalEnd::Whole;
     for line in 1.. {
         text.clear();
-        let read = reader
-            .read_until(b'\n', &mut text)
+        let read = read_line(&mut reader, &mut text)
             .map_err(|error| segment::unread(path, line, error))?;
         if text.ends_with(b"\n") {
             text.pop();

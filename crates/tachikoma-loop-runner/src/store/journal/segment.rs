@@ -1,8 +1,10 @@
 //! The segments of a journal as files: their names, and their compression once they are closed.
 
-use std::io::{self, BufRead as _};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+
+use tachikoma_core::LoopEvent;
 
 use super::{StoreError, segments};
 use crate::store::compressed::{self, Form, form_of};
@@ -112,7 +114,7 @@ pub(in crate::store) fn keep_beginning(
     let mut bytes = Vec::new();
     // Line by line, as it was read before: a larger piece might reach into what cannot be unpacked.
     while (bytes.len() as u64) < len {
-        let read = content.read_until(b'\n', &mut bytes);
+        let read = super::read_line(&mut content, &mut bytes);
         if read.map_err(StoreError::io("read", path))? == 0 {
             let source = io::Error::from(io::ErrorKind::UnexpectedEof);
             return Err(StoreError::io("read", path)(source));
@@ -122,14 +124,55 @@ pub(in crate::store) fn keep_beginning(
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let plain = path.with_file_name(form_of(&name).0);
         // From here on the plain one counts.
-        let bytes = vault.seal(&bytes).map_err(StoreError::io("seal", &plain))?;
-        write_whole(&plain, &bytes, Durability::Synced)?;
+        write_sealed(&plain, &bytes, vault)?;
         if plain == path {
             return Ok(());
         }
     }
     std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
     path.parent().map_or(Ok(()), sync_dir)
+}
+
+/// Ends the last line of a segment, whose record is whole, if its line end is missing.
+pub(in crate::store) fn end_line(path: &Path, vault: &Vault) -> Result<(), StoreError> {
+    let mut bytes = content(path, vault)?;
+    if bytes.last().is_some_and(|last| *last != b'\n') {
+        bytes.push(b'\n');
+        write_sealed(path, &bytes, vault)?;
+    }
+    Ok(())
+}
+
+/// Has the first record of a segment say that what came before it is lost. Returns whether it can be read.
+pub(in crate::store) fn mark_loss(path: &Path, vault: &Vault) -> Result<bool, StoreError> {
+    let Some(mut first) = super::first_record(super::migrate::JOURNAL, path, vault) else {
+        return Ok(false);
+    };
+    let LoopEvent::SegmentOpened { after_loss, .. } = &mut first.event else {
+        return Ok(false);
+    };
+    *after_loss = true;
+    let bytes = content(path, vault)?;
+    let end = bytes.iter().position(|byte| *byte == b'\n');
+    let rest = &bytes[end.map_or(bytes.len(), |end| end + 1)..];
+    let mut text = Vec::new();
+    super::encode(&first, &mut text);
+    text.extend_from_slice(rest);
+    write_sealed(path, &text, vault)?;
+    Ok(true)
+}
+
+fn write_sealed(path: &Path, bytes: &[u8], vault: &Vault) -> Result<(), StoreError> {
+    let bytes = vault.seal(bytes).map_err(StoreError::io("seal", path))?;
+    write_whole(path, &bytes, Durability::Synced).map(drop)
+}
+
+fn content(path: &Path, vault: &Vault) -> Result<Vec<u8>, StoreError> {
+    let mut bytes = Vec::new();
+    compressed::open(path, vault)
+        .and_then(|mut opened| opened.content.read_to_end(&mut bytes))
+        .map_err(StoreError::io("read", path))?;
+    Ok(bytes)
 }
 
 /// Checks the end of a segment. A closed one has no torn line, and is not empty.

@@ -187,3 +187,35 @@ fn the_way_to_a_new_journal_is_synced_with_its_first_synced_records() {
         "who made it may have died at once"
     );
 }
+
+/// What an agent has put there must take neither all memory nor all time.
+#[test]
+fn a_line_without_end_and_checksums_without_number_are_soon_told() {
+    let mut endless = std::io::BufReader::new(std::io::repeat(b'x'));
+    let error = read_line(&mut endless, &mut Vec::new()).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+
+    let marks = CRC_MARK.repeat(250_000);
+    let began = crate::clock::monotonic();
+    assert!(matches!(remainder(marks.as_bytes()), Remainder::Torn));
+    assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+}
+
+/// Values may look like checksums, and what is no text is no part of a record.
+#[test]
+fn only_the_checksum_of_the_record_itself_ends_it() {
+    let mut line = Vec::new();
+    let value = format!("a{CRC_MARK}00000000\"}}b");
+    encode(&serde_json::json!({ "value": value }), &mut line);
+    line.pop();
+    assert!(matches!(remainder(&line), Remainder::Record));
+    for behind in [&b"x"[..], b"\xff", CRC_MARK.as_bytes()] {
+        let spoilt = [&line, behind].concat();
+        assert!(matches!(remainder(&spoilt), Remainder::Spoilt));
+    }
+    for cut in 1..line.len() {
+        assert!(matches!(remainder(&line[..cut]), Remainder::Torn), "{cut}");
+    }
+    line.insert(3, 0xff);
+    assert!(matches!(remainder(&line), Remainder::Torn));
+}

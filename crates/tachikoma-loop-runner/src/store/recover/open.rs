@@ -6,7 +6,7 @@ use tachikoma_core::{Input, Policy, Record, State, Timestamp, step};
 
 use super::{InTheWay, Recovered};
 use crate::store::backup::Moment;
-use crate::store::journal::{Journal, JournalPart, segment};
+use crate::store::journal::{Journal, JournalPart, new_life, segment};
 use crate::store::quarantine::{keep_copy, keep_tail, quarantine};
 use crate::store::snapshot::{self, Snapshot};
 use crate::store::{StoreError, archive, compressed, make_dir, vault, whole};
@@ -38,9 +38,11 @@ impl Recovered {
                     path: end.path.clone(),
                     segment: end.segment,
                     len: end.len,
+                    unended: end.unended,
                 }),
             loop_dir: dir.to_owned(),
             work: None,
+            before_restore: false,
         }
     }
 
@@ -106,7 +108,7 @@ impl Recovered {
         let now = state.time;
         let Some(end) = self.end.take() else {
             make_dir(dir)?;
-            return Journal::anew(dir, working_dir, 1, state, now, keys)
+            return Journal::anew(dir, working_dir, 1, state, (now, new_life()), keys)
                 .map(|(journal, _)| journal);
         };
         if compressed::is_compressed(&end.path) || vault::is_age(&end.path) {
@@ -116,7 +118,7 @@ impl Recovered {
                 segment::keep_beginning(&end.path, end.len, keys)?;
                 number -= u32::from(end.len == 0);
             }
-            return Journal::anew(dir, working_dir, number, state, now, keys)
+            return Journal::anew(dir, working_dir, number, state, (now, new_life()), keys)
                 .map(|(journal, _)| journal);
         }
         let there = std::fs::metadata(&end.path).map_err(StoreError::io("look at", &end.path))?;
@@ -130,8 +132,10 @@ impl Recovered {
         if end.len == 0 {
             journal.begin_segment(state, now, self.behind)?;
         } else if self.behind {
-            journal.begin_anew(working_dir, state, now)?;
-        } else if end.older || self.tolerated || !self.cut.is_empty() || !journal.is_in_form() {
+            journal.begin_anew(working_dir, state, now, new_life())?;
+        } else if !self.cut.is_empty() {
+            journal.next_segment_of(new_life(), state, now)?;
+        } else if end.older || self.tolerated || !journal.is_in_form() {
             journal.next_segment(state, now)?;
         }
         Ok(journal)

@@ -150,7 +150,7 @@ impl<'a> Tail<'a> {
         let mut stopped = false;
         for line in 1.. {
             text.clear();
-            let read = content.read_until(b'\n', &mut text);
+            let read = journal::read_line(&mut content, &mut text);
             stopped = stop_at == Some(line) && !matches!(read, Ok(0));
             if stopped {
                 break;

@@ -1,7 +1,6 @@
 //! A journal, read line by line from its first segment to its last, with the state that its records add up to at hand: what
 //! a segment or a snapshot says of the state must be just that.
 
-use std::io::BufRead as _;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopEvent, LoopId, Record, Seq, State};
@@ -153,7 +152,7 @@ impl<'a> Fold<'a> {
         let mut format = journal::FORMAT;
         for line in 1.. {
             text.clear();
-            let read = reader.read_until(b'\n', &mut text).unwrap_or_else(|error| {
+            let read = journal::read_line(&mut reader, &mut text).unwrap_or_else(|error| {
                 findings.wrong(line, format!("it cannot be read on ({error})"));
                 self.state = None;
                 0

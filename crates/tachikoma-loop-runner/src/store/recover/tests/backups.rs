@@ -21,7 +21,8 @@ fn back_up(place: &Place) -> PathBuf {
     let found = place.read(Loss::Refuse).unwrap();
     let now = Timestamp::from_millis(5_000);
     let moment = found.moment(&place.dir(), place.dir.path(), now);
-    backup::take(&backups(place), &moment, &AtomicBool::new(false)).unwrap()
+    let taken = backup::take(&backups(place), &moment, &AtomicBool::new(false));
+    taken.unwrap().path
 }
 
 /// Adds records behind those that are there.
@@ -150,4 +151,18 @@ fn a_backup_of_another_life_is_not_taken() {
     assert!(of_another.exists() && !line.is_empty());
     // Its number is the one that was damaged, and it would make up for it.
     place.read(Loss::Refuse).unwrap_err();
+}
+
+/// Where the journal is damaged a backup has none, and stands at the damage all the same.
+#[test]
+fn a_backup_without_a_journal_makes_up_for_damage() {
+    let place = Place::new();
+    place.save(&place.state);
+    place.damage(4);
+    let taken = back_up(&place);
+    let told = backup::manifest_of(&taken, &Vault::plain()).unwrap();
+    assert_eq!(told.segment, None);
+    std::fs::remove_file(place.snapshot()).unwrap();
+    let found = place.read(Loss::Refuse).unwrap();
+    assert_eq!((&found.state, found.source), (&place.state, Source::Backup));
 }

@@ -1,0 +1,94 @@
+//! Backups and the work tree: what the loop writes is nobody's work, wherever it is told to put it.
+
+use tachikoma_testkit::Scratch;
+
+use crate::backups::{back_up, say};
+use crate::git_support::{commit_all, repository};
+use crate::support::{as_configured, files, loops, run, status};
+
+const KEPT: &str = "[state]\nbackup_dir = \"kept\"\nmax_backups = 0\nbackup_interval = \"1ms\"\n";
+
+fn kept(scratch: &Scratch) -> usize {
+    files(&scratch.path().join("kept")).len()
+}
+
+#[test]
+fn backups_in_the_work_tree_are_neither_committed_nor_rolled_back() {
+    let scratch = repository();
+    scratch.write("tachikoma.toml", KEPT);
+    scratch.write("kept/notes", "mine\n");
+    commit_all(&scratch);
+    let script = "echo $TACHIKOMA_ITERATION > work; echo $TACHIKOMA_ITERATION > kept/notes; tachikoma state backup";
+    say(
+        &scratch,
+        &run(&["--quiet", "--max-iterations", "3"], script),
+        3,
+    );
+    back_up(&scratch);
+    let before = kept(&scratch);
+    assert!(before > 4, "{before}");
+    let names = scratch.git(&["log", "--all", "--name-only", "--format=", "--", "kept"]);
+    assert!(
+        names
+            .lines()
+            .all(|name| name.is_empty() || name == "kept/notes"),
+        "{names}"
+    );
+    assert_eq!(scratch.git(&["log", "--format=%s"]).lines().count(), 5);
+    say(&scratch, &["rollback", "2", "--yes"], 0);
+    assert_eq!(scratch.read("kept/notes"), "1\n", "which is the user's");
+    assert!(kept(&scratch) >= before, "{} of {before}", kept(&scratch));
+}
+
+#[test]
+fn a_backup_in_the_work_tree_is_no_progress() {
+    for scratch in [repository(), Scratch::new()] {
+        scratch.write("tachikoma.toml", KEPT);
+        let words = run(&["--allow-dirty"], "tachikoma state backup");
+        let ran = as_configured(&scratch).run(words);
+        assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
+        assert_eq!(status(&scratch)["stats"]["no_progress_count"], 5);
+        assert!(kept(&scratch) >= 5);
+    }
+}
+
+/// Iterations that the loop comes to again have work trees of their own before them.
+#[test]
+fn snapshots_of_iterations_behind_a_restoration_are_set_aside() {
+    let scratch = repository();
+    let script = "echo life $LIFE iteration $TACHIKOMA_ITERATION >> work";
+    let iterate = |life: &str, count: &str| {
+        let words = run(
+            &["--quiet", "--allow-dirty", "--max-iterations", count],
+            script,
+        );
+        let ran = crate::support::tachikoma(&scratch)
+            .env("LIFE", life)
+            .run(words);
+        assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    };
+    iterate("1", "1");
+    let taken = back_up(&scratch);
+    iterate("1", "3");
+    say(&scratch, &["state", "restore", taken.to_str().unwrap()], 0);
+    scratch.write("work", "as restored\n");
+    iterate("2", "3");
+    let loop_id = loops(&scratch)[0]
+        .file_name()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let work =
+        |name: &str| scratch.git(&["show", &format!("refs/tachikoma/{loop_id}/{name}:work")]);
+    assert_eq!(work("2"), "as restored\n");
+    assert_eq!(work("3"), "as restored\nlife 2 iteration 2\n");
+    assert_eq!(
+        work("before-restore-1/3"),
+        "life 1 iteration 1\nlife 1 iteration 2\n"
+    );
+    say(&scratch, &["rollback", "2", "--yes"], 0);
+    assert_eq!(scratch.read("work"), "as restored\n");
+    say(&scratch, &["state", "clear", "--purge", "--yes"], 0);
+    assert_eq!(scratch.git(&["for-each-ref", "refs/tachikoma"]), "");
+}

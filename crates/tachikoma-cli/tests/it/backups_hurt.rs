@@ -1,0 +1,340 @@
+//! Restoring what was hurt, interrupted or led another life in between: nothing is mixed, and nothing is lost.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use tachikoma_testkit::Scratch;
+
+use crate::backups::{back_up, backups, plan, say, up_to};
+use crate::support::{files, journal, loops, status, tachikoma, unprivileged, with_history};
+
+fn ralph(scratch: &Scratch, name: &str) -> PathBuf {
+    scratch.path().join(".ralph").join(name)
+}
+
+fn restore(scratch: &Scratch, file: &Path) -> String {
+    say(scratch, &["state", "restore", file.to_str().unwrap()], 0)
+}
+
+/// Makes a line of a journal another one than was written.
+fn damage(path: &Path, line: usize) {
+    let text = fs::read_to_string(path).unwrap();
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    lines[line - 1] = lines[line - 1].replacen("\"seq\"", "\"sea\"", 1);
+    fs::write(path, lines.join("\n") + "\n").unwrap();
+}
+
+#[test]
+fn two_lives_with_segments_of_one_number_are_not_mixed() {
+    let scratch = with_history();
+    let first = back_up(&scratch);
+    restore(&scratch, &first);
+    say(&scratch, &["state", "set", "plan", "2"], 0);
+    back_up(&scratch);
+    fs::remove_dir_all(ralph(&scratch, "loops")).unwrap();
+    fs::remove_file(ralph(&scratch, "state.json")).unwrap();
+    restore(&scratch, &first);
+    say(&scratch, &["state", "set", "plan", "3"], 0);
+    say(&scratch, &["state", "set", "more", "3"], 0);
+    fs::remove_file(ralph(&scratch, "state.json")).unwrap();
+    damage(&loops(&scratch)[0].join("journal-0002.jsonl"), 2);
+    let told = say(&scratch, &["state", "show"], 1);
+    assert!(told.contains("is damaged at line 2"), "{told}");
+}
+
+/// A restoration that died before it moved the snapshot of what was there.
+#[test]
+fn the_snapshot_of_the_life_before_is_not_gone_on_from() {
+    let scratch = with_history();
+    let taken = back_up(&scratch);
+    say(&scratch, &["state", "set", "plan", "8"], 0);
+    say(&scratch, &up_to("3"), 3);
+    let before = fs::read(ralph(&scratch, "state.json")).unwrap();
+    restore(&scratch, &taken);
+    fs::write(ralph(&scratch, "state.json"), &before).unwrap();
+    assert_eq!(plan(&scratch), serde_json::Value::Null);
+    say(&scratch, &up_to("2"), 3);
+    assert_eq!(status(&scratch)["iteration"], 2);
+    say(&scratch, &["state", "verify"], 0);
+    let kept = files(&ralph(&scratch, "quarantine"));
+    assert!(
+        kept.values().any(|bytes| *bytes == before),
+        "{:?}",
+        kept.keys()
+    );
+}
+
+/// Nothing but the snapshot holds what the journal lost.
+#[test]
+fn a_restoration_keeps_the_snapshot_of_a_loop_that_cannot_be_backed_up() {
+    let scratch = with_history();
+    let taken = back_up(&scratch);
+    say(&scratch, &["state", "set", "plan", "8"], 0);
+    let snapshot = fs::read(ralph(&scratch, "state.json")).unwrap();
+    say(&scratch, &["state", "set", "plan", "9"], 0);
+    say(&scratch, &["state", "set", "plan", "10"], 0);
+    fs::write(ralph(&scratch, "state.json"), &snapshot).unwrap();
+    let path = journal(&scratch);
+    let lines = fs::read_to_string(&path).unwrap().lines().count();
+    damage(&path, lines - 5);
+    damage(&path, lines - 1);
+    let elsewhere = scratch.home().join("copy.tar");
+    fs::rename(&taken, &elsewhere).unwrap();
+    let told = restore(&scratch, &elsewhere);
+    assert!(told.contains("could not be backed up"), "{told}");
+    let kept = files(&ralph(&scratch, "quarantine"));
+    assert!(
+        kept.values().any(|bytes| *bytes == snapshot),
+        "{:?}",
+        kept.keys()
+    );
+}
+
+#[test]
+fn what_lies_in_the_place_of_a_loop_and_cannot_be_opened_is_moved_away() {
+    let hurt: [fn(&Path); 4] = [
+        |dir| {
+            fs::remove_file(dir.join("journal-0001.jsonl")).unwrap();
+            fs::create_dir(dir.join("journal-0001.jsonl")).unwrap();
+        },
+        |dir| {
+            let journal = dir.join("journal-0001.jsonl");
+            fs::rename(&journal, dir.join("elsewhere")).unwrap();
+            symlink("elsewhere", journal).unwrap();
+        },
+        |dir| {
+            let journal = dir.join("journal-0001.jsonl");
+            fs::remove_file(&journal).unwrap();
+            let made = std::process::Command::new("mkfifo").arg(journal).status();
+            assert!(made.unwrap().success());
+        },
+        |dir| {
+            fs::remove_dir_all(dir).unwrap();
+            fs::write(dir, "a file").unwrap();
+        },
+    ];
+    for (number, hurt) in hurt.iter().enumerate() {
+        for named in [true, false] {
+            let scratch = with_history();
+            say(&scratch, &["state", "set", "plan", "7"], 0);
+            let taken = back_up(&scratch);
+            hurt(&loops(&scratch)[0]);
+            let mut words = vec!["state", "restore"];
+            words.extend(named.then_some(taken.to_str().unwrap()));
+            let told = say(&scratch, &words, 0);
+            assert!(told.contains("warning: "), "{number}: {told}");
+            assert_eq!(plan(&scratch), 7, "{number}");
+            let quarantine = fs::read_dir(ralph(&scratch, "quarantine")).unwrap();
+            assert!(quarantine.count() > 0, "{number}");
+            say(&scratch, &up_to("2"), 3);
+        }
+    }
+}
+
+/// A record that is whole, and whose line end is missing, is no damage; neither is it in a segment that is closed then.
+#[test]
+fn a_missing_line_end_makes_no_damaged_loop_of_a_backup() {
+    let scratch = with_history();
+    let path = journal(&scratch);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.trim_end()).unwrap();
+    let taken = back_up(&scratch);
+    let there = Scratch::new();
+    restore(&there, &taken);
+    say(&there, &["state", "verify"], 0);
+    fs::remove_file(ralph(&there, "state.json")).unwrap();
+    assert_eq!(status(&there)["iteration"], 1);
+}
+
+#[test]
+fn the_journal_in_a_backup_stays_where_earlier_segments_are_missing() {
+    let scratch = with_history();
+    let taken = back_up(&scratch);
+    restore(&scratch, &taken);
+    say(&scratch, &up_to("2"), 3);
+    let taken = back_up(&scratch);
+    let second = fs::read_to_string(loops(&scratch)[0].join("journal-0002.jsonl")).unwrap();
+    let first: serde_json::Value = serde_json::from_str(second.lines().next().unwrap()).unwrap();
+    let there = Scratch::new();
+    restore(&there, &taken);
+    let kept = fs::read_to_string(loops(&there)[0].join("journal-0002.jsonl")).unwrap();
+    let behind = |text: &str| text.split_once('\n').unwrap().1.to_owned();
+    assert_eq!(behind(&kept), behind(&second));
+    let told = say(&there, &["state", "verify"], 0);
+    let lost = format!(
+        "records 1 to {} are lost",
+        first["seq"].as_u64().unwrap() - 1
+    );
+    assert!(told.contains(&lost), "{told}");
+    assert_eq!(status(&there)["iteration"], 2);
+}
+
+/// Where two directories cannot be exchanged, there is a moment in which the loop is in none of its places.
+#[test]
+fn a_loop_that_was_moved_away_is_put_back() {
+    let scratch = with_history();
+    let before = status(&scratch);
+    let dir = loops(&scratch)[0].clone();
+    let name = dir.file_name().unwrap().to_str().unwrap().to_owned();
+    let was = dir.with_file_name(format!(".was-{name}"));
+    fs::rename(&dir, &was).unwrap();
+    let half = dir.with_file_name(format!(".state-{}.tmp", "0".repeat(32)));
+    fs::create_dir(&half).unwrap();
+    for words in [&["status"][..], &["state", "verify"]] {
+        let told = say(&scratch, words, 1);
+        assert!(
+            told.contains("a restoration of the loop was interrupted"),
+            "{told}"
+        );
+    }
+    say(&scratch, &up_to("2"), 3);
+    let after = status(&scratch);
+    assert_eq!(
+        (&after["loop_id"], &after["iteration"]),
+        (&before["loop_id"], &2.into())
+    );
+    assert!(!was.exists() && !half.exists());
+
+    // The restored one has taken its place.
+    fs::create_dir(&was).unwrap();
+    fs::write(was.join("journal-0001.jsonl"), "").unwrap();
+    say(&scratch, &up_to("3"), 3);
+    assert!(!was.exists());
+    let quarantine = files(&ralph(&scratch, "quarantine"));
+    assert!(
+        quarantine
+            .keys()
+            .any(|path| path.ends_with("journal-0001.jsonl"))
+    );
+}
+
+#[test]
+fn a_restoration_is_not_undone_by_the_next_one() {
+    let scratch = with_history();
+    say(&scratch, &["state", "set", "plan", "7"], 0);
+    back_up(&scratch);
+    say(&scratch, &["state", "set", "plan", "8"], 0);
+    say(&scratch, &["state", "restore"], 0);
+    assert_eq!(plan(&scratch), 7);
+    let told = say(&scratch, &["state", "restore"], 0);
+    assert!(
+        told.contains("is what a restoration has replaced"),
+        "{told}"
+    );
+    assert_eq!(plan(&scratch), 7);
+}
+
+/// A loop further up is another one: a run would not go on with it either.
+#[test]
+fn a_file_is_restored_where_one_stands() {
+    let scratch = with_history();
+    let taken = back_up(&scratch);
+    let above = Scratch::new();
+    above.write("prompt.md", "go\n");
+    say(
+        &above,
+        &["run", "--quiet", "--max-iterations", "1", "--", "true"],
+        3,
+    );
+    let before = status(&above);
+    fs::create_dir(above.path().join("below")).unwrap();
+    let link = above.home().join("link.tar");
+    symlink(&taken, &link).unwrap();
+    let tool = tachikoma(&above).in_dir("below");
+    let ran = tool.run(["state", "restore", link.to_str().unwrap()]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert!(ran.stdout.contains("/below; "), "{}", ran.stdout);
+    assert!(above.path().join("below/.ralph/loops").exists());
+    assert_eq!(status(&above), before);
+}
+
+/// One that cannot be removed is somebody else's to look at; the one that was taken is there.
+#[test]
+fn a_backup_is_taken_where_an_older_one_cannot_go() {
+    let scratch = with_history();
+    scratch.write("tachikoma.toml", "[state]\nmax_backups = 1\n");
+    let first = back_up(&scratch);
+    let tool = unprivileged(&scratch);
+    let dir = first.parent().unwrap();
+    std::os::unix::fs::chown(&first, Some(0), Some(0)).unwrap();
+    std::os::unix::fs::chown(dir, Some(0), Some(0)).unwrap();
+    fs::set_permissions(&first, fs::Permissions::from_mode(0o644)).unwrap();
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o1777)).unwrap();
+    let ran = tool.run(["state", "set", "plan", "7"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let ran = tool.run(["state", "backup"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert!(ran.stderr.contains("warning: remove "), "{}", ran.stderr);
+    assert!(scratch.path().join(ran.stdout.trim()).exists() && first.exists());
+}
+
+/// Below our own directory the name suffices: nobody wants to keep what cannot be read.
+#[test]
+fn a_purge_takes_backups_that_are_damaged() {
+    let scratch = with_history();
+    let taken = back_up(&scratch);
+    let mut bytes = fs::read(&taken).unwrap();
+    bytes[600] ^= 1;
+    fs::write(&taken, bytes).unwrap();
+    assert_eq!(backups(&scratch).len(), 1);
+    say(&scratch, &["state", "clear", "--purge", "--yes"], 0);
+    assert!(!scratch.path().join(".ralph").exists());
+}
+
+/// Two directories keep their backups in one place, and the second has its loop from the first.
+#[test]
+fn a_shared_directory_of_backups_is_left_to_the_others() {
+    let here = with_history();
+    let there = Scratch::new();
+    let shared = here.home().join("shared");
+    let setting = format!(
+        "[state]\nmax_backups = 2\nbackup_dir = \"{}\"\n",
+        shared.display()
+    );
+    here.write("tachikoma.toml", &setting);
+    there.write("tachikoma.toml", &setting);
+    let ours = [back_up(&here), back_up(&here)];
+    restore(&there, &ours[0]);
+    for number in ["1", "2", "3"] {
+        say(&there, &["state", "set", "plan", number], 0);
+        back_up(&there);
+    }
+    assert!(ours.iter().all(|path| path.exists()));
+    say(&here, &["state", "restore"], 0);
+    assert_eq!(plan(&here), serde_json::Value::Null, "it is the other's");
+    say(&there, &["state", "clear", "--purge", "--yes"], 0);
+    assert!(
+        ours.iter().all(|path| path.exists()),
+        "{:?}",
+        files(&shared).keys()
+    );
+}
+
+/// The restored loop is in its place already when it turns out that the other one cannot be archived.
+#[test]
+fn a_restoration_that_fails_late_is_taken_back() {
+    let scratch = with_history();
+    let taken = back_up(&scratch);
+    let dir = loops(&scratch)[0].clone();
+    let new = [
+        "run",
+        "--new",
+        "--quiet",
+        "--max-iterations",
+        "1",
+        "--",
+        "true",
+    ];
+    say(&scratch, &new, 3);
+    let tool = unprivileged(&scratch);
+    let before = (status(&scratch), files(&dir));
+    let name = before.0["loop_id"].as_str().unwrap();
+    let other = ralph(&scratch, "loops").join(name);
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o500)).unwrap();
+    let ran = tool.run(["state", "restore", "--yes", taken.to_str().unwrap()]);
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    assert_eq!((status(&scratch), files(&dir)), before);
+    assert_eq!(fs::read_dir(ralph(&scratch, "loops")).unwrap().count(), 2);
+}
