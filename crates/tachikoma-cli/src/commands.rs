@@ -16,7 +16,7 @@ mod events;
 mod explain;
 mod history;
 mod kept;
-mod launch;
+pub mod launch;
 mod logs;
 mod note;
 mod notify;

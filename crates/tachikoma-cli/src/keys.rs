@@ -227,7 +227,7 @@ impl Desk {
             let mut diff = Command::new(ourselves);
             diff.args(["diff", &iteration.to_string()]);
             diff.current_dir(&self.working_dir);
-            lent::run(&mut diff)
+            lent::run(&mut diff, lent::Whose::Nobodys)
         });
         if let Err(error) = shown {
             out::note(&format!("note: no diff: {error}"));
@@ -249,7 +249,8 @@ impl Desk {
             .arg(&self.draft);
         command.current_dir(&self.working_dir);
         let shown = editor.to_string_lossy();
-        let status = lent::run(&mut command).map_err(|error| format!("`{shown}`: {error}"))?;
+        let status = lent::run(&mut command, lent::Whose::Operators)
+            .map_err(|error| format!("`{shown}`: {error}"))?;
         if !status.success() {
             return Err(format!(
                 "`{shown}` failed: {status}; the prompt is as it was"

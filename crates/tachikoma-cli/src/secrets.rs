@@ -14,7 +14,9 @@ use tachikoma_loop_runner::process::handed;
 use tachikoma_loop_runner::settings::Secret;
 use tachikoma_loop_runner::store::vault::PASSPHRASE_VARIABLE;
 
+use crate::commands::launch::secret_names;
 use crate::failure::Failure;
+use crate::place::Place;
 
 /// The first word that says that secrets are handed over; the number of a descriptor and the other words follow.
 pub const WITH_SECRETS: &str = "with-secrets";
@@ -50,6 +52,19 @@ pub fn shed_passphrase() -> Result<(), Failure> {
     let name = PASSPHRASE_VARIABLE.to_owned();
     let needed = value(&name).map(|value| (name, value));
     shed(&[PASSPHRASE_VARIABLE.into()], &needed.into_iter().collect())
+}
+
+/// Gets rid of all variables that are for us alone, in a command that runs git: what git runs may be the agent's.
+pub fn shed_all(place: &Place) -> Result<(), Failure> {
+    let loaded = place.layers().and_then(|layers| Ok(layers.load()?));
+    // Settings that cannot be read are said by whoever needs them.
+    let names = loaded.map_or_else(
+        |_| vec![PASSPHRASE_VARIABLE.into()],
+        |loaded| secret_names(&loaded.settings),
+    );
+    let name = PASSPHRASE_VARIABLE.to_owned();
+    let needed = value(&name).map(|value| (name, value));
+    shed(&names, &needed.into_iter().collect())
 }
 
 /// Gets rid of variables: becomes this program anew, with the same words and the same process, and hands what is still needed of

@@ -11,9 +11,11 @@ use crate::args::DiffArgs;
 use crate::failure::Failure;
 use crate::out;
 use crate::place::Place;
+use crate::secrets;
 
 /// Shows what changed from before an iteration to before the next, or to the present.
 pub fn diff(place: &Place, args: &DiffArgs) -> Result<ExitCode, Failure> {
+    secrets::shed_all(place)?;
     let found = kept::find(place, args.loop_id)?;
     if args.list {
         for kept in &found.kept {

@@ -143,7 +143,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
 }
 
 /// The variables that are for us alone: those that the settings name for messages, and the passphrase of the state.
-pub(super) fn secret_names(settings: &Settings) -> Vec<OsString> {
+pub fn secret_names(settings: &Settings) -> Vec<OsString> {
     let each = settings.notify.iter();
     let names = each.flat_map(|notify| [&notify.url_env, &notify.secret_env]);
     let names = names.flatten().map(Into::into);

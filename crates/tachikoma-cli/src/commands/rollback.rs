@@ -16,9 +16,11 @@ use crate::args::RollbackArgs;
 use crate::failure::{Failure, chain};
 use crate::out;
 use crate::place::Place;
+use crate::secrets;
 
 /// Brings the work tree back.
 pub fn rollback(place: &Place, args: &RollbackArgs) -> Result<ExitCode, Failure> {
+    secrets::shed_all(place)?;
     let found = kept::find(place, args.loop_id)?;
     refuse_live(&found.current.working_dir)?;
     if let Moment::Iteration(iteration) = args.to {

@@ -29,14 +29,30 @@ fn guest() -> MutexGuard<'static, Option<Pid>> {
     GUEST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whose a program is that has the terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The operator's own: what it asks, the operator asks.
+    Operators,
+    /// It runs what the repository names, which may be the agent's.
+    Nobodys,
+}
+
 /// Runs something that has the terminal for itself. However it ends, the terminal is ours and as it was.
-pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
+pub fn run(command: &mut Command, whose: Whose) -> io::Result<ExitStatus> {
     raw::lend();
     let lent = Lent {
         modes: tcgetattr(stdin()).ok(),
     };
-    let child = Operators::spawn(command.process_group(0))?;
-    let pid = child.pid();
+    command.process_group(0);
+    let operators = match whose {
+        Whose::Operators => Some(Operators::spawn(command)?),
+        Whose::Nobodys => None,
+    };
+    let pid = match &operators {
+        Some(child) => child.pid(),
+        None => Pid::from_child(&command.spawn()?),
+    };
     lent.allow_writing();
     hand_over(pid);
     loop {

@@ -68,6 +68,34 @@ fn a_child_that_hides_from_its_parent_is_refused_too() {
     assert_eq!(refused(&scratch), ["stop"]);
 }
 
+/// With nothing in its environment only its place tells whose it is: below a program whose name is no text, below more than anybody looks
+/// at, and while those above it end.
+#[test]
+fn a_child_is_known_by_its_place_whatever_stands_between() {
+    let scratch = Scratch::new();
+    let bin = env!("CARGO_BIN_EXE_tachikoma");
+    scratch.write(
+        "ask",
+        format!(
+            "#!/bin/sh\ncd {} && {bin} stop 2>>refused; echo $? >>answers\n",
+            scratch.path().display()
+        ),
+    );
+    scratch.write(
+        "deep",
+        "#!/bin/sh\nif [ $1 -gt 1030 ]; then exec sh ask; fi; sh deep $(($1 + 1)); exit\n",
+    );
+    let script = format!(
+        "odd=$(printf '\\377'); cp /bin/sh \"./$odd\"; env -i \"./$odd\" -c 'sh ask; exit'; env -i sh -c 'sh deep 1; exit'; \
+         i=0; while [ $i -lt 20 ]; do env -i sh -c 'sh ask & exit'; i=$((i+1)); done; \
+         while [ $(wc -l <answers) -lt 22 ]; do sleep 0.01; done; {CLAIMS}"
+    );
+    let ran = tachikoma(&scratch).run(run(&[], &script));
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(scratch.read("answers"), "1\n".repeat(22));
+    assert_eq!(refused(&scratch).len(), 22);
+}
+
 #[test]
 fn an_agent_that_asks_again_and_again_does_not_fill_the_journal() {
     let scratch = Scratch::new();

@@ -40,7 +40,9 @@ fn neither_the_agent_nor_anything_else_that_runs_finds_the_secrets_of_messages()
     let settings = [
         "[[notify]]\nto = 'webhook'\nurl_env = 'MY_HOOK'\nsecret_env = 'MY_KEY'\n".to_owned(),
         format!("[[notify]]\nto = 'command'\ncommand = '{spy} message'\n"),
-        format!("[[gate]]\nname = 'tests'\ncommand = '{spy} gate'\n"),
+        format!(
+            "[[gate]]\nname = 'tests'\ncommand = '''{spy} gate; printf 'TAP version 13\\n1..1\\nok 1 - a\\n' '''\n"
+        ),
         hook("iteration_start", &format!("{spy} frame"), ""),
         hook("tests_changed", &format!("{spy} beside"), ""),
     ];
@@ -55,7 +57,7 @@ fn neither_the_agent_nor_anything_else_that_runs_finds_the_secrets_of_messages()
         .env("MY_KEY", format!("{CANARY}-key"))
         .run(run(&[], &script));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-    for who in ["agent", "git", "gate", "frame", "message"] {
+    for who in ["agent", "git", "gate", "frame", "message", "beside"] {
         assert_clean(&scratch, who);
     }
     assert_eq!(service.came().len(), 1, "the message itself has them");

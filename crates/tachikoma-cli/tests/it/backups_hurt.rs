@@ -43,6 +43,30 @@ fn two_lives_with_segments_of_one_number_are_not_mixed() {
     assert!(told.contains("is damaged at line 2"), "{told}");
 }
 
+#[test]
+fn a_loop_that_runs_in_two_places_is_commanded_in_each() {
+    let here = with_history();
+    let there = Scratch::new();
+    there.write("prompt.md", "go on\n");
+    restore(&there, &back_up(&here));
+    let runtime = here.runtime_dir();
+    let tool = |scratch| tachikoma(scratch).env("XDG_RUNTIME_DIR", runtime.to_str().unwrap());
+    let go_on = ["run", "--detach", "--attended", "--max-iterations", "9"];
+    for scratch in [&here, &there] {
+        let ran = tool(scratch).run(go_on);
+        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    }
+    let outcome = |scratch| tool(scratch).run(["status", "--json"]).json()["outcome"].clone();
+    for (scratch, other) in [(&here, Some(&there)), (&there, None)] {
+        let ran = tool(scratch).run(["stop"]);
+        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+        assert_eq!(outcome(scratch)["kind"], "operator");
+        if let Some(other) = other {
+            assert!(outcome(other).is_null(), "that one goes on");
+        }
+    }
+}
+
 /// A restoration that died before it moved the snapshot of what was there.
 #[test]
 fn the_snapshot_of_the_life_before_is_not_gone_on_from() {

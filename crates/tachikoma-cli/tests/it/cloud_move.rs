@@ -141,6 +141,41 @@ fn what_was_not_committed_comes_along() {
 }
 
 #[test]
+fn an_encrypted_loop_comes_along_with_its_key_and_not_without() {
+    let server = Server::start();
+    let key = tempfile::NamedTempFile::new().unwrap();
+    let text = "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33\n";
+    std::fs::write(key.path(), text).unwrap();
+    let settings = format!(
+        "encrypt = true\nencrypt_identity_file = '{}'\n[git]\nauto_commit = false",
+        key.path().display()
+    );
+    let here = repository(&server, &settings);
+    here.write("draft", "not committed\n");
+    let agent = ["--max-iterations", "1", "--", "true"];
+    let run = ["run", "--quiet", "--allow-dirty", "--delay", "0s"];
+    server.say(&here, &[&run[..], &agent].concat(), 3);
+    let copies = server.copies();
+    assert!(!copies.is_empty() && copies.iter().all(|name| name.contains(".tar.age.")));
+    let there = Scratch::new();
+    let url = server.url();
+    let restore = ["state", "restore", "--from", &url, "--yes"];
+    let refused = server.tool(&there).run(restore);
+    assert_eq!(refused.code(), Some(2), "{}", refused.snapshot());
+    assert!(!there.path().join(".git").exists(), "nothing is changed");
+    let with_key = server
+        .tool(&there)
+        .env("TACHIKOMA_STATE__ENCRYPT", "true")
+        .env(
+            "TACHIKOMA_STATE__ENCRYPT_IDENTITY_FILE",
+            key.path().to_str().unwrap(),
+        );
+    let ran = with_key.run(restore);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    assert_eq!(there.read("draft"), "not committed\n");
+}
+
+#[test]
 fn files_in_the_way_stay_and_the_commits_are_kept() {
     let server = Server::start();
     let here = repository(&server, "");

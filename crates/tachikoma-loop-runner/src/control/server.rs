@@ -57,6 +57,18 @@ pub enum ServerError {
 /// Callers that wait for the last answer of a runner get it within this, or not at all.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The same loop may run in so many directories at a time, restored from a backup.
+const COPIES_MAX: u32 = 16;
+
+/// Returns where a loop may listen. Who listens there already runs the same loop in another directory; its callers are not ours.
+fn free_path(runtime_dir: &Path, loop_id: LoopId) -> PathBuf {
+    let first = runtime_dir.join(format!("{loop_id}.sock"));
+    let others = (1..COPIES_MAX).map(|copy| runtime_dir.join(format!("{loop_id}.{copy}.sock")));
+    let mut all = std::iter::once(first.clone()).chain(others);
+    let is_free = |path: &PathBuf| std::os::unix::net::UnixStream::connect(path).is_err();
+    all.find(is_free).unwrap_or(first)
+}
+
 /// A listening control socket. Dropping it removes the socket and shows all callers out.
 #[derive(Debug)]
 pub struct Server {
@@ -70,8 +82,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens for callers. The working directory's lock must be held: a socket that is there already is a dead
-    /// runner's, and is replaced.
+    /// Listens for callers. The working directory's lock must be held: a socket that is there already and at which nobody listens is a
+    /// dead runner's, and is replaced.
     ///
     /// # Errors
     /// The socket cannot be made.
@@ -80,7 +92,7 @@ impl Server {
         loop_id: LoopId,
         handle: LoopHandle,
     ) -> Result<Self, ServerError> {
-        let path = runtime_dir.join(format!("{loop_id}.sock"));
+        let path = free_path(runtime_dir, loop_id);
         let (listener, file) = listen(runtime_dir, &path)?;
         let desk = Desk {
             handle,

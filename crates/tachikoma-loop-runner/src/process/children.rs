@@ -6,7 +6,8 @@ use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use rustix::process::Pid;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 use super::Leftover;
 
@@ -18,6 +19,9 @@ const ENVIRONMENT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// No real process tree is deeper; a chain that changes while it is walked must not go on forever.
 const ANCESTORS_MAX: usize = 1024;
+
+/// How often those above a process are looked for, where one of them ends meanwhile.
+const LINE_TRIES: usize = 16;
 
 /// The kernel's flags of a process that is exiting, and of its own threads (`linux/sched.h`).
 const FLAG_EXITING: u64 = 0x4;
@@ -56,7 +60,8 @@ pub(super) fn own_pid() -> Pid {
 /// Returns the name and the beginning of the command line of a process, as far as they can be read.
 pub(super) fn describe(pid: Pid) -> Leftover {
     let base = format!("/proc/{pid}");
-    let name = fs::read_to_string(format!("{base}/comm")).unwrap_or_default();
+    let name = fs::read(format!("{base}/comm")).unwrap_or_default();
+    let name = String::from_utf8_lossy(&name);
     let command = read_head(Path::new(&format!("{base}/cmdline")), COMMAND_BYTES_MAX);
     let words = command.unwrap_or_default();
     let words = String::from_utf8_lossy(&words).replace('\0', " ");
@@ -89,12 +94,13 @@ pub(super) struct Stat {
 
 /// Returns what tells a process apart, or nothing if it is gone.
 pub(super) fn stat(pid: Pid) -> Option<Stat> {
-    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    parse_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-fn parse_stat(line: &str) -> Option<Stat> {
-    // The name stands in parentheses and may contain anything, parentheses included.
-    let (_, fields) = line.rsplit_once(')')?;
+fn parse_stat(line: &[u8]) -> Option<Stat> {
+    // The name stands in parentheses and may contain anything, parentheses and what is no text included.
+    let name_ends = line.iter().rposition(|byte| *byte == b')')?;
+    let fields = std::str::from_utf8(line.get(name_ends + 1..)?).ok()?;
     let mut fields = fields.split_ascii_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?;
@@ -121,6 +127,33 @@ fn parse_stat(line: &str) -> Option<Stat> {
 pub(super) fn line(pid: Pid) -> impl Iterator<Item = Pid> {
     let parent = |pid: &Pid| stat(*pid).and_then(|stat| stat.parent);
     std::iter::successors(Some(pid), parent).take(ANCESTORS_MAX)
+}
+
+/// Returns a process and all those above it, the nearest first, up to the first of all or to one that we may not see. None if that
+/// could not be found out: whoever ends or is made anew on the way up breaks the line, and some have too many above them.
+pub(super) fn whole_line(pid: Pid) -> Option<Vec<Pid>> {
+    if !cfg!(target_os = "linux") {
+        return Some(line(pid).collect());
+    }
+    (0..LINE_TRIES).find_map(|_| whole_line_now(pid))
+}
+
+fn whole_line_now(pid: Pid) -> Option<Vec<Pid>> {
+    let mut found = vec![pid];
+    let mut last = stat(pid)?;
+    while let Some(parent) = last.parent {
+        let Some(above) = stat(parent) else {
+            let hidden = test_kill_process(parent) == Err(Errno::PERM);
+            return hidden.then_some(found);
+        };
+        // Parents are older than their children, those that adopt them too: this one has the number of one that is gone.
+        if above.started > last.started || found.len() == ANCESTORS_MAX {
+            return None;
+        }
+        found.push(parent);
+        last = above;
+    }
+    Some(found)
 }
 
 /// Whether a process carries a loop's marker.
@@ -217,7 +250,7 @@ mod tests {
     fn stat_line_survives_a_hostile_name() {
         let line = "42 (a) Z 1 (b) S 7 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 9876 1 2";
         assert_eq!(
-            parse_stat(line),
+            parse_stat(line.as_bytes()),
             Some(Stat {
                 parent: Pid::from_raw(7),
                 started: 9876,
@@ -228,7 +261,7 @@ mod tests {
                 cpu_ticks: 5 + 6 + 7 + 8,
             })
         );
-        assert_eq!(parse_stat("42 (a"), None);
+        assert_eq!(parse_stat(b"42 (a"), None);
     }
 
     #[test]

@@ -133,8 +133,11 @@ fn end_group(group: &Cgroup, ended: &mut Vec<Leftover>) {
     }
 }
 
+/// Whoever leaves more says nothing new with them.
+const NAMED_MAX: usize = 64;
+
 fn note(ended: &mut Vec<Leftover>, leftover: Leftover) {
-    if !ended.iter().any(|known| known.pid == leftover.pid) {
+    if ended.len() < NAMED_MAX && !ended.iter().any(|known| known.pid == leftover.pid) {
         ended.push(leftover);
     }
 }

@@ -49,12 +49,15 @@ fn sender(info: &libc::siginfo_t) -> Sender {
                 _ => Sender::System,
             }
         }
-        // The kernel's own: a key of the terminal, or its end.
-        1.. => Sender::System,
+        // The kernel's own: a key of the terminal, or its end. Other signals of the kernel's can be asked for by anybody.
+        SI_KERNEL => Sender::System,
         // A sender may write what it likes beside these.
         _ => Sender::Unknown,
     }
 }
+
+/// `si_code` of what the kernel sends by itself.
+const SI_KERNEL: i32 = 0x80;
 
 #[cfg(target_os = "linux")]
 const SI_TKILL: i32 = libc::SI_TKILL;

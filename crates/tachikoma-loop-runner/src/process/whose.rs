@@ -99,12 +99,13 @@ impl Family {
         if process == own {
             return Whose::Operator;
         }
-        if cfg!(target_os = "linux") && children::stat(process).is_none() {
+        // Who stands nowhere is not the operator.
+        let Some(line) = children::whole_line(process) else {
             return Whose::Gone;
-        }
+        };
         let mut below_us = false;
         let mut inside = false;
-        for reached in children::line(process) {
+        for reached in line {
             if reached == own {
                 below_us = true;
                 break;

@@ -87,8 +87,8 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
         purged.socket(&premises.runtime_dir.join(format!("{name}.sock")));
     }
     if let Some(holder) = lock::holder(&premises.working_dir) {
-        let ours = holder.socket.file_stem().and_then(|stem| stem.to_str());
-        if ours == Some(&holder.loop_id.to_string()) {
+        let ours = holder.socket.file_name().and_then(|name| name.to_str());
+        if ours.is_some_and(|name| name.starts_with(&format!("{}.", holder.loop_id))) {
             purged.socket(&holder.socket);
         }
     }

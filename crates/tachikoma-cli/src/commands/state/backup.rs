@@ -20,9 +20,11 @@ use crate::failure::{Failure, chain};
 use crate::out;
 use crate::place::Place;
 use crate::sanitise::sanitise;
+use crate::secrets;
 
 /// Takes a backup of the current loop.
 pub fn take(place: &Place) -> Result<ExitCode, Failure> {
+    secrets::shed_all(place)?;
     let current = place.current_loop()?;
     if !current.is_kept {
         let what = format!("{} is not kept (`state.enabled = false`)", current.loop_id);
@@ -95,6 +97,7 @@ pub fn restore(
     from: &FromArgs,
     yes: bool,
 ) -> Result<ExitCode, Failure> {
+    secrets::shed_all(place)?;
     let working_dir = match (file, &from.from) {
         (None, None) => place.working_dir_or_here(),
         // Where a run would go on with it: a loop further up is another one.

@@ -7,7 +7,7 @@ use serde_json::json;
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::cloud::{self, Cloud, Copied, SendError};
 use tachikoma_loop_runner::offline::Premises;
-use tachikoma_loop_runner::store::{backup, loops};
+use tachikoma_loop_runner::store::{StoreError, backup, loops};
 
 use crate::args::FromArgs;
 use crate::commands::runtime;
@@ -128,6 +128,8 @@ pub fn fetch(
         let why = match fetched {
             Ok(fetched) => match backup::read_through(&fetched.path, &premises.vault) {
                 Ok(_) => return Ok(Some(named(fetched, &premises.backups.dir, copied))),
+                // With the key it may be good.
+                Err(error @ StoreError::Locked { .. }) => return Err(error.into()),
                 Err(error) => chain(&error),
             },
             Err(error) => chain(&error),

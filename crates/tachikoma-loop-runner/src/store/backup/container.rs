@@ -253,12 +253,13 @@ impl Reading<'_> {
         // The next snapshot is written anew.
         let copy = self.into.filter(|_| name != SNAPSHOT);
         let copy = copy.map(|dir| dir.join(name));
-        let mut content = Tee::new(
-            entry,
-            copy.as_ref()
-                .map(|copy| create(copy, self.vault))
-                .transpose()?,
-        );
+        let vault = match name.as_str() {
+            // For git, which makes of it what is in clear text anyway.
+            bundle::NAME => Vault::plain(),
+            _ => self.vault.clone(),
+        };
+        let file = copy.as_ref().map(|copy| create(copy, &vault)).transpose()?;
+        let mut content = Tee::new(entry, file);
         let read = self.content(name, &mut content);
         if let (Some(failed), Some(copy)) = (content.failed.take(), &copy) {
             return Err(StoreError::io("write", copy)(failed));
