@@ -156,7 +156,7 @@ mod tests {
         );
         assert_eq!(
             Wish::parse(&["spot"]),
-            Err("nothing called spot can be measured; there are iteration, first, record, growth, resume, memory, startup, stop, interrupt, decode, replay, git, restart".to_owned())
+            Err("nothing called spot can be measured; there are iteration, first, record, sealed, growth, resume, memory, startup, stop, waits, interrupt, decode, replay, git, restart, cloud".to_owned())
         );
     }
 }
