@@ -2,7 +2,7 @@
 //! describes the files.
 //!
 //! A file that is written in one piece is an age file. One that grows, a segment or a transcript, is sealed line by line
-//! under a key of its own, which age wraps: see [`lines`]. What a file is, is told by how it begins, never by its name.
+//! under a key of its own, which age wraps: see `lines`. What a file is, is told by how it begins, never by its name.
 
 pub(crate) mod convert;
 mod keys;
