@@ -267,7 +267,7 @@ impl Status {
             waiting: if live { waiting(state) } else { None },
             question: state.question().filter(|_| live).cloned(),
             question_left: state.question().filter(|_| !live).cloned(),
-            unanswered: state.operator.unanswered,
+            unanswered: (state.operator.unanswered).filter(|_| state.public() == LoopState::Paused),
             attended: state.operator.attended,
             reboot: state.reboot_pending.as_ref().map(|reason| RebootSummary {
                 reason: reason.to_string(),

@@ -15,6 +15,15 @@ pub fn lines(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<Strin
             AnsweredBy::Operator => format!("question {id} is answered: {choice}"),
             AnsweredBy::Default => format!("nobody answered question {id} in time: {choice}"),
         },
+        // Whoever writes has the terminal.
+        OperatorEvent::Held { .. } if by_keys => return Vec::new(),
+        OperatorEvent::Held { id, until: None } => {
+            format!("question {id} waits for what is written")
+        }
+        OperatorEvent::Held {
+            id,
+            until: Some(until),
+        } => format!("question {id} waits {}", span(until.since(record.time))),
         OperatorEvent::RolledBack {
             iteration,
             error: None,

@@ -28,6 +28,7 @@ impl Turn<'_> {
     pub(super) fn operator(&mut self, ticket: Ticket, wish: Wish) {
         let answer = match wish {
             Wish::Answer { id, choice, prompt } => self.answer(id, choice, prompt),
+            Wish::Hold { id, writing } => self.hold(id, writing),
             Wish::Attend { on } => self.attend(on),
             Wish::Tell { text } => self.tell(&text),
             Wish::Reload {
@@ -158,6 +159,35 @@ impl Turn<'_> {
             self.proceed(question.then);
         } else if question.until.is_some_and(|until| until <= self.now) {
             self.question_overdue(question);
+        } else if question.until.is_none() {
+            // Whoever wrote the answer did so at the terminal of the runner that is gone.
+            self.limit_question(question, false);
+        }
+    }
+
+    /// Somebody who writes an answer is there: the question waits for it, and has its whole time again behind it.
+    fn hold(&mut self, id: u32, writing: bool) -> Answer {
+        let open = self.state.question().cloned();
+        let Some(question) = open.filter(|question| question.id == id) else {
+            return self.refused(&format!("question {id} is not open any more"));
+        };
+        self.limit_question(&question, writing);
+        Answer::Accepted {
+            note: "the question waits".to_owned(),
+        }
+    }
+
+    fn limit_question(&mut self, question: &Question, writing: bool) {
+        let timeout = match question.kind {
+            QuestionKind::BeforeIteration | QuestionKind::AfterIteration => {
+                self.policy.question_timeout
+            }
+            QuestionKind::ConfirmReboot => self.policy.reboot.confirm.unwrap_or_default(),
+        };
+        let until = (!writing && !timeout.is_zero()).then(|| self.now.after(timeout));
+        if until != question.until {
+            let id = question.id;
+            self.record_operator(OperatorEvent::Held { id, until });
         }
     }
 

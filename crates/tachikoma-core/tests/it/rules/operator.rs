@@ -132,6 +132,25 @@ fn a_question_outlives_its_runner_with_its_number_and_its_time() {
 }
 
 #[test]
+fn a_question_whose_answer_is_being_written_waits_for_it() {
+    let hold = |id, writing| Wish::Hold { id, writing };
+    let mut play = Play::new(attended());
+    play.start().hush();
+    play.wish("hold", hold(7, true)).wish("hold", hold(1, true));
+    play.seconds(3600).wish("let go", hold(1, false));
+    play.seconds(590).wish("hold", hold(1, true)).crash();
+    play.seconds(600).wake();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 hold: - ! refused in running: question 7 is not open any more
+    0.0 hold: Held(1 until it is written) ! ok: the question waits
+    3600.0 let go: Held(1 for its whole time) ! ok: the question waits
+    4190.0 hold: Held(1 until it is written) ! ok: the question waits
+    4190.0 start: Started(after crash), Held(1 for its whole time)
+    4790.0 wake: Answered(1 pause by Default), Paused(-)
+    ");
+}
+
+#[test]
 fn commands_act_while_a_question_is_open() {
     let open = || {
         let mut play = Play::new(attended());
