@@ -247,6 +247,19 @@ impl Notices {
         })
     }
 
+    /// The loop has ended: what hangs must not take the message of that along.
+    pub fn make_way_for_the_end(&mut self) {
+        for queue in &mut self.queues {
+            let mut waiting = queue.waiting.iter();
+            let end = waiting.position(|message| message.event.point == HookPoint::LoopEnd);
+            let (Some(end), Some(running)) = (end, &queue.running) else {
+                continue;
+            };
+            queue.waiting.rotate_left(end);
+            running.errand.call_off();
+        }
+    }
+
     pub fn is_idle(&self) -> bool {
         self.queues.iter().all(|queue| queue.running.is_none())
     }

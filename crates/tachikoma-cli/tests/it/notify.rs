@@ -347,3 +347,24 @@ fn an_error_of_the_loop_is_told_once() {
     assert!(texts[0].contains("iteration 1 failed"), "{texts:?}");
     assert!(texts[1].contains("the loop ends: "), "{texts:?}");
 }
+
+#[test]
+fn what_hangs_does_not_take_the_message_of_the_end_along() {
+    let scratch = Scratch::new();
+    let long = seconds();
+    let hangs = format!("[ $TACHIKOMA_HOOK = loop_end ] || sleep {long}; cat > told");
+    let table = format!("to = 'command'\ncommand = '{hangs}'\non = ['iteration_end', 'loop_end']");
+    configure(&scratch, &[&table]);
+    // A hook beside the loop that hangs does not either.
+    let hook = format!("[[hook]]\non = 'no_progress'\ncommand = 'sleep {long}'\n");
+    let before = scratch.read("tachikoma.toml");
+    scratch.write("tachikoma.toml", before + &hook);
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], "true"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let told: Value = serde_json::from_str(&scratch.read("told")).expect("an object");
+    assert_eq!(told["point"], "loop_end");
+    let failed = failures(&scratch);
+    let errors: Vec<_> = failed.iter().map(|it| it.1.as_str()).collect();
+    assert_eq!(errors[0], "it was called off", "{failed:?}");
+    await_nobody(&long);
+}
