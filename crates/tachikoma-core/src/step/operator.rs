@@ -62,6 +62,32 @@ impl Turn<'_> {
         self.state.is_attended(self.policy) && !self.state.operator.agreed
     }
 
+    /// Returns whether the operator has to be asked about the last iteration, behind which the loop ends by itself. Whoever has
+    /// stopped it has said what is wanted.
+    pub(super) fn must_ask_about_the_end(&self) -> bool {
+        self.must_ask() && self.state.operator.behind && self.state.stop.is_none()
+    }
+
+    /// Asks after an iteration with which the loop ends: there is nothing to go on with but the end.
+    pub(super) fn ask_about_the_end(&mut self, outcome: &Outcome, then: Option<Wait>) {
+        let kind = QuestionKind::AfterIteration;
+        let iteration = self.state.iteration;
+        let about = format!("{}; `continue` ends the loop: {outcome}", self.what_came());
+        let mut choices = vec![Choice::Continue];
+        choices.extend(self.rollback_of(kind, iteration));
+        choices.extend([Choice::Pause, Choice::Stop]);
+        let timeout = self.policy.question_timeout;
+        self.ask_question(kind, iteration, timeout, choices, about, then);
+    }
+
+    /// Returns the choice to bring an iteration back, where that can be done.
+    fn rollback_of(&self, kind: QuestionKind, iteration: u32) -> Option<Choice> {
+        let known = self.state.kept.snapshot.is_some();
+        let done = self.state.operator.rolled_back == Some(iteration);
+        let offered = kind == QuestionKind::AfterIteration && known && !done;
+        offered.then_some(Choice::Rollback)
+    }
+
     /// Asks before the next iteration, or after the last.
     pub(super) fn ask_on(&mut self, then: Option<Wait>) {
         let state = &self.state;
@@ -78,11 +104,7 @@ impl Turn<'_> {
             choices.push(Choice::Skip);
         }
         choices.push(Choice::Reboot);
-        let snapshot = state.kept.snapshot.as_ref();
-        let rolled_back = state.operator.rolled_back == Some(iteration);
-        if kind == QuestionKind::AfterIteration && snapshot.is_some() && !rolled_back {
-            choices.push(Choice::Rollback);
-        }
+        choices.extend(self.rollback_of(kind, iteration));
         choices.extend([Choice::Edit, Choice::Pause, Choice::Stop]);
         let timeout = self.policy.question_timeout;
         self.ask_question(kind, iteration, timeout, choices, about, then);
@@ -154,7 +176,8 @@ impl Turn<'_> {
                 pending.is_some_and(|reason| self.must_confirm(&reason))
             }
         };
-        let ends = stop::verdict(self.policy, self.state, self.now).is_some();
+        let ends = stop::verdict(self.policy, self.state, self.now).is_some()
+            && !self.must_ask_about_the_end();
         if ends || !wanted {
             self.proceed(question.then);
         } else if question.until.is_some_and(|until| until <= self.now) {
@@ -269,7 +292,8 @@ impl Turn<'_> {
             self.record(LoopEvent::Noted { text, tell });
             self.forgo_check("the work tree was rolled back since");
         }
-        self.proceed(awaited.then);
+        // A claim of what was brought back is refused.
+        self.check(awaited.then);
     }
 
     /// The loop ends over a work tree that is being brought back: that is said.

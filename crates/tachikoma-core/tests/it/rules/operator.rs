@@ -87,6 +87,30 @@ fn a_pause_in_the_middle_of_an_iteration_swallows_no_question() {
 }
 
 #[test]
+fn it_is_asked_about_the_last_iteration_too_unless_the_operator_stopped_it() {
+    let mut policy = attended();
+    policy.max_iterations = 1;
+    let mut play = Play::new(policy);
+    play.start().answer(Choice::Continue).launched().hush();
+    play.exited(0).crash().answer(Choice::Edit);
+    play.answer(Choice::Pause).resume();
+    let mut all = play.told();
+    let mut stopped = Play::new(attended());
+    stopped.start().answer(Choice::Continue).launched().hush();
+    stopped.stop(Urgency::Graceful).exited(0);
+    all += &stopped.told();
+    insta::assert_snapshot!(all, @"
+    0.0 exited 0: IterationCompleted(1 succeeded), Asked(2: iteration 1 is over; `continue` ends the loop: the limit of 1 iteration is reached? continue, pause, stop within 600s)
+    0.0 start: Started(after crash)
+    0.0 answer edit: - ! refused in running: `edit` is no answer to question 2; these are: continue, pause, stop
+    0.0 answer pause: Answered(2 pause by Operator), Paused(delay 5s) ! ok: paused
+    0.0 resume: Resumed, Completed(the limit of 1 iteration is reached) ! finish ! ok: goes on
+    0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
+    0.0 exited 0: IterationCompleted(1 interrupted), Stopped(stopped by the operator) ! finish
+    ");
+}
+
+#[test]
 fn what_is_stale_or_makes_no_sense_is_refused_and_the_question_stays_open() {
     let mut play = Play::new(attended());
     play.start().hush();
