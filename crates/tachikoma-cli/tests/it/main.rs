@@ -13,6 +13,7 @@ mod attended_end;
 mod attended_killed;
 mod attended_lent;
 mod attended_rollback;
+mod attended_shown;
 mod attended_terminal;
 mod backups;
 mod backups_git;

@@ -58,6 +58,28 @@ fn what_changed_holds_from_the_next_decision_on_and_the_rest_is_named() {
 }
 
 #[test]
+fn what_a_flag_hides_is_named_and_holds_with_the_next_run() {
+    let scratch = configured();
+    let tool = tool(&scratch);
+    let live = tool.spawn(["run", "--delay", "7s"]);
+    await_up(&scratch, 1);
+    let changed = CONFIG.replace("0s", "3s");
+    scratch.write("tachikoma.toml", &changed);
+    assert_eq!(
+        obey(&tool, &["reload"]),
+        "nothing else holds; changed, but a flag of this run holds: iteration_delay\n"
+    );
+    scratch.write("tachikoma.toml", format!("max_iterations = 2\n{changed}"));
+    assert_eq!(
+        obey(&tool, &["reload"]),
+        "from here on: max_iterations; changed, but a flag of this run holds: iteration_delay\n"
+    );
+    assert_eq!(stop(&tool, live), Some(5));
+    let dry = tool.run(["run", "--dry-run"]);
+    assert!(dry.snapshot().contains("3s"), "{}", dry.snapshot());
+}
+
+#[test]
 fn a_configuration_that_is_wrong_changes_nothing() {
     let scratch = configured();
     let tool = tool(&scratch);

@@ -1,5 +1,6 @@
 //! The operator is asked, answers, and has something told to the agent.
 
+use std::mem::discriminant;
 use std::time::Duration;
 
 use super::Turn;
@@ -15,6 +16,7 @@ use crate::operator::{
 };
 use crate::outcome::{Outcome, RebootReason, Stop};
 use crate::phase::{Phase, Wait};
+use crate::policy::reboot;
 use crate::policy::stop::{self, Limits};
 use crate::session::NOTE_BYTES_MAX;
 
@@ -111,7 +113,8 @@ impl Turn<'_> {
     }
 
     /// Asks whether the session is to be replaced. With no room for another prompt there is nothing to go on with.
-    pub(super) fn ask_to_reboot(&mut self, reason: &RebootReason, then: Option<Wait>) {
+    pub(super) fn ask_to_reboot(&mut self, wanted: &RebootReason, then: Option<Wait>) {
+        let reason = self.reason_as_it_is_now(wanted);
         let mut choices = vec![Choice::Yes];
         if !self.takes_no_prompt() {
             choices.push(Choice::No);
@@ -122,6 +125,22 @@ impl Turn<'_> {
         let iteration = self.state.iteration;
         let kind = QuestionKind::ConfirmReboot;
         self.ask_question(kind, iteration, timeout, choices, about, then);
+    }
+
+    /// It may be long since a reboot was wanted: its operator was told no, or later. What is asked has the figures of now.
+    fn reason_as_it_is_now(&mut self, wanted: &RebootReason) -> RebootReason {
+        let same = |reason: &RebootReason| discriminant(reason) == discriminant(wanted);
+        match reboot::verdict(self.policy, self.state) {
+            reboot::Verdict::Reboot(now) if same(&now) && now != *wanted => {
+                let reason = now.clone();
+                let not_before = None;
+                self.record(LoopEvent::RebootRequested { reason, not_before });
+                now
+            }
+            reboot::Verdict::Reboot(_)
+            | reboot::Verdict::Exhausted { .. }
+            | reboot::Verdict::GoOn => wanted.clone(),
+        }
     }
 
     fn ask_question(
@@ -412,13 +431,21 @@ impl Turn<'_> {
         launch.start_commit.clone_from(&before.start_commit);
         launch.prompt_hash.clone_from(&before.prompt_hash);
         let changes = launch.changes_since(before).unwrap_or_default();
+        let hidden = launch.keep_under(before);
         let keys: Vec<&str> = changes.iter().map(|change| change.key.as_str()).collect();
         let mut note = match keys.as_slice() {
-            [] => "nothing changed".to_owned(),
+            [] if hidden.is_empty() => "nothing changed".to_owned(),
+            [] => "nothing else holds".to_owned(),
             keys => format!("from here on: {}", keys.join(", ")),
         };
         if !later.is_empty() {
             note.push_str(&format!("; with the next run only: {}", later.join(", ")));
+        }
+        if !hidden.is_empty() {
+            let hidden = hidden.join(", ");
+            note.push_str(&format!(
+                "; changed, but a flag of this run holds: {hidden}"
+            ));
         }
         if !changes.is_empty() || !later.is_empty() {
             self.record_operator(OperatorEvent::Reloaded {

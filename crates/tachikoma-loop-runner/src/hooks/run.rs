@@ -159,7 +159,10 @@ pub(crate) fn variables(event: &HookEvent) -> Vec<(OsString, OsString)> {
         pair("TACHIKOMA_SESSION", event.session.number.to_string()),
         ("TACHIKOMA_DIR".into(), event.working_dir.clone().into()),
     ];
-    told.into_iter().chain(outcome).chain(test).collect()
+    let question = event.question.as_ref();
+    let question = question.map(|question| pair("TACHIKOMA_QUESTION", question.id.to_string()));
+    let more = outcome.into_iter().chain(question).chain(test);
+    told.into_iter().chain(more).collect()
 }
 
 /// Calls a registered hook. It has a task of its own, in which it may panic.

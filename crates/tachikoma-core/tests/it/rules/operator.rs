@@ -298,6 +298,31 @@ fn a_reboot_is_confirmed_put_off_or_paused_for() {
 }
 
 #[test]
+fn the_question_about_a_reboot_has_the_figures_of_now() {
+    let mut play = Play::new(confirming());
+    play.start();
+    for tokens in [900, 905, 910, 915, 920] {
+        play.launched().measured(tokens).resulted(true).exited(0);
+        if tokens == 900 {
+            play.answer(Choice::No);
+        }
+    }
+    play.hush()
+        .launched()
+        .measured(930)
+        .resulted(true)
+        .exited(0);
+    play.answer(Choice::Yes);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 launched: AgentLaunched(77)
+    0.0 measured 930: ContextMeasured(93%)
+    0.0 resulted true: TurnResulted(true)
+    0.0 exited 0: IterationCompleted(6 succeeded, needs reboot), RebootRequested(context at 93%), Asked(2: a fresh session is due: context at 93%? yes, no, pause, stop within 600s)
+    0.0 answer yes: Answered(2 yes by Operator), RebootStarted(context at 93%), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(7 attempt 1) ! launch ! ok: reboots
+    ");
+}
+
+#[test]
 fn with_a_full_context_there_is_no_no() {
     let mut play = Play::new(confirming());
     play.start().launched().hush();
