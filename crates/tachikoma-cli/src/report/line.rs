@@ -232,7 +232,10 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::BusySeen { activity } => {
             format!("the agent is silent, but at work ({activity}): it has more time")
         }
-        LoopEvent::CustomSet { key, .. } => format!("`{}` is set", sanitise(key)),
+        LoopEvent::CustomSet { key, value } => match value.is_null() {
+            true => format!("`{}` is removed", sanitise(key)),
+            false => format!("`{}` is set", sanitise(key)),
+        },
         LoopEvent::StoodStill { duration_ms } => {
             let stood = span(Duration::from_millis(*duration_ms));
             format!("stood still for {stood}; no time-out counts that")

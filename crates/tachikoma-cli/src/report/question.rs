@@ -38,7 +38,10 @@ pub fn lines(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<Strin
         OperatorEvent::Told { text, .. } => format!("to the agent: {}", sanitise(text)),
         OperatorEvent::PassedOn { .. } => "the agent is told while its tool runs".to_owned(),
         OperatorEvent::Reloaded { changes, later, .. } => {
-            let mut lines = changes_of(changes);
+            let mut lines = match changes.is_empty() {
+                true => Vec::new(),
+                false => changes_of(changes),
+            };
             if !later.is_empty() {
                 let later = later.join(", ");
                 lines.push(format!(

@@ -94,3 +94,28 @@ fn status_names_a_reboot_that_was_called_off() {
     );
     assert_eq!(stop(&tool, live), Some(5));
 }
+
+#[test]
+fn what_a_hook_says_too_much_of_is_said_and_what_is_taken_away_is_not_set() {
+    let scratch = with_agent("exit 0");
+    let long =
+        "printf '{\"custom\": {\"n\": \"'; head -c 200000 /dev/zero | tr '\\0' x; echo '\"}}'";
+    scratch.write_script("long.sh", &format!("#!/bin/sh\n{long}\n"));
+    scratch.write(
+        "tachikoma.toml",
+        hook("iteration_end", "./long.sh", "")
+            + &hook("loop_start", "echo '{\"custom\": {\"m\": 1}}'", "")
+            + &hook("loop_end", "echo '{\"custom\": {\"m\": null}}'", ""),
+    );
+    let tool = tool(&scratch);
+    let words = ["run", "--max-iterations", "1", "--", "sh", "agent.sh"];
+    let ran = tool.run(words);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    for said in [
+        "warning: the hook `./long.sh` said a line that is too long to be read; if it had `custom`",
+        "`m` is set\n",
+        "`m` is removed\n",
+    ] {
+        assert!(ran.stdout.contains(said), "{}", ran.snapshot());
+    }
+}

@@ -62,9 +62,7 @@ fn snapshots_of_iterations_behind_a_restoration_are_set_aside() {
             &["--quiet", "--allow-dirty", "--max-iterations", count],
             script,
         );
-        let ran = crate::support::tachikoma(&scratch)
-            .env("LIFE", life)
-            .run(words);
+        let ran = tachikoma(&scratch).env("LIFE", life).run(words);
         assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     };
     iterate("1", "1");
