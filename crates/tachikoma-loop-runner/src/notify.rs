@@ -347,7 +347,8 @@ impl Queue {
             let tried = Arc::new(AtomicU32::new(0));
             let counted = Arc::clone(&tried);
             let errand = Errand::begin(DELIVERY, None, move |orders| {
-                deliver::deliver(address, message, shell, orders, counted)
+                let attempts_max = deliver::ATTEMPTS_MAX;
+                deliver::deliver(address, message, shell, orders, counted, attempts_max)
             });
             self.running = Some(Running {
                 point,

@@ -303,6 +303,25 @@ fn a_test_names_what_does_not_arrive_and_never_where() {
         "webhook (notify 1): it answered with 404\nwebhook (notify 2): its address is none that can be sent to\n"
     );
     assert!(!ran.snapshot().contains("hunter"));
+    // What is wrong with another one, or takes its time, is not asked about.
+    configure(
+        &scratch,
+        &[
+            "to = 'command'\ncommand = 'echo ${OTHER-hidden} > told'",
+            "to = 'webhook'\nurl_env = 'OTHER'\nsecret_env = 'NOT_SET'",
+        ],
+    );
+    let tool = tachikoma(&scratch).env("OTHER", "http://127.0.0.1:1/hunter2");
+    let one = tool.run(["notify", "test", "1"]);
+    assert_eq!(one.code(), Some(0), "{}", one.snapshot());
+    assert_eq!(scratch.read("told"), "hidden\n");
+    // Once is enough to know.
+    let broken = Service::new(&[Answer::Status(503), Answer::Status(200)]);
+    let table = format!("to = 'webhook'\nurl = '{}'", broken.url());
+    configure(&scratch, &[&table]);
+    let once = tachikoma(&scratch).run(["notify", "test"]);
+    assert_eq!(once.code(), Some(1), "{}", once.snapshot());
+    assert_eq!(broken.came().len(), 1);
     let one = tachikoma(&scratch).run(["notify", "test", "3"]);
     assert_eq!(one.code(), Some(2), "{}", one.snapshot());
     for words in [
