@@ -65,10 +65,10 @@ pub enum Command {
     /// Tell the agent something: while its next tool runs where it can hear it, else with the next prompt
     #[command(
         after_help = "For this iteration or the next one, once. What all sessions to come have to know is a note: `tachikoma note`.\n\n\
-        Example:\n  tachikoma tell \"leave the parser alone, the printer is what is broken\""
+        Examples:\n  tachikoma tell \"leave the parser alone, the printer is what is broken\"\n  tachikoma tell - <words.txt"
     )]
     Tell {
-        /// The words
+        /// The words, or - for those on standard input
         #[arg(required = true, value_name = "TEXT")]
         words: Vec<String>,
     },

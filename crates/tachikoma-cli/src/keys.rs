@@ -1,22 +1,25 @@
 //! Questions of the loop at the terminal it runs in: one key is an answer. Without a terminal nobody reads from standard input.
 
+mod draft;
 mod lent;
 pub mod raw;
 
 use std::io::IsTerminal as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tachikoma_core::{Answer, Choice, PromptSource, Question, QuestionKind};
-use tachikoma_loop_runner::store::vault::PASSPHRASE_VARIABLE;
-use tachikoma_loop_runner::{LoopConfig, LoopHandle, prompt};
+use tachikoma_core::{
+    Answer, Choice, LoopCommand, LoopState, PromptSource, Question, QuestionKind, Status, Urgency,
+};
+use tachikoma_loop_runner::{LoopConfig, LoopHandle};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 
+use self::draft::Draft;
 use crate::out;
 use crate::sanitise::sanitise;
 
@@ -44,6 +47,9 @@ fn key(choice: Choice) -> u8 {
 /// What shows the changes of the iteration, and asks again.
 const DIFF: u8 = b'd';
 
+/// What can be pressed while the loop is paused.
+const IN_A_PAUSE: [Choice; 2] = [Choice::Continue, Choice::Stop];
+
 /// Returns whether questions can be asked here.
 pub fn can_ask() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
@@ -59,13 +65,78 @@ pub fn offers(question: &Question) -> String {
     words.join(" · ")
 }
 
+/// Says which keys there are while the loop is paused.
+pub fn offers_in_a_pause() -> String {
+    let word = |choice| format!("{} {choice}", char::from(key(choice)));
+    IN_A_PAUSE.map(word).join(" · ")
+}
+
 fn has_diff(question: &Question) -> bool {
     question.kind == QuestionKind::AfterIteration && question.choices.contains(&Choice::Rollback)
 }
 
+/// What a key is an answer to.
+#[derive(Clone, Debug)]
+enum Open {
+    Question(Question),
+    /// The loop is paused.
+    Pause,
+}
+
+impl Open {
+    fn of(status: Status) -> Option<Self> {
+        match status.question {
+            Some(question) => Some(Self::Question(question)),
+            None => (status.state == LoopState::Paused).then_some(Self::Pause),
+        }
+    }
+
+    /// The number of the question; a pause has none.
+    fn id(&self) -> Option<u32> {
+        match self {
+            Self::Question(question) => Some(question.id),
+            Self::Pause => None,
+        }
+    }
+
+    fn offers(&self) -> String {
+        match self {
+            Self::Question(question) => offers(question),
+            Self::Pause => offers_in_a_pause(),
+        }
+    }
+
+    fn choice(&self, pressed: u8) -> Option<Choice> {
+        let choices = match self {
+            Self::Question(question) => question.choices.as_slice(),
+            Self::Pause => &IN_A_PAUSE,
+        };
+        let mut choices = choices.iter().copied();
+        choices.find(|choice| key(*choice) == pressed)
+    }
+}
+
+/// What a key comes to.
+enum Order {
+    Answer {
+        id: u32,
+        choice: Choice,
+        prompt_file: Option<PathBuf>,
+        /// Hears whether it counted.
+        counted: Sender<bool>,
+    },
+    /// An answer is being written, or is not any more.
+    Hold { id: u32, writing: bool },
+    /// What was pressed while the loop is paused.
+    Command(LoopCommand),
+}
+
 /// Whoever asks at the terminal.
 #[derive(Debug)]
-pub struct Keys(JoinHandle<()>);
+pub struct Keys {
+    task: JoinHandle<()>,
+    draft: PathBuf,
+}
 
 impl Keys {
     /// Begins to ask for as long as the loop runs; none where nobody can be asked.
@@ -75,27 +146,28 @@ impl Keys {
         }
         raw::restore_on_panic();
         let (ask, asked) = channel();
-        let (answer, mut answers) = unbounded_channel();
-        let desk = Desk {
+        let (order, mut orders) = unbounded_channel();
+        let draft = config
+            .runtime_dir
+            .join(format!("prompt-{}.md", std::process::id()));
+        let mut desk = Desk {
             working_dir: config.working_dir.clone(),
             prompt: config.launch.prompt.clone(),
-            draft: config
-                .runtime_dir
-                .join(format!("prompt-{}.md", std::process::id())),
+            draft: Draft::new(draft.clone()),
             says_questions,
-            answer,
+            order,
         };
         // Ends with the task, which drops its end of the channel, or with the program.
         std::thread::spawn(move || desk.serve(&asked));
-        Some(Self(tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let mut notices = handle.subscribe();
             let mut open = None;
             loop {
-                let question = handle.status().question;
-                let id = question.as_ref().map(|question| question.id);
+                let found = Open::of(handle.status());
+                let id = found.as_ref().map(Open::id);
                 if id != open {
                     open = id;
-                    if ask.send(question).is_err() {
+                    if ask.send(found).is_err() {
                         return;
                     }
                 }
@@ -103,45 +175,75 @@ impl Keys {
                     notice = notices.recv() => if let Err(RecvError::Closed) = notice {
                         return;
                     },
-                    Some((id, choice, prompt_file)) = answers.recv() => {
-                        answered(&handle, id, choice, prompt_file).await;
-                        // A refusal leaves the question open: it is asked again.
-                        open = None;
+                    Some(order) = orders.recv() => {
+                        let answered = obey(&handle, order).await;
+                        // A refusal leaves the question open: it is asked again. Another one has been by now.
+                        open = open.filter(|open| answered != Some(*open));
                     }
                 }
             }
-        })))
+        });
+        Some(Self { task, draft })
     }
 
     /// Asks nothing more, and leaves the terminal as it was.
     pub fn finish(self) {
-        self.0.abort();
+        self.task.abort();
         raw::lend();
-        lent::call_back();
+        if lent::call_back() && self.draft.exists() {
+            let draft = self.draft.display();
+            out::note(&format!("note: what was being written is in {draft}"));
+        }
     }
 }
 
-async fn answered(handle: &LoopHandle, id: u32, choice: Choice, prompt_file: Option<PathBuf>) {
-    if let Ok(Answer::Refused { reason, .. }) = handle.answer(Some(id), choice, prompt_file).await {
-        out::note(&format!("note: {}", sanitise(&reason)));
+/// Does what a key came to. Returns what that was an answer to, if it was one: a question or, without a number, a pause.
+async fn obey(handle: &LoopHandle, order: Order) -> Option<Option<u32>> {
+    let answered;
+    let (answer, counted) = match order {
+        Order::Hold { id, writing } => {
+            // One that is over is not held, and what is written says so.
+            let _ = handle.hold(id, writing).await;
+            return None;
+        }
+        Order::Command(command) => {
+            answered = None;
+            (handle.command(command).await, None)
+        }
+        Order::Answer {
+            id,
+            choice,
+            prompt_file,
+            counted,
+        } => {
+            answered = Some(id);
+            let answer = handle.answer(answered, choice, prompt_file).await;
+            (answer, Some(counted))
+        }
+    };
+    if let Ok(Answer::Refused { reason, .. }) = &answer {
+        out::note(&format!("note: {}", sanitise(reason)));
     }
+    if let Some(counted) = counted {
+        let accepted = matches!(answer, Ok(Answer::Accepted { .. }));
+        // Nobody waits but who has written something.
+        let _ = counted.send(accepted);
+    }
+    Some(answered)
 }
-
-type Answers = UnboundedSender<(u32, Choice, Option<PathBuf>)>;
 
 /// Who reads the keys: a thread, because a terminal makes its readers wait.
 struct Desk {
     working_dir: PathBuf,
     prompt: PromptSource,
-    /// Where a prompt is edited: in a directory of the user's own.
-    draft: PathBuf,
+    draft: Draft,
     says_questions: bool,
-    answer: Answers,
+    order: UnboundedSender<Order>,
 }
 
 impl Desk {
-    fn serve(&self, asked: &Receiver<Option<Question>>) {
-        let mut open: Option<Question> = None;
+    fn serve(&mut self, asked: &Receiver<Option<Open>>) {
+        let mut open: Option<Open> = None;
         loop {
             let next = match &open {
                 None => asked.recv().map_err(|_| TryRecvError::Disconnected),
@@ -151,16 +253,22 @@ impl Desk {
                 Ok(next) => {
                     raw::restore();
                     open = next;
-                    if let Some(question) = open.as_ref().filter(|_| self.says_questions) {
-                        let about = sanitise(&question.about);
-                        out::note(&format!("question {}: {about}", question.id));
-                        out::note(&format!("  {}", offers(question)));
+                    if let Some(open) = open.as_ref().filter(|_| self.says_questions) {
+                        let what = match open {
+                            Open::Question(question) => {
+                                let about = sanitise(&question.about);
+                                format!("question {}: {about}", question.id)
+                            }
+                            Open::Pause => "paused".to_owned(),
+                        };
+                        out::note(&what);
+                        out::note(&format!("  {}", open.offers()));
                     }
                 }
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => return raw::restore(),
             }
-            let Some(question) = &open else { continue };
+            let Some(asked) = &open else { continue };
             if !raw::enter() {
                 std::thread::sleep(LOOK);
                 continue;
@@ -173,53 +281,82 @@ impl Desk {
                     open = None;
                 }
                 Pressed::Key(pressed) => {
-                    if self.act(question, pressed) {
+                    if self.act(asked, pressed) {
                         raw::restore();
                         open = None;
                     }
                 }
-                Pressed::Other => self.remind(question),
+                Pressed::Other => remind(asked),
             }
         }
     }
 
-    fn remind(&self, question: &Question) {
-        out::note(&format!("that is no answer; {}", offers(question)));
-    }
-
     /// Does what a key says. Returns whether that was an answer.
-    fn act(&self, question: &Question, pressed: u8) -> bool {
-        if pressed == DIFF && has_diff(question) {
+    fn act(&mut self, open: &Open, pressed: u8) -> bool {
+        if let Open::Question(question) = open
+            && pressed == DIFF
+            && has_diff(question)
+        {
             self.show_diff(question.iteration);
-            out::note(&format!("  {}", offers(question)));
+            out::note(&format!("  {}", open.offers()));
             return false;
         }
-        let mut choices = question.choices.iter();
-        let Some(choice) = choices.find(|choice| key(**choice) == pressed) else {
-            self.remind(question);
+        let Some(choice) = open.choice(pressed) else {
+            remind(open);
             return false;
         };
-        let prompt_file = match choice {
-            Choice::Edit => match self.edit() {
-                Ok(path) => Some(path),
-                Err(why) => {
-                    out::note(&format!("note: {}", sanitise(&why)));
-                    out::note(&format!("  {}", offers(question)));
-                    return false;
-                }
-            },
-            Choice::Continue
-            | Choice::Skip
-            | Choice::Reboot
-            | Choice::Rollback
-            | Choice::Yes
-            | Choice::No
-            | Choice::Pause
-            | Choice::Stop => None,
-        };
-        // Without a reader the run is over.
-        let _ = self.answer.send((question.id, *choice, prompt_file));
+        match (open.id(), choice) {
+            (Some(id), Choice::Edit) => return self.edit(id, open),
+            (Some(id), choice) => {
+                let (counted, _) = channel();
+                self.send(Order::Answer {
+                    id,
+                    choice,
+                    prompt_file: None,
+                    counted,
+                });
+            }
+            (None, Choice::Stop) => {
+                self.send(Order::Command(LoopCommand::Stop(Urgency::Graceful)));
+            }
+            (None, _) => self.send(Order::Command(LoopCommand::Resume)),
+        }
         true
+    }
+
+    /// Has the prompt edited, while the question waits for it. Returns whether that was an answer.
+    fn edit(&mut self, id: u32, open: &Open) -> bool {
+        let writing = true;
+        self.send(Order::Hold { id, writing });
+        if let Err(why) = self.draft.edit(&self.prompt, &self.working_dir) {
+            let writing = false;
+            self.send(Order::Hold { id, writing });
+            out::note(&format!("note: {}", sanitise(&why)));
+            out::note(&format!("  {}", open.offers()));
+            return false;
+        }
+        let (counted, is_counted) = channel();
+        self.send(Order::Answer {
+            id,
+            choice: Choice::Edit,
+            prompt_file: Some(self.draft.path().to_owned()),
+            counted,
+        });
+        // When nobody answers, the run is over.
+        if is_counted.recv().unwrap_or(false) {
+            self.draft.used();
+        } else {
+            out::note(&format!(
+                "note: what was written is kept in {}; `e` at the next question begins with it",
+                self.draft.path().display()
+            ));
+        }
+        true
+    }
+
+    /// Without a reader the run is over.
+    fn send(&self, order: Order) {
+        let _ = self.order.send(order);
     }
 
     fn show_diff(&self, iteration: u32) {
@@ -233,58 +370,10 @@ impl Desk {
             out::note(&format!("note: no diff: {error}"));
         }
     }
-
-    /// Has the prompt edited. Returns the file that has it then.
-    fn edit(&self) -> Result<PathBuf, String> {
-        let before = prompt::read(&self.prompt, &self.working_dir).unwrap_or_default();
-        let editor = ["VISUAL", "EDITOR"].into_iter().find_map(std::env::var_os);
-        let editor = editor.unwrap_or_else(|| "vi".into());
-        let no = |error: std::io::Error| format!("no draft {}: {error}", self.draft.display());
-        write_draft(&self.draft, &before).map_err(no)?;
-        let mut command = Command::new("sh");
-        command.env_remove(PASSPHRASE_VARIABLE);
-        command
-            .args(["-c", "exec $0 \"$1\""])
-            .arg(&editor)
-            .arg(&self.draft);
-        command.current_dir(&self.working_dir);
-        let shown = editor.to_string_lossy();
-        let status = lent::run(&mut command, lent::Whose::Operators)
-            .map_err(|error| format!("`{shown}`: {error}"))?;
-        if !status.success() {
-            return Err(format!(
-                "`{shown}` failed: {status}; the prompt is as it was"
-            ));
-        }
-        let after = std::fs::read_to_string(&self.draft).map_err(no)?;
-        if after == before || after.trim().is_empty() {
-            return Err("the prompt is as it was".to_owned());
-        }
-        Ok(self.draft.clone())
-    }
 }
 
-impl Drop for Desk {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.draft);
-    }
-}
-
-/// Writes a file that nobody else reads, and never over or through one that is there: only an earlier draft is ours to remove.
-fn write_draft(path: &Path, text: &str) -> std::io::Result<()> {
-    use std::io::Write as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?;
-    file.write_all(text.as_bytes())
+fn remind(open: &Open) {
+    out::note(&format!("that is no answer; {}", open.offers()));
 }
 
 enum Pressed {
@@ -316,28 +405,5 @@ fn pressed() -> Pressed {
         Ok(_) => Pressed::Other,
         Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => Pressed::Nothing,
         Err(_) => Pressed::Gone,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::{PermissionsExt as _, symlink};
-
-    use super::*;
-
-    #[test]
-    fn a_draft_is_written_for_its_user_alone_and_through_no_link() {
-        let dir = tempfile::tempdir().unwrap();
-        let (draft, theirs) = (dir.path().join("draft"), dir.path().join("theirs"));
-        std::fs::write(&theirs, "theirs").unwrap();
-        symlink(&theirs, &draft).unwrap();
-        for text in ["first", "second"] {
-            write_draft(&draft, text).unwrap();
-            assert_eq!(std::fs::read_to_string(&draft).unwrap(), text);
-        }
-        let is = std::fs::symlink_metadata(&draft).unwrap();
-        assert!(is.is_file());
-        assert_eq!(is.permissions().mode() & 0o777, 0o600);
-        assert_eq!(std::fs::read_to_string(&theirs).unwrap(), "theirs");
     }
 }

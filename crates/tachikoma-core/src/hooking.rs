@@ -129,6 +129,9 @@ pub struct HookResult {
     /// What it wants to be written down for later, by key; null takes a key away.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub custom: BTreeMap<String, serde_json::Value>,
+    /// Whether a line that may have had more of that was too long to be read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unread: bool,
 }
 
 /// Hooks were started.

@@ -94,7 +94,7 @@ impl fmt::Display for Incident {
             } => {
                 let who = match (agent, gone) {
                     (true, true) => "somebody who is gone",
-                    (true, false) => "the agent",
+                    (true, false) => "the agent, or a program that the loop runs,",
                     (false, _) => "another user",
                 };
                 match request.starts_with("SIG") {

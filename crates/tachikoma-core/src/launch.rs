@@ -53,6 +53,19 @@ impl Launch {
 }
 
 impl Launch {
+    /// Returns the settings that files or variables say otherwise since an earlier launch, and that a flag of it hides. They stay
+    /// edited for the run that follows, in which they win.
+    pub(crate) fn keep_under(&mut self, before: &Self) -> Vec<String> {
+        let mut hidden = Vec::new();
+        for (key, now) in &mut self.overrides {
+            if let Some(then) = before.overrides.get(key).filter(|it| it.under != now.under) {
+                now.under.clone_from(&then.under);
+                hidden.push(key.clone());
+            }
+        }
+        hidden
+    }
+
     /// Returns why what was claimed of an earlier launch says nothing about this one, if it is so.
     #[must_use]
     pub fn other_work_than(&self, before: &Self) -> Option<&'static str> {

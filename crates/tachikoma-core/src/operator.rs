@@ -160,6 +160,13 @@ pub enum OperatorEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         prompt: Option<EditedPrompt>,
     },
+    /// Somebody has begun to write the answer, or has left off: the question has another limit.
+    Held {
+        /// Which one.
+        id: u32,
+        /// When the default holds; none while somebody writes.
+        until: Option<Timestamp>,
+    },
     /// The work tree was to be brought back.
     RolledBack {
         /// To what it was before this iteration.
@@ -222,6 +229,13 @@ pub enum Wish {
         choice: Choice,
         /// The prompt that goes with it.
         prompt: Option<EditedPrompt>,
+    },
+    /// To write the answer to a question: it stays open meanwhile.
+    Hold {
+        /// Which one.
+        id: u32,
+        /// Whether it is being written, or not any more.
+        writing: bool,
     },
     /// To say whether somebody is there to be asked.
     Attend {

@@ -1,16 +1,19 @@
 //! What a person or a script wants to know now: `status` as data.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::completion::{CheckStage, GateResult, ObjectivesSeen};
 use crate::id::{LoopId, SessionNo};
 use crate::keep::KeepPurpose;
 use crate::launch::Runner;
-use crate::operator::Question;
+use crate::operator::{Question, Words};
 use crate::outcome::Outcome;
 use crate::phase::{LoopState, Phase};
 use crate::policy::stop::Condition;
 use crate::progress::Score;
+use crate::reboots::RebootResult;
 use crate::state::State;
 use crate::stats::LoopStats;
 use crate::tests_report::TestsReport;
@@ -44,12 +47,18 @@ pub struct Status {
     /// The question that nobody has answered in time, and because of which the loop is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<u32>,
-    /// Whether somebody is there to be asked before and after each iteration, as far as it was said while the loop ran.
+    /// Whether somebody is there to be asked before and after each iteration; none where nobody knows.
     #[serde(default)]
     pub attended: Option<bool>,
+    /// Words to the agent that it has not been told for good.
+    #[serde(default)]
+    pub told: Vec<Words>,
     /// The reboot that is wanted and has not begun.
     #[serde(default)]
     pub reboot: Option<RebootSummary>,
+    /// The last attempt at a reboot, if it was called off or failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reboot_failed: Option<FailedReboot>,
     /// What ends the loop by itself, and how near it is.
     #[serde(default)]
     pub stop_conditions: Vec<ConditionSummary>,
@@ -124,6 +133,21 @@ pub struct RebootSummary {
     /// The last iteration for which the operator has put it off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub put_off: Option<u32>,
+}
+
+/// A reboot that was tried in vain, as `status` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedReboot {
+    /// The iteration it happened at.
+    pub iteration: u32,
+    /// When.
+    pub time: Timestamp,
+    /// Whether a hook forbade it; else it went wrong.
+    pub called_off: bool,
+    /// What was said, or went wrong.
+    pub error: String,
+    /// How many in a row.
+    pub in_a_row: u32,
 }
 
 /// A stop condition, as `status` prints it.
@@ -267,8 +291,9 @@ impl Status {
             waiting: if live { waiting(state) } else { None },
             question: state.question().filter(|_| live).cloned(),
             question_left: state.question().filter(|_| !live).cloned(),
-            unanswered: state.operator.unanswered,
-            attended: state.operator.attended,
+            unanswered: (state.operator.unanswered).filter(|_| state.public() == LoopState::Paused),
+            attended: attended(state),
+            told: state.operator.words.clone(),
             reboot: state.reboot_pending.as_ref().map(|reason| RebootSummary {
                 reason: reason.to_string(),
                 not_before: state.reboot_not_before,
@@ -277,6 +302,7 @@ impl Status {
                     .put_off
                     .filter(|last| state.next_iteration() <= *last),
             }),
+            reboot_failed: reboot_failed(state),
             stop_conditions: conditions(state, if live { now } else { state.time }),
             git: git(state, live),
             completion: completion(state, live),
@@ -292,6 +318,32 @@ impl Status {
             runner: if live { state.runner.clone() } else { None },
         }
     }
+}
+
+/// What was said while the loop ran, or what its configuration says.
+fn attended(state: &State) -> Option<bool> {
+    let configured = |settings: &BTreeMap<String, String>| {
+        let mode = settings.get("attended_mode");
+        mode.is_some_and(|mode| mode == "true")
+    };
+    let settings = state.launch.settings.as_ref();
+    state.operator.attended.or(settings.map(configured))
+}
+
+fn reboot_failed(state: &State) -> Option<FailedReboot> {
+    let last = state.reboots.history.last()?;
+    let (called_off, error) = match &last.result {
+        RebootResult::Done | RebootResult::Futile { .. } => return None,
+        RebootResult::Aborted { error } => (true, error),
+        RebootResult::Failed { error } => (false, error),
+    };
+    Some(FailedReboot {
+        iteration: last.iteration,
+        time: last.time,
+        called_off,
+        error: error.clone(),
+        in_a_row: state.reboots.failures,
+    })
 }
 
 fn conditions(state: &State, now: Timestamp) -> Vec<ConditionSummary> {

@@ -185,6 +185,16 @@ impl LoopHandle {
         self.ask(|reply| Request::Operator { asked, reply }).await
     }
 
+    /// Says that the answer to a question is being written, or is not any more: it stays open meanwhile. Otherwise like
+    /// [`LoopHandle::command`].
+    ///
+    /// # Errors
+    /// The runner is gone.
+    pub async fn hold(&self, id: u32, writing: bool) -> Result<Answer, Gone> {
+        let asked = Asked::Hold { id, writing };
+        self.ask(|reply| Request::Operator { asked, reply }).await
+    }
+
     /// Says whether somebody is there to be asked before and after each iteration. Otherwise like [`LoopHandle::command`].
     ///
     /// # Errors

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use tachikoma_core::{
-    ContextSummary, HookKind, HookPoint, LoopId, RebootReason, SessionSummary, State, Status,
-    TestsReport,
+    ContextSummary, HookKind, HookPoint, LoopId, Question, RebootReason, SessionSummary, State,
+    Status, TestsReport,
 };
 
 use crate::settings::{Hook, Settings};
@@ -64,6 +64,9 @@ pub struct HookEvent {
     /// What the tests came to when they last ran, where that is what happens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tests: Option<TestsReport>,
+    /// What the operator is asked, where that is what happens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub question: Option<Question>,
     /// Whether nothing of it happened: it is only tried whether a message arrives.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub test: bool,
@@ -101,6 +104,7 @@ impl HookEvent {
             session,
             tests: (state.progress.tests.clone()).filter(|_| point == HookPoint::TestsChanged),
             context: status.context,
+            question: status.question.filter(|_| point == HookPoint::Question),
             test: false,
             working_dir: working_dir.to_owned(),
         }

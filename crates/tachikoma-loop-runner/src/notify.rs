@@ -247,6 +247,19 @@ impl Notices {
         })
     }
 
+    /// The loop has ended: what hangs must not take the message of that along.
+    pub fn make_way_for_the_end(&mut self) {
+        for queue in &mut self.queues {
+            let mut waiting = queue.waiting.iter();
+            let end = waiting.position(|message| message.event.point == HookPoint::LoopEnd);
+            let (Some(end), Some(running)) = (end, &queue.running) else {
+                continue;
+            };
+            queue.waiting.rotate_left(end);
+            running.errand.call_off();
+        }
+    }
+
     pub fn is_idle(&self) -> bool {
         self.queues.iter().all(|queue| queue.running.is_none())
     }
@@ -334,7 +347,8 @@ impl Queue {
             let tried = Arc::new(AtomicU32::new(0));
             let counted = Arc::clone(&tried);
             let errand = Errand::begin(DELIVERY, None, move |orders| {
-                deliver::deliver(address, message, shell, orders, counted)
+                let attempts_max = deliver::ATTEMPTS_MAX;
+                deliver::deliver(address, message, shell, orders, counted, attempts_max)
             });
             self.running = Some(Running {
                 point,

@@ -229,10 +229,7 @@ impl LoopRunner {
         let result = self.run_to_end().await;
         drop(duty);
         if let Ok(outcome) = &result {
-            let over =
-                tokio::time::Instant::from_std(clock::monotonic() + put_away::drain_time(outcome));
-            self.drain_beside(over).await;
-            self.drain_notices(over).await;
+            self.drain(put_away::drain_time(outcome)).await;
         }
         self.put_away().await;
         self.back_up_at_the_end(result.as_ref().ok());

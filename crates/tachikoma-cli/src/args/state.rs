@@ -74,7 +74,7 @@ pub struct FromArgs {
     /// Bring it from an object store, such as `s3://bucket/prefix`
     #[arg(long, value_name = "URL")]
     pub from: Option<String>,
-    /// The newest good one of this loop
+    /// With `--from`: the newest good one of this loop
     #[arg(
         long = "loop",
         value_name = "ID",

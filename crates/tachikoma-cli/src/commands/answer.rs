@@ -7,6 +7,7 @@ use tachikoma_core::{Choice, NOTE_BYTES_MAX};
 use tachikoma_loop_runner::control::Request;
 
 use super::control::ask_live;
+use super::note::said;
 use crate::args::AnswerArgs;
 use crate::failure::Failure;
 use crate::place::Place;
@@ -60,7 +61,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 
 /// Tells the agent of the live loop something.
 pub fn tell(place: &Place, words: &[String]) -> Result<ExitCode, Failure> {
-    let text = words.join(" ").trim().to_owned();
+    let text = said(words)?;
     if text.is_empty() || text.len() > NOTE_BYTES_MAX {
         let what = format!(
             "words to the agent have from 1 to {NOTE_BYTES_MAX} bytes, not {}",

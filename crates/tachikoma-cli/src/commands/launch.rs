@@ -8,7 +8,7 @@ use tachikoma_core::{Launch, Outcome, Override, PromptSource, State};
 use tachikoma_loop_runner::LoopConfig;
 use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
-use tachikoma_loop_runner::settings::{Entry, Loaded, Origin, Secret, Settings};
+use tachikoma_loop_runner::settings::{Entry, Loaded, Notify, Origin, Secret, Settings};
 use tachikoma_loop_runner::store::recover::{self, Loss};
 use tachikoma_loop_runner::store::vault::PASSPHRASE_VARIABLE;
 use tachikoma_loop_runner::store::{StoreError, loops};
@@ -130,7 +130,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         adoption: Adoption::All,
         loss,
         cgroup: true,
-        secrets: secrets_of(&loaded.settings)?,
+        secrets: secrets_of(&loaded.settings, None)?,
         surroundings: place.surroundings(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     };
@@ -144,17 +144,21 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
 
 /// The variables that are for us alone: those that the settings name for messages, and the passphrase of the state.
 pub fn secret_names(settings: &Settings) -> Vec<OsString> {
-    let each = settings.notify.iter();
-    let names = each.flat_map(|notify| [&notify.url_env, &notify.secret_env]);
-    let names = names.flatten().map(Into::into);
+    let names = settings.notify.iter().flat_map(Notify::variables);
+    let names = names.map(Into::into);
     names.chain([PASSPHRASE_VARIABLE.into()]).collect()
 }
 
 /// The values of the variables that the settings name.
-pub(super) fn secrets_of(settings: &Settings) -> Result<BTreeMap<String, Secret>, Failure> {
+pub(super) fn secrets_of(
+    settings: &Settings,
+    only: Option<usize>,
+) -> Result<BTreeMap<String, Secret>, Failure> {
     let mut found = BTreeMap::new();
-    for (notify, number) in settings.notify.iter().zip(1..) {
-        for name in [&notify.url_env, &notify.secret_env].into_iter().flatten() {
+    let all = settings.notify.iter().zip(1..);
+    let wanted = all.filter(|(_, number)| only.is_none_or(|only| only == *number));
+    for (notify, number) in wanted {
+        for name in notify.variables() {
             let value = secrets::value(name).ok_or_else(|| {
                 Failure::usage(format!(
                     "notify {number} ({}): the variable `{name}` is not set, or no text",

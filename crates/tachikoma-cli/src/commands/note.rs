@@ -1,5 +1,6 @@
 //! `tachikoma note`: words for the sessions to come, from the agent or the operator.
 
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -13,7 +14,7 @@ use crate::place::Place;
 
 /// Leaves a note with the live runner.
 pub fn note(place: &Place, words: &[String]) -> Result<ExitCode, Failure> {
-    let text = words.join(" ").trim().to_owned();
+    let text = said(words)?;
     if text.is_empty() {
         return Err(Failure::usage("the note is empty")
             .hint("say what the next session has to know: `tachikoma note \"...\"`"));
@@ -27,6 +28,23 @@ pub fn note(place: &Place, words: &[String]) -> Result<ExitCode, Failure> {
             .hint("write the rest to a file in the work tree, and name that in the note"));
     }
     tell_own_loop(place, &Request::Note { text }, NOTE_HINT)
+}
+
+/// Returns the words of a command line, or those on standard input where they are `-`.
+pub fn said(words: &[String]) -> Result<String, Failure> {
+    let text = match words {
+        [one] if one == "-" => {
+            // One more than may be said: what is too long is refused, and not read to its end.
+            let mut stdin = std::io::stdin().lock().take(NOTE_BYTES_MAX as u64 + 1);
+            let mut text = String::new();
+            stdin
+                .read_to_string(&mut text)
+                .map_err(|error| Failure::usage(format!("standard input: {error}")))?;
+            text
+        }
+        words => words.join(" "),
+    };
+    Ok(text.trim().to_owned())
 }
 
 /// What to do about a note that nobody takes.

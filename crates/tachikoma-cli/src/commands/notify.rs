@@ -23,22 +23,17 @@ pub fn test(place: &Place, number: Option<usize>) -> Result<ExitCode, Failure> {
             format!("there is no `[[notify]]` {number}: there are {targets}, counted from 1");
         return Err(Failure::usage(message));
     }
-    let secrets = launch::secrets_of(&settings)?;
+    let secrets = launch::secrets_of(&settings, number)?;
     let working_dir = launch::working_dir(place, &settings.working_dir)?;
     let guard = place.ourselves(GUARD)?;
-    let sent = runtime()?.block_on(notify::test(
-        &settings.notify,
-        &secrets,
-        &working_dir,
-        &guard,
-        number,
-    ));
     let mut failed = false;
-    for sent in sent {
+    let told = |sent: notify::Sent| {
         failed |= sent.error.is_some();
         let how = sent.error.unwrap_or_else(|| "sent".to_owned());
         out::line(&format!("{}: {how}", sent.target));
-    }
+    };
+    let (targets, ours) = (&settings.notify, &working_dir);
+    runtime()?.block_on(notify::test(targets, &secrets, ours, &guard, number, told));
     Ok(if failed {
         ExitCode::FAILURE
     } else {

@@ -161,6 +161,26 @@ fn text(status: &Status) -> String {
             ),
         );
     }
+    if let Some(failed) = &status.reboot_failed {
+        let how = match failed.called_off {
+            true => "the last one was called off",
+            false => "the last one failed",
+        };
+        let (iteration, times) = (failed.iteration, failed.in_a_row);
+        let error = sanitise(&failed.error);
+        line(
+            "reboot",
+            format!("{how} at iteration {iteration} ({times} in a row): {error}"),
+        );
+    }
+    for words in &status.told {
+        let when = match (words.in_prompt, words.passed_on) {
+            (true, _) => "in the prompt of this attempt",
+            (false, true) => "passed on in this attempt",
+            (false, false) => "waits",
+        };
+        line("to agent", format!("{when}: {}", sanitise(&words.text)));
+    }
     if let Some(git) = &status.git {
         line("git", git_text(git));
     }

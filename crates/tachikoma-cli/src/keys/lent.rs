@@ -71,12 +71,14 @@ pub fn run(command: &mut Command, whose: Whose) -> io::Result<ExitStatus> {
     }
 }
 
-/// The program ends: whoever has its terminal is asked to go, and does not get the shell's keys.
-pub fn call_back() {
-    if let Some(pid) = guest().take() {
+/// The program ends: whoever has its terminal is asked to go, and does not get the shell's keys. Returns whether somebody had it.
+pub fn call_back() -> bool {
+    let guest = guest().take();
+    if let Some(pid) = guest {
         let _ = kill_process_group(pid, Signal::TERM);
         take_from(pid);
     }
+    guest.is_some()
 }
 
 /// A terminal that somebody else has by now, a shell, is not ours to take.

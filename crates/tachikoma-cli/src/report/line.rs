@@ -9,8 +9,12 @@ use tachikoma_core::{
 
 use super::changes::changes_of;
 use super::{check, found, question};
+use crate::keys;
 use crate::sanitise::sanitise;
 use crate::zone::local;
+
+/// What is said of a loop that is paused.
+const PAUSED: &str = "paused; `tachikoma resume` goes on";
 
 /// Turns records into lines for a person who watches, in their order.
 #[derive(Debug, Default)]
@@ -56,6 +60,10 @@ impl Lines {
             }
             LoopEvent::Operator(event) => said.extend(question::lines(record, event, self.keys)),
             LoopEvent::SessionStarted { .. } => *self = Self::default().with_keys(self.keys),
+            LoopEvent::Paused { .. } if self.keys => {
+                let keys = format!("  {}", keys::offers_in_a_pause());
+                return vec![PAUSED.to_owned(), keys];
+            }
             LoopEvent::IterationCompleted { .. } | LoopEvent::IterationFailed { .. } => {
                 said.extend(self.reading());
             }
@@ -162,7 +170,7 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::ConfigChanged { changes } => return changes_of(changes),
         LoopEvent::PauseRequested => "pauses at the next opportunity".to_owned(),
         LoopEvent::PauseWithdrawn => "the pause is withdrawn".to_owned(),
-        LoopEvent::Paused { .. } => "paused; `tachikoma resume` goes on".to_owned(),
+        LoopEvent::Paused { .. } => PAUSED.to_owned(),
         LoopEvent::Resumed => "resumed".to_owned(),
         LoopEvent::StopRequested { stop, .. } => match stop {
             // The condition itself was said right before.
@@ -224,7 +232,10 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::BusySeen { activity } => {
             format!("the agent is silent, but at work ({activity}): it has more time")
         }
-        LoopEvent::CustomSet { key, .. } => format!("`{}` is set", sanitise(key)),
+        LoopEvent::CustomSet { key, value } => match value.is_null() {
+            true => format!("`{}` is removed", sanitise(key)),
+            false => format!("`{}` is set", sanitise(key)),
+        },
         LoopEvent::StoodStill { duration_ms } => {
             let stood = span(Duration::from_millis(*duration_ms));
             format!("stood still for {stood}; no time-out counts that")

@@ -249,6 +249,10 @@ impl Screen {
         } else {
             ""
         };
+        // None has begun yet, as far as this screen has seen.
+        if self.iteration == 0 {
+            return Some(doing);
+        }
         Some(format!(
             "iteration {} | session {}{context}{reboot} | {doing}",
             self.iteration, self.session

@@ -15,6 +15,15 @@ pub fn lines(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<Strin
             AnsweredBy::Operator => format!("question {id} is answered: {choice}"),
             AnsweredBy::Default => format!("nobody answered question {id} in time: {choice}"),
         },
+        // Whoever writes has the terminal.
+        OperatorEvent::Held { .. } if by_keys => return Vec::new(),
+        OperatorEvent::Held { id, until: None } => {
+            format!("question {id} waits for what is written")
+        }
+        OperatorEvent::Held {
+            id,
+            until: Some(until),
+        } => format!("question {id} waits {}", span(until.since(record.time))),
         OperatorEvent::RolledBack {
             iteration,
             error: None,
@@ -29,7 +38,10 @@ pub fn lines(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<Strin
         OperatorEvent::Told { text, .. } => format!("to the agent: {}", sanitise(text)),
         OperatorEvent::PassedOn { .. } => "the agent is told while its tool runs".to_owned(),
         OperatorEvent::Reloaded { changes, later, .. } => {
-            let mut lines = changes_of(changes);
+            let mut lines = match changes.is_empty() {
+                true => Vec::new(),
+                false => changes_of(changes),
+            };
             if !later.is_empty() {
                 let later = later.join(", ");
                 lines.push(format!(

@@ -49,8 +49,9 @@ fn what_the_agent_may_not_ask_is_refused_recorded_and_without_effect() {
     assert_eq!(events(&scratch, "noted").len(), 1);
     assert_eq!(events(&scratch, "custom_set").len(), 0);
     assert!(
-        ran.stdout
-            .contains("the agent asked for `stop` and was refused"),
+        ran.stdout.contains(
+            "the agent, or a program that the loop runs, asked for `stop` and was refused"
+        ),
         "{}",
         ran.stdout
     );

@@ -47,7 +47,7 @@ fn the_agent_does_not_end_the_loop_by_a_signal() {
     );
     assert!(
         ran.stdout
-            .contains("the agent sent SIGTERM and was refused"),
+            .contains("the agent, or a program that the loop runs, sent SIGTERM and was refused"),
         "{}",
         ran.stdout
     );

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tachikoma_testkit::{Scratch, Tool, await_until};
 
 use crate::live_pty::{CTRL_C, CTRL_Z, Terminal};
-use crate::live_support::{SOON, obey, state_of, status, tool, with_agent};
+use crate::live_support::{SOON, await_status, obey, state_of, status, tool, with_agent};
 
 const ATTENDED: [&str; 7] = ["run", "--attended", "--delay", "0s", "--", "sh", "agent.sh"];
 
@@ -23,7 +23,9 @@ ls -l \"$1\" >listed
 /// A loop that asks, with an editor open.
 fn editing(scratch: &Scratch) -> (Tool<'_>, Terminal, u32) {
     scratch.write_script("editor.sh", EDITOR);
-    let tool = tool(scratch).env("VISUAL", "./editor.sh");
+    let tool = tool(scratch)
+        .env("VISUAL", "./editor.sh")
+        .env("TACHIKOMA_QUESTION_TIMEOUT", "2m");
     let terminal = Terminal::start(&tool, &ATTENDED, 100);
     terminal.answer(b'e');
     let path = scratch.path().join("editor");
@@ -103,7 +105,12 @@ fn a_loop_that_ends_takes_its_terminal_back_from_an_editor() {
     await_until("the editor is gone", SOON, || {
         state_of(editor).is_none_or(|state| state == 'Z')
     });
-    assert_eq!(terminal.end().0, Some(5));
+    let (code, screen) = terminal.end();
+    assert_eq!(code, Some(5));
+    assert!(
+        screen.shows("note: what was being written is in "),
+        "{screen:#?}"
+    );
 }
 
 #[test]
@@ -127,4 +134,43 @@ fn a_third_ctrl_c_leaves_the_terminal_as_it_was() {
     assert!(!terminal.keeps_giving_keys());
     let (code, screen) = terminal.end();
     assert_eq!(code, Some(130), "{screen:#?}");
+}
+
+/// Whoever writes is there: the question waits for what is written.
+#[test]
+fn a_question_waits_for_what_is_being_written() {
+    let scratch = with_agent("cat >>prompts");
+    let (tool, terminal, editor) = editing(&scratch);
+    let until = |status: &serde_json::Value| status["question"]["until"].clone();
+    await_status(&tool, "held", |status| until(status).is_null());
+    let editor = Pid::from_raw(i32::try_from(editor).unwrap()).unwrap();
+    kill_process(editor, Signal::KILL).unwrap();
+    await_status(&tool, "let go", |status| until(status).is_string());
+    fs::remove_file(scratch.path().join("editor")).unwrap();
+    close(&scratch);
+    terminal.answer(b'e');
+    terminal.await_text("question 2: iteration 1 is over");
+    assert_eq!(scratch.read("prompts"), "work\nonly this once\n");
+    terminal.answer(b'q');
+    assert_eq!(terminal.end().0, Some(5));
+}
+
+/// Somebody else has answered meanwhile.
+#[test]
+fn what_was_written_for_a_question_that_is_over_is_kept_for_the_next() {
+    let scratch = with_agent("cat >>prompts");
+    let (tool, terminal, _) = editing(&scratch);
+    obey(&tool, &["answer", "continue"]);
+    await_status(&tool, "asked again", |status| status["question"]["id"] == 2);
+    close(&scratch);
+    terminal.await_text("`e` at the next question begins with it");
+    terminal.answer(b'e');
+    terminal.await_text("question 3: iteration 2 is over");
+    // The editor has added its line to what was kept.
+    assert_eq!(
+        scratch.read("prompts"),
+        "work\nwork\nonly this once\nonly this once\n"
+    );
+    terminal.answer(b'q');
+    assert_eq!(terminal.end().0, Some(5));
 }

@@ -42,6 +42,27 @@ fn a_key_is_an_answer_and_another_one_is_not() {
 }
 
 #[test]
+fn keys_go_on_and_stop_while_the_loop_is_paused() {
+    let scratch = with_agent("echo working");
+    let tool = tool(&scratch);
+    let terminal = Terminal::start(&tool, &ATTENDED, 100);
+    terminal.answer(b'p');
+    terminal.await_text("paused; `tachikoma resume` goes on");
+    terminal.await_text("  c continue · q stop");
+    terminal.answer(b'p');
+    terminal.await_text("that is no answer; c continue · q stop");
+    terminal.answer(b'c');
+    terminal.await_text("question 2: iteration 1 is over");
+    terminal.answer(b'p');
+    await_status(&tool, "paused", |status| status["state"] == "paused");
+    terminal.answer(b'q');
+    assert!(!terminal.keeps_giving_keys());
+    let (code, screen) = terminal.end();
+    assert_eq!(code, Some(5), "{screen:#?}");
+    assert!(!screen.shows("iteration 0"), "{screen:#?}");
+}
+
+#[test]
 fn what_was_typed_before_anything_was_asked_is_no_answer() {
     let scratch = with_agent(&format!("{UP} {UNTIL_GO}"));
     let tool = tool(&scratch);

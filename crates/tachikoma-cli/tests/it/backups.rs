@@ -135,7 +135,11 @@ fn a_loop_comes_back_and_what_was_there_is_kept() {
     say(&scratch, &up_to("3"), 3);
     assert_eq!(status(&scratch)["iteration"], 3);
 
-    let told = say(&scratch, &["state", "restore", taken.to_str().unwrap()], 0);
+    let told = say(
+        &scratch,
+        &["state", "restore", "--yes", taken.to_str().unwrap()],
+        0,
+    );
     assert!(told.contains("is back at iteration 1"), "{told}");
     assert!(
         told.contains("what was here is kept as a backup: .ralph/backups/"),
@@ -157,7 +161,11 @@ fn a_loop_comes_back_and_what_was_there_is_kept() {
 
     // And forth again, to what was there.
     let kept = backups(&scratch).pop().unwrap();
-    say(&scratch, &["state", "restore", kept.to_str().unwrap()], 0);
+    say(
+        &scratch,
+        &["state", "restore", "--yes", kept.to_str().unwrap()],
+        0,
+    );
     assert_eq!(
         (status(&scratch)["iteration"].clone(), plan(&scratch)),
         (3.into(), 8.into())
@@ -179,7 +187,11 @@ fn a_backup_alone_is_enough_to_go_on_elsewhere() {
     fs::copy(here.path().join("work"), there.path().join("work")).unwrap();
     let copy = there.home().join("copy.tar");
     fs::copy(&taken, &copy).unwrap();
-    let told = say(&there, &["state", "restore", copy.to_str().unwrap()], 0);
+    let told = say(
+        &there,
+        &["state", "restore", "--yes", copy.to_str().unwrap()],
+        0,
+    );
     assert!(told.contains("is back at iteration 2"), "{told}");
     let goes_on = ["run", "--quiet", "--max-iterations", "9"];
     for scratch in [&here, &there] {
@@ -200,12 +212,16 @@ fn a_live_loop_can_be_backed_up_and_is_not_restored() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     let taken = back_up(&scratch);
-    let told = say(&scratch, &["state", "restore", taken.to_str().unwrap()], 1);
+    let told = say(
+        &scratch,
+        &["state", "restore", "--yes", taken.to_str().unwrap()],
+        1,
+    );
     assert!(told.contains("another runner works in"), "{told}");
     assert_eq!(status(&scratch)["state"], "running");
     kill(&scratch, live);
     // Taken in the middle of an iteration: that one is repeated, as after a crash.
-    say(&scratch, &["state", "restore"], 0);
+    say(&scratch, &["state", "restore", "--yes"], 0);
     say(
         &scratch,
         &["run", "--quiet", "--max-iterations", "1", "--", "true"],
@@ -242,12 +258,12 @@ fn what_is_no_good_backup_changes_nothing() {
         (b"words", "is damaged: "),
     ] {
         fs::write(&elsewhere, bytes).unwrap();
-        let told = say(&scratch, &["state", "restore", bad], 1);
+        let told = say(&scratch, &["state", "restore", "--yes", bad], 1);
         assert!(told.contains(said), "{told}");
         assert!(told.contains("`tachikoma state backups`"), "{told}");
     }
     fs::remove_file(&elsewhere).unwrap();
-    say(&scratch, &["state", "restore", bad], 1);
+    say(&scratch, &["state", "restore", "--yes", bad], 1);
     assert_eq!(files(&scratch.path().join(".ralph")), before);
 
     // A list says which one it is, and the newest good one is found.
@@ -258,7 +274,7 @@ fn what_is_no_good_backup_changes_nothing() {
     assert!(told.contains("wrong .ralph/backups/"), "{told}");
     let told = say(&scratch, &["state", "verify"], 1);
     assert!(told.contains("wrong backup"), "{told}");
-    let told = say(&scratch, &["state", "restore"], 0);
+    let told = say(&scratch, &["state", "restore", "--yes"], 0);
     assert!(told.contains("note: passed over: backup "), "{told}");
     assert_eq!(plan(&scratch), serde_json::Value::Null);
 }
@@ -269,7 +285,7 @@ fn without_a_loop_or_a_backup_there_is_nothing_to_do() {
     say(&scratch, &["state", "backup"], 1);
     let told = say(&scratch, &["state", "backups"], 0);
     assert!(told.starts_with("no backup in "), "{told}");
-    let told = say(&scratch, &["state", "restore"], 1);
+    let told = say(&scratch, &["state", "restore", "--yes"], 1);
     assert!(told.contains("no good backup in "), "{told}");
     assert!(!scratch.path().join(".ralph").exists());
 }
@@ -282,7 +298,11 @@ fn another_loop_is_archived() {
     let taken = back_up(&scratch);
     say(&scratch, &run(&["--new", "--quiet"], CLAIMS), 0);
     let second = status(&scratch)["loop_id"].as_str().unwrap().to_owned();
-    say(&scratch, &["state", "restore", taken.to_str().unwrap()], 0);
+    say(
+        &scratch,
+        &["state", "restore", "--yes", taken.to_str().unwrap()],
+        0,
+    );
     assert_eq!(status(&scratch)["loop_id"], first);
     let archived = scratch.path().join(".ralph/loops").join(second);
     assert!(archived.join("archived.json").exists());
@@ -438,7 +458,7 @@ fn compress_packs_snapshot_and_backups_and_can_be_changed() {
     kill(&scratch, live);
     fs::remove_dir_all(scratch.path().join(".ralph/loops")).unwrap();
     assert_eq!(status(&scratch)["loop_id"], before["loop_id"]);
-    say(&scratch, &["state", "restore"], 0);
+    say(&scratch, &["state", "restore", "--yes"], 0);
     assert!(there("state.json.zst") && !there("state.json"));
 
     scratch.write("tachikoma.toml", "");

@@ -4,7 +4,7 @@ use tachikoma_testkit::Scratch;
 
 use crate::backups::{back_up, say};
 use crate::git_support::{commit_all, repository};
-use crate::support::{as_configured, files, loops, run, status};
+use crate::support::{as_configured, files, loops, run, status, tachikoma};
 
 const KEPT: &str = "[state]\nbackup_dir = \"kept\"\nmax_backups = 0\nbackup_interval = \"1ms\"\n";
 
@@ -62,15 +62,17 @@ fn snapshots_of_iterations_behind_a_restoration_are_set_aside() {
             &["--quiet", "--allow-dirty", "--max-iterations", count],
             script,
         );
-        let ran = crate::support::tachikoma(&scratch)
-            .env("LIFE", life)
-            .run(words);
+        let ran = tachikoma(&scratch).env("LIFE", life).run(words);
         assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     };
     iterate("1", "1");
     let taken = back_up(&scratch);
     iterate("1", "3");
-    say(&scratch, &["state", "restore", taken.to_str().unwrap()], 0);
+    say(
+        &scratch,
+        &["state", "restore", "--yes", taken.to_str().unwrap()],
+        0,
+    );
     scratch.write("work", "as restored\n");
     iterate("2", "3");
     let loop_id = loops(&scratch)[0]
@@ -91,4 +93,31 @@ fn snapshots_of_iterations_behind_a_restoration_are_set_aside() {
     assert_eq!(scratch.read("work"), "as restored\n");
     say(&scratch, &["state", "clear", "--purge", "--yes"], 0);
     assert_eq!(scratch.git(&["for-each-ref", "refs/tachikoma"]), "");
+}
+
+#[test]
+fn without_a_terminal_a_restoration_needs_a_yes_and_hints_fit_what_is_missing() {
+    let scratch = Scratch::new();
+    scratch.write("prompt.md", "work\n");
+    for (words, code, says) in [
+        (
+            &["state", "restore"][..],
+            2,
+            "error: nobody can be asked whether to bring a loop back\nhint: nothing was changed; say `--yes`\n",
+        ),
+        (
+            &["state", "restore", "--yes", "nosuch.tar"],
+            1,
+            "hint: `tachikoma state backups` lists the backups that are here",
+        ),
+        (
+            &["state", "backups", "--from", "file:///nodir"],
+            1,
+            "hint: the directory must be there, and is not made: is its disk mounted?",
+        ),
+    ] {
+        let ran = tachikoma(&scratch).run(words);
+        assert_eq!(ran.code(), Some(code), "{}", ran.snapshot());
+        assert!(ran.stderr.contains(says), "{}", ran.stderr);
+    }
 }

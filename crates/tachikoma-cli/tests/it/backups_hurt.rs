@@ -14,7 +14,11 @@ fn ralph(scratch: &Scratch, name: &str) -> PathBuf {
 }
 
 fn restore(scratch: &Scratch, file: &Path) -> String {
-    say(scratch, &["state", "restore", file.to_str().unwrap()], 0)
+    say(
+        scratch,
+        &["state", "restore", "--yes", file.to_str().unwrap()],
+        0,
+    )
 }
 
 /// Makes a line of a journal another one than was written.
@@ -144,7 +148,7 @@ fn what_lies_in_the_place_of_a_loop_and_cannot_be_opened_is_moved_away() {
             say(&scratch, &["state", "set", "plan", "7"], 0);
             let taken = back_up(&scratch);
             hurt(&loops(&scratch)[0]);
-            let mut words = vec!["state", "restore"];
+            let mut words = vec!["state", "restore", "--yes"];
             words.extend(named.then_some(taken.to_str().unwrap()));
             let told = say(&scratch, &words, 0);
             assert!(told.contains("warning: "), "{number}: {told}");
@@ -239,9 +243,9 @@ fn a_restoration_is_not_undone_by_the_next_one() {
     say(&scratch, &["state", "set", "plan", "7"], 0);
     back_up(&scratch);
     say(&scratch, &["state", "set", "plan", "8"], 0);
-    say(&scratch, &["state", "restore"], 0);
+    say(&scratch, &["state", "restore", "--yes"], 0);
     assert_eq!(plan(&scratch), 7);
-    let told = say(&scratch, &["state", "restore"], 0);
+    let told = say(&scratch, &["state", "restore", "--yes"], 0);
     assert!(
         told.contains("is what a restoration has replaced"),
         "{told}"
@@ -266,7 +270,7 @@ fn a_file_is_restored_where_one_stands() {
     let link = above.home().join("link.tar");
     symlink(&taken, &link).unwrap();
     let tool = tachikoma(&above).in_dir("below");
-    let ran = tool.run(["state", "restore", link.to_str().unwrap()]);
+    let ran = tool.run(["state", "restore", "--yes", link.to_str().unwrap()]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     assert!(ran.stdout.contains("/below; "), "{}", ran.stdout);
     assert!(above.path().join("below/.ralph/loops").exists());
@@ -325,7 +329,7 @@ fn a_shared_directory_of_backups_is_left_to_the_others() {
         back_up(&there);
     }
     assert!(ours.iter().all(|path| path.exists()));
-    say(&here, &["state", "restore"], 0);
+    say(&here, &["state", "restore", "--yes"], 0);
     assert_eq!(plan(&here), serde_json::Value::Null, "it is the other's");
     say(&there, &["state", "clear", "--purge", "--yes"], 0);
     assert!(

@@ -214,6 +214,43 @@ fn files_in_the_way_stay_and_the_commits_are_kept() {
 }
 
 #[test]
+fn a_repository_fresh_from_git_init_is_as_good_as_none() {
+    let server = Server::start();
+    let here = repository(&server, "");
+    let words = [
+        "run",
+        "--quiet",
+        "--delay",
+        "0s",
+        "--max-iterations",
+        "1",
+        "--",
+        "true",
+    ];
+    server.say(&here, &words, 3);
+    let url = server.url();
+    let restore = ["state", "restore", "--from", &url, "--yes"];
+    let there = Scratch::new();
+    there.git(&["init", "--quiet", "--initial-branch", "other"]);
+    let told = server.say(&there, &restore, 0);
+    assert!(told.contains("the work tree is made, on "), "{told}");
+    assert!(there.path().join("prompt.md").exists());
+    assert_eq!(there.git(&["status", "--porcelain", "-uno"]).trim(), "");
+    // What is in the way stays, and so does HEAD.
+    let third = Scratch::new();
+    third.git(&["init", "--quiet", "--initial-branch", "other"]);
+    third.write("prompt.md", "mine\n");
+    let told = server.say(&third, &restore, 0);
+    assert!(
+        told.contains("warning: the work tree is not made"),
+        "{told}"
+    );
+    assert_eq!(third.read("prompt.md"), "mine\n");
+    let head = third.git(&["symbolic-ref", "HEAD"]);
+    assert_eq!(head.trim(), "refs/heads/other");
+}
+
+#[test]
 fn a_repository_that_is_there_gets_the_commits_and_keeps_its_files() {
     let server = Server::start();
     let here = repository(&server, "[git]\nauto_commit = false");

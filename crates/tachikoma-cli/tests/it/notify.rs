@@ -303,6 +303,25 @@ fn a_test_names_what_does_not_arrive_and_never_where() {
         "webhook (notify 1): it answered with 404\nwebhook (notify 2): its address is none that can be sent to\n"
     );
     assert!(!ran.snapshot().contains("hunter"));
+    // What is wrong with another one, or takes its time, is not asked about.
+    configure(
+        &scratch,
+        &[
+            "to = 'command'\ncommand = 'echo ${OTHER-hidden} > told'",
+            "to = 'webhook'\nurl_env = 'OTHER'\nsecret_env = 'NOT_SET'",
+        ],
+    );
+    let tool = tachikoma(&scratch).env("OTHER", "http://127.0.0.1:1/hunter2");
+    let one = tool.run(["notify", "test", "1"]);
+    assert_eq!(one.code(), Some(0), "{}", one.snapshot());
+    assert_eq!(scratch.read("told"), "hidden\n");
+    // Once is enough to know.
+    let broken = Service::new(&[Answer::Status(503), Answer::Status(200)]);
+    let table = format!("to = 'webhook'\nurl = '{}'", broken.url());
+    configure(&scratch, &[&table]);
+    let once = tachikoma(&scratch).run(["notify", "test"]);
+    assert_eq!(once.code(), Some(1), "{}", once.snapshot());
+    assert_eq!(broken.came().len(), 1);
     let one = tachikoma(&scratch).run(["notify", "test", "3"]);
     assert_eq!(one.code(), Some(2), "{}", one.snapshot());
     for words in [
@@ -346,4 +365,25 @@ fn an_error_of_the_loop_is_told_once() {
     assert_eq!(came.len(), 2, "the iteration and the loop: {texts:?}");
     assert!(texts[0].contains("iteration 1 failed"), "{texts:?}");
     assert!(texts[1].contains("the loop ends: "), "{texts:?}");
+}
+
+#[test]
+fn what_hangs_does_not_take_the_message_of_the_end_along() {
+    let scratch = Scratch::new();
+    let long = seconds();
+    let hangs = format!("[ $TACHIKOMA_HOOK = loop_end ] || sleep {long}; cat > told");
+    let table = format!("to = 'command'\ncommand = '{hangs}'\non = ['iteration_end', 'loop_end']");
+    configure(&scratch, &[&table]);
+    // A hook beside the loop that hangs does not either.
+    let hook = format!("[[hook]]\non = 'no_progress'\ncommand = 'sleep {long}'\n");
+    let before = scratch.read("tachikoma.toml");
+    scratch.write("tachikoma.toml", before + &hook);
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], "true"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let told: Value = serde_json::from_str(&scratch.read("told")).expect("an object");
+    assert_eq!(told["point"], "loop_end");
+    let failed = failures(&scratch);
+    let errors: Vec<_> = failed.iter().map(|it| it.1.as_str()).collect();
+    assert_eq!(errors[0], "it was called off", "{failed:?}");
+    await_nobody(&long);
 }

@@ -36,6 +36,10 @@ fn what_changed_holds_from_the_next_decision_on_and_the_rest_is_named() {
         obey(&tool, &["reload"]),
         "from here on: max_iterations; with the next run only: agents.command.program\n"
     );
+    assert_eq!(
+        obey(&tool, &["reload"]),
+        "nothing changed; with the next run only: agents.command.program\n"
+    );
     let conditions = status(&tool)["stop_conditions"].clone();
     let limit = |it: &&Value| it["name"] == "max_iterations";
     let limit = conditions.as_array().unwrap().iter().find(limit);
@@ -46,15 +50,40 @@ fn what_changed_holds_from_the_next_decision_on_and_the_rest_is_named() {
     assert_eq!(live.wait(SOON).code(), Some(3), "max_iterations");
     let events = events(&tool);
     let found = reloaded(&events);
-    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found.len(), 2, "{found:?}");
     assert_eq!(
         found[0]["changes"],
         json!([{"key": "max_iterations", "from": null, "to": "2"}])
     );
+    // What holds later is all that is said of a reading that changes nothing now.
+    let said = obey(&tool, &["events"]);
+    assert!(!said.contains("did not record"), "{said}");
     let again = tool.run(["replay"]);
     assert_eq!(again.code(), Some(0), "{}", again.snapshot());
     let same = "with the recorded settings every decision is the same";
     assert!(again.stdout.contains(same), "{}", again.stdout);
+}
+
+#[test]
+fn what_a_flag_hides_is_named_and_holds_with_the_next_run() {
+    let scratch = configured();
+    let tool = tool(&scratch);
+    let live = tool.spawn(["run", "--delay", "7s"]);
+    await_up(&scratch, 1);
+    let changed = CONFIG.replace("0s", "3s");
+    scratch.write("tachikoma.toml", &changed);
+    assert_eq!(
+        obey(&tool, &["reload"]),
+        "nothing else holds; changed, but a flag of this run holds: iteration_delay\n"
+    );
+    scratch.write("tachikoma.toml", format!("max_iterations = 2\n{changed}"));
+    assert_eq!(
+        obey(&tool, &["reload"]),
+        "from here on: max_iterations; changed, but a flag of this run holds: iteration_delay\n"
+    );
+    assert_eq!(stop(&tool, live), Some(5));
+    let dry = tool.run(["run", "--dry-run"]);
+    assert!(dry.snapshot().contains("3s"), "{}", dry.snapshot());
 }
 
 #[test]

@@ -24,6 +24,15 @@ impl Explain<'_> {
                     self.decide(record, words, None, Inputs::new());
                 }
             },
+            OperatorEvent::Held { id, until } => {
+                let words = match until {
+                    None => format!("the operator writes the answer to question {id}"),
+                    Some(_) => format!(
+                        "the operator does not write any more; question {id} has its whole time again"
+                    ),
+                };
+                self.fact(record, words);
+            }
             OperatorEvent::RolledBack { iteration, error } => {
                 let words = match error {
                     None => format!("the work tree is as it was before iteration {iteration}"),

@@ -313,6 +313,13 @@ impl Shadow {
                             prompt: prompt.clone(),
                         },
                     },
+                    Wish::Hold { writing, .. } => match self.state.question() {
+                        None => return,
+                        Some(question) => Wish::Hold {
+                            id: question.id,
+                            writing: *writing,
+                        },
+                    },
                     Wish::Attend { .. }
                     | Wish::Tell { .. }
                     | Wish::Reload { .. }

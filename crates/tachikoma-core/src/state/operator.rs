@@ -62,7 +62,7 @@ impl State {
     /// A runner takes up a work tree that is being brought back: that has its whole time again.
     pub(super) fn take_up_rollback(&mut self, time: Timestamp) {
         if self.rolling_back().is_some() {
-            self.await_operator(time.after(crate::step::ROLLBACK_TIMEOUT));
+            self.await_operator(Some(time.after(crate::step::ROLLBACK_TIMEOUT)));
         }
     }
 
@@ -82,8 +82,7 @@ impl State {
                 known.unanswered = None;
                 known.put |= question.kind != QuestionKind::ConfirmReboot;
                 known.question = Some(question.clone());
-                let never = Timestamp::from_millis(i64::MAX);
-                self.await_operator(question.until.unwrap_or(never));
+                self.await_operator(question.until);
             }
             OperatorEvent::Answered {
                 id,
@@ -106,12 +105,19 @@ impl State {
                     Choice::Rollback => {
                         let iteration = self.iteration;
                         known.rolling_back = Some(RollingBack { iteration, then });
-                        return self.await_operator(time.after(crate::step::ROLLBACK_TIMEOUT));
+                        return self
+                            .await_operator(Some(time.after(crate::step::ROLLBACK_TIMEOUT)));
                     }
                     Choice::Yes | Choice::Pause | Choice::Stop => {}
                 }
                 // What follows is recorded right behind it.
                 self.phase = Phase::Idle;
+            }
+            OperatorEvent::Held { id, until } => {
+                if let Some(question) = known.question.as_mut().filter(|it| it.id == *id) {
+                    question.until = *until;
+                    self.await_operator(*until);
+                }
             }
             OperatorEvent::RolledBack { iteration, error } => {
                 if error.is_none() {
@@ -152,8 +158,9 @@ impl State {
         }
     }
 
-    fn await_operator(&mut self, until: Timestamp) {
+    fn await_operator(&mut self, until: Option<Timestamp>) {
         let reason = WaitReason::Operator;
+        let until = until.unwrap_or(Timestamp::from_millis(i64::MAX));
         self.phase = Phase::Waiting {
             wait: Wait { reason, until },
         };

@@ -156,11 +156,19 @@ impl Turn<'_> {
                 told.map(|(key, value)| (name.clone(), key.clone(), value.clone()))
             })
             .collect();
+        let unread = results.iter().filter(|result| result.unread);
+        let unread: Vec<String> = unread.map(|result| result.name.clone()).collect();
         self.record(LoopEvent::HooksRan(HooksEnd {
             point,
             results,
             given_up: None,
         }));
+        for name in unread {
+            let warning = format!(
+                "the hook `{name}` said a line that is too long to be read; if it had `custom`, nothing of it is written down"
+            );
+            self.record(LoopEvent::Warned { warning });
+        }
         for (name, key, value) in told {
             match custom::verdict(&self.state.custom, &key, &value) {
                 Ok(_)

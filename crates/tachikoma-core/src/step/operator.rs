@@ -1,5 +1,6 @@
 //! The operator is asked, answers, and has something told to the agent.
 
+use std::mem::discriminant;
 use std::time::Duration;
 
 use super::Turn;
@@ -15,6 +16,7 @@ use crate::operator::{
 };
 use crate::outcome::{Outcome, RebootReason, Stop};
 use crate::phase::{Phase, Wait};
+use crate::policy::reboot;
 use crate::policy::stop::{self, Limits};
 use crate::session::NOTE_BYTES_MAX;
 
@@ -28,6 +30,7 @@ impl Turn<'_> {
     pub(super) fn operator(&mut self, ticket: Ticket, wish: Wish) {
         let answer = match wish {
             Wish::Answer { id, choice, prompt } => self.answer(id, choice, prompt),
+            Wish::Hold { id, writing } => self.hold(id, writing),
             Wish::Attend { on } => self.attend(on),
             Wish::Tell { text } => self.tell(&text),
             Wish::Reload {
@@ -61,6 +64,32 @@ impl Turn<'_> {
         self.state.is_attended(self.policy) && !self.state.operator.agreed
     }
 
+    /// Returns whether the operator has to be asked about the last iteration, behind which the loop ends by itself. Whoever has
+    /// stopped it has said what is wanted.
+    pub(super) fn must_ask_about_the_end(&self) -> bool {
+        self.must_ask() && self.state.operator.behind && self.state.stop.is_none()
+    }
+
+    /// Asks after an iteration with which the loop ends: there is nothing to go on with but the end.
+    pub(super) fn ask_about_the_end(&mut self, outcome: &Outcome, then: Option<Wait>) {
+        let kind = QuestionKind::AfterIteration;
+        let iteration = self.state.iteration;
+        let about = format!("{}; `continue` ends the loop: {outcome}", self.what_came());
+        let mut choices = vec![Choice::Continue];
+        choices.extend(self.rollback_of(kind, iteration));
+        choices.extend([Choice::Pause, Choice::Stop]);
+        let timeout = self.policy.question_timeout;
+        self.ask_question(kind, iteration, timeout, choices, about, then);
+    }
+
+    /// Returns the choice to bring an iteration back, where that can be done.
+    fn rollback_of(&self, kind: QuestionKind, iteration: u32) -> Option<Choice> {
+        let known = self.state.kept.snapshot.is_some();
+        let done = self.state.operator.rolled_back == Some(iteration);
+        let offered = kind == QuestionKind::AfterIteration && known && !done;
+        offered.then_some(Choice::Rollback)
+    }
+
     /// Asks before the next iteration, or after the last.
     pub(super) fn ask_on(&mut self, then: Option<Wait>) {
         let state = &self.state;
@@ -77,18 +106,15 @@ impl Turn<'_> {
             choices.push(Choice::Skip);
         }
         choices.push(Choice::Reboot);
-        let snapshot = state.kept.snapshot.as_ref();
-        let rolled_back = state.operator.rolled_back == Some(iteration);
-        if kind == QuestionKind::AfterIteration && snapshot.is_some() && !rolled_back {
-            choices.push(Choice::Rollback);
-        }
+        choices.extend(self.rollback_of(kind, iteration));
         choices.extend([Choice::Edit, Choice::Pause, Choice::Stop]);
         let timeout = self.policy.question_timeout;
         self.ask_question(kind, iteration, timeout, choices, about, then);
     }
 
     /// Asks whether the session is to be replaced. With no room for another prompt there is nothing to go on with.
-    pub(super) fn ask_to_reboot(&mut self, reason: &RebootReason, then: Option<Wait>) {
+    pub(super) fn ask_to_reboot(&mut self, wanted: &RebootReason, then: Option<Wait>) {
+        let reason = self.reason_as_it_is_now(wanted);
         let mut choices = vec![Choice::Yes];
         if !self.takes_no_prompt() {
             choices.push(Choice::No);
@@ -99,6 +125,22 @@ impl Turn<'_> {
         let iteration = self.state.iteration;
         let kind = QuestionKind::ConfirmReboot;
         self.ask_question(kind, iteration, timeout, choices, about, then);
+    }
+
+    /// It may be long since a reboot was wanted: its operator was told no, or later. What is asked has the figures of now.
+    fn reason_as_it_is_now(&mut self, wanted: &RebootReason) -> RebootReason {
+        let same = |reason: &RebootReason| discriminant(reason) == discriminant(wanted);
+        match reboot::verdict(self.policy, self.state) {
+            reboot::Verdict::Reboot(now) if same(&now) && now != *wanted => {
+                let reason = now.clone();
+                let not_before = None;
+                self.record(LoopEvent::RebootRequested { reason, not_before });
+                now
+            }
+            reboot::Verdict::Reboot(_)
+            | reboot::Verdict::Exhausted { .. }
+            | reboot::Verdict::GoOn => wanted.clone(),
+        }
     }
 
     fn ask_question(
@@ -153,11 +195,41 @@ impl Turn<'_> {
                 pending.is_some_and(|reason| self.must_confirm(&reason))
             }
         };
-        let ends = stop::verdict(self.policy, self.state, self.now).is_some();
+        let ends = stop::verdict(self.policy, self.state, self.now).is_some()
+            && !self.must_ask_about_the_end();
         if ends || !wanted {
             self.proceed(question.then);
         } else if question.until.is_some_and(|until| until <= self.now) {
             self.question_overdue(question);
+        } else if question.until.is_none() {
+            // Whoever wrote the answer did so at the terminal of the runner that is gone.
+            self.limit_question(question, false);
+        }
+    }
+
+    /// Somebody who writes an answer is there: the question waits for it, and has its whole time again behind it.
+    fn hold(&mut self, id: u32, writing: bool) -> Answer {
+        let open = self.state.question().cloned();
+        let Some(question) = open.filter(|question| question.id == id) else {
+            return self.refused(&format!("question {id} is not open any more"));
+        };
+        self.limit_question(&question, writing);
+        Answer::Accepted {
+            note: "the question waits".to_owned(),
+        }
+    }
+
+    fn limit_question(&mut self, question: &Question, writing: bool) {
+        let timeout = match question.kind {
+            QuestionKind::BeforeIteration | QuestionKind::AfterIteration => {
+                self.policy.question_timeout
+            }
+            QuestionKind::ConfirmReboot => self.policy.reboot.confirm.unwrap_or_default(),
+        };
+        let until = (!writing && !timeout.is_zero()).then(|| self.now.after(timeout));
+        if until != question.until {
+            let id = question.id;
+            self.record_operator(OperatorEvent::Held { id, until });
         }
     }
 
@@ -239,7 +311,8 @@ impl Turn<'_> {
             self.record(LoopEvent::Noted { text, tell });
             self.forgo_check("the work tree was rolled back since");
         }
-        self.proceed(awaited.then);
+        // A claim of what was brought back is refused.
+        self.check(awaited.then);
     }
 
     /// The loop ends over a work tree that is being brought back: that is said.
@@ -358,13 +431,21 @@ impl Turn<'_> {
         launch.start_commit.clone_from(&before.start_commit);
         launch.prompt_hash.clone_from(&before.prompt_hash);
         let changes = launch.changes_since(before).unwrap_or_default();
+        let hidden = launch.keep_under(before);
         let keys: Vec<&str> = changes.iter().map(|change| change.key.as_str()).collect();
         let mut note = match keys.as_slice() {
-            [] => "nothing changed".to_owned(),
+            [] if hidden.is_empty() => "nothing changed".to_owned(),
+            [] => "nothing else holds".to_owned(),
             keys => format!("from here on: {}", keys.join(", ")),
         };
         if !later.is_empty() {
             note.push_str(&format!("; with the next run only: {}", later.join(", ")));
+        }
+        if !hidden.is_empty() {
+            let hidden = hidden.join(", ");
+            note.push_str(&format!(
+                "; changed, but a flag of this run holds: {hidden}"
+            ));
         }
         if !changes.is_empty() || !later.is_empty() {
             self.record_operator(OperatorEvent::Reloaded {

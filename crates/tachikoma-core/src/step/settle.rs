@@ -208,6 +208,9 @@ impl Turn<'_> {
             return;
         }
         if let Some(outcome) = stop::verdict(self.policy, self.state, self.now) {
+            if self.must_ask_about_the_end() {
+                return self.ask_about_the_end(&outcome, then);
+            }
             self.name_condition(&outcome);
             return self.finish(outcome);
         }

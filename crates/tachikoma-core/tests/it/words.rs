@@ -156,6 +156,7 @@ fn operator(event: &OperatorEvent) -> &'static str {
     match event {
         OperatorEvent::Asked(_) => "Asked",
         OperatorEvent::Answered { .. } => "Answered",
+        OperatorEvent::Held { .. } => "Held",
         OperatorEvent::RolledBack { .. } => "RolledBack",
         OperatorEvent::Attended { .. } => "Attended",
         OperatorEvent::Told { .. } => "Told",
@@ -273,6 +274,8 @@ pub fn fact(record: &Record) -> String {
                 format!("{id}: {about}? {} within {limit}", question.offers())
             }
             OperatorEvent::Answered { id, choice, by, .. } => format!("{id} {choice} by {by:?}"),
+            OperatorEvent::Held { id, until: None } => format!("{id} until it is written"),
+            OperatorEvent::Held { id, until: Some(_) } => format!("{id} for its whole time"),
             OperatorEvent::RolledBack { iteration, error } => {
                 format!("{iteration} {}", error.as_deref().unwrap_or("ok"))
             }

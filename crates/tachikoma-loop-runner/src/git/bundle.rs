@@ -220,7 +220,7 @@ pub enum Unpacked {
 }
 
 impl Work {
-    /// Brings the work of a bundle back: into the repository that is there, or into a new one. Blocks.
+    /// Brings the work of a bundle back: into the repository that is there, or into a new one, or one that is empty. Blocks.
     ///
     /// # Errors
     /// Git cannot do it, or files are in the way. No file of the work tree has changed then, and a new repository is gone.
@@ -228,6 +228,18 @@ impl Work {
         let call_off = CallOff::new();
         let told = |error: GitError| chain(&error);
         match Repository::find(&self.working_dir, self.search_path.as_deref(), &call_off) {
+            Found::Repository(_) if self.is_empty(&call_off).map_err(told)? => {
+                let git = Git::new(&self.working_dir, self.search_path.as_deref());
+                let head = git.order(&["symbolic-ref", "HEAD"]);
+                let head = head.ask(&call_off).map_err(told)?;
+                self.make(&git, bundle).map_err(|error| {
+                    // It stands where it stood.
+                    let head = String::from_utf8_lossy(&head);
+                    let back = git.order(&["symbolic-ref", "HEAD", head.trim()]);
+                    let _ = back.ask(&call_off);
+                    told(error)
+                })
+            }
             Found::Repository(repository) => {
                 let (head, branch) = self.fetch(&repository.git, bundle).map_err(told)?;
                 let here = verify(&repository.git, "HEAD", &call_off).map_err(told)?;
@@ -247,6 +259,19 @@ impl Work {
                 })
             }
         }
+    }
+
+    /// Returns whether the working directory is the top of a repository that has nothing yet, as `git init` leaves it.
+    fn is_empty(&self, call_off: &CallOff) -> Result<bool, GitError> {
+        let git = Git::new(&self.working_dir, self.search_path.as_deref());
+        let nothing = |words: &[&str]| {
+            let said = git.order(words).ask(call_off)?;
+            Ok::<_, GitError>(said.trim_ascii().is_empty())
+        };
+        Ok(nothing(&["rev-parse", "--show-prefix"])?
+            && nothing(&["for-each-ref", "--count=1"])?
+            && nothing(&["ls-files"])?
+            && verify(&git, "HEAD", call_off)?.is_none())
     }
 
     /// Fetches all that a bundle has of the loop. Returns what HEAD was, and its branch.

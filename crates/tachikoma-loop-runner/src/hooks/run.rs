@@ -75,9 +75,13 @@ async fn run_all(plan: Plan, mut orders: mpsc::Receiver<Order>) -> Vec<HookResul
         let stop = ended.exit == Some(STOP) && by_itself;
         let error = ended.failure.map(|failure| failure.words(hook.timeout));
         let failed = error.is_some();
+        let cut = ended.said.tail.is_cut();
         let said = ended.said.tail.text();
         // What is to be written down may be larger than what is recorded of the rest.
         let custom = said.as_deref().map(wanted_down).unwrap_or_default();
+        // Behind the line that says how much is missing stands the rest of the one that was cut.
+        let torn = said.as_deref().and_then(|said| said.lines().nth(1));
+        let unread = cut && custom.is_empty() && torn.is_some_and(|it| it.trim().ends_with('}'));
         let output = said.map(|said| end_of(&said));
         results.push(HookResult {
             name: hook.name,
@@ -86,6 +90,7 @@ async fn run_all(plan: Plan, mut orders: mpsc::Receiver<Order>) -> Vec<HookResul
             error,
             stop,
             custom,
+            unread,
         });
         // The first one that fails calls the reboot off: the others have nothing to prepare. After a reboot each has
         // its own work to do.
@@ -108,7 +113,8 @@ fn wanted_down(said: &str) -> BTreeMap<String, serde_json::Value> {
     let objects = lines.filter(|line| line.starts_with('{'));
     let mut wanted = objects.filter_map(|line| serde_json::from_str::<Wanted>(line).ok());
     wanted.next().map_or_else(BTreeMap::new, |wanted| {
-        wanted.custom.into_iter().take(KEYS_MAX).collect()
+        // One more than there may be, so that it is said.
+        wanted.custom.into_iter().take(KEYS_MAX + 1).collect()
     })
 }
 
@@ -159,7 +165,10 @@ pub(crate) fn variables(event: &HookEvent) -> Vec<(OsString, OsString)> {
         pair("TACHIKOMA_SESSION", event.session.number.to_string()),
         ("TACHIKOMA_DIR".into(), event.working_dir.clone().into()),
     ];
-    told.into_iter().chain(outcome).chain(test).collect()
+    let question = event.question.as_ref();
+    let question = question.map(|question| pair("TACHIKOMA_QUESTION", question.id.to_string()));
+    let more = outcome.into_iter().chain(question).chain(test);
+    told.into_iter().chain(more).collect()
 }
 
 /// Calls a registered hook. It has a task of its own, in which it may panic.

@@ -13,7 +13,7 @@ use crate::settings::NotifyTarget;
 use crate::shell::{Ended, Failure, Job, Limit, Order, Said, Shell};
 
 /// A message of an hour ago is no news: a service that is down for half a minute is worth waiting for, and not more.
-const ATTEMPTS_MAX: u32 = 5;
+pub(super) const ATTEMPTS_MAX: u32 = 5;
 
 /// Before the second attempt; doubled with each.
 const BACKOFF: Duration = Duration::from_secs(1);
@@ -40,6 +40,7 @@ pub(super) async fn deliver(
     mut shell: Shell,
     mut orders: mpsc::Receiver<Order>,
     tried: Arc<AtomicU32>,
+    attempts_max: u32,
 ) -> Delivered {
     let mut attempts: u32 = 0;
     let error = loop {
@@ -51,7 +52,7 @@ pub(super) async fn deliver(
             Attempt::Again(error) => error,
         };
         let backoff = BACKOFF * 2_u32.pow(attempts.saturating_sub(1));
-        if attempts >= ATTEMPTS_MAX || !rest(backoff, &mut orders).await {
+        if attempts >= attempts_max || !rest(backoff, &mut orders).await {
             break Some(error);
         }
     };

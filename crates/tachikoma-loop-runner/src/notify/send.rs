@@ -25,7 +25,8 @@ pub struct Sent {
     pub error: Option<String>,
 }
 
-/// Sends a message to all targets of the settings, or to the one of a number, from 1. `guard` is the program whose main is
+/// Sends a message to all targets of the settings, or to the one of a number, from 1, once each: who waits for the answer can send
+/// it again. Each result is told as soon as it is there. `guard` is the program whose main is
 /// [`serve`](crate::process::serve), with the arguments that make it one.
 pub async fn test(
     settings: &[Notify],
@@ -33,10 +34,12 @@ pub async fn test(
     working_dir: &Path,
     guard: &[OsString],
     number: Option<usize>,
-) -> Vec<Sent> {
+    mut told: impl FnMut(Sent),
+) {
     let addresses = Address::all(settings, secrets);
     let wanted = |address: &Address| number.is_none_or(|number| number == address.number);
-    let mut sent = Vec::new();
+    let names = settings.iter().flat_map(Notify::variables);
+    let hidden: Vec<OsString> = names.map(Into::into).collect();
     for address in addresses.into_iter().filter(wanted) {
         let loop_id = LoopId::from_u128(0);
         let state = State::new(loop_id);
@@ -56,7 +59,7 @@ pub async fn test(
             lock: None,
             cgroup: true,
             adoption: Adoption::Marked,
-            hidden: secrets.keys().map(Into::into).collect(),
+            hidden: hidden.clone(),
             commands: false,
         });
         // Nobody stops it but whoever drops this future.
@@ -68,12 +71,12 @@ pub async fn test(
             shell,
             ordered,
             Arc::new(AtomicU32::new(0)),
+            1,
         )
         .await;
-        sent.push(Sent {
+        told(Sent {
             target,
             error: delivered.error,
         });
     }
-    sent
 }

@@ -9,8 +9,6 @@ use tachikoma_core::{
     Ticket, Urgency,
 };
 
-use tokio::time::Instant;
-
 use super::LoopRunner;
 use crate::hooks::{HookEvent, HookRun, Plan, Planned, RebootHook, RegisterError};
 use crate::process::Hooks;
@@ -151,20 +149,10 @@ impl LoopRunner {
         Some(input(point, ran))
     }
 
-    /// The loop has ended: what is to be told of it beside it is told, unless that takes too long or somebody wants the end at once.
-    pub(super) async fn drain_beside(&mut self, over: Instant) {
-        let over = tokio::time::sleep_until(over);
-        tokio::pin!(over);
-        while self.beside.running.is_some() {
-            tokio::select! {
-                () = &mut over => return,
-                Some(_) = self.ends.shutdowns.recv() => return,
-                _ = self.beside.ended() => {
-                    self.beside.running = None;
-                    self.next_beside();
-                }
-            }
-        }
+    /// Hooks beside the loop have ended behind its end: the next are begun.
+    pub(super) fn ended_behind_the_end(&mut self) {
+        self.beside.running = None;
+        self.next_beside();
     }
 
     /// Calls hooks off that nobody waits for any more: their time is over, or the loop ended. Never waits.

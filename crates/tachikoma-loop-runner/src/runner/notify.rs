@@ -1,12 +1,14 @@
 //! Messages to people: what of a record is told, and what becomes of it.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use tachikoma_core::{HookPoint, Input, LoopEvent, OperatorEvent, Record};
 
 use tokio::time::Instant;
 
 use super::LoopRunner;
+use crate::clock;
 use crate::hooks::{HookEvent, Past};
 use crate::notify::{Delivered, Message};
 use crate::shell::{Ran, Shell};
@@ -141,14 +143,23 @@ impl LoopRunner {
         self.config.secrets.keys().map(Into::into).collect()
     }
 
-    /// The loop has ended: what is to be told of it is told, unless that takes too long or somebody wants the end at once.
-    pub(super) async fn drain_notices(&mut self, over: Instant) {
-        let over = tokio::time::sleep_until(over);
-        tokio::pin!(over);
-        while !self.notices.is_idle() {
+    /// The loop has ended: what is to be told of it is told, by hooks beside the loop and by messages, unless that takes longer than
+    /// `time` or somebody wants the end at once. Half of the time is for what came before the end.
+    pub(super) async fn drain(&mut self, time: Duration) {
+        let now = clock::monotonic();
+        let over = tokio::time::sleep_until(Instant::from_std(now + time));
+        let half = tokio::time::sleep_until(Instant::from_std(now + time / 2));
+        tokio::pin!(over, half);
+        let mut made_way = false;
+        while self.beside.running().is_some() || !self.notices.is_idle() {
             tokio::select! {
                 () = &mut over => break,
+                () = &mut half, if !made_way => {
+                    made_way = true;
+                    self.notices.make_way_for_the_end();
+                }
                 Some(_) = self.ends.shutdowns.recv() => break,
+                _ = self.beside.ended() => self.ended_behind_the_end(),
                 (index, ran) = self.notices.next() => {
                     if let Some(failed) = self.notice_ended(index, ran) {
                         // The loop has ended all the same.

@@ -25,6 +25,10 @@ pub(crate) enum Asked {
         choice: Choice,
         prompt_file: Option<PathBuf>,
     },
+    Hold {
+        id: u32,
+        writing: bool,
+    },
     Attend {
         on: bool,
     },
@@ -59,6 +63,7 @@ impl LoopRunner {
                     Ok(Wish::Answer { id, choice, prompt })
                 })
             }
+            Asked::Hold { id, writing } => Ok(Wish::Hold { id, writing }),
             Asked::Attend { on } => Ok(Wish::Attend { on }),
             Asked::Tell { text } => Ok(Wish::Tell { text }),
             Asked::Reload => {

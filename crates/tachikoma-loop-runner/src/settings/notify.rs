@@ -44,6 +44,13 @@ pub struct Notify {
     pub max_per_hour: u32,
 }
 
+impl Notify {
+    /// Returns the names of the variables that have its secrets.
+    pub fn variables(&self) -> impl Iterator<Item = &String> {
+        [&self.url_env, &self.secret_env].into_iter().flatten()
+    }
+}
+
 fn notify_moments() -> Vec<Moment> {
     vec![
         Moment::LoopEnd,

@@ -34,6 +34,11 @@ impl Tail {
         }
     }
 
+    /// Returns whether there was more than is kept.
+    pub fn is_cut(&self) -> bool {
+        self.left_out > 0 || self.bytes.len() > self.bytes_max
+    }
+
     fn cut(&mut self) {
         let too_many = self.bytes.len().saturating_sub(self.bytes_max);
         self.bytes.drain(..too_many);

@@ -14,7 +14,7 @@ use tachikoma_loop_runner::worktree;
 use super::change::refuse_live;
 use super::cloud;
 use crate::args::FromArgs;
-use crate::commands::confirm::{agree, can_ask};
+use crate::commands::confirm::{agree, can_ask, nobody_to_ask};
 use crate::commands::runtime;
 use crate::failure::{Failure, chain};
 use crate::out;
@@ -105,18 +105,32 @@ pub fn restore(
     };
     let premises = place.premises(&working_dir)?;
     refuse_live(&working_dir)?;
+    let asks = !yes;
+    if asks && !can_ask() {
+        return Err(nobody_to_ask(
+            "nobody can be asked whether to bring a loop back",
+        ));
+    }
     let fetched = cloud::fetch(place, &premises, from, file)?;
     let file = match (&fetched, file) {
         (Some(fetched), _) => fetched.path.clone(),
         (None, Some(file)) => {
             let file = place.directory.join(file);
             // A person may name a link.
-            std::fs::canonicalize(&file).unwrap_or(file)
+            match std::fs::canonicalize(&file) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    let what = format!("there is no {}", file.display());
+                    return Err(Failure::new(what).hint(
+                        "`tachikoma state backups` lists the backups that are here, `--from URL` those elsewhere",
+                    ));
+                }
+                found => found.unwrap_or(file),
+            }
         }
         (None, None) => newest(&premises)?,
     };
     let Content { manifest, .. } = backup::read_through(&file, &premises.vault)?;
-    if !yes && can_ask() {
+    if asks {
         let shown = working_dir.display();
         agree(&format!(
             "bring {} back to iteration {} in {shown}, from {}? (what is there now is kept)",

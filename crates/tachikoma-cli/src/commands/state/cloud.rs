@@ -36,7 +36,10 @@ pub fn send(cloud: &Cloud, path: &Path) -> Result<(), Failure> {
             SendError::Gone => "the backup is not there any more".to_owned(),
             SendError::Cloud(error) => chain(error),
         };
-        failed(&format!("the backup is taken, and not copied: {what}"))
+        failed(
+            cloud,
+            &format!("the backup is taken, and not copied: {what}"),
+        )
     })?;
     if let Some(error) = sent.unpruned {
         let what = format!("warning: older copies stay: {}", chain(&error));
@@ -84,12 +87,17 @@ fn opened(place: &Place, url: &str) -> Result<Cloud, Failure> {
 
 fn copies(cloud: &Cloud, of: Option<LoopId>) -> Result<Vec<Copied>, Failure> {
     let listed = runtime()?.block_on(cloud.list(of));
-    listed.map_err(|error| failed(&chain(&error)))
+    listed.map_err(|error| failed(cloud, &chain(&error)))
 }
 
-fn failed(what: &str) -> Failure {
-    Failure::new(sanitise(what).into_owned())
-        .hint("credentials come from the environment (AWS_...) or `~/.aws/credentials`; see docs/backups.md")
+fn failed(cloud: &Cloud, what: &str) -> Failure {
+    let hint = match cloud.url.starts_with("file:") {
+        true => "the directory must be there, and is not made: is its disk mounted?",
+        false => {
+            "credentials come from the environment (AWS_...) or `~/.aws/credentials`; see docs/backups.md"
+        }
+    };
+    Failure::new(sanitise(what).into_owned()).hint(hint)
 }
 
 /// Brings a copy here that is good: the one of a name, or the newest of a loop.

@@ -29,6 +29,10 @@ pub(super) fn inputs(state: &State, event: &OperatorEvent, next: Option<&LoopEve
             Input::Wake,
             command(LoopCommand::SkipIteration),
         ],
+        OperatorEvent::Held { id, until } => vec![wish(Wish::Hold {
+            id: *id,
+            writing: until.is_none(),
+        })],
         OperatorEvent::RolledBack { iteration, error } => {
             let note = match next {
                 Some(LoopEvent::Noted { text, .. }) => text.clone(),

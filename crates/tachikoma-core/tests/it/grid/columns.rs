@@ -121,6 +121,7 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         choice: Choice::Continue,
         prompt: None,
     }));
+    inputs.extend([true, false].map(|writing| wish(Wish::Hold { id: 1, writing })));
     inputs.extend([true, false].map(|on| wish(Wish::Attend { on })));
     inputs.push(wish(Wish::Tell {
         text: "look".to_owned(),

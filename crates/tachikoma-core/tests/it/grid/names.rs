@@ -55,6 +55,8 @@ pub fn name(column: &Column) -> String {
         Input::Operator { wish, .. } => match wish {
             Wish::Answer { id: Some(99), .. } => "stale answer".to_owned(),
             Wish::Answer { choice, .. } => format!("answer {choice}"),
+            Wish::Hold { writing: true, .. } => "hold".to_owned(),
+            Wish::Hold { writing: false, .. } => "let go".to_owned(),
             Wish::Attend { on: true } => "attend on".to_owned(),
             Wish::Attend { on: false } => "attend off".to_owned(),
             Wish::Tell { .. } => "tell".to_owned(),

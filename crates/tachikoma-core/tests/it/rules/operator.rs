@@ -87,6 +87,30 @@ fn a_pause_in_the_middle_of_an_iteration_swallows_no_question() {
 }
 
 #[test]
+fn it_is_asked_about_the_last_iteration_too_unless_the_operator_stopped_it() {
+    let mut policy = attended();
+    policy.max_iterations = 1;
+    let mut play = Play::new(policy);
+    play.start().answer(Choice::Continue).launched().hush();
+    play.exited(0).crash().answer(Choice::Edit);
+    play.answer(Choice::Pause).resume();
+    let mut all = play.told();
+    let mut stopped = Play::new(attended());
+    stopped.start().answer(Choice::Continue).launched().hush();
+    stopped.stop(Urgency::Graceful).exited(0);
+    all += &stopped.told();
+    insta::assert_snapshot!(all, @"
+    0.0 exited 0: IterationCompleted(1 succeeded), Asked(2: iteration 1 is over; `continue` ends the loop: the limit of 1 iteration is reached? continue, pause, stop within 600s)
+    0.0 start: Started(after crash)
+    0.0 answer edit: - ! refused in running: `edit` is no answer to question 2; these are: continue, pause, stop
+    0.0 answer pause: Answered(2 pause by Operator), Paused(delay 5s) ! ok: paused
+    0.0 resume: Resumed, Completed(the limit of 1 iteration is reached) ! finish ! ok: goes on
+    0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
+    0.0 exited 0: IterationCompleted(1 interrupted), Stopped(stopped by the operator) ! finish
+    ");
+}
+
+#[test]
 fn what_is_stale_or_makes_no_sense_is_refused_and_the_question_stays_open() {
     let mut play = Play::new(attended());
     play.start().hush();
@@ -128,6 +152,25 @@ fn a_question_outlives_its_runner_with_its_number_and_its_time() {
     play.seconds(1000).hush().crash();
     insta::assert_snapshot!(play.told(), @"
     1100.0 start: Started(after crash), Answered(1 pause by Default), Paused(-)
+    ");
+}
+
+#[test]
+fn a_question_whose_answer_is_being_written_waits_for_it() {
+    let hold = |id, writing| Wish::Hold { id, writing };
+    let mut play = Play::new(attended());
+    play.start().hush();
+    play.wish("hold", hold(7, true)).wish("hold", hold(1, true));
+    play.seconds(3600).wish("let go", hold(1, false));
+    play.seconds(590).wish("hold", hold(1, true)).crash();
+    play.seconds(600).wake();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 hold: - ! refused in running: question 7 is not open any more
+    0.0 hold: Held(1 until it is written) ! ok: the question waits
+    3600.0 let go: Held(1 for its whole time) ! ok: the question waits
+    4190.0 hold: Held(1 until it is written) ! ok: the question waits
+    4190.0 start: Started(after crash), Held(1 for its whole time)
+    4790.0 wake: Answered(1 pause by Default), Paused(-)
     ");
 }
 
@@ -252,6 +295,31 @@ fn a_reboot_is_confirmed_put_off_or_paused_for() {
     redline(&mut nobody);
     nobody.hush().sleep();
     insta::assert_snapshot!(nobody.told(), @"600.0 wake: Answered(1 pause by Default), Paused(-)");
+}
+
+#[test]
+fn the_question_about_a_reboot_has_the_figures_of_now() {
+    let mut play = Play::new(confirming());
+    play.start();
+    for tokens in [900, 905, 910, 915, 920] {
+        play.launched().measured(tokens).resulted(true).exited(0);
+        if tokens == 900 {
+            play.answer(Choice::No);
+        }
+    }
+    play.hush()
+        .launched()
+        .measured(930)
+        .resulted(true)
+        .exited(0);
+    play.answer(Choice::Yes);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 launched: AgentLaunched(77)
+    0.0 measured 930: ContextMeasured(93%)
+    0.0 resulted true: TurnResulted(true)
+    0.0 exited 0: IterationCompleted(6 succeeded, needs reboot), RebootRequested(context at 93%), Asked(2: a fresh session is due: context at 93%? yes, no, pause, stop within 600s)
+    0.0 answer yes: Answered(2 yes by Operator), RebootStarted(context at 93%), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(7 attempt 1) ! launch ! ok: reboots
+    ");
 }
 
 #[test]

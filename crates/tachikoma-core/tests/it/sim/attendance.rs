@@ -110,6 +110,9 @@ impl Attendance {
                 self.yes |= *choice == Choice::Yes;
                 self.said_no |= *choice == Choice::No;
             }
+            OperatorEvent::Held { id, .. } => {
+                assert_eq!(self.open, Some(*id), "only what is open is held");
+            }
             OperatorEvent::Attended { on } => self.attended = Some(*on),
             OperatorEvent::Told { number, .. } => {
                 assert_eq!(*number, self.unheard + 1, "words are counted");

@@ -31,7 +31,8 @@ impl World {
 
     /// Does something else than to answer.
     pub(super) fn wish_something(&mut self, coverage: &mut Coverage) {
-        let wish = match self.dice.below(7) {
+        let open = self.state.question().map(|question| question.id);
+        let wish = match self.dice.below(9) {
             0 => Wish::Attend { on: true },
             1 => Wish::Attend { on: false },
             2 => Wish::Reload {
@@ -43,6 +44,10 @@ impl World {
                 limits: Limits::of(&self.policy),
             },
             3 => Wish::StopBehindHooks,
+            4 => Wish::Hold {
+                id: open.unwrap_or(self.state.operator.asked),
+                writing: self.dice.one_in(2),
+            },
             _ => Wish::Tell {
                 text: "look at b first".to_owned(),
             },

@@ -1,0 +1,120 @@
+//! A prompt that is being written in the operator's editor. What was written and is not used is kept: the next edit begins with it.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tachikoma_core::PromptSource;
+use tachikoma_loop_runner::prompt;
+use tachikoma_loop_runner::store::vault::PASSPHRASE_VARIABLE;
+
+use super::lent;
+
+/// Where a prompt is edited: in a directory of the user's own.
+#[derive(Debug)]
+pub struct Draft {
+    path: PathBuf,
+    /// Whether it has something that was written and not used.
+    kept: bool,
+}
+
+impl Draft {
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, kept: false }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Has the prompt edited, or what is kept. Returns why there is none.
+    pub fn edit(&mut self, prompt: &PromptSource, working_dir: &Path) -> Result<(), String> {
+        let before = prompt::read(prompt, working_dir).unwrap_or_default();
+        let no = |error: std::io::Error| format!("no draft {}: {error}", self.path.display());
+        if !self.kept {
+            write_draft(&self.path, &before).map_err(no)?;
+        }
+        let editor = ["VISUAL", "EDITOR"].into_iter().find_map(std::env::var_os);
+        let editor = editor.unwrap_or_else(|| "vi".into());
+        let mut command = Command::new("sh");
+        command.env_remove(PASSPHRASE_VARIABLE);
+        command
+            .args(["-c", "exec $0 \"$1\""])
+            .arg(&editor)
+            .arg(&self.path);
+        command.current_dir(working_dir);
+        let shown = editor.to_string_lossy();
+        let status = lent::run(&mut command, lent::Whose::Operators)
+            .map_err(|error| format!("`{shown}`: {error}"))?;
+        let after = std::fs::read_to_string(&self.path).map_err(no)?;
+        let empty = after.trim().is_empty();
+        // One that was ended may have more to save beside it.
+        let ended = status.signal().is_some();
+        self.kept = !empty && (ended || after != before);
+        if !status.success() {
+            let failed = format!("`{shown}` failed: {status}; the prompt is as it was");
+            return Err(match self.kept {
+                true => format!("{failed}, and `e` begins with what was written"),
+                false => failed,
+            });
+        }
+        match (self.kept, empty) {
+            (true, _) => Ok(()),
+            (false, true) => Err("an empty prompt is none: the prompt stays as it was".to_owned()),
+            (false, false) => Err("nothing was changed: the prompt is as it was".to_owned()),
+        }
+    }
+
+    /// It was used.
+    pub fn used(&mut self) {
+        self.kept = false;
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.kept {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Writes a file that nobody else reads, and never over or through one that is there: only an earlier draft is ours to remove.
+fn write_draft(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_draft_is_written_for_its_user_alone_and_through_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let (draft, theirs) = (dir.path().join("draft"), dir.path().join("theirs"));
+        std::fs::write(&theirs, "theirs").unwrap();
+        symlink(&theirs, &draft).unwrap();
+        for text in ["first", "second"] {
+            write_draft(&draft, text).unwrap();
+            assert_eq!(std::fs::read_to_string(&draft).unwrap(), text);
+        }
+        let is = std::fs::symlink_metadata(&draft).unwrap();
+        assert!(is.is_file());
+        assert_eq!(is.permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_to_string(&theirs).unwrap(), "theirs");
+    }
+}
