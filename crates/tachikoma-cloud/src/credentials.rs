@@ -22,6 +22,11 @@ const ELSEWHERE: [&str; 5] = [
     "sso_start_url",
 ];
 
+/// The keys, in files and, in small letters, as variables.
+const ID: &str = "aws_access_key_id";
+const SECRET: &str = "aws_secret_access_key";
+const TOKEN: &str = "aws_session_token";
+
 /// What of the environment a store may need.
 #[derive(Clone, Default)]
 pub struct Surroundings {
@@ -86,13 +91,17 @@ impl Surroundings {
             let what = format!("AWS_PROFILE is `{profile}`, and no such profile is in the files");
             return Err(CloudError::Credentials(what));
         }
-        let mut keys = keys.unwrap_or_default();
-        keys.extend(config.into_iter().filter(|(key, _)| is_key(key)));
-        let (Some(id), Some(secret)) = (
-            keys.remove("aws_access_key_id"),
-            keys.remove("aws_secret_access_key"),
-        ) else {
-            if let Some(key) = ELSEWHERE.iter().find(|key| keys.contains_key(**key)) {
+        // One source for all of it: a token fits only the keys that it came with.
+        let mut sources = [keys.unwrap_or_default(), config];
+        let found = sources
+            .iter_mut()
+            .find(|keys| keys.contains_key(ID) && keys.contains_key(SECRET));
+        let Some((id, secret, token)) = found.and_then(|keys| {
+            let (id, secret) = (keys.remove(ID)?, keys.remove(SECRET)?);
+            Some((id, secret, keys.remove(TOKEN)))
+        }) else {
+            let has = |key: &&&str| sources.iter().any(|keys| keys.contains_key(**key));
+            if let Some(key) = ELSEWHERE.iter().find(has) {
                 let what = format!(
                     "the profile `{profile}` gets its keys by `{key}`, which is not supported; give them in AWS_ACCESS_KEY_ID, \
                      AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"
@@ -101,11 +110,10 @@ impl Surroundings {
             }
             return Ok(told);
         };
-        told.insert("aws_access_key_id".to_owned(), id);
-        told.insert("aws_secret_access_key".to_owned(), secret);
-        if let Some(token) = keys.remove("aws_session_token") {
-            told.insert("aws_session_token".to_owned(), token);
-        }
+        told.remove(TOKEN);
+        told.insert(ID.to_owned(), id);
+        told.insert(SECRET.to_owned(), secret);
+        told.extend(token.map(|token| (TOKEN.to_owned(), token)));
         Ok(told)
     }
 }
@@ -121,10 +129,6 @@ fn has_its_own(told: &BTreeMap<String, String>) -> bool {
     ]
     .iter()
     .any(|name| told.contains_key(*name))
-}
-
-fn is_key(key: &str) -> bool {
-    key.starts_with("aws_") || ELSEWHERE.contains(&key)
 }
 
 /// Reads one section of a file; none where it or the file is not there.
@@ -211,6 +215,19 @@ mod tests {
         assert_eq!(of(&told, "aws_session_token").as_deref(), Some("T"));
         let endpoint = of(&told, "aws_endpoint_url");
         assert_eq!(endpoint.as_deref(), Some("http://127.0.0.1:9"));
+
+        // What is only in the other file does not mix in, nor does a token of nobody's.
+        let both =
+            "[default]\naws_access_key_id=C\naws_secret_access_key=D\naws_session_token=OLD\n";
+        let path = home.path().join("both");
+        std::fs::write(&path, both).unwrap();
+        let named = [
+            ("AWS_CONFIG_FILE", path.to_str().unwrap()),
+            ("AWS_SESSION_TOKEN", "STALE"),
+        ];
+        let told = surroundings(home.path(), &named).aws().unwrap();
+        assert_eq!(of(&told, "aws_access_key_id").as_deref(), Some("ID"));
+        assert_eq!(of(&told, "aws_session_token"), None);
 
         let variables = [
             ("AWS_ACCESS_KEY_ID", "V"),

@@ -7,6 +7,13 @@ use std::path::{Path, PathBuf};
 /// What a store says may be a page; this much tells why.
 const WORDS_CHARS_MAX: usize = 300;
 
+/// Of what is longer, its beginning and its end.
+const BEGIN_CHARS: usize = 100;
+const END_CHARS: usize = 195;
+
+/// Where the library asks for the role of a machine or a container, when nobody has told it who we are.
+const NOBODYS: [&str; 2] = ["http://169.254.169.254/", "http://169.254.170.2/"];
+
 /// Why something could not be done with a store.
 #[derive(Debug, thiserror::Error)]
 pub enum CloudError {
@@ -76,8 +83,17 @@ pub enum CloudError {
 impl CloudError {
     /// Returns whether trying again may help.
     #[must_use]
-    pub const fn may_pass(&self) -> bool {
-        matches!(self, Self::Failed { .. } | Self::Io { .. })
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Failed { .. } => true,
+            Self::Io { source, .. } => !is_for_good(source),
+            Self::Address(_)
+            | Self::Credentials(_)
+            | Self::Refused { .. }
+            | Self::Missing { .. }
+            | Self::Other { .. }
+            | Self::Changed { .. } => false,
+        }
     }
 
     /// Returns whether what was asked for is not there.
@@ -101,8 +117,21 @@ impl CloudError {
         secrets: &[String],
         error: &object_store::Error,
     ) -> Self {
-        let words = words(error, secrets);
+        let words = words(error, name, secrets);
         let store = store.to_owned();
+        if NOBODYS.iter().any(|address| words.contains(address)) {
+            return Self::Credentials(format!(
+                "{store}: no credentials were found, neither in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) nor in \
+                 ~/.aws/credentials, and this machine has no role of its own"
+            ));
+        }
+        let mut cause = error.source();
+        while let Some(inner) = cause {
+            if inner.downcast_ref().is_some_and(is_for_good) {
+                return Self::Refused { store, words };
+            }
+            cause = inner.source();
+        }
         match error {
             object_store::Error::NotFound { .. } if !words.contains("NoSuchBucket") => {
                 Self::Missing {
@@ -121,8 +150,16 @@ impl CloudError {
     }
 }
 
-/// The innermost cause that says something, and of a page of XML what it means.
-fn words(error: &object_store::Error, secrets: &[String]) -> String {
+/// Whether a disk will say the same the next time.
+fn is_for_good(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+    )
+}
+
+/// All causes, the innermost last, and of a page of XML what it means.
+fn words(error: &object_store::Error, name: &str, secrets: &[String]) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -139,9 +176,26 @@ fn words(error: &object_store::Error, secrets: &[String]) -> String {
     for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
         text = text.replace(secret.as_str(), "***");
     }
+    // It is long, and whoever reads this knows it.
+    let text = text.replace(name, "...");
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let plain: String = plain.take(WORDS_CHARS_MAX).collect();
-    plain.split_whitespace().collect::<Vec<_>>().join(" ")
+    let plain: String = plain.collect();
+    let words: Vec<char> = plain
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .chars()
+        .collect();
+    if words.len() <= WORDS_CHARS_MAX {
+        return words.into_iter().collect();
+    }
+    // The end says why.
+    let (begin, end) = (&words[..BEGIN_CHARS], &words[words.len() - END_CHARS..]);
+    begin
+        .iter()
+        .chain(&[' ', '.', '.', '.', ' '])
+        .chain(end)
+        .collect()
 }
 
 fn tag<'a>(text: &'a str, name: &str) -> Option<&'a str> {
@@ -171,6 +225,15 @@ mod tests {
         let repeats = "you sent hunter2 and\nit is wrong";
         let told = said(repeats, &["hunter2"]);
         assert!(told.contains("you sent *** and it is wrong"), "{told}");
-        assert!(said(&"long ".repeat(1_000), &[]).len() < 400);
+        let long = said(&format!("{}, hence: refused", "long ".repeat(1_000)), &[]);
+        assert!(
+            long.len() < 400 && long.ends_with("hence: refused"),
+            "{long}"
+        );
+        let nobody = said(
+            "Error performing PUT http://169.254.169.254/latest/api/token",
+            &[],
+        );
+        assert!(nobody.contains("no credentials were found"), "{nobody}");
     }
 }

@@ -6,6 +6,7 @@
 mod create_only;
 mod credentials;
 mod digest;
+mod directory;
 mod error;
 mod open;
 mod store;

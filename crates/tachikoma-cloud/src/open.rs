@@ -1,5 +1,6 @@
 //! From an address to a store.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,11 +99,13 @@ pub fn open(url: &str, surroundings: &Surroundings) -> Result<Store, CloudError>
             let store = LocalFileSystem::new_with_prefix(&path)
                 .map_err(|error| CloudError::of(&shown, &shown, &[], &error))?;
             let store = Arc::new(store.with_fsync(true));
-            Ok(Store::new(store, ObjectPath::default(), shown, Vec::new()))
+            let store = Store::new(store, ObjectPath::default(), shown, Vec::new());
+            Ok(store.in_directory(path))
         }
         Kind::S3 => {
             tls::provide();
             let told = surroundings.aws()?;
+            check_endpoint(&told)?;
             let secrets: Vec<String> = [
                 "aws_secret_access_key",
                 "aws_session_token",
@@ -144,6 +147,21 @@ pub fn open(url: &str, surroundings: &Surroundings) -> Result<Store, CloudError>
             let store: Arc<dyn ObjectStore> = Arc::from(store);
             Ok(Store::new(store, prefix, shown, secrets))
         }
+    }
+}
+
+/// The library would say so only when something is sent, and not by which variable it is allowed.
+fn check_endpoint(told: &BTreeMap<String, String>) -> Result<(), CloudError> {
+    let endpoint = ["aws_endpoint_url", "aws_endpoint"]
+        .iter()
+        .find_map(|name| told.get(*name));
+    let allowed = told.get("aws_allow_http").map(|value| value.to_lowercase());
+    let is_allowed = matches!(allowed.as_deref(), Some("true" | "1" | "on" | "yes" | "y"));
+    match endpoint.filter(|url| url.starts_with("http://") && !is_allowed) {
+        Some(url) => Err(CloudError::Credentials(format!(
+            "the endpoint {url} is without TLS; AWS_ALLOW_HTTP=true allows that"
+        ))),
+        None => Ok(()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
@@ -11,6 +11,7 @@ use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPay
 
 use crate::CloudError;
 use crate::digest::{Digest, Sum};
+use crate::directory;
 
 /// What is sent at a time, and held in memory for it. A store wants at least 5 MiB of each part but the last.
 pub const PART_BYTES: usize = 5 << 20;
@@ -25,6 +26,8 @@ const LISTED_MAX: usize = 100_000;
 pub struct Store {
     inner: Arc<dyn ObjectStore>,
     prefix: ObjectPath,
+    /// The directory that it is, if it is one.
+    directory: Option<PathBuf>,
     shown: String,
     secrets: Vec<String>,
 }
@@ -64,9 +67,15 @@ impl Store {
         Self {
             inner,
             prefix,
+            directory: None,
             shown,
             secrets,
         }
+    }
+
+    pub(crate) fn in_directory(mut self, directory: PathBuf) -> Self {
+        self.directory = Some(directory);
+        self
     }
 
     /// Returns the address, which has no secret in it.
@@ -96,6 +105,9 @@ impl Store {
         digest: &Digest,
     ) -> Result<Put, CloudError> {
         let unread = || CloudError::io("read", from);
+        if let Some(directory) = &self.directory {
+            return self.put_into(directory, name, file, from, digest).await;
+        }
         if digest.bytes > PARTS_MAX * PART_BYTES as u64 {
             return Err(CloudError::Address(format!(
                 "{name} has {} bytes, more than a store takes in parts",
@@ -158,6 +170,31 @@ impl Store {
         }
     }
 
+    async fn put_into(
+        &self,
+        directory: &Path,
+        name: &str,
+        file: &File,
+        from: &Path,
+        digest: &Digest,
+    ) -> Result<Put, CloudError> {
+        let mut file = file.try_clone().map_err(CloudError::io("read", from))?;
+        let (directory, name_, from) = (directory.to_owned(), name.to_owned(), from.to_owned());
+        let digest_ = digest.clone();
+        // A disk may hang, and whoever calls must not.
+        let put = tokio::task::spawn_blocking(move || {
+            directory::put(&directory, &name_, &mut file, &from, &digest_)
+        });
+        match put.await {
+            Ok(Ok(Put::WasThere)) => self.was_there(name, digest).await,
+            Ok(put) => put,
+            Err(error) => Err(CloudError::Failed {
+                store: self.shown.clone(),
+                words: error.to_string(),
+            }),
+        }
+    }
+
     /// Looks at what lies under a name.
     async fn was_there(&self, name: &str, digest: &Digest) -> Result<Put, CloudError> {
         let there = self.inner.head(&self.path(name)).await;
@@ -203,16 +240,28 @@ impl Store {
         Ok(listed)
     }
 
-    /// Brings an object here, and returns what was in it.
+    /// Brings an object of at most so many bytes here, and returns what was in it.
     ///
     /// # Errors
-    /// It is not there, does not come, or cannot be written.
-    pub async fn get(&self, name: &str, file: &mut File, to: &Path) -> Result<Digest, CloudError> {
+    /// It is not there, does not come, has more, or cannot be written.
+    pub async fn get(
+        &self,
+        name: &str,
+        file: &mut File,
+        to: &Path,
+        bytes_max: u64,
+    ) -> Result<Digest, CloudError> {
         let unwritten = || CloudError::io("write", to);
         let got = self.inner.get(&self.path(name)).await;
         let mut stream = got.map_err(self.failed(name))?.into_stream();
         let mut sum = Sum::default();
+        let mut left = bytes_max;
         while let Some(bytes) = stream.try_next().await.map_err(self.failed(name))? {
+            left = left.checked_sub(bytes.len() as u64).ok_or_else(|| {
+                let words = format!("{name} has more than {bytes_max} bytes");
+                let store = self.shown.clone();
+                CloudError::Refused { store, words }
+            })?;
             sum.add(&bytes);
             file.write_all(&bytes).map_err(unwritten())?;
         }
@@ -239,7 +288,7 @@ const fn is_there(error: &object_store::Error) -> bool {
     )
 }
 
-fn same(found: Digest, wanted: &Digest, name: &str) -> Result<(), CloudError> {
+pub(crate) fn same(found: Digest, wanted: &Digest, name: &str) -> Result<(), CloudError> {
     if found == *wanted {
         return Ok(());
     }
@@ -250,7 +299,7 @@ fn same(found: Digest, wanted: &Digest, name: &str) -> Result<(), CloudError> {
 }
 
 /// Reads the next part; a short one is the last, and nothing is the end.
-fn part(file: &mut File, sum: &mut Sum) -> io::Result<Vec<u8>> {
+pub(crate) fn part(file: &mut File, sum: &mut Sum) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(PART_BYTES);
     file.take(PART_BYTES as u64).read_to_end(&mut bytes)?;
     sum.add(&bytes);

@@ -82,10 +82,14 @@ impl fmt::Display for Incident {
                 name,
                 error,
                 attempts,
-            } => write!(
-                f,
-                "backup {name} is not copied after {attempts} attempts: {error}"
-            ),
+            } => {
+                write!(f, "backup {name} is not copied")?;
+                match attempts {
+                    0 => write!(f, ": {error}"),
+                    1 => write!(f, " after 1 attempt: {error}"),
+                    many => write!(f, " after {many} attempts: {error}"),
+                }
+            }
             Self::AccessRefused {
                 request,
                 pid,

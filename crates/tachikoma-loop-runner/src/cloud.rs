@@ -15,8 +15,14 @@ pub use tachikoma_cloud::{CloudError as Error, Surroundings, check};
 /// What stands between the name of a backup and its digest.
 const DIGEST: &str = ".sha256-";
 
+/// What stands before that where the backup has the work in it: whoever lists names knows.
+const WORK: &str = ".work";
+
 /// The digits of a digest that a name has: 128 bits say which file it is, and names stay below what file systems take.
 const DIGEST_CHARS: usize = 32;
+
+/// More than all that a backup may have: journal and bundle of 256 MiB each, 88 MiB of the rest. Whoever fetches one has room for it or fails.
+const COPY_BYTES_MAX: u64 = 640 << 20;
 
 /// Where copies go, and how many stay.
 #[derive(Clone, Debug)]
@@ -34,6 +40,8 @@ pub struct Cloud {
 pub struct Copied {
     /// What its name says; the path is its name alone. First: newer ones are greater.
     listed: Listed,
+    /// Whether the work is in it.
+    pub has_work: bool,
     /// How the SHA-256 of what is in it begins.
     pub digest: String,
     /// Its size.
@@ -43,12 +51,17 @@ pub struct Copied {
 impl Copied {
     fn of(object: &tachikoma_cloud::Object) -> Option<Self> {
         let (name, digest) = object.name.split_once(DIGEST)?;
+        let (name, has_work) = match name.strip_suffix(WORK) {
+            Some(name) => (name, true),
+            None => (name, false),
+        };
         let is_digit = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
         if digest.len() != DIGEST_CHARS || !digest.chars().all(is_digit) {
             return None;
         }
         Some(Self {
             listed: by_name(name)?,
+            has_work,
             digest: digest.to_owned(),
             bytes: object.bytes,
         })
@@ -63,7 +76,7 @@ impl Copied {
     /// Returns the name of the object.
     #[must_use]
     pub fn object(&self) -> String {
-        object_name(&self.name(), &self.digest)
+        object_name(&self.name(), self.has_work, &self.digest)
     }
 
     /// Returns the loop.
@@ -107,12 +120,19 @@ pub enum SendError {
     Cloud(#[from] CloudError),
 }
 
-fn object_name(name: &str, digest: &str) -> String {
+fn object_name(name: &str, has_work: bool, digest: &str) -> String {
     let begins: String = digest.chars().take(DIGEST_CHARS).collect();
-    format!("{name}{DIGEST}{begins}")
+    let work = if has_work { WORK } else { "" };
+    format!("{name}{work}{DIGEST}{begins}")
 }
 
 impl Cloud {
+    /// Returns whether it is a directory of this machine.
+    #[must_use]
+    pub fn is_directory(&self) -> bool {
+        self.url.starts_with("file:")
+    }
+
     fn open(&self) -> Result<Store, CloudError> {
         tachikoma_cloud::open(&self.url, &self.surroundings)
     }
@@ -121,7 +141,7 @@ impl Cloud {
     ///
     /// # Errors
     /// It is gone, cannot be read, or the store does not take it.
-    pub async fn send(&self, path: &Path) -> Result<Sent, SendError> {
+    pub async fn send(&self, path: &Path, has_work: bool) -> Result<Sent, SendError> {
         let io = |action, source| CloudError::Io {
             action,
             path: path.to_owned(),
@@ -135,7 +155,7 @@ impl Cloud {
         let digest = digest_of(&mut file).map_err(|error| io("read", error))?;
         file.rewind().map_err(|error| io("read", error))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let object = object_name(&name, &digest.hex);
+        let object = object_name(&name, has_work, &digest.hex);
         let store = self.open()?;
         let put = store.put(&object, &mut file, path, &digest).await?;
         let unpruned = match by_name(&name) {
@@ -149,7 +169,7 @@ impl Cloud {
         })
     }
 
-    /// Removes the oldest copies of a loop beyond the number that is kept. What has another name stays.
+    /// Removes the oldest copies of a loop beyond the number that is kept. What has another name stays, and the newest that has the work.
     async fn prune(&self, store: &Store, loop_id: LoopId, newest: &str) -> Result<(), CloudError> {
         if self.max == 0 {
             return Ok(());
@@ -158,7 +178,11 @@ impl Cloud {
         // The one that was just sent is the newest, whatever the clock says.
         copies.sort_by_key(|copied| copied.object() != newest);
         let max = usize::try_from(self.max).unwrap_or(usize::MAX);
-        for old in copies.into_iter().skip(max) {
+        let with_work = copies.iter().position(|copied| copied.has_work);
+        for (at, old) in copies.iter().enumerate().skip(max) {
+            if Some(at) == with_work {
+                continue;
+            }
             store.delete(&old.object()).await?;
         }
         Ok(())
@@ -186,6 +210,12 @@ impl Cloud {
     }
 
     async fn fetch_to(&self, copied: &Copied, path: &Path) -> Result<(), FetchError> {
+        if copied.bytes > COPY_BYTES_MAX {
+            return Err(FetchError::Cloud(CloudError::Refused {
+                store: self.url.clone(),
+                words: format!("{} has more bytes than any backup", copied.object()),
+            }));
+        }
         let store = self.open()?;
         let mut file = private()
             .write(true)
@@ -193,7 +223,7 @@ impl Cloud {
             .open(path)
             .map_err(StoreError::io("create", path))?;
         let object = copied.object();
-        let Digest { hex, bytes } = store.get(&object, &mut file, path).await?;
+        let Digest { hex, bytes } = store.get(&object, &mut file, path, copied.bytes).await?;
         if hex.starts_with(&copied.digest) && bytes == copied.bytes {
             return Ok(());
         }
@@ -235,8 +265,14 @@ mod tests {
     fn only_a_name_of_ours_with_a_digest_is_a_copy() {
         let digest = "0123456789abcdef".repeat(2);
         let object = |name: String| tachikoma_cloud::Object { name, bytes: 5 };
-        let copied = Copied::of(&object(object_name(NAME, &digest))).unwrap();
-        assert_eq!(copied.name(), NAME);
+        let with_work = Copied::of(&object(object_name(NAME, true, &digest))).unwrap();
+        assert_eq!(
+            (with_work.name(), with_work.has_work),
+            (NAME.to_owned(), true)
+        );
+        assert_eq!(with_work.object(), format!("{NAME}.work.sha256-{digest}"));
+        let copied = Copied::of(&object(object_name(NAME, false, &digest))).unwrap();
+        assert_eq!((copied.name(), copied.has_work), (NAME.to_owned(), false));
         assert_eq!((copied.seq(), copied.bytes), (Seq(12), 5));
         assert_eq!(copied.object(), format!("{NAME}.sha256-{digest}"));
         for other in [

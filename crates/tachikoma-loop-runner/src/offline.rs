@@ -11,8 +11,8 @@ use crate::clock::Clock;
 use crate::cloud::Cloud;
 use crate::error::chain;
 use crate::git::CallOff;
-pub use crate::git::bundle::Unpacked;
 use crate::git::bundle::{Bundled, Work};
+pub use crate::git::bundle::{InTheWay, Unpacked};
 use crate::process::orphans;
 use crate::store::backup::{self, Backups, Manifest, Taken};
 use crate::store::journal::Journal;
@@ -251,7 +251,7 @@ pub async fn settle(working_dir: &Path) -> Result<(), OfflineError> {
 /// Brings the work back that came with a restored loop. What it was made from is not needed any more then.
 ///
 /// # Errors
-/// Git cannot do it, or files are in the way: they are as they were.
+/// Git cannot do it.
 pub fn unpack(premises: &Premises, loop_id: LoopId, bundle: &Path) -> Result<Unpacked, String> {
     let unpacked = premises.work_of(loop_id).unpack(bundle)?;
     let _ = std::fs::remove_file(bundle);

@@ -13,6 +13,7 @@ pub use tachikoma_core::{Exit, Leftover, Rung};
 
 mod activity;
 mod adoption;
+mod attended;
 pub mod cgroup;
 mod children;
 mod deferred;
@@ -31,6 +32,7 @@ mod whose;
 
 pub(crate) use activity::{look, memory_below};
 pub(crate) use adoption::end_children;
+pub use attended::Attended;
 pub use children::wake_children;
 pub use deferred::Deferred;
 pub use foreground::give_terminal;

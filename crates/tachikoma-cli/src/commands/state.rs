@@ -6,6 +6,7 @@ mod cloud;
 mod export;
 mod show;
 mod verify;
+mod work_tree;
 
 use std::process::ExitCode;
 

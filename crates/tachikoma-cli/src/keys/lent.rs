@@ -12,7 +12,7 @@ use rustix::process::{
 };
 use rustix::stdio::stdin;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
-use tachikoma_loop_runner::process::{Operators, give_terminal};
+use tachikoma_loop_runner::process::{Attended, Operators, give_terminal};
 
 use super::raw;
 
@@ -45,13 +45,18 @@ pub fn run(command: &mut Command, whose: Whose) -> io::Result<ExitStatus> {
         modes: tcgetattr(stdin()).ok(),
     };
     command.process_group(0);
-    let operators = match whose {
-        Whose::Operators => Some(Operators::spawn(command)?),
-        Whose::Nobodys => None,
-    };
-    let pid = match &operators {
-        Some(child) => child.pid(),
-        None => Pid::from_child(&command.spawn()?),
+    // Known as what it is until it has ended.
+    let operators;
+    let attended;
+    let pid = match whose {
+        Whose::Operators => {
+            operators = Operators::spawn(command)?;
+            operators.pid()
+        }
+        Whose::Nobodys => {
+            attended = Attended::spawn(command)?.1;
+            attended.pid()
+        }
     };
     lent.allow_writing();
     hand_over(pid);

@@ -176,44 +176,6 @@ fn an_encrypted_loop_comes_along_with_its_key_and_not_without() {
 }
 
 #[test]
-fn files_in_the_way_stay_and_the_commits_are_kept() {
-    let server = Server::start();
-    let here = repository(&server, "");
-    let words = [
-        "run",
-        "--quiet",
-        "--delay",
-        "0s",
-        "--max-iterations",
-        "1",
-        "--",
-        "true",
-    ];
-    server.say(&here, &words, 3);
-    let there = Scratch::new();
-    there.write("prompt.md", "mine\n");
-    let url = server.url();
-    let told = server.say(&there, &["state", "restore", "--from", &url, "--yes"], 0);
-    assert!(
-        told.contains("warning: the work tree is not made"),
-        "{told}"
-    );
-    assert_eq!(there.read("prompt.md"), "mine\n");
-    assert!(!there.path().join(".git").exists());
-    let bundles = files(&there.path().join(".ralph/loops"));
-    let bundle = bundles
-        .keys()
-        .find(|path| path.ends_with("git-work.bundle"));
-    let bundle = bundle.expect("the bundle stays").display().to_string();
-    let cloned = there.home().join("clone");
-    there.git(&["clone", "--quiet", &bundle, cloned.to_str().unwrap()]);
-    assert!(cloned.join("prompt.md").exists());
-    // All of it goes with the rest.
-    server.say(&there, &["state", "clear", "--purge", "--yes"], 0);
-    assert!(!there.path().join(".ralph/loops").exists());
-}
-
-#[test]
 fn a_repository_fresh_from_git_init_is_as_good_as_none() {
     let server = Server::start();
     let here = repository(&server, "");
@@ -236,18 +198,6 @@ fn a_repository_fresh_from_git_init_is_as_good_as_none() {
     assert!(told.contains("the work tree is made, on "), "{told}");
     assert!(there.path().join("prompt.md").exists());
     assert_eq!(there.git(&["status", "--porcelain", "-uno"]).trim(), "");
-    // What is in the way stays, and so does HEAD.
-    let third = Scratch::new();
-    third.git(&["init", "--quiet", "--initial-branch", "other"]);
-    third.write("prompt.md", "mine\n");
-    let told = server.say(&third, &restore, 0);
-    assert!(
-        told.contains("warning: the work tree is not made"),
-        "{told}"
-    );
-    assert_eq!(third.read("prompt.md"), "mine\n");
-    let head = third.git(&["symbolic-ref", "HEAD"]);
-    assert_eq!(head.trim(), "refs/heads/other");
 }
 
 #[test]
@@ -334,8 +284,8 @@ fn a_copy_that_is_damaged_is_passed_over_and_of_two_loops_one_is_named() {
     ];
     let told = server.say(&third, &named, 0);
     assert!(told.contains(&loop_id), "{told}");
-    let name = copies[0].split(".sha256").next().unwrap();
-    let name = name.rsplit('/').next().unwrap();
+    let name = copies[0].rsplit('/').next().unwrap();
+    let name = name.split(".work").next().unwrap();
     let fourth = Scratch::new();
     server.say(
         &fourth,

@@ -33,6 +33,7 @@ mod claude_usage;
 mod cloud;
 mod cloud_move;
 mod cloud_support;
+mod cloud_work;
 mod complaints;
 mod completion;
 mod config;

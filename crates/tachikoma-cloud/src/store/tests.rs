@@ -1,6 +1,7 @@
 //! A directory as a store. A server is one in the tests of the binary.
 
 use std::io::{Seek as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 use crate::{Surroundings, digest_of, open};
@@ -51,6 +52,8 @@ fn small_and_large_come_as_they_are_and_once() {
     ] {
         assert_eq!(place.put(name, bytes).unwrap(), Put::Created, "{name}");
         assert!(place.there(name).unwrap() == bytes, "{name}");
+        let there = std::fs::metadata(place.dir.path().join(name)).unwrap();
+        assert_eq!(there.permissions().mode() & 0o777, 0o600, "{name}");
         assert_eq!(place.put(name, bytes).unwrap(), Put::WasThere, "{name}");
     }
     let mut listed = place.runtime.block_on(place.store.list()).unwrap();
@@ -60,8 +63,14 @@ fn small_and_large_come_as_they_are_and_once() {
 
     let to = place.dir.path().join("back");
     let mut file = File::create(&to).unwrap();
-    let got = place.store.get("large", &mut file, &to);
+    let got = place.store.get("large", &mut file, &to, u64::MAX);
     let digest = place.runtime.block_on(got).unwrap();
+    let more = place.store.get("large", &mut file, &to, (10 << 20) + 6);
+    let error = place.runtime.block_on(more).unwrap_err().to_string();
+    assert!(error.ends_with("has more than 10485766 bytes"), "{error}");
+    let mut file = File::create(&to).unwrap();
+    let got = place.store.get("large", &mut file, &to, (10 << 20) + 7);
+    assert_eq!(place.runtime.block_on(got).unwrap(), digest);
     assert_eq!(digest.bytes, large.len() as u64);
     assert!(std::fs::read(&to).unwrap() == large);
     place.runtime.block_on(place.store.delete("large")).unwrap();
@@ -99,6 +108,7 @@ fn a_file_that_changes_under_way_is_not_sent() {
         let error = place.runtime.block_on(put).unwrap_err();
         assert!(matches!(error, CloudError::Changed { .. }), "{error}");
         assert_eq!(place.there("name"), None);
+        assert_eq!(std::fs::read_dir(place.dir.path()).unwrap().count(), 0);
     }
 }
 
@@ -106,6 +116,6 @@ fn a_file_that_changes_under_way_is_not_sent() {
 fn what_is_missing_is_told_as_missing() {
     let place = Place::new();
     let mut file = tempfile::tempfile().unwrap();
-    let got = place.store.get("nothing", &mut file, Path::new("to"));
+    let got = place.store.get("nothing", &mut file, Path::new("to"), 1);
     assert!(place.runtime.block_on(got).unwrap_err().is_missing());
 }

@@ -135,6 +135,17 @@ fn a_server_that_is_not_there_is_said_and_may_come_back() {
     let error = place.runtime.block_on(listed.list()).unwrap_err();
     assert!(error.may_pass(), "{error}");
     assert!(error.to_string().starts_with("s3://bucket/a: "), "{error}");
+    let (mut file, digest) = file_of(b"x");
+    let name =
+        "loop_00000000-0000-0000-0000-000000000007-00000000000000000012-20251115T050444Z.tar";
+    let name = format!(
+        "{name}.zst.age.work.sha256-{}",
+        "0123456789abcdef".repeat(2)
+    );
+    let put = listed.put(&name, &mut file, Path::new("here"), &digest);
+    let error = place.runtime.block_on(put).unwrap_err().to_string();
+    assert!(error.contains("Connection refused"), "{error}");
+    assert!(!error.contains("loop_0000"), "{error}");
     place.s3.revive();
     assert_eq!(place.runtime.block_on(listed.list()).unwrap(), []);
 }
@@ -151,7 +162,13 @@ fn plain_http_needs_to_be_allowed() {
         variables: env.map(|(name, value)| (name.to_owned(), value)).collect(),
         home: None,
     };
-    let store = open(&format!("s3://{BUCKET}"), &surroundings).unwrap();
-    place.runtime.block_on(store.list()).unwrap_err();
+    let error = open(&format!("s3://{BUCKET}"), &surroundings).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("AWS_ALLOW_HTTP=true allows that"),
+        "{error}"
+    );
+    assert!(!error.may_pass());
     assert_eq!(place.s3.asked(), [] as [String; 0]);
 }

@@ -10,9 +10,13 @@ use tachikoma_core::LoopId;
 use super::head::verify;
 use super::program::{CallOff, Git, GitError};
 use super::repository::{Found, Repository};
-use super::snapshots::{self, Kept, Moment};
+use super::snapshots;
 use crate::chain;
 use crate::store::whole::{self, Durability};
+
+mod unpack;
+
+pub use unpack::{InTheWay, Unpacked};
 
 /// The bundle, in the directory of the loop and in a backup.
 pub(crate) const NAME: &str = "git-work.bundle";
@@ -64,9 +68,35 @@ impl Bundled {
     }
 }
 
-/// Returns whether a file of that name in the directory of a loop is a bundle's. Git has a lock beside it while it writes.
+/// Returns whether a file of that name in the directory of a loop is a bundle's.
 pub(crate) fn is_ours_in_loop(name: &str) -> bool {
-    name == REFS || matches!(name.strip_prefix(NAME), Some("" | ".lock"))
+    name == REFS || name == NAME || is_under_way(name)
+}
+
+/// Whether a file of that name is a bundle that is being made, or git's lock beside it. Each maker has a name of its own, so that what one
+/// left that died is in nobody's way.
+fn is_under_way(name: &str) -> bool {
+    let Some(rest) = name
+        .strip_prefix(NAME)
+        .and_then(|rest| rest.strip_prefix('.'))
+    else {
+        return false;
+    };
+    // As earlier versions had it.
+    let own = rest.strip_suffix(".lock").unwrap_or(rest);
+    rest == "lock" || own.len() == 32 && own.chars().all(|c| c.is_ascii_hexdigit())
+}
+
+/// Removes what makers left that died: no other is at it for that long.
+fn remove_remains(loop_dir: &Path) {
+    for entry in std::fs::read_dir(loop_dir).into_iter().flatten().flatten() {
+        let modified = entry.metadata().and_then(|there| there.modified());
+        let age = modified.ok().and_then(|time| time.elapsed().ok());
+        let is_old = age.is_some_and(|age| age > TIMEOUT);
+        if is_old && entry.file_name().to_str().is_some_and(is_under_way) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// What a bundle holds.
@@ -129,34 +159,50 @@ impl Work {
         if bytes > BYTES_MAX {
             return Ok(too_large(bytes));
         }
-        // What a bundler left that died; nobody else makes one of this loop for that long.
-        let lock = loop_dir.join(format!("{NAME}.lock"));
-        let is_old = |there: std::fs::Metadata| {
-            let age = there.modified().ok().and_then(|time| time.elapsed().ok());
-            age.is_some_and(|age| age > TIMEOUT)
-        };
-        if std::fs::symlink_metadata(&lock).is_ok_and(is_old) {
-            let _ = std::fs::remove_file(&lock);
+        remove_remains(loop_dir);
+        let made = loop_dir.join(format!("{NAME}.{}", uuid::Uuid::new_v4().simple()));
+        let packed = self.pack_into(&made, git, &held, call_off);
+        let packed = packed.and_then(|bytes| {
+            if bytes > BYTES_MAX {
+                return Ok(too_large(bytes));
+            }
+            std::fs::rename(&made, &path).map_err(GitError::io("replace", &path))?;
+            Ok(Bundled::At(path))
+        });
+        if !matches!(packed, Ok(Bundled::At(_))) {
+            let _ = std::fs::remove_file(&made);
+            return packed;
         }
-        let glob = format!("--glob={}", snapshots::below(self.loop_id));
-        let mut order = git.order(&["bundle", "create", "-q"]).word(&path);
+        // Without it the next one is made anew.
+        let _ = whole::write_whole(&refs, held.text.as_bytes(), Durability::Lazy);
+        packed
+    }
+
+    /// Makes a bundle, for the owner alone. Returns its size.
+    fn pack_into(
+        &self,
+        path: &Path,
+        git: &Git,
+        held: &Held,
+        call_off: &CallOff,
+    ) -> Result<u64, GitError> {
+        let below = snapshots::below(self.loop_id);
+        let exclude = format!("--exclude={below}/{RESTORED}");
+        let glob = format!("--glob={below}");
+        let mut order = git.order(&["bundle", "create", "-q"]).word(path);
         if held.head.is_some() {
             order = order.word("HEAD");
         }
         if let Some(branch) = held.branch.as_ref().filter(|_| held.head.is_some()) {
             order = order.word(branch);
         }
-        let order = order.word(&glob).limit(Some(TIMEOUT));
+        let order = order.word(&exclude).word(&glob).limit(Some(TIMEOUT));
         let order = order.env("GIT_NO_LAZY_FETCH", "1").ends_with_us();
         order.ask(call_off)?;
-        let bytes = std::fs::metadata(&path).map_err(GitError::io("look at", &path))?;
-        if bytes.len() > BYTES_MAX {
-            let _ = std::fs::remove_file(&path);
-            return Ok(too_large(bytes.len()));
-        }
-        // Without it the next one is made anew.
-        let _ = whole::write_whole(&refs, held.text.as_bytes(), Durability::Lazy);
-        Ok(Bundled::At(path))
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(path, private).map_err(GitError::io("protect", path))?;
+        let there = std::fs::metadata(path).map_err(GitError::io("look at", path))?;
+        Ok(there.len())
     }
 
     fn held(&self, git: &Git, call_off: &CallOff) -> Result<Held, GitError> {
@@ -171,6 +217,12 @@ impl Work {
         let listed = git.order(&["for-each-ref", "--format=%(objectname) %(refname)"]);
         let listed = listed.word(&below).ask(call_off)?;
         let listed = String::from_utf8_lossy(&listed);
+        // Where it was once brought from is no part of the work.
+        let is_work = |line: &&str| !line.ends_with(&format!(" {below}/{RESTORED}"));
+        let listed: String = listed
+            .split_inclusive('\n')
+            .filter(|line| is_work(&line.trim_end()))
+            .collect();
         let text = match &head {
             None if listed.is_empty() => String::new(),
             head => {
@@ -202,162 +254,5 @@ fn object_bytes(git: &Git, call_off: &CallOff) -> Result<u64, GitError> {
     Ok(kibibytes.sum::<u64>() << 10)
 }
 
-/// What came of bringing the work back.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Unpacked {
-    /// A repository was made, and the work tree in it.
-    Made {
-        /// What HEAD stands on: a branch, or a commit.
-        on: String,
-        /// Whether the work tree is a snapshot's, with what was not committed.
-        from_snapshot: bool,
-    },
-    /// A repository was there: it has the commits now, and its work tree is as it was.
-    Fetched {
-        /// What HEAD stood on in the backup, unless it stands there.
-        check_out: Option<String>,
-    },
-}
-
-impl Work {
-    /// Brings the work of a bundle back: into the repository that is there, or into a new one, or one that is empty. Blocks.
-    ///
-    /// # Errors
-    /// Git cannot do it, or files are in the way. No file of the work tree has changed then, and a new repository is gone.
-    pub fn unpack(&self, bundle: &Path) -> Result<Unpacked, String> {
-        let call_off = CallOff::new();
-        let told = |error: GitError| chain(&error);
-        match Repository::find(&self.working_dir, self.search_path.as_deref(), &call_off) {
-            Found::Repository(_) if self.is_empty(&call_off).map_err(told)? => {
-                let git = Git::new(&self.working_dir, self.search_path.as_deref());
-                let head = git.order(&["symbolic-ref", "HEAD"]);
-                let head = head.ask(&call_off).map_err(told)?;
-                self.make(&git, bundle).map_err(|error| {
-                    // It stands where it stood.
-                    let head = String::from_utf8_lossy(&head);
-                    let back = git.order(&["symbolic-ref", "HEAD", head.trim()]);
-                    let _ = back.ask(&call_off);
-                    told(error)
-                })
-            }
-            Found::Repository(repository) => {
-                let (head, branch) = self.fetch(&repository.git, bundle).map_err(told)?;
-                let here = verify(&repository.git, "HEAD", &call_off).map_err(told)?;
-                let there = branch.as_deref().or(head.as_deref());
-                let check_out = there.filter(|_| head != here).map(short);
-                Ok(Unpacked::Fetched { check_out })
-            }
-            Found::Unusable { reason } => Err(reason),
-            Found::NoRepository => {
-                let git = Git::new(&self.working_dir, self.search_path.as_deref());
-                let init = git.order(&["init", "--quiet"]);
-                init.ask(&call_off).map_err(told)?;
-                self.make(&git, bundle).map_err(|error| {
-                    // It was not there before.
-                    let _ = std::fs::remove_dir_all(self.working_dir.join(".git"));
-                    told(error)
-                })
-            }
-        }
-    }
-
-    /// Returns whether the working directory is the top of a repository that has nothing yet, as `git init` leaves it.
-    fn is_empty(&self, call_off: &CallOff) -> Result<bool, GitError> {
-        let git = Git::new(&self.working_dir, self.search_path.as_deref());
-        let nothing = |words: &[&str]| {
-            let said = git.order(words).ask(call_off)?;
-            Ok::<_, GitError>(said.trim_ascii().is_empty())
-        };
-        Ok(nothing(&["rev-parse", "--show-prefix"])?
-            && nothing(&["for-each-ref", "--count=1"])?
-            && nothing(&["ls-files"])?
-            && verify(&git, "HEAD", call_off)?.is_none())
-    }
-
-    /// Fetches all that a bundle has of the loop. Returns what HEAD was, and its branch.
-    fn fetch(
-        &self,
-        git: &Git,
-        bundle: &Path,
-    ) -> Result<(Option<String>, Option<String>), GitError> {
-        let call_off = CallOff::new();
-        let heads = git.order(&["bundle", "list-heads"]).word(bundle);
-        let heads = heads.ask(&call_off)?;
-        let heads = String::from_utf8_lossy(&heads).into_owned();
-        let named = |wanted: &dyn Fn(&str) -> bool| {
-            let mut lines = heads.lines().filter_map(|line| line.split_once(' '));
-            let found = lines.find(|(_, name)| wanted(name));
-            found.map(|(commit, name)| (commit.to_owned(), name.to_owned()))
-        };
-        let head = named(&|name| name == "HEAD").map(|(commit, _)| commit);
-        let branch = named(&|name| name.starts_with("refs/heads/")).map(|(_, name)| name);
-        let below = snapshots::below(self.loop_id);
-        let all = format!("+{below}/*:{below}/*");
-        let restored = format!("+HEAD:{below}/{RESTORED}");
-        let mut order = git.order(&["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"]);
-        order = order.word(bundle).word(&all).limit(Some(TIMEOUT));
-        if head.is_some() {
-            order = order.word(&restored);
-        }
-        order.ask(&call_off)?;
-        Ok((head, branch))
-    }
-
-    /// Makes branch, index and work tree in a repository that has nothing yet. What was not committed when the last snapshot was made is there
-    /// again, and is not committed.
-    fn make(&self, git: &Git, bundle: &Path) -> Result<Unpacked, GitError> {
-        let call_off = CallOff::new();
-        let ask = |words: &[&str]| git.order(words).limit(Some(TIMEOUT)).ask(&call_off);
-        let (head, branch) = self.fetch(git, bundle)?;
-        if let Some(branch) = &branch {
-            ask(&["symbolic-ref", "HEAD", branch])?;
-        }
-        let kept = snapshots::list(git, self.loop_id)?;
-        let last = kept.iter().rev().find(|kept| is_iteration(kept));
-        let fits = match (last, &head) {
-            (Some(last), Some(head)) => {
-                let parent = verify(git, &format!("{}^", last.commit), &call_off)?;
-                last.commit == *head || parent.as_ref() == Some(head)
-            }
-            (last, None) => last.is_some(),
-            (None, Some(_)) => false,
-        };
-        let snapshot = last.filter(|_| fits).map(|last| last.commit.clone());
-        let from_snapshot = snapshot.is_some() && snapshot != head;
-        if let Some(tree) = snapshot.as_ref().or(head.as_ref()) {
-            // Refuses to write over what is there.
-            ask(&["read-tree", "-m", "-u", tree])?;
-        }
-        let on = match (&head, &branch) {
-            (Some(head), Some(branch)) => {
-                ask(&["update-ref", branch, head])?;
-                short(branch)
-            }
-            (Some(head), None) => {
-                ask(&["update-ref", "--no-deref", "HEAD", head])?;
-                head.clone()
-            }
-            (None, _) => "a branch without commits".to_owned(),
-        };
-        match &head {
-            Some(head) => ask(&["read-tree", head])?,
-            None => ask(&["read-tree", "--empty"])?,
-        };
-        // So that git need not look at every file again.
-        let _ = git
-            .order(&["update-index", "-q", "--refresh"])
-            .run(&call_off);
-        Ok(Unpacked::Made { on, from_snapshot })
-    }
-}
-
-fn is_iteration(kept: &Kept) -> bool {
-    matches!(kept.moment, Moment::Iteration(_))
-}
-
-fn short(branch: &str) -> String {
-    branch
-        .strip_prefix("refs/heads/")
-        .unwrap_or(branch)
-        .to_owned()
-}
+#[cfg(test)]
+mod tests;

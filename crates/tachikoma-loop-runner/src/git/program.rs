@@ -12,7 +12,7 @@ use tachikoma_core::LoopId;
 
 use super::path::printable;
 use crate::clock;
-use crate::process::{INSIDE, MARKER, in_a_session_of_its_own, is_executable};
+use crate::process::{Attended, INSIDE, MARKER, in_a_session_of_its_own, is_executable};
 use crate::store::vault::PASSPHRASE_VARIABLE;
 
 mod live;
@@ -355,11 +355,11 @@ impl<'a> Order<'a> {
             return Err(GitError::CalledOff { what: self.what() });
         }
         let mut command = self.command();
-        let child = command.spawn().map_err(|source| GitError::NotStarted {
+        let started = Attended::spawn(&mut command).map_err(|source| GitError::NotStarted {
             program: self.git.program.to_string_lossy().into_owned(),
             source,
         })?;
-        live::Live::new(child, self.stdin, self.answer_max)
+        live::Live::new(started, self.stdin, self.answer_max)
             .end(self.limit, call_off)
             .map_err(|cut| match cut {
                 live::Cut::CalledOff => GitError::CalledOff { what: self.what() },

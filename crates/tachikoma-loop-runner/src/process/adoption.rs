@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, WaitOptions};
 
 use super::cgroup::Cgroup;
 use super::children::Marking;
-use super::{Adoption, Leftover, MARKER, children, whose};
+use super::{Adoption, Leftover, MARKER, attended, children, whose};
 use crate::clock;
 
 /// SIGKILL takes effect at once unless a process is stuck in the kernel.
@@ -55,7 +55,8 @@ pub(super) async fn sweep(
     }
 }
 
-/// Ends what the runner itself has started and what that left behind: git, its hooks and filters. All guards must have ended.
+/// Ends what anyone whom the runner has started left behind: hooks and filters of git. All guards of agents must have ended. What somebody
+/// waits for in this process goes on: git that packs a backup, and what was called off and is on its way out.
 pub(crate) async fn end_children(adoption: Adoption, marker: &str) {
     // What cannot be killed is stuck in the kernel, and dies when it leaves it.
     let _ = sweep(adoption, marker, None, None).await;
@@ -78,8 +79,12 @@ fn look(
 ) -> Round {
     let mut round = Round::default();
     let mut found = children::own();
-    let operators = whose::operators();
-    found.retain(|child| !known.contains(child) && !operators.contains(&child.as_raw_pid()));
+    // In this order: whoever was among the children is known by now.
+    let (attended, operators) = (attended::now(), whose::operators());
+    found.retain(|child| {
+        let pid = child.as_raw_pid();
+        !known.contains(child) && !attended.contains(&pid) && !operators.contains(&pid)
+    });
     for child in found {
         let in_cgroup = cgroup.is_some_and(|cgroup| cgroup.has(child));
         let marking = match adoption {

@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use super::cgroup::Cgroup;
 use super::protocol::{self, Inbox, Order, Received, Report};
 use super::serve::BYE_TIMEOUT;
-use super::{Adoption, Containment, Leftover, Rung, adoption, children, spawn};
+use super::{Adoption, Attended, Containment, Leftover, Rung, adoption, children, spawn};
 
 mod news;
 
@@ -41,6 +41,8 @@ const TICK: Duration = Duration::from_millis(2);
 pub struct Guard {
     socket: UnixStream,
     pid: Pid,
+    /// Until it was reaped.
+    attended: Option<Attended>,
     inbox: Inbox,
     outbox: VecDeque<Outgoing>,
     marker: String,
@@ -86,7 +88,7 @@ impl Guard {
             true => Cgroup::make(&options.marker),
             false => Err("switched off".to_owned()),
         };
-        let (pid, cgroup) =
+        let (attended, cgroup) =
             start(&options, theirs, wanted).map_err(|source| GuardError::Start {
                 program: options.program.clone(),
                 source,
@@ -94,7 +96,8 @@ impl Guard {
         let socket = UnixStream::from_std(ours).map_err(GuardError::Socket)?;
         let mut guard = Self {
             socket,
-            pid,
+            pid: attended.pid(),
+            attended: Some(attended),
             inbox: Inbox::default(),
             outbox: VecDeque::new(),
             marker: options.marker,
@@ -227,11 +230,14 @@ impl Guard {
 
     /// Leaves the guard to itself: it ends everything and exits. What is left is to take note of that exit, since a program that
     /// embeds the runner must not collect dead guards.
-    pub fn abandon(self) {
-        let pid = self.pid;
+    pub fn abandon(mut self) {
+        let (pid, attended) = (self.pid, self.attended.take());
         drop(self);
         // Ends with the guard, which has a limit of its own.
-        std::thread::spawn(move || rustix::process::waitpid(Some(pid), WaitOptions::empty()));
+        std::thread::spawn(move || {
+            let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+            drop(attended);
+        });
     }
 
     fn arrived(&mut self) -> Option<GuardNews> {
@@ -331,6 +337,8 @@ impl Guard {
     async fn bury(&mut self) -> bool {
         let orderly = tokio::time::timeout(DEATH_TIMEOUT, death(self.pid)).await;
         self.state = State::Reaped;
+        // One that cannot be killed is left over as any other.
+        self.attended = None;
         orderly.unwrap_or(false)
     }
 }
@@ -340,7 +348,7 @@ fn start(
     options: &GuardOptions,
     socket: OwnedFd,
     wanted: Result<Cgroup, String>,
-) -> io::Result<(Pid, Result<Cgroup, String>)> {
+) -> io::Result<(Attended, Result<Cgroup, String>)> {
     let environment = options.environment();
     let program = spawn::Program {
         path: &options.program,
@@ -352,10 +360,10 @@ fn start(
             let copy = socket.try_clone()?;
             let started = cgroup.open().and_then(|directory| {
                 let directory = Some(directory.as_fd());
-                spawn::start_guard(program, copy, directory)
+                Attended::born(|| spawn::start_guard(program, copy, directory))
             });
             match started {
-                Ok(pid) => return Ok((pid, Ok(cgroup))),
+                Ok(started) => return Ok((started, Ok(cgroup))),
                 Err(error) => {
                     cgroup.remove();
                     format!("start in a control group: {error}")
@@ -364,8 +372,8 @@ fn start(
         }
         Err(reason) => reason,
     };
-    let pid = spawn::start_guard(program, socket, None)?;
-    Ok((pid, Err(reason)))
+    let started = Attended::born(|| spawn::start_guard(program, socket, None))?;
+    Ok((started, Err(reason)))
 }
 
 /// Waits for the end of a guard whose socket is closed, and kills one that does not end. Returns whether it ended in order.

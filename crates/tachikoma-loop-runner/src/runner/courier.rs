@@ -13,6 +13,7 @@ use super::LoopRunner;
 use crate::chain;
 use crate::clock;
 use crate::cloud::{Cloud, SendError};
+use crate::store::backup::Taken;
 use crate::task::panicked;
 
 /// How often a backup is sent before it is given up; the next one is sent all the same.
@@ -35,6 +36,7 @@ const TOO_LATE: &str =
 #[derive(Clone, Debug)]
 pub(super) struct Parcel {
     pub path: PathBuf,
+    pub has_work: bool,
     pub cloud: Cloud,
 }
 
@@ -131,7 +133,11 @@ async fn bring(mut parcel: Parcel, waiting: &mut watch::Receiver<Option<Parcel>>
     let mut wait = FIRST_WAIT;
     loop {
         attempts += 1;
-        let sent = timeout(ATTEMPT_TIMEOUT, parcel.cloud.send(&parcel.path)).await;
+        let sent = timeout(
+            ATTEMPT_TIMEOUT,
+            parcel.cloud.send(&parcel.path, parcel.has_work),
+        )
+        .await;
         let failed = |error: String| Incident::CloudFailed {
             name: parcel.name(),
             error,
@@ -220,7 +226,8 @@ impl LoopRunner {
             && let Some(name) = last.filter(|last| told.as_ref() != Some(last))
         {
             let error = TOO_LATE.to_owned();
-            let attempts = 1;
+            // How many there were, nobody says any more.
+            let attempts = 0;
             let incident = Incident::CloudFailed {
                 name,
                 error,
@@ -257,6 +264,10 @@ pub(super) fn over(outcome: Option<&Outcome>) -> Instant {
 }
 
 /// Hands a backup in that was taken.
-pub(super) fn hand_in(counter: &Counter, cloud: Cloud, path: PathBuf) {
-    counter.send_replace(Some(Parcel { path, cloud }));
+pub(super) fn hand_in(counter: &Counter, cloud: Cloud, taken: Taken) {
+    counter.send_replace(Some(Parcel {
+        path: taken.path,
+        has_work: taken.has_work,
+        cloud,
+    }));
 }

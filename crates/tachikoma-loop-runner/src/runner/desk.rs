@@ -23,6 +23,7 @@ const ORDERS_MAX: usize = 16;
 
 /// At the end of a run: for what is called off to end, and for the last references to be made.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+const CALL_OFF_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// For a look at the work tree behind an iteration, whatever a commit may take: longer than a large tree on a slow disk needs.
 #[cfg(not(test))]
@@ -242,9 +243,16 @@ impl Desk {
         self.orders = None;
         let told = &mut self.told;
         let over = async { while told.recv().await.is_some() {} };
-        if tokio::time::timeout(FINISH_TIMEOUT, over).await.is_err() {
+        tokio::pin!(over);
+        let mut ended = tokio::time::timeout(FINISH_TIMEOUT, &mut over).await;
+        if ended.is_err() {
             call_off.call_off();
-        } else if let Some(thread) = self.thread.take() {
+            // The thread ends its git, unless the disk hangs.
+            ended = tokio::time::timeout(CALL_OFF_TIMEOUT, over).await;
+        }
+        if ended.is_ok()
+            && let Some(thread) = self.thread.take()
+        {
             // It has ended, and the run is over: how is nobody's concern.
             let _ = thread.join();
         }

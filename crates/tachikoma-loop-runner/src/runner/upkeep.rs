@@ -138,7 +138,7 @@ impl Task {
                     Ok(taken) => {
                         said.extend(taken_with(&taken.troubles));
                         if let Some((elsewhere, Some(counter))) = copy.map(|copy| *copy) {
-                            courier::hand_in(&counter, elsewhere.cloud, taken.path);
+                            courier::hand_in(&counter, elsewhere.cloud, taken);
                         }
                     }
                     Err(_) if called_off.load(Ordering::Relaxed) => {

@@ -94,6 +94,8 @@ pub(crate) struct Moment {
 pub struct Taken {
     /// The file.
     pub path: PathBuf,
+    /// Whether it has the work in it.
+    pub has_work: bool,
     /// What went wrong besides: it is good all the same.
     pub troubles: Vec<String>,
 }
@@ -136,7 +138,11 @@ pub(crate) fn take(
         troubles.push(chain(&error));
     }
     troubles.extend(files::rotate(backups, moment.snapshot.loop_id, life, &path));
-    Ok(Taken { path, troubles })
+    Ok(Taken {
+        path,
+        has_work: moment.work.is_some(),
+        troubles,
+    })
 }
 
 fn write(

@@ -6,13 +6,12 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tachikoma_core::LoopId;
-use tachikoma_loop_runner::offline::{self, OfflineError, Premises, Restored, Unpacked};
+use tachikoma_loop_runner::offline::{self, OfflineError, Premises, Restored};
 use tachikoma_loop_runner::store::backup::{self, Content};
 use tachikoma_loop_runner::store::{StoreError, loops};
-use tachikoma_loop_runner::worktree;
 
 use super::change::refuse_live;
-use super::cloud;
+use super::{cloud, work_tree};
 use crate::args::FromArgs;
 use crate::commands::confirm::{agree, can_ask, nobody_to_ask};
 use crate::commands::runtime;
@@ -37,7 +36,7 @@ pub fn take(place: &Place) -> Result<ExitCode, Failure> {
     }
     out::line(&shown(&premises, &taken.path));
     if let Some(cloud) = &premises.cloud {
-        cloud::send(cloud, &taken.path)?;
+        cloud::send(cloud, &taken.path, taken.has_work)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -50,7 +49,11 @@ pub fn list(place: &Place, json: bool) -> Result<ExitCode, Failure> {
     let listed = backup::list(&premises.backups.dir, None)?;
     let all = listed.len();
     for listed in listed {
-        let read = backup::read_through(&listed.path, &premises.vault);
+        let read = match backup::read_through(&listed.path, &premises.vault) {
+            // Without the key nobody can tell whether it is good.
+            Err(error @ StoreError::Locked { .. }) => return Err(error.into()),
+            read => read,
+        };
         wrong += usize::from(read.is_err());
         let bytes = std::fs::metadata(&listed.path).map_or(0, |there| there.len());
         if json {
@@ -160,56 +163,18 @@ pub fn restore(
             out::note(&format!("note: what was here is {what}: {path}"));
         }
     }
-    let tree = match work {
-        Some(bundle) => work_tree(&premises, loop_id, &bundle, fetched.is_some()),
-        None => AS_IT_WAS.to_owned(),
-    };
-    out::line(&format!(
-        "{loop_id} is back at iteration {iteration}, record {seq}, in {}; {tree}; `tachikoma run` goes on",
+    let back = format!(
+        "{loop_id} is back at iteration {iteration}, record {seq}, in {}",
         working_dir.display()
-    ));
+    );
+    match work_tree::bring(&premises, loop_id, work.as_deref(), fetched.as_ref()) {
+        Ok(tree) => out::line(&format!("{back}; {tree}; `tachikoma run` goes on")),
+        Err(failure) => {
+            out::line(&back);
+            return Err(failure);
+        }
+    }
     Ok(ExitCode::SUCCESS)
-}
-
-/// What is said of a work tree that nobody touched.
-const AS_IT_WAS: &str = "the work tree is as it was";
-
-/// Brings the work back that a backup had in it, where it may be missing. Returns what is to be said of it.
-fn work_tree(premises: &Premises, loop_id: LoopId, bundle: &Path, is_fetched: bool) -> String {
-    let has_repository = worktree::may_be_in_a_repository(&premises.working_dir);
-    if has_repository && !is_fetched {
-        // It came from here.
-        let _ = std::fs::remove_file(bundle);
-        return AS_IT_WAS.to_owned();
-    }
-    match offline::unpack(premises, loop_id, bundle) {
-        Ok(Unpacked::Made { on, from_snapshot }) => {
-            let what = match from_snapshot {
-                true => ", with what was not committed",
-                false => "",
-            };
-            sanitise(&format!("the work tree is made, on {on}{what}")).into_owned()
-        }
-        Ok(Unpacked::Fetched { check_out: None }) => AS_IT_WAS.to_owned(),
-        Ok(Unpacked::Fetched {
-            check_out: Some(on),
-        }) => {
-            let head = format!("refs/tachikoma/{loop_id}/restored-head");
-            let what = format!(
-                "note: the backup was on {on}; its commits are here: `git checkout {head}` or `git merge {head}`"
-            );
-            out::note(&sanitise(&what));
-            AS_IT_WAS.to_owned()
-        }
-        Err(error) => {
-            let bundle = shown(premises, bundle);
-            let what = format!(
-                "warning: the work tree is not made: {error}; the commits are in the bundle {bundle}"
-            );
-            out::note(&sanitise(&what));
-            AS_IT_WAS.to_owned()
-        }
-    }
 }
 
 /// Says why a loop was not brought back. It is as it was.
@@ -261,7 +226,7 @@ fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
     })
 }
 
-fn shown(premises: &Premises, path: &Path) -> String {
+pub(super) fn shown(premises: &Premises, path: &Path) -> String {
     let short = path.strip_prefix(&premises.working_dir);
     short.unwrap_or(path).display().to_string()
 }

@@ -20,17 +20,45 @@ use crate::sanitise::sanitise;
 #[derive(Debug)]
 pub struct Fetched {
     pub path: PathBuf,
+    /// Another copy, if this one has no work in it: the newest of the loop that has.
+    pub with_work: Option<String>,
+    /// Directories that were made for it; they go with it, unless something else is in them by then.
+    made: Vec<PathBuf>,
+}
+
+impl Fetched {
+    fn at(path: PathBuf, made: &[PathBuf]) -> Self {
+        Self {
+            path,
+            with_work: None,
+            made: made.to_vec(),
+        }
+    }
 }
 
 impl Drop for Fetched {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
+        remove_empty(&self.made);
+    }
+}
+
+/// Returns what of a directory and those above it is not there, innermost first.
+fn missing(dir: &Path) -> Vec<PathBuf> {
+    let above = dir.ancestors().take_while(|dir| !dir.exists());
+    above.map(Path::to_owned).collect()
+}
+
+fn remove_empty(dirs: &[PathBuf]) {
+    for dir in dirs {
+        // Whatever is in it is not ours to remove.
+        let _ = std::fs::remove_dir(dir);
     }
 }
 
 /// Sends a backup that was taken.
-pub fn send(cloud: &Cloud, path: &Path) -> Result<(), Failure> {
-    let sent = runtime()?.block_on(cloud.send(path));
+pub fn send(cloud: &Cloud, path: &Path, has_work: bool) -> Result<(), Failure> {
+    let sent = runtime()?.block_on(cloud.send(path, has_work));
     let sent = sent.map_err(|error| {
         let what = match &error {
             SendError::Gone => "the backup is not there any more".to_owned(),
@@ -46,7 +74,13 @@ pub fn send(cloud: &Cloud, path: &Path) -> Result<(), Failure> {
         out::note(&sanitise(&what));
     }
     let word = if sent.was_there { "was" } else { "is" };
-    out::note(&sanitise(&format!("note: a copy {word} in {}", cloud.url)));
+    let what = if has_work {
+        ""
+    } else {
+        ", without a work tree"
+    };
+    let note = format!("note: a copy {word} in {}{what}", cloud.url);
+    out::note(&sanitise(&note));
     Ok(())
 }
 
@@ -58,6 +92,7 @@ pub fn list(place: &Place, url: &str, json: bool) -> Result<ExitCode, Failure> {
             json!({
                 "name": copied.name(), "object": copied.object(), "bytes": copied.bytes, "loop_id": copied.loop_id(),
                 "seq": copied.seq(), "taken_at": copied.taken_at(), "sha256_begins": copied.digest,
+                "has_work": copied.has_work,
             })
         };
         let objects: Vec<_> = copies.iter().map(object).collect();
@@ -67,7 +102,9 @@ pub fn list(place: &Place, url: &str, json: bool) -> Result<ExitCode, Failure> {
     for copied in &copies {
         let (name, seq, taken_at) = (copied.name(), copied.seq(), copied.taken_at());
         let bytes = copied.bytes;
-        let text = format!("{name}: record {seq}, taken at {taken_at}, {bytes} bytes");
+        let work = if copied.has_work { "with" } else { "without" };
+        let text =
+            format!("{name}: record {seq}, taken at {taken_at}, {bytes} bytes, {work} a work tree");
         out::line(&sanitise(&text));
     }
     if copies.is_empty() {
@@ -91,8 +128,8 @@ fn copies(cloud: &Cloud, of: Option<LoopId>) -> Result<Vec<Copied>, Failure> {
 }
 
 fn failed(cloud: &Cloud, what: &str) -> Failure {
-    let hint = match cloud.url.starts_with("file:") {
-        true => "the directory must be there, and is not made: is its disk mounted?",
+    let hint = match cloud.is_directory() {
+        true => "the directory has to be there, and yours to write to: is the disk mounted?",
         false => {
             "credentials come from the environment (AWS_...) or `~/.aws/credentials`; see docs/backups.md"
         }
@@ -130,17 +167,30 @@ pub fn fetch(
             copies
         }
     };
+    let dir = &premises.backups.dir;
+    let made = missing(dir);
     for copied in &candidates {
-        let fetched = runtime()?.block_on(cloud.fetch(copied, &premises.backups.dir));
-        let fetched = fetched.map(|path| Fetched { path });
-        let why = match fetched {
+        let fetched = runtime()?.block_on(cloud.fetch(copied, dir));
+        let why = match fetched.map(|path| Fetched::at(path, &made)) {
             Ok(fetched) => match backup::read_through(&fetched.path, &premises.vault) {
-                Ok(_) => return Ok(Some(named(fetched, &premises.backups.dir, copied))),
+                Ok(_) => {
+                    let mut fetched = named(fetched, dir, copied, &made);
+                    if !copied.has_work {
+                        fetched.with_work = newest_with_work(&cloud, copied)?;
+                    }
+                    return Ok(Some(fetched));
+                }
                 // With the key it may be good.
-                Err(error @ StoreError::Locked { .. }) => return Err(error.into()),
-                Err(error) => chain(&error),
+                Err(StoreError::Locked { action, why, .. }) => {
+                    let path = Path::new(url).join(copied.object());
+                    return Err(StoreError::Locked { action, path, why }.into());
+                }
+                Err(error) => as_named(&chain(&error), &fetched.path, copied),
             },
-            Err(error) => chain(&error),
+            Err(error) => {
+                remove_empty(&made);
+                chain(&error)
+            }
         };
         out::note(&sanitise(&format!(
             "note: passed over {}: {why}",
@@ -153,13 +203,25 @@ pub fn fetch(
 }
 
 /// Gives a copy the name that it has as a backup, by which records know it; one that is there keeps it.
-fn named(fetched: Fetched, dir: &Path, copied: &Copied) -> Fetched {
+fn named(fetched: Fetched, dir: &Path, copied: &Copied, made: &[PathBuf]) -> Fetched {
     let path = dir.join(copied.name());
     match std::fs::hard_link(&fetched.path, &path) {
         // The other name goes with the old value.
-        Ok(()) => Fetched { path },
+        Ok(()) => Fetched::at(path, made),
         Err(_) => fetched,
     }
+}
+
+/// Says something of a copy, and not of the file that it was brought to.
+fn as_named(what: &str, path: &Path, copied: &Copied) -> String {
+    what.replace(&path.display().to_string(), &copied.object())
+}
+
+/// Names the newest copy of the same loop that has the work in it.
+fn newest_with_work(cloud: &Cloud, copied: &Copied) -> Result<Option<String>, Failure> {
+    let copies = copies(cloud, Some(copied.loop_id()))?;
+    let found = copies.iter().find(|copied| copied.has_work);
+    Ok(found.map(Copied::name))
 }
 
 /// Of several loops nobody knows which is meant.

@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 use super::{Answer, CallOff, tail};
 use crate::clock;
+use crate::process::Attended;
 
 /// How soon a call-off is noticed, and the end of a process where the system cannot announce it.
 const LOOK: Duration = Duration::from_millis(20);
@@ -51,10 +52,13 @@ pub(super) struct Live<'a> {
     answer_max: usize,
     complaints: Vec<u8>,
     killed: bool,
+    /// Nobody else ends or reaps it.
+    _attended: Attended,
 }
 
 impl<'a> Live<'a> {
-    pub fn new(mut child: Child, input: &'a [u8], answer_max: usize) -> Self {
+    pub fn new(started: (Child, Attended), input: &'a [u8], answer_max: usize) -> Self {
+        let (mut child, attended) = started;
         let pid = Pid::from_child(&child);
         Self {
             pid,
@@ -68,6 +72,7 @@ impl<'a> Live<'a> {
             complaints: Vec::new(),
             killed: false,
             child,
+            _attended: attended,
         }
     }
 

@@ -1,0 +1,186 @@
+//! The work tree in copies: it is there, it stays there, and what became of it is said.
+
+use tachikoma_testkit::Scratch;
+
+use crate::cloud_support::{Server, repository, with_identity};
+use crate::support::files;
+
+/// A run up to an iteration, in which each one adds a line.
+fn words(iterations: &str) -> Vec<&str> {
+    let mut words = crate::cloud_support::up_to(iterations).to_vec();
+    words.extend(["sh", "-c", "echo $TACHIKOMA_ITERATION >> work"]);
+    words
+}
+
+fn restore<'a>(url: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut words = vec!["state", "restore", "--from", url, "--yes"];
+    words.extend(more);
+    words
+}
+
+#[test]
+fn a_run_that_ends_at_once_has_its_work_in_every_copy() {
+    let server = Server::start();
+    let here = repository(&server, "max_backups = 0");
+    server.say(&here, &words("1"), 3);
+    for _ in 0..4 {
+        // Its limit is met: it ends while the first backup is packed.
+        let told = server.say(&here, &words("1"), 3);
+        assert!(!told.contains("without the work tree"), "{told}");
+    }
+    let copies = server.copies();
+    assert!(copies.len() > 1, "{copies:?}");
+    for copy in copies {
+        assert!(copy.contains(".tar.work.sha256-"), "{copy}");
+    }
+    let locks = files(&here.path().join(".ralph/loops"));
+    let lock = locks
+        .keys()
+        .find(|path| path.to_string_lossy().contains("bundle."));
+    assert_eq!(lock, None);
+}
+
+#[test]
+fn a_loop_that_moved_once_moves_again() {
+    let server = Server::start();
+    let here = repository(&server, "");
+    server.say(&here, &words("1"), 3);
+    let url = server.url();
+    let mut places = Vec::new();
+    for iterations in ["2", "3"] {
+        let there = Scratch::new();
+        with_identity(&there);
+        let told = server.say(&there, &restore(&url, &[]), 0);
+        assert!(told.contains("the work tree is made, on main"), "{told}");
+        server.say(&there, &words(iterations), 3);
+        places.push(there);
+    }
+    assert_eq!(places[1].read("work"), "1\n2\n3\n");
+    // Into a clone, too.
+    let clone = Scratch::new();
+    let from = here.path();
+    clone.git(&["clone", "--quiet", from.to_str().unwrap(), "."]);
+    let told = server.say(&clone, &restore(&url, &[]), 0);
+    assert!(told.contains("its commits are here"), "{told}");
+}
+
+#[test]
+fn a_copy_without_the_work_never_replaces_the_last_one_with_it() {
+    let server = Server::start();
+    let here = repository(&server, "max_backups = 2");
+    server.say(&here, &words("1"), 3);
+    // From now on there is no bundle.
+    here.git(&["config", "extensions.partialClone", "nobody"]);
+    for value in ["1", "2", "3"] {
+        server.say(&here, &["state", "set", "plan", value], 0);
+        let told = server.say(&here, &["state", "backup"], 0);
+        assert!(told.contains("it goes without the work tree"), "{told}");
+        assert!(told.contains("b, without a work tree"), "{told}");
+    }
+    let copies = server.copies();
+    let with_work: Vec<_> = copies
+        .iter()
+        .filter(|name| name.contains(".work."))
+        .collect();
+    assert_eq!((copies.len(), with_work.len()), (3, 1), "{copies:?}");
+    let url = server.url();
+    let listed = server.say(&here, &["state", "backups", "--from", &url], 0);
+    assert_eq!(
+        listed.matches("bytes, with a work tree").count(),
+        1,
+        "{listed}"
+    );
+
+    let there = Scratch::new();
+    let told = server.say(&there, &restore(&url, &[]), 0);
+    assert!(
+        told.contains("warning: no work tree is in this copy"),
+        "{told}"
+    );
+    assert!(told.contains("no work tree came with it"), "{told}");
+    assert!(!told.contains("the work tree is as it was"), "{told}");
+    let name = with_work[0].rsplit('/').next().unwrap();
+    let name = name.split(".work.").next().unwrap();
+    assert!(told.contains(&format!("or restore {name}")), "{told}");
+    let told = server.say(&there, &restore(&url, &[name]), 0);
+    assert!(told.contains("the work tree is made"), "{told}");
+    assert_eq!(there.read("work"), "1\n");
+}
+
+#[test]
+fn files_in_the_way_stay_and_are_named_and_all_else_is_made() {
+    let server = Server::start();
+    let here = repository(&server, "");
+    here.write("more.md", "more\n");
+    here.git(&["add", "-A"]);
+    here.git(&["commit", "--quiet", "-m", "more"]);
+    server.say(&here, &words("1"), 3);
+    let there = Scratch::new();
+    with_identity(&there);
+    there.write("tachikoma.toml", "[state]\nmax_backups = 3\n");
+    there.write("prompt.md", here.read("prompt.md"));
+    let url = server.url();
+    let told = server.say(&there, &restore(&url, &[]), 0);
+    assert!(
+        told.contains("warning: what was here stays, and differs from the backup: tachikoma.toml;"),
+        "{told}"
+    );
+    assert!(told.contains("the work tree is made, on main"), "{told}");
+    assert_eq!(there.read("tachikoma.toml"), "[state]\nmax_backups = 3\n");
+    assert_eq!(there.read("more.md"), "more\n");
+    server.say(&there, &words("2"), 3);
+}
+
+#[test]
+fn a_work_tree_that_cannot_be_made_is_a_failure_and_the_commits_are_kept() {
+    let server = Server::start();
+    let here = repository(&server, "");
+    server.say(&here, &words("1"), 3);
+    let there = Scratch::new();
+    let url = server.url();
+    let without_git = server.tool(&there).env("PATH", "/nowhere");
+    let ran = without_git.run(restore(&url, &[]));
+    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    assert!(
+        ran.stdout.contains("is back at iteration 1"),
+        "{}",
+        ran.stdout
+    );
+    assert!(!ran.stdout.contains("goes on"), "{}", ran.stdout);
+    assert!(
+        ran.stderr.contains("error: the work tree is not made"),
+        "{}",
+        ran.stderr
+    );
+    let bundles = files(&there.path().join(".ralph/loops"));
+    let bundle = bundles
+        .keys()
+        .find(|path| path.ends_with("git-work.bundle"));
+    let bundle = bundle.expect("the bundle stays").display().to_string();
+    let cloned = there.home().join("clone");
+    there.git(&["clone", "--quiet", &bundle, cloned.to_str().unwrap()]);
+    assert!(cloned.join("prompt.md").exists());
+    // All of it goes with the rest.
+    server.say(&there, &["state", "clear", "--purge", "--yes"], 0);
+    assert!(!there.path().join(".ralph/loops").exists());
+}
+
+#[test]
+fn a_refused_restoration_leaves_nothing_and_names_the_copy() {
+    let server = Server::start();
+    let here = repository(&server, "");
+    server.say(&here, &words("1"), 3);
+    let url = server.url();
+    for copy in server.copies() {
+        let path = server.s3.file(&copy);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = bytes.len() / 2;
+        bytes[at] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+    }
+    let there = Scratch::new();
+    let told = server.say(&there, &restore(&url, &[]), 1);
+    assert!(told.contains("note: passed over loop_"), "{told}");
+    assert!(!told.contains(".state-"), "{told}");
+    assert!(!there.path().join(".ralph/backups").exists(), "{told}");
+}
