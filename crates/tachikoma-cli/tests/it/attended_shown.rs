@@ -100,7 +100,7 @@ fn what_a_hook_says_too_much_of_is_said_and_what_is_taken_away_is_not_set() {
     let scratch = with_agent("exit 0");
     let long =
         "printf '{\"custom\": {\"n\": \"'; head -c 200000 /dev/zero | tr '\\0' x; echo '\"}}'";
-    scratch.write_script("long.sh", &format!("#!/bin/sh\n{long}\n"));
+    scratch.write_script("long.sh", format!("#!/bin/sh\n{long}\n"));
     scratch.write(
         "tachikoma.toml",
         hook("iteration_end", "./long.sh", "")

@@ -37,6 +37,13 @@ pub fn say(scratch: &Scratch, words: &[&str], code: i32) -> String {
     format!("{}{}", ran.stdout, ran.stderr)
 }
 
+/// Brings the loop of a backup back.
+#[track_caller]
+fn restore(scratch: &Scratch, file: &Path, code: i32) -> String {
+    let file = file.to_str().unwrap();
+    say(scratch, &["state", "restore", "--yes", file], code)
+}
+
 /// Takes a backup and returns where it is.
 #[track_caller]
 pub fn back_up(scratch: &Scratch) -> PathBuf {
@@ -135,11 +142,7 @@ fn a_loop_comes_back_and_what_was_there_is_kept() {
     say(&scratch, &up_to("3"), 3);
     assert_eq!(status(&scratch)["iteration"], 3);
 
-    let told = say(
-        &scratch,
-        &["state", "restore", "--yes", taken.to_str().unwrap()],
-        0,
-    );
+    let told = restore(&scratch, &taken, 0);
     assert!(told.contains("is back at iteration 1"), "{told}");
     assert!(
         told.contains("what was here is kept as a backup: .ralph/backups/"),
@@ -161,11 +164,7 @@ fn a_loop_comes_back_and_what_was_there_is_kept() {
 
     // And forth again, to what was there.
     let kept = backups(&scratch).pop().unwrap();
-    say(
-        &scratch,
-        &["state", "restore", "--yes", kept.to_str().unwrap()],
-        0,
-    );
+    restore(&scratch, &kept, 0);
     assert_eq!(
         (status(&scratch)["iteration"].clone(), plan(&scratch)),
         (3.into(), 8.into())
@@ -187,11 +186,7 @@ fn a_backup_alone_is_enough_to_go_on_elsewhere() {
     fs::copy(here.path().join("work"), there.path().join("work")).unwrap();
     let copy = there.home().join("copy.tar");
     fs::copy(&taken, &copy).unwrap();
-    let told = say(
-        &there,
-        &["state", "restore", "--yes", copy.to_str().unwrap()],
-        0,
-    );
+    let told = restore(&there, &copy, 0);
     assert!(told.contains("is back at iteration 2"), "{told}");
     let goes_on = ["run", "--quiet", "--max-iterations", "9"];
     for scratch in [&here, &there] {
@@ -212,11 +207,7 @@ fn a_live_loop_can_be_backed_up_and_is_not_restored() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     let taken = back_up(&scratch);
-    let told = say(
-        &scratch,
-        &["state", "restore", "--yes", taken.to_str().unwrap()],
-        1,
-    );
+    let told = restore(&scratch, &taken, 1);
     assert!(told.contains("another runner works in"), "{told}");
     assert_eq!(status(&scratch)["state"], "running");
     kill(&scratch, live);
@@ -298,11 +289,7 @@ fn another_loop_is_archived() {
     let taken = back_up(&scratch);
     say(&scratch, &run(&["--new", "--quiet"], CLAIMS), 0);
     let second = status(&scratch)["loop_id"].as_str().unwrap().to_owned();
-    say(
-        &scratch,
-        &["state", "restore", "--yes", taken.to_str().unwrap()],
-        0,
-    );
+    restore(&scratch, &taken, 0);
     assert_eq!(status(&scratch)["loop_id"], first);
     let archived = scratch.path().join(".ralph/loops").join(second);
     assert!(archived.join("archived.json").exists());
