@@ -48,7 +48,7 @@ pub fn find(place: &Place, wanted: Option<LoopId>) -> Result<LoopKept, Failure> 
     }
     let found = recover::read(&current.dir, &copies, current.loop_id, Loss::Accept)?;
     let repository = repository(place, &current)?;
-    let kept = snapshots::list(&repository.git, current.loop_id)
+    let kept = snapshots::list(&repository.git, current.loop_id, &CallOff::new())
         .map_err(|error| failed("snapshots cannot be listed", &error))?;
     Ok(LoopKept {
         current,

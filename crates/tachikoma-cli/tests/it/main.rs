@@ -9,6 +9,7 @@ mod access_server;
 mod access_signals;
 mod agents;
 mod attended;
+mod attended_filters;
 mod attended_killed;
 mod attended_lent;
 mod attended_rollback;
