@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::Pid;
 
-use super::{Adoption, children};
+use super::{Adoption, Sender, children};
 
 /// The variable that guards have whose processes are not the operator's, and git; its value is the id of the loop or the server.
 /// All below them inherit it, and who takes it away still stands below the guard.
@@ -42,6 +42,20 @@ pub enum Hooks {
     Framing,
     /// Those that it does not.
     Beside,
+}
+
+/// The sender of a signal that is not obeyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub pid: Option<i32>,
+    /// Whether it was gone before it could be looked at.
+    pub gone: bool,
+}
+
+/// Returns the name of a signal.
+pub(crate) fn signal_name(signal: i32) -> String {
+    let name = nix::sys::signal::Signal::try_from(signal);
+    name.map_or_else(|_| format!("SIG{signal}"), |name| name.to_string())
 }
 
 /// Who stands how to one loop, or to one server.
@@ -88,6 +102,24 @@ impl Family {
     pub fn hooks_are_gone(&self, hooks: Hooks, guard: i32) {
         let (set, order) = (self.guard(hooks), Ordering::Relaxed);
         let _ = set.compare_exchange(guard, 0, order, order);
+    }
+
+    /// Returns whether a signal is the operator's. In doubt, because its sender is gone or says itself who it is, it is if `in_doubt`.
+    ///
+    /// # Errors
+    /// It is not: who sent it.
+    pub fn judge(&self, sender: Sender, in_doubt: bool) -> Result<(), Refused> {
+        let (pid, whose) = match sender {
+            Sender::System => return Ok(()),
+            Sender::Process(pid) => (Some(pid), self.whose(pid)),
+            Sender::Unknown => (None, Whose::Gone),
+        };
+        match whose {
+            Whose::Operator | Whose::Hook(_) => Ok(()),
+            Whose::Gone if in_doubt => Ok(()),
+            Whose::Gone => Err(Refused { pid, gone: true }),
+            Whose::Inside => Err(Refused { pid, gone: false }),
+        }
     }
 
     /// Returns whose a process is.
