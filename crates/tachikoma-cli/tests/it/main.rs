@@ -6,6 +6,7 @@ mod access_asked;
 mod access_git;
 mod access_secrets;
 mod access_server;
+mod access_shown;
 mod access_signals;
 mod agents;
 mod attended;
