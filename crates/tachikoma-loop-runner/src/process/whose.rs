@@ -17,8 +17,8 @@ use super::{Adoption, Sender, children};
 /// All below them inherit it, and who takes it away still stands below the guard.
 pub const INSIDE: &str = "TACHIKOMA_INSIDE";
 
-/// Children of this process that are the operator's own: the editor of a prompt, and those that a shell had which became this
-/// program.
+/// Children of this process that are the operator's own: the editor of a prompt with what it left behind, and those that a shell had
+/// which became this program.
 static OPERATORS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
 /// Whose a process is.
@@ -125,8 +125,9 @@ impl Family {
     /// Returns whose a process is.
     pub fn whose(&self, pid: i32) -> Whose {
         let own = children::own_pid();
+        // Not to be seen from here: it stands outside of the container that this process is in, and so below nothing of ours.
         let Some(process) = Pid::from_raw(pid) else {
-            return Whose::Gone;
+            return Whose::Operator;
         };
         if process == own {
             return Whose::Operator;
@@ -172,7 +173,14 @@ fn known_operators() -> MutexGuard<'static, Vec<i32>> {
 /// A program of the operator's, known as such until this is dropped: what it asks, the operator asks, and it is not ended with the run.
 /// Whoever has it waits for it.
 #[derive(Debug)]
-pub struct Operators(Pid);
+pub struct Operators {
+    pid: Pid,
+    /// What the environment of all that it starts has, and of nobody else.
+    token: String,
+}
+
+/// The variable with it.
+const EDITING: &str = "TACHIKOMA_EDITING";
 
 impl Operators {
     /// Starts one.
@@ -182,26 +190,52 @@ impl Operators {
     pub fn spawn(command: &mut Command) -> std::io::Result<Self> {
         // Nobody looks at it before it is known.
         let mut known = known_operators();
-        let pid = Pid::from_child(&command.spawn()?);
+        let token = uuid::Uuid::new_v4().to_string();
+        let pid = Pid::from_child(&command.env(EDITING, &token).spawn()?);
         known.push(pid.as_raw_pid());
-        Ok(Self(pid))
+        Ok(Self { pid, token })
     }
 
     /// Returns its process.
     #[must_use]
     pub fn pid(&self) -> Pid {
-        self.0
+        self.pid
     }
 }
 
+/// What it leaves behind is our child by now, and the operator's as it was: the server of an editor, for example.
 impl Drop for Operators {
     fn drop(&mut self) {
         let mut known = known_operators();
-        known.retain(|known| *known != self.0.as_raw_pid());
+        known.retain(|known| *known != self.pid.as_raw_pid());
+        let of_it = |pid: &Pid| {
+            children::variable(*pid, EDITING).is_some_and(|token| *token == *self.token)
+        };
+        let left = children::own().into_iter().filter(of_it);
+        known.extend(left.map(Pid::as_raw_pid));
     }
 }
 
 /// Returns the children of this process that are the operator's own.
 pub(super) fn operators() -> Vec<i32> {
     known_operators().clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_calls_from_outside_of_the_container_is_the_operator() {
+        let family = Family::new(Adoption::Marked);
+        assert_eq!(family.whose(0), Whose::Operator);
+    }
+
+    #[test]
+    fn who_is_gone_is_nobody() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let pid = Pid::from_child(&child).as_raw_pid();
+        child.wait().unwrap();
+        assert_eq!(Family::new(Adoption::Marked).whose(pid), Whose::Gone);
+    }
 }
