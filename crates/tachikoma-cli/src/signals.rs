@@ -5,9 +5,9 @@ use std::time::Duration;
 use rustix::process::{Signal, kill_process};
 use tachikoma_core::Urgency;
 use tachikoma_loop_runner::LoopHandle;
+use tachikoma_loop_runner::opencode::supervisor::SupervisorHandle;
 use tachikoma_loop_runner::process::{self, wake_children};
-use tokio::signal::unix::{self, SignalKind, signal};
-use tokio::sync::mpsc::{Sender, channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 
 use crate::keys::raw;
@@ -34,9 +34,7 @@ pub enum Asked {
 /// The signals that a supervisor understands.
 #[derive(Debug)]
 pub struct Requests {
-    interrupts: Option<unix::Signal>,
-    terminations: Option<unix::Signal>,
-    hangups: Option<unix::Signal>,
+    signals: process::Signals,
     /// What a hang-up means: at a terminal, its end.
     hangup: Asked,
 }
@@ -44,16 +42,9 @@ pub struct Requests {
 impl Requests {
     /// Begins to listen.
     pub fn listen(detached: bool) -> std::io::Result<Self> {
-        let ignored = ignored();
-        let listen = |wanted: Signal| match ignored.contains(wanted) {
-            true => Ok(None),
-            false => signal(SignalKind::from_raw(wanted.as_raw())).map(Some),
-        };
         let at_terminal = !detached && std::io::IsTerminal::is_terminal(&std::io::stdin());
         Ok(Self {
-            interrupts: listen(Signal::INT)?,
-            terminations: listen(Signal::TERM)?,
-            hangups: listen(Signal::HUP)?,
+            signals: listen(&[Signal::INT, Signal::TERM, Signal::HUP])?,
             hangup: match at_terminal {
                 true => Asked::Stop(Signal::HUP.as_raw()),
                 false => Asked::Reload,
@@ -61,14 +52,33 @@ impl Requests {
         })
     }
 
-    /// Returns what is asked next. Cancel-safe.
-    pub async fn next(&mut self) -> Asked {
-        tokio::select! {
-            () = next(&mut self.interrupts) => Asked::Stop(Signal::INT.as_raw()),
-            () = next(&mut self.terminations) => Asked::Stop(Signal::TERM.as_raw()),
-            () = next(&mut self.hangups) => self.hangup,
-        }
+    /// Returns what the operator asks. What agents and tools of the server send is recorded. As with a run, who is gone may end it
+    /// and may not choose its rules.
+    pub fn of(self, handle: SupervisorHandle) -> Receiver<Asked> {
+        let (ask, asked) = channel(SLOW_MAX);
+        let Self { signals, hangup } = self;
+        std::thread::spawn(move || {
+            signals.hear(|signal, sender| {
+                let wanted = match signal == Signal::HUP.as_raw() {
+                    true => hangup,
+                    false => Asked::Stop(signal),
+                };
+                if handle.is_operators(signal, sender, wanted != Asked::Reload) {
+                    // When the queue is full, it was asked often enough.
+                    let _ = ask.try_send(wanted);
+                }
+            });
+        });
+        asked
     }
+}
+
+/// Listens to signals, but for those that whoever started us had ignored.
+fn listen(wanted: &[Signal]) -> std::io::Result<process::Signals> {
+    let ignored = ignored();
+    let wanted = wanted.iter().filter(|wanted| !ignored.contains(**wanted));
+    let wanted: Vec<i32> = wanted.map(|wanted| wanted.as_raw()).collect();
+    process::Signals::listen(&wanted)
 }
 
 /// With so many presses of Ctrl-C everything is said.
@@ -95,13 +105,7 @@ const SLOW_MAX: usize = 8;
 impl Signals {
     /// Begins to listen: from here on none of them ends the program by itself.
     pub fn listen() -> std::io::Result<Self> {
-        let ignored = ignored();
-        let wanted = [Signal::INT, Signal::TERM, Signal::HUP, Signal::TSTP];
-        let wanted = wanted
-            .into_iter()
-            .filter(|wanted| !ignored.contains(*wanted));
-        let wanted: Vec<i32> = wanted.map(Signal::as_raw).collect();
-        process::Signals::listen(&wanted).map(Self)
+        listen(&[Signal::INT, Signal::TERM, Signal::HUP, Signal::TSTP]).map(Self)
     }
 
     /// Passes signals on for as long as the loop runs: those of the operator. What the agent sends is recorded.
@@ -188,15 +192,6 @@ impl Heard {
         self.reporter.hide_progress();
         raw::lend();
         std::process::exit(128 + signal);
-    }
-}
-
-async fn next(signal: &mut Option<unix::Signal>) {
-    match signal {
-        Some(signal) => {
-            signal.recv().await;
-        }
-        None => std::future::pending().await,
     }
 }
 

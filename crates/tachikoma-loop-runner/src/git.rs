@@ -5,6 +5,7 @@
 //! did is found out in this process, by a walk over the work tree. The user's index is touched by `git commit` alone and by
 //! the `git add --intent-to-add` that it needs; everything else happens in an index of the loop's own.
 
+pub mod aside;
 pub mod bundle;
 mod commit;
 mod differences;

@@ -13,7 +13,7 @@ use tachikoma_core::{
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::hooks::{Planned, RebootHook, RegisterError};
-use crate::process::{Family, Hooks, Sender, Whose};
+use crate::process::{Family, Hooks, Sender, Whose, signal_name};
 use crate::runner::{Asked, Reread};
 use crate::session::pump::Stream;
 
@@ -236,22 +236,11 @@ impl LoopHandle {
     /// gone or says itself who it is, it is if `in_doubt`.
     #[must_use]
     pub fn is_operators(&self, signal: i32, sender: Sender, in_doubt: bool) -> bool {
-        let (pid, whose) = match sender {
-            Sender::System => return true,
-            Sender::Process(pid) => (Some(pid), self.family.whose(pid)),
-            Sender::Unknown => (None, Whose::Gone),
-        };
-        let (operators, gone) = match whose {
-            Whose::Operator | Whose::Hook(_) => (true, false),
-            Whose::Gone => (in_doubt, true),
-            Whose::Inside => (false, false),
-        };
-        if !operators {
-            let name = nix::sys::signal::Signal::try_from(signal);
-            let name = name.map_or_else(|_| format!("SIG{signal}"), |name| name.to_string());
-            self.report_refusal(name, pid, true, gone);
+        let judged = self.family.judge(sender, in_doubt);
+        if let Err(refused) = judged {
+            self.report_refusal(signal_name(signal), refused.pid, true, refused.gone);
         }
-        operators
+        judged.is_ok()
     }
 
     /// Has a refusal recorded, so that the operator knows what was tried.

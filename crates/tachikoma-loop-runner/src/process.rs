@@ -44,7 +44,7 @@ pub use protocol::SpawnSubject;
 pub use serve::serve;
 pub use signals::{Sender, Signals};
 pub(crate) use spawn::in_a_session_of_its_own;
-pub(crate) use whose::Family;
+pub(crate) use whose::{Family, signal_name};
 pub use whose::{Hooks, INSIDE, Operators, Whose};
 
 /// The environment variable by which a process is known to belong to a loop; its value is the loop's id.

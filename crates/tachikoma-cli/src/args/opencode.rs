@@ -17,6 +17,8 @@ pub enum OpencodeCommand {
     Restart,
     /// Stop the server and whoever keeps it running
     Stop,
+    /// Read the settings of the server again
+    Reload,
     /// Print what the server wrote
     Logs {
         /// Go on printing what it writes

@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
 
+use tachikoma_loop_runner::git::CallOff;
 use tachikoma_loop_runner::git::present;
 use tachikoma_loop_runner::git::snapshots::Moment;
 
@@ -35,6 +36,7 @@ pub fn diff(place: &Place, args: &DiffArgs) -> Result<ExitCode, Failure> {
             &found.current.dir,
             &rules,
             &from.commit,
+            &CallOff::new(),
         );
         present
             .map_err(|error| kept::failed("the work tree cannot be looked at", &error))?

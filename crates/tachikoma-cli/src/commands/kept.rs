@@ -1,5 +1,7 @@
 //! What `diff` and `rollback` share: the loop that is meant, what git keeps of it, and git itself on the terminal.
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::Command;
 
 use tachikoma_core::{LoopId, Phase, Timestamp};
@@ -48,7 +50,7 @@ pub fn find(place: &Place, wanted: Option<LoopId>) -> Result<LoopKept, Failure> 
     }
     let found = recover::read(&current.dir, &copies, current.loop_id, Loss::Accept)?;
     let repository = repository(place, &current)?;
-    let kept = snapshots::list(&repository.git, current.loop_id)
+    let kept = snapshots::list(&repository.git, current.loop_id, &CallOff::new())
         .map_err(|error| failed("snapshots cannot be listed", &error))?;
     Ok(LoopKept {
         current,
@@ -183,15 +185,48 @@ impl LoopKept {
     }
 }
 
-/// Returns git's own `diff` of two trees, for whoever looks at our output.
+/// Returns git's own `diff` of two trees, for whoever looks at our output. What the repository names to show it with, an agent may have
+/// written: only the operator's own pager is used.
 pub fn diff(git: &Git, pager: bool, how: Option<&str>, from: &str, to: &str) -> Command {
     let mut command = git.on_the_terminal();
-    if !pager {
-        command.arg("--no-pager");
+    let settings = operators_pager(git).filter(|_| pager);
+    match settings {
+        Some((program, when)) => {
+            command.args(["-c", &format!("pager.diff={when}")]);
+            command.env("GIT_PAGER", program);
+        }
+        None => _ = command.arg("--no-pager"),
     }
-    command.arg("diff");
+    command.args(["-c", "core.fsmonitor=false"]);
+    command.args(["diff", "--no-ext-diff", "--no-textconv"]);
     command.args(how).args([from, to, "--"]);
     command
+}
+
+/// Returns the pager of the environment and of the settings that are not the repository's, and when it is used. None if git cannot be
+/// asked.
+fn operators_pager(git: &Git) -> Option<(OsString, String)> {
+    // Where there is no repository.
+    let elsewhere = git.clone().in_dir(Path::new("/"));
+    let setting = |words: &[&str]| {
+        let answer = elsewhere.order(words).run(&CallOff::new()).ok()?;
+        let text = String::from_utf8_lossy(&answer.bytes).trim_end().to_owned();
+        Some(text).filter(|_| answer.code == Some(0))
+    };
+    setting(&["version"])?;
+    let when = setting(&["config", "--type=bool", "--get", "pager.diff"]);
+    let own = setting(&["config", "--get", "pager.diff"]).filter(|_| when.is_none());
+    let named = || {
+        let program = own.or_else(|| setting(&["config", "--get", "core.pager"]));
+        program.map(OsString::from)
+    };
+    let program = std::env::var_os("GIT_PAGER")
+        .or_else(named)
+        .or_else(|| std::env::var_os("PAGER"));
+    Some((
+        program.unwrap_or_else(|| "less".into()),
+        when.unwrap_or_else(|| "true".to_owned()),
+    ))
 }
 
 /// Says what git could not do.

@@ -22,6 +22,7 @@ pub fn opencode(place: &Place, command: &OpencodeCommand) -> Result<ExitCode, Fa
         OpencodeCommand::Status { json } => status::status(place, *json),
         OpencodeCommand::Restart => order::restart(place),
         OpencodeCommand::Stop => order::stop(place),
+        OpencodeCommand::Reload => order::reload(place),
         OpencodeCommand::Logs { follow } => logs::logs(place, *follow),
     }
 }

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use tachikoma_loop_runner::git::rollback::{Rollback, RollbackError, some};
+use tachikoma_loop_runner::git::aside::Aside;
+use tachikoma_loop_runner::git::rollback::{PerformError, Rollback, RollbackError, some};
 use tachikoma_loop_runner::git::snapshots::{self, Moment};
 use tachikoma_loop_runner::git::{CallOff, Whose};
 use tachikoma_loop_runner::offline;
@@ -37,7 +38,9 @@ pub fn rollback(place: &Place, args: &RollbackArgs) -> Result<ExitCode, Failure>
     }
     // Nobody starts a loop in the middle of it.
     let lock = runtime()?.block_on(offline::alone(&current.working_dir))?;
-    let plan = Rollback::plan((*found.repository).clone(), &current.dir, &rules, snapshot)
+    let repository = (*found.repository).clone();
+    let call_off = CallOff::new();
+    let plan = Rollback::plan(repository, &current.dir, &rules, snapshot, &call_off)
         .map_err(|error| refused(&error))?;
     if !plan.left.is_empty() {
         out::note(&format!("note: left as they are: {}", some(&plan.left)));
@@ -67,9 +70,12 @@ pub fn rollback(place: &Place, args: &RollbackArgs) -> Result<ExitCode, Failure>
     let _whole = Deferred::new()
         .map_err(|error| Failure::new(format!("signals cannot be put off: {error}")))?;
     let moment = snapshots::next_rollback(&found.kept);
-    let name = plan.keep(current.loop_id, moment).map_err(|error| {
-        kept::failed("the work tree as it is cannot be kept", &error).hint("nothing was changed")
-    })?;
+    let name = plan
+        .keep(current.loop_id, moment, &call_off)
+        .map_err(|error| {
+            kept::failed("the work tree as it is cannot be kept", &error)
+                .hint("nothing was changed")
+        })?;
     let tell = |what: &str| {
         let note = format!(
             "The operator {what} the work tree back to what it was {to}. What it was is kept as {name}."
@@ -81,11 +87,22 @@ pub fn rollback(place: &Place, args: &RollbackArgs) -> Result<ExitCode, Failure>
             ));
         }
     };
+    // Of one that was killed: what it found is kept, and nobody goes back to that by halves.
+    if let Some(stale) = Aside::left_behind(&current.dir, args.to) {
+        stale.remove();
+    }
     tell("begins to bring");
-    plan.perform().map_err(|error| {
-        kept::failed("the work tree could not be brought back", &error).hint(format!(
-            "what it was is kept as {name}: `tachikoma rollback {moment}`"
-        ))
+    plan.perform(args.to, &call_off).map_err(|error| {
+        let failure = kept::failed("the work tree could not be brought back", &error);
+        match error {
+            PerformError::NotBegun(_) | PerformError::Undone(_) => {
+                tell("could not bring");
+                failure.hint("nothing was changed")
+            }
+            PerformError::Half { .. } => failure.hint(format!(
+                "what it was is kept as {name}: `tachikoma rollback {moment}`"
+            )),
+        }
     })?;
     if let Some(keeper) = &mut keeper
         && let Err(error) = keeper.survey(Whose::Loop, &CallOff::new())

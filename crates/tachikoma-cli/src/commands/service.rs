@@ -96,7 +96,7 @@ StartLimitBurst=10
 [Service]
 Type=notify
 ExecStart=\"{program}\" opencode up
-ExecReload=/bin/kill -HUP $MAINPID
+ExecReload=\"{program}\" opencode reload
 WorkingDirectory={dir}
 {environment}Restart=on-failure
 RestartSec=1

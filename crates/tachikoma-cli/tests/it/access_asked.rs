@@ -113,16 +113,52 @@ fn a_hook_that_stops_the_loop_is_heard_out() {
 }
 
 #[test]
-fn a_hook_beside_the_loop_that_stops_it_is_heard_out() {
+fn a_hook_beside_the_loop_that_stops_it_is_obeyed_at_once_and_heard_out() {
+    for words in ["stop", "stop --now"] {
+        let scratch = Scratch::new();
+        // It goes on only when its wish is in the journal, and has something left to do then.
+        let stops = format!(
+            "{BIN} {words} > said; until grep -q '\"type\":\"stop' .ralph/loops/*/journal-0001.jsonl; do sleep 0.01; done; sleep 0.3; echo all of it > heard"
+        );
+        scratch.write("tachikoma.toml", hook("error", &stops, ""));
+        let script = "[ $TACHIKOMA_ITERATION = 1 ] && exit 3; exec sleep 600";
+        let ran = tachikoma(&scratch).run(run(&[], script));
+        assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
+        assert_eq!(scratch.read("heard"), "all of it\n", "{words}");
+    }
+}
+
+#[test]
+fn a_hook_that_the_loop_waits_for_may_stop_it_at_once() {
     let scratch = Scratch::new();
-    scratch.write("tachikoma.toml", hook("error", &stops(), ""));
-    let script = "[ $TACHIKOMA_ITERATION = 1 ] && exit 3; exec sleep 600";
-    let ran = tachikoma(&scratch).run(run(&[], script));
-    assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
-    assert_eq!(scratch.read("said"), "stops when the hook has ended\n");
-    let results = results(&scratch);
-    assert_eq!(
-        results,
-        [json!(["error", {"name": stops(), "output": "all of it"}])]
+    let stops = format!("{BIN} stop --now; sleep 600");
+    scratch.write(
+        "tachikoma.toml",
+        hook("iteration_start", &stops, "timeout = '0s'"),
     );
+    let ran = tachikoma(&scratch).run(run(&[], "echo busy >> work"));
+    assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
+    assert_eq!(events(&scratch, "iteration_started").len(), 0);
+}
+
+#[test]
+fn a_hook_before_a_reboot_that_stops_the_loop_calls_the_reboot_off() {
+    let scratch = Scratch::new();
+    let stops = format!("{BIN} stop > said");
+    scratch.write(
+        "tachikoma.toml",
+        [
+            hook("before_reboot", &stops, ""),
+            "[reboot.triggers]\nafter_iterations = 1\n".to_owned(),
+        ]
+        .concat(),
+    );
+    let ran = tachikoma(&scratch).run(run(&[], "echo busy >> work"));
+    assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
+    assert_eq!(scratch.read("said"), "stops when the hooks have run\n");
+    assert_eq!(events(&scratch, "reboot_started").len(), 1);
+    assert_eq!(events(&scratch, "reboot_completed").len(), 0);
+    let failed = events(&scratch, "reboot_failed");
+    assert_eq!(failed.len(), 1);
+    assert_eq!(status(&scratch)["session"]["number"], 1);
 }

@@ -11,10 +11,10 @@ use crate::hooks::hook;
 use crate::notify_support::{Answer, Service};
 use crate::support::{CLAIMS, run, tachikoma};
 
-const CANARY: &str = "canary-4711";
+pub const CANARY: &str = "canary-4711";
 
 /// A program that writes down its environment and all that it can read of those above it.
-fn spy(scratch: &Scratch) -> String {
+pub fn spy(scratch: &Scratch) -> String {
     let path = scratch.home().join("spy");
     let script = "#!/bin/sh\n{ env; p=$$\nwhile [ \"$p\" -gt 1 ]; do echo \"[$p]\"; tr '\\0' '\\n' < /proc/$p/environ\n\
         p=$(sed -n 's/^PPid:[^0-9]*//p' /proc/$p/status); done; } >> \"$(dirname \"$0\")/found.$1\" 2>&1\n";
@@ -24,7 +24,7 @@ fn spy(scratch: &Scratch) -> String {
 }
 
 #[track_caller]
-fn assert_clean(scratch: &Scratch, who: &str) {
+pub fn assert_clean(scratch: &Scratch, who: &str) {
     let found = scratch.home().join(format!("found.{who}"));
     let found = fs::read_to_string(found).unwrap_or_else(|error| panic!("{who}: {error}"));
     assert!(found.matches("PATH=").count() > 2, "{who}: {found}");

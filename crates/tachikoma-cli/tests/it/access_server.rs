@@ -1,5 +1,6 @@
 //! The OpenCode server that several share: no agent ends it, and its tools command no loop.
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tachikoma_testkit::Ran;
 
@@ -48,6 +49,39 @@ fn an_agent_of_any_loop_neither_stops_nor_replaces_the_shared_server() {
     assert_eq!(refused, ["stop", "restart", "stop"]);
     expect(&bed.tool().run(["opencode", "stop"]), 0);
     expect(&up.wait(LOOP), 0);
+}
+
+#[test]
+fn signals_of_an_agent_to_the_supervisor_are_not_obeyed_and_the_operators_are() {
+    let bed = Bed::new(&json!({}), "");
+    let mut up = bed.up();
+    let before = bed.await_ready(1);
+    let changed = "sed -i 's/^enabled.*/&\\nauto_restart = false/' tachikoma.toml";
+    let signals = format!(
+        "{changed}; for s in HUP TERM INT; do kill -s $s {}; sleep 0.2; done; {BIN} opencode reload; echo $? > answer; {CLAIMS}",
+        up.pid()
+    );
+    let text = bed.scratch.read("tachikoma.toml");
+    let ran = bed.tool().run(run(&[], &signals));
+    expect(&ran, 0);
+    assert_eq!(bed.scratch.read("answer"), "1\n");
+    assert_ne!(bed.scratch.read("tachikoma.toml"), text, "it tried");
+    assert!(up.is_running());
+    assert!(!up.stdout().contains("the settings were read again"));
+    assert_eq!(bed.status()["pid"], before["pid"]);
+    let refused = server_records(&bed).into_iter();
+    let refused = refused.filter(|event| event["kind"] == "access_refused");
+    let refused: Vec<Value> = refused.map(|event| event["request"].clone()).collect();
+    assert_eq!(refused, ["SIGHUP", "SIGTERM", "SIGINT", "reload"]);
+    let reloaded = bed.tool().run(["opencode", "reload"]);
+    expect(&reloaded, 0);
+    assert!(
+        reloaded.stdout.contains("the settings were read again"),
+        "{}",
+        reloaded.snapshot()
+    );
+    up.signal(Signal::TERM);
+    expect(&up.wait(LOOP), 143);
 }
 
 #[test]

@@ -34,6 +34,16 @@ fn reloads(tool: &tachikoma_testkit::Tool<'_>) -> usize {
     events.iter().filter(of).count()
 }
 
+/// A hang-up is refused because nobody can tell who sent it.
+fn await_refusal_in_doubt(tool: &tachikoma_testkit::Tool<'_>) {
+    await_until("it is recorded", SOON, || {
+        events(tool).iter().any(|record| {
+            let it = &record["event"];
+            it["kind"] == "access_refused" && it["request"] == "SIGHUP" && it["gone"] == true
+        })
+    });
+}
+
 #[test]
 fn the_agent_does_not_end_the_loop_by_a_signal() {
     let scratch = Scratch::new();
@@ -89,14 +99,43 @@ fn a_hang_up_of_somebody_who_is_gone_is_refused_and_a_termination_is_not() {
         signal(runner, Signal::CONT);
     };
     by_a_program("HUP");
-    await_until("it is recorded", SOON, || {
-        let events = events(&tool);
-        events.iter().any(|record| {
-            let it = &record["event"];
-            it["kind"] == "access_refused" && it["request"] == "SIGHUP" && it["gone"] == true
-        })
-    });
+    await_refusal_in_doubt(&tool);
     assert_eq!(reloads(&tool), 0);
     by_a_program("TERM");
+    await_until("it ends", SOON, || !is_alive(runner));
+}
+
+/// Has the kernel send a signal for it, when a pipe of its own can be read.
+const POKES: &str = "#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int count, char **words) {
+  int ends[2];
+  if (count != 2 || pipe(ends)) return 1;
+  if (fcntl(ends[0], F_SETOWN, atoi(words[1])) || fcntl(ends[0], F_SETSIG, SIGHUP)) return 2;
+  if (fcntl(ends[0], F_SETFL, O_ASYNC | O_NONBLOCK) || write(ends[1], \"x\", 1) != 1) return 3;
+  return pause();
+}
+";
+
+#[test]
+fn a_hang_up_that_the_kernel_sends_for_the_agent_is_refused() {
+    let scratch = with_agent(&format!("{RUNNER}; ./pokes $runner & {UP} {UNTIL_GO}"));
+    scratch.write("tachikoma.toml", CONFIG);
+    scratch.write("pokes.c", POKES);
+    let built = Command::new("cc")
+        .args(["-o", "pokes", "pokes.c"])
+        .current_dir(scratch.path())
+        .status();
+    assert!(built.unwrap().success());
+    let tool = tool(&scratch);
+    obey(&tool, &["run", "--detach"]);
+    await_up(&scratch, 1);
+    let runner = runner_of(&tool);
+    await_refusal_in_doubt(&tool);
+    assert_eq!(reloads(&tool), 0);
+    signal(runner, Signal::TERM);
     await_until("it ends", SOON, || !is_alive(runner));
 }

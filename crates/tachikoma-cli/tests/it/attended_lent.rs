@@ -7,7 +7,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use tachikoma_testkit::{Scratch, Tool, await_until};
 
 use crate::live_pty::{CTRL_C, CTRL_Z, Terminal};
-use crate::live_support::{SOON, await_status, obey, state_of, status, tool, with_agent};
+use crate::live_support::{
+    BIN, SOON, await_status, is_alive, obey, state_of, status, tool, with_agent,
+};
 
 const ATTENDED: [&str; 7] = ["run", "--attended", "--delay", "0s", "--", "sh", "agent.sh"];
 
@@ -173,4 +175,39 @@ fn what_was_written_for_a_question_that_is_over_is_kept_for_the_next() {
     );
     terminal.answer(b'q');
     assert_eq!(terminal.end().0, Some(5));
+}
+
+/// Leaves a server behind that asks the loop, and goes on.
+const LEAVES: &str = "#!/bin/sh
+(setsid sh server.sh >/dev/null 2>&1 </dev/null &)
+while [ ! -e serving ]; do sleep 0.02; done
+echo 'only this once' >>\"$1\"
+";
+
+#[test]
+fn a_server_that_an_editor_leaves_behind_is_the_operators() {
+    let scratch = with_agent("cat >>prompts");
+    scratch.write_script("editor.sh", LEAVES);
+    scratch.write(
+        "server.sh",
+        format!(
+            "echo $$ >serving.tmp; mv serving.tmp serving; while [ ! -e prompts ]; do sleep 0.02; done\n\
+             {BIN} tell 'of the server' >told; echo $? >answer; while [ ! -e close ]; do sleep 0.02; done\n"
+        ),
+    );
+    let tool = tool(&scratch).env("VISUAL", "./editor.sh");
+    let terminal = Terminal::start(&tool, &ATTENDED, 100);
+    terminal.answer(b'e');
+    terminal.await_text("question 2: iteration 1 is over");
+    let answer = scratch.path().join("answer");
+    await_until("it has asked", SOON, || {
+        fs::read_to_string(&answer).is_ok_and(|answer| answer == "0\n")
+    });
+    terminal.answer(b'q');
+    let (code, screen) = terminal.end();
+    assert_eq!(code, Some(5), "{screen:#?}");
+    let server = scratch.read("serving").trim().parse().unwrap();
+    assert!(is_alive(server), "it is not ended with the run");
+    close(&scratch);
+    await_until("it ends by itself", SOON, || !is_alive(server));
 }

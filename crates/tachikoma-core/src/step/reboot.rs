@@ -103,9 +103,10 @@ impl Turn<'_> {
             self.stop_by_itself(stop);
         }
         match point == HookPoint::BeforeReboot {
-            true => match failed.into_iter().next() {
-                None => self.keep_old(),
-                Some(error) => self.reboot_failed(&error, true),
+            true => match (failed.into_iter().next(), &self.state.stop) {
+                (Some(error), _) => self.reboot_failed(&error, true),
+                (None, Some(_)) => self.reboot_failed("the loop is to stop", true),
+                (None, None) => self.keep_old(),
             },
             false => {
                 for error in failed {

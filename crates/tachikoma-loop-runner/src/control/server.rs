@@ -293,14 +293,16 @@ impl Desk {
             let gone = whose == Whose::Gone;
             self.handle
                 .report_refusal(name_of(&request), caller.pid(), !stranger, gone);
-            let reason = "only the operator may ask this; from inside the agent only `status`, `note` and `done` may be asked";
-            return say(
-                &mut writer,
-                &Response::Refused {
-                    reason: reason.to_owned(),
-                },
-            )
-            .await;
+            let reason = match gone && !stranger {
+                true => {
+                    "only the operator may ask this, and nobody can tell who asked: it has ended, or /proc does not show it (`hidepid`); ask as the user who runs the loop"
+                }
+                false => {
+                    "only the operator may ask this; from inside the agent only `status`, `note` and `done` may be asked"
+                }
+            };
+            let reason = reason.to_owned();
+            return say(&mut writer, &Response::Refused { reason }).await;
         }
         match request {
             Request::Status => {

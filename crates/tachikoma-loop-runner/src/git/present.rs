@@ -71,12 +71,11 @@ impl Present {
     }
 
     /// Names the files that are not what the index says.
-    pub(super) fn differing(&self) -> Result<BTreeSet<Vec<u8>>, GitError> {
-        let call_off = CallOff::new();
+    pub(super) fn differing(&self, call_off: &CallOff) -> Result<BTreeSet<Vec<u8>>, GitError> {
         // It fails where there is something to say, which is asked next.
         let refresh = self.order(&["update-index", "-q", "--refresh"]);
-        refresh.run(&call_off)?;
-        let answer = self.order(&CHANGED).ask(&call_off)?;
+        refresh.run(call_off)?;
+        let answer = self.order(&CHANGED).ask(call_off)?;
         Ok(parts(&answer).map(<[u8]>::to_vec).collect())
     }
 }
@@ -139,8 +138,8 @@ pub fn present(
     loop_dir: &Path,
     rules: &Rules,
     before: &str,
+    call_off: &CallOff,
 ) -> Result<Present, GitError> {
-    let call_off = CallOff::new();
     let surveyed = loop_dir.join(INDEX);
     let base = if surveyed.is_file() {
         &surveyed
@@ -150,7 +149,7 @@ pub fn present(
     let index = TemporaryIndex::of(base.is_file().then_some(base), loop_dir)?;
     let ask = |words: &[&str], stdin: &[u8]| {
         let order = repository.git.order(words).index(&index.0);
-        order.stdin(stdin).ask(&call_off)
+        order.stdin(stdin).ask(call_off)
     };
     let changed = ask(&CHANGED, &[])?;
     let new = ask(&["ls-files", "-z", "--others", "--exclude-standard"], &[])?;
@@ -167,7 +166,7 @@ pub fn present(
     });
     let mut room = Room::new(rules.max_file_bytes);
     let own = ask(&["ls-files", "-z"], &[])?;
-    let users = repository.git.order(&["ls-files", "-z"]).ask(&call_off)?;
+    let users = repository.git.order(&["ls-files", "-z"]).ask(call_off)?;
     let users: BTreeSet<&[u8]> = parts(&users).collect();
     for path in parts(&own).filter(|path| !users.contains(path)) {
         room.take(size_of(&at(top, path)));
@@ -188,7 +187,7 @@ pub fn present(
     ask(&words, &ended_by_nul(there.chain(new)))?;
     let tree = repository.git.order(&["write-tree"]).index(&index.0);
     Ok(Present {
-        tree: tree.ask_line(&call_off)?,
+        tree: tree.ask_line(call_off)?,
         crowded: crowded.into_iter().map(<[u8]>::to_vec).collect(),
         repository,
         index,

@@ -1,13 +1,14 @@
 //! The way back: the work tree becomes what a snapshot has. HEAD, the user's index, stashes, protected, ignored and huge files and
-//! submodules stay as they are, and nothing is changed if not all of it can be done.
+//! submodules stay as they are, and what cannot be done whole is undone.
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tachikoma_core::LoopId;
 
+use super::aside::Aside;
 use super::index::{self, Listed};
 use super::path::{RepoPath, parts};
 use super::present::{self, Present, Rules, TemporaryDir, TemporaryIndex, ancestors, at};
@@ -44,11 +45,33 @@ pub enum RollbackError {
     InTheWay(Vec<String>),
 }
 
-/// Why the work tree was not brought back, or not all of it.
+/// Why the work tree was not brought back.
 #[derive(Debug, thiserror::Error)]
 pub enum PerformError {
-    /// Git could not do it: something has changed since it was planned, and nothing was done, or the disk failed in the middle.
+    /// What it is could not be set aside. It is as it was.
     #[error(transparent)]
+    NotBegun(GitError),
+    /// It failed in the middle. It is as it was again.
+    #[error("{0}; the work tree is as it was")]
+    Undone(Halt),
+    /// It failed in the middle, and could not be undone.
+    #[error(
+        "{why}, and it could not be undone ({}): files of the work tree are of both",
+        crate::chain(back)
+    )]
+    Half {
+        /// Why it failed.
+        why: Halt,
+        /// Why it was not undone.
+        back: GitError,
+    },
+}
+
+/// What a rollback failed over.
+#[derive(Debug, thiserror::Error)]
+pub enum Halt {
+    /// Git could not do it: a filter or the disk failed, or something has changed since it was planned.
+    #[error("{}", crate::chain(.0))]
     Git(#[from] GitError),
     /// Git says that it is done, and the files are others.
     #[error("not as they should be: {}", some(.0))]
@@ -70,7 +93,10 @@ pub fn some(names: &[String]) -> String {
 #[derive(Debug)]
 pub struct Rollback {
     present: Present,
+    loop_dir: PathBuf,
     target: String,
+    /// All that is to change.
+    paths: Vec<Vec<u8>>,
     /// What differed from its entry in the index before anything was done: nobody could take it in.
     odd: BTreeSet<Vec<u8>>,
     /// What is to go.
@@ -98,8 +124,9 @@ impl Rollback {
         loop_dir: &Path,
         rules: &Rules,
         snapshot: &Kept,
+        call_off: &CallOff,
     ) -> Result<Self, RollbackError> {
-        let present = present::present(repository, loop_dir, rules, &snapshot.commit)?;
+        let present = present::present(repository, loop_dir, rules, &snapshot.commit, call_off)?;
         let order = present.order(&[
             "diff-tree",
             "-r",
@@ -109,15 +136,15 @@ impl Rollback {
             &present.tree,
             &snapshot.commit,
         ]);
-        let differences = order.ask(&CallOff::new())?;
+        let differences = order.ask(call_off)?;
         let entries = present.order(&["ls-files", "-s", "-v", "-z"]);
-        let entries = entries.ask(&CallOff::new())?;
+        let entries = entries.ask(call_off)?;
         let sparse: BTreeSet<&[u8]> = index::entries(&entries)
             .filter(Listed::is_sparse)
             .map(|entry| entry.path)
             .collect();
         let differences = read(&differences);
-        let ignored = ignored_then(&present, loop_dir, &snapshot.commit, &differences)?;
+        let ignored = ignored_then(&present, loop_dir, &snapshot.commit, &differences, call_off)?;
         let crowded = present.crowded.iter();
         let mut left: Vec<String> = crowded
             .map(|path| RepoPath::new(path).to_string())
@@ -146,18 +173,21 @@ impl Rollback {
         if !in_the_way.is_empty() {
             return Err(RollbackError::InTheWay(in_the_way));
         }
-        let target = target(&present, loop_dir, &wanted)?;
+        let target = target(&present, loop_dir, &wanted, call_off)?;
+        let paths = wanted.iter().map(|wanted| wanted.path.to_vec()).collect();
         let gone = wanted.iter().filter(|wanted| wanted.status == b'D');
         let gone = gone.map(|wanted| wanted.path.to_vec()).collect();
-        let odd = present.differing()?;
+        let odd = present.differing(call_off)?;
         let rollback = Self {
             present,
+            loop_dir: loop_dir.to_owned(),
             target,
+            paths,
             odd,
             gone,
             left,
         };
-        rollback.turn(&["--dry-run"])?;
+        rollback.turn(&["--dry-run"], call_off)?;
         Ok(rollback)
     }
 
@@ -177,14 +207,18 @@ impl Rollback {
     ///
     /// # Errors
     /// Git cannot keep it.
-    pub fn keep(&self, loop_id: LoopId, moment: Moment) -> Result<String, GitError> {
-        let call_off = CallOff::new();
+    pub fn keep(
+        &self,
+        loop_id: LoopId,
+        moment: Moment,
+        call_off: &CallOff,
+    ) -> Result<String, GitError> {
         let git = &self.present.repository.git;
         let message = format!("tachikoma: {moment} of {loop_id}");
         let mut words = vec!["commit-tree", &self.present.tree, "-m", &message];
         // Before the first commit there is none.
         let head = git.order(&["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]);
-        let head = head.ask_line(&call_off);
+        let head = head.ask_line(call_off);
         if let Ok(head) = &head {
             words.extend(["-p", head]);
         }
@@ -192,22 +226,42 @@ impl Rollback {
         let order = IDENTITY
             .iter()
             .fold(order, |order, (name, value)| order.env(name, *value));
-        let commit = order.ask_line(&call_off)?;
+        let commit = order.ask_line(call_off)?;
         let name = snapshots::name(loop_id, moment);
         // Whatever has that name already is not replaced.
         let none = "0".repeat(commit.len());
         let order = git.order(&["update-ref", &name, &commit, &none]);
-        order.ask(&call_off)?;
+        order.ask(call_off)?;
         Ok(name)
     }
 
-    /// Brings the work tree back, and looks whether it is.
+    /// Brings the work tree back to a moment, and looks whether it is. What fails or is called off in the middle is undone.
     ///
     /// # Errors
-    /// Git could not do it, or has not.
-    pub fn perform(self) -> Result<(), PerformError> {
-        self.turn(&[])?;
-        let mut differs = self.present.differing()?;
+    /// It could not be done.
+    pub fn perform(self, to: Moment, call_off: &CallOff) -> Result<(), PerformError> {
+        let top = &self.present.repository.top;
+        let paths = self.paths.iter().map(Vec::as_slice);
+        let aside = Aside::make(&self.loop_dir, top, to, paths).map_err(PerformError::NotBegun)?;
+        let why = match self.bring_back(call_off) {
+            Ok(()) => {
+                aside.remove();
+                return Ok(());
+            }
+            Err(why) => why,
+        };
+        match aside.put_back() {
+            Ok(()) => {
+                aside.remove();
+                Err(PerformError::Undone(why))
+            }
+            Err(back) => Err(PerformError::Half { why, back }),
+        }
+    }
+
+    fn bring_back(&self, call_off: &CallOff) -> Result<(), Halt> {
+        self.turn(&[], call_off)?;
+        let mut differs = self.present.differing(call_off)?;
         differs.retain(|path| !self.odd.contains(path));
         let top = &self.present.repository.top;
         let still_there = |path: &&Vec<u8>| {
@@ -220,17 +274,18 @@ impl Rollback {
             return Ok(());
         }
         let names = differs.iter().map(|path| RepoPath::new(path).to_string());
-        Err(PerformError::Differs(names.collect()))
+        Err(Halt::Differs(names.collect()))
     }
 
     /// A work tree that is to be sparse has files outside of it all the same, which git would take away.
-    fn turn(&self, how: &[&str]) -> Result<(), GitError> {
+    fn turn(&self, how: &[&str], call_off: &CallOff) -> Result<(), GitError> {
         let mut words = vec!["read-tree", "-m", "-u", "--no-sparse-checkout"];
         words.extend(how);
         words.extend([self.present.tree.as_str(), &self.target]);
         let order = self.present.order(&words).limit(Some(TURN_TIMEOUT));
-        let order = order.ends_with_us();
-        order.ask(&CallOff::new()).map(drop)
+        // What is set aside has a second name, which is a change of the file to nobody else.
+        let order = order.config("core.trustctime=false").ends_with_us();
+        order.ask(call_off).map(drop)
     }
 }
 
@@ -241,30 +296,30 @@ fn ignored_then(
     loop_dir: &Path,
     then: &str,
     differences: &[Difference<'_>],
+    call_off: &CallOff,
 ) -> Result<BTreeSet<RepoPath>, GitError> {
     let came = differences.iter().filter(|came| came.status == b'D');
     let came: Vec<&[u8]> = came.map(|came| came.path).collect();
     if came.is_empty() || !differences.iter().any(|changed| is_rules(changed.path)) {
         return Ok(BTreeSet::new());
     }
-    let call_off = CallOff::new();
     let git = &present.repository.git;
     let index = TemporaryIndex::of(None, loop_dir)?;
     let order = git.order(&["read-tree", then]).index(&index.0);
-    order.ask(&call_off)?;
+    order.ask(call_off)?;
     let listed = git.order(&["ls-files", "-z"]).index(&index.0);
-    let listed = listed.ask(&call_off)?;
+    let listed = listed.ask(call_off)?;
     let rules = index::ended_by_nul(parts(&listed).filter(|path| is_rules(path)));
     // A work tree with nothing but the rules of that time.
     let dir = TemporaryDir::new()?;
     if !rules.is_empty() {
         let order = git.order(&["checkout-index", "-z", "--stdin"]);
         let order = order.index(&index.0).env("GIT_WORK_TREE", &dir.0);
-        order.stdin(&rules).ask(&call_off)?;
+        order.stdin(&rules).ask(call_off)?;
     }
     let check = git.order(&["check-ignore", "-z", "--stdin"]);
     let check = check.env("GIT_WORK_TREE", &dir.0);
-    index::ignored(&check, came.into_iter(), &call_off)
+    index::ignored(&check, came.into_iter(), call_off)
 }
 
 /// Makes the tree that is wanted: the present one, but for the differences.
@@ -272,6 +327,7 @@ fn target(
     present: &Present,
     loop_dir: &Path,
     wanted: &[Difference<'_>],
+    call_off: &CallOff,
 ) -> Result<String, GitError> {
     let index = TemporaryIndex::of(Some(&present.index.0), loop_dir)?;
     let git = &present.repository.git;
@@ -287,9 +343,9 @@ fn target(
         input.push(0);
     }
     let order = git.order(&["update-index", "-z", "--index-info"]);
-    order.index(&index.0).stdin(&input).ask(&CallOff::new())?;
+    order.index(&index.0).stdin(&input).ask(call_off)?;
     let order = git.order(&["write-tree"]).index(&index.0);
-    order.ask_line(&CallOff::new())
+    order.ask_line(call_off)
 }
 
 /// Reads `:old-mode new-mode old-object new-object status`, NUL, path, NUL.

@@ -130,7 +130,7 @@ impl Keeper {
         iteration: u32,
         call_off: &CallOff,
     ) -> Result<Option<String>, GitError> {
-        let referenced = self.take_referenced()?;
+        let referenced = self.take_referenced(call_off)?;
         let known = referenced.contains(&iteration);
         self.referenced = Some(referenced);
         if !known {
@@ -140,11 +140,11 @@ impl Keeper {
         verify(&self.ground.repository.git, &name, call_off)
     }
 
-    fn take_referenced(&mut self) -> Result<BTreeSet<u32>, GitError> {
+    fn take_referenced(&mut self, call_off: &CallOff) -> Result<BTreeSet<u32>, GitError> {
         if let Some(referenced) = self.referenced.take() {
             return Ok(referenced);
         }
-        let kept = snapshots::list(&self.ground.repository.git, self.loop_id)?;
+        let kept = snapshots::list(&self.ground.repository.git, self.loop_id, call_off)?;
         let iterations = kept.into_iter().filter_map(|kept| match kept.moment {
             Moment::Iteration(iteration) => Some(iteration),
             Moment::Rollback(_) => None,
@@ -154,7 +154,7 @@ impl Keeper {
 
     /// Makes the references that are owed and a new one, and removes those that are too old.
     fn reference(&mut self, new: Option<(u32, &str)>, call_off: &CallOff) -> Result<(), GitError> {
-        let mut referenced = self.take_referenced()?;
+        let mut referenced = self.take_referenced(call_off)?;
         let git = &self.ground.repository.git;
         let mut made: Vec<(u32, &str)> = Vec::new();
         if let Some(last) = &self.work.snapshot {

@@ -82,10 +82,10 @@ pub fn name(loop_id: LoopId, moment: impl Into<Moment>) -> String {
 ///
 /// # Errors
 /// Git fails.
-pub fn list(git: &Git, loop_id: LoopId) -> Result<Vec<Kept>, GitError> {
+pub fn list(git: &Git, loop_id: LoopId, call_off: &CallOff) -> Result<Vec<Kept>, GitError> {
     let below = format!("{REFS}/{loop_id}/");
     let order = git.order(&["for-each-ref", "--format=%(objectname) %(refname)"]);
-    let answer = order.word(&below).ask(&CallOff::new())?;
+    let answer = order.word(&below).ask(call_off)?;
     let answer = String::from_utf8_lossy(&answer).into_owned();
     let mut kept: Vec<Kept> = answer
         .lines()

@@ -30,7 +30,7 @@ use crate::store::{StoreError, whole};
 pub use actor::Supervisor;
 pub(crate) use command_line::words as command_line;
 pub use control::{Asked, Caller, CallerError};
-pub use handle::{Ended, SupervisorHandle};
+pub use handle::{Ended, SettingsReader, SupervisorHandle};
 pub use journal::read_records;
 pub use log::files as log_files;
 
@@ -78,6 +78,8 @@ pub struct SupervisorSettings {
     pub hidden: Vec<OsString>,
     /// Whether what the server prints is written to its log. It may have words of the conversations in it.
     pub keeps_log: bool,
+    /// How its settings are read again, where they can be.
+    pub reader: Option<SettingsReader>,
 }
 
 /// Why a supervisor did not begin, or could not go on.

@@ -11,14 +11,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::Pid;
 
-use super::{Adoption, children};
+use super::{Adoption, Sender, children};
 
 /// The variable that guards have whose processes are not the operator's, and git; its value is the id of the loop or the server.
 /// All below them inherit it, and who takes it away still stands below the guard.
 pub const INSIDE: &str = "TACHIKOMA_INSIDE";
 
-/// Children of this process that are the operator's own: the editor of a prompt, and those that a shell had which became this
-/// program.
+/// Children of this process that are the operator's own: the editor of a prompt with what it left behind, and those that a shell had
+/// which became this program.
 static OPERATORS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
 /// Whose a process is.
@@ -42,6 +42,20 @@ pub enum Hooks {
     Framing,
     /// Those that it does not.
     Beside,
+}
+
+/// The sender of a signal that is not obeyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub pid: Option<i32>,
+    /// Whether it was gone before it could be looked at.
+    pub gone: bool,
+}
+
+/// Returns the name of a signal.
+pub(crate) fn signal_name(signal: i32) -> String {
+    let name = nix::sys::signal::Signal::try_from(signal);
+    name.map_or_else(|_| format!("SIG{signal}"), |name| name.to_string())
 }
 
 /// Who stands how to one loop, or to one server.
@@ -90,11 +104,30 @@ impl Family {
         let _ = set.compare_exchange(guard, 0, order, order);
     }
 
+    /// Returns whether a signal is the operator's. In doubt, because its sender is gone or says itself who it is, it is if `in_doubt`.
+    ///
+    /// # Errors
+    /// It is not: who sent it.
+    pub fn judge(&self, sender: Sender, in_doubt: bool) -> Result<(), Refused> {
+        let (pid, whose) = match sender {
+            Sender::System => return Ok(()),
+            Sender::Process(pid) => (Some(pid), self.whose(pid)),
+            Sender::Unknown => (None, Whose::Gone),
+        };
+        match whose {
+            Whose::Operator | Whose::Hook(_) => Ok(()),
+            Whose::Gone if in_doubt => Ok(()),
+            Whose::Gone => Err(Refused { pid, gone: true }),
+            Whose::Inside => Err(Refused { pid, gone: false }),
+        }
+    }
+
     /// Returns whose a process is.
     pub fn whose(&self, pid: i32) -> Whose {
         let own = children::own_pid();
+        // Not to be seen from here: it stands outside of the container that this process is in, and so below nothing of ours.
         let Some(process) = Pid::from_raw(pid) else {
-            return Whose::Gone;
+            return Whose::Operator;
         };
         if process == own {
             return Whose::Operator;
@@ -140,7 +173,14 @@ fn known_operators() -> MutexGuard<'static, Vec<i32>> {
 /// A program of the operator's, known as such until this is dropped: what it asks, the operator asks, and it is not ended with the run.
 /// Whoever has it waits for it.
 #[derive(Debug)]
-pub struct Operators(Pid);
+pub struct Operators {
+    pid: Pid,
+    /// What the environment of all that it starts has, and of nobody else.
+    token: String,
+}
+
+/// The variable with it.
+const EDITING: &str = "TACHIKOMA_EDITING";
 
 impl Operators {
     /// Starts one.
@@ -150,26 +190,52 @@ impl Operators {
     pub fn spawn(command: &mut Command) -> std::io::Result<Self> {
         // Nobody looks at it before it is known.
         let mut known = known_operators();
-        let pid = Pid::from_child(&command.spawn()?);
+        let token = uuid::Uuid::new_v4().to_string();
+        let pid = Pid::from_child(&command.env(EDITING, &token).spawn()?);
         known.push(pid.as_raw_pid());
-        Ok(Self(pid))
+        Ok(Self { pid, token })
     }
 
     /// Returns its process.
     #[must_use]
     pub fn pid(&self) -> Pid {
-        self.0
+        self.pid
     }
 }
 
+/// What it leaves behind is our child by now, and the operator's as it was: the server of an editor, for example.
 impl Drop for Operators {
     fn drop(&mut self) {
         let mut known = known_operators();
-        known.retain(|known| *known != self.0.as_raw_pid());
+        known.retain(|known| *known != self.pid.as_raw_pid());
+        let of_it = |pid: &Pid| {
+            children::variable(*pid, EDITING).is_some_and(|token| *token == *self.token)
+        };
+        let left = children::own().into_iter().filter(of_it);
+        known.extend(left.map(Pid::as_raw_pid));
     }
 }
 
 /// Returns the children of this process that are the operator's own.
 pub(super) fn operators() -> Vec<i32> {
     known_operators().clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_calls_from_outside_of_the_container_is_the_operator() {
+        let family = Family::new(Adoption::Marked);
+        assert_eq!(family.whose(0), Whose::Operator);
+    }
+
+    #[test]
+    fn who_is_gone_is_nobody() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let pid = Pid::from_child(&child).as_raw_pid();
+        child.wait().unwrap();
+        assert_eq!(Family::new(Adoption::Marked).whose(pid), Whose::Gone);
+    }
 }

@@ -4,6 +4,8 @@
 mod plain;
 mod rollback;
 
+pub(super) use rollback::NotBack;
+
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -103,7 +105,7 @@ pub(super) enum Told {
     /// The work tree is as it was, or not.
     RolledBack {
         iteration: u32,
-        result: Result<String, String>,
+        result: Result<String, NotBack>,
     },
     /// Something that a person should know.
     Warning(String),
@@ -321,7 +323,9 @@ impl Clerk {
                             self.roll_back(books, options, wanted, &call_off)
                         }
                         (Work::Kept(_) | Work::Plain(_) | Work::Unseen, _) => {
-                            Err("there is no repository to bring it back from".to_owned())
+                            Err("there is no repository to bring it back from"
+                                .to_owned()
+                                .into())
                         }
                     };
                     self.tell(Told::RolledBack { iteration, result });

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tachikoma_core::{
-    HookKind, HookPoint, HookResult, Input, LoopCommand, Phase, RebootReason, RebootStage, State,
-    Ticket, Urgency,
+    HookKind, HookPoint, HookResult, Input, Phase, RebootReason, RebootStage, State,
 };
 
 use super::LoopRunner;
@@ -24,18 +23,11 @@ pub(super) struct Beside {
     running: Option<HookRun>,
     waiting: VecDeque<HookEvent>,
     dropped: u64,
-    /// Whether the one that runs has stopped the loop: that holds when it has ended.
-    stops: bool,
 }
 
 impl Beside {
     pub fn running(&self) -> Option<&HookRun> {
         self.running.as_ref()
-    }
-
-    /// The loop is to stop when the hooks that run have ended.
-    pub fn stop_behind(&mut self) {
-        self.stops = true;
     }
 
     /// Returns how the hooks of a point went, once they have. Cancel-safe.
@@ -49,7 +41,6 @@ impl Beside {
     /// Ends what is under way and forgets the rest.
     pub async fn end(&mut self) {
         self.waiting.clear();
-        self.stops = false;
         if let Some(run) = self.running.take() {
             run.errand.end().await;
         }
@@ -134,12 +125,6 @@ impl LoopRunner {
 
     pub(super) fn beside_ended(&mut self, ran: Ran<Vec<HookResult>>) -> Option<Input> {
         let point = self.beside.running.take()?.point;
-        if std::mem::take(&mut self.beside.stops) {
-            // Whoever asked has an answer.
-            let ticket = Ticket::default();
-            let command = LoopCommand::Stop(Urgency::Graceful);
-            self.queue.push_back(Input::Command { ticket, command });
-        }
         self.next_beside();
         Some(input(point, ran))
     }

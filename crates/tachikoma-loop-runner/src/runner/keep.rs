@@ -12,7 +12,7 @@ use tachikoma_core::{
 use tokio::time::Instant;
 
 use super::LoopRunner;
-use super::desk::{Commit, Desk, DeskOptions, Taken, Told, Untaken};
+use super::desk::{Commit, Desk, DeskOptions, NotBack, Taken, Told, Untaken};
 use super::effects::{Begin, Ordered};
 use super::failure::Cut;
 use crate::clock;
@@ -223,7 +223,22 @@ impl LoopRunner {
             Told::Warning(warning) => Some(Input::Trouble { warning }),
             Told::Broken(reason) => Some(Input::Broken { reason }),
             Told::Kept { number, kept } => Some(Input::Kept { number, kept }),
-            Told::RolledBack { iteration, result } => Some(Input::RolledBack { iteration, result }),
+            Told::RolledBack { iteration, result } => Some(match result {
+                Ok(note) => Input::RolledBack {
+                    iteration,
+                    result: Ok(note),
+                },
+                Err(NotBack::AsItWas(why)) => Input::RolledBack {
+                    iteration,
+                    result: Err(why),
+                },
+                // Nothing is built on that, nor committed: the loop ends.
+                Err(NotBack::Half(why)) => Input::Broken {
+                    reason: format!(
+                        "the rollback is half done: {why}; mend the work tree before you go on"
+                    ),
+                },
+            }),
             Told::Snapshot { iteration, taken } => {
                 if let Some(news) = self.snapshot_news(iteration, taken) {
                     self.take(news).await?;
@@ -244,7 +259,7 @@ impl LoopRunner {
         }
     }
 
-    /// A loop that is to end need not begin to bring its work tree back. What has begun is seen through.
+    /// A loop that is to end need not bring its work tree back. What has begun is undone.
     pub(super) fn hurry_rollback(&self) {
         if let (Some(desk), Some(_), Some(_)) = (
             &self.keeping.desk,

@@ -1,6 +1,6 @@
 //! What others ask of the runner, as inputs of the core where it decides.
 
-use tachikoma_core::{Answer, Input, LoopCommand, Ticket, Wish};
+use tachikoma_core::{Answer, Input, LoopCommand, Ticket, Urgency, Wish};
 use tokio::sync::oneshot;
 
 use super::LoopRunner;
@@ -95,32 +95,24 @@ impl LoopRunner {
         }
     }
 
-    /// A hook that stops the loop is heard out: the stop holds when it has run.
+    /// A hook that the loop waits for is heard out when it stops the loop: the stop is recorded, and holds when the hook has run. Others
+    /// have their time when the loop has ended.
     fn commanded(
         &mut self,
         command: LoopCommand,
         hooks: Option<Hooks>,
         reply: oneshot::Sender<Answer>,
     ) -> Option<Input> {
-        let stops = matches!(command, LoopCommand::Stop(_));
-        match hooks.filter(|_| stops) {
-            Some(Hooks::Beside) if self.beside.running().is_some() => {
-                self.beside.stop_behind();
-                let note = "stops when the hook has ended".to_owned();
-                // Whoever asked may have gone.
-                let _ = reply.send(Answer::Accepted { note });
-                None
-            }
-            Some(Hooks::Framing) => {
-                let ticket = self.ticket(reply);
+        let ticket = self.ticket(reply);
+        Some(match (hooks, command) {
+            (Some(Hooks::Framing), LoopCommand::Stop(Urgency::Graceful)) => {
                 let wish = Wish::StopBehindHooks;
-                Some(Input::Operator { ticket, wish })
+                Input::Operator { ticket, wish }
             }
-            Some(Hooks::Beside) | None => {
-                let ticket = self.ticket(reply);
-                Some(Input::Command { ticket, command })
+            (Some(Hooks::Framing | Hooks::Beside) | None, command) => {
+                Input::Command { ticket, command }
             }
-        }
+        })
     }
 
     pub(super) fn ticket(&mut self, reply: oneshot::Sender<Answer>) -> Ticket {

@@ -66,6 +66,7 @@ impl LoopRunner {
             told_when_idle: true,
             hidden: self.secret_names(),
             keeps_log: !config.vault.seals(),
+            reader: None,
         };
         let started = Supervisor::start(settings).await;
         let handle = started.map_err(|error| RunError::Server(Box::new(error)))?;

@@ -76,6 +76,7 @@ impl Bed {
             told_when_idle: false,
             hidden: Vec::new(),
             keeps_log: true,
+            reader: None,
         };
         Self { scratch, settings }
     }

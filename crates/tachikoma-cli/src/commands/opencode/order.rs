@@ -1,4 +1,4 @@
-//! `opencode restart` and `opencode stop`: a word to the supervisor, and what came of it.
+//! `opencode restart`, `stop` and `reload`: a word to the supervisor, and what came of it.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -45,6 +45,12 @@ pub fn stop(place: &Place) -> Result<ExitCode, Failure> {
     ask(place, &dir, Asked::Stop)?;
     wait(|| (!lock::is_held_in(&dir)).then_some(()))?;
     out::line("OpenCode is stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has the settings of the server read again.
+pub fn reload(place: &Place) -> Result<ExitCode, Failure> {
+    out::line(&ask(place, &super::dir_here(place), Asked::Reload)?);
     Ok(ExitCode::SUCCESS)
 }
 

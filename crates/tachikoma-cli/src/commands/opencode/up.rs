@@ -8,7 +8,7 @@ use tachikoma_core::LoopId;
 use tachikoma_core::supervise::{Level, ServerRecord, words};
 use tachikoma_loop_runner::opencode::server_file::{Condition, ServerFile};
 use tachikoma_loop_runner::opencode::supervisor::{
-    DIR, Supervisor, SupervisorError, SupervisorHandle, SupervisorSettings,
+    DIR, SettingsReader, Supervisor, SupervisorError, SupervisorSettings,
 };
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::Secret;
@@ -38,7 +38,7 @@ pub fn up(place: &Place, args: &UpArgs) -> Result<ExitCode, Failure> {
     }
     // The server's tools have no use for them, and neither have we.
     secrets::shed(&settings.hidden, &BTreeMap::new())?;
-    runtime()?.block_on(supervise(place, args, settings))
+    runtime()?.block_on(supervise(args, settings))
 }
 
 fn settings(place: &Place) -> Result<SupervisorSettings, Failure> {
@@ -51,6 +51,7 @@ fn settings(place: &Place) -> Result<SupervisorSettings, Failure> {
     }
     let working_dir = working_dir(place, &loaded.settings.working_dir)?;
     let hidden = secret_names(&loaded.settings);
+    let again = place.clone();
     Ok(SupervisorSettings {
         opencode: loaded.settings.opencode.clone(),
         dir: working_dir.join(RALPH_DIR).join(DIR),
@@ -66,20 +67,22 @@ fn settings(place: &Place) -> Result<SupervisorSettings, Failure> {
         told_when_idle: false,
         hidden,
         keeps_log: !loaded.settings.state.encrypt,
+        reader: Some(SettingsReader::new(move || {
+            let loaded = again.layers().and_then(|layers| Ok(layers.load()?));
+            let loaded = loaded.map_err(|failure| failure.what)?;
+            Ok(loaded.settings.opencode.clone())
+        })),
     })
 }
 
-async fn supervise(
-    place: &Place,
-    args: &UpArgs,
-    settings: SupervisorSettings,
-) -> Result<ExitCode, Failure> {
+async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCode, Failure> {
     // Listened to before anything runs: no signal finds us unprepared.
-    let mut requests = Requests::listen(args.detached)
+    let requests = Requests::listen(args.detached)
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
     let notifier = Notifier::here();
     let supervisor = Supervisor::open(settings).await.map_err(refused)?;
     let handle = supervisor.handle();
+    let mut requests = requests.of(handle.clone());
     let mut records = handle.records();
     let mut changes = handle.watch();
     let mut running = tokio::spawn(supervisor.run());
@@ -96,8 +99,11 @@ async fn supervise(
             biased;
             record = records.recv() => audience.hear(record),
             Ok(()) = changes.changed() => audience.see(&changes),
-            asked = requests.next() => match asked {
-                Asked::Reload => reload(place, &handle).await,
+            Some(asked) = requests.recv() => match asked {
+                Asked::Reload => match handle.reread().await {
+                    Ok(text) => out::tell(&text),
+                    Err(text) => out::note(&format!("error: {text}")),
+                },
                 Asked::Stop(number) => {
                     if signal.replace(number).is_some() {
                         // The second one: the guard ends everything without us.
@@ -126,18 +132,6 @@ async fn supervise(
 fn code(signal: Option<i32>) -> ExitCode {
     let number = signal.and_then(|signal| u8::try_from(signal).ok());
     ExitCode::from(number.map_or(0, |number| 128_u8.saturating_add(number)))
-}
-
-async fn reload(place: &Place, handle: &SupervisorHandle) {
-    let loaded = place.layers().and_then(|layers| Ok(layers.load()?));
-    let answer = match loaded {
-        Ok(loaded) => handle.reload(loaded.settings.opencode).await,
-        Err(failure) => Err(format!("{}; the settings before hold", failure.what)),
-    };
-    match answer {
-        Ok(text) => out::tell(&text),
-        Err(text) => out::note(&format!("error: {text}")),
-    }
 }
 
 /// Who wants to know what happens: whoever started us, and systemd.

@@ -138,7 +138,7 @@ impl Work {
         if let Some(branch) = &branch {
             ask(&["symbolic-ref", "HEAD", branch])?;
         }
-        let kept = snapshots::list(git, self.loop_id)?;
+        let kept = snapshots::list(git, self.loop_id, &call_off)?;
         let last = kept.iter().rev().find(|kept| is_iteration(kept));
         let fits = match (last, &head) {
             (Some(last), Some(head)) => {

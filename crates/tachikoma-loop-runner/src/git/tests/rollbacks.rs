@@ -27,11 +27,18 @@ fn nothing_goes_that_there_was_no_room_to_keep() {
         own: place.options.own.clone(),
     };
     let repository = keeper.ground.repository.clone();
-    let plan = Rollback::plan(repository, &place.options.loop_dir, &rules, &kept).unwrap();
+    let plan = Rollback::plan(
+        repository,
+        &place.options.loop_dir,
+        &rules,
+        &kept,
+        &CallOff::new(),
+    )
+    .unwrap();
     let (present, _) = plan.trees();
     let present = place.files_of(present);
     let left = plan.left.clone();
-    plan.perform().unwrap();
+    plan.perform(kept.moment, &CallOff::new()).unwrap();
     assert!(!left.is_empty());
     for name in &names {
         let there = place.path(name).exists();

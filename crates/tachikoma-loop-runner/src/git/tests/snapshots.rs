@@ -54,7 +54,12 @@ fn references_of_equal_snapshots_are_made_later_all_at_once() {
     assert_eq!(snapshot(&mut keeper, 2), first);
     assert_eq!(snapshot(&mut keeper, 3), first);
     assert_eq!(refs(&place), ["1"]);
-    let kept = list(&keeper.ground.repository.git, LoopId::from_u128(1)).unwrap();
+    let kept = list(
+        &keeper.ground.repository.git,
+        LoopId::from_u128(1),
+        &CallOff::new(),
+    )
+    .unwrap();
     let found = resolve(&kept, Moment::Iteration(3)).unwrap();
     assert_eq!(found.commit, first, "before its reference is there, too");
     place.scratch.write("a.txt", "2");

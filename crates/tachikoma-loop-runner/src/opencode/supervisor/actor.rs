@@ -23,7 +23,7 @@ use super::log::ServerLog;
 use super::{News, SupervisorError, SupervisorHandle, SupervisorSettings, check, output, policy};
 use crate::clock::{self, Clock};
 use crate::opencode::server_file::{self, ServerFile};
-use crate::process::{Guard, orphans};
+use crate::process::{Adoption, Family, Guard, orphans};
 use crate::store::lock::{Holder, LockError, WorkLock};
 use crate::store::{StoreError, make_dir, private, whole};
 use crate::task::{self, Task};
@@ -106,6 +106,9 @@ impl Supervisor {
             published: watched,
             records,
             ended: ended_out,
+            // Tools of the server and agents of all loops stand below a guard; this process may be that of a loop, with others below it.
+            family: Arc::new(Family::new(Adoption::Marked)),
+            reader: settings.reader.clone(),
         };
         let id = settings.id.to_string();
         let control = Control::bind(&settings.runtime_dir, &id, handle.clone())?;
@@ -315,9 +318,8 @@ impl Supervisor {
                 Some(ServerInput::Stop { ticket })
             }
             Command::Refused(..) if self.refusals >= REFUSALS_MAX => None,
-            Command::Refused(asked, pid) => {
+            Command::Refused(request, pid) => {
                 self.refusals += 1;
-                let request = asked.to_string();
                 Some(ServerInput::Refused { request, pid })
             }
             Command::Boundary => Some(ServerInput::Boundary {

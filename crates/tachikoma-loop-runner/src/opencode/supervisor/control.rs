@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -14,7 +13,7 @@ use tokio::task::JoinSet;
 use super::SupervisorHandle;
 use super::handle::Answer;
 use crate::control::{ServerError, listen};
-use crate::process::{Adoption, Family, Whose};
+use crate::process::Whose;
 use crate::store::lock;
 use crate::task::Task;
 
@@ -35,6 +34,8 @@ pub enum Asked {
     Restart,
     /// To stop the server and itself.
     Stop,
+    /// To read its settings again.
+    Reload,
 }
 
 impl fmt::Display for Asked {
@@ -42,6 +43,7 @@ impl fmt::Display for Asked {
         f.write_str(match self {
             Self::Restart => "restart",
             Self::Stop => "stop",
+            Self::Reload => "reload",
         })
     }
 }
@@ -85,18 +87,16 @@ impl Drop for Control {
 
 /// Serves callers until it is aborted with all of them.
 async fn serve(listener: UnixListener, handle: SupervisorHandle) {
-    // Tools of the server and agents of all loops stand below a guard; this process may be that of a loop, with others below it.
-    let family = Arc::new(Family::new(Adoption::Marked));
     let mut callers = JoinSet::new();
     loop {
         tokio::select! {
             Some(_) = callers.join_next(), if !callers.is_empty() => {}
             came = listener.accept(), if callers.len() < CALLERS_MAX => match came {
                 Ok((stream, _)) => {
-                    let (handle, family) = (handle.clone(), Arc::clone(&family));
+                    let handle = handle.clone();
                     callers.spawn(async move {
                         // A caller that hangs up in the middle has lost interest.
-                        let _ = attend(stream, handle, &family).await;
+                        let _ = attend(stream, handle).await;
                     });
                 }
                 // Out of descriptors, for example: others may give some back.
@@ -106,7 +106,7 @@ async fn serve(listener: UnixListener, handle: SupervisorHandle) {
     }
 }
 
-async fn attend(stream: UnixStream, handle: SupervisorHandle, family: &Family) -> io::Result<()> {
+async fn attend(stream: UnixStream, handle: SupervisorHandle) -> io::Result<()> {
     let caller = stream.peer_cred()?;
     let own = rustix::process::geteuid().as_raw();
     let (reader, mut writer) = stream.into_split();
@@ -114,18 +114,19 @@ async fn attend(stream: UnixStream, handle: SupervisorHandle, family: &Family) -
     let mut reader = BufReader::new(reader.take(LINE_BYTES_MAX));
     tokio::time::timeout(PATIENCE, reader.read_line(&mut line)).await??;
     let stranger = caller.uid() != own && caller.uid() != 0;
-    let whose = |pid| match family.whose(pid) {
+    let whose = |pid| match handle.family.whose(pid) {
         Whose::Operator | Whose::Hook(_) => true,
         Whose::Inside | Whose::Gone => false,
     };
     let operators = !stranger && caller.pid().is_some_and(whose);
     let answer: Answer = match serde_json::from_str::<Asked>(&line) {
         Ok(asked) if !operators => {
-            handle.refused(asked, caller.pid());
+            handle.refused(asked.to_string(), caller.pid());
             Err("only the operator may ask this, and no agent or tool of the server".to_owned())
         }
         Ok(Asked::Restart) => handle.restart().await,
         Ok(Asked::Stop) => handle.stop().await,
+        Ok(Asked::Reload) => handle.reread().await,
         Err(error) => Err(format!("the question is not understood: {error}")),
     };
     let mut line = serde_json::to_vec(&answer).map_err(io::Error::other)?;

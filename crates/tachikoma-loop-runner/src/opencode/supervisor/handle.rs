@@ -1,12 +1,13 @@
 //! What others can do with a supervisor.
 
+use std::fmt;
 use std::sync::Arc;
 
 use tachikoma_core::supervise::ServerRecord;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-use super::control::Asked;
 use crate::opencode::server_file::ServerFile;
+use crate::process::{Family, Sender, signal_name};
 use crate::settings::OpenCodeSettings;
 
 /// Commands that may wait; a supervisor takes them at once.
@@ -26,7 +27,7 @@ pub(super) enum Command {
     Reload(Box<OpenCodeSettings>, oneshot::Sender<Answer>),
     Boundary,
     /// Somebody asked who may not.
-    Refused(Asked, Option<i32>),
+    Refused(String, Option<i32>),
 }
 
 /// How a supervisor ended.
@@ -45,6 +46,27 @@ pub struct SupervisorHandle {
     pub(super) published: watch::Receiver<ServerFile>,
     pub(super) records: broadcast::Sender<Arc<ServerRecord>>,
     pub(super) ended: watch::Receiver<Option<Ended>>,
+    pub(super) family: Arc<Family>,
+    pub(super) reader: Option<SettingsReader>,
+}
+
+/// Reads the settings of the server again. The library knows neither files nor variables.
+#[derive(Clone)]
+pub struct SettingsReader(Arc<dyn Fn() -> Result<OpenCodeSettings, String> + Send + Sync>);
+
+impl SettingsReader {
+    /// Makes one.
+    pub fn new(
+        read: impl Fn() -> Result<OpenCodeSettings, String> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(read))
+    }
+}
+
+impl fmt::Debug for SettingsReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SettingsReader")
+    }
 }
 
 impl SupervisorHandle {
@@ -85,6 +107,22 @@ impl SupervisorHandle {
         self.command(|reply| Command::Reload(settings, reply)).await
     }
 
+    /// Has its settings read again, by whoever knows where they are, and holds to them.
+    ///
+    /// # Errors
+    /// They cannot be read or used, and the old ones hold.
+    pub async fn reread(&self) -> Result<String, String> {
+        let reader = self.reader.clone();
+        let reader =
+            reader.ok_or("it is the server of a loop, whose settings hold for all of its run")?;
+        let read = tokio::task::spawn_blocking(move || (reader.0)()).await;
+        let read = read.unwrap_or_else(|_| Err("reading them panicked".to_owned()));
+        match read {
+            Ok(settings) => self.reload(settings).await,
+            Err(why) => Err(format!("{why}; the settings before hold")),
+        }
+    }
+
     /// Says that no session is busy: a server that has grown too large is replaced now.
     pub fn boundary(&self) {
         // A supervisor that is that far behind is told at the next one.
@@ -92,8 +130,19 @@ impl SupervisorHandle {
     }
 
     /// Has a refusal recorded. Never waits: when the queue is full it is left out.
-    pub(super) fn refused(&self, asked: Asked, pid: Option<i32>) {
-        let _ = self.commands.try_send(Command::Refused(asked, pid));
+    pub(super) fn refused(&self, what: String, pid: Option<i32>) {
+        let _ = self.commands.try_send(Command::Refused(what, pid));
+    }
+
+    /// Returns whether a signal to this process is the operator's, and has it recorded if it is not. In doubt, because its sender is
+    /// gone or says itself who it is, it is if `in_doubt`.
+    #[must_use]
+    pub fn is_operators(&self, signal: i32, sender: Sender, in_doubt: bool) -> bool {
+        let judged = self.family.judge(sender, in_doubt);
+        if let Err(refused) = judged {
+            self.refused(signal_name(signal), refused.pid);
+        }
+        judged.is_ok()
     }
 
     /// Waits for the end of the supervisor.

@@ -1,0 +1,96 @@
+//! What git is asked for in a shell of the operator's: nothing that the repository names is run to show it, and no secret is handed on.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use tachikoma_testkit::Scratch;
+
+use crate::access_secrets::{CANARY, assert_clean, spy};
+use crate::cloud_support::{Server, settings};
+use crate::git_support::{repository, run_iterations};
+use crate::keep_support::path_with_git;
+use crate::live_pty::Terminal;
+use crate::support::tachikoma;
+
+/// A program that shows what it is given, and that it ran.
+fn planted(scratch: &Scratch, name: &str) -> String {
+    let path = scratch.home().join(name);
+    let script = format!("#!/bin/sh\ntouch {0}.ran; cat \"$@\"\n", path.display());
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.display().to_string()
+}
+
+fn ran(scratch: &Scratch) -> Vec<String> {
+    let names = fs::read_dir(scratch.home()).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name.ends_with(".ran")).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_the_repository_names_is_not_run_to_show_a_diff() {
+    let scratch = repository();
+    run_iterations(&scratch, &["echo 1 > tracked"]);
+    scratch.write(".git/info/attributes", "* diff=odd\n");
+    for (setting, name) in [
+        ("diff.external", "external"),
+        ("diff.odd.command", "driver"),
+        ("diff.odd.textconv", "text"),
+        ("core.pager", "pager"),
+        ("pager.diff", "pager-of-diff"),
+    ] {
+        scratch.git(&["config", setting, &planted(&scratch, name)]);
+    }
+    let tool = tachikoma(&scratch);
+    let shown = tool.run(["diff", "1"]);
+    assert_eq!(shown.code(), Some(0), "{}", shown.snapshot());
+    assert!(
+        shown.stdout.contains("-as committed\n+1\n"),
+        "{}",
+        shown.snapshot()
+    );
+    // The operator's own is used, where there is a terminal.
+    let own = planted(&scratch, "own");
+    let global = scratch.home().join("gitconfig");
+    fs::write(&global, format!("[core]\n\tpager = {own}\n")).unwrap();
+    let tool = tool.env("GIT_CONFIG_GLOBAL", &global);
+    let mut terminal = Terminal::start(&tool, &["diff", "1"], 80);
+    assert_eq!(terminal.wait(), Some(0));
+    assert!(terminal.raw().contains("as committed"));
+    let back = tool.run(["rollback", "1", "--yes"]);
+    assert_eq!(back.code(), Some(0), "{}", back.snapshot());
+    assert_eq!(ran(&scratch), ["own.ran"]);
+}
+
+#[test]
+fn commands_that_run_git_hand_it_no_secret() {
+    let scratch = repository();
+    run_iterations(&scratch, &["echo 1 > tracked"]);
+    // With copies elsewhere a backup has a bundle of the repository.
+    let server = Server::start();
+    let notify = "[[notify]]\nto = 'webhook'\nurl_env = 'MY_HOOK'\nsecret_env = 'MY_KEY'\n";
+    scratch.write("tachikoma.toml", settings(&server.url(), notify));
+    let spy = spy(&scratch);
+    let path = path_with_git(&scratch, &format!("{spy} $WHO"));
+    for words in [
+        &["diff", "1"][..],
+        &["state", "backup"],
+        &["state", "restore"],
+        // The last one: the configuration came later, and goes with it.
+        &["rollback", "1", "--yes"],
+    ] {
+        let who = words[..words.len().min(2)].join("-");
+        let ran = server
+            .tool(&scratch)
+            .env("PATH", &path)
+            .env("WHO", &who)
+            .env("MY_HOOK", format!("http://127.0.0.1:9/{CANARY}"))
+            .env("MY_KEY", CANARY)
+            .env("TACHIKOMA_STATE_PASSPHRASE", CANARY)
+            .run(words);
+        assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+        assert_clean(&scratch, &who);
+    }
+}
