@@ -154,7 +154,6 @@ impl Place {
                 .map(|path| working_dir.join(path)),
             passphrase: words.or_else(|| file.map(|path| Passphrase::File(working_dir.join(path)))),
             generated: working_dir.join(RALPH_DIR).join(IDENTITY),
-            copy: working_dir.join(&state.backup_dir).join(IDENTITY),
         };
         let mut known = self.vaults.lock().unwrap_or_else(PoisonError::into_inner);
         // Trying a passphrase takes a second: once is enough.

@@ -167,6 +167,16 @@ impl Sealer {
     }
 }
 
+/// Returns the age file with the key of a file that is sealed line by line, if its first line is whole.
+pub(super) fn wrapped_key(source: &mut impl BufRead) -> Option<Vec<u8>> {
+    let line = read_header(source).ok()?;
+    let line = line
+        .strip_suffix(b"\n")
+        .filter(|line| journal::is_whole(line))?;
+    let header: Header = serde_json::from_slice(line).ok()?;
+    STANDARD.decode(&header.key).ok()
+}
+
 /// Returns when a file was begun that is sealed line by line: its first line says so to anyone.
 pub(crate) fn begun(line: &[u8]) -> Option<Timestamp> {
     let header: Header = serde_json::from_slice(line).ok()?;
@@ -219,6 +229,14 @@ impl<R: BufRead> Lines<R> {
             Err(error) => return Err(error),
         }
         Ok(lines)
+    }
+
+    /// The line of the file with the first piece: behind that with the key, unless that is damaged, and passed on too.
+    pub fn first_line(&self) -> usize {
+        match self.sealer {
+            Some(_) => 2,
+            None => 1,
+        }
     }
 
     pub fn place(&self) -> Place {
