@@ -181,3 +181,86 @@ fn a_passphrase_alone_brings_a_loop_back_elsewhere_and_after_a_purge() {
         assert!(told.stdout.contains("iteration  2"), "{}", told.snapshot());
     }
 }
+
+#[test]
+fn settings_that_cannot_be_read_are_named_and_not_a_missing_key() {
+    let scratch = with_state(SEALED);
+    run_up_to(&scratch, "1");
+    scratch.write("tachikoma.toml", format!("nonsense = 1\n[state]\n{SEALED}"));
+    let told = say(&scratch, &["status"], 2);
+    assert!(
+        told.contains("`nonsense`") && !told.contains("no key"),
+        "{told}"
+    );
+    crate::encrypt::configure(&scratch, SEALED);
+    fs::remove_file(outside(&scratch, "key.txt")).unwrap();
+    let told = say(&scratch, &["state", "verify"], 0);
+    assert!(told.contains("the identity cannot be read from"), "{told}");
+    let told = say(&scratch, &["status"], 2);
+    assert!(told.contains("deleted by hand"), "{told}");
+}
+
+#[test]
+fn a_key_in_the_repository_is_refused_and_ours_are_ignored_by_git() {
+    let scratch = with_state("encrypt = true\nencrypt_identity_file = 'sub/key.txt'\n");
+    scratch.write("sub/key.txt", KEY);
+    scratch.git(&["init", "-q"]);
+    scratch.git(&["config", "user.name", "n"]);
+    scratch.git(&["config", "user.email", "n@example.org"]);
+    let ran = tool(&scratch).run(words("1", "true"));
+    assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
+    assert!(
+        ran.stderr.contains("lies in the repository of the work"),
+        "{}",
+        ran.snapshot()
+    );
+    assert!(
+        !scratch.path().join(".ralph").exists(),
+        "nothing was changed"
+    );
+    fs::remove_dir_all(scratch.path().join("sub")).unwrap();
+    crate::encrypt::configure(&scratch, "encrypt = true\ncompress = true\n");
+    let with = |scratch| tool(scratch).env("TACHIKOMA_STATE_PASSPHRASE", "open sesame");
+    fs::create_dir(scratch.path().join(".ralph")).unwrap();
+    // As an earlier version wrote it.
+    scratch.write(
+        ".ralph/.gitignore",
+        "/lock\n/state.json\n/state.json.zst.v*\n",
+    );
+    let ran = with(&scratch).run(words("1", "true"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert!(scratch.path().join(".ralph/identity.age").exists());
+    assert_eq!(scratch.git(&["status", "--porcelain", "--", ".ralph"]), "");
+}
+
+#[test]
+fn half_a_file_of_a_conversion_that_died_does_not_stay() {
+    let scratch = with_state(SEALED);
+    run_up_to(&scratch, "2");
+    let loop_dir = loops(&scratch)[0].clone();
+    let id = loop_dir.file_name().unwrap().to_owned();
+    let sessions = scratch.path().join(".ralph/sessions").join(id);
+    let half = format!(".state-{}.tmp", "0".repeat(32));
+    let dirs = [
+        loop_dir.join("checkpoints"),
+        loop_dir.join("gates"),
+        sessions,
+    ];
+    let lay = || {
+        for dir in &dirs {
+            fs::write(dir.join(&half), "CaNaRy").unwrap();
+        }
+    };
+    lay();
+    let _ = fs::remove_file(outside(&scratch, "found"));
+    let ran = tool(&scratch).run(words("3", "true"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    expect_nothing(&scratch);
+    lay();
+    say(&scratch, &["state", "clear", "--purge", "--yes"], 0);
+    assert!(
+        !scratch.path().join(".ralph").exists(),
+        "{:?}",
+        kept(&scratch).keys()
+    );
+}

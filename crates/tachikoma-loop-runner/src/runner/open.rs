@@ -230,6 +230,7 @@ impl LoopConfig {
             true => vault::witnesses(&self.working_dir, &self.snapshot_path()),
             false => Vec::new(),
         };
+        self.vault.check_apart(&self.working_dir)?;
         self.vault.check(&witnesses)
     }
 

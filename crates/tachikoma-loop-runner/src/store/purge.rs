@@ -72,13 +72,15 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
         }
         let sessions = premises.state_dir.join(&name);
         purged
-            .clear(&sessions, transcripts::is_ours)
+            .clear(&sessions, |name| {
+                transcripts::is_ours(name) || whole::is_temporary(name)
+            })
             .map_err(StoreError::io("delete", &sessions))?;
         let journal = all.join(&name);
         for (name, is_ours) in retention::BELOW {
             let below = journal.join(name);
             purged
-                .clear(&below, is_ours)
+                .clear(&below, |name| is_ours(name) || whole::is_temporary(name))
                 .map_err(StoreError::io("delete", &below))?;
         }
         purged

@@ -63,22 +63,22 @@ impl Kept<'_> {
     fn in_place(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for dir in entries(&loops::all(self.working_dir)) {
+            remove_remains(&dir);
             for path in entries(&dir) {
                 let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
                     continue;
                 };
-                if whole::is_temporary(name) && path.is_file() {
-                    // Half a file of a writer that died; what cannot be removed goes with its loop.
-                    let _ = std::fs::remove_file(&path);
-                } else if segment::is_ours(name) || name == ARCHIVED || tests_book::is_ours(name) {
+                if segment::is_ours(name) || name == ARCHIVED || tests_book::is_ours(name) {
                     found.push(path);
                 }
             }
             for (name, is_ours) in retention::BELOW {
+                remove_remains(&dir.join(name));
                 found.extend(ours_in(&dir.join(name), is_ours));
             }
         }
         for dir in entries(self.state_dir) {
+            remove_remains(&dir);
             found.extend(ours_in(&dir, transcripts::is_ours));
         }
         found.extend(files_below(&quarantine::dir(self.working_dir)));
@@ -140,6 +140,15 @@ impl Kept<'_> {
 fn entries(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()
+}
+
+/// Removes half the files of writers that died, which may be in clear text; what cannot be removed goes with its loop.
+fn remove_remains(dir: &Path) {
+    for path in ours_in(dir, whole::is_temporary) {
+        if path.is_file() {
+            let _ = std::fs::remove_file(&path);
+        }
+    }
 }
 
 fn ours_in(dir: &Path, is_ours: fn(&str) -> bool) -> Vec<PathBuf> {

@@ -97,6 +97,17 @@ impl Vault {
         }
     }
 
+    /// Returns the vault of those who cannot read where their keys are.
+    #[must_use]
+    pub fn lost(why: &str) -> Self {
+        let why =
+            format!("it is encrypted, and the settings that name its key cannot be read: {why}");
+        Self {
+            ring: Some(Arc::new(Ring::lost(why))),
+            seals: false,
+        }
+    }
+
     /// Returns the vault for what is taken out of a file: of one that is sealed everything stays so.
     pub(crate) fn as_sealed_as(&self, path: &Path) -> Self {
         Self {
@@ -145,6 +156,22 @@ impl Vault {
         let ring = self.ring.as_deref().filter(|_| self.seals);
         ring.map_or(Ok(()), Ring::check)
             .map_err(|why| StoreError::io("seal", Path::new(super::RALPH_DIR))(locked(why)))
+    }
+
+    /// Checks that what opens all of it does not lie where it is committed, kept in snapshots and copied.
+    pub(crate) fn check_apart(&self, working_dir: &Path) -> Result<(), StoreError> {
+        let is_top = |dir: &&Path| dir.join(".git").exists();
+        let Some(top) = working_dir.ancestors().find(is_top) else {
+            return Ok(());
+        };
+        let ring = self.ring.as_deref().filter(|_| self.seals);
+        match ring.and_then(|ring| ring.file_below(top)) {
+            None => Ok(()),
+            Some(path) => {
+                let why = "it opens what is encrypted, and lies in the repository of the work, whose commits and copies would have it: move it out of there";
+                Err(StoreError::io("use", path)(locked(why)))
+            }
+        }
     }
 
     /// Checks that there are keys to all of the files that are sealed. Damage is found, and said, by whoever reads all of one.

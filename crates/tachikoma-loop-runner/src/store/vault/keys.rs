@@ -1,7 +1,7 @@
 //! The keys of a vault: identities that open and recipients to whom is sealed, and where they come from.
 
 use std::io::{self, Read as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use age::secrecy::{ExposeSecret as _, SecretString};
@@ -151,6 +151,28 @@ impl Ring {
         }
     }
 
+    /// Those of one who cannot know them.
+    pub(super) fn lost(why: String) -> Self {
+        Self {
+            file: OnceLock::from(Err(why)),
+            ..Self::new(KeySource::default())
+        }
+    }
+
+    /// Returns a file with a key or a passphrase that lies below a directory.
+    pub(super) fn file_below(&self, top: &Path) -> Option<&Path> {
+        let passphrase = match &self.source.passphrase {
+            Some(Passphrase::File(path)) => Some(path),
+            Some(Passphrase::Words(_)) | None => None,
+        };
+        let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let top = real(top);
+        let files = self.source.identity_file.iter().chain(passphrase);
+        files
+            .map(PathBuf::as_path)
+            .find(|path| real(path).starts_with(&top))
+    }
+
     /// Offers one key after the other to whoever has read a header, until one fits; those that are costly last.
     pub(super) fn offer(&self, told: Option<&Told>, fits: &mut dyn FnMut(&Identity) -> bool) {
         let mut any =
@@ -210,10 +232,10 @@ impl Ring {
 
     /// The identities of the file that settings name; none where they name none.
     fn file(&self) -> Result<Vec<Identity>, String> {
-        let Some(path) = &self.source.identity_file else {
-            return Ok(Vec::new());
-        };
         let load = || {
+            let Some(path) = &self.source.identity_file else {
+                return Ok(Vec::new());
+            };
             let unread =
                 |why: String| format!("the identity cannot be read from {}: {why}", path.display());
             let bytes = std::fs::File::open(path)

@@ -118,6 +118,15 @@ fn a_line_that_was_changed_moved_or_sealed_elsewhere_does_not_open() {
         assert_eq!((lines[0], lines[2]), ("one", "three"), "{what}");
         assert!(!journal_accepts(lines[1]), "{what}: {}", lines[1]);
     }
+    for (what, places) in [
+        ("swapped", [0, 2, 1]),
+        ("dropped", [0, 1, 3]),
+        ("repeated", [0, 1, 1]),
+    ] {
+        let bytes = places.map(|place| &*ours[place]).concat();
+        let error = read(&vault, bytes, OnDamage::Fail).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "{what}");
+    }
     let whole = ours.concat();
     for at in 0..whole.len() {
         let mut hurt = whole.clone();
