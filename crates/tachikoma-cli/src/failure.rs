@@ -15,7 +15,8 @@ use tachikoma_loop_runner::{OpenError, RunError};
 use crate::out;
 
 /// What to do about something that is locked.
-const KEYS_HINT: &str = "nothing was changed; `docs/encryption.md` says where keys are looked for";
+const KEYS_HINT: &str = "nothing was changed; keys are looked for where `state.encrypt_identity_file`, `state.encrypt_passphrase_file` and the \
+     variable TACHIKOMA_STATE_PASSPHRASE say; where one is lost, nobody can open what is there, and `.ralph/` is to be deleted by hand";
 
 /// The exit code of everything that went wrong while doing what was asked.
 pub const ERROR: u8 = 1;

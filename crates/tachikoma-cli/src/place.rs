@@ -89,16 +89,20 @@ impl Place {
     /// Returns where the state of a working directory's loop is besides its journal. Configuration that cannot be read does not
     /// keep anyone from looking at a loop: then it is where it is by default.
     pub fn copies(&self, working_dir: &Path) -> Copies {
-        self.premises_by(working_dir, self.loaded(working_dir).unwrap_or_default())
-            .copies()
+        self.premises_to_look_at(working_dir, working_dir).copies()
     }
 
     /// Returns where everything of a loop's store is, with defaults for configuration that cannot be read: for whoever only
     /// looks.
     pub fn premises_to_look_at(&self, working_dir: &Path, root: &Path) -> Premises {
-        let settings = self.loaded(working_dir).unwrap_or_default();
         if root == working_dir {
-            return self.premises_by(working_dir, settings);
+            return self.premises(working_dir).unwrap_or_else(|failure| {
+                let vault = Vault::lost(&failure.what);
+                Premises {
+                    vault,
+                    ..self.premises_by(working_dir, Settings::default())
+                }
+            });
         }
         // Of a loop that is not kept.
         self.premises_by(root, Settings::default())
@@ -154,7 +158,6 @@ impl Place {
                 .map(|path| working_dir.join(path)),
             passphrase: words.or_else(|| file.map(|path| Passphrase::File(working_dir.join(path)))),
             generated: working_dir.join(RALPH_DIR).join(IDENTITY),
-            copy: working_dir.join(&state.backup_dir).join(IDENTITY),
         };
         let mut known = self.vaults.lock().unwrap_or_else(PoisonError::into_inner);
         // Trying a passphrase takes a second: once is enough.

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::store::recover::{self, Copies, Loss};
-use tachikoma_loop_runner::store::vault::Vault;
 
 use super::audit::Books;
 use super::kill_boundary::{CALLS, FAULTS, calls_in, is_on_memory};
+use super::sealed;
 use super::tracer::{self, Call, trace_of};
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, Live, text};
@@ -32,15 +32,17 @@ enum There {
     Damaged,
     /// Another loop, which is the current one.
     Another,
+    /// The loop itself, further on, and all of it encrypted.
+    Sealed,
 }
 
 impl There {
-    const ALL: [Self; 3] = [Self::Further, Self::Damaged, Self::Another];
+    const ALL: [Self; 4] = [Self::Further, Self::Damaged, Self::Another, Self::Sealed];
 
     /// The iteration of the current loop before it is restored.
     fn iteration(self) -> u32 {
         match self {
-            Self::Further | Self::Damaged => ENDED,
+            Self::Further | Self::Damaged | Self::Sealed => ENDED,
             Self::Another => OTHER,
         }
     }
@@ -88,7 +90,10 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
 
 /// A loop with a backup behind it, and where that is.
 fn victim(product: &Path, there: There) -> Result<(Victim, String), String> {
-    let victim = Victim::new(product)?;
+    let victim = match there {
+        There::Sealed => Victim::new(product)?.configured(sealed::SETTINGS)?,
+        There::Further | There::Damaged | There::Another => Victim::new(product)?,
+    };
     finish(&victim, victim.start_up_to(BACKED_UP)?)?;
     let backup = victim
         .ground()
@@ -99,7 +104,7 @@ fn victim(product: &Path, there: There) -> Result<(Victim, String), String> {
     let file = String::from_utf8_lossy(&backup.stdout).trim().to_owned();
     finish(&victim, victim.start_up_to(ENDED)?)?;
     match there {
-        There::Further => {}
+        There::Further | There::Sealed => {}
         There::Damaged => {
             let journal = victim.journal()?;
             let records = std::fs::read_to_string(&journal).map_err(text)?;
@@ -124,7 +129,7 @@ fn current(dir: &Path) -> Result<(LoopId, u32), String> {
     let copies = Copies {
         snapshot: dir.join(".ralph/state.json"),
         backups: dir.join(".ralph/backups"),
-        vault: Vault::plain(),
+        vault: sealed::vault_of(dir),
     };
     let found = loops::current(dir, &copies.snapshot, &copies.vault).map_err(text)?;
     let loop_id = found.ok_or("the loop is gone")?;
@@ -170,7 +175,7 @@ fn inject(product: &Path, there: There, call: &Call, fault: &str) -> Result<Opti
     if code == Some(0) && iteration != BACKED_UP {
         return Err("it was said to be restored, and is not".to_owned());
     }
-    if there == There::Further {
+    if matches!(there, There::Further | There::Sealed) {
         Books::read(dir)?;
     }
     // Whatever was left in the way, it can be done again, and the loop goes on.

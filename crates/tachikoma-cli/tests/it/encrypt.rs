@@ -12,7 +12,8 @@ use crate::support::{SOON, kill, loops, tachikoma};
 /// What must be nowhere.
 const CANARY: &str = "CaNaRy";
 
-const KEY: &str = "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33";
+pub(crate) const KEY: &str =
+    "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33";
 
 /// Looks for the canary while it works, says it, writes it down, names a test after it, and leaves a note with it.
 const AGENT: &str = "grep -rsq CaNa'R'y .ralph && touch ../found; echo CaNaRy words; echo x >>work; \
@@ -25,51 +26,51 @@ const GATE: &str = "[[gate]]\nname = 'tests'\nwhen = 'iteration'\n\
 const REBOOTS: &str =
     "[reboot]\nmin_reboot_interval = '0s'\n[reboot.triggers]\nafter_iterations = 1\n";
 
-const SEALED: &str = "encrypt = true\nencrypt_identity_file = '../key.txt'\n";
+pub(crate) const SEALED: &str = "encrypt = true\nencrypt_identity_file = '../key.txt'\n";
 
 /// A work tree with these settings of the state. The key lies outside of it.
-fn with_state(state: &str) -> Scratch {
+pub(crate) fn with_state(state: &str) -> Scratch {
     let scratch = Scratch::new();
     configure(&scratch, state);
     scratch
 }
 
-fn configure(scratch: &Scratch, state: &str) {
+pub(crate) fn configure(scratch: &Scratch, state: &str) {
     fs::write(outside(scratch, "key.txt"), format!("# a key\n{KEY}\n")).unwrap();
     let text = format!("[state]\n{state}\n{REBOOTS}{GATE}");
     scratch.write("tachikoma.toml", &text);
 }
 
-fn outside(scratch: &Scratch, name: &str) -> PathBuf {
+pub(crate) fn outside(scratch: &Scratch, name: &str) -> PathBuf {
     scratch.path().parent().unwrap().join(name)
 }
 
-fn tool(scratch: &Scratch) -> Tool<'_> {
+pub(crate) fn tool(scratch: &Scratch) -> Tool<'_> {
     tachikoma(scratch).env("TACHIKOMA", env!("CARGO_BIN_EXE_tachikoma"))
 }
 
-fn words<'a>(iterations: &'a str, script: &'a str) -> Vec<&'a str> {
+pub(crate) fn words<'a>(iterations: &'a str, script: &'a str) -> Vec<&'a str> {
     let run = ["run", "--prompt-text", "do CaNaRy", "--delay", "0s"];
     let limit = ["--max-iterations", iterations, "--", "sh", "-c", script];
     run.into_iter().chain(limit).collect()
 }
 
 #[track_caller]
-fn run_up_to(scratch: &Scratch, iterations: &str) -> Ran {
+pub(crate) fn run_up_to(scratch: &Scratch, iterations: &str) -> Ran {
     let ran = tool(scratch).run(words(iterations, AGENT));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     ran
 }
 
 #[track_caller]
-fn say(scratch: &Scratch, words: &[&str], code: i32) -> String {
+pub(crate) fn say(scratch: &Scratch, words: &[&str], code: i32) -> String {
     let ran = tool(scratch).run(words);
     assert_eq!(ran.code(), Some(code), "{words:?}: {}", ran.snapshot());
     format!("{}{}", ran.stdout, ran.stderr)
 }
 
 /// Every file below `.ralph`, with what is in it.
-fn kept(scratch: &Scratch) -> BTreeMap<PathBuf, Vec<u8>> {
+pub(crate) fn kept(scratch: &Scratch) -> BTreeMap<PathBuf, Vec<u8>> {
     fn walk(dir: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             let path = entry.path();
@@ -92,7 +93,7 @@ fn holds_canary(bytes: &[u8]) -> bool {
 }
 
 /// The files that anyone can read the canary in, compressed ones too.
-fn betrayers(scratch: &Scratch) -> Vec<PathBuf> {
+pub(crate) fn betrayers(scratch: &Scratch) -> Vec<PathBuf> {
     let kept = kept(scratch).into_iter();
     let betrays = |path: &Path, bytes: &[u8]| {
         let unpacked = path
@@ -115,7 +116,7 @@ fn betrayers(scratch: &Scratch) -> Vec<PathBuf> {
 }
 
 #[track_caller]
-fn expect_nothing(scratch: &Scratch) {
+pub(crate) fn expect_nothing(scratch: &Scratch) {
     assert_eq!(betrayers(scratch), [] as [PathBuf; 0]);
     assert!(!outside(scratch, "found").exists(), "the agent has seen it");
 }
@@ -248,6 +249,7 @@ fn a_wrong_or_missing_key_is_refused_and_not_one_byte_differs() {
             &["state", "show"],
             &["state", "export"],
             &["state", "backup"],
+            &["state", "backups"],
             &["state", "restore", "--yes"],
             &["state", "restore", "--yes", backup.to_str().unwrap()],
             &["state", "set", "a", "1"],
@@ -272,7 +274,7 @@ fn a_wrong_or_missing_key_is_refused_and_not_one_byte_differs() {
 }
 
 /// Another key than ours.
-fn another_key() -> String {
+pub(crate) fn another_key() -> String {
     use age::secrecy::ExposeSecret as _;
     age::x25519::Identity::generate()
         .to_string()

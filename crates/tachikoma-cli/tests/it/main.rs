@@ -41,6 +41,7 @@ mod completion;
 mod config;
 mod demo;
 mod encrypt;
+mod encrypt_keys;
 mod errors_control;
 mod errors_disk;
 mod errors_input;

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::path::is_ours;
-use crate::store::{backup, loops, snapshot, vault, whole};
+use crate::store::{backup, loops, snapshot, whole};
 
 /// The places that settings name, by absolute paths. Other files in these directories are the user's.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +50,7 @@ impl Own {
         };
         self.snapshots.contains(&path)
             || (whole::is_temporary(name) && self.snapshots.iter().any(|file| is_in(file.parent())))
-            || (is_in(Some(&self.backups)) && (backup::is_name(name) || name == vault::IDENTITY))
+            || (is_in(Some(&self.backups)) && backup::is_name(name))
             || of_a_loop().is_some()
     }
 }

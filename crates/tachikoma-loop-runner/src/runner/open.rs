@@ -230,6 +230,7 @@ impl LoopConfig {
             true => vault::witnesses(&self.working_dir, &self.snapshot_path()),
             false => Vec::new(),
         };
+        self.vault.check_apart(&self.working_dir)?;
         self.vault.check(&witnesses)
     }
 
@@ -268,7 +269,7 @@ fn reseal(config: &LoopConfig, journal: &Journal) -> Result<Option<Input>, Store
     if !config.settings.state.enabled {
         return Ok(None);
     }
-    let done = Kept {
+    let resealed = Kept {
         working_dir: &config.working_dir,
         snapshot: &config.snapshot_path(),
         state_dir: &config.resolve(&config.settings.session.state_dir),
@@ -281,8 +282,26 @@ fn reseal(config: &LoopConfig, journal: &Journal) -> Result<Option<Input>, Store
         true => "encrypted",
         false => "in clear text",
     };
-    let warning = format!("{done} files of loops here were rewritten: they are {now} now");
-    Ok((done > 0).then_some(Input::Trouble { warning }))
+    let mut said = Vec::new();
+    if resealed.done > 0 {
+        said.push(format!(
+            "{} files of loops here were rewritten: they are {now} now{}",
+            resealed.done,
+            if config.vault.seals() {
+                ", to the keys of today"
+            } else {
+                ""
+            }
+        ));
+    }
+    if resealed.locked > 0 {
+        said.push(format!(
+            "{} files of loops here are encrypted to keys that are not here, and stay so",
+            resealed.locked
+        ));
+    }
+    let warning = said.join("; ");
+    Ok((!said.is_empty()).then_some(Input::Trouble { warning }))
 }
 
 /// Checks that a server of the loop's own could be started.

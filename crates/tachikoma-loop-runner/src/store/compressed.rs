@@ -38,6 +38,8 @@ pub struct Opened {
     pub content: Box<dyn BufRead>,
     /// How many bytes of the file what was read so far takes, where it is sealed line by line.
     pub(crate) place: Option<Place>,
+    /// Which line of the file its content begins with.
+    pub(crate) first_line: usize,
 }
 
 /// Opens a file of ours by its plain or its compressed name. A plain file that has been compressed in between is found too.
@@ -82,6 +84,7 @@ fn open_with(
         Err(error) if is_damage(&error) => Unsealed {
             content: Box::new(BufReader::new(Broken(error.to_string()))),
             place: None,
+            first_line: 1,
         },
         unsealed => unsealed?,
     };
@@ -93,6 +96,7 @@ fn open_with(
         path,
         content,
         place: unsealed.place,
+        first_line: unsealed.first_line,
     })
 }
 

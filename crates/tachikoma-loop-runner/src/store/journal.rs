@@ -281,7 +281,7 @@ impl Journal {
 
     /// Returns whether the segment is sealed, or is not, as it should be.
     pub(super) fn is_in_form(&self) -> bool {
-        self.sealer.is_some() == self.vault.seals()
+        self.vault.is_in_form(&self.path)
     }
 
     /// Returns whether there are segments before this one.

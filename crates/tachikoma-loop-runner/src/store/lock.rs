@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tachikoma_core::{LoopId, Timestamp};
 
 use super::quarantine::{quarantine, remake_dirs};
+use super::whole::{Durability, write_whole};
 use super::{RALPH_DIR, StoreError, is_missing, make_dir, private, regular};
 
 /// A new run waits this long: the guard of a runner that was just killed holds the lock until it has cleaned up.
@@ -306,31 +307,38 @@ const IGNORED: &str = "\
 /.state-*.tmp
 /backups/
 /lock
+/identity.age
 /log/
 /loops/
 /quarantine/
 /sessions/
-/state.json
-/state.json.v*
-/state.json.zst
-/state.json.zst.v*
+/state.json*
 ";
+
+/// How lines began that earlier versions wrote.
+const IGNORED_BEFORE: &str = "/state.json";
+
+/// More than it takes to list our names.
+const IGNORE_BYTES_MAX: u64 = 4 << 10;
 
 /// Returns whether the ignore file of a `.ralph` has nothing in it but what we wrote.
 pub(super) fn is_our_ignore(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
-    let ours = |line: &str| IGNORED.lines().any(|known| known == line);
+    let ours =
+        |line: &str| line.starts_with(IGNORED_BEFORE) || IGNORED.lines().any(|known| known == line);
     !text.is_empty() && text.lines().all(ours)
 }
 
 fn ignore(dir: &Path) {
-    if let Ok(mut file) = private()
-        .write(true)
-        .create_new(true)
-        .open(dir.join(".gitignore"))
-    {
-        // Without it git shows files that it need not; that keeps nobody from working.
+    let path = dir.join(".gitignore");
+    // Without it git shows files that it need not; that keeps nobody from working.
+    if let Ok(mut file) = private().write(true).create_new(true).open(&path) {
         let _ = file.write_all(IGNORED.as_bytes());
+        return;
+    }
+    let is_older = |text: Vec<u8>| is_our_ignore(&text) && text != IGNORED.as_bytes();
+    if regular::read(&path, IGNORE_BYTES_MAX).is_ok_and(is_older) {
+        let _ = write_whole(&path, IGNORED.as_bytes(), Durability::Lazy);
     }
 }
 

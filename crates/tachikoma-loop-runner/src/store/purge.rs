@@ -72,13 +72,15 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
         }
         let sessions = premises.state_dir.join(&name);
         purged
-            .clear(&sessions, transcripts::is_ours)
+            .clear(&sessions, |name| {
+                transcripts::is_ours(name) || whole::is_temporary(name)
+            })
             .map_err(StoreError::io("delete", &sessions))?;
         let journal = all.join(&name);
         for (name, is_ours) in retention::BELOW {
             let below = journal.join(name);
             purged
-                .clear(&below, is_ours)
+                .clear(&below, |name| is_ours(name) || whole::is_temporary(name))
                 .map_err(StoreError::io("delete", &below))?;
         }
         purged
@@ -202,11 +204,10 @@ impl Purged {
             let path = entry.path();
             let backup = listed.iter().find(|listed| listed.path == path);
             let is_temporary = || entry.file_name().to_str().is_some_and(whole::is_temporary);
-            let is_identity = || entry.file_name() == vault::IDENTITY && vault::is_age(&path);
             let is_ours = match (backup, shared) {
                 // Below our own directory nobody else has files of such names, damaged or not.
                 (Some(_), None) => true,
-                (None, None) => is_temporary() || is_identity(),
+                (None, None) => is_temporary(),
                 (Some(backup), Some(lives)) => {
                     let mut lives = lives.iter();
                     let Some((loop_id, life)) = lives.find(|(id, _)| *id == backup.loop_id) else {
@@ -227,7 +228,7 @@ impl Purged {
                     }
                     true
                 }
-                (None, Some(_)) => is_identity() && dir.starts_with(&premises.working_dir),
+                (None, Some(_)) => false,
             };
             if is_ours && entry.file_type()?.is_file() {
                 self.file(&path)?;

@@ -1,4 +1,4 @@
-//! Leading all that is kept to the form that is wanted: `state.encrypt` was turned on, or off.
+//! Leading all that is kept to the form that is wanted: `state.encrypt` was turned on, or off, or the keys are other ones.
 
 use std::path::{Path, PathBuf};
 
@@ -25,47 +25,60 @@ pub(crate) struct Kept<'a> {
     pub vault: &'a Vault,
 }
 
+/// How many files were brought into their form, or could not be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Resealed {
+    pub done: u64,
+    /// Sealed to keys that are not here: they stay as they are.
+    pub locked: u64,
+}
+
 impl Kept<'_> {
-    /// Brings every file into its form, and returns how many had to be. The lock of the working directory must be held. Done
-    /// again after a crash, it goes on.
+    /// Brings every file into its form. The lock of the working directory must be held. Done again after a crash, it goes on.
     ///
     /// # Errors
     /// One cannot be brought into its form; it is as it was, and those behind it too.
-    pub fn reseal(&self) -> Result<u64, StoreError> {
+    pub fn reseal(&self) -> Result<Resealed, StoreError> {
+        let mut resealed = Resealed::default();
         if self.vault.is_plain() {
             // Whatever is sealed could not be opened.
-            return Ok(0);
+            return Ok(resealed);
         }
-        let mut done = 0;
-        for path in self.in_place() {
-            done += u64::from(self.bring(&path, &path)?);
+        let in_place = self.in_place().into_iter().map(|path| (path.clone(), path));
+        let renamed = self.renamed().into_iter().map(|path| {
+            let to = self.named(&path);
+            (path, to)
+        });
+        for (path, to) in in_place.chain(renamed) {
+            match self.bring(&path, &to) {
+                Ok(done) => resealed.done += u64::from(done),
+                Err(StoreError::Locked { .. }) => resealed.locked += 1,
+                Err(error) => return Err(error),
+            }
         }
-        for path in self.renamed() {
-            done += u64::from(self.rename(&path)?);
-        }
-        Ok(done)
+        Ok(resealed)
     }
 
     /// Files that keep their names.
     fn in_place(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for dir in entries(&loops::all(self.working_dir)) {
+            remove_remains(&dir);
             for path in entries(&dir) {
                 let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
                     continue;
                 };
-                if whole::is_temporary(name) && path.is_file() {
-                    // Half a file of a writer that died; what cannot be removed goes with its loop.
-                    let _ = std::fs::remove_file(&path);
-                } else if segment::is_ours(name) || name == ARCHIVED || tests_book::is_ours(name) {
+                if segment::is_ours(name) || name == ARCHIVED || tests_book::is_ours(name) {
                     found.push(path);
                 }
             }
             for (name, is_ours) in retention::BELOW {
+                remove_remains(&dir.join(name));
                 found.extend(ours_in(&dir.join(name), is_ours));
             }
         }
         for dir in entries(self.state_dir) {
+            remove_remains(&dir);
             found.extend(ours_in(&dir, transcripts::is_ours));
         }
         found.extend(files_below(&quarantine::dir(self.working_dir)));
@@ -91,32 +104,31 @@ impl Kept<'_> {
         snapshots.chain(backups.map(|listed| listed.path)).collect()
     }
 
-    fn rename(&self, path: &Path) -> Result<bool, StoreError> {
+    /// What a file that is led to its form is called then.
+    fn named(&self, path: &Path) -> PathBuf {
         if is_sealed(path) == self.vault.seals() {
-            return Ok(false);
+            return path.to_owned();
         }
         let name = path.to_string_lossy();
-        let to = match name.strip_suffix(vault::SUFFIX) {
+        match name.strip_suffix(vault::SUFFIX) {
             Some(plain) => plain.into(),
             None => format!("{name}{}", vault::SUFFIX).into(),
-        };
-        let to: PathBuf = to;
-        if std::fs::symlink_metadata(&to).is_ok() {
-            // The one in its form is at least as new.
-            std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
-            return Ok(true);
         }
-        self.bring(path, &to)
     }
 
     fn bring(&self, path: &Path, to: &Path) -> Result<bool, StoreError> {
         if std::fs::symlink_metadata(path).is_ok_and(|there| there.len() == 0) {
             return Ok(false);
         }
+        if path != to && std::fs::symlink_metadata(to).is_ok() {
+            // The one in its form is at least as new.
+            std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
+            return Ok(true);
+        }
         match convert(self.vault, path, to) {
             // Sealed and damaged, it is no use to anyone, and no harm.
             Err(StoreError::Io { source, .. })
-                if source.kind() == std::io::ErrorKind::InvalidData && !self.vault.seals() =>
+                if source.kind() == std::io::ErrorKind::InvalidData && is_sealed(path) =>
             {
                 Ok(false)
             }
@@ -128,6 +140,15 @@ impl Kept<'_> {
 fn entries(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()
+}
+
+/// Removes half the files of writers that died, which may be in clear text; what cannot be removed goes with its loop.
+fn remove_remains(dir: &Path) {
+    for path in ours_in(dir, whole::is_temporary) {
+        if path.is_file() {
+            let _ = std::fs::remove_file(&path);
+        }
+    }
 }
 
 fn ours_in(dir: &Path, is_ours: fn(&str) -> bool) -> Vec<PathBuf> {

@@ -13,6 +13,7 @@ use super::lock::WorkLock;
 use super::quarantine::{quarantine, quarantine_as};
 use super::recover::{self, Loss};
 use super::snapshot::{self, Durability, Snapshot};
+use super::vault::is_sealed;
 use super::{
     StoreError, archive, check_dir, checkpoints, loops, make_dir, retention, sync_dir, whole,
 };
@@ -50,6 +51,8 @@ pub(crate) fn restore(
     file: &Path,
     looked_at: &Manifest,
 ) -> Result<Restored, StoreError> {
+    let premises = &sealed_as(premises, file);
+    premises.vault.check(&[file.to_owned()])?;
     let working_dir = &premises.working_dir;
     let all = loops::all(working_dir);
     check_dir(working_dir, &all)?;
@@ -61,6 +64,7 @@ pub(crate) fn restore(
         // Only the version that wrote it knows what it is.
         return Err(error);
     }
+    premises.vault.prepare()?;
     let new = whole::temporary(&all);
     make_dir(&new)?;
     let restored = put_in_place(premises, file, looked_at, &new);
@@ -69,6 +73,19 @@ pub(crate) fn restore(
         let _ = std::fs::remove_dir_all(&new);
     }
     restored
+}
+
+/// What comes out of a backup that is encrypted stays encrypted, whatever the settings are.
+fn sealed_as(premises: &Premises, file: &Path) -> Premises {
+    let vault = premises.vault.as_sealed_as(file);
+    Premises {
+        backups: Backups {
+            vault: vault.clone(),
+            ..premises.backups.clone()
+        },
+        vault,
+        ..premises.clone()
+    }
 }
 
 fn put_in_place(
@@ -91,6 +108,12 @@ fn put_in_place(
     let loop_id = manifest.loop_id;
     let dir = loops::dir(working_dir, loop_id);
     let mut troubles = Vec::new();
+    if premises.vault.seals() && !is_sealed(file) {
+        troubles.push(format!(
+            "{} is in clear text, though `state.encrypt` is set: whoever could write it could write what they liked",
+            file.display()
+        ));
+    }
     let loops::Found {
         current,
         unreadable,

@@ -5,6 +5,7 @@
 //! under a key of its own, which age wraps: see `lines`. What a file is, is told by how it begins, never by its name.
 
 pub(crate) mod convert;
+mod header;
 mod keys;
 pub(crate) mod lines;
 
@@ -12,16 +13,16 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use age::stream::{StreamReader, StreamWriter};
 use age::{DecryptError, Decryptor, Encryptor};
 
 use super::{StoreError, regular};
-use keys::Keys;
+use header::{Opener, Told};
 pub(crate) use keys::check_recipient;
 pub use keys::{KeySource, Passphrase};
+use keys::{NO_KEY, Ring, SealTo};
 use lines::{Lines, OnDamage};
 
 /// The variable that has the passphrase. No child of the runner gets it.
@@ -33,10 +34,6 @@ pub const SUFFIX: &str = ".age";
 /// The identity that was made here, and that a passphrase unlocks.
 pub const IDENTITY: &str = "identity.age";
 
-/// What is said where no key is given.
-const NO_KEY: &str = "it is encrypted, and there is no key to it: `state.encrypt_identity_file`, `state.encrypt_passphrase_file` or the \
-     variable TACHIKOMA_STATE_PASSPHRASE name one";
-
 /// How every age file begins.
 const AGE: &[u8] = b"age-encryption.org/";
 
@@ -45,14 +42,11 @@ const CHUNK_BYTES: usize = 64 << 10;
 
 /// The keys to what is kept, or none: then all is written as it is, and nothing that is sealed can be read.
 #[derive(Clone, Default)]
-pub struct Vault(Option<Arc<Inner>>);
-
-struct Inner {
-    source: KeySource,
+pub struct Vault {
     /// Looked for when they are first needed: a passphrase costs a second.
-    keys: OnceLock<Result<Keys, String>>,
-    /// Whether they have opened something that was there: from then on what they do not open is damaged.
-    proven: AtomicBool,
+    ring: Option<Arc<Ring>>,
+    /// Whether what is written is sealed.
+    seals: bool,
 }
 
 /// Something is sealed, and the keys to it are not here.
@@ -72,11 +66,12 @@ impl fmt::Debug for Vault {
 
 impl PartialEq for Vault {
     fn eq(&self, other: &Self) -> bool {
-        match (&self.0, &other.0) {
+        let is_same = match (&self.ring, &other.ring) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (None, None) => true,
             (Some(_), None) | (None, Some(_)) => false,
-        }
+        };
+        is_same && self.seals == other.seals
     }
 }
 
@@ -86,32 +81,51 @@ impl Vault {
     /// Returns the vault of those who keep everything as it is.
     #[must_use]
     pub fn plain() -> Self {
-        Self(None)
+        Self::default()
     }
 
     /// Returns a vault whose keys are looked for when they are needed.
     #[must_use]
     pub fn new(source: KeySource) -> Self {
-        if !source.encrypt && !source.has_keys() {
+        let seals = source.encrypt;
+        if !seals && !source.has_keys() {
             return Self::plain();
         }
-        Self(Some(Arc::new(Inner {
-            source,
-            keys: OnceLock::new(),
-            proven: AtomicBool::new(false),
-        })))
+        Self {
+            ring: Some(Arc::new(Ring::new(source))),
+            seals,
+        }
+    }
+
+    /// Returns the vault of those who cannot read where their keys are.
+    #[must_use]
+    pub fn lost(why: &str) -> Self {
+        let why =
+            format!("it is encrypted, and the settings that name its key cannot be read: {why}");
+        Self {
+            ring: Some(Arc::new(Ring::lost(why))),
+            seals: false,
+        }
+    }
+
+    /// Returns the vault for what is taken out of a file: of one that is sealed everything stays so.
+    pub(crate) fn as_sealed_as(&self, path: &Path) -> Self {
+        Self {
+            ring: self.ring.clone(),
+            seals: self.seals || is_sealed(path),
+        }
     }
 
     /// Returns whether what is written is sealed.
     #[must_use]
     pub fn seals(&self) -> bool {
-        self.0.as_ref().is_some_and(|inner| inner.source.encrypt)
+        self.seals
     }
 
     /// Returns whether anything could have been sealed, or is to be.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        self.0.is_none()
+        self.ring.is_none()
     }
 
     /// Returns the name of a file that is sealed in one piece, or not.
@@ -125,94 +139,78 @@ impl Vault {
         name.into()
     }
 
-    fn keys(&self) -> io::Result<(&Inner, &Keys)> {
-        let Some(inner) = &self.0 else {
-            return Err(locked(NO_KEY));
-        };
-        match inner.keys.get_or_init(|| Keys::load(&inner.source)) {
-            Ok(keys) => Ok((inner, keys)),
-            Err(why) => Err(locked(why)),
-        }
+    fn ring(&self) -> io::Result<&Ring> {
+        self.ring.as_deref().ok_or_else(|| locked(NO_KEY))
     }
 
-    /// Checks, before anything is touched, that what is written could be read again, and that what is there and sealed opens.
+    fn sealing(&self) -> io::Result<&SealTo> {
+        self.ring()?.sealing().map_err(locked)
+    }
+
+    /// Checks, before anything is touched, that what is there and sealed opens, and that what is written could be read again.
     ///
     /// # Errors
-    /// It could not, or it does not.
+    /// It does not, or it could not.
     pub(crate) fn check(&self, witnesses: &[PathBuf]) -> Result<(), StoreError> {
         self.check_opens(witnesses)?;
-        self.check_own(Path::new(super::RALPH_DIR))
+        let ring = self.ring.as_deref().filter(|_| self.seals);
+        ring.map_or(Ok(()), Ring::check)
+            .map_err(|why| StoreError::io("seal", Path::new(super::RALPH_DIR))(locked(why)))
     }
 
-    /// Checks that one of the files that are sealed opens. From then on what does not is damaged: without it nobody could tell
-    /// a damaged file from a wrong key.
-    pub(crate) fn check_opens(&self, witnesses: &[PathBuf]) -> Result<(), StoreError> {
-        if self.is_proven() {
+    /// Checks that what opens all of it does not lie where it is committed, kept in snapshots and copied.
+    pub(crate) fn check_apart(&self, working_dir: &Path) -> Result<(), StoreError> {
+        let is_top = |dir: &&Path| dir.join(".git").exists();
+        let Some(top) = working_dir.ancestors().find(is_top) else {
             return Ok(());
-        }
-        let mut unopened = None;
-        for path in witnesses.iter().filter(|path| is_sealed(path)) {
-            let opened = regular::open(path).and_then(|file| {
-                let mut content = self.unseal(file, OnDamage::Fail)?.content;
-                content.read(&mut [0; 1]).map(drop)
-            });
-            match opened {
-                Ok(()) => return Ok(()),
-                Err(error) if is_locked(&error) => {
-                    unopened.get_or_insert((path, error));
-                }
-                // Damage is found, and said, by whoever reads all of it.
-                Err(_) => {}
+        };
+        let ring = self.ring.as_deref().filter(|_| self.seals);
+        match ring.and_then(|ring| ring.file_below(top)) {
+            None => Ok(()),
+            Some(path) => {
+                let why = "it opens what is encrypted, and lies in the repository of the work, whose commits and copies would have it: move it out of there";
+                Err(StoreError::io("use", path)(locked(why)))
             }
         }
-        match unopened {
-            Some((path, error)) => Err(StoreError::io("open", path)(error)),
-            None => Ok(()),
-        }
     }
 
-    fn is_proven(&self) -> bool {
-        let proven = |inner: &Arc<Inner>| inner.proven.load(Ordering::Relaxed);
-        self.0.as_ref().is_some_and(proven)
+    /// Checks that there are keys to all of the files that are sealed. Damage is found, and said, by whoever reads all of one.
+    pub(crate) fn check_opens(&self, witnesses: &[PathBuf]) -> Result<(), StoreError> {
+        for path in witnesses {
+            if let Some(error) = self.locked_out_of(path) {
+                return Err(StoreError::io("open", path)(error));
+            }
+        }
+        Ok(())
     }
 
-    /// Checks that what is written could be read again.
-    fn check_own(&self, path: &Path) -> Result<(), StoreError> {
-        if !self.seals() {
-            return Ok(());
-        }
-        let refused = |why: &str| StoreError::io("seal", path)(locked(why));
-        let Some(inner) = &self.0 else {
-            return Ok(());
-        };
-        if inner.source.is_to_be_generated() {
-            return inner.source.check_passphrase().map_err(|why| refused(&why));
-        }
-        let (_, keys) = self.keys().map_err(StoreError::io("seal", path))?;
-        keys.check().map_err(|why| refused(&why))
+    /// Returns why a file does not open, if it is sealed to a key that is not here.
+    pub(crate) fn locked_out_of(&self, path: &Path) -> Option<io::Error> {
+        let sealed = Some(path).filter(|path| is_sealed(path))?;
+        let opened = regular::open(sealed).and_then(|file| self.unseal(file, OnDamage::Fail));
+        opened.err().filter(is_locked)
     }
 
-    /// Makes the identity that a passphrase unlocks, where there is none yet and nothing is sealed. The lock of the working
-    /// directory must be held, and [`Vault::check`] have passed.
+    /// Returns whether a file is as it would be written today: not sealed, or sealed to just those who are to open it.
+    pub(crate) fn is_in_form(&self, path: &Path) -> bool {
+        if !self.seals {
+            return !is_sealed(path);
+        }
+        let wanted = self.sealing();
+        wanted.is_ok_and(|wanted| told_by(path).is_some_and(|told| told == wanted.told))
+    }
+
+    /// Makes the identity that a passphrase unlocks, where there is none yet. The lock of the working directory must be held,
+    /// and [`Vault::check`] have passed.
     pub(crate) fn prepare(&self) -> Result<(), StoreError> {
-        let Some(inner) = self.0.as_ref().filter(|_| self.seals()) else {
-            return Ok(());
-        };
-        if inner.source.is_to_be_generated() {
-            inner.source.generate()?;
-        }
-        let (_, keys) = self
-            .keys()
-            .map_err(StoreError::io("seal", &inner.source.generated))?;
-        inner.source.put_back(keys)
+        let ring = self.ring.as_deref().filter(|_| self.seals);
+        ring.map_or(Ok(()), Ring::prepare)
     }
 
-    /// Puts the identity back that somebody has removed: without it nobody could go on.
+    /// Puts the identity back that somebody has removed.
     pub(crate) fn put_back_identity(&self) -> Result<(), StoreError> {
-        match self.0.as_ref().map(|inner| (inner, inner.keys.get())) {
-            Some((inner, Some(Ok(keys)))) => inner.source.put_back(keys),
-            Some((_, Some(Err(_)) | None)) | None => Ok(()),
-        }
+        let ring = self.ring.as_deref().filter(|_| self.seals);
+        ring.map_or(Ok(()), Ring::put_back_missing)
     }
 
     /// Returns bytes as they are to be written.
@@ -235,8 +233,9 @@ impl Vault {
     }
 
     fn age_writer<W: Write>(&self, target: W) -> io::Result<StreamWriter<W>> {
-        let (_, keys) = self.keys()?;
-        let recipients = keys.recipients.iter().map(|key| key as &dyn age::Recipient);
+        let SealTo { recipients, told } = self.sealing()?;
+        let recipients = recipients.iter().map(|key| key as &dyn age::Recipient);
+        let recipients = std::iter::once(told as &dyn age::Recipient).chain(recipients);
         let encryptor = Encryptor::with_recipients(recipients).map_err(io::Error::other)?;
         encryptor.wrap_output(target)
     }
@@ -254,34 +253,33 @@ impl Vault {
             return Ok(Unsealed {
                 content: Box::new(BufReader::with_capacity(CHUNK_BYTES, content)),
                 place: None,
+                first_line: 1,
             });
         }
         if begins.starts_with(lines::BEGINNING) {
             let lines = Lines::new(source, self, on_damage)?;
             return Ok(Unsealed {
                 place: Some(lines.place()),
+                first_line: lines.first_line(),
                 content: Box::new(lines),
             });
         }
         Ok(Unsealed {
             content: Box::new(source),
             place: None,
+            first_line: 1,
         })
     }
 
     fn open_age<R: Read>(&self, source: R) -> io::Result<AgeContent<R>> {
-        let (inner, keys) = self.keys()?;
+        let ring = self.ring()?;
         let decryptor = Decryptor::new(source).map_err(|error| damage(&error))?;
-        let identities = keys.identities.iter();
-        match decryptor.decrypt(identities.map(|key| key as &dyn age::Identity)) {
-            Ok(content) => {
-                inner.proven.store(true, Ordering::Relaxed);
-                Ok(AgeContent(content))
-            }
-            Err(DecryptError::NoMatchingKeys) if keys.identities.is_empty() => Err(locked(NO_KEY)),
-            Err(DecryptError::NoMatchingKeys) if !inner.proven.load(Ordering::Relaxed) => Err(
-                locked("it is encrypted, and none of the keys that are here opens it"),
-            ),
+        let opener = Opener::new(|told: Option<&Told>, fits: &mut dyn FnMut(&_) -> bool| {
+            ring.offer(told, fits);
+        });
+        match decryptor.decrypt(std::iter::once(&opener as &dyn age::Identity)) {
+            Ok(content) => Ok(AgeContent(content)),
+            Err(DecryptError::NoMatchingKeys) => Err(ring.why_not(opener.into_told().as_ref())),
             Err(error) => Err(damage(&error)),
         }
     }
@@ -298,6 +296,8 @@ pub(crate) struct Unsealed {
     pub content: Box<dyn io::BufRead>,
     /// How many bytes of the file what was read so far takes, where it is sealed line by line.
     pub place: Option<lines::Place>,
+    /// Which line of the file what is read begins with.
+    pub first_line: usize,
 }
 
 /// What writes as the vault wants it.
@@ -368,6 +368,15 @@ pub fn is_locked(error: &io::Error) -> bool {
 #[must_use]
 pub fn is_sealed(path: &Path) -> bool {
     begins_with(path, AGE) || begins_with(path, lines::BEGINNING)
+}
+
+/// Returns what the header of a sealed file tells anyone.
+fn told_by(path: &Path) -> Option<Told> {
+    let mut source = BufReader::new(regular::open(path).ok()?);
+    if source.fill_buf().ok()?.starts_with(AGE) {
+        return header::told(source);
+    }
+    lines::wrapped_key(&mut source).and_then(|key| header::told(key.as_slice()))
 }
 
 /// Returns whether a file is sealed in one piece: nothing can be added to it.

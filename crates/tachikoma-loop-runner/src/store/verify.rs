@@ -94,11 +94,26 @@ pub fn verify(
     is_live: impl Fn() -> bool,
     mut each: impl FnMut(Checked),
 ) -> Result<(), StoreError> {
-    let witnesses = vault::witnesses(&premises.working_dir, &premises.snapshot);
-    if let Err(StoreError::Locked { .. }) = premises.vault.check_opens(&witnesses) {
-        sealed::look(premises, &mut each);
+    let vault = &premises.vault;
+    let mut witnesses = vault::witnesses(&premises.working_dir, &premises.snapshot);
+    witnesses.retain(|path| vault::is_sealed(path));
+    let why = witnesses.first().and_then(|path| vault.locked_out_of(path));
+    if let Some(why) = why
+        && witnesses
+            .iter()
+            .all(|path| vault.locked_out_of(path).is_some())
+    {
+        sealed::look(premises, &why, &mut each);
         return Ok(());
     }
+    // Of what only another key opens, nobody knows more without that.
+    let mut each = |checked: Checked| {
+        let wrong = (checked.verdict == Verdict::Wrong).then_some(&checked.path);
+        match wrong.and_then(|path| vault.locked_out_of(path)) {
+            Some(why) => sealed::one(checked.kind, &checked.path, &why, &mut each),
+            None => each(checked),
+        }
+    };
     let all = loops::all(&premises.working_dir);
     let current = loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)?;
     let mut found = match retention::list(&all, &premises.vault) {

@@ -45,16 +45,14 @@ pub fn take(place: &Place) -> Result<ExitCode, Failure> {
 pub fn list(place: &Place, json: bool) -> Result<ExitCode, Failure> {
     let premises = place.premises(&place.working_dir_or_here())?;
     let mut wrong = 0_usize;
+    let mut locked = None;
     let mut objects = Vec::new();
     let listed = backup::list(&premises.backups.dir, None)?;
     let all = listed.len();
     for listed in listed {
-        let read = match backup::read_through(&listed.path, &premises.vault) {
-            // Without the key nobody can tell whether it is good.
-            Err(error @ StoreError::Locked { .. }) => return Err(error.into()),
-            read => read,
-        };
-        wrong += usize::from(read.is_err());
+        let read = backup::read_through(&listed.path, &premises.vault);
+        let is_locked = matches!(read, Err(StoreError::Locked { .. }));
+        wrong += usize::from(read.is_err() && !is_locked);
         let bytes = std::fs::metadata(&listed.path).map_or(0, |there| there.len());
         if json {
             objects.push(match &read {
@@ -68,17 +66,20 @@ pub fn list(place: &Place, json: bool) -> Result<ExitCode, Failure> {
                     "seq": listed.seq, "error": chain(error),
                 }),
             });
+            locked = locked.or(read.err().filter(|_| is_locked));
             continue;
         }
         let path = shown(&premises, &listed.path);
-        let text = match read {
+        let text = match &read {
             Ok(Content { manifest, .. }) => format!(
                 "good  {path}: iteration {}, record {}, taken at {}, {bytes} bytes",
                 manifest.iteration, manifest.seq, manifest.taken_at
             ),
-            Err(error) => format!("wrong {path}: {}", chain(&error)),
+            Err(StoreError::Locked { why, .. }) => format!("note  {path}: {why}"),
+            Err(error) => format!("wrong {path}: {}", chain(error)),
         };
         out::line(&sanitise(&text));
+        locked = locked.or(read.err().filter(|_| is_locked));
     }
     if json {
         let object = json!({"good": wrong == 0, "backups": objects});
@@ -87,7 +88,7 @@ pub fn list(place: &Place, json: bool) -> Result<ExitCode, Failure> {
         out::line(&format!("no backup in {}", premises.backups.dir.display()));
     }
     if wrong == 0 {
-        return Ok(ExitCode::SUCCESS);
+        return locked.map_or(Ok(ExitCode::SUCCESS), |error: StoreError| Err(error.into()));
     }
     let what = format!("{wrong} of {all} backups cannot be used");
     Err(Failure::new(what).hint("`tachikoma state backup` takes another one"))

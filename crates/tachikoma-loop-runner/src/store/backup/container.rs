@@ -310,7 +310,7 @@ impl Reading<'_> {
         let mut state = Some(snapshot.state.clone());
         let mut last: Option<Seq> = None;
         let reader = BufReader::with_capacity(CHUNK_BYTES, content);
-        journal::read_lines(&label, reader, Seq::default(), |line, record| {
+        journal::read_lines((&label, 1), reader, Seq::default(), |line, record| {
             if let Some(last) = last.filter(|last| last.next() != record.seq) {
                 let what = format!("record {} follows record {last}", record.seq);
                 return Err(damaged(self.path, what));

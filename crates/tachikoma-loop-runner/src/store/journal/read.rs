@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{LoopEvent, Record, Seq, State, Timestamp};
 
 use super::{CRC_MARK, FORMAT, segment};
+use crate::store::compressed::Opened;
 use crate::store::migrate::{self, Chain};
 use crate::store::vault::lines::{self, HEADER_BYTES_MAX};
 use crate::store::vault::{self, Vault};
@@ -336,12 +337,18 @@ pub(in crate::store) fn read_segment(
     each: impl FnMut(usize, Record) -> Result<(), StoreError>,
 ) -> Result<JournalEnd, StoreError> {
     let opened = compressed::open_lines(path, vault).map_err(StoreError::io("open", path))?;
-    read_lines(&opened.path, opened.content, after, each)
+    let Opened {
+        path,
+        content,
+        first_line,
+        ..
+    } = opened;
+    read_lines((&path, first_line), content, after, each)
 }
 
-/// Reads records as [`read_segment`] does, from wherever they come; `path` is named in errors.
+/// Reads records as [`read_segment`] does, from wherever they come; `path`, and the number of its first line, are named in errors.
 pub(in crate::store) fn read_lines(
-    path: &Path,
+    (path, first_line): (&Path, usize),
     mut reader: impl BufRead,
     after: Seq,
     mut each: impl FnMut(usize, Record) -> Result<(), StoreError>,
@@ -355,7 +362,7 @@ pub(in crate::store) fn read_lines(
     let mut format = FORMAT;
     let mut first = None;
     let mut tail = JournalEnd::Whole;
-    for line in 1.. {
+    for line in first_line.. {
         text.clear();
         let read = read_line(&mut reader, &mut text)
             .map_err(|error| segment::unread(path, line, error))?;
@@ -374,14 +381,14 @@ pub(in crate::store) fn read_lines(
                 Remainder::Spoilt => return Err(damaged(line, SPOILT.to_owned())),
             }
         }
-        if line == 1 {
+        if line == first_line {
             if let Some(error) = newer(migrate::JOURNAL, path, &text) {
                 return Err(error);
             }
             // One that does not say is damaged, and that is found out next.
             format = format_of(&text).unwrap_or(FORMAT);
         }
-        let place = first.map(|first| first + line as u64 - 1);
+        let place = first.map(|first| first + (line - first_line) as u64);
         if place.is_some_and(|place| place <= after.0) {
             continue;
         }
@@ -391,10 +398,12 @@ pub(in crate::store) fn read_lines(
         let record = match decoded {
             Ok(record) => record,
             // Not looked at, as far as it can be told; what follows it is.
-            Err(_) if line == 1 && seq_of(&text).is_some_and(|seq| seq <= after.0) => continue,
+            Err(_) if line == first_line && seq_of(&text).is_some_and(|seq| seq <= after.0) => {
+                continue;
+            }
             Err(what) => return Err(damaged(line, what)),
         };
-        if line == 1 {
+        if line == first_line {
             first = Some(record.seq.0);
         }
         if record.seq > after {

@@ -130,7 +130,7 @@ impl<'a> Tail<'a> {
     ) -> Result<bool, StoreError> {
         let opened =
             compressed::open_lines(path, self.vault).map_err(StoreError::io("open", path))?;
-        let (mut content, place) = (opened.content, opened.place);
+        let (mut content, place, first_line) = (opened.content, opened.place, opened.first_line);
         let mut reading = Reading {
             path,
             offset: None,
@@ -148,7 +148,7 @@ impl<'a> Tail<'a> {
         let mut format = self.formats.latest();
         let mut text = Vec::new();
         let mut stopped = false;
-        for line in 1.. {
+        for line in first_line.. {
             text.clear();
             let read = journal::read_line(&mut content, &mut text);
             stopped = stop_at == Some(line) && !matches!(read, Ok(0));
@@ -188,7 +188,7 @@ impl<'a> Tail<'a> {
                 None => end.len + read as u64,
             };
             end.lines = line;
-            if line == 1 {
+            if line == first_line {
                 if let Some(error) = journal::newer(self.formats, path, &text) {
                     return Err(error);
                 }

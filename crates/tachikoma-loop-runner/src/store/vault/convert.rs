@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::{self, BufRead as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use super::Vault;
 use super::lines::OnDamage;
-use super::{Vault, is_sealed};
 use crate::store::{StoreError, private, regular, sync_dir, whole};
 
 /// Brings one file into its form, under the same name or a new one. Whether there was anything to do is returned.
@@ -14,7 +14,7 @@ use crate::store::{StoreError, private, regular, sync_dir, whole};
 /// # Errors
 /// It cannot be done; the file is as it was.
 pub(crate) fn convert(vault: &Vault, path: &Path, to: &Path) -> Result<bool, StoreError> {
-    if is_sealed(path) == vault.seals() && path == to {
+    if vault.is_in_form(path) && path == to {
         return Ok(false);
     }
     let dir = to.parent().unwrap_or(Path::new("."));

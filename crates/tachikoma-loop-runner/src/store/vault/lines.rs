@@ -149,7 +149,8 @@ impl Sealer {
         journal::encode(&Sealed { seq, sealed }, buffer);
     }
 
-    fn unseal(&self, line: &[u8]) -> Option<Vec<u8>> {
+    /// Returns the number of a line and its piece.
+    fn unseal(&self, line: &[u8]) -> Option<(u64, Vec<u8>)> {
         let line: Sealed = serde_json::from_slice(line).ok()?;
         let sealed = STANDARD.decode(&line.sealed).ok()?;
         let (nonce, closed) = sealed.split_at_checked(NONCE_BYTES)?;
@@ -158,13 +159,24 @@ impl Sealer {
             msg: closed,
             aad: aad.as_bytes(),
         };
-        self.cipher.decrypt(XNonce::from_slice(nonce), payload).ok()
+        let piece = self.cipher.decrypt(XNonce::from_slice(nonce), payload);
+        Some((line.seq, piece.ok()?))
     }
 
     /// What a piece is bound to: neither another file nor another place in this one takes it.
     fn about(&self, seq: u64) -> String {
         format!("{}\n{seq}", self.of)
     }
+}
+
+/// Returns the age file with the key of a file that is sealed line by line, if its first line is whole.
+pub(super) fn wrapped_key(source: &mut impl BufRead) -> Option<Vec<u8>> {
+    let line = read_header(source).ok()?;
+    let line = line
+        .strip_suffix(b"\n")
+        .filter(|line| journal::is_whole(line))?;
+    let header: Header = serde_json::from_slice(line).ok()?;
+    STANDARD.decode(&header.key).ok()
 }
 
 /// Returns when a file was begun that is sealed line by line: its first line says so to anyone.
@@ -192,6 +204,8 @@ pub(super) struct Lines<R> {
     /// What the last line held.
     piece: Vec<u8>,
     read: usize,
+    /// The number of the last line that opened.
+    last: Option<u64>,
     /// How many bytes of the file were read.
     raw: u64,
     place: Place,
@@ -207,6 +221,7 @@ impl<R: BufRead> Lines<R> {
             on_damage,
             piece: Vec::new(),
             read: 0,
+            last: None,
             raw: header.len() as u64,
             place: Rc::default(),
         };
@@ -219,6 +234,14 @@ impl<R: BufRead> Lines<R> {
             Err(error) => return Err(error),
         }
         Ok(lines)
+    }
+
+    /// The line of the file with the first piece: behind that with the key, unless that is damaged, and passed on too.
+    pub fn first_line(&self) -> usize {
+        match self.sealer {
+            Some(_) => 2,
+            None => 1,
+        }
     }
 
     pub fn place(&self) -> Place {
@@ -243,6 +266,18 @@ impl<R: BufRead> Lines<R> {
         let opened = (is_whole || is_unended)
             .then(|| self.sealer.as_ref()?.unseal(text))
             .flatten();
+        // Whoever looks at each line himself sees it too.
+        let follows = |seq: u64| self.last.is_none_or(|last| seq == last + 1);
+        if let Some((seq, _)) = opened
+            && !follows(seq)
+            && self.on_damage == OnDamage::Fail
+        {
+            return Err(odd("a line of it is missing, or not in its place"));
+        }
+        let opened = opened.map(|(seq, piece)| {
+            self.last = Some(seq);
+            piece
+        });
         self.piece = match (opened, self.on_damage) {
             (Some(mut piece), OnDamage::Pass) if is_unended => {
                 piece.pop_if(|byte| *byte == b'\n');

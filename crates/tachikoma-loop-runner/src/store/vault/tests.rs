@@ -62,8 +62,6 @@ fn every_flipped_bit_and_every_cut_of_a_file_in_one_piece_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let vault = sealing(dir.path(), None);
     let sealed = vault.seal(b"secret").unwrap().into_owned();
-    // The key has proven to be the right one.
-    read(&vault, sealed.clone(), OnDamage::Fail).unwrap();
     let begins = AGE.len();
     for at in begins..sealed.len() {
         let mut hurt = sealed.clone();
@@ -119,6 +117,15 @@ fn a_line_that_was_changed_moved_or_sealed_elsewhere_does_not_open() {
         let lines: Vec<&str> = passed.lines().collect();
         assert_eq!((lines[0], lines[2]), ("one", "three"), "{what}");
         assert!(!journal_accepts(lines[1]), "{what}: {}", lines[1]);
+    }
+    for (what, places) in [
+        ("swapped", [0, 2, 1]),
+        ("dropped", [0, 1, 3]),
+        ("repeated", [0, 1, 1]),
+    ] {
+        let bytes = places.map(|place| &*ours[place]).concat();
+        let error = read(&vault, bytes, OnDamage::Fail).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "{what}");
     }
     let whole = ours.concat();
     for at in 0..whole.len() {
@@ -205,7 +212,6 @@ fn a_passphrase_unlocks_an_identity_that_was_made_here_and_is_put_back() {
         encrypt: true,
         passphrase: Some(Passphrase::Words(words.to_owned().into())),
         generated: dir.path().join("a/identity.age"),
-        copy: dir.path().join("b/identity.age"),
         ..KeySource::default()
     };
     let vault = Vault::new(source("open sesame"));
@@ -215,9 +221,6 @@ fn a_passphrase_unlocks_an_identity_that_was_made_here_and_is_put_back() {
     let sealed = vault.seal(b"secret").unwrap().into_owned();
     let file = dir.path().join("sealed");
     std::fs::write(&file, &sealed).unwrap();
-    for path in [source("").generated, source("").copy] {
-        assert!(path.exists(), "{}", path.display());
-    }
     std::fs::remove_file(source("").generated).unwrap();
     vault.put_back_identity().unwrap();
     assert!(source("").generated.exists());
@@ -228,4 +231,85 @@ fn a_passphrase_unlocks_an_identity_that_was_made_here_and_is_put_back() {
         let error = wrong.check(std::slice::from_ref(&file)).unwrap_err();
         assert!(matches!(error, StoreError::Locked { .. }), "{error}");
     }
+}
+
+#[test]
+fn a_file_that_is_sealed_to_another_key_is_never_damaged() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (ours, theirs) = (sealing(dir.path(), Some(KEY)), sealing(other.path(), None));
+    read(&ours, ours.seal(b"x").unwrap().into_owned(), OnDamage::Fail).unwrap();
+    for sealed in [theirs.seal(b"secret").unwrap().into_owned(), three(&theirs)] {
+        for on_damage in [OnDamage::Fail, OnDamage::Pass] {
+            let error = read(&ours, sealed.clone(), on_damage).unwrap_err();
+            assert!(is_locked(&error), "{error}");
+            assert!(
+                error.to_string().contains("is encrypted to age1"),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_file_is_in_form_if_it_is_sealed_to_just_those_who_are_to_open_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("sealed");
+    let ours = sealing(dir.path(), Some(KEY));
+    let more = Vault::new(KeySource {
+        encrypt: true,
+        identity_file: Some(dir.path().join("key.txt")),
+        recipients: [
+            KEY.parse::<age::x25519::Identity>().unwrap(),
+            age::x25519::Identity::generate(),
+        ]
+        .map(|identity| identity.to_public().to_string())
+        .to_vec(),
+        ..KeySource::default()
+    });
+    for bytes in [ours.seal(b"secret").unwrap().into_owned(), three(&ours)] {
+        std::fs::write(&file, bytes).unwrap();
+        assert!(ours.is_in_form(&file) && !more.is_in_form(&file));
+        assert!(!Vault::plain().is_in_form(&file));
+    }
+}
+
+#[test]
+fn a_passphrase_alone_opens_what_was_sealed_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let vault = |place: &str, words: &str| {
+        Vault::new(KeySource {
+            encrypt: true,
+            passphrase: Some(Passphrase::Words(words.to_owned().into())),
+            generated: dir.path().join(place).join("identity.age"),
+            ..KeySource::default()
+        })
+    };
+    let there = vault("a/.ralph", "open sesame");
+    there.prepare().unwrap();
+    let file = dir.path().join("sealed");
+    std::fs::write(&file, there.seal(b"secret").unwrap()).unwrap();
+    let here = vault("b/.ralph", "open sesame");
+    here.check(std::slice::from_ref(&file)).unwrap();
+    here.prepare().unwrap();
+    let identity = |place: &str| std::fs::read(dir.path().join(place)).unwrap();
+    assert_eq!(
+        identity("a/.ralph/identity.age"),
+        identity("b/.ralph/identity.age")
+    );
+    assert!(here.is_in_form(&file));
+    // One that is damaged is made up for by any file.
+    std::fs::write(dir.path().join("b/.ralph/identity.age"), "rot").unwrap();
+    let again = vault("b/.ralph", "open sesame");
+    again.check(std::slice::from_ref(&file)).unwrap();
+    again.prepare().unwrap();
+    assert_eq!(
+        identity("a/.ralph/identity.age"),
+        identity("b/.ralph/identity.age")
+    );
+    let wrong = vault("c/.ralph", "open barley").check(std::slice::from_ref(&file));
+    let wrong = wrong.unwrap_err().to_string();
+    assert!(
+        wrong.contains("the passphrase does not unlock it"),
+        "{wrong}"
+    );
 }

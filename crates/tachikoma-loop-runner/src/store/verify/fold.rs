@@ -144,13 +144,16 @@ impl<'a> Fold<'a> {
         is_last: bool,
         findings: &mut Findings,
     ) -> Result<(), String> {
-        let opened = compressed::open_lines(path, self.vault)
-            .map_err(|error| format!("it cannot be opened: {error}"))?;
+        let opened = compressed::open_lines(path, self.vault).map_err(|error| {
+            self.state = None;
+            self.begun = true;
+            format!("it cannot be opened: {error}")
+        })?;
         let closed = compressed::is_compressed(&opened.path);
-        let mut reader = opened.content;
+        let (mut reader, first_line) = (opened.content, opened.first_line);
         let mut text = Vec::new();
         let mut format = journal::FORMAT;
-        for line in 1.. {
+        for line in first_line.. {
             text.clear();
             let read = journal::read_line(&mut reader, &mut text).unwrap_or_else(|error| {
                 findings.wrong(line, format!("it cannot be read on ({error})"));
@@ -160,7 +163,7 @@ impl<'a> Fold<'a> {
             if text.ends_with(b"\n") {
                 text.pop();
             } else if !is_last || closed {
-                if read > 0 || line == 1 {
+                if read > 0 || line == first_line {
                     findings.wrong(line, "it is closed, and does not end with a whole record");
                 }
                 return Ok(());
@@ -178,7 +181,7 @@ impl<'a> Fold<'a> {
                     }
                 }
             }
-            if line == 1 {
+            if line == first_line {
                 if let Some(error) = journal::newer(migrate::JOURNAL, path, &text) {
                     self.state = None;
                     return Err(chain(&error));
@@ -192,7 +195,7 @@ impl<'a> Fold<'a> {
             let taken = decoded.and_then(|record| {
                 findings.first.get_or_insert(record.seq);
                 findings.last = Some(record.seq);
-                self.take(number, line, &record, &mut findings.remarks)
+                self.take(number, line == first_line, &record, &mut findings.remarks)
             });
             if let Err(what) = taken {
                 findings.wrong(line, what);
@@ -205,7 +208,7 @@ impl<'a> Fold<'a> {
     fn take(
         &mut self,
         number: u32,
-        line: usize,
+        is_first: bool,
         record: &Record,
         remarks: &mut Vec<String>,
     ) -> Result<(), String> {
@@ -225,7 +228,7 @@ impl<'a> Fold<'a> {
             self.state = Some((**full).clone());
             self.meet_snapshots();
             fits?;
-        } else if line == 1 {
+        } else if is_first {
             return Err("the segment does not begin with the full state".to_owned());
         }
         let Some(state) = &mut self.state else {

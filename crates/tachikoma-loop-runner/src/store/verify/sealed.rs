@@ -1,7 +1,7 @@
 //! What can be said of sealed files without their key: that they are there, that lines have the checksums they state, and
 //! that none is missing.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader};
 use std::path::Path;
 
 use super::{Checked, Kind, Verdict};
@@ -11,44 +11,42 @@ use crate::store::journal::{self, Remainder};
 use crate::store::vault::is_sealed;
 use crate::store::{backup, checkpoints, gates_dir, loops, regular, snapshot, vault};
 
-/// What is said of what only the key can check.
-const UNCHECKED: &str = "encrypted, and the key is not here: that it is whole was not checked";
-
 /// Looks at everything that is sealed.
-pub(super) fn look(premises: &Premises, each: &mut impl FnMut(Checked)) {
+pub(super) fn look(premises: &Premises, why: &io::Error, each: &mut impl FnMut(Checked)) {
     for path in snapshot::all_places(&premises.snapshot) {
-        one(Kind::Snapshot, &path, each);
+        one(Kind::Snapshot, &path, why, each);
     }
     let loops = std::fs::read_dir(loops::all(&premises.working_dir));
     for dir in loops.into_iter().flatten().flatten() {
         let dir = dir.path();
         let segments = journal::segments(&dir).unwrap_or_default();
         for (_, path) in segments {
-            one(Kind::Journal, &path, each);
+            one(Kind::Journal, &path, why, each);
         }
         let name = dir.file_name().unwrap_or_default();
-        texts(Kind::Transcripts, &premises.state_dir.join(name), each);
-        texts(Kind::Gates, &gates_dir(&dir), each);
+        texts(Kind::Transcripts, &premises.state_dir.join(name), why, each);
+        texts(Kind::Gates, &gates_dir(&dir), why, each);
         let hand_offs = checkpoints::list(&dir).unwrap_or_default();
         for session in hand_offs {
             let path = checkpoints::path_of(&checkpoints::dir(&dir), session);
-            one(Kind::Checkpoints, &path, each);
+            one(Kind::Checkpoints, &path, why, each);
         }
     }
     let backups = backup::list(&premises.backups.dir, None).unwrap_or_default();
     for listed in backups {
-        one(Kind::Backup, &listed.path, each);
+        one(Kind::Backup, &listed.path, why, each);
     }
 }
 
-fn texts(kind: Kind, dir: &Path, each: &mut impl FnMut(Checked)) {
+fn texts(kind: Kind, dir: &Path, why: &io::Error, each: &mut impl FnMut(Checked)) {
     let listed = transcripts::list(dir).unwrap_or_default();
     for file in listed {
-        one(kind, &file.path, each);
+        one(kind, &file.path, why, each);
     }
 }
 
-fn one(kind: Kind, path: &Path, each: &mut impl FnMut(Checked)) {
+/// Looks at one file, to which there is no key.
+pub(super) fn one(kind: Kind, path: &Path, why: &io::Error, each: &mut impl FnMut(Checked)) {
     if !is_sealed(path) {
         if path.exists() {
             let what = "in clear text; looked at only where the key is";
@@ -57,11 +55,12 @@ fn one(kind: Kind, path: &Path, each: &mut impl FnMut(Checked)) {
         return;
     }
     if vault::is_age(path) {
-        each(Checked::new(Verdict::Note, kind, path, UNCHECKED));
+        let what = format!("{why}; whether it is whole was not checked");
+        each(Checked::new(Verdict::Note, kind, path, what));
         return;
     }
     each(match lines(path) {
-        Ok(said) => Checked::new(Verdict::Good, kind, path, said),
+        Ok(said) => Checked::new(Verdict::Good, kind, path, format!("{said} ({why})")),
         Err(wrong) => Checked::new(Verdict::Wrong, kind, path, wrong),
     });
 }

@@ -1,0 +1,266 @@
+//! Other keys: changed, missing, elsewhere; and what they do to what is kept.
+
+use std::fs;
+
+use tachikoma_testkit::Scratch;
+
+use crate::encrypt::{
+    KEY, SEALED, another_key, betrayers, expect_nothing, kept, outside, run_up_to, say, tool,
+    with_state, words,
+};
+use crate::support::loops;
+
+fn public(key: &str) -> String {
+    let identity: age::x25519::Identity = key.parse().unwrap();
+    identity.to_public().to_string()
+}
+
+/// Puts keys into the file of identities, and one into the list of recipients.
+fn keys(scratch: &Scratch, held: &[&str], recipient: &str) {
+    fs::write(outside(scratch, "key.txt"), held.join("\n")).unwrap();
+    let text = format!(
+        "[state]\n{SEALED}encrypt_recipients = ['{}']\n",
+        public(recipient)
+    );
+    scratch.write("tachikoma.toml", text);
+}
+
+#[test]
+fn a_changed_key_rewrites_what_is_kept_and_the_old_one_is_not_needed_any_more() {
+    let scratch = with_state(SEALED);
+    run_up_to(&scratch, "2");
+    say(&scratch, &["state", "backup"], 0);
+    let new = another_key();
+    keys(&scratch, &[&new, KEY], &new);
+    let ran = run_up_to(&scratch, "3");
+    assert!(
+        ran.stdout.contains("to the keys of today"),
+        "{}",
+        ran.snapshot()
+    );
+    keys(&scratch, &[&new], &new);
+    let told = say(&scratch, &["state", "verify"], 0);
+    assert!(!told.contains("not here"), "{told}");
+    let told = say(&scratch, &["state", "backups"], 0);
+    assert!(told.contains("good"), "{told}");
+    let ran = run_up_to(&scratch, "4");
+    assert!(!ran.stdout.contains("rewritten"), "{}", ran.snapshot());
+    // And the old one opens nothing.
+    keys(&scratch, &[KEY], KEY);
+    let told = say(&scratch, &["status"], 2);
+    assert!(told.contains(&public(&new)), "{told}");
+    for (path, bytes) in kept(&scratch) {
+        let identity: age::x25519::Identity = KEY.parse().unwrap();
+        assert!(
+            age::decrypt(&identity, &bytes).is_err(),
+            "{}",
+            path.display()
+        );
+    }
+    expect_nothing(&scratch);
+}
+
+#[test]
+fn a_segment_of_a_key_that_is_not_here_is_never_called_damaged() {
+    let scratch = with_state(SEALED);
+    run_up_to(&scratch, "2");
+    let old = loops(&scratch)[0].join("journal-0001.jsonl");
+    let sealed = fs::read(&old).unwrap();
+    let new = another_key();
+    keys(&scratch, &[&new, KEY], &new);
+    run_up_to(&scratch, "3");
+    // As a version left it that did not rewrite.
+    fs::write(&old, sealed).unwrap();
+    keys(&scratch, &[&new], &new);
+    let before = kept(&scratch);
+    let lossy = [
+        &words("4", "true")[..1],
+        &["--accept-loss"],
+        &words("4", "true")[1..],
+    ]
+    .concat();
+    for words in [&words("4", "true")[..], &lossy, &["events"], &["history"]] {
+        let told = say(&scratch, words, 2);
+        assert!(
+            told.contains("it is encrypted to age1")
+                && !told.contains("damaged")
+                && !told.contains("accept-loss"),
+            "{words:?}: {told}"
+        );
+        assert_eq!(kept(&scratch), before, "{words:?}");
+    }
+    let told = say(&scratch, &["state", "verify"], 0);
+    assert!(
+        told.contains("that key is not here") && !told.contains("wrong"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_damaged_line_has_the_same_number_with_the_key_and_without() {
+    let scratch = with_state(SEALED);
+    run_up_to(&scratch, "2");
+    let path = loops(&scratch)[0].join("journal-0001.jsonl");
+    let mut lines: Vec<String> = fs::read_to_string(&path)
+        .unwrap()
+        .split_inclusive('\n')
+        .map(str::to_owned)
+        .collect();
+    lines[6] = lines[6].replace("\"box\":\"", "\"box\":\"A");
+    fs::write(&path, lines.concat()).unwrap();
+    for spoil in [false, true] {
+        if spoil {
+            fs::remove_file(outside(&scratch, "key.txt")).unwrap();
+        }
+        let told = say(&scratch, &["state", "verify"], 1);
+        assert!(told.contains("damaged at line 7"), "{told}");
+    }
+}
+
+#[test]
+fn from_a_passphrase_to_a_key_all_is_rewritten() {
+    let scratch = with_state("encrypt = true\n");
+    let with = |scratch| tool(scratch).env("TACHIKOMA_STATE_PASSPHRASE", "open sesame");
+    let script = "echo x >>work";
+    let ran = with(&scratch).run(words("1", script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    crate::encrypt::configure(&scratch, SEALED);
+    let ran = with(&scratch).run(words("2", script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    run_up_to(&scratch, "3");
+    let told = say(&scratch, &["state", "verify"], 0);
+    assert!(!told.contains("not here"), "{told}");
+}
+
+#[test]
+fn what_comes_out_of_an_encrypted_backup_is_written_encrypted() {
+    let scratch = with_state(SEALED);
+    run_up_to(&scratch, "2");
+    let told = say(&scratch, &["state", "backup"], 0);
+    let backup = scratch.path().join(told.trim());
+    let backup = backup.to_str().unwrap();
+    let elsewhere = Scratch::new();
+    let key = outside(&scratch, "key.txt");
+    let told = tool(&elsewhere)
+        .env("TACHIKOMA_STATE__ENCRYPT_IDENTITY_FILE", &key)
+        .run(["state", "restore", "--yes", backup]);
+    assert_eq!(told.code(), Some(0), "{}", told.snapshot());
+    assert_eq!(betrayers(&elsewhere), [] as [std::path::PathBuf; 0]);
+    say(&elsewhere, &["status"], 2);
+    // And from one in clear text with a word.
+    let plain = with_state("");
+    run_up_to(&plain, "1");
+    let told = say(&plain, &["state", "backup"], 0);
+    let backup = plain.path().join(told.trim());
+    let told = say(
+        &scratch,
+        &["state", "restore", "--yes", backup.to_str().unwrap()],
+        0,
+    );
+    assert!(told.contains("is in clear text, though"), "{told}");
+    expect_nothing(&scratch);
+}
+
+#[test]
+fn a_passphrase_alone_brings_a_loop_back_elsewhere_and_after_a_purge() {
+    let scratch = with_state("encrypt = true\nbackup_dir = '../copies'\n");
+    let with = |scratch| tool(scratch).env("TACHIKOMA_STATE_PASSPHRASE", "open sesame");
+    let ran = with(&scratch).run(words("2", "echo x >>work"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let taken = with(&scratch).run(["state", "backup"]);
+    let copy = outside(&scratch, "copy.tar.age");
+    fs::copy(scratch.path().join(taken.stdout.trim()), &copy).unwrap();
+    let copy = copy.to_str().unwrap();
+    let purged = with(&scratch).run(["state", "clear", "--purge", "--yes"]);
+    assert_eq!(purged.code(), Some(0), "{}", purged.snapshot());
+    for there in [&scratch, &Scratch::new()] {
+        let told = with(there).run(["state", "restore", "--yes", copy]);
+        assert_eq!(told.code(), Some(0), "{}", told.snapshot());
+        assert_eq!(betrayers(there), [] as [std::path::PathBuf; 0]);
+        let told = with(there).run(["status"]);
+        assert!(told.stdout.contains("iteration  2"), "{}", told.snapshot());
+    }
+}
+
+#[test]
+fn settings_that_cannot_be_read_are_named_and_not_a_missing_key() {
+    let scratch = with_state(SEALED);
+    run_up_to(&scratch, "1");
+    scratch.write("tachikoma.toml", format!("nonsense = 1\n[state]\n{SEALED}"));
+    let told = say(&scratch, &["status"], 2);
+    assert!(
+        told.contains("`nonsense`") && !told.contains("no key"),
+        "{told}"
+    );
+    crate::encrypt::configure(&scratch, SEALED);
+    fs::remove_file(outside(&scratch, "key.txt")).unwrap();
+    let told = say(&scratch, &["state", "verify"], 0);
+    assert!(told.contains("the identity cannot be read from"), "{told}");
+    let told = say(&scratch, &["status"], 2);
+    assert!(told.contains("deleted by hand"), "{told}");
+}
+
+#[test]
+fn a_key_in_the_repository_is_refused_and_ours_are_ignored_by_git() {
+    let scratch = with_state("encrypt = true\nencrypt_identity_file = 'sub/key.txt'\n");
+    scratch.write("sub/key.txt", KEY);
+    scratch.git(&["init", "-q"]);
+    scratch.git(&["config", "user.name", "n"]);
+    scratch.git(&["config", "user.email", "n@example.org"]);
+    let ran = tool(&scratch).run(words("1", "true"));
+    assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
+    assert!(
+        ran.stderr.contains("lies in the repository of the work"),
+        "{}",
+        ran.snapshot()
+    );
+    assert!(
+        !scratch.path().join(".ralph").exists(),
+        "nothing was changed"
+    );
+    fs::remove_dir_all(scratch.path().join("sub")).unwrap();
+    crate::encrypt::configure(&scratch, "encrypt = true\ncompress = true\n");
+    let with = |scratch| tool(scratch).env("TACHIKOMA_STATE_PASSPHRASE", "open sesame");
+    fs::create_dir(scratch.path().join(".ralph")).unwrap();
+    // As an earlier version wrote it.
+    scratch.write(
+        ".ralph/.gitignore",
+        "/lock\n/state.json\n/state.json.zst.v*\n",
+    );
+    let ran = with(&scratch).run(words("1", "true"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert!(scratch.path().join(".ralph/identity.age").exists());
+    assert_eq!(scratch.git(&["status", "--porcelain", "--", ".ralph"]), "");
+}
+
+#[test]
+fn half_a_file_of_a_conversion_that_died_does_not_stay() {
+    let scratch = with_state(SEALED);
+    run_up_to(&scratch, "2");
+    let loop_dir = loops(&scratch)[0].clone();
+    let id = loop_dir.file_name().unwrap().to_owned();
+    let sessions = scratch.path().join(".ralph/sessions").join(id);
+    let half = format!(".state-{}.tmp", "0".repeat(32));
+    let dirs = [
+        loop_dir.join("checkpoints"),
+        loop_dir.join("gates"),
+        sessions,
+    ];
+    let lay = || {
+        for dir in &dirs {
+            fs::write(dir.join(&half), "CaNaRy").unwrap();
+        }
+    };
+    lay();
+    let _ = fs::remove_file(outside(&scratch, "found"));
+    let ran = tool(&scratch).run(words("3", "true"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    expect_nothing(&scratch);
+    lay();
+    say(&scratch, &["state", "clear", "--purge", "--yes"], 0);
+    assert!(
+        !scratch.path().join(".ralph").exists(),
+        "{:?}",
+        kept(&scratch).keys()
+    );
+}
