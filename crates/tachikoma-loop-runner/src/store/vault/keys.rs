@@ -67,10 +67,13 @@ pub(super) struct Ring {
     /// Those of the file of identities.
     file: OnceLock<Result<Vec<Identity>, String>>,
     /// Identities as they are kept, locked, and what the passphrase made of them.
-    unlocked: Mutex<Vec<(Vec<u8>, Result<Vec<Identity>, String>)>>,
+    unlocked: Mutex<Vec<Unlocked>>,
     /// To whom is sealed.
     sealing: OnceLock<Result<SealTo, String>>,
 }
+
+/// An identity as it is kept, and what the passphrase made of it.
+type Unlocked = (Vec<u8>, Result<Vec<Identity>, String>);
 
 /// To whom is sealed.
 pub(super) struct SealTo {
@@ -290,9 +293,7 @@ impl Ring {
         };
         own.or_else(|why| {
             let unlocked = self.unlocked.lock().unwrap_or_else(PoisonError::into_inner);
-            let good = |(bytes, found): &(Vec<u8>, Result<Vec<Identity>, String>)| {
-                Some((bytes.clone(), found.clone().ok()?))
-            };
+            let good = |(bytes, found): &Unlocked| Some((bytes.clone(), found.clone().ok()?));
             unlocked.iter().find_map(good).ok_or(why)
         })
     }
