@@ -49,9 +49,7 @@ pub fn take_over(descriptor: Option<&OsStr>) -> Result<(), Failure> {
 
 /// Gets rid of the passphrase of the state.
 pub fn shed_passphrase() -> Result<(), Failure> {
-    let name = PASSPHRASE_VARIABLE.to_owned();
-    let needed = value(&name).map(|value| (name, value));
-    shed(&[PASSPHRASE_VARIABLE.into()], &needed.into_iter().collect())
+    shed_but_passphrase(&[PASSPHRASE_VARIABLE.into()])
 }
 
 /// Gets rid of all variables that are for us alone, in a command that runs git: what git runs may be the agent's.
@@ -62,9 +60,14 @@ pub fn shed_all(place: &Place) -> Result<(), Failure> {
         |_| vec![PASSPHRASE_VARIABLE.into()],
         |loaded| secret_names(&loaded.settings),
     );
-    let name = PASSPHRASE_VARIABLE.to_owned();
-    let needed = value(&name).map(|value| (name, value));
-    shed(&names, &needed.into_iter().collect())
+    shed_but_passphrase(&names)
+}
+
+/// Gets rid of variables of which only the passphrase is still needed.
+fn shed_but_passphrase(names: &[OsString]) -> Result<(), Failure> {
+    let passphrase = value(PASSPHRASE_VARIABLE);
+    let needed = passphrase.map(|value| (PASSPHRASE_VARIABLE.to_owned(), value));
+    shed(names, &needed.into_iter().collect())
 }
 
 /// Gets rid of variables: becomes this program anew, with the same words and the same process, and hands what is still needed of

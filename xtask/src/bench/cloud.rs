@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::Bench;
+use super::git;
 use super::memory::Memory;
 use super::report::{Row, Unit};
 use crate::cargo;
@@ -41,25 +42,8 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     fs::write(dir.join("noise"), noise()).map_err(text)?;
     let settings = "[state]\ncloud_url = \"s3://bucket/a\"\nbackup_interval = \"3s\"\n";
     fs::write(dir.join("tachikoma.toml"), settings).map_err(text)?;
-    for words in [
-        &["init", "--quiet"][..],
-        &["add", "-A"],
-        &[
-            "-c",
-            "user.name=b",
-            "-c",
-            "user.email=b@b",
-            "commit",
-            "--quiet",
-            "-m",
-            "noise",
-        ],
-    ] {
-        let git = Command::new("git").args(words).current_dir(dir).status();
-        if !git.map_err(text)?.success() {
-            return Err(format!("git {words:?} failed"));
-        }
-    }
+    git::init(dir)?;
+    git::commit(dir)?;
     let words = [
         "run",
         "--allow-dirty",
@@ -70,8 +54,9 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     ];
     let mut command = ground.tachikoma(&words);
     command.envs(env);
-    let runner = Live::start(&mut command)?;
-    await_that("the loop to rest", PATIENCE, || ground.has("rests"))?;
+    let mut runner = Live::start(&mut command)?;
+    let mut rests = || ground.has("rests") || runner.has_ended();
+    await_that("the loop to rest", PATIENCE, &mut rests)?;
     let before = Memory::of(runner.pid())?;
     let sent = || size_of(store.path()) >= BACKUP_BYTES as u64;
     await_that("the copy", PATIENCE, sent)?;

@@ -36,13 +36,24 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     Ok(vec![quiet, commits])
 }
 
-/// Makes a repository; returns its files.
-fn fill(dir: &Path) -> Result<Vec<PathBuf>, String> {
+/// Makes a repository that has somebody to commit.
+pub fn init(dir: &Path) -> Result<(), String> {
     git(dir, &["init", "--quiet"])?;
     git(dir, &["config", "user.name", "Bench"])?;
     git(dir, &["config", "user.email", "bench@example.invalid"])?;
     git(dir, &["config", "commit.gpgsign", "false"])?;
-    git(dir, &["config", "core.hooksPath", "/dev/null"])?;
+    git(dir, &["config", "core.hooksPath", "/dev/null"])
+}
+
+/// Commits all that is there.
+pub fn commit(dir: &Path) -> Result<(), String> {
+    git(dir, &["add", "-A"])?;
+    git(dir, &["commit", "--quiet", "-m", "before"])
+}
+
+/// Makes a repository; returns its files.
+fn fill(dir: &Path) -> Result<Vec<PathBuf>, String> {
+    init(dir)?;
     let mut files = Vec::new();
     for number in 0..DIRECTORIES {
         let below = dir.join(format!("part-{}/module-{number}", number % 10));
@@ -54,8 +65,7 @@ fn fill(dir: &Path) -> Result<Vec<PathBuf>, String> {
         }
     }
     fs::write(dir.join(".gitignore"), ".ralph/\n").map_err(said)?;
-    git(dir, &["add", "-A"])?;
-    git(dir, &["commit", "--quiet", "-m", "before"])?;
+    commit(dir)?;
     Ok(files)
 }
 

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcgetpgrp, tcsetwinsize};
 use tachikoma_testkit::{Tool, await_until};
 
 use crate::live_support::{SOON, state_of};
@@ -86,13 +86,21 @@ impl Terminal {
         !modes.intersects(LocalModes::ICANON | LocalModes::ECHO)
     }
 
+    /// Returns whether a process leads the group that is in the foreground, which Ctrl-C is meant for.
+    pub(crate) fn has_in_front(&self, leader: u32) -> bool {
+        tcgetpgrp(&*self.master)
+            .is_ok_and(|group| group.as_raw_nonzero().get().cast_unsigned() == leader)
+    }
+
     /// Waits until the program has ended, and returns whether the terminal still gives single keys then.
     #[track_caller]
     pub(crate) fn keeps_giving_keys(&self) -> bool {
-        await_until("the program ends", SOON, || {
-            state_of(self.pid()).is_none_or(|state| state == 'Z')
-        });
+        await_until("the program ends", SOON, || self.has_ended());
         self.gives_keys()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        state_of(self.pid()).is_none_or(|state| state == 'Z')
     }
 
     pub(crate) fn type_in(&self, text: &str) {

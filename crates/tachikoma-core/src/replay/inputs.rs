@@ -418,15 +418,6 @@ fn same_reading(state: &State) -> Vec<Input> {
 }
 
 fn is_opening(state: &State) -> bool {
-    match &state.phase {
-        Phase::Rebooting { reboot } => matches!(reboot.stage, RebootStage::Opening { .. }),
-        Phase::Idle
-        | Phase::Waiting { .. }
-        | Phase::Working { .. }
-        | Phase::Keeping { .. }
-        | Phase::Checking { .. }
-        | Phase::Hooking { .. }
-        | Phase::Paused { .. }
-        | Phase::Ended { .. } => false,
-    }
+    let reboot = state.rebooting();
+    reboot.is_some_and(|reboot| matches!(reboot.stage, RebootStage::Opening { .. }))
 }

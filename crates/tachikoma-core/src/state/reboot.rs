@@ -69,7 +69,8 @@ impl State {
         self.work(|work| work.postpone(duration));
     }
 
-    pub(super) fn rebooting(&self) -> Option<&Reboot> {
+    /// Returns the reboot that is under way.
+    pub fn rebooting(&self) -> Option<&Reboot> {
         match &self.phase {
             Phase::Rebooting { reboot } => Some(reboot),
             Phase::Idle

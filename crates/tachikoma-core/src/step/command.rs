@@ -214,17 +214,10 @@ impl Turn<'_> {
 
     /// Stops the loop for a hook that it waits for. Without one it is a stop like any other.
     pub(super) fn stop_behind_hooks(&mut self) -> Answer {
-        let rebooting = match &self.state.phase {
-            Phase::Rebooting { reboot } => matches!(reboot.stage, RebootStage::Hooks { .. }),
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Working { .. }
-            | Phase::Keeping { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Paused { .. }
-            | Phase::Ended { .. } => false,
-        };
+        let rebooting = self
+            .state
+            .rebooting()
+            .is_some_and(|reboot| matches!(reboot.stage, RebootStage::Hooks { .. }));
         if !rebooting && self.state.hooking().is_none() {
             return self.stop(Urgency::Graceful);
         }

@@ -11,7 +11,7 @@ use crate::hooking::{HookPoint, HookResult, HooksStart};
 use crate::id::SessionNo;
 use crate::input::News;
 use crate::outcome::{RebootReason, Stop};
-use crate::phase::{Phase, Reboot, RebootStage, Wait};
+use crate::phase::{Reboot, RebootStage, Wait};
 use crate::policy::context::{Level, level};
 
 /// What is kept of a session's own words; with notes, files and failures they have to fit into the hand-off.
@@ -390,16 +390,6 @@ impl Turn<'_> {
     }
 
     fn reboot(&self) -> Option<Reboot> {
-        match &self.state.phase {
-            Phase::Rebooting { reboot } => Some(reboot.clone()),
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Working { .. }
-            | Phase::Keeping { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Paused { .. }
-            | Phase::Ended { .. } => None,
-        }
+        self.state.rebooting().cloned()
     }
 }

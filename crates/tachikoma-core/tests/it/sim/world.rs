@@ -190,19 +190,9 @@ impl World {
             Input::HooksRan { point, .. } if point.kind() == HookKind::Beside => {
                 matches!(self.state.phase, Phase::Idle | Phase::Ended { .. })
             }
-            Input::HooksRan { point, .. } => match &self.state.phase {
-                Phase::Rebooting { reboot } => {
-                    !matches!(&reboot.stage, RebootStage::Hooks { point: p, .. } if p == point)
-                }
-                Phase::Idle
-                | Phase::Waiting { .. }
-                | Phase::Working { .. }
-                | Phase::Keeping { .. }
-                | Phase::Checking { .. }
-                | Phase::Hooking { .. }
-                | Phase::Paused { .. }
-                | Phase::Ended { .. } => true,
-            },
+            Input::HooksRan { point, .. } => !self.state.rebooting().is_some_and(
+                |reboot| matches!(&reboot.stage, RebootStage::Hooks { point: p, .. } if p == point),
+            ),
             Input::Answered { number, .. } | Input::GatesRan { number, .. } => {
                 self.state.check().is_none() || *number != self.state.completion.number
             }
