@@ -8,7 +8,7 @@ use tachikoma_cloud::{CloudError, Digest, Put, Store, digest_of};
 use tachikoma_core::{LoopId, Seq};
 
 use crate::store::backup::{Listed, by_name};
-use crate::store::{StoreError, make_dir, private, whole};
+use crate::store::{StoreError, make_dir, private, vault, whole};
 
 pub use tachikoma_cloud::{CloudError as Error, Surroundings, check};
 
@@ -71,6 +71,12 @@ impl Copied {
     #[must_use]
     pub fn name(&self) -> String {
         self.listed.path.display().to_string()
+    }
+
+    /// Returns whether it can be read only with a key.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.name().ends_with(vault::SUFFIX)
     }
 
     /// Returns the name of the object.

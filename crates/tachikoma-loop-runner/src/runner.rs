@@ -225,6 +225,7 @@ impl LoopRunner {
         self.state.startable()?;
         // What a run left whose future was dropped: its agent must not meet the next one.
         self.put_away().await;
+        self.look_at_copies();
         let duty = self.ends.on_duty();
         let result = self.run_to_end().await;
         drop(duty);

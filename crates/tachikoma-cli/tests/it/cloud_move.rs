@@ -163,6 +163,12 @@ fn an_encrypted_loop_comes_along_with_its_key_and_not_without() {
     let refused = server.tool(&there).run(restore);
     assert_eq!(refused.code(), Some(2), "{}", refused.snapshot());
     assert!(!there.path().join(".git").exists(), "nothing is changed");
+    assert!(!there.path().join(".ralph/backups").exists());
+    assert!(
+        refused.stderr.contains("s3://bucket/a/b/loop_"),
+        "{}",
+        refused.stderr
+    );
     let with_key = server
         .tool(&there)
         .env("TACHIKOMA_STATE__ENCRYPT", "true")

@@ -1,9 +1,9 @@
 //! The work tree in copies: it is there, it stays there, and what became of it is said.
 
-use tachikoma_testkit::Scratch;
+use tachikoma_testkit::{Scratch, await_until};
 
 use crate::cloud_support::{Server, repository, with_identity};
-use crate::support::files;
+use crate::support::{SOON, files, kill};
 
 /// A run up to an iteration, in which each one adds a line.
 fn words(iterations: &str) -> Vec<&str> {
@@ -25,8 +25,7 @@ fn a_run_that_ends_at_once_has_its_work_in_every_copy() {
     server.say(&here, &words("1"), 3);
     for _ in 0..4 {
         // Its limit is met: it ends while the first backup is packed.
-        let told = server.say(&here, &words("1"), 3);
-        assert!(!told.contains("without the work tree"), "{told}");
+        server.say(&here, &words("1"), 3);
     }
     let copies = server.copies();
     assert!(copies.len() > 1, "{copies:?}");
@@ -163,6 +162,50 @@ fn a_work_tree_that_cannot_be_made_is_a_failure_and_the_commits_are_kept() {
     // All of it goes with the rest.
     server.say(&there, &["state", "clear", "--purge", "--yes"], 0);
     assert!(!there.path().join(".ralph/loops").exists());
+}
+
+#[test]
+fn what_is_wrong_with_the_place_of_copies_is_said_when_the_run_begins() {
+    let server = Server::start();
+    let here = repository(&server, "");
+    let missing = here.home().join("missing");
+    let url = format!("file://{}", missing.display());
+    let text = crate::cloud_support::settings(&url, "");
+    here.write("tachikoma.toml", text);
+    let live = server.tool(&here).spawn(crate::support::run(
+        &["--allow-dirty"],
+        crate::support::BUSY,
+    ));
+    // Long before the first backup.
+    await_until("the warning", SOON, || {
+        format!("{}{}", live.stdout(), live.stderr()).contains("missing is no directory")
+    });
+    kill(&here, live);
+
+    // Copies from before encryption are named, and those that are encrypted are not.
+    let key = here.home().join("key");
+    std::fs::write(
+        &key,
+        "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33\n",
+    )
+    .unwrap();
+    let here = repository(&server, "");
+    server.say(&here, &words("1"), 3);
+    let more = format!(
+        "encrypt = true\nencrypt_identity_file = \"{}\"",
+        key.display()
+    );
+    here.write(
+        "tachikoma.toml",
+        crate::cloud_support::settings(&server.url(), &more),
+    );
+    let mut loud = words("2");
+    loud.retain(|word| *word != "--quiet");
+    let told = server.say(&here, &loud, 3);
+    assert!(
+        told.contains("copies of this loop in s3://bucket/a/b that are not encrypted: 1;"),
+        "{told}"
+    );
 }
 
 #[test]

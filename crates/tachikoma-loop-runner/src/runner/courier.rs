@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tachikoma_core::{Incident, Input, Outcome};
+use tachikoma_core::{Incident, Input, LoopId, Outcome};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::LoopRunner;
 use crate::chain;
 use crate::clock;
-use crate::cloud::{Cloud, SendError};
+use crate::cloud::{Cloud, Error, SendError};
 use crate::store::backup::Taken;
 use crate::task::panicked;
 
@@ -54,15 +54,15 @@ pub(super) type Counter = watch::Sender<Option<Parcel>>;
 #[derive(Debug)]
 pub(super) struct Courier {
     counter: Counter,
-    said: mpsc::Receiver<Incident>,
+    said: mpsc::Receiver<Input>,
     /// Dropped, it ends what is under way.
     go_on: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Courier {
-    /// Starts the thread; without one backups stay here, and that is said.
-    pub fn start() -> Result<Self, String> {
+    /// Starts the thread; without one backups stay here, and that is said. It begins with a look at where they go, if it is told where.
+    pub fn start(look: Option<Look>) -> Result<Self, String> {
         let (counter, waiting) = watch::channel(None);
         let (say, said) = mpsc::channel(SAID_MAX);
         let (go_on, stopped) = oneshot::channel();
@@ -73,7 +73,7 @@ impl Courier {
         let work = move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = deliver(waiting, say) => {}
+                    () = serve(look, waiting, say) => {}
                     _ = stopped => {}
                 }
             });
@@ -99,8 +99,8 @@ impl Courier {
     /// Returns what is to be recorded, once something is; how it panicked, if it did. Cancel-safe.
     pub async fn next(courier: &mut Option<Self>) -> Input {
         if let Some(there) = courier {
-            if let Some(incident) = there.said.recv().await {
-                return Input::Incident(incident);
+            if let Some(input) = there.said.recv().await {
+                return input;
             }
             if let Some(Self { thread, .. }) = courier.take()
                 && let Err(payload) = thread.join()
@@ -113,14 +113,71 @@ impl Courier {
     }
 }
 
+/// A first look at where copies go: what is wrong there is known before there is anything to copy.
+#[derive(Debug)]
+pub(super) struct Look {
+    pub cloud: Cloud,
+    pub loop_id: LoopId,
+    /// Whether backups are encrypted.
+    pub sealed: bool,
+}
+
+impl Look {
+    /// Returns what a person should know.
+    async fn warning(self) -> Option<String> {
+        let Self {
+            cloud,
+            loop_id,
+            sealed,
+        } = self;
+        let url = &cloud.url;
+        let listed = match timeout(ATTEMPT_TIMEOUT, cloud.list(Some(loop_id))).await {
+            Ok(Ok(listed)) => listed,
+            // Whoever removes nothing need not be allowed to look.
+            Ok(Err(Error::Refused { .. })) if cloud.max == 0 => return None,
+            Ok(Err(error)) => {
+                let why = chain(&error);
+                return Some(format!(
+                    "no backup can be copied as it is: {why}; the loop goes on, and each one is tried"
+                ));
+            }
+            Err(_) => return None,
+        };
+        let clear = listed.iter().filter(|copied| !copied.is_sealed()).count();
+        (sealed && clear > 0).then(|| {
+            format!(
+                "copies of this loop in {url} that are not encrypted: {clear}; delete them by hand, or they go when newer ones take their place"
+            )
+        })
+    }
+}
+
+/// Looks, and sends what is handed in meanwhile.
+async fn serve(
+    look: Option<Look>,
+    waiting: watch::Receiver<Option<Parcel>>,
+    say: mpsc::Sender<Input>,
+) {
+    let tell = say.clone();
+    let looked = async move {
+        if let Some(look) = look
+            && let Some(warning) = look.warning().await
+        {
+            // When nobody listens any more, the loop is gone.
+            let _ = tell.send(Input::Trouble { warning }).await;
+        }
+    };
+    tokio::join!(looked, deliver(waiting, say));
+}
+
 /// Sends what is handed in until nobody can hand in anything any more.
-async fn deliver(mut waiting: watch::Receiver<Option<Parcel>>, say: mpsc::Sender<Incident>) {
+async fn deliver(mut waiting: watch::Receiver<Option<Parcel>>, say: mpsc::Sender<Input>) {
     while waiting.changed().await.is_ok() {
         let taken = waiting.borrow_and_update().clone();
         let Some(parcel) = taken else { continue };
         for incident in bring(parcel, &mut waiting).await {
             // When nobody listens any more, the loop is gone.
-            if say.send(incident).await.is_err() {
+            if say.send(Input::Incident(incident)).await.is_err() {
                 return;
             }
         }
@@ -207,19 +264,20 @@ impl LoopRunner {
         let over = tokio::time::sleep_until(over);
         tokio::pin!(over);
         loop {
-            let incident = tokio::select! {
+            let input = tokio::select! {
                 () = &mut over => break,
                 Some(_) = self.ends.shutdowns.recv() => break,
-                incident = said.recv() => incident,
+                input = said.recv() => input,
             };
-            let Some(incident) = incident else { break };
-            if let Incident::CloudCopied { name, .. } | Incident::CloudFailed { name, .. } =
-                &incident
+            let Some(input) = input else { break };
+            if let Input::Incident(
+                Incident::CloudCopied { name, .. } | Incident::CloudFailed { name, .. },
+            ) = &input
             {
                 told = Some(name.clone());
             }
             // The loop has ended all the same.
-            let _ = self.take(Input::Incident(incident)).await;
+            let _ = self.take(input).await;
         }
         drop(go_on);
         if !thread.is_finished()
@@ -234,6 +292,19 @@ impl LoopRunner {
                 attempts,
             };
             let _ = self.take(Input::Incident(incident)).await;
+        }
+    }
+
+    /// Has somebody look at where copies go, beside the loop.
+    pub(super) fn look_at_copies(&mut self) {
+        if let Some(cloud) = self.config.cloud()
+            && self.config.settings.state.enabled
+        {
+            self.upkeep.look(Look {
+                cloud,
+                loop_id: self.state.loop_id,
+                sealed: !self.config.vault.is_plain(),
+            });
         }
     }
 

@@ -249,12 +249,9 @@ impl Desk {
         let mut ended = tokio::time::timeout(FINISH_TIMEOUT, &mut over).await;
         if ended.is_err() {
             call_off.call_off();
-            // The thread ends its git, unless the disk hangs.
             ended = tokio::time::timeout(CALL_OFF_TIMEOUT, over).await;
         }
-        if ended.is_ok()
-            && let Some(thread) = self.thread.take()
-        {
+        if let (Ok(()), Some(thread)) = (ended, self.thread.take()) {
             // It has ended, and the run is over: how is nobody's concern.
             let _ = thread.join();
         }

@@ -12,7 +12,7 @@ use tachikoma_core::{Input, LoopId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::LoopRunner;
-use super::courier::{self, Counter, Courier};
+use super::courier::{self, Counter, Courier, Look};
 use super::open::{failed_backup, taken_with};
 use crate::cloud::Cloud;
 use crate::error::chain;
@@ -242,14 +242,23 @@ impl Upkeep {
         })
     }
 
-    fn counter(&mut self) -> Option<Counter> {
+    /// Starts who takes backups elsewhere, with a look at where that is.
+    pub fn look(&mut self, look: Look) {
+        self.start_courier(Some(look));
+    }
+
+    fn start_courier(&mut self, look: Option<Look>) {
         if self.courier.is_none() {
-            match Courier::start() {
+            match Courier::start(look) {
                 Ok(courier) => self.courier = Some(courier),
                 // More of them say nothing new.
                 Err(trouble) => drop(self.say.try_send(trouble)),
             }
         }
+    }
+
+    fn counter(&mut self) -> Option<Counter> {
+        self.start_courier(None);
         self.courier.as_ref().map(Courier::counter)
     }
 
