@@ -5,8 +5,8 @@ use std::fs;
 use tachikoma_testkit::Scratch;
 
 use crate::encrypt::{
-    KEY, SEALED, another_key, betrayers, expect_nothing, kept, outside, run_up_to, say, tool,
-    with_state, words,
+    KEY, SEALED, another_key, betrayers, configure, expect_nothing, kept, outside, run_up_to, say,
+    tool, with_state, words,
 };
 use crate::support::loops;
 
@@ -124,7 +124,7 @@ fn from_a_passphrase_to_a_key_all_is_rewritten() {
     let script = "echo x >>work";
     let ran = with(&scratch).run(words("1", script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
-    crate::encrypt::configure(&scratch, SEALED);
+    configure(&scratch, SEALED);
     let ran = with(&scratch).run(words("2", script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     run_up_to(&scratch, "3");
@@ -192,7 +192,7 @@ fn settings_that_cannot_be_read_are_named_and_not_a_missing_key() {
         told.contains("`nonsense`") && !told.contains("no key"),
         "{told}"
     );
-    crate::encrypt::configure(&scratch, SEALED);
+    configure(&scratch, SEALED);
     fs::remove_file(outside(&scratch, "key.txt")).unwrap();
     let told = say(&scratch, &["state", "verify"], 0);
     assert!(told.contains("the identity cannot be read from"), "{told}");
@@ -219,7 +219,7 @@ fn a_key_in_the_repository_is_refused_and_ours_are_ignored_by_git() {
         "nothing was changed"
     );
     fs::remove_dir_all(scratch.path().join("sub")).unwrap();
-    crate::encrypt::configure(&scratch, "encrypt = true\ncompress = true\n");
+    configure(&scratch, "encrypt = true\ncompress = true\n");
     let with = |scratch| tool(scratch).env("TACHIKOMA_STATE_PASSPHRASE", "open sesame");
     fs::create_dir(scratch.path().join(".ralph")).unwrap();
     // As an earlier version wrote it.
@@ -263,4 +263,21 @@ fn half_a_file_of_a_conversion_that_died_does_not_stay() {
         "{:?}",
         kept(&scratch).keys()
     );
+}
+
+/// What an agent says is not taken for something sealed: it is shown, and sealed when that is turned on.
+#[test]
+fn what_begins_as_something_sealed_is_text_like_any_other() {
+    for beginning in ["age-encryption.org/v1", "{\"sealed\":1}"] {
+        let scratch = with_state("");
+        let script = format!("echo '{beginning}'; echo CaNaRy words; echo x >>work");
+        let ran = tool(&scratch).run(words("1", &script));
+        assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+        let told = say(&scratch, &["logs"], 0);
+        assert!(told.contains("CaNaRy words"), "{told}");
+        say(&scratch, &["state", "verify"], 0);
+        configure(&scratch, SEALED);
+        run_up_to(&scratch, "2");
+        expect_nothing(&scratch);
+    }
 }

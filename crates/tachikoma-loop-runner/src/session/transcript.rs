@@ -15,8 +15,8 @@ use tachikoma_core::Timestamp;
 
 use crate::clock::Clock;
 use crate::store::compressed;
-use crate::store::vault::Vault;
 use crate::store::vault::lines::{OnDamage, Sealer};
+use crate::store::vault::{self, Vault};
 
 /// An attempt is repeated under one number only if its record was lost; more than this many files of one are a mistake.
 const REPEATS_MAX: u32 = 100;
@@ -93,13 +93,16 @@ impl Sink {
 
     /// Adds a piece, in one write.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Some(sealer) = &self.sealer else {
-            return self.file.write_all(bytes);
-        };
         if bytes.is_empty() {
             return Ok(());
         }
         self.pieces += 1;
+        let Some(sealer) = &self.sealer else {
+            if self.pieces == 1 {
+                self.file.write_all(vault::apart(bytes))?;
+            }
+            return self.file.write_all(bytes);
+        };
         sealer.seal(self.pieces, bytes, &mut self.buffer);
         let written = self.file.write_all(&self.buffer);
         self.buffer.clear();

@@ -216,7 +216,10 @@ impl Vault {
     /// Returns bytes as they are to be written.
     pub(crate) fn seal<'a>(&self, bytes: &'a [u8]) -> io::Result<Cow<'a, [u8]>> {
         if !self.seals() {
-            return Ok(Cow::Borrowed(bytes));
+            return Ok(match apart(bytes) {
+                [] => Cow::Borrowed(bytes),
+                line => Cow::Owned([line, bytes].concat()),
+            });
         }
         let mut sealed = self.writer(Vec::new())?;
         sealed.write_all(bytes)?;
@@ -377,6 +380,16 @@ fn told_by(path: &Path) -> Option<Told> {
         return header::told(source);
     }
     lines::wrapped_key(&mut source).and_then(|key| header::told(key.as_slice()))
+}
+
+/// Returns what has to stand before the first bytes of a text in the clear: an empty line where they begin as something sealed does.
+/// An agent can say that, and nobody would read or seal it any more.
+pub(crate) fn apart(bytes: &[u8]) -> &'static [u8] {
+    let is_like = |beginning: &[u8]| bytes.starts_with(beginning) || beginning.starts_with(bytes);
+    match !bytes.is_empty() && [AGE, lines::BEGINNING].into_iter().any(is_like) {
+        true => b"\n",
+        false => b"",
+    }
 }
 
 /// Returns whether a file is sealed in one piece: nothing can be added to it.
