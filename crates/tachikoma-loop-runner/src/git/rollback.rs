@@ -63,7 +63,7 @@ pub enum PerformError {
         /// Why it failed.
         why: Halt,
         /// Why it was not undone.
-        back: GitError,
+        back: Box<GitError>,
     },
 }
 
@@ -255,7 +255,10 @@ impl Rollback {
                 aside.remove();
                 Err(PerformError::Undone(why))
             }
-            Err(back) => Err(PerformError::Half { why, back }),
+            Err(back) => Err(PerformError::Half {
+                why,
+                back: Box::new(back),
+            }),
         }
     }
 
