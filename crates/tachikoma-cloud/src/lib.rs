@@ -11,6 +11,7 @@ mod error;
 mod open;
 mod store;
 mod tls;
+mod upload;
 
 pub use credentials::Surroundings;
 pub use digest::{Digest, digest_of};

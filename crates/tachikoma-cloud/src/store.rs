@@ -12,6 +12,7 @@ use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPay
 use crate::CloudError;
 use crate::digest::{Digest, Sum};
 use crate::directory;
+use crate::upload::Upload;
 
 /// What is sent at a time, and held in memory for it. A store wants at least 5 MiB of each part but the last.
 pub const PART_BYTES: usize = 5 << 20;
@@ -134,11 +135,12 @@ impl Store {
         }
         let path = self.path(name);
         let begun = self.inner.put_multipart(&path).await;
-        let mut upload = begun.map_err(self.failed(name))?;
+        let mut upload = Upload::new(begun.map_err(self.failed(name))?);
         let mut bytes = first;
         let mut sent: Result<(), CloudError> = Ok(());
         while sent.is_ok() && !bytes.is_empty() {
             sent = upload
+                .parts()
                 .put_part(PutPayload::from(std::mem::take(&mut bytes)))
                 .await
                 .map_err(self.failed(name));
@@ -151,17 +153,19 @@ impl Store {
         }
         let whole = sent.and_then(|()| same(sum.finish(), digest, name));
         let completed = match whole {
-            Ok(()) => upload.complete().await.map_err(|error| {
+            Ok(()) => upload.parts().complete().await.map_err(|error| {
                 let was_there = is_there(&error);
                 (was_there, self.failed(name)(error))
             }),
             Err(error) => Err((false, error)),
         };
         match completed {
-            Ok(_) => Ok(Put::Created),
+            Ok(_) => {
+                upload.keep();
+                Ok(Put::Created)
+            }
             Err((was_there, error)) => {
-                // Its parts would be paid for; a store that is gone forgets them by its own rules.
-                let _ = upload.abort().await;
+                upload.abort().await;
                 match was_there {
                     true => self.was_there(name, digest).await,
                     false => Err(error),

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tachikoma_cloud::{CloudError, Digest, PART_BYTES, Put, Store, Surroundings, digest_of, open};
+use tachikoma_testkit::await_until;
 use tachikoma_testkit::s3::{BUCKET, Misbehaviour, S3};
 use tokio::runtime::{Builder, Runtime};
 
@@ -114,7 +115,7 @@ fn a_large_object_is_completed_only_where_there_is_none() {
 }
 
 #[test]
-fn what_is_called_off_leaves_no_object() {
+fn what_is_called_off_leaves_no_object_and_no_part() {
     let place = Place::new();
     place
         .s3
@@ -125,6 +126,12 @@ fn what_is_called_off_leaves_no_object() {
     let put = async { tokio::time::timeout(Duration::from_millis(500), put).await };
     place.runtime.block_on(put).unwrap_err();
     assert_eq!(place.s3.objects(), [] as [String; 0]);
+    await_until("its parts are taken back", Duration::from_secs(30), || {
+        place.runtime.block_on(tokio::task::yield_now());
+        let asked = place.s3.asked();
+        let is_abort = |asked: &String| asked.starts_with("DELETE ") && asked.contains("uploadId=");
+        asked.iter().any(is_abort)
+    });
 }
 
 #[test]

@@ -3,8 +3,10 @@
 
 mod plain;
 mod rollback;
+mod told;
 
 pub(super) use rollback::NotBack;
+pub(super) use told::{Taken, Told, Untaken};
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -81,51 +83,6 @@ pub(super) struct Commit {
     pub message: String,
     /// None = as long as it likes.
     pub limit: Option<Duration>,
-}
-
-/// What the desk has to say.
-#[derive(Debug)]
-pub(super) enum Told {
-    /// There is no repository that can be used: why, in a line that a person should see.
-    Closed(String),
-    /// Nor can the files be looked at.
-    Blind(String),
-    /// The opening look is over.
-    Opened,
-    /// The work tree before an iteration is kept, or not.
-    Snapshot {
-        iteration: u32,
-        taken: Result<Taken, Untaken>,
-    },
-    /// The work is kept, or not.
-    Kept {
-        number: u64,
-        kept: Result<Kept, String>,
-    },
-    /// The work tree is as it was, or not.
-    RolledBack {
-        iteration: u32,
-        result: Result<String, NotBack>,
-    },
-    /// Something that a person should know.
-    Warning(String),
-    /// The thread panicked.
-    Broken(String),
-}
-
-/// The work tree before an iteration.
-#[derive(Debug)]
-pub(super) struct Taken {
-    /// None where it was kept before.
-    pub commit: Option<String>,
-    pub uncommitted: u32,
-}
-
-/// Why there is none.
-#[derive(Debug)]
-pub(super) enum Untaken {
-    CalledOff,
-    Failed(String),
 }
 
 /// The desk of one run.
@@ -481,19 +438,6 @@ struct Books {
     keeper: Box<Keeper>,
     /// Whether a look at what the loop did was cut: then the next one takes that in.
     unseen: bool,
-}
-
-impl From<GitError> for Untaken {
-    fn from(error: GitError) -> Self {
-        match error {
-            GitError::CalledOff { .. } => Self::CalledOff,
-            GitError::NotStarted { .. }
-            | GitError::TimedOut { .. }
-            | GitError::Failed { .. }
-            | GitError::Odd { .. }
-            | GitError::Io { .. } => Self::Failed(chain(&error)),
-        }
-    }
 }
 
 fn count(number: usize) -> u32 {

@@ -27,7 +27,7 @@ use crate::store::journal::Journal;
 use crate::store::lives::Lives;
 use crate::store::lock::{Holder, LockError, WorkLock};
 use crate::store::recover::{self, Loss, Recovered, Source, Taken};
-use crate::store::reseal::Kept;
+use crate::store::reseal::{Kept, Resealed};
 use crate::store::temporary::{self, TemporaryStore};
 use crate::store::{
     RALPH_DIR, StoreError, archive, backup, check_dir, checkpoints, loops, restore, snapshot,
@@ -279,25 +279,19 @@ fn reseal(config: &LoopConfig, journal: &Journal) -> Result<Option<Input>, Store
     }
     .reseal()?;
     let now = match config.vault.seals() {
-        true => "encrypted",
-        false => "in clear text",
+        true => "encrypted now, to the keys of today",
+        false => "in clear text now",
     };
+    let Resealed { done, locked } = resealed;
     let mut said = Vec::new();
-    if resealed.done > 0 {
+    if done > 0 {
         said.push(format!(
-            "{} files of loops here were rewritten: they are {now} now{}",
-            resealed.done,
-            if config.vault.seals() {
-                ", to the keys of today"
-            } else {
-                ""
-            }
+            "{done} files of loops here were rewritten: they are {now}"
         ));
     }
-    if resealed.locked > 0 {
+    if locked > 0 {
         said.push(format!(
-            "{} files of loops here are encrypted to keys that are not here, and stay so",
-            resealed.locked
+            "{locked} files of loops here are encrypted to keys that are not here, and stay so"
         ));
     }
     let warning = said.join("; ");
