@@ -30,6 +30,7 @@ fn check_keys(status: &Value) {
         "session_iterations",
         "question",
         "attended",
+        "told",
         "completion",
         "context",
         "waiting",
