@@ -77,7 +77,7 @@ fn commands_that_run_git_hand_it_no_secret() {
     for words in [
         &["diff", "1"][..],
         &["state", "backup"],
-        &["state", "restore"],
+        &["state", "restore", "--yes"],
         // The last one: the configuration came later, and goes with it.
         &["rollback", "1", "--yes"],
     ] {

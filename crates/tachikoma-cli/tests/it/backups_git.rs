@@ -113,7 +113,7 @@ fn without_a_terminal_a_restoration_needs_a_yes_and_hints_fit_what_is_missing() 
         (
             &["state", "backups", "--from", "file:///nodir"],
             1,
-            "hint: the directory must be there, and is not made: is its disk mounted?",
+            "hint: the directory has to be there, and yours to write to: is the disk mounted?",
         ),
     ] {
         let ran = tachikoma(&scratch).run(words);

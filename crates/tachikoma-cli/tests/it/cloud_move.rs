@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tachikoma_testkit::{Scratch, await_until};
 
-use crate::cloud_support::{Server, incidents, repository, with_identity};
+use crate::cloud_support::{Server, incidents, repository, up_to, with_identity};
 use crate::support::{SOON, await_events, files, kill, status};
 
 /// An agent that adds a line for each iteration; in the third it waits for `hold` to exist.
@@ -16,19 +16,7 @@ fn agent(hold: &Path) -> String {
 }
 
 fn words(agent: &str) -> Vec<&str> {
-    vec![
-        "run",
-        "--quiet",
-        "--allow-dirty",
-        "--delay",
-        "0s",
-        "--max-iterations",
-        "4",
-        "--",
-        "sh",
-        "-c",
-        agent,
-    ]
+    [&up_to("4")[..], &["sh", "-c", agent]].concat()
 }
 
 /// What came of the work: what was committed, in which order, and what the files hold.
@@ -111,17 +99,7 @@ fn what_was_not_committed_comes_along() {
     let here = repository(&server, "[git]\nauto_commit = false");
     here.write("draft", "not committed\n");
     here.write("prompt.md", "go on, differently\n");
-    let words = [
-        "run",
-        "--quiet",
-        "--allow-dirty",
-        "--delay",
-        "0s",
-        "--max-iterations",
-        "1",
-        "--",
-        "true",
-    ];
+    let words = [&up_to("1")[..], &["true"]].concat();
     server.say(&here, &words, 3);
     let there = Scratch::new();
     let url = server.url();
@@ -152,9 +130,7 @@ fn an_encrypted_loop_comes_along_with_its_key_and_not_without() {
     );
     let here = repository(&server, &settings);
     here.write("draft", "not committed\n");
-    let agent = ["--max-iterations", "1", "--", "true"];
-    let run = ["run", "--quiet", "--allow-dirty", "--delay", "0s"];
-    server.say(&here, &[&run[..], &agent].concat(), 3);
+    server.say(&here, &[&up_to("1")[..], &["true"]].concat(), 3);
     let copies = server.copies();
     assert!(!copies.is_empty() && copies.iter().all(|name| name.contains(".tar.age.")));
     let there = Scratch::new();
@@ -185,16 +161,7 @@ fn an_encrypted_loop_comes_along_with_its_key_and_not_without() {
 fn a_repository_fresh_from_git_init_is_as_good_as_none() {
     let server = Server::start();
     let here = repository(&server, "");
-    let words = [
-        "run",
-        "--quiet",
-        "--delay",
-        "0s",
-        "--max-iterations",
-        "1",
-        "--",
-        "true",
-    ];
+    let words = [&up_to("1")[..], &["true"]].concat();
     server.say(&here, &words, 3);
     let url = server.url();
     let restore = ["state", "restore", "--from", &url, "--yes"];
@@ -213,18 +180,7 @@ fn a_repository_that_is_there_gets_the_commits_and_keeps_its_files() {
     let there = Scratch::new();
     there.git(&["clone", "--quiet", here.path().to_str().unwrap(), "."]);
     let agent = "echo 1 >> work; git add -A; git commit -qm more";
-    let words = [
-        "run",
-        "--quiet",
-        "--delay",
-        "0s",
-        "--max-iterations",
-        "1",
-        "--",
-        "sh",
-        "-c",
-        agent,
-    ];
+    let words = [&up_to("1")[..], &["sh", "-c", agent]].concat();
     server.say(&here, &words, 3);
     let url = server.url();
     let told = server.say(&there, &["state", "restore", "--from", &url, "--yes"], 0);
@@ -250,16 +206,7 @@ fn a_repository_that_is_there_gets_the_commits_and_keeps_its_files() {
 fn a_copy_that_is_damaged_is_passed_over_and_of_two_loops_one_is_named() {
     let server = Server::start();
     let here = repository(&server, "");
-    let words = [
-        "run",
-        "--quiet",
-        "--delay",
-        "0s",
-        "--max-iterations",
-        "1",
-        "--",
-        "true",
-    ];
+    let words = [&up_to("1")[..], &["true"]].concat();
     server.say(&here, &words, 3);
     server.say(&here, &["state", "set", "plan", "7"], 0);
     server.say(&here, &["state", "backup"], 0);
@@ -310,16 +257,7 @@ fn a_shallow_clone_goes_without_its_work_and_says_so() {
     let from = format!("file://{}", here.path().display());
     shallow.git(&["clone", "--quiet", "--depth", "1", &from, "."]);
     with_identity(&shallow);
-    let words = [
-        "run",
-        "--quiet",
-        "--delay",
-        "0s",
-        "--max-iterations",
-        "1",
-        "--",
-        "true",
-    ];
+    let words = [&up_to("1")[..], &["true"]].concat();
     server.say(&shallow, &words, 3);
     let told = server.say(&shallow, &["state", "backup"], 0);
     assert!(told.contains("the repository is a shallow clone"), "{told}");
