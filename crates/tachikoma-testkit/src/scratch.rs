@@ -1,6 +1,7 @@
 //! A directory of a test's own: work tree, runtime directory and home, gone at the end.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -115,8 +116,18 @@ impl Scratch {
     /// When it cannot be written.
     #[track_caller]
     pub fn write_script(&self, name: impl AsRef<Path>, text: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.write(name, text);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        let path = self.write(name, "");
+        // By somebody else: what we have open for writing, a child of another test has too, and then it cannot be executed.
+        let mut install = Command::new("install")
+            .args(["-m", "755", "/dev/stdin"])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("`install` is everywhere");
+        let mut input = install.stdin.take().expect("it is piped");
+        input.write_all(text.as_ref()).expect("it reads");
+        drop(input);
+        assert!(install.wait().expect("it is ours").success());
         path
     }
 

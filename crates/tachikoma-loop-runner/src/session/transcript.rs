@@ -67,9 +67,9 @@ struct Tail {
 struct Sink {
     file: File,
     sealer: Option<Sealer>,
-    /// How many pieces were written.
+    /// How many pieces were sealed; in the clear, whether it is known how the text begins.
     pieces: u64,
-    /// What is written next.
+    /// What is written next; in the clear, what was written as long as that is not known.
     buffer: Vec<u8>,
 }
 
@@ -93,20 +93,32 @@ impl Sink {
 
     /// Adds a piece, in one write.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(sealer) = &self.sealer else {
+            return self.write_clear(bytes);
+        };
         if bytes.is_empty() {
             return Ok(());
         }
         self.pieces += 1;
-        let Some(sealer) = &self.sealer else {
-            if self.pieces == 1 {
-                self.file.write_all(vault::apart(bytes))?;
-            }
-            return self.file.write_all(bytes);
-        };
         sealer.seal(self.pieces, bytes, &mut self.buffer);
         let written = self.file.write_all(&self.buffer);
         self.buffer.clear();
         written
+    }
+
+    fn write_clear(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.pieces == 0 {
+            self.buffer.extend_from_slice(bytes);
+            let begins = vault::begins_as_sealed(&self.buffer);
+            self.pieces = u64::from(begins.is_some());
+            if begins == Some(true) {
+                self.file.set_len(0)?;
+                self.file.rewind()?;
+                self.file.write_all(vault::APART)?;
+                return self.file.write_all(&self.buffer);
+            }
+        }
+        self.file.write_all(bytes)
     }
 
     /// Adds all that another one holds.
@@ -393,6 +405,20 @@ mod tests {
                 }
                 assert_eq!(names(place.path()), ["000012.1.log"], "the parts are gone");
             }
+        }
+    }
+
+    #[test]
+    fn what_begins_as_something_sealed_has_a_line_before_it_however_it_was_cut() {
+        let text = b"age-encryption.org/v1 and more";
+        for size in 1..=text.len() {
+            let place = tempfile::tempdir().unwrap();
+            let pieces: Vec<&[u8]> = text.chunks(size).collect();
+            let found = written(place.path(), 0, &pieces).unwrap();
+            assert_eq!(
+                found, "\nage-encryption.org/v1 and more",
+                "pieces of {size}"
+            );
         }
     }
 

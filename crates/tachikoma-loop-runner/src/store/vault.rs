@@ -216,9 +216,9 @@ impl Vault {
     /// Returns bytes as they are to be written.
     pub(crate) fn seal<'a>(&self, bytes: &'a [u8]) -> io::Result<Cow<'a, [u8]>> {
         if !self.seals() {
-            return Ok(match apart(bytes) {
-                [] => Cow::Borrowed(bytes),
-                line => Cow::Owned([line, bytes].concat()),
+            return Ok(match begins_as_sealed(bytes) {
+                Some(true) => Cow::Owned([APART, bytes].concat()),
+                Some(false) | None => Cow::Borrowed(bytes),
             });
         }
         let mut sealed = self.writer(Vec::new())?;
@@ -382,14 +382,22 @@ fn told_by(path: &Path) -> Option<Told> {
     lines::wrapped_key(&mut source).and_then(|key| header::told(key.as_slice()))
 }
 
-/// Returns what has to stand before the first bytes of a text in the clear: an empty line where they begin as something sealed does.
-/// An agent can say that, and nobody would read or seal it any more.
-pub(crate) fn apart(bytes: &[u8]) -> &'static [u8] {
-    let is_like = |beginning: &[u8]| bytes.starts_with(beginning) || beginning.starts_with(bytes);
-    match !bytes.is_empty() && [AGE, lines::BEGINNING].into_iter().any(is_like) {
-        true => b"\n",
-        false => b"",
+/// Stands before a text in the clear that begins as something sealed does. An agent can say that, and nobody would read or seal it any more.
+pub(crate) const APART: &[u8] = b"\n";
+
+/// Returns whether a text begins as something sealed does; none while that cannot be told.
+pub(crate) fn begins_as_sealed(text: &[u8]) -> Option<bool> {
+    let beginnings = [AGE, lines::BEGINNING];
+    if beginnings
+        .iter()
+        .any(|beginning| text.starts_with(beginning))
+    {
+        return Some(true);
     }
+    let may = beginnings
+        .iter()
+        .any(|beginning| beginning.starts_with(text));
+    (!may).then_some(false)
 }
 
 /// Returns whether a file is sealed in one piece: nothing can be added to it.
