@@ -196,7 +196,7 @@ fn edit(files: &[PathBuf], round: usize) -> Result<Vec<&PathBuf>, String> {
     Ok(chosen)
 }
 
-fn git(dir: &Path, words: &[&str]) -> Result<(), String> {
+pub fn git(dir: &Path, words: &[&str]) -> Result<(), String> {
     let mut command = Command::new("git");
     command.args(words).current_dir(dir);
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();

@@ -10,6 +10,7 @@ use tachikoma_testkit::fake_agent::{SCENARIO_VAR, STATE_VAR};
 use tachikoma_testkit::{Scenario, Turn};
 
 use super::Bench;
+use super::git;
 use super::interrupt::fake_agent;
 use super::report::{Row, Unit};
 use super::sample::Sample;
@@ -104,6 +105,8 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     let agent = fake_agent(bench)?;
     let figure = "stop command to the end of a usage limit".to_owned();
     rows.push(row(figure, || limited(bench, &agent))?);
+    let figure = "stop command to the end of a rollback".to_owned();
+    rows.push(row(figure, || rolling(bench))?);
     let figure = "Ctrl-C to the end of a wait for messages".to_owned();
     rows.push(row(figure, || drain(bench))?);
     Ok(rows)
@@ -152,6 +155,26 @@ fn limited(bench: &Bench, agent: &Path) -> Result<f64, String> {
     stop(&ground, runner)
 }
 
+/// The work tree is being rolled back, and a filter of the repository takes its time.
+fn rolling(bench: &Bench) -> Result<f64, String> {
+    let ground = Ground::new(&bench.product, &bench.disk)?;
+    let dir = ground.path();
+    git::init(dir)?;
+    fs::write(dir.join(".gitattributes"), "a.txt filter=slow\n").map_err(text)?;
+    fs::write(dir.join("a.txt"), "1\n").map_err(text)?;
+    git::commit(dir)?;
+    let slow = "touch .git/smudging; exec sleep 1000";
+    git::git(dir, &["config", "filter.slow.smudge", slow])?;
+    let words = ["run", "--attended", "--", "sh", "-c", "echo 2 >a.txt"];
+    let runner = Live::start(&mut ground.tachikoma(&words))?;
+    await_in(&ground, "\"before_iteration\"")?;
+    obey(&ground, "answer continue")?;
+    await_in(&ground, "\"after_iteration\"")?;
+    obey(&ground, "answer rollback")?;
+    await_that("the filter", PATIENCE, || ground.has(".git/smudging"))?;
+    stop(&ground, runner)
+}
+
 /// The loop has ended, and waits for a message about it: who sends a signal waits no longer.
 fn drain(bench: &Bench) -> Result<f64, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
@@ -187,11 +210,12 @@ fn stop(ground: &Ground, runner: Live) -> Result<f64, String> {
     Ok((ended - before).max(0.0))
 }
 
-fn obey(ground: &Ground, word: &str) -> Result<(), String> {
-    let told = ground.tachikoma(&[word]).status().map_err(text)?;
+fn obey(ground: &Ground, words: &str) -> Result<(), String> {
+    let command: Vec<&str> = words.split_whitespace().collect();
+    let told = ground.tachikoma(&command).status().map_err(text)?;
     match told.success() {
         true => Ok(()),
-        false => Err(format!("`tachikoma {word}` ended with {told}")),
+        false => Err(format!("`tachikoma {words}` ended with {told}")),
     }
 }
 
