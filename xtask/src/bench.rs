@@ -37,10 +37,17 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Builds the binary; where it is, is a real disk more often than not.
+    /// Builds the binary; where it is, is a real disk more often than not. Below a repository every loop would begin with git: then it is
+    /// the directory for temporary files, unless that is in memory.
     pub fn build(root: &Path) -> Result<Self, String> {
         let product = product::build(root)?;
-        let disk = product.parent().unwrap_or(root).to_owned();
+        let beside = product.parent().unwrap_or(root).to_owned();
+        let temporary = std::env::temp_dir();
+        let in_repository = beside.ancestors().any(|above| above.join(".git").exists());
+        let disk = match in_repository && !report::is_in_memory(&temporary) {
+            true => temporary,
+            false => beside,
+        };
         let root = root.to_owned();
         Ok(Self {
             root,

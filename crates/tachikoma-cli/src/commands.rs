@@ -21,6 +21,7 @@ mod logs;
 mod note;
 mod notify;
 mod opencode;
+mod records;
 mod replay;
 mod repository;
 mod rollback;
@@ -51,6 +52,9 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
     let urgency = |now: bool| if now { Urgency::Now } else { Urgency::Graceful };
     let place = Place::here()?;
     match args.command {
+        Command::Run(run) if run.new => {
+            run::run(&place, &run).map_err(Failure::for_a_new_beginning)
+        }
         Command::Run(run) => run::run(&place, &run),
         Command::Demo(demo) => demo::demo(&place, &demo),
         Command::Status { json } => status::status(&place, json),

@@ -7,16 +7,24 @@ use std::process::ExitCode;
 pub use tachikoma_loop_runner::chain;
 use tachikoma_loop_runner::offline::OfflineError;
 use tachikoma_loop_runner::settings::SettingsError;
-use tachikoma_loop_runner::store::StoreError;
-use tachikoma_loop_runner::store::lock::LockError;
+use tachikoma_loop_runner::store::lock::{self, LockError};
 use tachikoma_loop_runner::store::vault::is_locked;
+use tachikoma_loop_runner::store::{RALPH_DIR, StoreError};
 use tachikoma_loop_runner::{OpenError, RunError};
 
 use crate::out;
 
 /// What to do about something that is locked.
 const KEYS_HINT: &str = "nothing was changed; keys are looked for where `state.encrypt_identity_file`, `state.encrypt_passphrase_file` and the \
-     variable TACHIKOMA_STATE_PASSPHRASE say; where one is lost, nobody can open what is there, and `.ralph/` is to be deleted by hand";
+     variable TACHIKOMA_STATE_PASSPHRASE say (`~` does not stand for the home directory there)";
+
+/// What is added for those who want to begin again.
+const LOST_HINT: &str =
+    "; where a key is lost, nobody can open what is there: move `.ralph/` away, or delete it";
+
+/// What to do about a damaged journal while somebody writes it.
+pub const RUN_HINT: &str = "its runner has all of it in memory, and goes on: with its next backup it begins a new segment, which has the whole state; \
+     `tachikoma status` asks it";
 
 /// The exit code of everything that went wrong while doing what was asked.
 pub const ERROR: u8 = 1;
@@ -61,6 +69,14 @@ impl Failure {
         }
     }
 
+    /// The same, said to somebody who wants to be rid of what is there.
+    pub fn for_a_new_beginning(mut self) -> Self {
+        if let Some(hint) = self.hint.as_mut().filter(|hint| *hint == KEYS_HINT) {
+            hint.push_str(LOST_HINT);
+        }
+        self
+    }
+
     /// Says it, and returns the exit code.
     pub fn report(&self) -> ExitCode {
         out::note(&format!("error: {}", self.what));
@@ -88,6 +104,14 @@ impl Failure {
     }
 }
 
+/// Returns whether the loop is run that has a file.
+pub fn is_run(path: &Path) -> bool {
+    path.ancestors()
+        .find(|dir| dir.ends_with(RALPH_DIR))
+        .and_then(Path::parent)
+        .is_some_and(lock::is_held)
+}
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let what = chain(&error);
@@ -112,6 +136,7 @@ impl From<StoreError> for Failure {
             }),
             StoreError::Sync { .. } => Self::new(what)
                 .hint("look at the disk: after a failed sync nobody knows what is on it"),
+            StoreError::Damaged { path, .. } if is_run(&path) => Self::new(what).hint(RUN_HINT),
             StoreError::Damaged { .. } | StoreError::DamagedSnapshot { .. } => Self::new(what).hint(
                 "nothing was changed; `tachikoma run --accept-loss` goes on from the last good record, `--new` begins a new loop beside it",
             ),
@@ -136,12 +161,13 @@ impl From<OpenError> for Failure {
             OpenError::Prompt(_) => {
                 Self::usage(what).hint("write one, name another file (`tachikoma run FILE`), or use `--prompt-text`")
             }
-            OpenError::Program(_) => Self::usage(what).hint("`--dry-run` shows what would be run"),
+            OpenError::Program(_) => Self::usage(what)
+                .hint("name another one behind `--`, or as `agents.<name>.program`"),
             OpenError::Agent(_) => Self::usage(what)
                 .hint("`--agent command` with `-- PROGRAM ARGS...` runs any program; `tachikoma demo` needs none"),
             OpenError::Lock(LockError::Held { .. }) => {
                 Self::new(format!("refusing to run: {what}"))
-                    .hint("`tachikoma status` shows what it does, `tachikoma stop` ends it")
+                    .hint("`tachikoma status` shows what it does, `tachikoma stop` ends it; one that has stopped may take another minute for its last backup and the copy of it")
             }
             OpenError::Lock(LockError::Store(error)) | OpenError::Store(error) => error.into(),
             OpenError::Control(_) => {

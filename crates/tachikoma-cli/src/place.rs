@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::cloud::{Cloud, Surroundings};
+use tachikoma_loop_runner::git::present::Bounds;
 use tachikoma_loop_runner::offline::Premises;
 use tachikoma_loop_runner::process::MARKER;
 use tachikoma_loop_runner::settings::{Layers, Settings};
-use tachikoma_loop_runner::store::backup::Backups;
+use tachikoma_loop_runner::store::backup::{self, Backups};
 use tachikoma_loop_runner::store::recover::Copies;
 use tachikoma_loop_runner::store::snapshot::Packing;
 use tachikoma_loop_runner::store::vault::{
@@ -121,6 +122,7 @@ impl Place {
         let packing = Packing::of(settings.state.compress);
         let vault = self.vault(working_dir, &settings);
         Premises {
+            bounds: Bounds::of(&settings, working_dir),
             working_dir: working_dir.to_owned(),
             snapshot: working_dir.join(settings.state.state_path),
             backups: Backups {
@@ -279,8 +281,17 @@ impl Place {
 
     /// Says that there is no loop.
     pub fn no_loop(&self) -> Failure {
-        Failure::new(format!("no loop in {}", self.directory.display()))
-            .hint("`tachikoma run` starts one")
+        Failure::new(format!("no loop in {}", self.directory.display())).hint(self.first_step())
+    }
+
+    /// Says what there is to do where there is no loop: to begin one, or to go back to one of which only a backup is left.
+    pub fn first_step(&self) -> String {
+        let dir = self.working_dir_or_here();
+        let premises = self.premises_to_look_at(&dir, &dir);
+        match backup::of_lost_loop(&premises.backups.dir, &dir, &premises.vault) {
+            Some(lost) => format!("{}, `tachikoma run` starts a new one", lost.words(&dir)),
+            None => "`tachikoma run` starts one".to_owned(),
+        }
     }
 
     /// Finds the loop of a working directory that was begun last: the live one, where that is not kept.

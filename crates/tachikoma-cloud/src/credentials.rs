@@ -228,6 +228,11 @@ mod tests {
         let told = surroundings(home.path(), &named).aws().unwrap();
         assert_eq!(of(&told, "aws_access_key_id").as_deref(), Some("ID"));
         assert_eq!(of(&told, "aws_session_token"), None);
+        assert_eq!(of(&told, "aws_region"), None, "that of the named file");
+        let named = [("AWS_SHARED_CREDENTIALS_FILE", path.to_str().unwrap())];
+        let told = surroundings(home.path(), &named).aws().unwrap();
+        assert_eq!(of(&told, "aws_access_key_id").as_deref(), Some("C"));
+        assert_eq!(of(&told, "aws_session_token").as_deref(), Some("OLD"));
 
         let variables = [
             ("AWS_ACCESS_KEY_ID", "V"),

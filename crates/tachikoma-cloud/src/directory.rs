@@ -1,17 +1,21 @@
-//! A file put into a directory: for its owner alone, which the library cannot do, whole, synced, and never over another.
+//! Files in a directory: put there for their owner alone, which the library cannot do, whole, synced, and never over another; and
+//! listed without a look into the directories beside them, one of which may be closed to us.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::CloudError;
 use crate::digest::{Digest, Sum};
-use crate::store::{Put, part, same};
+use crate::store::{LISTED_MAX, Object, Put, part, same, too_many};
 
 /// A copy has what a backup has, and is as private.
 const MODE: u32 = 0o600;
+
+/// Nobody writes for that long without writing something.
+const STALE: Duration = Duration::from_hours(1);
 
 /// Puts a file into a directory. Blocks.
 ///
@@ -28,6 +32,7 @@ pub(crate) fn put(
     if std::fs::symlink_metadata(&path).is_ok() {
         return Ok(Put::WasThere);
     }
+    remove_stale(dir);
     let staged = staged(&path);
     let put = write(&staged, file, from, digest, name)
         .and_then(|()| place(&staged, &path).map_err(CloudError::io("create", &path)));
@@ -39,7 +44,61 @@ pub(crate) fn put(
     Ok(put)
 }
 
-/// Returns a name that nobody else has. The library does not list what ends with `#` and digits.
+/// Lists the files of a directory. Blocks.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn list(dir: &Path, shown: &str) -> Result<Vec<Object>, CloudError> {
+    let mut listed = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(CloudError::io("list", dir))? {
+        let entry = entry.map_err(CloudError::io("list", dir))?;
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        // Somebody may have removed it in between.
+        let Some(there) = entry.metadata().ok().filter(std::fs::Metadata::is_file) else {
+            continue;
+        };
+        if is_staged(&name) {
+            continue;
+        }
+        if listed.len() >= LISTED_MAX {
+            return Err(too_many(shown));
+        }
+        listed.push(Object {
+            name,
+            bytes: there.len(),
+        });
+    }
+    Ok(listed)
+}
+
+/// Whether it is a name of [`staged`], of a file that has its digest in its name.
+fn is_staged(name: &str) -> bool {
+    let parts = name.rsplit_once('#');
+    parts.is_some_and(|(of, rest)| {
+        of.contains(".sha256-")
+            && !rest.is_empty()
+            && rest.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+/// Removes what writers left that were killed.
+fn remove_stale(dir: &Path) {
+    let now = SystemTime::now();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let is_old = || {
+            let written = entry.metadata().and_then(|there| there.modified());
+            written.is_ok_and(|written| now.duration_since(written).is_ok_and(|age| age > STALE))
+        };
+        if entry.file_name().to_str().is_some_and(is_staged) && is_old() {
+            // Whoever may not must leave it.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Returns a name that nobody else has.
 fn staged(path: &Path) -> PathBuf {
     let time = SystemTime::now().duration_since(UNIX_EPOCH);
     let nanos = time.unwrap_or_default().as_nanos();

@@ -170,8 +170,11 @@ fn words(error: &object_store::Error, name: &str, secrets: &[String]) -> String 
         source = cause.source();
     }
     if let Some(code) = tag(&text, "Code") {
-        let message = tag(&text, "Message").unwrap_or_default();
-        text = format!("{code}: {message}");
+        let message = tag(&text, "Message").filter(|message| !message.is_empty());
+        text = match message {
+            Some(message) => format!("{code}: {message}"),
+            None => code.to_owned(),
+        };
     }
     for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
         text = text.replace(secret.as_str(), "***");
@@ -235,5 +238,33 @@ mod tests {
             &[],
         );
         assert!(nobody.contains("no credentials were found"), "{nobody}");
+        let red = said("\u{1b}[31mred\u{7}", &[]);
+        assert!(!red.contains(char::is_control), "{red:?}");
+    }
+
+    #[test]
+    fn a_bucket_that_is_missing_is_no_missing_object() {
+        let of = |code: &str| {
+            let path = "a/name".to_owned();
+            let source = format!("<Error><Code>{code}</Code><Message>no</Message></Error>").into();
+            let error = object_store::Error::NotFound { path, source };
+            CloudError::of("s3://bucket", "name", &[], &error)
+        };
+        assert!(of("NoSuchKey").is_missing());
+        let error = of("NoSuchBucket");
+        assert!(!error.is_missing() && !error.may_pass(), "{error}");
+    }
+
+    #[test]
+    fn a_disk_that_will_say_the_same_again_refuses() {
+        let of = |kind: io::ErrorKind| {
+            let source = Box::new(io::Error::from(kind));
+            let store = "LocalFileSystem";
+            let error = object_store::Error::Generic { store, source };
+            CloudError::of("file:///disk", "name", &[], &error).may_pass()
+        };
+        assert!(!of(io::ErrorKind::PermissionDenied));
+        assert!(!of(io::ErrorKind::ReadOnlyFilesystem));
+        assert!(of(io::ErrorKind::StorageFull));
     }
 }

@@ -21,7 +21,7 @@ pub const PART_BYTES: usize = 5 << 20;
 const PARTS_MAX: u64 = 10_000;
 
 /// What a listing may have. A store that has more is not ours alone.
-const LISTED_MAX: usize = 100_000;
+pub(crate) const LISTED_MAX: usize = 100_000;
 
 /// A place for copies.
 pub struct Store {
@@ -192,10 +192,15 @@ impl Store {
         match put.await {
             Ok(Ok(Put::WasThere)) => self.was_there(name, digest).await,
             Ok(put) => put,
-            Err(error) => Err(CloudError::Failed {
-                store: self.shown.clone(),
-                words: error.to_string(),
-            }),
+            Err(error) => Err(self.broken(&error)),
+        }
+    }
+
+    /// Of a thread that panicked.
+    fn broken(&self, error: &tokio::task::JoinError) -> CloudError {
+        CloudError::Failed {
+            store: self.shown.clone(),
+            words: error.to_string(),
         }
     }
 
@@ -219,6 +224,13 @@ impl Store {
     /// # Errors
     /// The store does not answer.
     pub async fn list(&self) -> Result<Vec<Object>, CloudError> {
+        if let Some(directory) = self.directory.clone() {
+            let shown = self.shown.clone();
+            let listed = tokio::task::spawn_blocking(move || directory::list(&directory, &shown));
+            return listed
+                .await
+                .unwrap_or_else(|error| Err(self.broken(&error)));
+        }
         let prefix = (!self.prefix.as_ref().is_empty()).then_some(&self.prefix);
         let mut stream = self.inner.list(prefix);
         let mut listed = Vec::new();
@@ -226,11 +238,7 @@ impl Store {
         while let Some(meta) = stream.try_next().await.map_err(self.failed("the list"))? {
             seen += 1;
             if seen > LISTED_MAX {
-                let words = format!(
-                    "more than {LISTED_MAX} objects lie there; give backups a prefix of their own"
-                );
-                let store = self.shown.clone();
-                return Err(CloudError::Refused { store, words });
+                return Err(too_many(&self.shown));
             }
             let parts = meta.location.prefix_match(&self.prefix);
             let mut parts = parts.into_iter().flatten();
@@ -282,6 +290,16 @@ impl Store {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(self.failed(name)(error)),
         }
+    }
+}
+
+/// What is said where others have their things, too.
+pub(crate) fn too_many(shown: &str) -> CloudError {
+    CloudError::Refused {
+        store: shown.to_owned(),
+        words: format!(
+            "more than {LISTED_MAX} objects lie there; give backups a place of their own"
+        ),
     }
 }
 

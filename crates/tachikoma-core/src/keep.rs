@@ -109,12 +109,27 @@ pub struct Kept {
     pub head_moved: bool,
     /// Files that the loop changed and that are not committed.
     pub uncommitted: u32,
+    /// Files that the loop changed and does not commit, because somebody else had changed them before.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub withheld: u32,
     /// What was committed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<Committed>,
     /// Why nothing was committed that was to be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+impl KeptWork {
+    /// Returns what is kept when nothing is other than it was.
+    #[must_use]
+    pub fn as_before(&self) -> Kept {
+        Kept {
+            uncommitted: self.uncommitted,
+            withheld: self.withheld,
+            ..Kept::default()
+        }
+    }
 }
 
 /// A commit of the loop's.
@@ -156,6 +171,9 @@ pub struct KeptWork {
     pub commits: u32,
     /// Files that the loop changed and that are not committed.
     pub uncommitted: u32,
+    /// Files that the loop changed and does not commit, because somebody else had changed them before.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub withheld: u32,
     /// Files that the latest attempt changed; none where that is not known.
     pub files_changed: Option<u32>,
     /// Whether an attempt has begun, or ended, that the work tree was not looked at after.

@@ -33,6 +33,7 @@ mod activity;
 mod commit_message;
 mod completion;
 mod context;
+mod copies;
 mod effect;
 mod event;
 mod exit;
@@ -77,6 +78,7 @@ pub use completion::{
     Refusal, ScriptResult, ScriptVerdict, standing_in_the_way,
 };
 pub use context::Context;
+pub use copies::{Copied, Copies, CopyFailures};
 pub use effect::{Answer, Effect, Rung, Step};
 pub use event::LoopEvent;
 pub use exit::{Exit, Leftover};

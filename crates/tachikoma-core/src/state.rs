@@ -17,6 +17,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::completion::Completion;
+use crate::copies::Copies;
 use crate::hooking::Frames;
 use crate::id::{Generation, LoopId, Seq};
 use crate::keep::KeptWork;
@@ -120,6 +121,9 @@ pub struct State {
     /// What is known of the operator.
     #[serde(default)]
     pub operator: Operator,
+    /// How the copies of backups fare.
+    #[serde(default, skip_serializing_if = "Copies::is_empty")]
+    pub copies: Copies,
     /// The stop conditions that the latest run was told.
     #[serde(default)]
     pub limits: Limits,
@@ -189,6 +193,7 @@ impl State {
             notes: Vec::new(),
             ledger: Ledger::default(),
             operator: Operator::default(),
+            copies: Copies::default(),
             limits: Limits::default(),
             stop_pattern: None,
             frames: Frames::default(),

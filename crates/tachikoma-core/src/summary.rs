@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::completion::{CheckStage, GateResult, ObjectivesSeen};
+use crate::copies::Copies;
 use crate::id::{LoopId, SessionNo};
 use crate::keep::KeepPurpose;
 use crate::launch::Runner;
@@ -65,6 +66,9 @@ pub struct Status {
     /// What is known of the work in the repository; none where nothing was kept.
     #[serde(default)]
     pub git: Option<GitSummary>,
+    /// How the copies of backups fare; none where none was tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<Copies>,
     /// What is known of whether the work is complete; none where nothing is.
     #[serde(default)]
     pub completion: Option<CompletionSummary>,
@@ -178,6 +182,9 @@ pub struct GitSummary {
     pub commits: u32,
     /// Files that the loop changed and that are not committed.
     pub uncommitted: u32,
+    /// Files that the loop changed and does not commit, because somebody else had changed them before.
+    #[serde(default)]
+    pub withheld: u32,
     /// Files that the latest attempt changed, once that is known.
     pub files_changed: Option<u32>,
     /// The commit, on no branch, that holds the work tree before the iteration last started.
@@ -305,6 +312,7 @@ impl Status {
             reboot_failed: reboot_failed(state),
             stop_conditions: conditions(state, if live { now } else { state.time }),
             git: git(state, live),
+            copies: Some(state.copies.clone()).filter(|copies| !copies.is_empty()),
             completion: completion(state, live),
             progress: progress(state),
             tests: state.progress.tests.clone(),
@@ -388,6 +396,7 @@ fn git(state: &State, live: bool) -> Option<GitSummary> {
         }),
         commits: kept.commits,
         uncommitted: kept.uncommitted,
+        withheld: kept.withheld,
         files_changed: kept.files_changed,
         snapshot: kept.snapshot.as_ref().map(|last| last.commit.clone()),
         keeping: state.keep().filter(|_| live).map(|keep| keep.purpose),

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Seek as _};
 use std::path::{Path, PathBuf};
 
-use tachikoma_cloud::{CloudError, Digest, Put, Store, digest_of};
+use tachikoma_cloud::{CloudError, Digest, Object, Put, Store, digest_of};
 use tachikoma_core::{LoopId, Seq};
 
 use crate::store::backup::{Listed, by_name};
@@ -49,7 +49,7 @@ pub struct Copied {
 }
 
 impl Copied {
-    fn of(object: &tachikoma_cloud::Object) -> Option<Self> {
+    fn of(object: &Object) -> Option<Self> {
         let (name, digest) = object.name.split_once(DIGEST)?;
         let (name, has_work) = match name.strip_suffix(WORK) {
             Some(name) => (name, true),
@@ -111,8 +111,8 @@ pub struct Sent {
     pub bytes: u64,
     /// Whether it had been there already.
     pub was_there: bool,
-    /// Why older copies were not removed, if they were not.
-    pub unpruned: Option<CloudError>,
+    /// It, where its name is that of a backup.
+    copied: Option<Copied>,
 }
 
 /// Why a backup was not sent.
@@ -143,7 +143,7 @@ impl Cloud {
         tachikoma_cloud::open(&self.url, &self.surroundings)
     }
 
-    /// Sends a backup, once. The older copies of its loop beyond the number that is kept go afterwards.
+    /// Sends a backup, once.
     ///
     /// # Errors
     /// It is gone, cannot be read, or the store does not take it.
@@ -164,25 +164,30 @@ impl Cloud {
         let object = object_name(&name, has_work, &digest.hex);
         let store = self.open()?;
         let put = store.put(&object, &mut file, path, &digest).await?;
-        let unpruned = match by_name(&name) {
-            Some(listed) => self.prune(&store, listed.loop_id, &object).await.err(),
-            None => None,
-        };
+        let bytes = digest.bytes;
         Ok(Sent {
-            bytes: digest.bytes,
+            bytes,
             was_there: put == Put::WasThere,
-            unpruned,
+            copied: Copied::of(&Object {
+                name: object,
+                bytes,
+            }),
         })
     }
 
-    /// Removes the oldest copies of a loop beyond the number that is kept. What has another name stays, and the newest that has the work.
-    async fn prune(&self, store: &Store, loop_id: LoopId, newest: &str) -> Result<(), CloudError> {
-        if self.max == 0 {
+    /// Removes the oldest copies of a loop beyond the number that is kept, when one was sent. What has another name stays, and the newest
+    /// that has the work.
+    ///
+    /// # Errors
+    /// The store does not list or remove them.
+    pub async fn prune(&self, sent: &Sent) -> Result<(), CloudError> {
+        let Some(newest) = sent.copied.as_ref().filter(|_| self.max > 0) else {
             return Ok(());
-        }
-        let mut copies = copies(store, Some(loop_id)).await?;
+        };
+        let store = self.open()?;
+        let mut copies = copies(&store, Some(newest.loop_id())).await?;
         // The one that was just sent is the newest, whatever the clock says.
-        copies.sort_by_key(|copied| copied.object() != newest);
+        copies.sort_by_key(|copied| copied != newest);
         let max = usize::try_from(self.max).unwrap_or(usize::MAX);
         let with_work = copies.iter().position(|copied| copied.has_work);
         for (at, old) in copies.iter().enumerate().skip(max) {
@@ -270,7 +275,7 @@ mod tests {
     #[test]
     fn only_a_name_of_ours_with_a_digest_is_a_copy() {
         let digest = "0123456789abcdef".repeat(2);
-        let object = |name: String| tachikoma_cloud::Object { name, bytes: 5 };
+        let object = |name: String| Object { name, bytes: 5 };
         let with_work = Copied::of(&object(object_name(NAME, true, &digest))).unwrap();
         assert_eq!(
             (with_work.name(), with_work.has_work),

@@ -19,6 +19,7 @@ use tachikoma_core::{HookPoint, Launch, LoopId, Policy, microusd};
 use crate::cloud::{Cloud, Surroundings};
 use crate::gates;
 use crate::git::bundle::Work;
+use crate::git::present::Bounds;
 use crate::hooks::Registry;
 use crate::opencode::client::Login;
 use crate::process::Adoption;
@@ -318,6 +319,7 @@ impl LoopConfig {
             loop_id,
             search_path: self.search_path.clone(),
             hidden: self.secrets.keys().map(Into::into).collect(),
+            bounds: Bounds::of(&self.settings, &self.working_dir),
         }
     }
 

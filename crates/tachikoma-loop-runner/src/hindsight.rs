@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_agents::{Agent, CommandAgent, PromptVia};
 use tachikoma_core::replay::{ByPlace, Gap};
-use tachikoma_core::{Launch, LoopEvent, Record};
+use tachikoma_core::{Launch, LoopEvent, Record, Seq};
 use toml::Value;
 
 use crate::config::{DISK_FULL_TIMEOUT, LoopConfig};
@@ -156,11 +156,20 @@ fn by_place(loaded: Loaded, launch: &Launch) -> ByPlace {
 /// Places that are reported; a journal with more of them is not one.
 const GAPS_MAX: usize = 10;
 
+/// What of one segment could not be read.
+#[derive(Debug)]
+pub struct Damaged {
+    /// What is wrong, at the first place.
+    pub first: StoreError,
+    /// How many more places there are.
+    pub more: usize,
+}
+
 /// How far a journal could be read.
 #[derive(Debug, Default)]
 pub struct Reach {
-    /// Places behind which a segment could not be read.
-    pub damaged: Vec<StoreError>,
+    /// Segments that could not be read whole.
+    pub damaged: Vec<Damaged>,
     /// Records that do not follow the one before them; they, and what follows them in their segment, were left out.
     pub gaps: Vec<Gap>,
     /// Whether its last line is cut: its writer died over it, or is at it.
@@ -173,9 +182,26 @@ impl Reach {
     pub fn is_whole(&self) -> bool {
         self.damaged.is_empty() && self.gaps.is_empty()
     }
+
+    fn damaged(&mut self, error: StoreError) {
+        match self.damaged.last_mut() {
+            Some(known) if path_of(&known.first) == path_of(&error) => known.more += 1,
+            Some(_) | None => self.damaged.push(Damaged {
+                first: error,
+                more: 0,
+            }),
+        }
+    }
 }
 
-/// Reads the journal of the loop in `dir` from its first record, as far as it can be read.
+fn path_of(error: &StoreError) -> Option<&Path> {
+    match error {
+        StoreError::Damaged { path, .. } => Some(path),
+        _ => None,
+    }
+}
+
+/// Reads the journal of the loop in `dir` from its first record, as far as it adds up.
 ///
 /// # Errors
 /// Nothing of it can be read.
@@ -185,31 +211,62 @@ pub fn read(
     mut each: impl FnMut(Record) -> Result<(), Gap>,
 ) -> Result<Reach, StoreError> {
     let mut gaps = Vec::new();
-    let (mut any, mut lost) = (false, false);
-    let (mut damaged, end) = journal::read_around(dir, vault, |record| {
-        // Behind a gap only the full state helps.
+    let mut lost = false;
+    let reach = walk(dir, vault, Seq(0), |read| {
+        let Ok(record) = read else {
+            lost = true;
+            return;
+        };
+        // Behind damage and gaps only the full state helps.
         lost &= !matches!(record.event, LoopEvent::SegmentOpened { .. });
         if lost {
             return;
         }
-        match each(record) {
-            Ok(()) => any = true,
-            Err(gap) => {
-                lost = true;
-                if gaps.len() < GAPS_MAX {
-                    gaps.push(gap);
-                }
+        if let Err(gap) = each(record) {
+            lost = true;
+            if gaps.len() < GAPS_MAX {
+                gaps.push(gap);
             }
         }
     })?;
-    if !any && !damaged.is_empty() {
-        return Err(damaged.remove(0));
-    }
-    Ok(Reach {
-        damaged,
-        gaps,
-        torn: end == JournalEnd::Torn,
+    Ok(Reach { gaps, ..reach })
+}
+
+/// Reads every record of the loop in `dir` behind `after` that can be read, whatever is wrong with others.
+///
+/// # Errors
+/// Nothing of it can be read.
+pub fn records(
+    dir: &Path,
+    vault: &Vault,
+    after: Seq,
+    mut each: impl FnMut(Record),
+) -> Result<Reach, StoreError> {
+    walk(dir, vault, after, |read| {
+        if let Ok(record) = read {
+            each(record);
+        }
     })
+}
+
+/// Gets past what is damaged, and keeps what is to be said of it.
+fn walk(
+    dir: &Path,
+    vault: &Vault,
+    after: Seq,
+    mut each: impl FnMut(Result<Record, ()>),
+) -> Result<Reach, StoreError> {
+    let mut reach = Reach::default();
+    let mut any = after > Seq(0);
+    let end = journal::read_around(dir, vault, after, |read| {
+        any |= read.is_ok();
+        each(read.map_err(|error| reach.damaged(error)));
+    })?;
+    if !any && !reach.damaged.is_empty() {
+        return Err(reach.damaged.remove(0).first);
+    }
+    reach.torn = end == JournalEnd::Torn;
+    Ok(reach)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use serde_json::Value;
@@ -10,9 +11,10 @@ use tachikoma_core::{Answer, Effect, Input, LoopId, Policy, State, Ticket, step}
 use crate::clock::Clock;
 use crate::cloud::Cloud;
 use crate::error::chain;
-use crate::git::CallOff;
-use crate::git::bundle::{Bundled, Work};
-pub use crate::git::bundle::{InTheWay, Unpacked};
+use crate::git::bundle::Work;
+pub use crate::git::bundle::{InTheWay, Merge, Unpacked, copied, restored_head};
+use crate::git::present::Bounds;
+use crate::git::{CallOff, Whose};
 use crate::process::orphans;
 use crate::store::backup::{self, Backups, Manifest, Taken};
 use crate::store::journal::Journal;
@@ -39,6 +41,8 @@ pub struct Premises {
     pub backups: Backups,
     /// Where copies of them go, if they go anywhere.
     pub cloud: Option<Cloud>,
+    /// What of the work tree is left alone.
+    pub bounds: Bounds,
     /// Where programs are looked for.
     pub search_path: Option<OsString>,
     /// The transcripts of all loops.
@@ -60,13 +64,14 @@ impl Premises {
         }
     }
 
-    fn work_of(&self, loop_id: LoopId) -> Work {
+    pub(crate) fn work_of(&self, loop_id: LoopId) -> Work {
         Work {
             working_dir: self.working_dir.clone(),
             loop_id,
             search_path: self.search_path.clone(),
             // A command of the operator's has them out of its environment, or never had them there.
             hidden: Vec::new(),
+            bounds: self.bounds.clone(),
         }
     }
 }
@@ -199,7 +204,7 @@ pub async fn clear(premises: &Premises) -> Result<LoopId, OfflineError> {
 pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Taken, OfflineError> {
     let working_dir = &premises.working_dir;
     // Whoever runs it does not remove what we are about to write; whoever comes would.
-    let _lock = match lock::is_held(working_dir) {
+    let lock = match lock::is_held(working_dir) {
         true => None,
         false => Some(WorkLock::acquire(working_dir).await?),
     };
@@ -211,11 +216,16 @@ pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Taken, Offli
     let go_on = AtomicBool::new(false);
     let mut without_work = None;
     if premises.cloud.is_some() {
-        let bundled = premises.work_of(loop_id).bundle(&dir, &CallOff::new());
+        let owed = found.state.owes_a_look();
+        let whose = match &lock {
+            Some(lock) => Whose::since_the_last_look(owed, lock.died(), found.state.time),
+            None if owed => Whose::Loop,
+            None => Whose::Others,
+        };
+        let work = premises.work_of(loop_id);
+        let bundled = work.bundle(&dir, &Mutex::new(whose), &CallOff::new());
         moment.work = bundled.path();
-        if let Bundled::Without(reason) = bundled {
-            without_work = Some(format!("it goes without the work tree: {reason}"));
-        }
+        without_work = bundled.lacks().map(|what| format!("it goes {what}"));
     }
     let mut taken = backup::take(&premises.backups, &moment, &go_on)?;
     taken.troubles.extend(without_work);
@@ -231,6 +241,8 @@ pub async fn restore(
     file: &Path,
     looked_at: &Manifest,
 ) -> Result<Restored, OfflineError> {
+    // What is locked is not damaged, and not to be put away.
+    vault::check_keys(&premises.vault, &premises.working_dir, &premises.snapshot)?;
     let lock = alone(&premises.working_dir).await?;
     Ok(restore::restore(&lock, premises, file, looked_at)?)
 }
@@ -252,8 +264,14 @@ pub async fn settle(working_dir: &Path) -> Result<(), OfflineError> {
 ///
 /// # Errors
 /// Git cannot do it.
-pub fn unpack(premises: &Premises, loop_id: LoopId, bundle: &Path) -> Result<Unpacked, String> {
-    let unpacked = premises.work_of(loop_id).unpack(bundle)?;
+pub fn unpack(
+    premises: &Premises,
+    loop_id: LoopId,
+    iteration: u32,
+    bundle: &Path,
+) -> Result<Unpacked, String> {
+    let dir = loops::dir(&premises.working_dir, loop_id);
+    let unpacked = premises.work_of(loop_id).unpack(bundle, &dir, iteration)?;
     let _ = std::fs::remove_file(bundle);
     Ok(unpacked)
 }
@@ -264,8 +282,7 @@ pub fn unpack(premises: &Premises, loop_id: LoopId, bundle: &Path) -> Result<Unp
 /// Somebody runs the loop, or something cannot be deleted.
 pub async fn purge(premises: &Premises) -> Result<Purged, OfflineError> {
     // Without the key nobody knows what it is that would be deleted.
-    let witnesses = vault::witnesses(&premises.working_dir, &premises.snapshot);
-    premises.vault.check_opens(&witnesses)?;
+    vault::check_keys(&premises.vault, &premises.working_dir, &premises.snapshot)?;
     let lock = WorkLock::acquire(&premises.working_dir).await?;
     if let Some(dead) = lock.crashed() {
         // Without the lock's file nobody would know whose they are.

@@ -307,6 +307,10 @@ impl LoopRunner {
             self.take(Input::Trouble { warning }).await?;
         }
         let mut troubles: Vec<Input> = self.resealed.take().into_iter().collect();
+        if self.found == Found::Nothing {
+            let known = self.basis.troubles.iter().cloned();
+            troubles.extend(known.map(|warning| Input::Trouble { warning }));
+        }
         troubles.extend(self.problems_of_scripts());
         troubles.extend(self.problem_of_server());
         for trouble in troubles {
@@ -357,6 +361,7 @@ impl LoopRunner {
         self.note_unsaved(&decided.records);
         let backs_up = backing::is_wanted(&decided.records);
         self.backing.note(&decided.records);
+        self.note_whose();
         self.apply_reread(&decided.records);
         for record in decided.records {
             self.publish(record);
@@ -430,7 +435,7 @@ impl LoopRunner {
             let arrived = tokio::select! {
                 biased;
                 Some((signal, urgency)) = ends.shutdowns.recv() => Arrived::Input(Input::Shutdown { signal, urgency }),
-                input = beside(control.as_mut(), upkeep) => Arrived::Input(input),
+                arrived = beside(control.as_mut(), upkeep) => arrived,
                 Some(request) = ends.requests.recv() => Arrived::Request(request),
                 () = until(deadline) => Arrived::Input(Input::Wake),
                 () = until(save_due) => Arrived::SaveDue,
@@ -450,6 +455,10 @@ impl LoopRunner {
                 .and_then(|meant| clock::overslept(asleep, meant));
             let input = match arrived {
                 Arrived::Input(input) => Some(input),
+                Arrived::Damaged { segment, why } => {
+                    self.leave_segment(&segment, &why).await?;
+                    None
+                }
                 Arrived::SaveDue => {
                     self.look_after().await?;
                     None

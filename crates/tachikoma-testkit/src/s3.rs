@@ -34,6 +34,8 @@ pub enum Misbehaviour {
     Refuses(u16, &'static str),
     /// Takes this long for every answer.
     Slow(Duration),
+    /// Never answers who asks what there is.
+    ListsNothing,
     /// Dies when the part of this number comes.
     DiesAtPart(u32),
 }
@@ -269,6 +271,12 @@ async fn answer(
         Misbehaviour::None | Misbehaviour::Refuses(..) => {}
         Misbehaviour::Slow(time) => {
             let _ = tokio::time::timeout(time, std::future::pending::<()>()).await;
+        }
+        Misbehaviour::ListsNothing => {
+            let query = request.uri().query().unwrap_or_default();
+            if query.contains("list-type") {
+                std::future::pending::<()>().await;
+            }
         }
         Misbehaviour::DiesAtPart(part) => {
             let query = request.uri().query().unwrap_or_default();

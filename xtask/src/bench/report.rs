@@ -160,11 +160,19 @@ pub fn json(rows: &[Row]) -> String {
     format!("{:#}\n", json!({ "figures": figures }))
 }
 
+/// The kind of file system that has no disk.
+const TMPFS: i64 = 0x0102_1994;
+
+/// Returns whether what is written to a directory is in memory only.
+pub fn is_in_memory(dir: &Path) -> bool {
+    rustix::fs::statfs(dir).is_ok_and(|found| found.f_type == TMPFS)
+}
+
 /// Names a directory's kind of file system, which decides what syncing costs.
 pub fn place_text(dir: &Path) -> String {
     let kind = match rustix::fs::statfs(dir).map(|found| found.f_type) {
         Ok(0xef53) => "ext4".to_owned(),
-        Ok(0x0102_1994) => "tmpfs".to_owned(),
+        Ok(TMPFS) => "tmpfs".to_owned(),
         Ok(0x9123_683e) => "btrfs".to_owned(),
         Ok(0x5846_5342) => "xfs".to_owned(),
         Ok(0x794c_7630) => "overlayfs".to_owned(),

@@ -6,8 +6,8 @@ mod curve;
 use std::process::ExitCode;
 
 use tachikoma_core::{Seq, SessionNo};
-use tachikoma_loop_runner::store::journal;
 
+use super::records;
 use crate::failure::Failure;
 use crate::out;
 use crate::place::Place;
@@ -18,7 +18,7 @@ use curve::{Curve, Reading};
 pub fn context(place: &Place, session: Option<u32>, json: bool) -> Result<ExitCode, Failure> {
     let current = place.current_loop()?;
     let mut curves = curve::Curves::new(session.map(SessionNo));
-    journal::read_records(&current.dir, &current.vault, Seq(0), |record| {
+    records::read(&current.dir, &current.vault, Seq(0), |record| {
         curves.take(&record);
     })?;
     let Some(curve) = curves.finish() else {

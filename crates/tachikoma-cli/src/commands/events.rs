@@ -5,11 +5,10 @@ use std::process::ExitCode;
 
 use tachikoma_core::{Record, Seq};
 use tachikoma_loop_runner::control::{Client, Request, Response};
-use tachikoma_loop_runner::store::journal;
 use tachikoma_loop_runner::store::vault::Vault;
 
 use super::control::{live_socket, unreachable_runner};
-use super::runtime;
+use super::{records, runtime};
 use crate::failure::Failure;
 use crate::out;
 use crate::place::{Current, Place};
@@ -29,6 +28,7 @@ pub fn events(place: &Place, follow: bool, json: bool) -> Result<ExitCode, Failu
         json,
         seen: Seq(0),
         lines: Lines::default(),
+        said: Vec::new(),
     };
     printer.catch_up(&dir)?;
     if follow {
@@ -42,12 +42,21 @@ struct Printer {
     json: bool,
     seen: Seq,
     lines: Lines,
+    /// What was said of damage.
+    said: Vec<String>,
 }
 
 impl Printer {
     fn catch_up(&mut self, dir: &Path) -> Result<(), Failure> {
         let (after, vault) = (self.seen, self.vault.clone());
-        journal::read_records(dir, &vault, after, |record| self.print(&record))?;
+        let damaged = records::read_quietly(dir, &vault, after, |record| self.print(&record))?;
+        for words in damaged {
+            // Whoever follows reads more than once.
+            if !self.said.contains(&words) {
+                out::note(&words);
+                self.said.push(words);
+            }
+        }
         Ok(())
     }
 

@@ -10,8 +10,8 @@ use tachikoma_core::{
     Committed, Context, GateResult, IterationOutcome, Keep, KeepPurpose, LoopEvent, Record, Seq,
     SessionNo, Timestamp, TurnReport,
 };
-use tachikoma_loop_runner::store::journal;
 
+use super::records;
 use crate::failure::Failure;
 use crate::out;
 use crate::place::Place;
@@ -32,7 +32,7 @@ pub fn history(place: &Place, of_reboots: bool, json: bool) -> Result<ExitCode, 
         printed += 1;
         print(iteration, json);
     };
-    journal::read_records(&current.dir, &current.vault, Seq(0), |record| {
+    records::read(&current.dir, &current.vault, Seq(0), |record| {
         if let Some(iteration) = under_way.take(&record) {
             show(&iteration);
         }
@@ -169,18 +169,22 @@ impl UnderWay {
                 self.cost_microusd = self.cost_microusd.saturating_add(*cost_microusd);
                 None
             }
-            LoopEvent::IterationCompleted { report, .. } => {
-                self.end(record.time, report.outcome, report.duration_ms, None);
-                None
-            }
+            LoopEvent::IterationCompleted { report, .. } => self.end(
+                record.time,
+                report.iteration,
+                report.outcome,
+                report.duration_ms,
+            ),
             LoopEvent::IterationFailed {
+                iteration,
                 failure,
                 duration_ms,
                 ..
             } => {
-                let reason = Some(failure.to_string());
-                self.end(record.time, IterationOutcome::Failed, *duration_ms, reason);
-                None
+                let failed = IterationOutcome::Failed;
+                let before = self.end(record.time, *iteration, failed, *duration_ms);
+                self.work(|ended| ended.reason = Some(failure.to_string()));
+                before
             }
             LoopEvent::KeepStarted(Keep {
                 purpose: KeepPurpose::Iteration,
@@ -288,19 +292,30 @@ impl UnderWay {
         }
     }
 
+    /// Ends an iteration. Returns the one before it, where the record of the beginning is lost that would have done so.
     fn end(
         &mut self,
         ended: Timestamp,
+        iteration: u32,
         outcome: IterationOutcome,
         duration_ms: u64,
-        reason: Option<String>,
-    ) {
+    ) -> Option<Iteration> {
         let cost = std::mem::take(&mut self.cost_microusd);
+        if self.begun.iteration != iteration {
+            let millis = i64::try_from(duration_ms).unwrap_or(0);
+            self.begun = Begun {
+                iteration,
+                attempts: 1,
+                session: self.begun.session,
+                started: Timestamp::from_millis(ended.as_millis() - millis),
+            };
+        }
+        let before = self.ended.take();
         self.ended = Some(Iteration {
             begun: self.begun,
             ended,
             outcome,
-            reason,
+            reason: None,
             duration_ms,
             context_percent: self
                 .context
@@ -312,6 +327,7 @@ impl UnderWay {
             gates_passed: None,
             progress: None,
         });
+        before.filter(|before| before.begun.iteration != iteration)
     }
 
     fn work(&mut self, change: impl FnOnce(&mut Iteration)) {

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::Command;
 
 use tachikoma_core::{LoopId, Phase, Timestamp};
-use tachikoma_loop_runner::git::present::Rules;
+use tachikoma_loop_runner::git::present::{Bounds, Rules};
 use tachikoma_loop_runner::git::snapshots::{self, Kept, Moment};
 use tachikoma_loop_runner::git::{
-    CallOff, Found, Git, Keeper, KeeperOptions, Opened, Own, Protected, Repository, Whose,
+    CallOff, Found, Git, Keeper, KeeperOptions, Opened, Repository, Whose,
 };
 use tachikoma_loop_runner::store::archive::ARCHIVED;
 use tachikoma_loop_runner::store::lock::WorkLock;
@@ -150,18 +150,9 @@ impl LoopKept {
     pub fn rules(&self, place: &Place) -> Result<Rules, Failure> {
         let dir = &self.current.working_dir;
         let settings = place.layers_of(dir)?.load()?.settings;
-        let (git, state) = (&settings.git, &settings.state);
-        let protected = Protected::new(&git.protected);
-        Ok(Rules {
-            // Each was checked with the settings.
-            protected: protected.map_err(|error| Failure::usage(error.to_string()))?,
-            max_file_bytes: git.max_file_bytes,
-            own: Own::new(
-                &dir.join(&state.state_path),
-                &dir.join(&settings.session.state_dir),
-                &dir.join(&state.backup_dir),
-            ),
-        })
+        let rules = Bounds::of(&settings, dir).rules();
+        // Each was checked with the settings.
+        rules.map_err(|error| Failure::usage(error.to_string()))
     }
 
     /// Looks at the work tree in the loop's name, before something is done to it in that name. None where that cannot be: then

@@ -17,7 +17,7 @@ use toml::Value;
 use super::{BRIDGE, DEMO_AGENT, GUARD};
 use crate::args::RunArgs;
 use crate::bridge;
-use crate::failure::Failure;
+use crate::failure::{Failure, is_run};
 use crate::place::Place;
 use crate::secrets;
 use crate::zone;
@@ -75,6 +75,10 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         let words = key == PROMPT_PATH && recorded.as_ref().is_some_and(is_in_words);
         if said(key) != before.under {
             let (value, origin) = (said(key), base.origin_of(key));
+            if value == before.value && !words {
+                // It says by now what was given.
+                continue;
+            }
             let instead = if words {
                 "`--prompt-text`"
             } else {
@@ -343,7 +347,8 @@ fn last(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Before>,
 
 /// Says why a loop is not taken up, and what would be lost on the way out.
 fn refused(error: StoreError, accepted: impl FnOnce() -> Option<State>) -> Failure {
-    let is_damage = matches!(error, StoreError::Damaged { .. });
+    // While somebody runs it, nothing is to be given up.
+    let is_damage = matches!(&error, StoreError::Damaged { path, .. } if !is_run(path));
     let failure = match error {
         StoreError::Io { .. } | StoreError::Sync { .. } => return error.into(),
         StoreError::Damaged { .. }

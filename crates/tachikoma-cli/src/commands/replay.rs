@@ -81,10 +81,10 @@ impl Launches {
 pub fn reach_words(reach: &Reach, live: bool) -> Vec<String> {
     let damaged = reach.damaged.iter();
     let mut words: Vec<String> = damaged
-        .map(|error| {
+        .map(|damaged| {
             format!(
                 "{}; what follows it there is not part of this",
-                chain(error)
+                chain(&damaged.first)
             )
         })
         .collect();

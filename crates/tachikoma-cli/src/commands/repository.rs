@@ -26,8 +26,20 @@ impl Repository {
         }
     }
 
-    /// Refuses a run whose commits could not be made, or whose first one could not tell whose changes are whose.
+    /// Refuses a run in half a work tree, one whose commits could not be made, or whose first one could not tell whose changes are
+    /// whose.
     pub fn check(&self, first: bool, allow_dirty: bool) -> Result<(), Failure> {
+        if let Ok(Standing {
+            half_restored: Some(mark),
+            ..
+        }) = &self.standing
+        {
+            let what = "the work tree is half made: a restoration was cut";
+            return Err(Failure::usage(what).hint(format!(
+                "the same `tachikoma state restore` again makes all of it; to go on with what is there, delete {}",
+                mark.display()
+            )));
+        }
         let Some(standing) = self.standing.as_ref().ok().filter(|_| self.commits) else {
             return Ok(());
         };

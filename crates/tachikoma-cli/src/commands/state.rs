@@ -32,6 +32,8 @@ pub fn state(place: &Place, command: StateCommand) -> Result<ExitCode, Failure> 
         StateCommand::Restore { file, from, yes } => {
             backup::restore(place, file.as_deref(), &from, yes)
         }
-        StateCommand::Clear { purge, yes } => change::clear(place, purge, yes),
+        StateCommand::Clear { purge, yes } => {
+            change::clear(place, purge, yes).map_err(Failure::for_a_new_beginning)
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tachikoma_core::{ConditionSummary, GitSummary, ProgressSummary, Status, short_commit};
+use tachikoma_core::{ConditionSummary, Copies, GitSummary, ProgressSummary, Status, short_commit};
 use tachikoma_loop_runner::control::{Client, ClientError, Request, Response};
 use tachikoma_loop_runner::store::lock;
 use tachikoma_loop_runner::store::recover::{self, Loss};
@@ -34,8 +34,9 @@ pub fn status(place: &Place, json: bool) -> Result<ExitCode, Failure> {
         (None, true) => "{\"loop_id\": null}".to_owned(),
         (Some(status), false) => text(status),
         (None, false) => format!(
-            "no loop in {}; `tachikoma run` starts one",
-            place.directory.display()
+            "no loop in {}; {}",
+            place.directory.display(),
+            place.first_step()
         ),
     };
     out::line(text.trim_end());
@@ -184,6 +185,9 @@ fn text(status: &Status) -> String {
     if let Some(git) = &status.git {
         line("git", git_text(git));
     }
+    if let Some(copies) = &status.copies {
+        line("copies", copies_text(copies));
+    }
     for (name, value) in status.completion.iter().flat_map(check::summary) {
         line(name, value);
     }
@@ -270,7 +274,30 @@ fn git_text(git: &GitSummary) -> String {
             files(git.uncommitted)
         ));
     }
+    if git.withheld > 0 {
+        let them = if git.withheld == 1 { "it" } else { "them" };
+        said.push(format!(
+            "{} that the loop changed not committed, because somebody else had changed {them} before",
+            files(git.withheld)
+        ));
+    }
     said.join("; ")
+}
+
+fn copies_text(copies: &Copies) -> String {
+    let last = match &copies.last {
+        Some(last) => format!("the last one at {} ({} bytes)", last.time, last.bytes),
+        None => "none yet".to_owned(),
+    };
+    match &copies.failed {
+        Some(failed) => format!(
+            "{last}; failed since, {} in a row, at {}: {}",
+            failed.in_a_row,
+            failed.time,
+            sanitise(&failed.error)
+        ),
+        None => last,
+    }
 }
 
 /// Says in a word how the loop is, and in a few if its runner is gone.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tachikoma_testkit::Scratch;
 
-use crate::support::{CLAIMS, events, run, tachikoma};
+use crate::support::{BUSY, CLAIMS, SOON, await_events, events, run, tachikoma};
 
 /// What was refused, in order.
 pub(crate) fn refused(scratch: &Scratch) -> Vec<String> {
@@ -119,4 +119,19 @@ fn an_agent_that_edits_the_configuration_changes_nothing_of_the_loop_that_runs()
     assert!(!scratch.path().join("evil").exists());
     let asked: Vec<Value> = events(&scratch, "hooks_started");
     assert_eq!(asked, [] as [Value; 0]);
+}
+
+/// One that runs in another loop was started there: for it, its operator is whoever stands inside of that one.
+#[test]
+fn a_loop_inside_of_another_obeys_those_who_stand_where_it_was_started() {
+    let scratch = Scratch::new();
+    let inside = |of: &str| tachikoma(&scratch).env("TACHIKOMA_INSIDE", of);
+    let live = inside("one").spawn(run(&[], BUSY));
+    await_events(&scratch, "agent_launched", 1);
+    let other = inside("another").run(["stop"]);
+    assert_eq!(other.code(), Some(1), "{}", other.snapshot());
+    assert_eq!(refused(&scratch), ["stop"]);
+    let same = inside("one").run(["stop"]);
+    assert_eq!(same.code(), Some(0), "{}", same.snapshot());
+    assert_eq!(live.wait(SOON).code(), Some(5));
 }

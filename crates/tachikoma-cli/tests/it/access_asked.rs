@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 use tachikoma_testkit::{Scratch, await_until};
 
 use crate::access::refused;
+use crate::attended_support::await_question;
 use crate::claude_support::{bash, claude, says, scenario, stage};
 use crate::hooks::{hook, results};
-use crate::live_support::{BIN, SOON, await_status, obey};
+use crate::live_support::{BIN, SOON, obey};
 use crate::support::{CLAIMS, events, run, status, tachikoma};
 
 #[test]
@@ -26,7 +27,7 @@ fn the_agent_does_not_answer_a_question_that_is_open() {
     );
     let tool = claude(&scratch);
     let live = tool.spawn(["run", "--attended"]);
-    await_status(&tool, "asked", |status| status["question"]["id"] == 1);
+    await_question(&tool, 1);
     obey(&tool, &["answer", "continue"]);
     let answered = scratch.path().join("answered");
     await_until("the agent has answered", SOON, || {

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use tachikoma_testkit::{Scratch, Tool, await_until, processes_with};
 
 use crate::access::refused;
+use crate::attended_support::await_question;
 use crate::git_support::repository;
-use crate::live_support::{BIN, await_nobody, await_status, obey, seconds};
+use crate::live_support::{BIN, await_nobody, obey, seconds};
 use crate::support::{CLAIMS, SOON, events, run, tachikoma};
 
 /// A program beside the work tree, which the agent has put there.
@@ -63,10 +64,10 @@ fn a_hook_of_the_repository_is_refused_and_what_it_leaves_ends_with_the_run() {
     let tool = tachikoma(&scratch);
     let script = hooks_git(&hook);
     let live = tool.spawn(run(&["--attended"], &script));
-    await_status(&tool, "asked", |status| status["question"]["id"] == 1);
+    await_question(&tool, 1);
     obey(&tool, &["answer", "continue"]);
-    let second = await_status(&tool, "asked", |status| status["question"]["id"] == 2);
-    assert_eq!(second["question"]["kind"], "after_iteration");
+    let second = await_question(&tool, 2);
+    assert_eq!(second["kind"], "after_iteration");
     await_until("the daemon has answered", SOON, || {
         scratch.home().join("answered").exists()
     });
@@ -75,8 +76,8 @@ fn a_hook_of_the_repository_is_refused_and_what_it_leaves_ends_with_the_run() {
         later.contains("only the operator may ask this") && later.ends_with("answer continue: 1\n"),
         "{later}"
     );
-    let still = await_status(&tool, "open", |status| status["question"]["id"] == 2);
-    assert_eq!(still["question"]["kind"], "after_iteration");
+    let still = await_question(&tool, 2);
+    assert_eq!(still["kind"], "after_iteration");
     await_until("it sleeps", SOON, || processes_with(&long).len() == 1);
     obey(&tool, &["answer", "stop"]);
     assert_eq!(live.wait(SOON).code(), Some(5));

@@ -6,19 +6,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tachikoma_testkit::{Live, Scratch, Tool, await_until};
 
+use crate::attended_support::{ATTENDED, await_question};
 use crate::live_support::{
     SOON, UNTIL_GO, UP, await_status, await_up, events, go, obey, socket, status, stop, tool,
     with_agent,
 };
-
-const ATTENDED: [&str; 7] = ["run", "--attended", "--delay", "0s", "--", "sh", "agent.sh"];
-
-/// Waits for the question of a number.
-#[track_caller]
-fn await_question(tool: &Tool<'_>, id: u32) -> Value {
-    let asked = await_status(tool, "asked", |status| status["question"]["id"] == id);
-    asked["question"].clone()
-}
 
 /// Kills a runner, and waits until its guard has cleaned up.
 fn kill(live: Live) {

@@ -4,15 +4,11 @@ use std::fs;
 use std::path::PathBuf;
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
+use serde_json::json;
 use tachikoma_testkit::{Live, Scratch, Tool, await_until};
 
-use crate::live_support::{SOON, await_status, events, obey, tool};
-
-const ATTENDED: [&str; 7] = ["run", "--attended", "--delay", "0s", "--", "sh", "agent.sh"];
-
-/// What is said of one that a stop ended.
-const CALLED_OFF: &str = "it was called off, and nothing was changed";
+use crate::attended_support::{ATTENDED, CALLED_OFF, await_question, repository, rolled_back};
+use crate::live_support::{SOON, obey, tool};
 
 /// A repository whose agent spoils two files, adds one and takes one away. A filter writes the last of them: it fails, or hangs, while
 /// there is a file of that name.
@@ -22,31 +18,26 @@ struct Ground {
 
 impl Ground {
     fn new() -> Self {
-        let scratch = Scratch::with_git();
-        scratch.write("prompt.md", "work\n");
-        scratch.write(
-            "agent.sh",
-            "cat >/dev/null; echo spoilt >a; echo spoilt >z; mkdir -p new; echo new >new/file; rm -rf dir\n",
-        );
-        scratch.write("a", "good\n");
-        scratch.write("dir/gone", "good\n");
-        scratch.write("z", "good\n");
-        scratch.write(".gitattributes", "z filter=odd\n");
+        let script = "cat >/dev/null; echo spoilt >a; echo spoilt >z; mkdir -p new; echo new >new/file; rm -rf dir";
+        let scratch = repository(script, |scratch| {
+            scratch.write("a", "good\n");
+            scratch.write("dir/gone", "good\n");
+            scratch.write("z", "good\n");
+            scratch.write(".gitattributes", "z filter=odd\nlate filter=late\n");
+        });
         let ground = Self { scratch };
-        for (verb, flag) in [("smudge", "s"), ("clean", "c")] {
+        for (name, flag) in [("odd.smudge", "s"), ("odd.clean", "c"), ("late.clean", "p")] {
             let script = format!(
                 "if [ -e {fails} ]; then exit 1; fi; while [ -e {hangs} ]; do touch {reached}; sleep 600; done; cat",
                 fails = ground.at(&format!("{flag}-fails")).display(),
                 hangs = ground.at(&format!("{flag}-hangs")).display(),
                 reached = ground.at("reached").display(),
             );
-            let name = format!("filter.odd.{verb}");
+            let name = format!("filter.{name}");
             ground.scratch.git(&["config", &name, &script]);
         }
-        let scratch = &ground.scratch;
-        scratch.git(&["config", "filter.odd.required", "true"]);
-        scratch.git(&["add", "."]);
-        scratch.git(&["commit", "-qm", "begin"]);
+        let required = ["config", "filter.odd.required", "true"];
+        ground.scratch.git(&required);
         ground
     }
 
@@ -71,9 +62,9 @@ impl Ground {
     fn begin(&self) -> (Tool<'_>, Live) {
         let tool = tool(&self.scratch);
         let live = tool.spawn(ATTENDED);
-        asked(&tool, 1);
+        await_question(&tool, 1);
         obey(&tool, &["answer", "continue"]);
-        asked(&tool, 2);
+        await_question(&tool, 2);
         assert_eq!(self.files(), SPOILT);
         (tool, live)
     }
@@ -88,20 +79,6 @@ impl Ground {
 
 const SPOILT: [&str; 4] = ["spoilt\n", "", "new\n", "spoilt\n"];
 const GOOD: [&str; 4] = ["good\n", "good\n", "", "good\n"];
-
-fn asked(tool: &Tool<'_>, id: u32) {
-    await_status(tool, "asked", |it| it["question"]["id"] == id);
-}
-
-/// What was said of rollbacks: the errors.
-fn rolled_back(tool: &Tool<'_>) -> Vec<Value> {
-    let records = events(tool).into_iter();
-    let records = records.map(|record| record["event"].clone());
-    records
-        .filter(|event| event["what"] == "rolled_back")
-        .map(|event| event["error"].clone())
-        .collect()
-}
 
 fn kill(live: Live) {
     let pid = Pid::from_raw(i32::try_from(live.pid()).unwrap()).unwrap();
@@ -125,35 +102,49 @@ fn a_filter_that_fails_in_the_middle_leaves_the_work_tree_as_it_was() {
     let (tool, live) = ground.begin();
     ground.set("s-fails");
     obey(&tool, &["answer", "rollback"]);
-    asked(&tool, 3);
+    await_question(&tool, 3);
     assert_eq!(ground.files(), SPOILT);
     let said = rolled_back(&tool);
     let said = said[0].as_str().unwrap();
     assert!(said.contains("; the work tree is as it was"), "{said}");
     ground.unset("s-fails");
     obey(&tool, &["answer", "rollback"]);
-    asked(&tool, 4);
+    await_question(&tool, 4);
     assert_eq!(ground.files(), GOOD);
     leaves_nothing(&ground);
     obey(&tool, &["stop"]);
     assert_eq!(live.wait(SOON).code(), Some(5));
 }
 
-#[test]
-fn who_takes_the_loop_up_undoes_what_cannot_be_finished() {
-    let ground = Ground::new();
-    let (_, live) = ground.begin();
+/// Begins a rollback, and kills the runner in the middle of it.
+fn killed_half_way(ground: &Ground) -> Tool<'_> {
+    let (tool, live) = ground.begin();
     ground.set("s-hangs");
-    let tool = tool(&ground.scratch);
     obey(&tool, &["answer", "rollback"]);
     ground.reached();
     kill(live);
+    tool
+}
+
+#[test]
+fn a_purge_takes_what_a_killed_rollback_had_set_aside() {
+    let ground = Ground::new();
+    let tool = killed_half_way(&ground);
+    obey(&tool, &["state", "clear", "--purge", "--yes"]);
+    let left = ground.scratch.path().join(".ralph/loops");
+    assert!(!left.exists() || fs::read_dir(&left).unwrap().next().is_none());
+}
+
+#[test]
+fn who_takes_the_loop_up_undoes_what_cannot_be_finished() {
+    let ground = Ground::new();
+    let tool = killed_half_way(&ground);
     assert_ne!(ground.files(), SPOILT, "half of it");
     assert_ne!(ground.files(), GOOD, "half of it");
     ground.unset("s-hangs");
     ground.set("s-fails");
     let live = tool.spawn(["run"]);
-    asked(&tool, 3);
+    await_question(&tool, 3);
     assert_eq!(ground.files(), SPOILT);
     let said = rolled_back(&tool);
     let said = said[0].as_str().unwrap();
@@ -195,9 +186,15 @@ fn a_rollback_that_can_neither_be_done_nor_undone_ends_the_loop() {
 
 #[test]
 fn a_stop_is_obeyed_while_a_filter_sleeps() {
-    for hangs in ["c-hangs", "s-hangs"] {
+    // In the look, in the plan, and in the middle of it.
+    for hangs in ["c-hangs", "p-hangs", "s-hangs"] {
         let ground = Ground::new();
         let (tool, live) = ground.begin();
+        if hangs == "p-hangs" {
+            // It comes when the look has gone by: whoever plans is the first to see it.
+            let leaves = ["config", "filter.odd.clean", "echo late >late; cat"];
+            ground.scratch.git(&leaves);
+        }
         // So that there is something to look into.
         ground.scratch.write("z", "spoilt again\n");
         ground.set(hangs);

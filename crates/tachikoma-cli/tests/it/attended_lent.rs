@@ -6,12 +6,11 @@ use std::fs;
 use rustix::process::{Pid, Signal, kill_process};
 use tachikoma_testkit::{Scratch, Tool, await_until};
 
-use crate::live_pty::{CTRL_C, CTRL_Z, Terminal};
+use crate::attended_support::{ATTENDED, await_question};
+use crate::live_pty::{CTRL_C, CTRL_Z, Screen, Terminal};
 use crate::live_support::{
     BIN, SOON, await_status, is_alive, obey, state_of, status, tool, with_agent,
 };
-
-const ATTENDED: [&str; 7] = ["run", "--attended", "--delay", "0s", "--", "sh", "agent.sh"];
 
 /// Says who it is, notes what is pressed, and ends when it may.
 const EDITOR: &str = "#!/bin/sh
@@ -109,10 +108,9 @@ fn a_loop_that_ends_takes_its_terminal_back_from_an_editor() {
     });
     let (code, screen) = terminal.end();
     assert_eq!(code, Some(5));
-    assert!(
-        screen.shows("note: what was being written is in "),
-        "{screen:#?}"
-    );
+    let draft = screen.behind("note: what was being written is in ");
+    let draft = fs::read_to_string(draft.expect("it is said where"));
+    assert_eq!(draft.unwrap(), "work\n");
 }
 
 #[test]
@@ -148,6 +146,15 @@ fn a_question_waits_for_what_is_being_written() {
     let editor = Pid::from_raw(i32::try_from(editor).unwrap()).unwrap();
     kill_process(editor, Signal::KILL).unwrap();
     await_status(&tool, "let go", |status| until(status).is_string());
+    let recorded = obey(&tool, &["events"]);
+    assert!(
+        recorded.contains("question 1 waits for what is written"),
+        "{recorded}"
+    );
+    assert!(
+        !terminal.raw().contains("question 1 waits"),
+        "whoever writes has the terminal"
+    );
     fs::remove_file(scratch.path().join("editor")).unwrap();
     close(&scratch);
     terminal.answer(b'e');
@@ -163,9 +170,14 @@ fn what_was_written_for_a_question_that_is_over_is_kept_for_the_next() {
     let scratch = with_agent("cat >>prompts");
     let (tool, terminal, _) = editing(&scratch);
     obey(&tool, &["answer", "continue"]);
-    await_status(&tool, "asked again", |status| status["question"]["id"] == 2);
+    await_question(&tool, 2);
     close(&scratch);
     terminal.await_text("`e` at the next question begins with it");
+    let told = Screen::of(&terminal.raw());
+    let kept = told.behind("note: what was written is kept in ").unwrap();
+    let (draft, _) = kept.split_once(';').unwrap();
+    let draft = fs::read_to_string(draft).unwrap();
+    assert_eq!(draft, "work\nonly this once\n");
     terminal.answer(b'e');
     terminal.await_text("question 3: iteration 2 is over");
     // The editor has added its line to what was kept.

@@ -6,10 +6,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tachikoma_testkit::{Live, Scratch, Tool, await_until};
 
+use crate::attended_support::{ATTENDED, CALLED_OFF, await_question, repository, rolled_back};
 use crate::keep_support::path_with_git;
-use crate::live_support::{SOON, await_status, events, obey, status, tool};
-
-const ATTENDED: [&str; 7] = ["run", "--attended", "--delay", "0s", "--", "sh", "agent.sh"];
+use crate::live_support::{SOON, await_status, obey, status, tool};
 
 /// Git is about to change the work tree.
 const CHANGES: &str = "*--dry-run*) ;; *read-tree*-m*-u*)";
@@ -20,22 +19,13 @@ const HALF_WAY: &str = "*--dry-run*) ;; *read-tree*-m*-u*";
 /// It is about to keep what the work tree was.
 const KEEPS: &str = "*commit-tree*before-rollback*)";
 
-/// What is said of one that a stop ended.
-const CALLED_OFF: &str = "it was called off, and nothing was changed";
-
 /// A repository whose agent spoils two files and says what it was told.
 fn spoilt() -> Scratch {
-    let scratch = Scratch::with_git();
-    scratch.write("prompt.md", "work\n");
-    scratch.write(
-        "agent.sh",
-        "echo spoilt >a; echo spoilt >b; cat >>.git/prompts; echo == >>.git/prompts\n",
-    );
-    scratch.write("a", "good\n");
-    scratch.write("b", "good\n");
-    scratch.git(&["add", "."]);
-    scratch.git(&["commit", "-qm", "begin"]);
-    scratch
+    let script = "echo spoilt >a; echo spoilt >b; cat >>.git/prompts; echo == >>.git/prompts";
+    repository(script, |scratch| {
+        scratch.write("a", "good\n");
+        scratch.write("b", "good\n");
+    })
 }
 
 /// The binary, with a git that hangs at some moment until it may go on.
@@ -58,10 +48,9 @@ fn slow<'a>(scratch: &'a Scratch, moment: &str) -> Tool<'a> {
 fn rolling<'a>(scratch: &'a Scratch, moment: &str) -> (Tool<'a>, Live) {
     let tool = slow(scratch, moment);
     let live = tool.spawn(ATTENDED);
-    let question = |id: u32| await_status(&tool, "asked", |it| it["question"]["id"] == id);
-    question(1);
+    await_question(&tool, 1);
     obey(&tool, &["answer", "continue"]);
-    question(2);
+    await_question(&tool, 2);
     assert_eq!(files(scratch), ["spoilt\n", "spoilt\n"]);
     obey(&tool, &["answer", "rollback"]);
     let hangs = scratch.home().join("hangs");
@@ -75,16 +64,6 @@ fn go(scratch: &Scratch) {
 
 fn files(scratch: &Scratch) -> [String; 2] {
     ["a", "b"].map(|name| scratch.read(name))
-}
-
-/// What was said of rollbacks: the errors.
-fn rolled_back(tool: &Tool<'_>) -> Vec<Value> {
-    let records = events(tool).into_iter();
-    let records = records.map(|record| record["event"].clone());
-    records
-        .filter(|event| event["what"] == "rolled_back")
-        .map(|event| event["error"].clone())
-        .collect()
 }
 
 fn whole(tool: &Tool<'_>) {
@@ -152,15 +131,12 @@ fn who_takes_the_loop_up_finishes_a_rollback() {
     assert_eq!(files(&scratch), ["good\n", "spoilt\n"], "half of it");
     go(&scratch);
     let live = tool.spawn(["run"]);
-    let asked = await_status(&tool, "asked", |it| it["question"]["id"] == 3);
+    let asked = await_question(&tool, 3);
     assert_eq!(files(&scratch), ["good\n", "good\n"]);
-    assert_eq!(
-        asked["question"]["about"],
-        "iteration 1 is over, and was rolled back"
-    );
+    assert_eq!(asked["about"], "iteration 1 is over, and was rolled back");
     assert_eq!(rolled_back(&tool), [Value::Null]);
     obey(&tool, &["answer", "continue"]);
-    await_status(&tool, "asked", |it| it["question"]["id"] == 4);
+    await_question(&tool, 4);
     let told = scratch.read(".git/prompts");
     assert!(
         told.contains("The operator has brought the work tree back"),

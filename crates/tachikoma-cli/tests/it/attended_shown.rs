@@ -6,6 +6,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use tachikoma_testkit::await_until;
 
+use crate::attended_support::await_question;
 use crate::hooks::hook;
 use crate::live_support::{
     BIN, SOON, UNTIL_GO, UP, await_status, await_up, go, obey, status, stop, tool, with_agent,
@@ -65,8 +66,8 @@ fn status_says_whether_somebody_is_asked_and_what_waits_for_the_agent() {
     assert_eq!(stop(&tool, live), Some(5));
 
     let live = tool.spawn(["run", "--attended"]);
-    let asked = await_status(&tool, "asked", |status| status["question"]["id"] == 1);
-    assert_eq!(asked["attended"], true);
+    await_question(&tool, 1);
+    assert_eq!(status(&tool)["attended"], true);
     obey(&tool, &["attend", "off"]);
     assert_eq!(status(&tool)["attended"], false);
     assert_eq!(stop(&tool, live), Some(5));

@@ -6,12 +6,11 @@ use std::process::Stdio;
 use rustix::process::Signal;
 use tachikoma_testkit::{Scratch, await_until};
 
+use crate::attended_support::{ATTENDED, await_question};
 use crate::live_pty::{CTRL_C, CTRL_Z, Terminal};
 use crate::live_support::{
     SOON, UNTIL_GO, UP, await_status, await_up, go, obey, state_of, status, tool, with_agent,
 };
-
-const ATTENDED: [&str; 7] = ["run", "--attended", "--delay", "0s", "--", "sh", "agent.sh"];
 
 #[test]
 fn a_key_is_an_answer_and_another_one_is_not() {
@@ -159,7 +158,7 @@ fn without_a_terminal_nothing_is_read() {
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"c\ny\ncontinue\n").unwrap();
     drop(stdin);
-    await_status(&tool, "asked", |status| status["question"]["id"] == 1);
+    await_question(&tool, 1);
     // A runner that read it would have gone on by the time that it has answered this.
     assert_eq!(status(&tool)["question"]["id"], 1);
     assert!(!scratch.path().join("up1").exists());

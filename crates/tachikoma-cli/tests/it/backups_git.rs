@@ -1,10 +1,11 @@
 //! Backups and the work tree: what the loop writes is nobody's work, wherever it is told to put it.
 
-use tachikoma_testkit::Scratch;
+use tachikoma_testkit::{Scratch, await_until};
 
 use crate::backups::{back_up, say};
 use crate::git_support::{commit_all, repository};
-use crate::support::{as_configured, files, loops, run, status, tachikoma};
+use crate::keep_support::{dirty, subjects};
+use crate::support::{SOON, as_configured, files, journals, kill, loops, run, status, tachikoma};
 
 const KEPT: &str = "[state]\nbackup_dir = \"kept\"\nmax_backups = 0\nbackup_interval = \"1ms\"\n";
 
@@ -93,6 +94,56 @@ fn snapshots_of_iterations_behind_a_restoration_are_set_aside() {
     assert_eq!(scratch.read("work"), "as restored\n");
     say(&scratch, &["state", "clear", "--purge", "--yes"], 0);
     assert_eq!(scratch.git(&["for-each-ref", "refs/tachikoma"]), "");
+}
+
+/// What the loop did before it was killed is its own after a restoration too, and what somebody did since is not.
+#[test]
+fn a_restored_loop_commits_what_it_had_not() {
+    for hurt in [false, true] {
+        let scratch = repository();
+        let held = scratch.home().join("go");
+        let script = format!(
+            "echo $TACHIKOMA_ITERATION >> work; test $TACHIKOMA_ITERATION != 3 || test -e {held} || exec sleep 600",
+            held = held.display()
+        );
+        let words = |count| {
+            run(
+                &["--quiet", "--allow-dirty", "--max-iterations", count],
+                &script,
+            )
+        };
+        say(&scratch, &words("2"), 3);
+        back_up(&scratch);
+        let live = tachikoma(&scratch).spawn(words("4"));
+        await_until("the third iteration at work", SOON, || {
+            scratch.read("work") == "1\n2\n3\n"
+        });
+        kill(&scratch, live);
+        let written = |name: &str| {
+            let there = scratch.path().join(name).metadata();
+            there.unwrap().modified().unwrap()
+        };
+        // Files are stamped by a clock that ticks.
+        await_until("a tick of the clock", SOON, || {
+            scratch.write("tracked", "mine\n");
+            written("tracked") > written(".ralph/lock")
+        });
+        if hurt {
+            let journal = journals(&scratch).into_keys().next_back().unwrap();
+            std::fs::OpenOptions::new()
+                .append(true)
+                .open(&journal)
+                .and_then(|mut file| std::io::Write::write_all(&mut file, b"garbage\ngarbage\n"))
+                .unwrap();
+        }
+        let told = say(&scratch, &["state", "restore", "--yes"], 0);
+        assert_eq!(told.contains("could not be backed up"), hurt, "{told}");
+        std::fs::write(&held, "").unwrap();
+        say(&scratch, &words("4"), 3);
+        assert_eq!(scratch.read("work"), "1\n2\n3\n3\n4\n");
+        assert_eq!(dirty(&scratch), " M tracked\n", "{hurt}");
+        assert_eq!(subjects(&scratch).len(), 5, "{hurt}");
+    }
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn it_is_missing() {
     --- stdout
     --- stderr
     error: program `claude-of-nowhere` is not found; looked in PATH: /usr/bin:/bin
-    hint: `--dry-run` shows what would be run
+    hint: name another one behind `--`, or as `agents.<name>.program`
     ");
 }
 

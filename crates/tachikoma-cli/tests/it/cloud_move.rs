@@ -185,7 +185,7 @@ fn a_repository_that_is_there_gets_the_commits_and_keeps_its_files() {
     let url = server.url();
     let told = server.say(&there, &["state", "restore", "--from", &url, "--yes"], 0);
     assert!(
-        told.contains("the backup was on main; its commits are here"),
+        told.contains("its commits, on main there, are not in the branch here"),
         "{told}"
     );
     assert!(!there.path().join("work").exists());

@@ -1,8 +1,14 @@
 //! The work tree in copies: it is there, it stays there, and what became of it is said.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use rustix::process::{Pid, Signal, kill_process};
 use tachikoma_testkit::{Scratch, await_until};
 
-use crate::cloud_support::{Server, repository, with_identity};
+use crate::cloud_support::{Server, repository, sha256, with_identity};
+use crate::keep_support::path_with_git;
+use crate::live_support::tool_of_nobody;
 use crate::support::{SOON, files, kill};
 
 /// A run up to an iteration, in which each one adds a line.
@@ -60,14 +66,16 @@ fn a_loop_that_moved_once_moves_again() {
     let from = here.path();
     clone.git(&["clone", "--quiet", from.to_str().unwrap(), "."]);
     let told = server.say(&clone, &restore(&url, &[]), 0);
-    assert!(told.contains("its commits are here"), "{told}");
+    assert!(told.contains("first `git merge --ff-only "), "{told}");
 }
 
 #[test]
 fn a_copy_without_the_work_never_replaces_the_last_one_with_it() {
     let server = Server::start();
     let here = repository(&server, "max_backups = 2");
-    server.say(&here, &words("1"), 3);
+    for iterations in ["1", "2"] {
+        server.say(&here, &words(iterations), 3);
+    }
     // From now on there is no bundle.
     here.git(&["config", "extensions.partialClone", "nobody"]);
     for value in ["1", "2", "3"] {
@@ -103,7 +111,33 @@ fn a_copy_without_the_work_never_replaces_the_last_one_with_it() {
     assert!(told.contains(&format!("or restore {name}")), "{told}");
     let told = server.say(&there, &restore(&url, &[name]), 0);
     assert!(told.contains("the work tree is made"), "{told}");
-    assert_eq!(there.read("work"), "1\n");
+    assert_eq!(there.read("work"), "1\n2\n", "the newest that has it");
+}
+
+#[test]
+fn the_copy_that_was_just_sent_stays_whatever_the_clock_of_others_says() {
+    let server = Server::start();
+    let here = repository(&server, "max_backups = 1");
+    server.say(&here, &words("1"), 3);
+    let before = server.copies();
+    let [copy] = &*before else {
+        panic!("{before:?}");
+    };
+    // Taken on a machine that is ahead, after a restoration that went back.
+    let (name, end) = copy.split_once(".tar").unwrap();
+    let (name, _) = name.rsplit_once('-').unwrap();
+    let (name, _) = name.rsplit_once('-').unwrap();
+    let ahead = format!("{name}-00000000000000009999-20991231T235959Z.tar{end}");
+    fs::rename(server.s3.file(copy), server.s3.file(&ahead)).unwrap();
+    server.say(&here, &["state", "set", "plan", "1"], 0);
+    let told = server.say(&here, &["state", "backup"], 0);
+    let taken = std::path::Path::new(told.lines().next().unwrap()).file_name();
+    let taken = taken.unwrap().to_str().unwrap();
+    let copies = server.copies();
+    assert!(
+        copies.len() == 1 && copies[0].contains(taken),
+        "{taken}: {copies:?}"
+    );
 }
 
 #[test]
@@ -127,6 +161,9 @@ fn files_in_the_way_stay_and_are_named_and_all_else_is_made() {
     assert!(told.contains("the work tree is made, on main"), "{told}");
     assert_eq!(there.read("tachikoma.toml"), "[state]\nmax_backups = 3\n");
     assert_eq!(there.read("more.md"), "more\n");
+    let left = files(&there.path().join(".ralph/loops"));
+    let bundle = left.keys().find(|path| path.ends_with("git-work.bundle"));
+    assert_eq!(bundle, None, "it is not needed any more");
     server.say(&there, &words("2"), 3);
 }
 
@@ -184,7 +221,7 @@ fn what_is_wrong_with_the_place_of_copies_is_said_when_the_run_begins() {
 
     // Copies from before encryption are named, and those that are encrypted are not.
     let key = here.home().join("key");
-    std::fs::write(
+    fs::write(
         &key,
         "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33\n",
     )
@@ -216,14 +253,79 @@ fn a_refused_restoration_leaves_nothing_and_names_the_copy() {
     let url = server.url();
     for copy in server.copies() {
         let path = server.s3.file(&copy);
-        let mut bytes = std::fs::read(&path).unwrap();
+        let mut bytes = fs::read(&path).unwrap();
         let at = bytes.len() / 2;
         bytes[at] ^= 1;
-        std::fs::write(&path, bytes).unwrap();
+        fs::write(&path, bytes).unwrap();
     }
     let there = Scratch::new();
     let told = server.say(&there, &restore(&url, &[]), 1);
-    assert!(told.contains("note: passed over loop_"), "{told}");
+    assert!(told.contains("is not what its name says"), "{told}");
     assert!(!told.contains(".state-"), "{told}");
-    assert!(!there.path().join(".ralph/backups").exists(), "{told}");
+    assert!(!there.path().join(".ralph").exists(), "{told}");
+    // Those that are what their names say, and are damaged all the same.
+    for copy in server.copies() {
+        let path = server.s3.file(&copy);
+        let (name, _) = copy.split_once(".sha256-").unwrap();
+        let named = format!("{name}.sha256-{}", sha256(&path));
+        fs::rename(path, server.s3.file(&named)).unwrap();
+    }
+    let told = server.say(&there, &restore(&url, &[]), 1);
+    for copy in server.copies() {
+        let (_, name) = copy.rsplit_once('/').unwrap();
+        assert!(told.contains(name), "{told}");
+    }
+    assert!(!told.contains("is not what its name says"), "{told}");
+    assert!(!told.contains(".state-"), "{told}");
+    assert!(!there.path().join(".ralph").exists(), "{told}");
+}
+
+/// As `lost+found` of a disk is.
+#[test]
+fn a_directory_that_is_closed_to_us_beside_the_copies_is_in_nobodys_way() {
+    let scratch = Scratch::new();
+    let copies = scratch.home().join("copies");
+    let closed = copies.join("lost+found");
+    fs::create_dir_all(&closed).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+    let tool = tool_of_nobody(&scratch);
+    let url = format!("file://{}", copies.display());
+    let listed = tool.run(["state", "backups", "--from", &url]);
+    assert_eq!(listed.code(), Some(0), "{}", listed.snapshot());
+    assert!(
+        listed.stdout.starts_with("no backup in "),
+        "{}",
+        listed.snapshot()
+    );
+}
+
+#[test]
+fn a_restoration_that_was_killed_is_not_run_on_and_can_be_repeated() {
+    let server = Server::start();
+    let here = repository(&server, "");
+    server.say(&here, &words("1"), 3);
+    let url = server.url();
+    let there = Scratch::new();
+    with_identity(&there);
+    let (hangs, go) = (there.home().join("hangs"), there.home().join("go"));
+    let script = format!(
+        "case \"$*\" in *'update-ref refs/heads/'*) : >{}; while [ ! -e {} ]; do sleep 0.02; done; exit 1;; esac",
+        hangs.display(),
+        go.display()
+    );
+    let slow = server
+        .tool(&there)
+        .env("PATH", path_with_git(&there, &script));
+    let restoring = slow.spawn(restore(&url, &[]));
+    await_until("git hangs", SOON, || hangs.exists());
+    let pid = Pid::from_raw(i32::try_from(restoring.pid()).unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    restoring.wait(SOON);
+    fs::write(&go, "").unwrap();
+    let told = server.say(&there, &words("2"), 2);
+    assert!(told.contains("the work tree is half made"), "{told}");
+    let told = server.say(&there, &restore(&url, &[]), 0);
+    assert!(told.contains("the work tree is made, on main"), "{told}");
+    server.say(&there, &words("2"), 3);
+    assert_eq!(there.read("work"), "1\n2\n");
 }

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use tachikoma_loop_runner::store::compressed;
+use tachikoma_loop_runner::store::vault::{KeySource, Vault, is_locked, is_sealed};
 use tachikoma_testkit::Scratch;
 
 use crate::encrypt::{
@@ -10,13 +12,13 @@ use crate::encrypt::{
 };
 use crate::support::loops;
 
-fn public(key: &str) -> String {
+pub(crate) fn public(key: &str) -> String {
     let identity: age::x25519::Identity = key.parse().unwrap();
     identity.to_public().to_string()
 }
 
 /// Puts keys into the file of identities, and one into the list of recipients.
-fn keys(scratch: &Scratch, held: &[&str], recipient: &str) {
+pub(crate) fn keys(scratch: &Scratch, held: &[&str], recipient: &str) {
     fs::write(outside(scratch, "key.txt"), held.join("\n")).unwrap();
     let text = format!(
         "[state]\n{SEALED}encrypt_recipients = ['{}']\n",
@@ -49,15 +51,39 @@ fn a_changed_key_rewrites_what_is_kept_and_the_old_one_is_not_needed_any_more() 
     keys(&scratch, &[KEY], KEY);
     let told = say(&scratch, &["status"], 2);
     assert!(told.contains(&public(&new)), "{told}");
-    for (path, bytes) in kept(&scratch) {
-        let identity: age::x25519::Identity = KEY.parse().unwrap();
-        assert!(
-            age::decrypt(&identity, &bytes).is_err(),
-            "{}",
-            path.display()
-        );
+    let vault = Vault::new(KeySource {
+        identity_file: Some(outside(&scratch, "key.txt")),
+        ..KeySource::default()
+    });
+    let mut sealed = 0;
+    for path in kept(&scratch).into_keys().filter(|path| is_sealed(path)) {
+        let opened = compressed::open_named(&path, &vault);
+        let error = opened.err();
+        assert!(error.is_some_and(|e| is_locked(&e)), "{}", path.display());
+        sealed += 1;
     }
+    assert!(sealed > 5, "{:?}", kept(&scratch).keys());
     expect_nothing(&scratch);
+}
+
+#[test]
+fn what_only_a_key_of_somebody_elses_opens_stays_and_is_counted() {
+    let scratch = with_state(SEALED);
+    run_up_to(&scratch, "2");
+    let theirs: age::x25519::Identity = another_key().parse().unwrap();
+    let sealed = age::encrypt(&theirs.to_public(), b"CaNaRy").unwrap();
+    let kept = kept(&scratch);
+    let is_transcript = |name: &str| name.contains("/sessions/") && name.contains("/000001.1.log");
+    let mut paths = kept.keys();
+    let transcript = paths.find(|path| is_transcript(&path.to_string_lossy()));
+    let transcript = transcript.unwrap();
+    fs::write(transcript, &sealed).unwrap();
+    let new = another_key();
+    keys(&scratch, &[&new, KEY], &new);
+    let ran = run_up_to(&scratch, "3");
+    let stay = "1 files of loops here are encrypted to keys that are not here, and stay so";
+    assert!(ran.stdout.contains(stay), "{}", ran.snapshot());
+    assert_eq!(fs::read(transcript).unwrap(), sealed);
 }
 
 #[test]
@@ -114,6 +140,52 @@ fn a_damaged_line_has_the_same_number_with_the_key_and_without() {
         }
         let told = say(&scratch, &["state", "verify"], 1);
         assert!(told.contains("damaged at line 7"), "{told}");
+    }
+}
+
+#[test]
+fn without_the_key_damage_to_sealed_lines_is_found() {
+    let scratch = with_state(SEALED);
+    run_up_to(&scratch, "2");
+    fs::remove_file(outside(&scratch, "key.txt")).unwrap();
+    let path = loops(&scratch)[0].join("journal-0001.jsonl");
+    let good = fs::read(&path).unwrap();
+    let lines: Vec<&[u8]> = good.split_inclusive(|byte| *byte == b'\n').collect();
+    let last = lines.len() - 1;
+    let mut flipped = good.clone();
+    flipped[good.len() / 2] ^= 1;
+    let dropped = [&lines[..4], &lines[5..]].concat().concat();
+    let swapped = [&lines[..4], &[lines[5], lines[4]], &lines[6..]].concat();
+    let spoilt = [&good[..good.len() - 1], b" more"].concat();
+    for (bytes, what) in [
+        (flipped, "damaged at line"),
+        (dropped, "damaged at line 5: record 5 follows record 3"),
+        (
+            swapped.concat(),
+            "damaged at line 5: record 5 follows record 3",
+        ),
+        (spoilt, "something stands behind its record"),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        let told = say(&scratch, &["state", "verify"], 1);
+        assert!(
+            told.contains("wrong journal") && told.contains(what),
+            "{what}: {told}"
+        );
+    }
+    let clear = scratch.path().join(".ralph/sessions");
+    let clear = clear.join(loops(&scratch)[0].file_name().unwrap());
+    fs::write(clear.join("000009.1.log"), "x").unwrap();
+    // Its writer died: no damage.
+    let torn = good.len() - lines[last].len() / 2;
+    for (bytes, what) in [
+        (&good[..torn], "its last line is not whole"),
+        (&good, "each with the checksum"),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        let told = say(&scratch, &["state", "verify"], 0);
+        assert!(told.contains(what) && !told.contains("wrong"), "{told}");
+        assert!(told.contains("000009.1.log: in clear text"), "{told}");
     }
 }
 
@@ -197,7 +269,12 @@ fn settings_that_cannot_be_read_are_named_and_not_a_missing_key() {
     let told = say(&scratch, &["state", "verify"], 0);
     assert!(told.contains("the identity cannot be read from"), "{told}");
     let told = say(&scratch, &["status"], 2);
-    assert!(told.contains("deleted by hand"), "{told}");
+    assert!(!told.contains("delete"), "{told}");
+    let again = ["run", "--new", "--prompt-text", "x", "--", "true"];
+    for words in [&["state", "clear", "--yes"][..], &again] {
+        let told = say(&scratch, words, 2);
+        assert!(told.contains("where a key is lost"), "{told}");
+    }
 }
 
 #[test]
@@ -279,5 +356,26 @@ fn what_begins_as_something_sealed_is_text_like_any_other() {
         configure(&scratch, SEALED);
         run_up_to(&scratch, "2");
         expect_nothing(&scratch);
+    }
+}
+
+/// The same the other way round: it comes out again, and the key is not needed any more.
+#[test]
+fn what_begins_as_something_sealed_comes_out_again_when_encryption_is_turned_off() {
+    for beginning in ["age-encryption.org/v1", "{\"sealed\":1}"] {
+        let scratch = with_state(SEALED);
+        let script = format!("echo '{beginning}'; echo CaNaRy words; echo x >>work");
+        let ran = tool(&scratch).run(words("1", &script));
+        assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+        configure(&scratch, "encrypt_identity_file = '../key.txt'\n");
+        run_up_to(&scratch, "2");
+        scratch.write("tachikoma.toml", "");
+        fs::remove_file(outside(&scratch, "key.txt")).unwrap();
+        let told = say(&scratch, &["logs", "1"], 0);
+        assert!(
+            told.contains(beginning) && told.contains("CaNaRy words"),
+            "{told}"
+        );
+        run_up_to(&scratch, "3");
     }
 }

@@ -32,6 +32,23 @@ fn on_a_small_disk(scratch: &Scratch, script: &str) -> Option<String> {
 }
 
 #[test]
+fn a_backup_for_which_there_is_no_room_asks_for_room_and_nothing_else() {
+    let scratch = Scratch::new();
+    scratch.write("prompt.md", "go\n");
+    let script = r#"
+        "$0" run --quiet --max-iterations 1 -- true 2>/dev/null
+        head -c 300000 /dev/zero >.ralph/ballast 2>/dev/null
+        "$0" state backup
+        echo "exit $?"
+    "#;
+    if let Some(shown) = on_a_small_disk(&scratch, script) {
+        assert!(shown.contains("exit 1"), "{shown}");
+        let hint = "hint: nothing was changed; make room, and call it again";
+        assert!(shown.contains(hint), "{shown}");
+    }
+}
+
+#[test]
 fn a_disk_that_is_full_from_the_start() {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "go\n");

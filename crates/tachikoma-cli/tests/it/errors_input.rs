@@ -174,7 +174,7 @@ fn a_program_that_is_not_found_names_the_path() {
     --- stdout
     --- stderr
     error: program `no-such-agent` is not found; looked in PATH: /nowhere:/usr/bin:/bin
-    hint: `--dry-run` shows what would be run
+    hint: name another one behind `--`, or as `agents.<name>.program`
     ");
 }
 
@@ -185,7 +185,7 @@ fn a_program_that_is_not_executable() {
     --- stdout
     --- stderr
     error: program `./notes.txt` is not executable
-    hint: `--dry-run` shows what would be run
+    hint: name another one behind `--`, or as `agents.<name>.program`
     ");
 }
 
@@ -196,7 +196,7 @@ fn a_program_that_is_a_directory() {
     --- stdout
     --- stderr
     error: program `./` is a directory
-    hint: `--dry-run` shows what would be run
+    hint: name another one behind `--`, or as `agents.<name>.program`
     ");
 }
 
@@ -211,7 +211,7 @@ fn a_program_in_the_path_that_is_not_executable() {
     --- stdout
     --- stderr
     error: program `agent` is not executable: [DIR]/bin/agent
-    hint: `--dry-run` shows what would be run
+    hint: name another one behind `--`, or as `agents.<name>.program`
     ");
 }
 

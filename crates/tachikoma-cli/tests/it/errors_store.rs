@@ -206,7 +206,6 @@ fn check_unusable(after: &str, to: u8) -> String {
     let before = journals(&scratch);
     let refused = tachikoma(&scratch).run(["run"]);
     assert_eq!(journals(&scratch), before, "{}", refused.snapshot());
-    assert_eq!(tachikoma(&scratch).run(["events"]).code(), Some(1));
     assert_eq!(tachikoma(&scratch).run(["status"]).code(), Some(1));
 
     let words = run(&["--new", "--max-iterations", "1"], "true");
@@ -329,7 +328,7 @@ fn two_runners() {
     --- stdout
     --- stderr
     error: refusing to run: another runner works in [DIR]: pid [PID], since [TIME]
-    hint: `tachikoma status` shows what it does, `tachikoma stop` ends it
+    hint: `tachikoma status` shows what it does, `tachikoma stop` ends it; one that has stopped may take another minute for its last backup and the copy of it
     ");
     let pid = format!("pid {}", live.pid());
     assert!(second.stderr.contains(&pid), "{pid}: {}", second.stderr);

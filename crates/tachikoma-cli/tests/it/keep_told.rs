@@ -5,7 +5,7 @@ use std::fs;
 use tachikoma_testkit::{Ran, Scratch};
 
 use crate::keep_support::{WORK, git_hook, repository, subjects};
-use crate::support::{run, tachikoma};
+use crate::support::{run, status, tachikoma};
 
 /// Works, and keeps its prompt where no git sees it.
 fn agent(scratch: &Scratch) -> String {
@@ -103,4 +103,20 @@ fn snapshots_are_listed() {
         let commit = line.split(' ').next().unwrap();
         scratch.git(&["cat-file", "-e", &format!("{commit}^{{commit}}")]);
     }
+}
+
+#[test]
+fn what_is_not_committed_because_of_somebody_else_is_in_the_status() {
+    let scratch = repository("");
+    scratch.write("known", "mine\n");
+    iterations(&scratch, &["--allow-dirty"], "2");
+    let said = || tachikoma(&scratch).run(["status"]).stdout;
+    let withheld =
+        "1 file that the loop changed not committed, because somebody else had changed it before";
+    assert!(said().contains(withheld), "{}", said());
+    assert_eq!(status(&scratch)["git"]["withheld"], 1);
+    scratch.git(&["commit", "--quiet", "-a", "-m", "mine"]);
+    iterations(&scratch, &[], "3");
+    assert!(!said().contains("somebody else"), "{}", said());
+    assert_eq!(status(&scratch)["git"]["withheld"], 0);
 }

@@ -274,6 +274,13 @@ impl Screen {
     pub(crate) fn shows(&self, line: &str) -> bool {
         self.lines.iter().any(|shown| shown.contains(line))
     }
+
+    /// What stands behind some words, to the end of their line.
+    pub(crate) fn behind(&self, words: &str) -> Option<&str> {
+        let mut lines = self.lines.iter();
+        let (_, behind) = lines.find_map(|line| line.split_once(words))?;
+        Some(behind.trim_end())
+    }
 }
 
 /// What only a progress line says.

@@ -4,9 +4,9 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::thread;
 
-use serde_json::Value;
 use tachikoma_testkit::{Scratch, Tool, await_until};
 
+use crate::attended_support::await_question;
 use crate::hooks::hook;
 use crate::live_support::{
     SOON, await_nobody, await_status, events, obey, seconds, socket, status, tool,
@@ -22,11 +22,6 @@ const GARBAGE: [&[u8]; 6] = [
     b"{\"kind\":\"answer\",\"id\":4294967296,\"choice\":\"yes\"}\n",
     b"[[[[[[[[[[[[[[[[\n",
 ];
-
-#[track_caller]
-fn question(tool: &Tool<'_>, id: u32) -> Value {
-    await_status(tool, "asked", |it| it["question"]["id"] == id)["question"].clone()
-}
 
 /// Nothing of it answers.
 fn garbage(scratch: &Scratch, tool: &Tool<'_>) {
@@ -115,17 +110,17 @@ fn a_loop_all_of_whose_questions_misbehave_too_ends_as_it_should() {
     let mut live = tool.spawn(["run", "--attended", "--", "sh", "agent.sh"]);
 
     // Answered by garbage, then by two at once.
-    question(&tool, 1);
+    await_question(&tool, 1);
     garbage(&scratch, &tool);
     assert_eq!(status(&tool)["question"]["id"], 1, "it is still open");
     at_once(&scratch, 1, ["continue", "continue"]);
     // The iteration fails. Nobody answers in time, and the loop pauses.
-    question(&tool, 2);
+    await_question(&tool, 2);
     await_status(&tool, "paused", |it| it["state"] == "paused");
     assert_ne!(tool.run(["answer", "2", "continue"]).code(), Some(0));
     obey(&tool, &["resume"]);
     // A reboot is due: two at once, of which one says yes.
-    assert_eq!(question(&tool, 3)["kind"], "confirm_reboot");
+    assert_eq!(await_question(&tool, 3)["kind"], "confirm_reboot");
     at_once(&scratch, 3, ["yes", "no"]);
     // Rolled back by two at once.
     let id = await_status(&tool, "asked", |it| {
@@ -135,7 +130,7 @@ fn a_loop_all_of_whose_questions_misbehave_too_ends_as_it_should() {
         .unwrap();
     let id = u32::try_from(id).unwrap();
     at_once(&scratch, id, ["rollback", "rollback"]);
-    question(&tool, id + 1);
+    await_question(&tool, id + 1);
     garbage(&scratch, &tool);
     at_once(&scratch, id + 1, ["stop", "stop"]);
     await_until("it has stopped", SOON, || {

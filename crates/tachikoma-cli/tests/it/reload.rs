@@ -4,6 +4,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tachikoma_testkit::{Scratch, await_until};
 
+use crate::attended_support::await_question;
 use crate::live_support::{
     SOON, UNTIL_GO, UP, await_status, await_up, events, go, is_alive, obey, status, stop, tool,
     with_agent,
@@ -58,6 +59,8 @@ fn what_changed_holds_from_the_next_decision_on_and_the_rest_is_named() {
     // What holds later is all that is said of a reading that changes nothing now.
     let said = obey(&tool, &["events"]);
     assert!(!said.contains("did not record"), "{said}");
+    let later = "changed, and holds with the next run only: agents.command.program";
+    assert_eq!(said.matches(later).count(), 2, "{said}");
     let again = tool.run(["replay"]);
     assert_eq!(again.code(), Some(0), "{}", again.snapshot());
     let same = "with the recorded settings every decision is the same";
@@ -82,6 +85,11 @@ fn what_a_flag_hides_is_named_and_holds_with_the_next_run() {
         "from here on: max_iterations; changed, but a flag of this run holds: iteration_delay\n"
     );
     assert_eq!(stop(&tool, live), Some(5));
+    // Of a reading that changes nothing, nothing is said, nor of what holds later where nothing does.
+    let events = events(&tool);
+    assert_eq!(reloaded(&events).len(), 1);
+    let said = obey(&tool, &["events"]);
+    assert!(!said.contains("with the next run only"), "{said}");
     let dry = tool.run(["run", "--dry-run"]);
     assert!(dry.snapshot().contains("3s"), "{}", dry.snapshot());
 }
@@ -142,7 +150,7 @@ fn a_hang_up_has_a_detached_loop_read_it_again() {
         reloaded(&events(&tool)).len() == 1
     });
     go(&scratch, 1);
-    await_status(&tool, "asked", |status| status["question"]["id"] == 1);
+    await_question(&tool, 1);
     obey(&tool, &["answer", "stop"]);
     await_until("the runner is gone", SOON, || !is_alive(runner));
 }

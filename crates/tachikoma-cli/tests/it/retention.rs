@@ -214,9 +214,10 @@ fn closed_segments_are_compressed_and_the_loop_goes_on_from_them() {
         "to go on, what is past need not be read"
     );
     let ran = tachikoma(&scratch).run(["events"]);
-    assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     let text = shown(&ran);
     let named = "journal-0001.jsonl.zst is damaged at line ";
     assert!(text.contains(named), "{text}");
-    assert!(text.contains("hint: nothing was changed"), "{text}");
+    assert!(text.contains("that is not part of this"), "{text}");
+    assert!(text.contains("iteration 3 succeeded"), "{text}");
 }

@@ -35,6 +35,12 @@ impl Place {
         };
         open(&format!("s3://{BUCKET}/a"), &surroundings).unwrap()
     }
+
+    /// Whether somebody has asked for the parts of an upload to go.
+    fn is_taken_back(&self) -> bool {
+        let is_abort = |asked: &String| asked.starts_with("DELETE ") && asked.contains("uploadId=");
+        self.s3.asked().iter().any(is_abort)
+    }
 }
 
 fn file_of(bytes: &[u8]) -> (File, Digest) {
@@ -123,15 +129,35 @@ fn what_is_called_off_leaves_no_object_and_no_part() {
     let (mut file, digest) = file_of(&vec![7; PART_BYTES * 3]);
     let store = place.store();
     let put = store.put("large", &mut file, Path::new("here"), &digest);
-    let put = async { tokio::time::timeout(Duration::from_millis(500), put).await };
-    place.runtime.block_on(put).unwrap_err();
+    // Before that there is nothing to take back.
+    let is_begun = || place.s3.asked().iter().any(|it| it.contains("partNumber="));
+    let begun = async {
+        while !is_begun() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let called_off = async {
+        tokio::select! { _ = put => false, () = begun => true }
+    };
+    assert!(place.runtime.block_on(called_off));
     assert_eq!(place.s3.objects(), [] as [String; 0]);
     await_until("its parts are taken back", Duration::from_secs(30), || {
         place.runtime.block_on(tokio::task::yield_now());
-        let asked = place.s3.asked();
-        let is_abort = |asked: &String| asked.starts_with("DELETE ") && asked.contains("uploadId=");
-        asked.iter().any(is_abort)
+        place.is_taken_back()
     });
+}
+
+#[test]
+fn a_large_file_that_changes_under_way_leaves_no_object_and_no_part() {
+    let place = Place::new();
+    let (mut file, mut digest) = file_of(&vec![7; PART_BYTES + 1]);
+    digest.hex = "0".repeat(64);
+    let store = place.store();
+    let put = store.put("large", &mut file, Path::new("here"), &digest);
+    let error = place.runtime.block_on(put).unwrap_err();
+    assert!(matches!(error, CloudError::Changed { .. }), "{error}");
+    assert_eq!(place.s3.objects(), [] as [String; 0]);
+    assert!(place.is_taken_back());
 }
 
 #[test]
@@ -178,4 +204,33 @@ fn plain_http_needs_to_be_allowed() {
     );
     assert!(!error.may_pass());
     assert_eq!(place.s3.asked(), [] as [String; 0]);
+}
+
+#[test]
+fn a_directory_has_what_lies_in_it_and_nothing_of_the_dead() {
+    let place = Place::new();
+    let dir = place.dir.path().join("copies");
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::create_dir(dir.join("deeper")).unwrap();
+    std::fs::write(dir.join("deeper/other"), "").unwrap();
+    let old = dir.join("x.tar.sha256-00#1234");
+    let new = dir.join("x.tar.sha256-00#1235");
+    for path in [&old, &new, &dir.join("mine#12")] {
+        std::fs::write(path, "half").unwrap();
+    }
+    let long_ago = std::time::SystemTime::now() - Duration::from_hours(2);
+    for path in [&old, &dir.join("mine#12")] {
+        let file = File::options().write(true).open(path).unwrap();
+        file.set_modified(long_ago).unwrap();
+    }
+    let url = format!("file://{}", dir.display());
+    let store = open(&url, &Surroundings::default()).unwrap();
+    let (mut file, digest) = file_of(b"whole");
+    let put = store.put("y.tar.sha256-01", &mut file, Path::new("here"), &digest);
+    assert_eq!(place.runtime.block_on(put).unwrap(), Put::Created);
+    assert!(!old.exists() && new.exists() && dir.join("mine#12").exists());
+    let listed = place.runtime.block_on(store.list()).unwrap();
+    let mut names: Vec<_> = listed.iter().map(|it| it.name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["mine#12", "y.tar.sha256-01"]);
 }

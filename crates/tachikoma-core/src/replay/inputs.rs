@@ -37,7 +37,7 @@ pub(super) fn guesses(state: &State, records: &VecDeque<Record>) -> Vec<Input> {
     let mut guesses = event.map_or_else(Vec::new, |event| of(state, event, next, &leaving));
     // Work that was kept and had not changed leaves no record of its own.
     if state.keep().is_some() && guesses.contains(&Input::Wake) {
-        guesses.insert(0, kept(state, Ok(as_before(state))));
+        guesses.insert(0, kept(state, Ok(state.kept.as_before())));
     }
     guesses
 }
@@ -380,14 +380,6 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
 fn kept(state: &State, kept: Result<Kept, String>) -> Input {
     let number = state.kept.number;
     Input::Kept { number, kept }
-}
-
-/// Nothing is other than it was.
-fn as_before(state: &State) -> Kept {
-    Kept {
-        uncommitted: state.kept.uncommitted,
-        ..Kept::default()
-    }
 }
 
 fn told(state: &State, news: News) -> Input {

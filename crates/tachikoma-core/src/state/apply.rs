@@ -14,10 +14,10 @@ use crate::reboots::{RebootEntry, RebootResult};
 use crate::record::Record;
 use crate::session::{LiveAgent, PastSession, Session};
 use crate::time::Timestamp;
+use crate::turn_report::{LimitedAttempt, TurnReport};
 
 /// Sessions that are remembered; a loop of thousands must not carry all of them in every segment.
 const HISTORY_MAX: usize = 100;
-use crate::turn_report::{LimitedAttempt, TurnReport};
 
 impl State {
     /// Takes one fact in. The only mutation of a state, live or replayed.
@@ -46,8 +46,8 @@ impl State {
             | LoopEvent::StopConditionTriggered { .. }
             | LoopEvent::Warned { .. }
             | LoopEvent::DiskWasFull { .. }
-            | LoopEvent::Incident(_)
             | LoopEvent::Repaired { .. } => {}
+            LoopEvent::Incident(incident) => self.copies.take(incident, time),
             LoopEvent::ConfigChanged { changes } => {
                 if changes.iter().any(|change| change.key == "attended_mode") {
                     self.operator.attended = None;

@@ -119,6 +119,7 @@ impl State {
     ) {
         self.completion.seen_in_the_tree(kept);
         self.kept.uncommitted = kept.uncommitted;
+        self.kept.withheld = kept.withheld;
         let called_off = self.keep().is_some_and(|keep| keep.called_off);
         self.kept.refused = kept.error.clone().filter(|_| !called_off);
         if purpose == KeepPurpose::Iteration {

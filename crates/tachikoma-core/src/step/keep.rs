@@ -128,11 +128,7 @@ impl Turn<'_> {
         let purpose = keep.purpose;
         match kept {
             Ok(kept) => {
-                let known = Kept {
-                    uncommitted: self.state.kept.uncommitted,
-                    ..Kept::default()
-                };
-                if kept != known {
+                if kept != self.state.kept.as_before() {
                     let iteration = self.state.iteration;
                     self.record(LoopEvent::WorkKept {
                         purpose,

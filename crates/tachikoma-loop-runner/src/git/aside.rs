@@ -25,6 +25,14 @@ const AGAIN: &str = "rolling-back-again";
 /// Says what they are. Without it nothing was changed yet.
 const LIST: &str = "list";
 
+/// Where they lie, in the directory of the loop.
+pub(crate) const DIRS: [&str; 2] = [FIRST, AGAIN];
+
+/// Whether it is a name of a file there.
+pub(crate) fn is_ours(name: &str) -> bool {
+    name == LIST || whole::is_temporary(name) || name.parse::<usize>().is_ok()
+}
+
 /// Files that are set aside.
 #[derive(Debug)]
 pub struct Aside {

@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::own::Own;
 use super::path::{RepoPath, is_ours, parts};
+use super::present::copy_index;
 use super::program::{CallOff, GitError, Order};
 use super::protected::Protected;
 use super::repository::{Repository, with_suffix};
 use super::seen::Seen;
-use crate::store::{private, regular};
+use crate::store::regular;
 
 /// Files that can be opened and that git cannot take in all the same, because a filter fails, are left out one by one; each
 /// costs a process, and that many are no accident.
@@ -108,23 +110,18 @@ impl Ground {
             Ok(_) | Err(_) => self.drop_index()?,
         }
         // Without one the user has staged nothing yet, nor committed.
-        let Ok(mut users) = regular::open(&self.repository.index) else {
+        if regular::open(&self.repository.index).is_err() {
             return Ok(());
-        };
+        }
         let temporary = with_suffix(&self.index, ".new");
         remove(&temporary)?;
-        let mut copy = private()
-            .write(true)
-            .create_new(true)
-            .open(&temporary)
-            .map_err(GitError::io("create", &temporary))?;
-        io::copy(&mut users, &mut copy).map_err(GitError::io("write", &temporary))?;
-        // Git takes entries that are as young as the index for unsettled: the copy must not look any younger.
-        if let Ok(modified) = users.metadata().and_then(|there| there.modified()) {
-            copy.set_modified(modified)
-                .map_err(GitError::io("write", &temporary))?;
-        }
+        copy_index(&self.repository.index, &temporary)?;
         fs::rename(&temporary, &self.index).map_err(GitError::io("replace", &self.index))
+    }
+
+    /// Git makes the file anew each time, as readable as the user's files are. Where it stays so, its directory is for the owner alone.
+    pub fn keep_index_private(&self) {
+        let _ = fs::set_permissions(&self.index, fs::Permissions::from_mode(0o600));
     }
 
     /// Forgets the index.

@@ -23,7 +23,7 @@ use super::work::{Remembered, Work};
 pub(super) const INDEX: &str = "git-index";
 
 /// What is remembered from one runner to the next.
-const WORK: &str = "git-work.json";
+pub(super) const WORK: &str = "git-work.json";
 
 /// Returns whether a file of that name in the directory of a loop is a keeper's.
 pub(crate) fn is_ours_in_loop(name: &str) -> bool {
@@ -123,6 +123,12 @@ impl Keeper {
         self.uncommitted().count()
     }
 
+    /// Returns how many files the loop changed and does not commit, because somebody else had changed them before.
+    #[must_use]
+    pub fn withheld(&self) -> usize {
+        self.work.withheld.len()
+    }
+
     /// Begins, with a survey of all that changed since the last one of this loop. Blocks.
     #[must_use]
     pub fn open(options: KeeperOptions, whose: Whose, call_off: &CallOff) -> Opened {
@@ -146,7 +152,7 @@ impl Keeper {
         }
     }
 
-    fn begin(
+    pub(super) fn begin(
         repository: Repository,
         options: KeeperOptions,
         whose: Whose,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -13,10 +12,11 @@ use super::keeper::INDEX;
 use super::own::Own;
 use super::path::{is_ours, parts};
 use super::program::{CallOff, GitError, Order};
-use super::protected::Protected;
+use super::protected::{Protected, ProtectedError};
 use super::repository::Repository;
 use super::seen::Room;
-use crate::store::whole;
+use crate::settings::Settings;
+use crate::store::{private, regular, whole};
 
 /// Lists files that are not, or may not be, what the index says.
 const CHANGED: [&str; 5] = [
@@ -36,6 +36,44 @@ pub struct Rules {
     pub max_file_bytes: u64,
     /// What else the loop writes.
     pub own: Own,
+}
+
+/// What is left alone, in the words of the settings: patterns take their time to be built, and few need them.
+#[derive(Clone, Debug, Default)]
+pub struct Bounds {
+    protected: Vec<String>,
+    max_file_bytes: u64,
+    /// What the loop itself writes.
+    pub own: Own,
+}
+
+impl Bounds {
+    /// Returns what the settings of a working directory leave alone.
+    #[must_use]
+    pub fn of(settings: &Settings, working_dir: &Path) -> Self {
+        let (git, state) = (&settings.git, &settings.state);
+        Self {
+            protected: git.protected.clone(),
+            max_file_bytes: git.max_file_bytes,
+            own: Own::new(
+                &working_dir.join(&state.state_path),
+                &working_dir.join(&settings.session.state_dir),
+                &working_dir.join(&state.backup_dir),
+            ),
+        }
+    }
+
+    /// Builds the rules.
+    ///
+    /// # Errors
+    /// A pattern cannot be used.
+    pub fn rules(&self) -> Result<Rules, ProtectedError> {
+        Ok(Rules {
+            protected: Protected::new(&self.protected)?,
+            max_file_bytes: self.max_file_bytes,
+            own: self.own.clone(),
+        })
+    }
 }
 
 impl Rules {
@@ -89,18 +127,22 @@ impl TemporaryIndex {
     pub fn of(base: Option<&PathBuf>, loop_dir: &Path) -> Result<Self, GitError> {
         let index = Self(whole::temporary(loop_dir));
         if let Some(base) = base {
-            index.copy(base).map_err(GitError::io("copy", base))?;
+            copy_index(base, &index.0)?;
         }
         Ok(index)
     }
+}
 
-    fn copy(&self, base: &Path) -> io::Result<()> {
-        std::fs::copy(base, &self.0)?;
-        // Git looks into files that are as young as the index, and trusts its note of older ones.
-        let written = std::fs::metadata(base)?.modified()?;
-        let copy = File::options().write(true).open(&self.0)?;
-        copy.set_modified(written)
-    }
+/// Copies an index to where nothing is, so that git trusts it as much: git looks into files that are as young as the index, and trusts
+/// its note of older ones. What is copied is one file, whoever replaces that meanwhile.
+pub(super) fn copy_index(base: &Path, to: &Path) -> Result<(), GitError> {
+    let copy = || -> io::Result<()> {
+        let mut from = regular::open(base)?;
+        let mut copy = private().write(true).create_new(true).open(to)?;
+        io::copy(&mut from, &mut copy)?;
+        copy.set_modified(from.metadata()?.modified()?)
+    };
+    copy().map_err(GitError::io("copy", base))
 }
 
 impl Drop for TemporaryIndex {

@@ -47,7 +47,10 @@ impl Keeper {
         let commit = match &self.head {
             // Nothing is uncommitted: the commit that the work tree stands on is the snapshot.
             Some(head) if self.equals_head.as_ref() == Some(&self.work.tree) => head.clone(),
-            Some(_) | None => self.commit_tree(iteration, call_off)?,
+            Some(_) | None => {
+                let message = format!("before iteration {iteration} of {}\n", self.loop_id);
+                self.commit_tree(&message, call_off)?
+            }
         };
         self.reference(Some((iteration, commit.as_str())), call_off)?;
         self.work.snapshot = Some(Kept {
@@ -107,15 +110,19 @@ impl Keeper {
         }
     }
 
-    fn commit_tree(&self, iteration: u32, call_off: &CallOff) -> Result<String, GitError> {
-        let message = format!("before iteration {iteration} of {}", self.loop_id);
-        let tree = &self.work.tree;
+    /// Makes a commit of the work tree as it was last surveyed, on no branch.
+    pub(super) fn commit_tree(
+        &self,
+        message: &str,
+        call_off: &CallOff,
+    ) -> Result<String, GitError> {
         let git = &self.ground.repository.git;
-        let mut order = git.order(&["commit-tree", tree, "-m", &message]);
+        let mut order = git.order(&["commit-tree", &self.work.tree, "-F", "-"]);
         if let Some(head) = &self.head {
             order = order.word("-p").word(head);
         }
         order
+            .stdin(message.as_bytes())
             .config("i18n.commitEncoding=UTF-8")
             .env("GIT_AUTHOR_NAME", NAME)
             .env("GIT_AUTHOR_EMAIL", ADDRESS)

@@ -1,6 +1,7 @@
 //! The snapshots of a loop: `refs/tachikoma/<loop>/<iteration>`, each a commit of the work tree as it was before that iteration,
 //! and `before-rollback-<n>` beside them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use tachikoma_core::LoopId;
@@ -157,6 +158,40 @@ const BEFORE_RESTORE: &str = "before-restore-";
 /// # Errors
 /// Git fails; then all have the names that they had.
 pub fn set_aside(git: &Git, loop_id: LoopId, behind: u32) -> Result<(), GitError> {
+    keep_as(git, loop_id, |name, commit| match name.parse() {
+        Ok(Moment::Iteration(iteration)) if iteration > behind => {
+            Some(format!("delete {REFS}/{loop_id}/{iteration} {commit}\n"))
+        }
+        Ok(Moment::Iteration(_) | Moment::Rollback(_)) | Err(_) => None,
+    })
+}
+
+/// Gives other names, besides the ones that they have, to references that others are to replace: those of a bundle, a commit and a name in
+/// a line.
+///
+/// # Errors
+/// Git fails; then none has another name.
+pub fn keep_others(git: &Git, loop_id: LoopId, theirs: &str) -> Result<(), GitError> {
+    let theirs: BTreeMap<&str, &str> = theirs
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(commit, name)| (name, commit))
+        .collect();
+    keep_as(git, loop_id, |name, commit| {
+        let name = format!("{REFS}/{loop_id}/{name}");
+        let is_other = theirs
+            .get(name.as_str())
+            .is_some_and(|their| *their != commit);
+        is_other.then(String::new)
+    })
+}
+
+/// Gives references other names, for which there is more to be done: `also`.
+fn keep_as(
+    git: &Git,
+    loop_id: LoopId,
+    also: impl Fn(&str, &str) -> Option<String>,
+) -> Result<(), GitError> {
     let below = format!("{REFS}/{loop_id}/");
     let order = git.order(&["for-each-ref", "--format=%(objectname) %(refname)"]);
     let answer = order.word(&below).ask(&CallOff::new())?;
@@ -173,12 +208,8 @@ pub fn set_aside(git: &Git, loop_id: LoopId, behind: u32) -> Result<(), GitError
     let aside = format!("{BEFORE_RESTORE}{}", taken.unwrap_or(0).saturating_add(1));
     let mut orders = String::new();
     for (commit, name) in refs {
-        if let Ok(Moment::Iteration(iteration)) = name.parse()
-            && iteration > behind
-        {
-            orders.push_str(&format!(
-                "create {below}{aside}/{iteration} {commit}\ndelete {below}{iteration} {commit}\n"
-            ));
+        if let Some(also) = also(name, commit) {
+            orders.push_str(&format!("create {below}{aside}/{name} {commit}\n{also}"));
         }
     }
     if orders.is_empty() {

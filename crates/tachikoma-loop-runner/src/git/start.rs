@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use super::bundle;
 use super::path::{RepoPath, is_ours, parts};
 use super::program::{CallOff, Git, GitError};
 use super::repository::{Found, Repository};
@@ -24,6 +25,8 @@ pub struct Standing {
     pub detached: bool,
     /// Why git would refuse to commit for want of an identity, in its words.
     pub no_identity: Option<String>,
+    /// What says that a restoration died while it made the work tree, if one did.
+    pub half_restored: Option<PathBuf>,
 }
 
 /// Looks at the repository of a working directory. Blocks, for a while that is bounded.
@@ -56,6 +59,9 @@ pub fn standing(dir: &Path, search_path: Option<&OsStr>) -> Result<Standing, Str
         detached: branch.code == Some(1),
         dirty: dirty.map(|path| path.to_string()).collect(),
         no_identity: no_identity(&repository.git, &call_off),
+        half_restored: bundle::mark(&repository.git, dir, &call_off)
+            .ok()
+            .filter(|mark| mark.exists()),
         top: repository.top,
     })
 }

@@ -118,6 +118,7 @@ impl Keeper {
             let left_out = self.ground.take_in(&seen, call_off)?;
             self.say_left_out(&left_out, &mut survey);
             let tree = self.ground.write_tree(call_off)?;
+            self.ground.keep_index_private();
             self.index_mark = Some(of_file(&self.ground.index));
             let head_moved = head_looks_other && self.ask_head(call_off)?;
             let since = Since {

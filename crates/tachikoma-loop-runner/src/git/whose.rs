@@ -255,6 +255,11 @@ impl Work {
                 }
             }
         }
+        let Self {
+            withheld, theirs, ..
+        } = work;
+        withheld.extend(not_ours.iter().cloned());
+        withheld.retain(|path| theirs.contains(path) && dirty.contains_key(path));
         not_ours
     }
 

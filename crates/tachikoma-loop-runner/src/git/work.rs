@@ -29,6 +29,9 @@ pub(super) struct Work {
     pub mine: BTreeSet<RepoPath>,
     /// Uncommitted files that somebody else changed.
     pub theirs: BTreeSet<RepoPath>,
+    /// Those of them that the loop changed too.
+    #[serde(default)]
+    pub withheld: BTreeSet<RepoPath>,
     /// Those of them that nobody sees as changed any more, because the loop put them back or away: they stay somebody else's.
     #[serde(default)]
     pub resting: BTreeSet<RepoPath>,

@@ -1,5 +1,7 @@
 //! What arrives at the runner, and from where.
 
+use std::path::PathBuf;
+
 use tachikoma_core::{HookResult, Input};
 
 use super::desk::Told;
@@ -14,6 +16,11 @@ use crate::shell::{Errand, Ran};
 
 pub(super) enum Arrived {
     Input(Input),
+    /// A segment of the journal is damaged, so that no backup could be made of it.
+    Damaged {
+        segment: PathBuf,
+        why: String,
+    },
     SaveDue,
     Request(Request),
     Guard(GuardNews),
@@ -35,7 +42,7 @@ pub(super) async fn until(deadline: Option<tokio::time::Instant>) {
 
 /// Returns which part of the runner panicked beside the launch, and how, or what it has to say; does not return as long as there
 /// is nothing. Cancel-safe.
-pub(super) async fn beside(control: Option<&mut Server>, upkeep: &mut Upkeep) -> Input {
+pub(super) async fn beside(control: Option<&mut Server>, upkeep: &mut Upkeep) -> Arrived {
     let control = async {
         match control {
             Some(control) => control.broken().await,
@@ -43,8 +50,8 @@ pub(super) async fn beside(control: Option<&mut Server>, upkeep: &mut Upkeep) ->
         }
     };
     tokio::select! {
-        reason = control => Input::Broken { reason },
-        input = upkeep.next() => input,
+        reason = control => Arrived::Input(Input::Broken { reason }),
+        arrived = upkeep.next() => arrived,
     }
 }
 

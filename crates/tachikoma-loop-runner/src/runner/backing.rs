@@ -1,14 +1,22 @@
 //! When the loop is backed up: when it is taken up again, when a session is about to be replaced, and once in an interval.
 //! The backup itself is taken beside the loop.
 
-use tachikoma_core::{Incident, Input, LoopEvent, Record, Seq};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tachikoma_core::{Incident, Input, LoopEvent, LoopId, Record, Seq};
 use tokio::time::Instant;
 
 use super::upkeep::Elsewhere;
 use super::{LoopRunner, RunError};
-use crate::clock;
-use crate::store::backup::Moment;
+use crate::clock::{self, Clock};
+use crate::config::LoopConfig;
+use crate::error::chain;
+use crate::git::Whose;
+use crate::store::backup::{self, Moment};
 use crate::store::loops;
+use crate::store::recover::Recovered;
 use crate::store::snapshot::Snapshot;
 
 /// What is known of the backups of this run.
@@ -20,6 +28,8 @@ pub(super) struct Backing {
     since: Instant,
     /// Whether it was said that there was no room for one: once until there is.
     said: bool,
+    /// Whose the changes of the work tree are that nobody has looked at.
+    whose: Arc<Mutex<Whose>>,
 }
 
 impl Backing {
@@ -28,6 +38,7 @@ impl Backing {
             last: None,
             since: now(),
             said: false,
+            whose: Arc::new(Mutex::new(Whose::Others)),
         }
     }
 
@@ -70,6 +81,16 @@ impl LoopRunner {
         }
     }
 
+    /// Takes note of whose the changes are from here on that nobody has looked at: a copy has them.
+    pub(super) fn note_whose(&self) {
+        let whose = self.whose();
+        *self
+            .backing
+            .whose
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = whose;
+    }
+
     /// Leaves a backup of the loop as it stands to be taken, unless it was taken already.
     ///
     /// # Errors
@@ -98,7 +119,9 @@ impl LoopRunner {
             before_restore: false,
         };
         let backups = config.backups();
+        self.note_whose();
         let elsewhere = config.cloud().map(|cloud| Elsewhere {
+            whose: Arc::clone(&self.backing.whose),
             work: config.work_of(self.state.loop_id),
             cloud,
         });
@@ -113,6 +136,42 @@ impl LoopRunner {
         }
         Ok(())
     }
+}
+
+/// Backs a loop up before it is led to the formats of today. Returns why that was not possible.
+pub(super) fn backup_first(config: &LoopConfig, dir: &Path, found: &Recovered) -> Option<String> {
+    let now = Clock::starting_after(found.state.time).now();
+    let moment = found.moment(dir, &config.working_dir, now);
+    let taken = backup::take(&config.backups(), &moment, &AtomicBool::new(false));
+    match taken {
+        Ok(taken) => taken_with(&taken.troubles),
+        Err(error) => Some(failed_backup(&chain(&error))),
+    }
+}
+
+/// What is said of a backup that was taken, if anything is.
+pub(super) fn taken_with(troubles: &[String]) -> Option<String> {
+    let troubles = troubles.join("; ");
+    (!troubles.is_empty())
+        .then(|| format!("a backup was taken, and older ones are left: {troubles}"))
+}
+
+/// What is said of a backup that was not taken.
+pub(super) fn failed_backup(why: &str) -> String {
+    format!("no backup was taken: {why}")
+}
+
+/// Warns of beginning again where the loop is lost, and a backup of it is not.
+pub(super) fn beginning_again(config: &LoopConfig, current: Option<LoopId>) -> Option<String> {
+    if current.is_some() || config.new_loop {
+        return None;
+    }
+    let backups = config.backups();
+    let lost = backup::of_lost_loop(&backups.dir, &config.working_dir, &config.vault)?;
+    let words = lost.words(&config.working_dir);
+    Some(format!(
+        "this is a new loop, but there was another one here: {words}"
+    ))
 }
 
 fn now() -> Instant {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tachikoma_core::{Incident, Input, LoopId, Outcome};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::LoopRunner;
 use crate::chain;
 use crate::clock;
-use crate::cloud::{Cloud, Error, SendError};
+use crate::cloud::{Cloud, Error, SendError, Sent};
 use crate::store::backup::Taken;
 use crate::task::panicked;
 
@@ -24,6 +24,12 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 
 /// At a slow line's 500 KiB a second, 300 MiB.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// To list, and to remove what is too many. The next backup must not wait for longer; what stays goes after that.
+const PRUNE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How long the end of a loop waits for that, when its last backup is copied.
+const LAST_PRUNE: Duration = Duration::from_secs(5);
 
 /// What there may be to say before somebody listens.
 const SAID_MAX: usize = 16;
@@ -131,7 +137,7 @@ impl Look {
             sealed,
         } = self;
         let url = &cloud.url;
-        let listed = match timeout(ATTEMPT_TIMEOUT, cloud.list(Some(loop_id))).await {
+        let listed = match timeout(PRUNE_TIMEOUT, cloud.list(Some(loop_id))).await {
             Ok(Ok(listed)) => listed,
             // Whoever removes nothing need not be allowed to look.
             Ok(Err(Error::Refused { .. })) if cloud.max == 0 => return None,
@@ -158,16 +164,22 @@ async fn serve(
     waiting: watch::Receiver<Option<Parcel>>,
     say: mpsc::Sender<Input>,
 ) {
-    let tell = say.clone();
-    let looked = async move {
+    let looked = async {
         if let Some(look) = look
             && let Some(warning) = look.warning().await
         {
             // When nobody listens any more, the loop is gone.
-            let _ = tell.send(Input::Trouble { warning }).await;
+            let _ = say.send(Input::Trouble { warning }).await;
         }
     };
-    tokio::join!(looked, deliver(waiting, say));
+    let delivered = deliver(waiting, say.clone());
+    tokio::pin!(delivered);
+    tokio::select! {
+        // Whoever has sent all does not wait for a look.
+        () = &mut delivered => return,
+        () = looked => {}
+    }
+    delivered.await;
 }
 
 /// Sends what is handed in until nobody can hand in anything any more.
@@ -175,17 +187,67 @@ async fn deliver(mut waiting: watch::Receiver<Option<Parcel>>, say: mpsc::Sender
     while waiting.changed().await.is_ok() {
         let taken = waiting.borrow_and_update().clone();
         let Some(parcel) = taken else { continue };
-        for incident in bring(parcel, &mut waiting).await {
-            // When nobody listens any more, the loop is gone.
-            if say.send(Input::Incident(incident)).await.is_err() {
-                return;
+        // When nobody listens any more, the loop is gone.
+        let tell = async |incident| say.send(Input::Incident(incident)).await.is_ok();
+        let told = match bring(parcel, &mut waiting).await {
+            Brought::Copied(parcel, sent) => {
+                // Before anything else can take its time.
+                let (name, bytes) = (parcel.name(), sent.bytes);
+                let told = tell(Incident::CloudCopied { name, bytes }).await;
+                let failed = tokio::select! {
+                    failed = clear_away(&parcel, &sent) => failed,
+                    // Whatever is too many goes after that.
+                    () = another(waiting.clone()) => None,
+                };
+                match failed {
+                    Some(failed) if told => tell(failed).await,
+                    Some(_) | None => told,
+                }
             }
+            Brought::Failed(failed) => tell(failed).await,
+            Brought::Nothing => true,
+        };
+        if !told {
+            return;
         }
     }
 }
 
-/// Sends one backup, or the newest that came while it could not be sent. Returns what is to be recorded.
-async fn bring(mut parcel: Parcel, waiting: &mut watch::Receiver<Option<Parcel>>) -> Vec<Incident> {
+/// What came of a backup that was to be sent.
+enum Brought {
+    Copied(Parcel, Sent),
+    Failed(Incident),
+    /// It was gone, and none came after it.
+    Nothing,
+}
+
+/// Waits for the next backup, if there is to be one.
+async fn another(mut waiting: watch::Receiver<Option<Parcel>>) {
+    if waiting.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Removes older copies. Returns what is to be recorded.
+async fn clear_away(parcel: &Parcel, sent: &Sent) -> Option<Incident> {
+    let error = match timeout(PRUNE_TIMEOUT, parcel.cloud.prune(sent)).await {
+        Ok(Ok(())) => return None,
+        Ok(Err(error)) => chain(&error),
+        Err(_) => took_longer_than(PRUNE_TIMEOUT),
+    };
+    Some(Incident::CloudFailed {
+        name: parcel.name(),
+        error: format!("it is there, but older copies stay: {error}"),
+        attempts: 1,
+    })
+}
+
+fn took_longer_than(limit: Duration) -> String {
+    format!("it took longer than {}", humantime::format_duration(limit))
+}
+
+/// Sends one backup, or the newest that came while it could not be sent.
+async fn bring(mut parcel: Parcel, waiting: &mut watch::Receiver<Option<Parcel>>) -> Brought {
     let mut attempts = 0;
     let mut wait = FIRST_WAIT;
     loop {
@@ -201,34 +263,19 @@ async fn bring(mut parcel: Parcel, waiting: &mut watch::Receiver<Option<Parcel>>
             attempts,
         };
         let (error, may_pass) = match sent {
-            Ok(Ok(sent)) => {
-                let mut said = vec![Incident::CloudCopied {
-                    name: parcel.name(),
-                    bytes: sent.bytes,
-                }];
-                said.extend(sent.unpruned.map(|error| {
-                    failed(format!(
-                        "it is there, but older copies stay: {}",
-                        chain(&error)
-                    ))
-                }));
-                return said;
-            }
+            Ok(Ok(sent)) => return Brought::Copied(parcel, sent),
             Ok(Err(SendError::Gone)) => match newest(waiting) {
                 Some(newer) => {
                     parcel = newer;
                     continue;
                 }
-                None => return Vec::new(),
+                None => return Brought::Nothing,
             },
             Ok(Err(SendError::Cloud(error))) => (chain(&error), error.may_pass()),
-            Err(_) => {
-                let limit = humantime::format_duration(ATTEMPT_TIMEOUT);
-                (format!("it took longer than {limit}"), true)
-            }
+            Err(_) => (took_longer_than(ATTEMPT_TIMEOUT), true),
         };
         if !may_pass || attempts >= ATTEMPTS_MAX {
-            return vec![failed(error)];
+            return Brought::Failed(failed(error));
         }
         sleep(wait).await;
         wait *= 2;
@@ -260,12 +307,17 @@ impl LoopRunner {
         let last = counter.borrow().as_ref().map(Parcel::name);
         // Nobody hands in anything any more: it ends when all is sent.
         drop(counter);
-        let mut told = None;
-        let over = tokio::time::sleep_until(over);
-        tokio::pin!(over);
+        let mut told = self
+            .state
+            .copies
+            .last
+            .as_ref()
+            .map(|last| last.name.clone());
+        let soon = || over.min(Instant::from_std(clock::monotonic() + LAST_PRUNE));
+        let mut until = if told == last { soon() } else { over };
         loop {
             let input = tokio::select! {
-                () = &mut over => break,
+                () = sleep_until(until) => break,
                 Some(_) = self.ends.shutdowns.recv() => break,
                 input = said.recv() => input,
             };
@@ -275,6 +327,9 @@ impl LoopRunner {
             ) = &input
             {
                 told = Some(name.clone());
+                if told == last {
+                    until = soon();
+                }
             }
             // The loop has ended all the same.
             let _ = self.take(input).await;
@@ -303,7 +358,7 @@ impl LoopRunner {
             self.upkeep.look(Look {
                 cloud,
                 loop_id: self.state.loop_id,
-                sealed: !self.config.vault.is_plain(),
+                sealed: self.config.vault.seals(),
             });
         }
     }

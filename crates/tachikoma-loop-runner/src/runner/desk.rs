@@ -375,6 +375,7 @@ impl Clerk {
             changed: count(survey.changed.len()),
             head_moved: survey.head_moved,
             uncommitted: count(survey.uncommitted),
+            withheld: count(work.keeper.withheld()),
             ..Kept::default()
         })
     }

@@ -1,8 +1,11 @@
 //! Making whole what the agent, or anyone, destroyed of the loop's own while it runs: lock, journal, control socket,
 //! snapshot.
 
+use std::path::Path;
+
 use tachikoma_core::{Input, News, Repair, Timestamp, step};
 
+use super::backing::failed_backup;
 use super::upkeep::Task;
 use super::{Cut, LoopRunner, RunError};
 use crate::error::chain;
@@ -132,6 +135,34 @@ impl LoopRunner {
             Err(error) if error.is_full_disk() => Ok(()),
             Err(error) => Err(RunError::Journal(error).into()),
         }
+    }
+
+    /// Goes on in a new segment behind one that is damaged: that has the whole state, and can be backed up.
+    pub(super) async fn leave_segment(&mut self, segment: &Path, why: &str) -> Result<(), Cut> {
+        let left = self.leave(segment, why).await;
+        self.unwritten |= left.is_err();
+        left
+    }
+
+    async fn leave(&mut self, segment: &Path, why: &str) -> Result<(), Cut> {
+        let is_written = |runner: &Self| runner.journal.part().path == *segment;
+        if !is_written(self) {
+            // Told already, of a backup before.
+            return Ok(());
+        }
+        let now = self.clock.now();
+        self.turn_segment(now).await?;
+        if is_written(self) {
+            // No room, for example: the next backup finds it out again.
+            let warning = failed_backup(why);
+            self.queue.push_back(Input::Trouble { warning });
+            return Ok(());
+        }
+        let next = self.journal.part().segment;
+        let how = format!("{why}; segment {next} goes on from the full state");
+        let what = Repair::Journal;
+        self.record(now, Input::Repaired { what, how }).await?;
+        Ok(self.back_up()?)
     }
 
     async fn lock_whole(&mut self) -> Result<Option<String>, Cut> {

@@ -17,7 +17,8 @@ use super::effects::{Begin, Ordered};
 use super::failure::Cut;
 use crate::clock;
 use crate::config::LoopConfig;
-use crate::git::{KeeperOptions, Own, Protected, Whose};
+use crate::git::present::Bounds;
+use crate::git::{KeeperOptions, Whose};
 use crate::store::loops;
 use crate::worktree;
 
@@ -67,16 +68,6 @@ impl LoopConfig {
         set_keep_rules(&mut policy, Some(self.keep_rules(repository)));
         policy
     }
-
-    /// Returns what the loop itself writes into the working directory, besides its own directory there.
-    fn own_files(&self) -> Own {
-        let state = &self.settings.state;
-        Own::new(
-            &self.resolve(&state.state_path),
-            &self.resolve(&self.settings.session.state_dir),
-            &self.resolve(&state.backup_dir),
-        )
-    }
 }
 
 impl Keeping {
@@ -123,29 +114,41 @@ impl LoopRunner {
         let repository = worktree::may_be_in_a_repository(&self.config.working_dir);
         set_keep_rules(&mut self.policy, Some(self.config.keep_rules(repository)));
         self.keeping.had = had_snapshot(&self.state);
-        let whose =
-            Whose::since_the_last_look(self.state.owes_a_look(), self.lock.died(), self.ran_until);
+        let whose = self.whose();
         let root = self.config.store_root(self.state.loop_id);
-        let git = &self.config.settings.git;
-        let keeper = repository.then(|| KeeperOptions {
+        let bounds = Bounds::of(&self.config.settings, &self.config.working_dir);
+        let rules = match repository.then(|| bounds.rules()).transpose() {
+            Ok(rules) => rules,
+            // Rather nothing is kept than what is protected.
+            Err(error) => return self.go_blind(&error.to_string()),
+        };
+        let keeper = rules.map(|rules| KeeperOptions {
             hidden: self.secret_names(),
             working_dir: self.config.working_dir.clone(),
             loop_dir: loops::dir(&root, self.state.loop_id),
             loop_id: self.state.loop_id,
             search_path: self.config.search_path.clone(),
-            // Each pattern was checked with the settings.
-            protected: Protected::new(&git.protected).unwrap_or_default(),
-            max_file_bytes: git.max_file_bytes,
-            own: self.config.own_files(),
+            protected: rules.protected,
+            max_file_bytes: rules.max_file_bytes,
+            own: rules.own,
         });
         let options = DeskOptions {
             keeper,
             working_dir: self.config.working_dir.clone(),
-            own: self.config.own_files(),
+            own: bounds.own,
         };
         match Desk::open(options, whose) {
             Ok(desk) => self.keeping.desk = Some(desk),
             Err(error) => self.go_blind(&format!("no thread for it: {error}")),
+        }
+    }
+
+    /// Returns whose the changes are that nobody has looked at.
+    pub(super) fn whose(&self) -> Whose {
+        let owed = self.state.owes_a_look();
+        match owed && self.keeping.opened {
+            true => Whose::Loop,
+            false => Whose::since_the_last_look(owed, self.lock.died(), self.ran_until),
         }
     }
 

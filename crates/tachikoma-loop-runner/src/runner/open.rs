@@ -2,13 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use tachikoma_agents::{Agent, Turn};
 use tachikoma_core::{Input, LoopId, Outcome, Record, State, Status, Ticket, Timestamp};
 
 use super::LoopRunner;
-use super::backing::Backing;
+use super::backing::{Backing, backup_first, beginning_again};
 use super::effects::{find_program, search_path};
 use super::patterns;
 use super::save::{Saved, Saving};
@@ -16,7 +15,6 @@ use super::upkeep::Upkeep;
 use crate::clock::Clock;
 use crate::config::{AgentError, LoopConfig, OpenCodeServer};
 use crate::control::{Server, ServerError};
-use crate::error::chain;
 use crate::git::snapshots;
 use crate::handle;
 use crate::hooks::Registry;
@@ -26,7 +24,7 @@ use crate::prompt::{self, PromptError};
 use crate::store::journal::Journal;
 use crate::store::lives::Lives;
 use crate::store::lock::{Holder, LockError, WorkLock};
-use crate::store::recover::{self, Loss, Recovered, Source, Taken};
+use crate::store::recover::{self, Loss, Source, Taken};
 use crate::store::reseal::{Kept, Resealed};
 use crate::store::temporary::{self, TemporaryStore};
 use crate::store::{
@@ -60,7 +58,7 @@ pub struct Basis {
     pub source: Option<Source>,
     /// How many records of the journal were read for it.
     pub records: u64,
-    /// What could not be used, and what that costs. It is recorded as warnings already.
+    /// What could not be used, and what that costs. Of a loop that goes on it is recorded as warnings already.
     pub troubles: Vec<String>,
 }
 
@@ -226,12 +224,11 @@ impl LoopConfig {
     /// # Errors
     /// A key is missing, or is the wrong one.
     fn check_keys(&self) -> Result<(), StoreError> {
-        let witnesses = match self.settings.state.enabled {
-            true => vault::witnesses(&self.working_dir, &self.snapshot_path()),
-            false => Vec::new(),
-        };
         self.vault.check_apart(&self.working_dir)?;
-        self.vault.check(&witnesses)
+        if self.settings.state.enabled {
+            vault::check_keys(&self.vault, &self.working_dir, &self.snapshot_path())?;
+        }
+        self.vault.check(&[])
     }
 
     /// Checks what can be checked before anything is touched.
@@ -282,12 +279,26 @@ fn reseal(config: &LoopConfig, journal: &Journal) -> Result<Option<Input>, Store
         true => "encrypted now, to the keys of today",
         false => "in clear text now",
     };
-    let Resealed { done, locked } = resealed;
+    let Resealed {
+        done,
+        salvaged,
+        locked,
+        odd,
+    } = resealed;
     let mut said = Vec::new();
     if done > 0 {
         said.push(format!(
             "{done} files of loops here were rewritten: they are {now}"
         ));
+    }
+    if salvaged > 0 {
+        said.push(format!(
+            "{salvaged} files did not open whole: what opens of them was rewritten, and they are in .ralph/quarantine/ as they were, for \
+             which the old key is needed"
+        ));
+    }
+    if odd > 0 {
+        said.push(format!("{odd} backups are damaged, and stay as they are"));
     }
     if locked > 0 {
         said.push(format!(
@@ -326,29 +337,6 @@ fn check_dirs(config: &LoopConfig, current: Option<LoopId>) -> Result<(), StoreE
         check_dir(working_dir, &config.transcripts_dir(loop_id))?;
     }
     Ok(())
-}
-
-/// Backs a loop up before it is led to the formats of today. Returns why that was not possible.
-fn backup_first(config: &LoopConfig, dir: &Path, found: &Recovered) -> Option<String> {
-    let now = Clock::starting_after(found.state.time).now();
-    let moment = found.moment(dir, &config.working_dir, now);
-    let taken = backup::take(&config.backups(), &moment, &AtomicBool::new(false));
-    match taken {
-        Ok(taken) => taken_with(&taken.troubles),
-        Err(error) => Some(failed_backup(&error)),
-    }
-}
-
-/// What is said of a backup that was taken, if anything is.
-pub(super) fn taken_with(troubles: &[String]) -> Option<String> {
-    let troubles = troubles.join("; ");
-    (!troubles.is_empty())
-        .then(|| format!("a backup was taken, and older ones are left: {troubles}"))
-}
-
-/// What is said of a backup that was not taken.
-pub(super) fn failed_backup(error: &StoreError) -> String {
-    format!("no backup was taken: {}", chain(error))
 }
 
 /// A journal to go on with.
@@ -492,7 +480,10 @@ fn open_journal(
         clock,
         found: Found::Nothing,
         // What was wrong with the old loop is recorded there, and no concern of this one.
-        basis: Basis::default(),
+        basis: Basis {
+            troubles: beginning_again(config, current).into_iter().collect(),
+            ..Basis::default()
+        },
         warned: Vec::new(),
         before: current,
         temporary: None,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tachikoma_core::{Answer, Input, LoopCommand, Outcome, Timestamp, WaitSummary};
 
+use super::backing::failed_backup;
 use super::{Arrived, Cut, LoopRunner, RunError, beside, ended, guard_news, launch_news, until};
 use crate::handle::{Notice, Request};
 use crate::store::StoreError;
@@ -86,7 +87,7 @@ impl LoopRunner {
                 biased;
                 Some((signal, _)) = ends.shutdowns.recv() => return Err(Cut::Left(Outcome::Signal { signal })),
                 Some(request) = ends.requests.recv() => Arrived::Request(request),
-                input = beside(control.as_mut(), upkeep) => Arrived::Input(input),
+                arrived = beside(control.as_mut(), upkeep) => arrived,
                 () = until(moment) => return Ok(()),
                 news = guard_news(guard.as_mut()), if has_place => Arrived::Guard(news),
                 ran = ended(hooks.as_mut().map(|hooks| &mut hooks.errand)), if has_place => Arrived::Hooks(ran),
@@ -97,6 +98,11 @@ impl LoopRunner {
             };
             let input = match arrived {
                 Arrived::Input(input) => Some(input),
+                // The next backup finds it out again.
+                Arrived::Damaged { why, .. } => {
+                    let warning = failed_backup(&why);
+                    Some(Input::Trouble { warning })
+                }
                 // What cannot be journalled cannot be saved either; the desk keeps what it has to say, and no turn begins.
                 Arrived::SaveDue | Arrived::Desk(_) | Arrived::SnapshotLate => None,
                 Arrived::Request(request) => self.request_without_room(request)?,

@@ -2,9 +2,9 @@
 //! task after the other, so that no iteration waits for it. A task that is not done is done at the end of a later run.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,17 +12,18 @@ use tachikoma_core::{Input, LoopId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::LoopRunner;
+use super::arrived::Arrived;
+use super::backing::{failed_backup, taken_with};
 use super::courier::{self, Counter, Courier, Look};
-use super::open::{failed_backup, taken_with};
 use crate::cloud::Cloud;
 use crate::error::chain;
-use crate::git::CallOff;
 use crate::git::bundle::{Bundled, Work};
+use crate::git::{CallOff, Whose};
 use crate::session::transcripts;
 use crate::store::backup::{self, Backups, Moment};
 use crate::store::journal::segment;
 use crate::store::vault::Vault;
-use crate::store::{gates_dir, loops, retention};
+use crate::store::{StoreError, gates_dir, loops, retention};
 use crate::task::panicked;
 
 /// Tasks that may wait. When the disk is that far behind, more of them are left to the end of the run.
@@ -79,6 +80,42 @@ pub(super) enum Task {
 pub(super) struct Elsewhere {
     pub cloud: Cloud,
     pub work: Work,
+    /// Whose the changes are that nobody has looked at, at any moment.
+    pub whose: Arc<Mutex<Whose>>,
+}
+
+/// What the thread has to say.
+#[derive(Debug)]
+enum Said {
+    /// What a person should know.
+    Trouble(String),
+    /// No backup was taken, because the segment that it was to have is damaged.
+    Damaged { segment: PathBuf, why: String },
+}
+
+impl Said {
+    /// Says why there is no backup.
+    fn of(error: StoreError) -> Self {
+        let why = chain(&error);
+        match error {
+            StoreError::Damaged { path, .. } => Self::Damaged { segment: path, why },
+            _ => Self::Trouble(failed_backup(&why)),
+        }
+    }
+
+    fn arrived(self) -> Arrived {
+        match self {
+            Self::Trouble(warning) => Arrived::Input(Input::Trouble { warning }),
+            Self::Damaged { segment, why } => Arrived::Damaged { segment, why },
+        }
+    }
+
+    fn words(self) -> String {
+        match self {
+            Self::Trouble(words) => words,
+            Self::Damaged { why, .. } => failed_backup(&why),
+        }
+    }
 }
 
 /// What the thread remembers from one task to the next.
@@ -91,7 +128,7 @@ struct Memory {
 impl Task {
     /// Files too many or too large are no reason to trouble anyone: errors are left to the next time. A loop that should be
     /// gone and is not is one: it has work of its user in it. Returns what a person should know.
-    fn perform(self, called_off: &Arc<AtomicBool>, memory: &mut Memory) -> Vec<String> {
+    fn perform(self, called_off: &Arc<AtomicBool>, memory: &mut Memory) -> Vec<Said> {
         match self {
             Self::CompressSegments(closed) => {
                 let _ = closed.compress(called_off);
@@ -112,15 +149,16 @@ impl Task {
                 current,
                 vault,
             } => {
-                return retention::prune(
+                let pruned = retention::prune(
                     &working_dir,
                     &state_dir,
                     &backups,
                     current,
                     &vault,
                     called_off,
-                )
-                .unwrap_or_else(|error| vec![chain(&error)]);
+                );
+                let troubles = pruned.unwrap_or_else(|error| vec![chain(&error)]);
+                return troubles.into_iter().map(Said::Trouble).collect();
             }
             Self::Backup {
                 backups,
@@ -130,21 +168,24 @@ impl Task {
                 let mut said = Vec::new();
                 if let Some((elsewhere, _)) = copy.as_deref() {
                     let call_off = CallOff::with(Arc::clone(called_off));
-                    let bundled = elsewhere.work.bundle(&moment.loop_dir, &call_off);
-                    said.extend(memory.note(&bundled));
+                    let bundled =
+                        elsewhere
+                            .work
+                            .bundle(&moment.loop_dir, &elsewhere.whose, &call_off);
+                    said.extend(memory.note(&bundled).map(Said::Trouble));
                     moment.work = bundled.path();
                 }
                 match backup::take(&backups, &moment, called_off) {
                     Ok(taken) => {
-                        said.extend(taken_with(&taken.troubles));
+                        said.extend(taken_with(&taken.troubles).map(Said::Trouble));
                         if let Some((elsewhere, Some(counter))) = copy.map(|copy| *copy) {
                             courier::hand_in(&counter, elsewhere.cloud, taken);
                         }
                     }
                     Err(_) if called_off.load(Ordering::Relaxed) => {
-                        said.push(CALLED_OFF.to_owned());
+                        said.push(Said::Trouble(CALLED_OFF.to_owned()));
                     }
-                    Err(error) => said.push(failed_backup(&error)),
+                    Err(error) => said.push(Said::of(error)),
                 }
                 return said;
             }
@@ -155,9 +196,9 @@ impl Task {
 
 impl Task {
     /// Returns what is to be said of a task that is not done any more: the end of a run, or the next one, does the others.
-    fn called_off(self) -> Vec<String> {
+    fn called_off(self) -> Vec<Said> {
         match self {
-            Self::Backup { .. } => vec![CALLED_OFF.to_owned()],
+            Self::Backup { .. } => vec![Said::Trouble(CALLED_OFF.to_owned())],
             Self::CompressSegments(_)
             | Self::CompressTranscript { .. }
             | Self::CompressTranscripts { .. }
@@ -170,15 +211,12 @@ impl Task {
 impl Memory {
     /// Returns why the work is no part of a backup, unless that was said.
     fn note(&mut self, bundled: &Bundled) -> Option<String> {
-        let Bundled::Without(reason) = bundled else {
-            self.without_work = None;
-            return None;
-        };
-        if self.without_work.as_ref() == Some(reason) {
+        let said = bundled.lacks().map(|what| format!("backups go {what}"));
+        if self.without_work == said {
             return None;
         }
-        self.without_work = Some(reason.clone());
-        Some(format!("backups go without the work tree: {reason}"))
+        self.without_work.clone_from(&said);
+        said
     }
 }
 
@@ -186,8 +224,8 @@ impl Memory {
 #[derive(Debug)]
 pub(super) struct Upkeep {
     worker: Option<Worker>,
-    say: mpsc::Sender<String>,
-    said: mpsc::Receiver<String>,
+    say: mpsc::Sender<Said>,
+    said: mpsc::Receiver<Said>,
     /// Who takes backups elsewhere, once one was to go there.
     pub(super) courier: Option<Courier>,
     /// Whether the end is wanted soon: a signal may be the shutdown of the machine.
@@ -252,7 +290,7 @@ impl Upkeep {
             match Courier::start(look) {
                 Ok(courier) => self.courier = Some(courier),
                 // More of them say nothing new.
-                Err(trouble) => drop(self.say.try_send(trouble)),
+                Err(trouble) => drop(self.say.try_send(Said::Trouble(trouble))),
             }
         }
     }
@@ -263,17 +301,18 @@ impl Upkeep {
     }
 
     /// Returns what the thread has to say, or how it panicked; does not return if there is neither. Cancel-safe.
-    pub async fn next(&mut self) -> Input {
+    pub async fn next(&mut self) -> Arrived {
         tokio::select! {
-            input = Courier::next(&mut self.courier) => input,
-            Some(warning) = self.said.recv() => Input::Trouble { warning },
-            reason = broken(&mut self.worker) => Input::Broken { reason },
+            input = Courier::next(&mut self.courier) => Arrived::Input(input),
+            Some(said) = self.said.recv() => said.arrived(),
+            reason = broken(&mut self.worker) => Arrived::Input(Input::Broken { reason }),
         }
     }
 
     /// Returns what it had to say when nobody listened any more.
     fn unsaid(&mut self) -> Vec<String> {
-        std::iter::from_fn(|| self.said.try_recv().ok()).collect()
+        let said = std::iter::from_fn(|| self.said.try_recv().ok());
+        said.map(Said::words).collect()
     }
 
     /// Waits until everything is done, but not for long, and not when somebody is in a hurry.
@@ -308,7 +347,7 @@ impl Drop for Upkeep {
 }
 
 impl Worker {
-    fn start(say: mpsc::Sender<String>) -> Option<Self> {
+    fn start(say: mpsc::Sender<Said>) -> Option<Self> {
         let (tasks, waiting) = sync_channel::<Task>(TASKS_MAX);
         let (end, ended) = oneshot::channel();
         let called_off = Arc::new(AtomicBool::new(false));
@@ -317,14 +356,14 @@ impl Worker {
             // Ends when nobody can send a task any more.
             let mut memory = Memory::default();
             for task in waiting {
-                let troubles = if stop.load(Ordering::Relaxed) {
+                let said = if stop.load(Ordering::Relaxed) {
                     task.called_off()
                 } else {
                     task.perform(&stop, &mut memory)
                 };
-                for trouble in troubles {
+                for said in said {
                     // More of them say nothing new.
-                    let _ = say.try_send(trouble);
+                    let _ = say.try_send(said);
                 }
             }
             // Nobody may be waiting for the end.
@@ -449,50 +488,4 @@ impl LoopRunner {
 }
 
 #[cfg(test)]
-mod tests {
-    use tachikoma_core::{State, Timestamp};
-
-    use super::*;
-    use crate::store::snapshot::{Packing, Snapshot};
-
-    fn backup(dir: &std::path::Path) -> Task {
-        let state = State::new(LoopId::from_u128(1));
-        let now = Timestamp::from_millis(1);
-        Task::Backup {
-            backups: Backups {
-                dir: dir.to_owned(),
-                max: 0,
-                packing: Packing::Plain,
-                vault: Vault::plain(),
-            },
-            moment: Box::new(Moment {
-                snapshot: Box::new(Snapshot::of(&state, dir, now)),
-                original: None,
-                journal: None,
-                loop_dir: dir.to_owned(),
-                work: None,
-                before_restore: false,
-            }),
-            copy: None,
-        }
-    }
-
-    #[tokio::test]
-    async fn a_backup_for_which_there_is_no_room_or_time_is_told() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut upkeep = Upkeep::default();
-        let (tasks, _waiting) = sync_channel(1);
-        let worker = Worker::start(upkeep.say.clone()).unwrap();
-        upkeep.worker = Some(Worker { tasks, ..worker });
-        assert!(upkeep.leave(backup(dir.path())));
-        assert!(!upkeep.leave(backup(dir.path())), "nobody takes it");
-
-        let worker = Worker::start(upkeep.say.clone()).unwrap();
-        worker.called_off.store(true, Ordering::Relaxed);
-        upkeep.worker = Some(worker);
-        assert!(upkeep.leave(backup(dir.path())));
-        upkeep.finish(std::future::pending()).await;
-        assert_eq!(upkeep.unsaid(), [CALLED_OFF]);
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-    }
-}
+mod tests;

@@ -66,11 +66,22 @@ struct Tail {
 #[derive(Debug)]
 struct Sink {
     file: File,
-    sealer: Option<Sealer>,
-    /// How many pieces were sealed; in the clear, whether it is known how the text begins.
-    pieces: u64,
-    /// What is written next; in the clear, what was written as long as that is not known.
-    buffer: Vec<u8>,
+    form: Form,
+}
+
+#[derive(Debug)]
+enum Form {
+    Sealed {
+        sealer: Sealer,
+        /// How many pieces were written.
+        pieces: u64,
+        /// What is written next.
+        buffer: Vec<u8>,
+    },
+    Clear {
+        /// What was written, as long as it could become the beginning of something sealed.
+        begins: Option<Vec<u8>>,
+    },
 }
 
 impl Sink {
@@ -80,45 +91,50 @@ impl Sink {
             name.to_owned(),
             Clock::starting_after(Timestamp::default()).now(),
         )?;
-        let (sealer, buffer) = begun.map_or((None, Vec::new()), |(sealer, header)| {
-            (Some(sealer), header)
-        });
-        Ok(Self {
-            file,
-            sealer,
-            pieces: 0,
-            buffer,
-        })
+        let form = match begun {
+            Some((sealer, buffer)) => Form::Sealed {
+                sealer,
+                pieces: 0,
+                buffer,
+            },
+            None => Form::Clear {
+                begins: Some(Vec::new()),
+            },
+        };
+        Ok(Self { file, form })
     }
 
     /// Adds a piece, in one write.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Some(sealer) = &self.sealer else {
-            return self.write_clear(bytes);
-        };
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        self.pieces += 1;
-        sealer.seal(self.pieces, bytes, &mut self.buffer);
-        let written = self.file.write_all(&self.buffer);
-        self.buffer.clear();
-        written
-    }
-
-    fn write_clear(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.pieces == 0 {
-            self.buffer.extend_from_slice(bytes);
-            let begins = vault::begins_as_sealed(&self.buffer);
-            self.pieces = u64::from(begins.is_some());
-            if begins == Some(true) {
-                self.file.set_len(0)?;
-                self.file.rewind()?;
-                self.file.write_all(vault::APART)?;
-                return self.file.write_all(&self.buffer);
+        match &mut self.form {
+            Form::Sealed { .. } if bytes.is_empty() => Ok(()),
+            Form::Sealed {
+                sealer,
+                pieces,
+                buffer,
+            } => {
+                *pieces += 1;
+                sealer.seal(*pieces, bytes, buffer);
+                let written = self.file.write_all(buffer);
+                buffer.clear();
+                written
+            }
+            Form::Clear { begins } => {
+                if let Some(mut text) = begins.take() {
+                    text.extend_from_slice(bytes);
+                    match vault::begins_as_sealed(&text) {
+                        None => *begins = Some(text),
+                        Some(false) => {}
+                        Some(true) => {
+                            self.file.set_len(0)?;
+                            self.file.rewind()?;
+                            return self.file.write_all(&[vault::APART, &text].concat());
+                        }
+                    }
+                }
+                self.file.write_all(bytes)
             }
         }
-        self.file.write_all(bytes)
     }
 
     /// Adds all that another one holds.

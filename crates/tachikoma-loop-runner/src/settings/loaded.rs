@@ -88,10 +88,13 @@ pub(super) fn toml_text(value: &Value) -> Option<String> {
 }
 
 pub(super) fn not_defaults(settings: &Settings) -> BTreeMap<String, String> {
-    let defaults: BTreeMap<_, _> = keys::leaves(&Settings::default()).into_iter().collect();
+    let defaults: BTreeMap<_, _> = keys::LEAVES
+        .iter()
+        .map(|(key, value)| (key, value))
+        .collect();
     keys::leaves(settings)
         .into_iter()
-        .filter(|(key, value)| defaults.get(key) != Some(value))
+        .filter(|(key, value)| defaults.get(key) != Some(&value))
         .map(|(key, value)| (key, toml_text(&value).unwrap_or_default()))
         .collect()
 }

@@ -38,7 +38,7 @@ Every key has a default; an empty file is valid. Values come from these layers, 
 2. the user's file: `tachikoma/tachikoma.toml` below `XDG_CONFIG_HOME`, or below `~/.config`,
 3. `tachikoma.toml` in the current directory, or the file that `TACHIKOMA_CONFIG` names,
 4. variables: `TACHIKOMA_` and the key in capitals, tables joined by two underscores,
-5. the recorded launch of the loop,
+5. the recorded launch of the loop: flags of an earlier run, each until files or variables give its key another value than they did then,
 6. flags.
 
 `tachikoma config show` prints every value with its origin. An unknown key or a bad value is an error that names its place and the

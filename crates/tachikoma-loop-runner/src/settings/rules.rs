@@ -302,7 +302,7 @@ fn git(settings: &Settings) -> Vec<Broken> {
         what: format!("`git.commit_message` {:?}: {problem}", git.commit_message),
         hint: CommitMessage::ALLOWED,
     });
-    let protected = Protected::new(&git.protected).err();
+    let protected = Protected::check(&git.protected).err();
     let protected = protected.map(|problem| Broken {
         keys: vec!["git.protected".into()],
         what: format!("`git.protected`: {problem}"),

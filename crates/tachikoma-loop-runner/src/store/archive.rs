@@ -164,6 +164,11 @@ fn write_archived(dir: &Path, bytes: &[u8], vault: &Vault) -> Result<(), StoreEr
     write_whole(&path, &sealed, Durability::Synced).map(drop)
 }
 
+/// Says of an archived loop that nobody knows any more what its state was.
+pub(super) fn write_unknown(path: &Path) -> Result<(), StoreError> {
+    write_whole(path, b"", Durability::Synced).map(drop)
+}
+
 /// Moves a snapshot to the quarantine, in whatever form it is.
 pub(super) fn move_away(
     working_dir: &Path,

@@ -18,10 +18,11 @@ use tachikoma_core::{Life, LoopId, LoopState, Seq, Timestamp};
 use super::journal::JournalPart;
 use super::snapshot::{Packing, Snapshot};
 use super::vault::Vault;
-use super::{StoreError, make_dir, private, sync_dir};
+use super::{StoreError, make_dir, private, regular, sync_dir};
 use crate::error::chain;
 
-pub use choice::best_first;
+pub use choice::{OfLost, best_first, of_lost_loop};
+pub(super) use choice::{ahead_of, cut_short};
 pub use container::{Content, read_through};
 pub(super) use container::{manifest_of, read_into};
 pub(crate) use files::is_name;
@@ -117,20 +118,30 @@ pub struct Backups {
 /// is kept go afterwards.
 ///
 /// # Errors
-/// It cannot be written, or is not what was written, or was called off: then there is none, and nothing was removed.
+/// It cannot be written, or is not what was written, or was called off: then there is none, and nothing was removed. Where the
+/// journal is damaged, the error is that.
 pub(crate) fn take(
     backups: &Backups,
     moment: &Moment,
     called_off: &AtomicBool,
 ) -> Result<Taken, StoreError> {
+    if let Some(journal) = &moment.journal {
+        // It must not have what the journal may lose.
+        regular::open(&journal.path)
+            .and_then(|file| file.sync_data())
+            .map_err(StoreError::io("sync", &journal.path))?;
+    }
     make_dir(&backups.dir)?;
     let life = &moment.snapshot.state.life;
     let temporary = files::temporary(&backups.dir, life);
     let taken = write(&temporary, moment, backups, called_off)
         .and_then(|()| files::place(backups, &temporary, moment));
-    let path = taken.inspect_err(|_| {
+    let path = taken.map_err(|error| {
         // Half a backup is no use to anyone.
         let _ = std::fs::remove_file(&temporary);
+        let journal = moment.journal.as_ref().filter(|_| !error.is_full_disk());
+        let damage = journal.and_then(|journal| journal.damage(&backups.vault));
+        damage.unwrap_or(error)
     })?;
     // From here on it is there, and what goes wrong is told.
     let mut troubles = Vec::new();

@@ -40,15 +40,25 @@ pub struct Opened {
     pub(crate) place: Option<Place>,
     /// Which line of the file its content begins with.
     pub(crate) first_line: usize,
+    /// What the file was begun as, where it is sealed line by line.
+    of: Option<String>,
 }
 
 /// Opens a file of ours by its plain or its compressed name. A plain file that has been compressed in between is found too.
-/// What is no regular file is not opened.
+/// What is no regular file is not opened, nor what was sealed as another one.
 ///
 /// # Errors
 /// It cannot be opened. That a compressed file is damaged is found while it is read, see [`is_damage`].
 pub fn open(path: &Path, vault: &Vault) -> io::Result<Opened> {
-    open_with(path, vault, OnDamage::Fail, regular::open)
+    let opened = open_with(path, vault, OnDamage::Fail, regular::open)?;
+    let name = opened.path.file_name().and_then(|name| name.to_str());
+    let is_it = |of: &String| of.rsplit('/').next() == name;
+    match opened.of.as_ref().filter(|of| !is_it(of)) {
+        Some(of) => Err(damage(format!(
+            "it was sealed as {of}, and is not in its place"
+        ))),
+        None => Ok(opened),
+    }
 }
 
 /// Opens a segment of a journal: lines that do not open are passed on, for one who looks at each line.
@@ -85,6 +95,7 @@ fn open_with(
             content: Box::new(BufReader::new(Broken(error.to_string()))),
             place: None,
             first_line: 1,
+            of: None,
         },
         unsealed => unsealed?,
     };
@@ -97,6 +108,7 @@ fn open_with(
         content,
         place: unsealed.place,
         first_line: unsealed.first_line,
+        of: unsealed.of,
     })
 }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use tachikoma_core::{Life, LoopEvent, LoopId, Record, State, Timestamp};
+use tachikoma_core::{Life, LoopEvent, LoopId, Record, Seq, State, Timestamp};
 
 use super::recover::{self, Copies, Loss};
 use super::vault::Vault;
@@ -68,6 +68,18 @@ pub(crate) struct JournalPart {
     pub len: u64,
     /// Whether the line end behind its last record is missing.
     pub unended: bool,
+}
+
+impl JournalPart {
+    /// Reads the segment, and returns what is wrong with it if it is damaged.
+    pub fn damage(&self, vault: &Vault) -> Option<StoreError> {
+        let mut state = None;
+        let read = read::read_segment(&self.path, vault, Seq::default(), |line, record| {
+            take_in(&mut state, &self.path, line, &record?)
+        });
+        read.err()
+            .filter(|error| matches!(error, StoreError::Damaged { .. }))
+    }
 }
 
 impl Journal {

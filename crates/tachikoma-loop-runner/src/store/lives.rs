@@ -55,6 +55,13 @@ impl<'a> Lives<'a> {
         self.segments.iter().rposition(is_it)
     }
 
+    /// Returns how late the life is that the loop leads, as far as that can be read.
+    pub fn current_rank(&self) -> Option<usize> {
+        self.segments
+            .iter()
+            .rposition(|(_, path)| self.opened(path).is_some())
+    }
+
     /// Returns whether nothing speaks against what stands at a record of that life being part of the loop.
     pub fn may_have(&self, life: &Life, seq: Seq) -> bool {
         for (_, path) in self.segments.iter().rev() {

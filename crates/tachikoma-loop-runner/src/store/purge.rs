@@ -77,7 +77,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
             })
             .map_err(StoreError::io("delete", &sessions))?;
         let journal = all.join(&name);
-        for (name, is_ours) in retention::BELOW {
+        for (name, is_ours) in retention::all_below() {
             let below = journal.join(name);
             purged
                 .clear(&below, |name| is_ours(name) || whole::is_temporary(name))

@@ -14,7 +14,7 @@ use super::journal::{self, segment};
 use super::lives::Lives;
 use super::migrate::{self, Chain};
 use super::vault::{self, Vault};
-use super::{RALPH_DIR, StoreError, compressed, snapshot};
+use super::{RALPH_DIR, StoreError, backup, compressed, snapshot};
 use crate::error::chain;
 
 pub use open::Taken;
@@ -134,8 +134,20 @@ struct Place<'a> {
 }
 
 fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
+    // Before the journal, which grows while it is run.
+    let listed = place
+        .backups
+        .map(|dir| backup::list(dir, Some(place.loop_id)));
     let (path, line, what) = match find(place, None) {
         Err(StoreError::Damaged { path, line, what }) => (path, line, what),
+        Ok(found) => {
+            let listed = listed.and_then(Result::ok).unwrap_or_default();
+            return match backup::ahead_of(found.state.seq, listed, place.dir, place.vault) {
+                None => Ok(found),
+                Some(_) if loss == Loss::Accept => Ok(backups::find(place, loss).unwrap_or(found)),
+                Some(ahead) => Err(found.cut_short(place.dir, &ahead)),
+            };
+        }
         found => return found,
     };
     if let Some(found) = backups::find(place, loss) {
@@ -158,6 +170,18 @@ fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
                 path.display()
             ));
             Ok(found)
+        }
+    }
+}
+
+impl Recovered {
+    /// The end of the journal is gone: a backup has what was there.
+    fn cut_short(&self, dir: &Path, ahead: &backup::Listed) -> StoreError {
+        let end = self.end.as_ref();
+        StoreError::Damaged {
+            path: end.map_or(dir, |end| &end.path).to_owned(),
+            line: end.map_or(0, |end| end.lines) + 1,
+            what: backup::cut_short(self.state.seq, ahead),
         }
     }
 }

@@ -2,14 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use super::vault::convert::{convert, files_below};
+use super::vault::convert::{convert, files_below, hold_the_same, salvage};
 use super::vault::{self, Vault, is_sealed};
 use super::{
-    RALPH_DIR, StoreError, backup, lock, loops, quarantine, retention, snapshot, tests_book, whole,
+    RALPH_DIR, StoreError, backup, compressed, lock, loops, quarantine, retention, snapshot,
+    tests_book, whole,
 };
 use crate::opencode::supervisor;
 use crate::session::transcripts;
-use crate::store::archive::ARCHIVED;
+use crate::store::archive::{self, ARCHIVED};
 use crate::store::journal::segment;
 
 /// What is led to its form.
@@ -29,8 +30,20 @@ pub(crate) struct Kept<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resealed {
     pub done: u64,
+    /// Damaged: what opens of them is in its form, and they lie in the quarantine as they were.
+    pub salvaged: u64,
     /// Sealed to keys that are not here: they stay as they are.
     pub locked: u64,
+    /// Backups that are damaged, or not the same as the one in its form: they stay as they are.
+    pub odd: u64,
+}
+
+/// What came of one file.
+enum Brought {
+    InForm,
+    Done,
+    Salvaged,
+    Odd,
 }
 
 impl Kept<'_> {
@@ -51,7 +64,12 @@ impl Kept<'_> {
         });
         for (path, to) in in_place.chain(renamed) {
             match self.bring(&path, &to) {
-                Ok(done) => resealed.done += u64::from(done),
+                Ok(Brought::InForm) => {}
+                Ok(Brought::Done) => resealed.done += 1,
+                Ok(Brought::Salvaged) => resealed.salvaged += 1,
+                Ok(Brought::Odd) => resealed.odd += 1,
+                // Said when it was put there.
+                Err(StoreError::Locked { .. }) if self.is_quarantined(&path) => {}
                 Err(StoreError::Locked { .. }) => resealed.locked += 1,
                 Err(error) => return Err(error),
             }
@@ -100,7 +118,8 @@ impl Kept<'_> {
             .into_iter()
             .filter(|listed| is_below || loops::dir(self.working_dir, listed.loop_id).is_dir());
         let snapshots = snapshot::all_places(self.snapshot).into_iter();
-        let snapshots = snapshots.filter(|path| snapshot::is_ours(path, self.vault));
+        let snapshots =
+            snapshots.filter(|path| is_sealed(path) || snapshot::is_ours(path, self.vault));
         snapshots.chain(backups.map(|listed| listed.path)).collect()
     }
 
@@ -116,25 +135,64 @@ impl Kept<'_> {
         }
     }
 
-    fn bring(&self, path: &Path, to: &Path) -> Result<bool, StoreError> {
+    fn bring(&self, path: &Path, to: &Path) -> Result<Brought, StoreError> {
         if std::fs::symlink_metadata(path).is_ok_and(|there| there.len() == 0) {
-            return Ok(false);
+            return Ok(Brought::InForm);
         }
         if path != to && std::fs::symlink_metadata(to).is_ok() {
-            // The one in its form is at least as new.
-            std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
-            return Ok(true);
+            return match hold_the_same(self.vault, path, to) {
+                Ok(true) => {
+                    std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
+                    Ok(Brought::Done)
+                }
+                Err(error) if !is_damage(&error) => Err(error),
+                Ok(false) | Err(_) if is_backup(path) => Ok(Brought::Odd),
+                // The next snapshot takes the place of both.
+                Ok(false) | Err(_) => Ok(Brought::InForm),
+            };
         }
         match convert(self.vault, path, to) {
-            // Sealed and damaged, it is no use to anyone, and no harm.
-            Err(StoreError::Io { source, .. })
-                if source.kind() == std::io::ErrorKind::InvalidData && is_sealed(path) =>
-            {
-                Ok(false)
-            }
-            converted => converted,
+            Ok(true) => Ok(Brought::Done),
+            Ok(false) => Ok(Brought::InForm),
+            Err(error) if is_damage(&error) && is_sealed(path) => self.salvage(path),
+            Err(error) => Err(error),
         }
     }
+
+    /// Keeps a damaged file as it is in the quarantine, and in its place what opens of it: without its key nobody could tell
+    /// that it is damaged, and not locked.
+    fn salvage(&self, path: &Path) -> Result<Brought, StoreError> {
+        if self.is_quarantined(path) || Vault::plain().locked_out_of(path).is_none() {
+            return Ok(Brought::InForm);
+        }
+        if is_backup(path) {
+            return Ok(Brought::Odd);
+        }
+        quarantine::keep_copy(self.working_dir, path)?;
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.unwrap_or_default();
+        if segment::is_ours(name) || transcripts::is_ours(name) {
+            salvage(self.vault, path)?;
+        } else if name == ARCHIVED {
+            archive::write_unknown(path)?;
+        } else {
+            std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
+        }
+        Ok(Brought::Salvaged)
+    }
+
+    fn is_quarantined(&self, path: &Path) -> bool {
+        path.starts_with(quarantine::dir(self.working_dir))
+    }
+}
+
+fn is_backup(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| backup::by_name(name).is_some())
+}
+
+fn is_damage(error: &StoreError) -> bool {
+    matches!(error, StoreError::Io { source, .. } if compressed::is_damage(source))
 }
 
 fn entries(dir: &Path) -> Vec<PathBuf> {

@@ -11,7 +11,7 @@ use super::backup::{self, Backups, Content, Manifest};
 use super::journal::{self, Journal, segment, segments};
 use super::lock::WorkLock;
 use super::quarantine::{quarantine, quarantine_as};
-use super::recover::{self, Loss};
+use super::recover::{self, Loss, Recovered};
 use super::snapshot::{self, Durability, Snapshot};
 use super::vault::is_sealed;
 use super::{
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::clock::Clock;
 use crate::error::chain;
-use crate::git::{bundle, snapshots};
+use crate::git::{Whose, bundle, snapshots};
 use crate::offline::Premises;
 
 /// What came of a restoration.
@@ -46,7 +46,7 @@ pub struct Restored {
 /// # Errors
 /// The backup is not good, what is there cannot be kept, or something cannot be written: the loop is then as it was.
 pub(crate) fn restore(
-    _lock: &WorkLock,
+    lock: &WorkLock,
     premises: &Premises,
     file: &Path,
     looked_at: &Manifest,
@@ -67,7 +67,7 @@ pub(crate) fn restore(
     premises.vault.prepare()?;
     let new = whole::temporary(&all);
     make_dir(&new)?;
-    let restored = put_in_place(premises, file, looked_at, &new);
+    let restored = put_in_place(lock, premises, file, looked_at, &new);
     if restored.is_err() {
         // What cannot be removed is moved away by the next one.
         let _ = std::fs::remove_dir_all(&new);
@@ -89,6 +89,7 @@ fn sealed_as(premises: &Premises, file: &Path) -> Premises {
 }
 
 fn put_in_place(
+    lock: &WorkLock,
     premises: &Premises,
     file: &Path,
     looked_at: &Manifest,
@@ -98,6 +99,7 @@ fn put_in_place(
     let Content {
         manifest,
         mut state,
+        ..
     } = backup::read_into(file, new, &premises.vault)?;
     if manifest != *looked_at {
         return Err(StoreError::DamagedBackup {
@@ -120,7 +122,13 @@ fn put_in_place(
     } = loops::find(working_dir, &premises.snapshot, &premises.vault)?;
     let mut clock = Clock::starting_after(state.time);
     let kept = match current {
-        Some(current) => keep(premises, current, clock.now(), &mut troubles)?,
+        Some(current) => {
+            let found = found(premises, current, &mut troubles)?;
+            if current == loop_id {
+                look(lock, premises, current, found.as_ref(), &mut troubles);
+            }
+            keep(premises, current, found, clock.now(), &mut troubles)?
+        }
         None => None,
     };
     let from = file.file_name().unwrap_or_default().to_string_lossy();
@@ -189,24 +197,70 @@ fn put_in_place(
     })
 }
 
-/// Backs up the loop that is there. One that cannot be read any more is moved away whole, which must do.
-fn keep(
+/// Reads the loop that is there.
+fn found(
     premises: &Premises,
     current: LoopId,
-    now: Timestamp,
     troubles: &mut Vec<String>,
-) -> Result<Option<PathBuf>, StoreError> {
+) -> Result<Option<Recovered>, StoreError> {
     let dir = loops::dir(&premises.working_dir, current);
-    let found = match recover::read(&dir, &premises.copies(), current, Loss::Refuse) {
-        Ok(found) => found,
+    match recover::read(&dir, &premises.copies(), current, Loss::Refuse) {
+        Ok(found) => Ok(Some(found)),
+        Err(error @ StoreError::Locked { .. }) => Err(error),
         Err(error) => {
             troubles.push(format!(
                 "{current} could not be backed up: {}",
                 chain(&error)
             ));
-            return Ok(None);
+            Ok(None)
         }
+    }
+}
+
+/// Looks at the work tree as the next run of the loop that is there would: what it did, and nobody looked at, is its own. The restored
+/// one knows nothing of that.
+fn look(
+    lock: &WorkLock,
+    premises: &Premises,
+    current: LoopId,
+    found: Option<&Recovered>,
+    troubles: &mut Vec<String>,
+) {
+    let dir = loops::dir(&premises.working_dir, current);
+    let (owed, last) = match found {
+        Some(found) => (found.state.owes_a_look(), found.state.time),
+        // What cannot be read has not ended well; its last record is as old as the file.
+        None => (true, written(&dir)),
     };
+    let whose = Whose::since_the_last_look(owed, lock.died(), last);
+    if let Err(why) = premises.work_of(current).look(&dir, whose) {
+        troubles.push(format!(
+            "nobody knows what the loop changed since it last looked at the work tree: {why}"
+        ));
+    }
+}
+
+/// When a journal was last written to.
+fn written(dir: &Path) -> Timestamp {
+    let segments = segments(dir).unwrap_or_default();
+    let times = segments.iter().filter_map(|(_, path)| {
+        let modified = path.metadata().and_then(|there| there.modified()).ok()?;
+        let since = modified.duration_since(std::time::UNIX_EPOCH).ok()?;
+        i64::try_from(since.as_millis()).ok()
+    });
+    Timestamp::from_millis(times.max().unwrap_or(0))
+}
+
+/// Backs up the loop that is there. One that cannot be read any more is moved away whole, which must do.
+fn keep(
+    premises: &Premises,
+    current: LoopId,
+    found: Option<Recovered>,
+    now: Timestamp,
+    troubles: &mut Vec<String>,
+) -> Result<Option<PathBuf>, StoreError> {
+    let dir = loops::dir(&premises.working_dir, current);
+    let Some(found) = found else { return Ok(None) };
     let mut moment = found.moment(&dir, &premises.working_dir, now);
     moment.before_restore = true;
     // The one that is restored must not go because of it.

@@ -15,7 +15,7 @@ use super::lives::Lives;
 use super::vault::Vault;
 use super::{GATES_DIR, RALPH_DIR, StoreError, backup, checkpoints, loops, prompts};
 use crate::error::chain;
-use crate::git::snapshots;
+use crate::git::{aside, snapshots};
 use crate::session::transcripts;
 
 /// Enough to look back at what was tried in the last days, and few enough to list.
@@ -129,20 +129,26 @@ fn remove(
 }
 
 /// A directory in that of a loop, and which names in it are ours.
-type Below = (&'static str, fn(&str) -> bool);
+pub(super) type Below = (&'static str, fn(&str) -> bool);
 
-/// All that there may be.
+/// What is kept of a loop.
 pub(super) const BELOW: [Below; 3] = [
     (checkpoints::DIR, checkpoints::is_ours),
     (prompts::DIR, prompts::is_ours),
     (GATES_DIR, transcripts::is_ours),
 ];
 
+/// That, and what a rollback has set aside that somebody died over: as it lay in the work tree, whatever form the rest is in.
+pub(super) fn all_below() -> impl Iterator<Item = Below> {
+    let aside = aside::DIRS.map(|dir| -> Below { (dir, aside::is_ours) });
+    BELOW.into_iter().chain(aside)
+}
+
 /// Opens the directory of a loop, and those in it, as far as it has them.
 fn open_loop(loops: &OwnedFd, name: &str) -> io::Result<(Ours, Vec<(&'static str, Ours)>)> {
     let directory = open_below(loops, name)?;
     let mut below = Vec::new();
-    for (name, is_ours) in BELOW {
+    for (name, is_ours) in all_below() {
         match open_below(&directory, name) {
             Ok(found) => below.push((name, Ours::in_dir(found, is_ours, &[])?)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

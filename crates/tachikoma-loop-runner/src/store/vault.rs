@@ -257,6 +257,7 @@ impl Vault {
                 content: Box::new(BufReader::with_capacity(CHUNK_BYTES, content)),
                 place: None,
                 first_line: 1,
+                of: None,
             });
         }
         if begins.starts_with(lines::BEGINNING) {
@@ -264,6 +265,7 @@ impl Vault {
             return Ok(Unsealed {
                 place: Some(lines.place()),
                 first_line: lines.first_line(),
+                of: lines.of(),
                 content: Box::new(lines),
             });
         }
@@ -271,6 +273,7 @@ impl Vault {
             content: Box::new(source),
             place: None,
             first_line: 1,
+            of: None,
         })
     }
 
@@ -301,6 +304,8 @@ pub(crate) struct Unsealed {
     pub place: Option<lines::Place>,
     /// Which line of the file what is read begins with.
     pub first_line: usize,
+    /// What the file was begun as, where it is sealed line by line: the name that it has to have.
+    pub of: Option<String>,
 }
 
 /// What writes as the vault wants it.
@@ -385,6 +390,9 @@ fn told_by(path: &Path) -> Option<Told> {
 /// Stands before a text in the clear that begins as something sealed does. An agent can say that, and nobody would read or seal it any more.
 pub(crate) const APART: &[u8] = b"\n";
 
+/// More than the longer of the two beginnings.
+pub(crate) const BEGINNING_BYTES_MAX: u64 = 32;
+
 /// Returns whether a text begins as something sealed does; none while that cannot be told.
 pub(crate) fn begins_as_sealed(text: &[u8]) -> Option<bool> {
     let beginnings = [AGE, lines::BEGINNING];
@@ -412,15 +420,49 @@ fn begins_with(path: &Path, beginning: &[u8]) -> bool {
     read.is_ok() && bytes == beginning
 }
 
-/// What may be sealed of a working directory, the newest first: enough to tell whether the keys are the right ones.
-pub(crate) fn witnesses(working_dir: &Path, snapshot: &Path) -> Vec<PathBuf> {
+/// What may be sealed of a working directory: enough to tell whether the keys are the right ones.
+pub(crate) struct Witnesses {
+    /// The snapshot, and loops that wait to go on.
+    pub current: Vec<PathBuf>,
+    /// Those of archived loops.
+    pub archived: Vec<PathBuf>,
+}
+
+/// Finds what may be sealed of a working directory, of each loop the newest first.
+pub(crate) fn witnesses(working_dir: &Path, snapshot: &Path) -> Witnesses {
     let loops = std::fs::read_dir(super::loops::all(working_dir));
     let dirs = loops.into_iter().flatten().flatten();
-    let mut found = super::snapshot::all_places(snapshot);
-    for entry in dirs {
-        found.extend(witnesses_in(&entry.path()));
+    let mut found = Witnesses {
+        current: super::snapshot::all_places(snapshot),
+        archived: Vec::new(),
+    };
+    for dir in dirs.map(|entry| entry.path()) {
+        match super::archive::is_archived(&dir) {
+            true => found.archived.extend(witnesses_in(&dir)),
+            false => found.current.extend(witnesses_in(&dir)),
+        }
     }
     found
+}
+
+/// Checks that there are keys to what a run would go on with. What only archived loops have refuses nobody, unless nothing else
+/// is there and none of it opens: then the key is the wrong one.
+///
+/// # Errors
+/// They are not here.
+pub(crate) fn check_keys(
+    vault: &Vault,
+    working_dir: &Path,
+    snapshot: &Path,
+) -> Result<(), StoreError> {
+    let Witnesses { current, archived } = witnesses(working_dir, snapshot);
+    vault.check_opens(&current)?;
+    let opens = |path: &PathBuf| vault.locked_out_of(path).is_none();
+    let mut sealed = archived.iter().filter(|path| is_sealed(path));
+    if current.iter().any(|path| path.exists()) || sealed.any(opens) {
+        return Ok(());
+    }
+    vault.check_opens(&archived)
 }
 
 /// What may be sealed of one loop.

@@ -95,15 +95,12 @@ pub fn verify(
     mut each: impl FnMut(Checked),
 ) -> Result<(), StoreError> {
     let vault = &premises.vault;
-    let mut witnesses = vault::witnesses(&premises.working_dir, &premises.snapshot);
-    witnesses.retain(|path| vault::is_sealed(path));
-    let why = witnesses.first().and_then(|path| vault.locked_out_of(path));
-    if let Some(why) = why
-        && witnesses
-            .iter()
-            .all(|path| vault.locked_out_of(path).is_some())
-    {
-        sealed::look(premises, &why, &mut each);
+    let witnesses = vault::witnesses(&premises.working_dir, &premises.snapshot);
+    let witnesses = witnesses.current.iter().chain(&witnesses.archived);
+    let witnesses = witnesses.filter(|path| vault::is_sealed(path));
+    let why = witnesses.map(|path| vault.locked_out_of(path));
+    if let Some([why, ..]) = why.collect::<Option<Vec<_>>>().as_deref() {
+        sealed::look(premises, why, &mut each);
         return Ok(());
     }
     // Of what only another key opens, nobody knows more without that.
@@ -153,7 +150,8 @@ pub fn verify(
 fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> Vec<Checked> {
     let dir = loops::dir(&premises.working_dir, loop_id);
     let mut checked = Vec::new();
-    // Snapshots first: the journal grows, and holds all that a snapshot holds.
+    // Backups and snapshots first: the journal grows, and holds all that a snapshot holds.
+    let backups = backup::list(&premises.backups.dir, Some(loop_id)).unwrap_or_default();
     let mut fold = Fold::new(loop_id, &premises.vault);
     let is_current = current == Some(loop_id);
     let path = snapshot::place(&premises.snapshot, &premises.vault);
@@ -185,6 +183,15 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
             for (place, (number, path)) in segments.iter().enumerate() {
                 checked.push(fold.segment(*number, path, place == last));
             }
+            if let Some(end) = checked.last_mut()
+                && end.kind == Kind::Journal
+                && end.verdict == Verdict::Good
+                && let Some(seq) = fold.last
+                && let Some(ahead) = backup::ahead_of(seq, backups, &dir, &premises.vault)
+            {
+                end.verdict = Verdict::Wrong;
+                end.what = backup::cut_short(seq, &ahead);
+            }
         }
         // Pruned in between.
         Err(_) if !dir.exists() => return Vec::new(),
@@ -214,7 +221,7 @@ fn no_snapshot(path: &Path, found: Option<&Snapshot>) -> Checked {
             "it is of another loop ({}); the next run archives that one with it",
             other.loop_id
         ),
-        None => "there is none; the journal has all that it would hold".to_owned(),
+        None => "there is none; a run goes on from the journal alone".to_owned(),
     };
     Checked::new(Verdict::Note, Kind::Snapshot, path, what)
 }
@@ -331,7 +338,12 @@ fn quarantined(premises: &Premises, each: &mut impl FnMut(Checked)) {
     paths.sort();
     for path in paths {
         let bytes = quarantine::size(&path);
-        let what = format!("{bytes} bytes, kept because nobody can vouch for them");
+        let name = path.file_stem().and_then(|name| name.to_str());
+        let is_loop = path.is_dir() && name.and_then(loops::exact_id).is_some();
+        let what = match is_loop {
+            true => format!("{bytes} bytes, a loop as it was before a restoration"),
+            false => format!("{bytes} bytes, moved out of the way and not looked at"),
+        };
         each(Checked::new(Verdict::Note, Kind::Quarantine, &path, what));
     }
 }

@@ -21,6 +21,9 @@ use crate::place::Place;
 use crate::sanitise::sanitise;
 use crate::secrets;
 
+/// Other loops that are named: more are in the list.
+const OTHERS_MAX: usize = 3;
+
 /// Takes a backup of the current loop.
 pub fn take(place: &Place) -> Result<ExitCode, Failure> {
     secrets::shed_all(place)?;
@@ -30,7 +33,9 @@ pub fn take(place: &Place) -> Result<ExitCode, Failure> {
         return Err(Failure::new(what).hint("a backup needs a loop that outlives its run"));
     }
     let premises = place.premises(&current.working_dir)?;
-    let taken = runtime()?.block_on(offline::backup(&premises, current.loop_id))?;
+    let taken = runtime()?
+        .block_on(offline::backup(&premises, current.loop_id))
+        .map_err(undone)?;
     for trouble in taken.troubles {
         out::note(&format!("warning: {}", sanitise(&trouble)));
     }
@@ -82,7 +87,7 @@ pub fn list(place: &Place, json: bool) -> Result<ExitCode, Failure> {
         locked = locked.or(read.err().filter(|_| is_locked));
     }
     if json {
-        let object = json!({"good": wrong == 0, "backups": objects});
+        let object = json!({"good": wrong == 0 && locked.is_none(), "backups": objects});
         out::line(&format!("{object:#}"));
     } else if all == 0 {
         out::line(&format!("no backup in {}", premises.backups.dir.display()));
@@ -145,7 +150,7 @@ pub fn restore(
     }
     let restored = runtime()?
         .block_on(offline::restore(&premises, &file, &manifest))
-        .map_err(unrestored)?;
+        .map_err(undone)?;
     let Restored {
         loop_id,
         seq,
@@ -168,8 +173,13 @@ pub fn restore(
         "{loop_id} is back at iteration {iteration}, record {seq}, in {}",
         working_dir.display()
     );
-    match work_tree::bring(&premises, loop_id, work.as_deref(), fetched.as_ref()) {
-        Ok(tree) => out::line(&format!("{back}; {tree}; `tachikoma run` goes on")),
+    match work_tree::bring(
+        &premises,
+        (loop_id, iteration),
+        work.as_deref(),
+        fetched.as_ref(),
+    ) {
+        Ok(tree) => out::line(&format!("{back}; {tree}")),
         Err(failure) => {
             out::line(&back);
             return Err(failure);
@@ -178,8 +188,8 @@ pub fn restore(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says why a loop was not brought back. It is as it was.
-fn unrestored(error: OfflineError) -> Failure {
+/// Says why nothing was done. The loop is as it was.
+fn undone(error: OfflineError) -> Failure {
     let is_full = match &error {
         OfflineError::Store(StoreError::Io { source, .. }) => matches!(
             source.kind(),
@@ -215,16 +225,50 @@ fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
                 break;
             }
             // With the key it may be the newest good one.
-            Err(error @ StoreError::Locked { .. }) => return Err(error.into()),
+            Err(error @ StoreError::Locked { .. }) => {
+                return Err(Failure::from(error).hint(
+                    "nothing was changed; by its name it is the newest: give its key, or name another one: `tachikoma state restore FILE`",
+                ));
+            }
             Err(error) => out::note(&format!("note: passed over: {}", sanitise(&chain(&error)))),
         }
     }
     found.map(|listed| listed.path).ok_or_else(|| {
         let of = current.map_or(String::new(), |loop_id: LoopId| format!(" of {loop_id}"));
         let dir = premises.backups.dir.display();
-        Failure::new(format!("no good backup{of} in {dir}"))
-            .hint("name a file: `tachikoma state restore FILE`")
+        let failure = Failure::new(format!("no good backup{of} in {dir}"));
+        let others = others(premises, current);
+        if others.is_empty() {
+            return failure.hint("name a file: `tachikoma state restore FILE`");
+        }
+        failure.hint(format!(
+            "there are good ones of other loops: {}",
+            others.join(", ")
+        ))
     })
+}
+
+/// Says how the newest good backup of each other loop is restored.
+fn others(premises: &Premises, current: Option<LoopId>) -> Vec<String> {
+    let mut seen: Vec<LoopId> = current.into_iter().collect();
+    let mut others = Vec::new();
+    for listed in backup::list(&premises.backups.dir, None).unwrap_or_default() {
+        if others.len() == OTHERS_MAX {
+            break;
+        }
+        if seen.contains(&listed.loop_id) {
+            continue;
+        }
+        if let Ok(Content { manifest, .. }) = backup::read_through(&listed.path, &premises.vault) {
+            seen.push(listed.loop_id);
+            let path = shown(premises, &listed.path);
+            let iteration = manifest.iteration;
+            others.push(format!(
+                "`tachikoma state restore {path}` (iteration {iteration})"
+            ));
+        }
+    }
+    others
 }
 
 pub(super) fn shown(premises: &Premises, path: &Path) -> String {

@@ -69,7 +69,7 @@ pub fn send(cloud: &Cloud, path: &Path, has_work: bool) -> Result<(), Failure> {
             &format!("the backup is taken, and not copied: {what}"),
         )
     })?;
-    if let Some(error) = sent.unpruned {
+    if let Err(error) = runtime()?.block_on(cloud.prune(&sent)) {
         let what = format!("warning: older copies stay: {}", chain(&error));
         out::note(&sanitise(&what));
     }
@@ -131,7 +131,8 @@ fn failed(cloud: &Cloud, what: &str) -> Failure {
     let hint = match cloud.is_directory() {
         true => "the directory has to be there, and yours to write to: is the disk mounted?",
         false => {
-            "credentials come from the environment (AWS_...) or `~/.aws/credentials`; see docs/backups.md"
+            "the server is the one of AWS_ENDPOINT_URL, or Amazon's, without TLS only with AWS_ALLOW_HTTP=true; the bucket has to be there; \
+             credentials come from the environment (AWS_...) or `~/.aws/credentials`"
         }
     };
     Failure::new(sanitise(what).into_owned()).hint(hint)

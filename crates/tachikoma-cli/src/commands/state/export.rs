@@ -10,9 +10,10 @@ use std::process::ExitCode;
 use serde_json::json;
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::offline::Premises;
-use tachikoma_loop_runner::store::{journal, loops};
+use tachikoma_loop_runner::store::loops;
 
 use super::show;
+use crate::commands::records;
 use crate::failure::Failure;
 use crate::out;
 use crate::place::Place;
@@ -108,7 +109,7 @@ fn write(premises: &Premises, loop_id: LoopId, out: &mut impl Write) -> Result<u
     let mut records = 0_u64;
     let mut written = Ok(());
     let dir = loops::dir(&premises.working_dir, loop_id);
-    let read = journal::read_records(&dir, &premises.vault, tachikoma_core::Seq(0), |record| {
+    let read = records::read(&dir, &premises.vault, tachikoma_core::Seq(0), |record| {
         // A live runner writes on; the export stands where its state does.
         if record.seq <= until && written.is_ok() {
             records += 1;

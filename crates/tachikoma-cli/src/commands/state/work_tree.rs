@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use tachikoma_core::LoopId;
-use tachikoma_loop_runner::offline::{self, InTheWay, Premises, Unpacked};
+use tachikoma_loop_runner::git::rollback::some;
+use tachikoma_loop_runner::offline::{
+    self, InTheWay, Merge, Premises, Unpacked, copied, restored_head,
+};
 use tachikoma_loop_runner::worktree;
 
 use super::backup::shown;
@@ -15,32 +18,33 @@ use crate::sanitise::sanitise;
 /// What is said of a work tree that nobody touched.
 const AS_IT_WAS: &str = "the work tree is as it was";
 
-/// So many files are named; git names the others.
-const NAMED_MAX: usize = 10;
+/// What is said when the loop can go on at once.
+const GOES_ON: &str = "`tachikoma run` goes on";
 
-/// Brings the work back that a backup had in it, where it may be missing. Returns what is to be said of it.
+/// Brings the work back that a backup had in it, where it may be missing. Returns what is to be said of it, and of how to go on.
 ///
 /// # Errors
 /// It had some, and that is not made.
 pub fn bring(
     premises: &Premises,
-    loop_id: LoopId,
+    (loop_id, iteration): (LoopId, u32),
     bundle: Option<&Path>,
     fetched: Option<&Fetched>,
 ) -> Result<String, Failure> {
     let has_repository = worktree::may_be_in_a_repository(&premises.working_dir);
     let Some(bundle) = bundle else {
-        return Ok(match fetched {
+        let what = match fetched {
             Some(fetched) if !has_repository => without(fetched),
             Some(_) | None => AS_IT_WAS.to_owned(),
-        });
+        };
+        return Ok(format!("{what}; {GOES_ON}"));
     };
     if has_repository && fetched.is_none() {
         // It came from here.
         let _ = std::fs::remove_file(bundle);
-        return Ok(AS_IT_WAS.to_owned());
+        return Ok(format!("{AS_IT_WAS}; {GOES_ON}"));
     }
-    match offline::unpack(premises, loop_id, bundle) {
+    match offline::unpack(premises, loop_id, iteration, bundle) {
         Ok(Unpacked::Made {
             on,
             from_snapshot,
@@ -53,18 +57,19 @@ pub fn bring(
                 true => ", with what was not committed",
                 false => "",
             };
-            Ok(sanitise(&format!("the work tree is made, on {on}{what}")).into_owned())
+            let what = format!("the work tree is made, on {on}{what}; {GOES_ON}");
+            Ok(sanitise(&what).into_owned())
         }
-        Ok(Unpacked::Fetched { check_out: None }) => Ok(AS_IT_WAS.to_owned()),
-        Ok(Unpacked::Fetched {
-            check_out: Some(on),
-        }) => {
-            let head = format!("refs/tachikoma/{loop_id}/restored-head");
-            let what = format!(
-                "note: the backup was on {on}; its commits are here: `git checkout {head}` or `git merge {head}`"
-            );
-            out::note(&sanitise(&what));
-            Ok(AS_IT_WAS.to_owned())
+        Ok(Unpacked::Fetched { merge, uncommitted }) => {
+            if uncommitted {
+                let tree = copied(loop_id);
+                out::note(&format!(
+                    "note: what was not committed when the copy was made is not in the work tree: `git diff HEAD {tree}` shows it"
+                ));
+            }
+            let first = merge.map(|merge| first(&merge, &restored_head(loop_id)));
+            let how = first.unwrap_or_else(|| GOES_ON.to_owned());
+            Ok(sanitise(&format!("{AS_IT_WAS}; {how}")).into_owned())
         }
         Err(error) => {
             let what = format!("the work tree is not made: {error}");
@@ -75,6 +80,15 @@ pub fn bring(
             Err(Failure::new(sanitise(&what).into_owned()).hint(sanitise(&hint).into_owned()))
         }
     }
+}
+
+/// What is said of commits that a run would not see: it would do their work again, or beside them.
+fn first(merge: &Merge, head: &str) -> String {
+    let Merge { on, is_ahead } = merge;
+    let how = if *is_ahead { " --ff-only" } else { "" };
+    format!(
+        "its commits, on {on} there, are not in the branch here: first `git merge{how} {head}`, then `tachikoma run`"
+    )
 }
 
 /// What is said of a copy that has no work in it.
@@ -91,10 +105,7 @@ fn without(fetched: &Fetched) -> String {
 
 fn stays(in_the_way: &InTheWay) -> String {
     let InTheWay { paths, commit } = in_the_way;
-    let mut named = paths[..paths.len().min(NAMED_MAX)].join(", ");
-    if paths.len() > NAMED_MAX {
-        named = format!("{named} and {} more", paths.len() - NAMED_MAX);
-    }
+    let named = some(paths);
     let short: String = commit.chars().take(12).collect();
     format!(
         "warning: what was here stays, and differs from the backup: {named}; `git diff {short} -- FILE` shows it, \

@@ -5,7 +5,6 @@ use super::Shadow;
 use crate::effect::Effect;
 use crate::exit::Exit;
 use crate::input::{Input, News, TurnEnd};
-use crate::keep::Kept;
 use crate::outcome::Timeout;
 use crate::phase::{Cause, Phase, RebootStage};
 use crate::time::Timestamp;
@@ -108,10 +107,7 @@ impl Shadow {
 
     /// Keeps the work at once, with what is known of it.
     pub(super) fn finish_keep(&mut self, now: Timestamp) {
-        let kept = Ok(Kept {
-            uncommitted: self.state.kept.uncommitted,
-            ..Kept::default()
-        });
+        let kept = Ok(self.state.kept.as_before());
         let number = self.state.kept.number;
         let now = now.max(self.state.time);
         let _ = self.feed(now, Input::Kept { number, kept }, None);

@@ -55,9 +55,7 @@ fn nobody_there_is_a_pause_and_never_a_yes() {
     assert_eq!(play.state.public(), LoopState::Paused);
     play.hush()
         .command("resume", tachikoma_core::LoopCommand::Resume);
-    insta::assert_snapshot!(play.told(), @"
-    600.0 resume: Resumed, SessionStarted(1), IterationStarted(1 attempt 1) ! launch ! ok: goes on
-    ");
+    insta::assert_snapshot!(play.told(), @"600.0 resume: Resumed, SessionStarted(1), IterationStarted(1 attempt 1) ! launch ! ok: goes on");
     let mut endless = Play::new(Policy {
         question_timeout: Duration::ZERO,
         ..attended()
@@ -136,9 +134,7 @@ fn what_is_stale_or_makes_no_sense_is_refused_and_the_question_stays_open() {
     assert!(play.state.question().is_some());
     play.answer_to(Some(1), Choice::Continue);
     play.hush().answer(Choice::Continue);
-    insta::assert_snapshot!(play.told(), @"
-    0.0 answer continue: - ! refused in running: nothing is asked
-    ");
+    insta::assert_snapshot!(play.told(), @"0.0 answer continue: - ! refused in running: nothing is asked");
 }
 
 #[test]
@@ -150,23 +146,59 @@ fn a_question_outlives_its_runner_with_its_number_and_its_time() {
     assert_eq!(play.state.question().cloned(), before);
     insta::assert_snapshot!(play.told(), @"100.0 start: Started(after crash)");
     play.seconds(1000).hush().crash();
-    insta::assert_snapshot!(play.told(), @"
-    1100.0 start: Started(after crash), Answered(1 pause by Default), Paused(-)
+    insta::assert_snapshot!(play.told(), @"1100.0 start: Started(after crash), Answered(1 pause by Default), Paused(-)");
+}
+
+fn hold(id: u32, writing: bool) -> Wish {
+    Wish::Hold { id, writing }
+}
+
+#[test]
+fn a_question_that_was_held_has_the_time_of_its_kind_again() {
+    let mut reboot = Play::new(Policy {
+        question_timeout: Duration::from_secs(7),
+        ..confirming()
+    });
+    reboot.start().launched().measured(900).resulted(true);
+    reboot.exited(0).hush();
+    reboot.seconds(60).wish("hold", hold(1, true));
+    reboot.seconds(60).wish("let go", hold(1, false)).sleep();
+    let mut all = reboot.told();
+    let mut endless = Play::new(Policy {
+        question_timeout: Duration::ZERO,
+        ..attended()
+    });
+    endless.start().hush();
+    endless.wish("hold", hold(1, true));
+    endless.wish("let go", hold(1, false)).crash();
+    all += &endless.told();
+    insta::assert_snapshot!(all, @"
+    60.0 hold: Held(1 until it is written) ! ok: the question waits
+    120.0 let go: Held(1 for its whole time) ! ok: the question waits
+    720.0 wake: Answered(1 pause by Default), Paused(-)
+    0.0 hold: - ! ok: the question waits
+    0.0 let go: - ! ok: the question waits
+    0.0 start: Started(after crash)
     ");
 }
 
 #[test]
 fn a_question_whose_answer_is_being_written_waits_for_it() {
-    let hold = |id, writing| Wish::Hold { id, writing };
     let mut play = Play::new(attended());
     play.start().hush();
     play.wish("hold", hold(7, true)).wish("hold", hold(1, true));
+    play.wish("hold", hold(1, true));
+    let shown = |play: &Play| Status::of(&play.state, true).waiting.unwrap().until;
+    assert_eq!(play.state.next_deadline(&play.policy), None);
+    assert_eq!(shown(&play), None);
     play.seconds(3600).wish("let go", hold(1, false));
+    assert_eq!(shown(&play), play.state.next_deadline(&play.policy));
     play.seconds(590).wish("hold", hold(1, true)).crash();
-    play.seconds(600).wake();
+    play.sleep();
     insta::assert_snapshot!(play.told(), @"
     0.0 hold: - ! refused in running: question 7 is not open any more
     0.0 hold: Held(1 until it is written) ! ok: the question waits
+    0.0 hold: - ! ok: the question waits
     3600.0 let go: Held(1 for its whole time) ! ok: the question waits
     4190.0 hold: Held(1 until it is written) ! ok: the question waits
     4190.0 start: Started(after crash), Held(1 for its whole time)

@@ -1,18 +1,21 @@
 //! The work of a bundle, brought back: into the repository that is there, or into a new one.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::io::ErrorKind;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::{RESTORED, TIMEOUT, Work};
+use super::{TIMEOUT, Work, copied, restored_head};
 use crate::chain;
 use crate::git::head::verify;
-use crate::git::path::printable;
+use crate::git::index::ended_by_nul;
+use crate::git::path::{RepoPath, parts};
+use crate::git::present::{ancestors, at};
 use crate::git::program::{CallOff, Git, GitError};
 use crate::git::repository::{Found, Repository};
 use crate::git::snapshots::{self, Kept, Moment};
+
+/// A file in the repository, as long as the work tree is not made.
+const MARK: &str = "tachikoma-restoring";
 
 /// What came of bringing the work back.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,9 +31,20 @@ pub enum Unpacked {
     },
     /// A repository was there: it has the commits now, and its work tree is as it was.
     Fetched {
-        /// What HEAD stood on in the backup, unless it stands there.
-        check_out: Option<String>,
+        /// What is to be done before the loop goes on, if its commits are not in what HEAD stands on.
+        merge: Option<Merge>,
+        /// Whether there was work that was not committed.
+        uncommitted: bool,
     },
+}
+
+/// Commits of the loop that are in the repository, and not yet in its branch.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Merge {
+    /// What HEAD stood on in the backup: a branch, or a commit.
+    pub on: String,
+    /// Whether the branch here has nothing that they do not have.
+    pub is_ahead: bool,
 }
 
 /// Files that were there, where the backup has others.
@@ -42,67 +56,89 @@ pub struct InTheWay {
     pub commit: String,
 }
 
+/// What a bundle had.
+pub(super) struct Had {
+    head: Option<String>,
+    /// The branch that HEAD stood on.
+    branch: Option<String>,
+    /// The commit of the work tree as it was.
+    tree: Option<String>,
+}
+
 impl Work {
     /// Brings the work of a bundle back: into the repository that is there, or into a new one, or one that is empty. Blocks.
     ///
     /// # Errors
     /// Git cannot do it. What was there is as it was then, and a new repository is gone.
-    pub fn unpack(&self, bundle: &Path) -> Result<Unpacked, String> {
+    pub fn unpack(
+        &self,
+        bundle: &Path,
+        loop_dir: &Path,
+        iteration: u32,
+    ) -> Result<Unpacked, String> {
         let call_off = CallOff::new();
         let told = |error: GitError| chain(&error);
         match Repository::find(&self.working_dir, self.search_path.as_deref(), &call_off) {
-            Found::Repository(_) if self.is_empty(&call_off).map_err(told)? => {
+            Found::Repository(repository) if !self.is_top(&repository) => Err(format!(
+                "it lies in another repository, {}; restore into a directory of its own",
+                repository.top.display()
+            )),
+            Found::Repository(_) if self.is_to_be_made(&call_off).map_err(told)? => {
                 let git = Git::new(&self.working_dir, self.search_path.as_deref());
                 let head = git.order(&["symbolic-ref", "HEAD"]);
-                let head = head.ask(&call_off).map_err(told)?;
-                self.make(&git, bundle).map_err(|error| {
-                    // It stands where it stood.
-                    let head = String::from_utf8_lossy(&head);
-                    let back = git.order(&["symbolic-ref", "HEAD", head.trim()]);
-                    let _ = back.ask(&call_off);
-                    told(error)
-                })
+                let head = head.ask_line(&call_off).map_err(told)?;
+                self.make(&git, bundle, loop_dir, iteration)
+                    .map_err(|error| {
+                        // It stands where it stood.
+                        let back = git.order(&["symbolic-ref", "HEAD", &head]);
+                        let _ = back.ask(&call_off);
+                        told(error)
+                    })
             }
             Found::Repository(repository) => {
-                let (head, branch) = self.fetch(&repository.git, bundle).map_err(told)?;
-                let here = verify(&repository.git, "HEAD", &call_off).map_err(told)?;
-                let there = branch.as_deref().or(head.as_deref());
-                let check_out = there.filter(|_| head != here).map(short);
-                Ok(Unpacked::Fetched { check_out })
+                let git = &repository.git;
+                let had = self.fetch(git, bundle, iteration).map_err(told)?;
+                let Had { head, branch, tree } = had;
+                let merge = match &head {
+                    Some(head) => {
+                        let on = branch.as_deref().unwrap_or(head);
+                        to_merge(git, head, on, &call_off).map_err(told)?
+                    }
+                    None => None,
+                };
+                let uncommitted = tree.is_some() && tree != head;
+                Ok(Unpacked::Fetched { merge, uncommitted })
             }
             Found::Unusable { reason } => Err(reason),
             Found::NoRepository => {
                 let git = Git::new(&self.working_dir, self.search_path.as_deref());
                 let init = git.order(&["init", "--quiet"]);
                 init.ask(&call_off).map_err(told)?;
-                self.make(&git, bundle).map_err(|error| {
-                    // It was not there before.
-                    let _ = std::fs::remove_dir_all(self.working_dir.join(".git"));
-                    told(error)
-                })
+                self.make(&git, bundle, loop_dir, iteration)
+                    .map_err(|error| {
+                        // It was not there before.
+                        let _ = std::fs::remove_dir_all(self.working_dir.join(".git"));
+                        told(error)
+                    })
             }
         }
     }
 
-    /// Returns whether the working directory is the top of a repository that has nothing yet, as `git init` leaves it.
-    fn is_empty(&self, call_off: &CallOff) -> Result<bool, GitError> {
+    /// Returns whether a repository has nothing yet, as `git init` leaves it, or what somebody left who died while he made it.
+    fn is_to_be_made(&self, call_off: &CallOff) -> Result<bool, GitError> {
         let git = Git::new(&self.working_dir, self.search_path.as_deref());
         let nothing = |words: &[&str]| {
             let said = git.order(words).ask(call_off)?;
             Ok::<_, GitError>(said.trim_ascii().is_empty())
         };
-        Ok(nothing(&["rev-parse", "--show-prefix"])?
-            && nothing(&["for-each-ref", "--count=1"])?
-            && nothing(&["ls-files"])?
-            && verify(&git, "HEAD", call_off)?.is_none())
+        let is_half_made = || Ok::<_, GitError>(mark(&git, &self.working_dir, call_off)?.exists());
+        let is_empty = || Ok(nothing(&["for-each-ref", "--count=1"])? && nothing(&["ls-files"])?);
+        Ok(verify(&git, "HEAD", call_off)?.is_none() && (is_half_made()? || is_empty()?))
     }
 
-    /// Fetches all that a bundle has of the loop. Returns what HEAD was, and its branch.
-    fn fetch(
-        &self,
-        git: &Git,
-        bundle: &Path,
-    ) -> Result<(Option<String>, Option<String>), GitError> {
+    /// Fetches all that a bundle has of the loop. What is called the same here and is another keeps another name. Snapshots of iterations
+    /// behind one do, too: the work may be later than the loop, which comes to them again.
+    pub(super) fn fetch(&self, git: &Git, bundle: &Path, iteration: u32) -> Result<Had, GitError> {
         let call_off = CallOff::new();
         let heads = git.order(&["bundle", "list-heads"]).word(bundle);
         let heads = heads.ask(&call_off)?;
@@ -114,41 +150,48 @@ impl Work {
         };
         let head = named(&|name| name == "HEAD").map(|(commit, _)| commit);
         let branch = named(&|name| name.starts_with("refs/heads/")).map(|(_, name)| name);
+        let copied = copied(self.loop_id);
+        let tree = named(&|name| name == copied).map(|(commit, _)| commit);
         let below = snapshots::below(self.loop_id);
         let all = format!("+{below}/*:{below}/*");
-        let restored = format!("+HEAD:{below}/{RESTORED}");
-        // One after the other: a bundle of an earlier version may have a reference of that name in it.
-        for wanted in [Some(&all), head.as_ref().map(|_| &restored)]
-            .into_iter()
-            .flatten()
-        {
-            let words = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"];
-            let order = git.order(&words).word(bundle).word(wanted);
-            order.limit(Some(TIMEOUT)).ask(&call_off)?;
+        let restored = format!("+HEAD:{}", restored_head(self.loop_id));
+        let mut order = git.order(&["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"]);
+        order = order.word(bundle).word(&all).limit(Some(TIMEOUT));
+        if head.is_some() {
+            order = order.word(&restored);
         }
-        Ok((head, branch))
+        snapshots::keep_others(git, self.loop_id, &heads)?;
+        order.ask(&call_off)?;
+        snapshots::set_aside(git, self.loop_id, iteration)?;
+        Ok(Had { head, branch, tree })
     }
 
-    /// Makes branch, index and work tree in a repository that has nothing yet. What was not committed when the last snapshot was made is there
+    /// Makes branch, index and work tree in a repository that has nothing yet. What was not committed when the bundle was made is there
     /// again, and is not committed.
-    fn make(&self, git: &Git, bundle: &Path) -> Result<Unpacked, GitError> {
+    fn make(
+        &self,
+        git: &Git,
+        bundle: &Path,
+        loop_dir: &Path,
+        iteration: u32,
+    ) -> Result<Unpacked, GitError> {
         let call_off = CallOff::new();
         let ask = |words: &[&str]| git.order(words).limit(Some(TIMEOUT)).ask(&call_off);
-        let (head, branch) = self.fetch(git, bundle)?;
+        let mark = mark(git, &self.working_dir, &call_off)?;
+        std::fs::write(&mark, "").map_err(GitError::io("create", &mark))?;
+        let Had { head, branch, tree } = self.fetch(git, bundle, iteration)?;
         if let Some(branch) = &branch {
             ask(&["symbolic-ref", "HEAD", branch])?;
         }
-        let kept = snapshots::list(git, self.loop_id, &call_off)?;
-        let last = kept.iter().rev().find(|kept| is_iteration(kept));
-        let fits = match (last, &head) {
-            (Some(last), Some(head)) => {
-                let parent = verify(git, &format!("{}^", last.commit), &call_off)?;
-                last.commit == *head || parent.as_ref() == Some(head)
+        let present = fitting(git, tree, head.as_deref())?;
+        let snapshot = match &present {
+            Some(present) => Some(present.clone()),
+            None => {
+                let kept = snapshots::list(git, self.loop_id, &call_off)?;
+                let last = kept.into_iter().rev().find(is_iteration);
+                fitting(git, last.map(|last| last.commit), head.as_deref())?
             }
-            (last, None) => last.is_some(),
-            (None, Some(_)) => false,
         };
-        let snapshot = last.filter(|_| fits).map(|last| last.commit.clone());
         let from_snapshot = snapshot.is_some() && snapshot != head;
         let in_the_way = match snapshot.or_else(|| head.clone()) {
             Some(commit) => {
@@ -176,6 +219,11 @@ impl Work {
         let _ = git
             .order(&["update-index", "-q", "--refresh"])
             .run(&call_off);
+        let _ = std::fs::remove_file(&mark);
+        if let Some(present) = present {
+            // Else all of it is somebody else's, and the loop says so.
+            let _ = self.take_over(git, &present, head.as_deref(), loop_dir);
+        }
         Ok(Unpacked::Made {
             on,
             from_snapshot,
@@ -189,21 +237,13 @@ impl Work {
         let ask = |words: &[&str]| git.order(words).limit(Some(TIMEOUT)).ask(&call_off);
         ask(&["read-tree", commit])?;
         let listed = ask(&["ls-files", "-z"])?;
-        let mut free = Vec::new();
-        let mut taken = BTreeSet::new();
-        for name in listed
-            .split(|byte| *byte == 0)
-            .filter(|name| !name.is_empty())
-        {
-            if self.is_taken(name) {
-                taken.insert(name);
-            } else {
-                free.extend_from_slice(name);
-                free.push(0);
-            }
-        }
+        let (taken, free): (BTreeSet<&[u8]>, BTreeSet<&[u8]>) =
+            parts(&listed).partition(|path| self.is_taken(path));
         if !free.is_empty() {
             let order = git.order(&["checkout-index", "--quiet", "-u", "-z", "--stdin"]);
+            let free = ended_by_nul(free.into_iter());
+            // There is no remote yet to ask for what LFS has: pointers stay pointers.
+            let order = order.env("GIT_LFS_SKIP_SMUDGE", "1");
             order.stdin(&free).limit(Some(TIMEOUT)).ask(&call_off)?;
         }
         if taken.is_empty() {
@@ -213,32 +253,71 @@ impl Work {
         let refresh = git.order(&["update-index", "-q", "--really-refresh"]);
         refresh.limit(Some(TIMEOUT)).run(&call_off)?;
         let changed = ask(&["diff-files", "-z", "--name-only"])?;
-        let changed = changed.split(|byte| *byte == 0);
-        let changed = changed.filter(|name| taken.contains(name));
+        let changed = parts(&changed).filter(|path| taken.contains(path));
         Ok(changed
-            .map(|name| printable(&String::from_utf8_lossy(name)).into_owned())
+            .map(|path| RepoPath::new(path).to_string())
             .collect())
     }
 
     /// Whether something is where a file is to be made, or where one of its directories is. A link is something, wherever it leads.
-    fn is_taken(&self, name: &[u8]) -> bool {
-        let name = Path::new(OsStr::from_bytes(name));
-        let mut path = self.working_dir.clone();
-        let mut parts = name.components().peekable();
-        while let Some(part) = parts.next() {
-            path.push(part);
-            match std::fs::symlink_metadata(&path) {
-                Ok(there) if there.is_dir() && parts.peek().is_some() => {}
-                Err(error) if error.kind() == ErrorKind::NotFound => return false,
-                Ok(_) | Err(_) => return true,
-            }
-        }
-        true
+    fn is_taken(&self, path: &[u8]) -> bool {
+        let there = |path: &[u8]| std::fs::symlink_metadata(at(&self.working_dir, path));
+        let is_no_dir = |above: &[u8]| match there(above) {
+            Ok(there) => !there.is_dir(),
+            Err(error) => error.kind() != ErrorKind::NotFound,
+        };
+        let is_free = |error: std::io::Error| error.kind() == ErrorKind::NotFound;
+        ancestors(path).any(is_no_dir) || !there(path).is_err_and(is_free)
     }
+}
+
+/// What says that branch, index and work tree are being made. `dir` is where git works.
+pub(in crate::git) fn mark(git: &Git, dir: &Path, call_off: &CallOff) -> Result<PathBuf, GitError> {
+    let order = git.order(&["rev-parse", "--git-path", MARK]);
+    Ok(dir.join(order.ask_line(call_off)?))
 }
 
 fn is_iteration(kept: &Kept) -> bool {
     matches!(kept.moment, Moment::Iteration(_))
+}
+
+/// Returns a commit of a work tree if that stood on HEAD: else what it has is older than that, or newer.
+fn fitting(
+    git: &Git,
+    commit: Option<String>,
+    head: Option<&str>,
+) -> Result<Option<String>, GitError> {
+    let Some((commit, head)) = commit.as_deref().zip(head) else {
+        return Ok(commit);
+    };
+    let parent = verify(git, &format!("{commit}^"), &CallOff::new())?;
+    let fits = commit == head || parent.as_deref() == Some(head);
+    Ok(fits.then(|| commit.to_owned()))
+}
+
+/// Returns what is to be merged for a branch to have a commit.
+fn to_merge(
+    git: &Git,
+    commit: &str,
+    on: &str,
+    call_off: &CallOff,
+) -> Result<Option<Merge>, GitError> {
+    let is_in = |one: &str, other: &str| {
+        let order = git.order(&["merge-base", "--is-ancestor", one, other]);
+        let answer = order.run(call_off)?;
+        match answer.code {
+            Some(0) => Ok(true),
+            Some(1) => Ok(false),
+            Some(_) | None => Err(order.failed(&answer)),
+        }
+    };
+    let is_ahead = match verify(git, "HEAD", call_off)? {
+        Some(here) if is_in(commit, &here)? => return Ok(None),
+        Some(here) => is_in(&here, commit)?,
+        None => true,
+    };
+    let on = short(on);
+    Ok(Some(Merge { on, is_ahead }))
 }
 
 fn short(branch: &str) -> String {

@@ -292,3 +292,17 @@ fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
     place.hook("pre-commit", "exit 0");
     assert_eq!(commits(&mut keeper), 1);
 }
+
+/// It has the names of files that others may not see.
+#[test]
+fn the_index_of_the_loops_own_is_for_the_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    for round in ["1", "2"] {
+        place.scratch.write("a.txt", round);
+        changed(&mut keeper, Whose::Loop);
+        let mode = own(&place, INDEX).metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "round {round}");
+    }
+}

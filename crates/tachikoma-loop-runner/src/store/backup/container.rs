@@ -43,6 +43,8 @@ pub struct Content {
     pub manifest: Manifest,
     /// What all of it adds up to.
     pub state: State,
+    /// Where the loop worked.
+    pub working_dir: PathBuf,
 }
 
 /// Reads a backup to its end and checks all of it: every file against its checksum, and that snapshot and journal end at the
@@ -131,6 +133,10 @@ fn manifest(path: &Path, entries: &mut Entries<'_>) -> Result<Manifest, StoreErr
         return Err(damaged(path, "the checksum of its list does not match"));
     }
     let manifest: Manifest = serde_json::from_str(line).map_err(shapeless)?;
+    // The next one is to be written behind it.
+    if manifest.segment == Some(u32::MAX) {
+        return Err(damaged(path, "its journal has a number that none has"));
+    }
     if manifest.files.len() > FILES_MAX {
         return Err(damaged(path, "its list is too long"));
     }
@@ -203,7 +209,7 @@ fn read_all(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, 
         let entry = entries.next().ok_or_else(missing)?.map_err(unread(path))?;
         reading.file(expected, entry)?;
     }
-    let state = reading.finish()?;
+    let (state, working_dir) = reading.finish()?;
     if entries.next().is_some() {
         return Err(damaged(path, "there is more in it than it says"));
     }
@@ -222,7 +228,11 @@ fn read_all(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, 
         }
         rest.consume(length);
     }
-    Ok(Content { manifest, state })
+    Ok(Content {
+        manifest,
+        state,
+        working_dir,
+    })
 }
 
 /// A backup as it is read.
@@ -311,6 +321,7 @@ impl Reading<'_> {
         let mut last: Option<Seq> = None;
         let reader = BufReader::with_capacity(CHUNK_BYTES, content);
         journal::read_lines((&label, 1), reader, Seq::default(), |line, record| {
+            let record = record?;
             if let Some(last) = last.filter(|last| last.next() != record.seq) {
                 let what = format!("record {} follows record {last}", record.seq);
                 return Err(damaged(self.path, what));
@@ -333,7 +344,7 @@ impl Reading<'_> {
     }
 
     /// Returns what all of it adds up to.
-    fn finish(&mut self) -> Result<State, StoreError> {
+    fn finish(&mut self) -> Result<(State, PathBuf), StoreError> {
         let lacks = || damaged(self.path, "it has no snapshot");
         let snapshot = self.snapshot.take().ok_or_else(lacks)?;
         let state = match self.state.take() {
@@ -347,7 +358,7 @@ impl Reading<'_> {
                 "it does not stand at the record that it says",
             ));
         }
-        Ok(state)
+        Ok((state, snapshot.core.working_dir))
     }
 }
 

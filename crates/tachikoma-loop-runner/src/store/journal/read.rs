@@ -82,7 +82,7 @@ pub fn read_state(dir: &Path, vault: &Vault) -> Result<State, StoreError> {
     let mut state: Option<State> = None;
     for (_, path) in &segments {
         read_segment(path, vault, Seq::default(), |line, record| {
-            take_in(&mut state, path, line, &record)
+            take_in(&mut state, path, line, &record?)
         })?;
     }
     state.ok_or_else(|| StoreError::Damaged {
@@ -149,14 +149,36 @@ pub enum JournalEnd {
 /// Reads the records of the loop in `dir` that come after `after`, oldest first. What comes before is not looked at.
 ///
 /// # Errors
-/// The journal cannot be read or is damaged.
+/// The journal cannot be read or is damaged; nothing behind the damage is told.
 pub fn read_records(
     dir: &Path,
     vault: &Vault,
     after: Seq,
     mut each: impl FnMut(Record),
 ) -> Result<JournalEnd, StoreError> {
+    let mut damaged = None;
+    let end = read_around(dir, vault, after, |read| match read {
+        Ok(record) if damaged.is_none() => each(record),
+        Ok(_) => {}
+        Err(error) => drop(damaged.get_or_insert(error)),
+    })?;
+    damaged.map_or(Ok(end), Err)
+}
+
+/// Reads what can be read behind `after`: damage is told in the place of what it hit, and what follows it is read on.
+///
+/// # Errors
+/// The journal cannot be read, or is newer than this version.
+pub fn read_around(
+    dir: &Path,
+    vault: &Vault,
+    after: Seq,
+    mut each: impl FnMut(Result<Record, StoreError>),
+) -> Result<JournalEnd, StoreError> {
     let segments = segments(dir)?;
+    if segments.is_empty() {
+        return Err(none_in(dir));
+    }
     let begins_in_time = |path: &Path| {
         first_record(migrate::JOURNAL, path, vault).is_some_and(|first| first.seq <= after.next())
     };
@@ -164,47 +186,22 @@ pub fn read_records(
         .iter()
         .rposition(|(_, path)| begins_in_time(path))
         .unwrap_or(0);
-    let mut tail = JournalEnd::Whole;
-    for (_, path) in &segments[first..] {
-        tail = read_segment(path, vault, after, |_, record| {
-            if record.seq > after {
-                each(record);
-            }
-            Ok(())
-        })?;
-    }
-    Ok(tail)
-}
-
-/// Reads what can be read of the loop in `dir`: of a segment that is damaged only what stands before the damage, and then the
-/// next one, which begins with the full state.
-///
-/// # Errors
-/// The journal cannot be read, or is newer than this version.
-pub fn read_around(
-    dir: &Path,
-    vault: &Vault,
-    mut each: impl FnMut(Record),
-) -> Result<(Vec<StoreError>, JournalEnd), StoreError> {
-    let mut damages = Vec::new();
     let mut end = JournalEnd::Whole;
-    let segments = segments(dir)?;
-    if segments.is_empty() {
-        return Err(none_in(dir));
-    }
-    for (_, path) in &segments {
-        let read = read_segment(path, vault, Seq::default(), |_, record| {
+    for (_, path) in &segments[first..] {
+        let read = read_segment(path, vault, after, |_, record| {
             each(record);
             Ok(())
         });
-        end = JournalEnd::Whole;
-        match read {
-            Ok(found) => end = found,
-            Err(error @ StoreError::Damaged { .. }) => damages.push(error),
+        end = match read {
+            Ok(found) => found,
+            Err(error @ StoreError::Damaged { .. }) => {
+                each(Err(error));
+                JournalEnd::Whole
+            }
             Err(error) => return Err(error),
-        }
+        };
     }
-    Ok((damages, end))
+    Ok(end)
 }
 
 /// Returns the number of a record without reading the rest of it.
@@ -329,12 +326,12 @@ pub(in crate::store) fn take_in(
 /// never acknowledged: the runner died while it wrote.
 ///
 /// Which lines are passed over is told by their place behind the first record, never by what they say of themselves: a
-/// number that was damaged must not hide its record.
+/// number that was damaged must not hide its record. What is wrong with a line is told in the place of its record.
 pub(in crate::store) fn read_segment(
     path: &Path,
     vault: &Vault,
     after: Seq,
-    each: impl FnMut(usize, Record) -> Result<(), StoreError>,
+    each: impl FnMut(usize, Result<Record, StoreError>) -> Result<(), StoreError>,
 ) -> Result<JournalEnd, StoreError> {
     let opened = compressed::open_lines(path, vault).map_err(StoreError::io("open", path))?;
     let Opened {
@@ -351,7 +348,7 @@ pub(in crate::store) fn read_lines(
     (path, first_line): (&Path, usize),
     mut reader: impl BufRead,
     after: Seq,
-    mut each: impl FnMut(usize, Record) -> Result<(), StoreError>,
+    mut each: impl FnMut(usize, Result<Record, StoreError>) -> Result<(), StoreError>,
 ) -> Result<JournalEnd, StoreError> {
     let damaged = |line, what| StoreError::Damaged {
         path: path.to_owned(),
@@ -401,13 +398,16 @@ pub(in crate::store) fn read_lines(
             Err(_) if line == first_line && seq_of(&text).is_some_and(|seq| seq <= after.0) => {
                 continue;
             }
-            Err(what) => return Err(damaged(line, what)),
+            Err(what) => {
+                each(line, Err(damaged(line, what)))?;
+                continue;
+            }
         };
         if line == first_line {
             first = Some(record.seq.0);
         }
         if record.seq > after {
-            each(line, record)?;
+            each(line, Ok(record))?;
         }
     }
     Ok(tail)

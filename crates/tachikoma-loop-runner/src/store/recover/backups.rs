@@ -32,10 +32,8 @@ pub(super) fn find(place: &Place<'_>, loss: Loss) -> Option<Recovered> {
         let Ok(found) = find_from(place, base, None) else {
             continue;
         };
-        if found.behind && loss == Loss::Refuse {
-            continue;
-        }
-        return Some(found);
+        // With an older one, records would be lost that this one has.
+        return (!found.behind || loss == Loss::Accept).then_some(found);
     }
     None
 }

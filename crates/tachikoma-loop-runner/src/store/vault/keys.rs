@@ -20,8 +20,12 @@ const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
 /// Two to this power is what trying a passphrase costs: about a second, once for each run.
 const WORK_FACTOR: u8 = 17;
 
-/// What we accept of a file that somebody else has made: sixteen times that.
+/// What we accept of a file that settings name, or that lies where ours is made: sixteen times that.
 const WORK_FACTOR_MAX: u8 = WORK_FACTOR + 4;
+
+/// What we accept of a key that comes with a file, from wherever that is: made by us, or by `age -p`, which takes twice as
+/// much. Each of many could ask for gigabytes.
+const WORK_FACTOR_WITH_FILE_MAX: u8 = WORK_FACTOR + 1;
 
 /// How many locked identities are tried, each of which costs a second: more than there are of working directories that
 /// share their backups.
@@ -33,6 +37,10 @@ pub(super) const NO_KEY: &str = "it is encrypted, and there is no key to it: `st
 
 /// What is said where the keys that are given are other ones, and the file does not say more.
 const NONE_OPENS: &str = "it is encrypted, and none of the keys that are here opens it";
+
+/// What is said of a locked identity that comes with a file and asks for more work than that may.
+const TOO_COSTLY: &str = "the key in it is locked so that unlocking it costs too much: only from `.ralph/identity.age` or \
+     `state.encrypt_identity_file` it is taken";
 
 /// What is said of a locked identity with another passphrase.
 const DOES_NOT_UNLOCK: &str = "the passphrase does not unlock it";
@@ -186,11 +194,11 @@ impl Ring {
         let locked = told
             .map(|told| &told.locked)
             .filter(|locked| !locked.is_empty());
-        if locked.is_some_and(|locked| any(self.unlock(locked))) {
+        if locked.is_some_and(|locked| any(self.unlock(locked, WORK_FACTOR_WITH_FILE_MAX))) {
             return;
         }
         if let Ok(bytes) = regular::read(&self.source.generated, KEY_FILE_BYTES_MAX) {
-            any(self.unlock(&bytes));
+            any(self.unlock(&bytes, WORK_FACTOR_MAX));
         }
     }
 
@@ -211,7 +219,7 @@ impl Ring {
         }
         if self.source.passphrase.is_some()
             && !told.locked.is_empty()
-            && let Err(why) = self.unlock(&told.locked)
+            && let Err(why) = self.unlock(&told.locked, WORK_FACTOR_WITH_FILE_MAX)
         {
             return super::locked(format!("it is encrypted, and {why}"));
         }
@@ -254,13 +262,13 @@ impl Ring {
                         .to_owned(),
                 ));
             }
-            self.unlock(&bytes).map_err(unread)
+            self.unlock(&bytes, WORK_FACTOR_MAX).map_err(unread)
         };
         self.file.get_or_init(load).clone()
     }
 
     /// Unlocks identities with the passphrase, once.
-    fn unlock(&self, locked: &[u8]) -> Result<Vec<Identity>, String> {
+    fn unlock(&self, locked: &[u8], work_max: u8) -> Result<Vec<Identity>, String> {
         let mut unlocked = self.unlocked.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, found)) = unlocked.iter().find(|(known, _)| known == locked) {
             return found.clone();
@@ -271,8 +279,12 @@ impl Ring {
         let found = self
             .source
             .passphrase()
-            .and_then(|passphrase| unlock(locked, passphrase))
+            .and_then(|passphrase| unlock(locked, passphrase, work_max))
             .and_then(|opened| parse(&opened));
+        if found.as_ref().is_err_and(|why| why == TOO_COSTLY) {
+            // Not tried: it may be ours.
+            return found;
+        }
         unlocked.push((locked.to_vec(), found.clone()));
         found
     }
@@ -282,10 +294,17 @@ impl Ring {
         let path = &self.source.generated;
         let read = regular::read(path, KEY_FILE_BYTES_MAX);
         let own = match &read {
-            Ok(bytes) => self
-                .unlock(bytes)
-                .map(|found| (bytes.clone(), found))
-                .map_err(|why| format!("{}: {why}", path.display())),
+            Ok(bytes) => match self.unlock(bytes, WORK_FACTOR_MAX) {
+                // The passphrase was changed, and this is the old one: it must not bring itself back.
+                Err(why) if why == DOES_NOT_UNLOCK => {
+                    return Err(format!(
+                        "{}: {why} (if the file is damaged, move it away: every file that is encrypted with it has it too)",
+                        path.display()
+                    ));
+                }
+                Err(why) => Err(format!("{}: {why}", path.display())),
+                Ok(found) => Ok((bytes.clone(), found)),
+            },
             Err(error) => Err(format!(
                 "the identity that the passphrase unlocks cannot be read from {}: {error}",
                 path.display()
@@ -405,13 +424,16 @@ pub(crate) fn check_recipient(text: &str) -> Result<(), String> {
     text.parse::<Recipient>().map(drop).map_err(str::to_owned)
 }
 
-fn unlock(bytes: &[u8], passphrase: SecretString) -> Result<Vec<u8>, String> {
+fn unlock(bytes: &[u8], passphrase: SecretString, work_max: u8) -> Result<Vec<u8>, String> {
     let mut identity = scrypt::Identity::new(passphrase);
-    identity.set_max_work_factor(WORK_FACTOR_MAX);
+    identity.set_max_work_factor(work_max);
     let wrong = |error: DecryptError| match error {
         DecryptError::NoMatchingKeys
         | DecryptError::DecryptionFailed
         | DecryptError::KeyDecryptionFailed => DOES_NOT_UNLOCK.to_owned(),
+        DecryptError::ExcessiveWork { .. } if work_max == WORK_FACTOR_WITH_FILE_MAX => {
+            TOO_COSTLY.to_owned()
+        }
         DecryptError::ExcessiveWork { .. }
         | DecryptError::InvalidHeader
         | DecryptError::InvalidMac

@@ -244,6 +244,11 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
+    /// What the file was begun as.
+    pub fn of(&self) -> Option<String> {
+        self.sealer.as_ref().map(|sealer| sealer.of.clone())
+    }
+
     pub fn place(&self) -> Place {
         Rc::clone(&self.place)
     }

@@ -306,10 +306,133 @@ fn a_passphrase_alone_opens_what_was_sealed_elsewhere() {
         identity("a/.ralph/identity.age"),
         identity("b/.ralph/identity.age")
     );
+    // One that another passphrase unlocks is not: the old one must not bring itself back.
+    vault("d/.ralph", "open barley").prepare().unwrap();
+    let before = identity("d/.ralph/identity.age");
+    let old = vault("d/.ralph", "open sesame");
+    let refused = old.check(std::slice::from_ref(&file)).unwrap_err();
+    assert!(
+        refused.to_string().contains("does not unlock it (if"),
+        "{refused}"
+    );
+    assert!(old.prepare().is_err());
+    assert_eq!(identity("d/.ralph/identity.age"), before);
     let wrong = vault("c/.ralph", "open barley").check(std::slice::from_ref(&file));
     let wrong = wrong.unwrap_err().to_string();
     assert!(
         wrong.contains("the passphrase does not unlock it"),
         "{wrong}"
     );
+}
+
+/// A file from elsewhere must not make us work, and pay memory, as much as it likes.
+#[test]
+fn a_locked_key_that_comes_with_a_file_may_not_cost_what_it_likes() {
+    let dir = tempfile::tempdir().unwrap();
+    let vault = |place: &str| {
+        Vault::new(KeySource {
+            encrypt: true,
+            passphrase: Some(Passphrase::Words("open sesame".to_owned().into())),
+            generated: dir.path().join(place).join(IDENTITY),
+            ..KeySource::default()
+        })
+    };
+    let ours = vault("a/.ralph");
+    ours.prepare().unwrap();
+    let sealed = ours.seal(b"x").unwrap().into_owned();
+    let told = header::told(sealed.as_slice()).unwrap();
+    let locked = String::from_utf8_lossy(&told.locked).into_owned();
+    let asks = locked.lines().find(|line| line.starts_with("-> scrypt"));
+    let asks = asks.unwrap().strip_suffix(" 17").unwrap();
+    let at = told
+        .locked
+        .windows(asks.len())
+        .position(|part| part == asks.as_bytes());
+    let digits = at.unwrap() + asks.len() + 1;
+    let costly = Told {
+        to: told.to,
+        locked: [&told.locked[..digits], b"20", &told.locked[digits + 2..]].concat(),
+    };
+    let recipient = age::x25519::Identity::generate().to_public();
+    let recipients = [&costly as &dyn age::Recipient, &recipient];
+    let encryptor = Encryptor::with_recipients(recipients.into_iter()).unwrap();
+    let mut writer = encryptor.wrap_output(Vec::new()).unwrap();
+    writer.write_all(b"x").unwrap();
+    let error = read(&vault("b/.ralph"), writer.finish().unwrap(), OnDamage::Fail).unwrap_err();
+    assert!(is_locked(&error), "{error}");
+    assert!(error.to_string().contains("costs too much"), "{error}");
+}
+
+#[test]
+fn a_passphrase_and_recipients_go_together_and_a_locked_identity_asks_for_the_former() {
+    let dir = tempfile::tempdir().unwrap();
+    let friend = age::x25519::Identity::generate();
+    let words = |words: &str| Some(Passphrase::Words(words.to_owned().into()));
+    let source = || KeySource {
+        encrypt: true,
+        recipients: vec![friend.to_public().to_string()],
+        passphrase: words("open sesame"),
+        generated: dir.path().join(".ralph/identity.age"),
+        ..KeySource::default()
+    };
+    let vault = Vault::new(source());
+    vault.prepare().unwrap();
+    let sealed = vault.seal(b"secret").unwrap().into_owned();
+    assert_eq!(age::decrypt(&friend, &sealed).unwrap(), b"secret");
+    let without_friend = KeySource {
+        recipients: Vec::new(),
+        ..source()
+    };
+    let again = Vault::new(without_friend);
+    assert_eq!(read(&again, sealed, OnDamage::Fail).unwrap(), "secret");
+
+    // The same identity as a file that settings name.
+    let named = |passphrase| {
+        let vault = Vault::new(KeySource {
+            encrypt: true,
+            identity_file: Some(source().generated),
+            passphrase,
+            ..KeySource::default()
+        });
+        let checked = vault.check(&[]);
+        checked.map_err(|error| crate::error::chain(&error))
+    };
+    let said = named(None).unwrap_err();
+    assert!(
+        said.contains(
+            "identity.age: it is locked by a passphrase, which `state.encrypt_passphrase_file` or"
+        ),
+        "{said}"
+    );
+    let said = named(words("open barley")).unwrap_err();
+    assert!(said.contains("the passphrase does not unlock it"), "{said}");
+    named(words("open sesame")).unwrap();
+}
+
+#[test]
+fn a_file_with_a_passphrase_has_one_line_and_none_of_it_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("words");
+    let check = |text: &[u8]| {
+        std::fs::write(&file, text).unwrap();
+        let vault = Vault::new(KeySource {
+            encrypt: true,
+            passphrase: Some(Passphrase::File(file.clone())),
+            generated: dir.path().join("identity.age"),
+            ..KeySource::default()
+        });
+        let checked = vault.check(&[]);
+        checked.map_err(|error| crate::error::chain(&error))
+    };
+    for text in ["open sesame", "open sesame\n", "open sesame\r\n"] {
+        check(text.as_bytes()).unwrap();
+    }
+    for (text, why) in [
+        (&b"open\nsesame\n"[..], "words: it has more than one line"),
+        (b"sesame\xff\n", "words: it is no text"),
+        (b"\n", "the passphrase is empty"),
+    ] {
+        let said = check(text).unwrap_err();
+        assert!(said.contains(why) && !said.contains("sesame"), "{said}");
+    }
 }

@@ -26,7 +26,7 @@ pub(super) struct Fold<'a> {
     /// What all records so far add up to; unknown behind damage, until the next segment says it anew.
     state: Option<State>,
     /// The last record that was read.
-    last: Option<Seq>,
+    pub last: Option<Seq>,
     /// Whether any segment was read.
     begun: bool,
     snapshots: Vec<Compared>,

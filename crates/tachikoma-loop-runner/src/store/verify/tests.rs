@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use tachikoma_core::{Input, Policy, State, Timestamp, step};
 
 use super::*;
+use crate::git::present::Bounds;
 use crate::store::archive::archive;
 use crate::store::backup::Backups;
 use crate::store::journal::Journal;
@@ -46,6 +47,7 @@ impl Place {
             packing: Packing::Plain,
             state_dir: working_dir.join(".ralph/sessions"),
             cloud: None,
+            bounds: Bounds::default(),
             search_path: None,
             runtime_dir: dir.path().join("r"),
             temporary_dir: dir.path().join("t"),

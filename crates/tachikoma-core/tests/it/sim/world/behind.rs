@@ -60,6 +60,7 @@ impl World {
             _ => Ok(Kept {
                 changed,
                 uncommitted: if commit { 0 } else { found },
+                withheld: changed / 2,
                 commit: (commit && found > 0).then(|| Committed {
                     id: number.to_string(),
                     files: found,

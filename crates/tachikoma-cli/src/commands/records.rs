@@ -1,0 +1,46 @@
+//! The records of a loop, for whoever shows them one by one: damage is got past, and said.
+
+use std::path::Path;
+
+use tachikoma_core::{Record, Seq};
+use tachikoma_loop_runner::hindsight::{self, Damaged};
+use tachikoma_loop_runner::store::StoreError;
+use tachikoma_loop_runner::store::vault::Vault;
+
+use crate::failure::chain;
+use crate::out;
+use crate::sanitise::sanitise;
+
+/// Reads the records of the loop in `dir` behind `after` that can be read, and says which cannot.
+pub fn read(
+    dir: &Path,
+    vault: &Vault,
+    after: Seq,
+    each: impl FnMut(Record),
+) -> Result<(), StoreError> {
+    for words in read_quietly(dir, vault, after, each)? {
+        out::note(&words);
+    }
+    Ok(())
+}
+
+/// Does the same, and returns what is to be said.
+pub fn read_quietly(
+    dir: &Path,
+    vault: &Vault,
+    after: Seq,
+    each: impl FnMut(Record),
+) -> Result<Vec<String>, StoreError> {
+    let reach = hindsight::records(dir, vault, after, each)?;
+    Ok(reach.damaged.iter().map(words).collect())
+}
+
+fn words(damaged: &Damaged) -> String {
+    let more = match damaged.more {
+        0 => String::new(),
+        1 => ", and once more there".to_owned(),
+        more => format!(", and {more} times more there"),
+    };
+    let what = chain(&damaged.first);
+    sanitise(&format!("note: {what}{more}; that is not part of this")).into_owned()
+}

@@ -1,0 +1,183 @@
+//! A copy has the work tree as it was when it was made: nothing that was not committed stays behind, and the loop knows what of it is its own.
+
+use tachikoma_testkit::{Scratch, await_until};
+
+use crate::backups::say;
+use crate::cloud_support::{incidents, settings, up_to, with_identity};
+use crate::keep_support::{dirty, files_of, subjects};
+use crate::support::{SOON, kill, lines, loops, tachikoma};
+
+/// A directory that copies go to, and a repository whose loop copies its backups there.
+fn here(more: &str) -> (tempfile::TempDir, String, Scratch) {
+    let copies = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", copies.path().display());
+    let scratch = Scratch::with_git();
+    scratch.write("prompt.md", "go\n");
+    scratch.write(".gitignore", "*.log\n");
+    scratch.write("tachikoma.toml", settings(&url, more));
+    scratch.git(&["add", "-A"]);
+    scratch.git(&["commit", "--quiet", "-m", "before"]);
+    (copies, url, scratch)
+}
+
+/// An empty directory, into which the newest copy is brought.
+fn there(url: &str) -> (Scratch, String) {
+    let scratch = Scratch::new();
+    with_identity(&scratch);
+    let told = say(&scratch, &["state", "restore", "--from", url, "--yes"], 0);
+    (scratch, told)
+}
+
+fn words<'a>(iterations: &'a str, agent: &'a str) -> Vec<&'a str> {
+    [&up_to(iterations)[..], &["sh", "-c", agent]].concat()
+}
+
+/// The record that the newest copy stands at. A file that is there by its name may not be whole yet.
+fn newest(scratch: &Scratch) -> usize {
+    let copied = incidents(scratch, "cloud_copied");
+    let seqs = copied.iter().filter_map(|copied| {
+        let name = copied["name"].as_str()?.strip_prefix("loop_")?;
+        name.get(37..57)?.parse().ok()
+    });
+    seqs.max().unwrap_or(0)
+}
+
+const LINE: &str = "echo $TACHIKOMA_ITERATION >> work";
+
+#[test]
+fn the_work_of_the_last_iteration_comes_along() {
+    let (_copies, url, here) = here("[git]\nauto_commit = false");
+    say(&here, &words("3", LINE), 3);
+    let (there, told) = there(&url);
+    assert!(told.contains("is back at iteration 3"), "{told}");
+    assert!(
+        told.contains("on main, with what was not committed"),
+        "{told}"
+    );
+    assert_eq!(there.read("work"), "1\n2\n3\n");
+    say(&there, &words("4", LINE), 3);
+    assert_eq!(there.read("work"), "1\n2\n3\n4\n");
+    // And back.
+    let told = say(&here, &["state", "restore", "--from", &url, "--yes"], 0);
+    assert!(
+        told.contains("the work tree is as it was; `tachikoma run` goes on"),
+        "{told}"
+    );
+    let name = loops(&here)[0].file_name().unwrap().to_owned();
+    let tree = format!("refs/tachikoma/{}/copied", name.to_str().unwrap());
+    assert!(told.contains(&format!("`git diff HEAD {tree}`")), "{told}");
+    assert_eq!(
+        here.git(&["show", &format!("{tree}:work")]),
+        there.read("work")
+    );
+}
+
+/// Lines of iterations that failed wait for the next commit; one that is cut leaves half a file. There all of it is the loop's as it
+/// was here.
+#[test]
+fn a_loop_that_is_killed_commits_elsewhere_what_it_left() {
+    let (_copies, url, here) = here("backup_interval = \"50ms\"");
+    let hold = tempfile::tempdir().unwrap();
+    let held = hold.path().join("go");
+    let agent = format!(
+        "echo $TACHIKOMA_ITERATION >> work; case $TACHIKOMA_ITERATION in 2) exit 1;; 3) echo half >> new; \
+         test -e {held} || exec sleep 600;; esac",
+        held = held.display()
+    );
+    here.write("notes", "mine\n");
+    let live = tachikoma(&here).spawn(words("4", &agent));
+    await_until("the third iteration at work", SOON, || {
+        here.path().join("new").exists()
+    });
+    // A backup from here on has that.
+    say(&here, &["state", "set", "plan", "1"], 0);
+    let lines = lines(&here);
+    let at = lines
+        .iter()
+        .position(|line| line.contains("\"custom_set\""))
+        .unwrap();
+    await_until("a copy of it", SOON, || newest(&here) > at);
+    kill(&here, live);
+
+    let (there, told) = there(&url);
+    assert!(told.contains("with what was not committed"), "{told}");
+    assert_eq!(there.read("work"), "1\n2\n3\n");
+    assert_eq!(there.read("new"), "half\n");
+    std::fs::write(&held, "").unwrap();
+    say(&there, &words("4", &agent), 3);
+    assert_eq!(there.read("work"), "1\n2\n3\n3\n4\n");
+    assert_eq!(dirty(&there), "?? notes\n");
+    assert_eq!(files_of(&there, "HEAD~1"), ["new", "work"]);
+}
+
+#[test]
+fn files_of_the_user_come_along_and_stay_the_users() {
+    let (_copies, url, here) = here("");
+    here.write("notes", "mine\n");
+    here.write(".env", "SECRET=1\n");
+    here.write("a.log", "ignored\n");
+    let text = here.read("tachikoma.toml");
+    here.write("tachikoma.toml", format!("{text}max_backups = 7\n"));
+    say(&here, &words("2", LINE), 3);
+    let there = Scratch::new();
+    with_identity(&there);
+    there.write("own", "of this place\n");
+    let told = say(&there, &["state", "restore", "--from", &url, "--yes"], 0);
+    assert!(told.contains("with what was not committed"), "{told}");
+    for name in ["notes", "tachikoma.toml", "work"] {
+        assert_eq!(there.read(name), here.read(name), "{name}");
+    }
+    for name in [".env", "a.log"] {
+        assert!(!there.path().join(name).exists(), "{name}");
+    }
+    let users = " M tachikoma.toml\n?? notes\n?? own\n";
+    assert_eq!(dirty(&there), users);
+    say(&there, &words("3", LINE), 3);
+    assert_eq!(there.read("work"), "1\n2\n3\n");
+    assert_eq!(dirty(&there), users);
+    assert_eq!(subjects(&there).len(), 4);
+    // The references of a copy go with the loop.
+    say(&there, &["state", "clear", "--purge", "--yes"], 0);
+    assert_eq!(there.git(&["for-each-ref", "refs/tachikoma"]), "");
+}
+
+/// A run in a repository that is there would go on beside the commits that came.
+#[test]
+fn the_way_back_says_what_to_merge_first() {
+    let (_copies, url, here) = here("");
+    say(&here, &words("1", LINE), 3);
+    let (there, _) = there(&url);
+    say(&there, &words("2", LINE), 3);
+    let restore = ["state", "restore", "--from", &url, "--yes"];
+    let told = say(&here, &restore, 0);
+    assert!(!told.contains("goes on"), "{told}");
+    assert!(!told.contains("git checkout"), "{told}");
+    assert!(told.contains("are not in the branch here"), "{told}");
+    merge(&here, &told, &["merge", "--ff-only"]);
+    let told = say(&here, &restore, 0);
+    assert!(told.contains("`tachikoma run` goes on"), "{told}");
+    say(&here, &words("3", LINE), 3);
+    assert_eq!(here.read("work"), "1\n2\n3\n");
+    assert_eq!(subjects(&here).len(), 4);
+
+    // Where something was committed meanwhile, that is kept too.
+    there.write("more", "more\n");
+    there.git(&["add", "more"]);
+    there.git(&["commit", "--quiet", "-m", "more"]);
+    let told = say(&there, &restore, 0);
+    merge(&there, &told, &["merge"]);
+    say(&there, &words("4", LINE), 3);
+    assert_eq!(there.read("work"), "1\n2\n3\n4\n");
+    assert_eq!(there.read("more"), "more\n");
+}
+
+/// Does what a restoration says is to be done first.
+#[track_caller]
+fn merge(scratch: &Scratch, told: &str, how: &[&str]) {
+    let (_, rest) = told.split_once("first `git ").expect("what to do first");
+    let (command, rest) = rest.split_once('`').unwrap();
+    assert!(rest.starts_with(", then `tachikoma run`"), "{told}");
+    let words: Vec<&str> = command.split(' ').collect();
+    assert_eq!(words[..words.len() - 1], *how, "{told}");
+    scratch.git(&[&words[..], &["--no-edit"]].concat());
+}
