@@ -54,12 +54,13 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Begins to report what happens. `dir` is the loop's own, where records that were missed can be read.
+    /// Begins to report what happens. `dir` is the loop's own, where records that were missed can be read: those from the first after
+    /// `seen` up to `written` are there already, and notices tell of all behind them.
     pub fn start(
         style: Style,
         notices: broadcast::Receiver<Notice>,
         (dir, vault): (PathBuf, Vault),
-        seen: Seq,
+        (seen, written): (Seq, Seq),
         lines: Lines,
     ) -> Self {
         let (orders, inbox) = mpsc::unbounded_channel();
@@ -81,7 +82,7 @@ impl Reporter {
                 .enable_time()
                 .build();
             if let Ok(runtime) = runtime {
-                runtime.block_on(desk.report(notices, inbox));
+                runtime.block_on(desk.report(written, notices, inbox));
             }
         });
         Self { orders }
@@ -121,10 +122,12 @@ struct Desk {
 impl Desk {
     async fn report(
         mut self,
+        written: Seq,
         mut notices: broadcast::Receiver<Notice>,
         mut orders: mpsc::UnboundedReceiver<Order>,
     ) {
-        self.catch_up();
+        // No further: what the agent said comes between the records of then.
+        self.catch_up(written);
         let mut open = true;
         // Ends by an order, or with the last handle on the reporter.
         loop {
@@ -132,7 +135,7 @@ impl Desk {
                 biased;
                 notice = notices.recv(), if open => match notice {
                     Ok(notice) => self.notice(&notice),
-                    Err(RecvError::Lagged(_)) => self.catch_up(),
+                    Err(RecvError::Lagged(_)) => self.catch_up(Seq(u64::MAX)),
                     Err(RecvError::Closed) => open = false,
                 },
                 order = orders.recv() => match order {
@@ -161,7 +164,7 @@ impl Desk {
         loop {
             match notices.try_recv() {
                 Ok(notice) => self.notice(&notice),
-                Err(TryRecvError::Lagged(_)) => self.catch_up(),
+                Err(TryRecvError::Lagged(_)) => self.catch_up(Seq(u64::MAX)),
                 Err(TryRecvError::Empty | TryRecvError::Closed) => return,
             }
         }
@@ -187,12 +190,12 @@ impl Desk {
         }
     }
 
-    /// Records that came faster than they could be shown are in the journal.
-    fn catch_up(&mut self) {
+    /// Records that came faster than they could be shown are in the journal; they are shown up to one of them.
+    fn catch_up(&mut self, up_to: Seq) {
         let mut missed = Vec::new();
         // What is damaged is no part of it; whoever looks at the loop is told.
         let _ = hindsight::records(&self.dir, &self.vault, self.seen, |record| {
-            missed.push(record);
+            missed.extend(Some(record).filter(|record| record.seq <= up_to));
         });
         for record in &missed {
             self.record(record);

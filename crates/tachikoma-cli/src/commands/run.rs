@@ -137,7 +137,7 @@ pub async fn run_here(
         style,
         handle.subscribe(),
         (dir, config.vault.clone()),
-        seen,
+        (seen, state.seq),
         lines,
     );
     // Listened to before anything runs: no signal finds us unprepared.
