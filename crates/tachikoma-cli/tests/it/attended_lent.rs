@@ -21,9 +21,22 @@ echo 'only this once' >>\"$1\"
 ls -l \"$1\" >listed
 ";
 
+/// The same without processes of its own: a shell whose child is stopped before it is another program waits for that, and cannot be
+/// stopped itself.
+const ALONE: &str = "#!/bin/sh
+mkfifo close
+echo $$ >editor.tmp; mv editor.tmp editor
+read line <close
+echo 'only this once' >>\"$1\"
+";
+
 /// A loop that asks, with an editor open.
 fn editing(scratch: &Scratch) -> (Tool<'_>, Terminal, u32) {
-    scratch.write_script("editor.sh", EDITOR);
+    editing_with(scratch, EDITOR)
+}
+
+fn editing_with<'a>(scratch: &'a Scratch, script: &str) -> (Tool<'a>, Terminal, u32) {
+    scratch.write_script("editor.sh", script);
     let tool = tool(scratch)
         .env("VISUAL", "./editor.sh")
         .env("TACHIKOMA_QUESTION_TIMEOUT", "2m");
@@ -83,7 +96,7 @@ fn an_editor_that_dies_leaves_the_terminal_to_the_loop() {
 #[test]
 fn ctrl_z_in_an_editor_stops_the_loop_too_and_both_go_on() {
     let scratch = with_agent("cat >>prompts");
-    let (_tool, terminal, editor) = editing(&scratch);
+    let (_tool, terminal, editor) = editing_with(&scratch, ALONE);
     terminal.press(CTRL_Z);
     for pid in [editor, terminal.pid()] {
         await_until("it is stopped", SOON, || state_of(pid) == Some('T'));
