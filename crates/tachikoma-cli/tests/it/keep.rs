@@ -411,3 +411,35 @@ fn a_stop_that_does_not_wait_for_a_commit_still_tells_the_loops_work_from_the_us
     assert_eq!(files_of(&scratch, "HEAD"), ["known", "new1", "new2"]);
     assert_eq!(dirty(&scratch), "?? mine\n");
 }
+
+#[test]
+fn git_tidies_up_behind_a_commit_of_the_agent() {
+    let scratch = repository("");
+    // One pack too many: the next commit is followed by `git gc`.
+    scratch.git(&["repack", "-q", "-d"]);
+    scratch.write("more", "more\n");
+    scratch.git(&["add", "more"]);
+    scratch.git(&["commit", "--quiet", "-m", "more"]);
+    scratch.git(&["repack", "-q", "-d"]);
+    scratch.git(&["config", "gc.autoPackLimit", "1"]);
+    assert_eq!(packs(&scratch), 2);
+    let script = "git config my.own > own; git add own; git commit --quiet -m own";
+    let tool = tachikoma(&scratch)
+        .env("GIT_CONFIG_COUNT", "1")
+        .env("GIT_CONFIG_KEY_0", "my.own")
+        .env("GIT_CONFIG_VALUE_0", "kept");
+    let ran = tool.run(run(&["--max-iterations", "1"], script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let shown = ran.snapshot();
+    assert!(!shown.contains("left processes behind"), "{shown}");
+    assert_eq!(packs(&scratch), 1, "{shown}");
+    assert_eq!(scratch.read("own"), "kept\n");
+}
+
+/// How many packs the repository has.
+fn packs(scratch: &Scratch) -> usize {
+    let pack = scratch.path().join(".git/objects/pack");
+    let files = pack.read_dir().unwrap().flatten();
+    let names = files.map(|file| file.file_name().into_string().unwrap());
+    names.filter(|name| name.ends_with(".pack")).count()
+}

@@ -13,6 +13,16 @@ use crate::process::protocol::{SpawnOrder, SpawnSubject};
 use crate::process::{MARKER, children, spawn};
 use crate::store::vault::PASSPHRASE_VARIABLE;
 
+/// Git tidies up behind a commit, in a process of its own that nobody waits for. What an agent leaves running is ended with it: a
+/// repository would never be packed, and whoever commits last would seem to leave something behind. So it is waited for.
+const GIT_SETTINGS: [(&str, &str); 2] = [
+    ("gc.autoDetach", "false"),
+    ("maintenance.autoDetach", "false"),
+];
+
+/// How many settings git is given by variables.
+const GIT_COUNT: &str = "GIT_CONFIG_COUNT";
+
 /// Why there is no agent.
 pub(super) struct Failure {
     pub(super) subject: SpawnSubject,
@@ -36,6 +46,7 @@ pub(super) fn launch(order: SpawnOrder, fds: Vec<OwnedFd>, marker: &str) -> Resu
         command.env(OsString::from(name), OsString::from(value));
     }
     command.env(MARKER, marker);
+    set_git(&mut command);
     if let Ok([stdin, stdout, stderr]) = <[OwnedFd; 3]>::try_from(fds) {
         command.stdin(Stdio::from(stdin));
         command.stdout(Stdio::from(stdout));
@@ -46,6 +57,26 @@ pub(super) fn launch(order: SpawnOrder, fds: Vec<OwnedFd>, marker: &str) -> Resu
         Ok(child) => Ok(Pid::from_child(&child)),
         Err(error) => Err(failure(&error, &cwd)),
     }
+}
+
+/// Adds our settings of git to those that the agent gets already.
+fn set_git(command: &mut Command) {
+    let given = command.get_envs().find(|(name, _)| *name == GIT_COUNT);
+    let given = match given {
+        Some((_, value)) => value.map(OsString::from),
+        None => std::env::var_os(GIT_COUNT),
+    };
+    let given = given.filter(|count| !count.is_empty());
+    let count = given.map_or(Some(0), |count| count.to_str()?.parse::<u16>().ok());
+    // Git refuses any other, and says so.
+    let Some(count) = count else { return };
+    let mut next = usize::from(count);
+    for (name, value) in GIT_SETTINGS {
+        command.env(format!("GIT_CONFIG_KEY_{next}"), name);
+        command.env(format!("GIT_CONFIG_VALUE_{next}"), value);
+        next += 1;
+    }
+    command.env(GIT_COUNT, next.to_string());
 }
 
 /// The system gives one number for "no such program" and "no such directory": the directory is looked at again.
