@@ -282,7 +282,6 @@ impl Desk {
                 }
                 Pressed::Key(pressed) => {
                     if self.act(asked, pressed) {
-                        raw::restore();
                         open = None;
                     }
                 }
@@ -305,6 +304,8 @@ impl Desk {
             remind(open);
             return false;
         };
+        // Before anybody hears of it: a key for what is asked next must not be pressed into the mode of now, and go with it.
+        raw::restore();
         match (open.id(), choice) {
             (Some(id), Choice::Edit) => return self.edit(id, open),
             (Some(id), choice) => {
