@@ -84,6 +84,9 @@ pub struct ToolCall {
     /// Fake agent only: how long it takes.
     #[serde(default)]
     pub takes_ms: u64,
+    /// Fake agent only: it takes until something is said to the agent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub until_told: bool,
     /// Fake agent only: it fails.
     #[serde(default)]
     pub is_error: bool,
@@ -192,6 +195,15 @@ impl Turn {
     pub fn bash(command: &str) -> Self {
         let input = serde_json::json!({"command": command, "description": "a step"});
         Self::tool("Bash", input)
+    }
+
+    /// Has its tools run until something is said to the agent.
+    #[must_use]
+    pub fn until_told(mut self) -> Self {
+        for tool in &mut self.tools {
+            tool.until_told = true;
+        }
+        self
     }
 
     /// Fails with a status.

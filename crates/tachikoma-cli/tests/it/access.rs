@@ -1,7 +1,7 @@
 //! What an agent may ask of the loop that it works for, and what becomes of what it may not.
 
 use serde_json::Value;
-use tachikoma_testkit::Scratch;
+use tachikoma_testkit::{Scratch, await_until};
 
 use crate::support::{BUSY, CLAIMS, SOON, await_events, events, run, tachikoma};
 
@@ -130,7 +130,7 @@ fn a_loop_inside_of_another_obeys_those_who_stand_where_it_was_started() {
     await_events(&scratch, "agent_launched", 1);
     let other = inside("another").run(["stop"]);
     assert_eq!(other.code(), Some(1), "{}", other.snapshot());
-    assert_eq!(refused(&scratch), ["stop"]);
+    await_until("it is recorded", SOON, || refused(&scratch) == ["stop"]);
     let same = inside("one").run(["stop"]);
     assert_eq!(same.code(), Some(0), "{}", same.snapshot());
     assert_eq!(live.wait(SOON).code(), Some(5));

@@ -1,7 +1,6 @@
 //! What git runs for the loop is not the operator's: hooks and filters of the repository, which an agent may write.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use tachikoma_testkit::{Scratch, Tool, await_until, processes_with};
@@ -14,10 +13,7 @@ use crate::support::{CLAIMS, SOON, events, run, tachikoma};
 
 /// A program beside the work tree, which the agent has put there.
 fn planted(scratch: &Scratch, name: &str, script: &str) -> PathBuf {
-    let path = scratch.home().join(name);
-    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    path
+    scratch.write_script(scratch.home().join(name), format!("#!/bin/sh\n{script}\n"))
 }
 
 /// The words of an agent that has git run a program at each commit, and works.

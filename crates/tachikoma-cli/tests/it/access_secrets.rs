@@ -2,7 +2,6 @@
 //! above it.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 
 use tachikoma_testkit::Scratch;
 
@@ -15,11 +14,9 @@ pub const CANARY: &str = "canary-4711";
 
 /// A program that writes down its environment and all that it can read of those above it.
 pub fn spy(scratch: &Scratch) -> String {
-    let path = scratch.home().join("spy");
     let script = "#!/bin/sh\n{ env; p=$$\nwhile [ \"$p\" -gt 1 ]; do echo \"[$p]\"; tr '\\0' '\\n' < /proc/$p/environ\n\
         p=$(sed -n 's/^PPid:[^0-9]*//p' /proc/$p/status); done; } >> \"$(dirname \"$0\")/found.$1\" 2>&1\n";
-    fs::write(&path, script).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = scratch.write_script(scratch.home().join("spy"), script);
     path.display().to_string()
 }
 

@@ -58,7 +58,7 @@ fn signals_of_an_agent_to_the_supervisor_are_not_obeyed_and_the_operators_are() 
     let before = bed.await_ready(1);
     let changed = "sed -i 's/^enabled.*/&\\nauto_restart = false/' tachikoma.toml";
     let signals = format!(
-        "{changed}; for s in HUP TERM INT; do kill -s $s {}; sleep 0.2; done; {BIN} opencode reload; echo $? > answer; {CLAIMS}",
+        "{changed}; for s in HUP TERM INT; do kill -s $s {}; until grep -q \\\"SIG$s .ralph/opencode/*journal*; do sleep 0.02; done; done; {BIN} opencode reload; echo $? > answer; {CLAIMS}",
         up.pid()
     );
     let text = bed.scratch.read("tachikoma.toml");

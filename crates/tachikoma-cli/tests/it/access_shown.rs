@@ -1,7 +1,6 @@
 //! What git is asked for in a shell of the operator's: nothing that the repository names is run to show it, and no secret is handed on.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 
 use tachikoma_testkit::Scratch;
 
@@ -16,9 +15,7 @@ use crate::support::tachikoma;
 fn planted(scratch: &Scratch, name: &str) -> String {
     let path = scratch.home().join(name);
     let script = format!("#!/bin/sh\ntouch {0}.ran; cat \"$@\"\n", path.display());
-    fs::write(&path, script).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    path.display().to_string()
+    scratch.write_script(&path, script).display().to_string()
 }
 
 fn ran(scratch: &Scratch) -> Vec<String> {

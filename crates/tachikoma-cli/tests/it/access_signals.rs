@@ -47,7 +47,9 @@ fn await_refusal_in_doubt(tool: &tachikoma_testkit::Tool<'_>) {
 #[test]
 fn the_agent_does_not_end_the_loop_by_a_signal() {
     let scratch = Scratch::new();
-    let signals = "for s in TERM INT INT INT HUP TSTP; do kill -s $s $runner; sleep 0.1; done";
+    // One after the other: signals that wait together have no order. The journal has this script, too.
+    let signals = "n=0; for s in TERM INT INT INT HUP TSTP; do kill -s $s $runner; n=$((n+1)); \
+         until [ $(grep -c access_refuse[d] .ralph/loops/*/journal-0001.jsonl) = $n ]; do sleep 0.01; done; done";
     let script = format!("{RUNNER}; {signals}; {CLAIMS}");
     let ran = tachikoma(&scratch).run(run(&[], &script));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());

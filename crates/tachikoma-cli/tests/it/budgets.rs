@@ -20,7 +20,7 @@ const DEAR: Usage = Usage {
 fn endless() -> Scenario {
     let mut turn = Turn::bash("echo x >> calls").using(DEAR);
     // So that the interrupt comes before the next answer.
-    turn.delay_ms = 200;
+    turn.delay_ms = 1000;
     Scenario::of([turn]).for_ever()
 }
 

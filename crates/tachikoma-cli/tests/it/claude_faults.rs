@@ -246,7 +246,7 @@ fn it_dies_between_two_prompts() {
         die_after_results: Some(1),
         ..Misbehaviour::default()
     };
-    let settings = [("ITERATION_DELAY", "500ms")];
+    let settings = [("ITERATION_DELAY", "3s")];
     let (scratch, shown) = first_one(wrong, "2", &settings);
     // Whether it dies before the wait begins is its own affair.
     let gone = "the agent's process ended between two turns with exit 0\n";

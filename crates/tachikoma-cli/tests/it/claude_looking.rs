@@ -29,7 +29,7 @@ fn the_curve_of_a_session_is_drawn() {
     let turns = [
         bash("true", 30_000),
         says("half", 100_000),
-        bash("sleep 0.1", 145_000),
+        bash("true", 145_000).until_told(),
         says("full", 171_000),
         bash("true", 15_000),
         claims(20_000),

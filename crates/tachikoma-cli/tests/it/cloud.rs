@@ -6,7 +6,7 @@ use tachikoma_testkit::s3::{KEY, Misbehaviour};
 use tachikoma_testkit::{Scratch, await_until};
 
 use crate::cloud_support::{Server, incidents, repository, settings, sha256, up_to};
-use crate::support::{SOON, files, kill, loops, run};
+use crate::support::{SOON, await_events, files, kill, loops, run};
 
 /// Retries wait for half a minute in all.
 const PATIENT: Duration = Duration::from_secs(90);
@@ -74,16 +74,21 @@ fn a_copy_that_was_made_is_no_reason_for_another_backup() {
     let more = "backup_interval = \"50ms\"\nmax_backups = 0";
     scratch.write("tachikoma.toml", settings(&server.url(), more));
     let live = server.tool(&scratch).spawn(run(&[], crate::support::BUSY));
-    await_until("a copy", SOON, || {
-        !incidents(&scratch, "cloud_copied").is_empty()
-    });
+    await_events(&scratch, "agent_launched", 1);
     // A newer backup takes the place of one that waits: not all of them are copied. The newest is, and nothing is behind that.
     let settled = || {
         let backups = files(&scratch.path().join(".ralph/backups"));
         let newest = backups.keys().next_back()?.file_name()?.to_str()?;
         let journal = loops(&scratch)[0].join("journal-0001.jsonl");
         let journal = std::fs::read_to_string(journal).ok()?;
-        let last = journal.lines().next_back()?;
+        let mut lines = journal.lines();
+        let launched = lines.position(|line| line.contains("\"agent_launched\""))?;
+        let last = lines.next_back()?;
+        // The record of that is behind a backup of before: another one is due.
+        let record: usize = newest.get(42..62)?.parse().ok()?;
+        if record <= launched {
+            return None;
+        }
         let is_copied = last.contains("\"cloud_copied\"") && last.contains(newest);
         is_copied.then_some(backups.len())
     };
@@ -144,7 +149,7 @@ fn a_full_server_that_gets_room_has_the_copy_in_the_end() {
             .any(|asked| asked.starts_with("PUT"))
     });
     // The loop is at work all the while.
-    crate::support::await_events(&scratch, "agent_launched", 2);
+    await_events(&scratch, "agent_launched", 2);
     server.s3.behave(Misbehaviour::None);
     await_until("the copy", PATIENT, || server.copies().len() == 1);
     await_until("its record", SOON, || {
@@ -203,9 +208,7 @@ fn a_clock_that_is_wrong_is_said() {
 fn a_slow_server_delays_no_iteration_and_the_last_copy_is_waited_for() {
     let server = Server::start();
     let scratch = with_history(&server, "");
-    server
-        .s3
-        .behave(Misbehaviour::Slow(Duration::from_millis(700)));
+    server.s3.behave(Misbehaviour::Slow(Duration::from_secs(3)));
     server.say(&scratch, &go_on("6"), 3);
     let journal = crate::support::lines(&scratch);
     let at = |mark: &str| journal.iter().position(|line| line.contains(mark));
@@ -312,7 +315,13 @@ fn a_directory_that_is_away_is_a_warning_and_one_that_is_there_has_the_copies() 
     assert!(!place.exists());
     std::fs::create_dir(&place).unwrap();
     say(&go_on("3"));
-    assert_eq!(files(&place).len(), 2);
+    // That of the start, unless that of the end took its place.
+    let copies = files(&place).len();
+    assert!(matches!(copies, 1 | 2), "{copies}");
     let listed = say(&["state", "backups", "--from", &url, "--json"]).json();
-    assert_eq!(listed["backups"].as_array().unwrap().len(), 2, "{listed}");
+    assert_eq!(
+        listed["backups"].as_array().unwrap().len(),
+        copies,
+        "{listed}"
+    );
 }

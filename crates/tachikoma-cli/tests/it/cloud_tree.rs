@@ -87,7 +87,7 @@ fn a_loop_that_is_killed_commits_elsewhere_what_it_left() {
     here.write("notes", "mine\n");
     let live = tachikoma(&here).spawn(words("4", &agent));
     await_until("the third iteration at work", SOON, || {
-        here.path().join("new").exists()
+        std::fs::read_to_string(here.path().join("new")).is_ok_and(|new| new == "half\n")
     });
     // A backup from here on has that.
     say(&here, &["state", "set", "plan", "1"], 0);

@@ -55,7 +55,7 @@ fn complaint_6_no_words_of_the_agent_end_it_before_its_result() {
 fn complaint_11_after_a_timeout_the_work_and_the_conversation_go_on() {
     let stuck = Turn::bash("echo half > work; sleep 600");
     let scratch = with_scenario(&Scenario::of([stuck, Turn::text("the other half")]));
-    let shown = loop_of(&scratch, "2", &[("SESSION__TOOL_TIMEOUT", "1s")]);
+    let shown = loop_of(&scratch, "2", &[("SESSION__TOOL_TIMEOUT", "3s")]);
     let failed = events(&scratch, "iteration_failed");
     assert_eq!(failed[0]["failure"]["timeout"], "tool", "{shown}");
     let seen = failed[0]["failure"]["last_seen"]

@@ -3,7 +3,6 @@
 
 use std::fs;
 
-use rustix::fs::Mode;
 use serde_json::Value;
 use tachikoma_testkit::{Scratch, await_until};
 
@@ -23,9 +22,7 @@ pub fn reasons(scratch: &Scratch) -> Vec<String> {
 }
 
 pub fn script(scratch: &Scratch, name: &str, text: &str) {
-    scratch.write(name, format!("#!/bin/sh\n{text}\n"));
-    let path = scratch.path().join(name);
-    rustix::fs::chmod(path, Mode::RWXU).unwrap();
+    scratch.write_script(name, format!("#!/bin/sh\n{text}\n"));
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn a_runner_whose_journal_is_damaged_goes_on_in_a_new_segment_and_backs_that_up(
     for more in ["", SEALED] {
         let scratch = Scratch::new();
         scratch.write("../key.txt", KEY);
-        let settings = format!("[state]\nbackup_interval = \"100ms\"\nmax_backups = 0\n{more}");
+        let settings = format!("[state]\nbackup_interval = \"500ms\"\nmax_backups = 0\n{more}");
         scratch.write("tachikoma.toml", &settings);
         let live = tachikoma(&scratch).spawn(run(&["--delay", "50ms"], "true"));
         await_until("a backup", SOON, || !backups(&scratch).is_empty());

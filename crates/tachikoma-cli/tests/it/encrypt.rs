@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_testkit::{Live, Ran, Scratch, Tool, await_until};
 
-use crate::support::{SOON, kill, loops, tachikoma};
+use crate::support::{SOON, kill, loops, status_of_live, tachikoma};
 
 /// What must be nowhere.
 const CANARY: &str = "CaNaRy";
@@ -206,7 +206,7 @@ fn a_live_loop_is_asked_without_the_key() {
     let scratch = with_state(SEALED);
     let live = start(&scratch);
     fs::remove_file(outside(&scratch, "key.txt")).unwrap();
-    let told = say(&scratch, &["status"], 0);
+    let told = status_of_live(&scratch).stdout;
     assert!(told.contains("running"), "{told}");
     say(&scratch, &["note", "CaNaRy too"], 0);
     say(&scratch, &["stop", "--now"], 0);

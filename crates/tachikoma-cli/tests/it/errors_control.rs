@@ -9,10 +9,10 @@ use std::thread;
 use insta::assert_snapshot;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
-use tachikoma_testkit::{Scratch, mask};
+use tachikoma_testkit::{Scratch, await_until, mask};
 
 use crate::support::{
-    journals, kill, loops, run, shown, start_busy, status, tachikoma, with_history,
+    SOON, journals, kill, loops, run, shown, start_busy, status, tachikoma, with_history,
 };
 
 #[test]
@@ -149,7 +149,10 @@ fn other_version(scratch: &Scratch) -> fs::File {
         .write(true)
         .open(scratch.path().join(".ralph/lock"))
         .expect("there is a lock");
-    flock(&lock, FlockOperation::NonBlockingLockExclusive).expect("nobody has it");
+    // A child of another test has whatever was open when it was forked.
+    await_until("nobody has it", SOON, || {
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+    });
     lock.set_len(0).expect("it is ours");
     write!(lock, "{holder}").expect("it is ours");
     lock

@@ -43,7 +43,7 @@ fn filled_twice(more: &str) -> Scratch {
     let turns = [
         bash("true", 30_000),
         says("half", 100_000),
-        bash("sleep 0.1", 145_000),
+        bash("true", 145_000).until_told(),
         says("full", 171_000),
         bash("true", 15_000),
         says("again", 172_000),

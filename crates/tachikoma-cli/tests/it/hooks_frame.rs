@@ -225,6 +225,14 @@ fn a_skip_goes_on_without_the_hook_and_a_pause_waits_for_it() {
     await_nobody(&long);
 }
 
+/// Waits for hooks to have said that, whole.
+fn await_said(scratch: &Scratch, words: &str) {
+    let said = scratch.path().join("said");
+    await_until("the hook to run", SOON, || {
+        std::fs::read_to_string(&said).is_ok_and(|said| said == words)
+    });
+}
+
 #[test]
 fn a_frame_that_was_cut_by_kill_9_is_run_again() {
     let scratch = Scratch::new();
@@ -237,9 +245,7 @@ fn a_frame_that_was_cut_by_kill_9_is_run_again() {
         ],
     );
     let live = tachikoma(&scratch).spawn(run(&[], CLAIMS));
-    await_until("the hook to run", SOON, || {
-        scratch.path().join("said").exists()
-    });
+    await_said(&scratch, "iteration_end\n");
     kill(&scratch, live);
     scratch.write("free", "");
     let ran = tachikoma(&scratch).run(["run"]);
@@ -257,9 +263,7 @@ fn hooks_at_the_end_that_were_cut_by_kill_9_are_run_again() {
     let once = "echo $TACHIKOMA_HOOK >> said; [ -e free ] || sleep 600";
     configure(&scratch, &[hook("loop_end", once, "timeout = '0s'")]);
     let live = tachikoma(&scratch).spawn(run(&[], CLAIMS));
-    await_until("the hook to run", SOON, || {
-        scratch.path().join("said").exists()
-    });
+    await_said(&scratch, "loop_end\n");
     kill(&scratch, live);
     scratch.write("free", "");
     let ran = tachikoma(&scratch).run(["run"]);

@@ -237,7 +237,8 @@ fn await_hook(scratch: &Scratch) {
 /// The loop goes on, with a hook that does not hang any more, to the end of its next iteration.
 fn goes_on_and_commits(scratch: &Scratch, iterations: &str) {
     scratch.write(".git/fine", "");
-    let ran = tachikoma(scratch).run(run(&["--max-iterations", iterations], WORK));
+    let tool = tachikoma(scratch).env("TACHIKOMA_GIT__COMMIT_TIMEOUT", "5m");
+    let ran = tool.run(run(&["--max-iterations", iterations], WORK));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_eq!(dirty(scratch), "", "{}", ran.snapshot());
     let log = scratch.git(&["log", "--format=%H", "--reverse"]);
@@ -343,6 +344,7 @@ fn a_runner_killed_in_an_iteration_knows_that_its_changes_are_the_loops() {
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "1"], &script));
     let new = scratch.path().join("new1");
     await_until("the agent has worked", SOON, || new.exists());
+    await_events(&scratch, "agent_launched", 1);
     kill(&scratch, live);
     // What the user does before the next run is not the loop's.
     let lock = scratch.path().join(".ralph/lock");

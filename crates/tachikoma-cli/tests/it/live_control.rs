@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -338,6 +339,9 @@ fn a_follower_without_a_reader_ends() {
     assert_eq!(stop(&tool, live), Some(5));
 }
 
+/// For hundreds of iterations, each with a process and a disk.
+const PATIENT: Duration = Duration::from_secs(120);
+
 #[test]
 fn a_slow_follower_gets_every_record() {
     let busy = 450;
@@ -355,7 +359,8 @@ fn a_slow_follower_gets_every_record() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    await_up(&scratch, busy + 1);
+    let last = scratch.path().join(format!("up{}", busy + 1));
+    await_until("all iterations are over", PATIENT, || last.exists());
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
     let mut text = String::new();
     let mut read = |until: &str| {

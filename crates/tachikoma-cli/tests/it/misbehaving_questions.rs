@@ -76,7 +76,7 @@ fn a_loop_all_of_whose_questions_misbehave_too_ends_as_it_should() {
         )
     };
     let tables = [
-        "question_timeout = '3s'\niteration_delay = '0s'\n".to_owned(),
+        "question_timeout = '10s'\niteration_delay = '0s'\n".to_owned(),
         hook("question", &hangs, quick),
         hook(
             "question",
@@ -94,7 +94,7 @@ fn a_loop_all_of_whose_questions_misbehave_too_ends_as_it_should() {
         message("webhook", &broken),
         message("slack", &hung),
         message("discord", &cut),
-        "[reboot]\nmode = \"confirm\"\nmin_reboot_interval = \"0s\"\nconfirm_timeout = \"3s\"\n\
+        "[reboot]\nmode = \"confirm\"\nmin_reboot_interval = \"0s\"\nconfirm_timeout = \"1m\"\n\
          [reboot.triggers]\nafter_iterations = 2\n"
             .to_owned(),
     ];

@@ -101,10 +101,11 @@ fn a_kill_after_everything_was_deleted_in_a_long_iteration_costs_nothing() {
         "tachikoma.toml",
         "[state]\nauto_save_interval = \"100ms\"\n",
     );
+    // All of it at once: what is mended while the rest is deleted might be deleted again.
     let script = format!(
         "[ $TACHIKOMA_ATTEMPT = 2 ] && exit 0
          until grep -q agent_launched .ralph/loops/*/*; do sleep 0.01; done
-         cat .ralph/loops/*/* >before; rm -rf .ralph; {BUSY}"
+         cat .ralph/loops/*/* >before; mv .ralph \"$HOME/gone\"; rm -rf \"$HOME/gone\"; {BUSY}"
     );
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "1"], &script));
     await_events(&scratch, "repaired", 2);

@@ -398,7 +398,7 @@ fn systemd_is_told_when_it_is_ready_how_it_is_that_it_lives_and_that_it_stops() 
     let tool = bed
         .tool()
         .env("NOTIFY_SOCKET", &path)
-        .env("WATCHDOG_USEC", "100000");
+        .env("WATCHDOG_USEC", "2000000");
     let mut live = tool.spawn(["opencode", "up"]);
     let mut said = Vec::new();
     let mut hear = |wanted: &str| {

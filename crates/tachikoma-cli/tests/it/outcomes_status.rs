@@ -8,7 +8,7 @@ use tachikoma_testkit::Scratch;
 
 use crate::support::{
     CLAIMS, SOON, as_configured, await_events, files, kill, run, shown, start_busy, status,
-    tachikoma, with_history,
+    status_of_live, tachikoma, with_history,
 };
 
 fn keys(value: &Value) -> BTreeSet<&str> {
@@ -133,7 +133,7 @@ fn while_it_works() {
         working["outcome"].is_null() && working["waiting"].is_null(),
         "{working}"
     );
-    assert_snapshot!(shown(&tachikoma(&scratch).run(["status"])), @"
+    assert_snapshot!(shown(&status_of_live(&scratch)), @"
     exit: 0
     --- stdout
     loop       [LOOP]
@@ -156,7 +156,7 @@ fn while_it_waits() {
     check_keys(&waiting);
     assert_eq!(waiting["waiting"]["reason"], "delay");
     assert!(waiting["waiting"]["until"].is_string(), "{waiting}");
-    assert_snapshot!(shown(&tachikoma(&scratch).run(["status"])), @"
+    assert_snapshot!(shown(&status_of_live(&scratch)), @"
     exit: 0
     --- stdout
     loop       [LOOP]

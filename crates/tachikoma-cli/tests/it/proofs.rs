@@ -109,7 +109,7 @@ fn what_a_gate_prints_does_not_keep_an_agent_from_being_started() {
 fn time_that_is_over_ends_gates_and_the_next_run_judges_their_claim() {
     let scratch = Scratch::new();
     let seconds = seconds();
-    let limit = "[stop_conditions]\nmax_duration = '2s'\n";
+    let limit = "[stop_conditions]\nmax_duration = '5s'\n";
     let live = judging(&scratch, &seconds, limit);
     let ran = live.wait(SOON);
     assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());

@@ -74,11 +74,15 @@ pub fn with_history() -> Scratch {
 
 const STATE_FROM: &str = "the state is from ";
 
+const STOOD_STILL: &str = "stood still for ";
+
 /// What it printed, with a name for what the machine can offer to hold processes together.
 pub fn shown(ran: &Ran) -> String {
     // How far a runner has come with its snapshot when it is killed, is chance.
     let text = ran.snapshot();
-    let lines = text.lines().map(|line| match line.split_once(STATE_FROM) {
+    // And so is a machine that stands still.
+    let lines = text.lines().filter(|line| !line.contains(STOOD_STILL));
+    let lines = lines.map(|line| match line.split_once(STATE_FROM) {
         Some((before, _)) => format!("{before}{STATE_FROM}[SOURCE]"),
         None => line.to_owned(),
     });
@@ -132,7 +136,10 @@ pub fn journal(scratch: &Scratch) -> PathBuf {
 #[track_caller]
 pub fn lines(scratch: &Scratch) -> Vec<String> {
     let text = fs::read_to_string(journal(scratch)).expect("the journal is ours");
-    text.lines()
+    // A line that is being written has no end.
+    let (whole, _) = text.rsplit_once('\n').unwrap_or_default();
+    whole
+        .lines()
         .map(|line| {
             let (record, crc) = line.rsplit_once(",\"crc\":\"").expect("a checksum");
             assert_eq!(crc.len(), "01234567\"}".len(), "{line}");
@@ -183,6 +190,20 @@ pub fn kill(scratch: &Scratch, mut live: Live) -> Ran {
         flock(&lock, FlockOperation::NonBlockingLockShared).is_ok()
     });
     ran
+}
+
+/// What `status` prints of a live loop. A runner that is busy for long is not waited for, and then that is said.
+pub fn status_of_live(scratch: &Scratch) -> Ran {
+    let answered = || {
+        let ran = tachikoma(scratch).run(["status"]);
+        ran.stderr.is_empty().then_some(ran)
+    };
+    let mut told = None;
+    await_until("an answer of the runner", SOON, || {
+        told = answered();
+        told.is_some()
+    });
+    told.expect("it is awaited")
 }
 
 /// What `status --json` says.

@@ -227,6 +227,11 @@ impl Agent {
         }
     }
 
+    /// Whether something was said that nobody took up.
+    pub(super) fn is_told(&self) -> bool {
+        !self.prompts.is_empty()
+    }
+
     /// Prompts that came in the middle of a turn.
     pub(super) fn waiting_prompts(&mut self) -> Vec<String> {
         self.prompts.drain(..).collect()

@@ -137,12 +137,16 @@ impl Agent {
             Ok(running) => running,
             Err(outcome) => return Ok(outcome),
         };
-        loop {
+        let outcome = loop {
             if let Some(outcome) = running.outcome() {
-                return Ok(outcome);
+                break outcome;
             }
             self.pause(LOOK_EVERY)?;
+        };
+        while tool.until_told && !self.is_told() {
+            self.pause(LOOK_EVERY)?;
         }
+        Ok(outcome)
     }
 
     fn sums<'a>(&'a self, progress: &'a Progress) -> Sums<'a> {
