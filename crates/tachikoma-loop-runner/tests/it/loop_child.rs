@@ -142,13 +142,17 @@ fn session_timeout_ends_an_agent_that_hangs() {
 fn an_agent_that_ignores_every_request_is_killed() {
     let place = Place::new();
     let sleep = unique();
-    let mut config = place.config(&stubborn(&sleep));
-    config.settings.session.session_timeout = lasting("200ms");
-    config.settings.stop_conditions.max_consecutive_failures = 1;
     run(async {
-        let mut runner = open(config).await;
-        let outcome = runner.run().await.unwrap();
-        assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
+        let mut runner = open(place.config(&stubborn(&sleep))).await;
+        let handle = runner.handle();
+        let mut watch = Watch::on(&runner);
+        let operator = async {
+            // Before that it may not ignore anything yet.
+            watch.said("up").await;
+            accepted(handle.command(STOP).await.unwrap());
+        };
+        let (outcome, ()) = tokio::join!(runner.run(), operator);
+        assert_eq!(outcome.unwrap(), BY_OPERATOR);
         runner.close().await;
     });
     assert_eq!(running(&sleep), NOBODY);

@@ -405,7 +405,8 @@ fn a_hook_stands_still_with_the_loop_and_the_time_does_not_count() {
         config.settings.hook = vec![Hook {
             on: Moment::BeforeReboot,
             command: format!("exec {sleep}"),
-            timeout: lasting("1s"),
+            // On a busy machine it takes a while until it runs and is stopped.
+            timeout: lasting("5s"),
         }];
         let mut runner = open(config).await;
         let mut watch = Watch::on(&runner);
@@ -421,7 +422,7 @@ fn a_hook_stands_still_with_the_loop_and_the_time_does_not_count() {
             }
             // For longer than it may take.
             let stopped = Instant::now();
-            while stopped.elapsed() < Duration::from_millis(1500) {
+            while stopped.elapsed() < Duration::from_millis(5500) {
                 assert!(running(&sleep).len() == 1 && are_stopped(&sleep));
                 tokio::task::yield_now().await;
             }
@@ -435,8 +436,8 @@ fn a_hook_stands_still_with_the_loop_and_the_time_does_not_count() {
         let (ended, ()) = tokio::join!(runner.run(), operator);
         assert_eq!(ended.unwrap(), BY_OPERATOR);
         let result = &results(&place, HookPoint::BeforeReboot)[0];
-        assert_eq!(result.error.as_deref(), Some("it did not end within 1s"));
-        assert!(result.duration_ms >= 2400, "{result:?}");
+        assert_eq!(result.error.as_deref(), Some("it did not end within 5s"));
+        assert!(result.duration_ms >= 10_400, "{result:?}");
         runner.close().await;
     });
 }

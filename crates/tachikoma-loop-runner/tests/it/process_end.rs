@@ -3,8 +3,8 @@
 use tachikoma_loop_runner::process::Exit;
 
 use crate::support::{
-    CONTAINMENTS, Embedded, NOBODY, Rig, UNTIL_GO, is_alive, kill, run, runaways, running, unique,
-    until,
+    CONTAINMENTS, Embedded, NOBODY, Rig, UNTIL_GO, children, is_alive, kill, run, runaways,
+    running, unique, until,
 };
 
 #[test]
@@ -15,6 +15,16 @@ fn what_an_agent_leaves_behind_is_ended_and_named() {
             let mut rig = Rig::new(containment);
             rig.sh(&format!("{} {UNTIL_GO}", runaways(&sleep)));
             until("three runaways run", || running(&sleep).len() == 3);
+            // The shell between would be named too: it is gone when the guard has the agent and the orphan alone.
+            until("the orphan is the guard's", || {
+                let below = children(rig.guard.pid());
+                let below: Vec<i32> = below
+                    .split_whitespace()
+                    .map(|pid| pid.parse().unwrap())
+                    .collect();
+                let sleeping = running(&sleep);
+                below.len() == 2 && below.iter().any(|pid| sleeping.contains(pid))
+            });
             rig.go();
             rig.over().await;
             assert_eq!(rig.seen.exit, Some(Exit::Code(0)));
@@ -194,7 +204,10 @@ fn lock_is_held_until_the_guard_has_cleaned_up() {
         assert!(other.try_lock().is_err(), "the guard holds it for us");
         guard.finish().await;
     });
-    assert!(other.try_lock().is_ok(), "free again with the guard's end");
+    // Awaited: a child that another test forks has a copy of the lock until its exec.
+    until("free again with the guard's end", || {
+        other.try_lock().is_ok()
+    });
 }
 
 fn cgroups_of(marker: &str) -> usize {

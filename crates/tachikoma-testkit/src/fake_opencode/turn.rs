@@ -203,11 +203,12 @@ impl Server {
 
     /// As the real one ends a turn: it says so at once, and again when what was under way is over.
     fn aborted(&self, step: &Step, call: &str) {
+        // Before anybody is told: whoever hears of it may look into the books at once.
+        self.note("aborted", &step.prompt);
         let error = json!({"name": "MessageAbortedError", "data": {"message": "Aborted"}});
         let told = json!({"sessionID": step.session, "error": error});
         self.conversations.tell("session.error", &told);
         self.conversations.let_go(&step.session);
-        self.note("aborted", &step.prompt);
         let until = Instant::now() + LINGERS;
         while Instant::now() < until {
             thread::park_timeout(TICK);

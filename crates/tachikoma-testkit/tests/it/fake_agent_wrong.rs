@@ -184,10 +184,12 @@ fn its_child_outlives_it() {
     };
     let ended = stage([Turn::text("hello")], wrong).run_once("go");
     assert_eq!(ended.code, Some(0));
+    let mut found = Vec::new();
     await_until("the child alone", SOON, || {
-        processes_with(&marker).len() == 1
+        found = processes_with(&marker);
+        found.len() == 1
     });
-    let pid = processes_with(&marker)[0];
+    let pid = found[0];
     let environment = std::fs::read(format!("/proc/{pid}/environ")).expect("it is ours");
     assert!(!String::from_utf8_lossy(&environment).contains("FAKE_AGENT"));
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);

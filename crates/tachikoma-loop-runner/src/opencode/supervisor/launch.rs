@@ -94,7 +94,8 @@ fn is_taken(host: &str, port: u16) -> bool {
 /// Says who has the port.
 pub(super) async fn port_taken(generation: Generation, target: Target) -> News {
     let address = &target.address;
-    let who = match probe::health(&target, Moment::Start).await {
+    // Whoever has it was ready before, and may be slow; it is asked once.
+    let who = match probe::health(&target, Moment::Later).await {
         Answered::Healthy { .. } => {
             "by another OpenCode server: stop that one, or set another `opencode.serve_port`"
         }
