@@ -202,8 +202,8 @@ fn expect_timeout(victim: &Victim, runner: Live, way: Way, started: Instant) -> 
     victim.audit()?;
     // Nobody knows how much of its time had passed when it stood still; none had before the start.
     let least = match way {
-        Way::Stopped => STOP + TIMEOUT / 2,
-        Way::Asleep => TIMEOUT / 2,
+        Way::Stopped => STOP + TIMEOUT,
+        Way::Asleep => TIMEOUT,
     };
     match took_in_all >= least && took <= TIMEOUT + LATE {
         true => Ok(()),
@@ -228,7 +228,14 @@ fn expect_told(victim: &Victim, way: Way) -> Result<(), String> {
         Way::Stopped => STOP..=STOP + LATE,
         Way::Asleep => AHEAD..=AHEAD * 2,
     };
-    if !told.iter().any(|told| expected.contains(told)) || told.len() > 1 {
+    // A busy machine may stand still once more, for less.
+    if told
+        .iter()
+        .filter(|told| **told >= *expected.start())
+        .count()
+        != 1
+        || !told.iter().any(|told| expected.contains(told))
+    {
         return Err(format!("it stood still for {told:?}, as it says"));
     }
     let mut events = victim.ground().tachikoma(&["events"]);

@@ -38,7 +38,7 @@ fn millis(time: &Value) -> u64 {
     u64::try_from(time.as_millisecond()).expect("after 1970")
 }
 
-/// One call before the limit is lifted, one within two seconds after it, and neither success nor failure in between.
+/// One call before the limit is lifted, one soon after it, and neither success nor failure in between.
 // complaint_40
 #[test]
 fn one_call_before_the_limit_is_lifted_and_one_after_it() {
@@ -59,7 +59,8 @@ fn one_call_before_the_limit_is_lifted_and_one_after_it() {
     let waits = events(&scratch, "wait_started");
     let late = millis(&waits[0]["wait"]["until"]) - lifted * 1000;
     assert!(late < 2000, "{late} ms after the limit is lifted");
-    assert!(millis(&begun[1]["time"]) >= lifted * 1000 + late);
+    let asked = millis(&begun[1]["time"]) - lifted * 1000;
+    assert!((late..20_000).contains(&asked), "{asked} ms after it");
     assert_eq!(waits[0]["wait"]["reason"], "usage_limit");
     assert_eq!(events(&scratch, "iteration_failed"), Vec::<Value>::new());
     assert_eq!(events(&scratch, "iteration_limited").len(), 1);

@@ -318,6 +318,11 @@ fn a_directory_that_is_away_is_a_warning_and_one_that_is_there_has_the_copies() 
     // That of the start, unless that of the end took its place.
     let copies = files(&place).len();
     assert!(matches!(copies, 1 | 2), "{copies}");
+    let backups = files(&scratch.path().join(".ralph/backups"));
+    let newest = backups.keys().next_back().unwrap().file_name().unwrap();
+    let newest = newest.to_str().unwrap();
+    let is_it = |path: &std::path::PathBuf| path.to_string_lossy().contains(newest);
+    assert!(files(&place).keys().any(is_it), "{newest}");
     let listed = say(&["state", "backups", "--from", &url, "--json"]).json();
     assert_eq!(
         listed["backups"].as_array().unwrap().len(),

@@ -425,7 +425,7 @@ fn git_tidies_up_behind_a_commit_of_the_agent() {
     scratch.git(&["repack", "-q", "-d"]);
     scratch.git(&["config", "gc.autoPackLimit", "1"]);
     assert_eq!(packs(&scratch), 2);
-    let script = "git config my.own > own; git add own; git commit --quiet -m own";
+    let script = "{ git config my.own; git config gc.autoDetach; } > own; git add own; git commit --quiet -m own";
     let tool = tachikoma(&scratch)
         .env("GIT_CONFIG_COUNT", "1")
         .env("GIT_CONFIG_KEY_0", "my.own")
@@ -435,7 +435,7 @@ fn git_tidies_up_behind_a_commit_of_the_agent() {
     let shown = ran.snapshot();
     assert!(!shown.contains("left processes behind"), "{shown}");
     assert_eq!(packs(&scratch), 1, "{shown}");
-    assert_eq!(scratch.read("own"), "kept\n");
+    assert_eq!(scratch.read("own"), "kept\nfalse\n");
 }
 
 /// How many packs the repository has.

@@ -161,10 +161,11 @@ fn time_in_which_all_was_stopped_from_outside_counts_against_no_timeout() {
         .iter()
         .filter(|record| record["event"]["type"] == "stood_still")
         .map(|record| record["event"]["duration_ms"].as_u64().unwrap())
-        // A machine that is busy stands still for less.
-        .filter(|millis| *millis >= 10_000)
         .collect::<Vec<_>>();
-    assert!(matches!(stood[..], [10_000..20_000]), "{stood:?}");
+    // A machine that is busy may stand still once more, for less.
+    let long: Vec<u64> = stood.iter().copied().filter(|it| *it >= 10_000).collect();
+    assert!(matches!(long[..], [..20_000]), "{stood:?}");
+    assert!(stood.iter().all(|it| *it >= 2_000), "{stood:?}");
     assert_eq!(stop(&tool, live), Some(5));
     await_nobody(&seconds);
 }

@@ -135,11 +135,13 @@ pub fn journal(scratch: &Scratch) -> PathBuf {
 /// The lines of the only loop's journal, without their checksums.
 #[track_caller]
 pub fn lines(scratch: &Scratch) -> Vec<String> {
-    let text = fs::read_to_string(journal(scratch)).expect("the journal is ours");
-    // A line that is being written has no end.
-    let (whole, _) = text.rsplit_once('\n').unwrap_or_default();
-    whole
-        .lines()
+    let mut text = String::new();
+    // A line that is being written has no end yet.
+    await_until("whole lines", SOON, || {
+        text = fs::read_to_string(journal(scratch)).expect("the journal is ours");
+        text.is_empty() || text.ends_with('\n')
+    });
+    text.lines()
         .map(|line| {
             let (record, crc) = line.rsplit_once(",\"crc\":\"").expect("a checksum");
             assert_eq!(crc.len(), "01234567\"}".len(), "{line}");

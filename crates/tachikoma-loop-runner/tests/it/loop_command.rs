@@ -3,7 +3,9 @@
 use tachikoma_core::{Answer, IterationOutcome, Outcome, Record, Rung, Urgency, WaitReason};
 use tachikoma_loop_runner::{LoopCommand, LoopEvent, LoopHandle, LoopState, Reader};
 
-use crate::loop_support::{BY_OPERATOR, Place, UNTIL_GO, Watch, accepted, lasting, open, states};
+use crate::loop_support::{
+    BY_OPERATOR, Place, UNTIL_GO, Watch, accepted, between, lasting, open, states,
+};
 use crate::support::{NOBODY, run, running, unique, until};
 
 const STOP: LoopCommand = LoopCommand::Stop(Urgency::Graceful);
@@ -155,6 +157,7 @@ fn a_stop_interrupts_a_command_at_once() {
         signalled.seq > asked.seq && signalled.seq < ended.seq,
         "it is interrupted because of the stop"
     );
+    assert!(between(asked, signalled).is_zero(), "in one step with it");
     let rung = |record: &Record| match &record.event {
         LoopEvent::RungClimbed { rung, .. } => Some(*rung),
         _ => None,

@@ -133,15 +133,14 @@ impl Agent {
 
     fn run_tool(&mut self, tool: &ToolCall) -> Result<Outcome, Break> {
         self.pause(Duration::from_millis(tool.takes_ms))?;
-        let mut running = match tools::start(tool) {
-            Ok(running) => running,
-            Err(outcome) => return Ok(outcome),
-        };
-        let outcome = loop {
-            if let Some(outcome) = running.outcome() {
-                break outcome;
-            }
-            self.pause(LOOK_EVERY)?;
+        let outcome = match tools::start(tool) {
+            Err(outcome) => outcome,
+            Ok(mut running) => loop {
+                if let Some(outcome) = running.outcome() {
+                    break outcome;
+                }
+                self.pause(LOOK_EVERY)?;
+            },
         };
         while tool.until_told && !self.is_told() {
             self.pause(LOOK_EVERY)?;

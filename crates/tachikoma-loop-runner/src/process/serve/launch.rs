@@ -67,10 +67,10 @@ fn set_git(command: &mut Command) {
         None => std::env::var_os(GIT_COUNT),
     };
     let given = given.filter(|count| !count.is_empty());
-    let count = given.map_or(Some(0), |count| count.to_str()?.parse::<u16>().ok());
-    // Git refuses any other, and says so.
-    let Some(count) = count else { return };
-    let mut next = usize::from(count);
+    let parse = |count: OsString| count.to_str()?.trim_start().parse::<i32>().ok();
+    let count = given.map_or(Some(0), parse).filter(|count| *count >= 0);
+    // Git refuses what is no such number, and says so.
+    let Some(mut next) = count else { return };
     for (name, value) in GIT_SETTINGS {
         command.env(format!("GIT_CONFIG_KEY_{next}"), name);
         command.env(format!("GIT_CONFIG_VALUE_{next}"), value);

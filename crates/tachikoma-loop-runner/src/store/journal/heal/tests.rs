@@ -261,8 +261,10 @@ fn a_look_costs_microseconds() {
         assert_eq!(bench.journal.wound(), None);
         start.elapsed()
     };
-    // The shortest: a machine that stalls makes the others longer.
-    let least = (0..1_000).map(look).min().unwrap();
-    let _ = writeln!(std::io::stderr(), "a look at the journal: {least:?}");
-    assert!(least < std::time::Duration::from_millis(1), "{least:?}");
+    // One in the middle: a machine that stalls makes a few of them longer.
+    let mut looks: Vec<_> = (0..1_000).map(look).collect();
+    looks.sort();
+    let median = looks[looks.len() / 2];
+    let _ = writeln!(std::io::stderr(), "a look at the journal: {median:?}");
+    assert!(median < std::time::Duration::from_millis(1), "{median:?}");
 }
