@@ -415,6 +415,7 @@ fn systemd_is_told_when_it_is_ready_how_it_is_that_it_lives_and_that_it_stops() 
     let environ = std::fs::read(format!("/proc/{server}/environ")).unwrap();
     let environ = String::from_utf8_lossy(&environ).into_owned();
     assert!(!environ.contains("NOTIFY_SOCKET"), "not for the server");
+    assert!(environ.contains("=gc.autoDetach\0"), "git's setting is");
     live.signal(Signal::TERM);
     hear("STOPPING=1");
     assert_eq!(live.wait(SOON).code(), Some(143));

@@ -4,11 +4,12 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use tachikoma_cloud::digest_of;
 use tachikoma_core::LoopId;
 
 use super::head::verify;
@@ -160,19 +161,9 @@ impl Held {
     }
 }
 
-/// The size and checksum of a file.
+/// What a file is known by again.
 fn sum_of(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
-    let (mut bytes, mut crc) = (0_u64, 0);
-    let mut buffer = vec![0; 64 << 10];
-    loop {
-        let read = file.read(&mut buffer)?;
-        if read == 0 {
-            return Ok(format!("{bytes} bytes, {crc:08x}"));
-        }
-        bytes += read as u64;
-        crc = crc32c::crc32c_append(crc, &buffer[..read]);
-    }
+    digest_of(&mut File::open(path)?).map(|digest| digest.hex)
 }
 
 impl Work {
