@@ -5,6 +5,7 @@
     reason = "a chore talks to the person who started it"
 )]
 
+mod attack;
 mod bench;
 mod check;
 mod licences;
@@ -26,6 +27,7 @@ usage: cargo xtask <chore>
   tidy       only the rules about the sources themselves
   licences   licences, bans and sources of the dependencies (needs cargo-deny)
   bench      [--json FILE] [--strict] [NAME...]: speed and memory, beside their goals
+  attack     [--binary FILE] [NAME...]: known security holes, tried with two local users (needs root)
   soak       [--rounds N] [--sample] [NAME...]: what a test shows once, many times over
   real-agents [NAME...]: the real agent, pinned, against a scripted model (needs npm and namespaces)
   real-runners [NAME...]: the real runners of tests, and what is read of them (needs npm, python3, nextest, perl)
@@ -45,6 +47,9 @@ fn main() -> ExitCode {
         ["bench", rest @ ..] => (bench::run, rest),
         // Said by ourselves: what a supervisor is measured beside.
         ["bench-loop", rest @ ..] => (|_, words| bench::restart::bare_loop(words), rest),
+        ["attack", rest @ ..] => (attack::run, rest),
+        // Said by ourselves, as the server of an attack.
+        ["fake-opencode", ..] => return tachikoma_testkit::fake_opencode::main(),
         ["soak", rest @ ..] => (soak::run, rest),
         ["real-agents", rest @ ..] => (real_agents::run, rest),
         ["real-runners", rest @ ..] => (real_runners::run, rest),

@@ -54,6 +54,7 @@ pub struct Ground {
     product: PathBuf,
     dir: TempDir,
     runtime: TempDir,
+    home: TempDir,
 }
 
 impl Ground {
@@ -64,6 +65,7 @@ impl Ground {
             made.map_err(|error| format!("make a directory in {}: {error}", parent.display()))
         };
         let dir = make(parent)?;
+        let home = make(parent)?;
         let runtime = match Path::new(MEMORY) {
             memory if memory.is_dir() => make(memory)?,
             _ => make(&std::env::temp_dir())?,
@@ -74,6 +76,7 @@ impl Ground {
             product: product.to_owned(),
             dir,
             runtime,
+            home,
         })
     }
 
@@ -82,11 +85,22 @@ impl Ground {
         self.dir.path()
     }
 
+    /// Writes the configuration, and trusts it.
+    pub fn configure(&self, settings: &str) -> Result<(), String> {
+        fs::write(self.path().join("tachikoma.toml"), settings).map_err(text)?;
+        let trusted = self.tachikoma(&["trust"]).status().map_err(text)?;
+        trusted
+            .success()
+            .then_some(())
+            .ok_or_else(|| "`tachikoma trust` failed".to_owned())
+    }
+
     /// Gives all of it to nobody, with a copy of the binary that nobody can reach.
     pub fn hand_to_nobody(&mut self) -> Result<(), String> {
         let copy = self.path().join("tachikoma");
         fs::copy(&self.product, &copy).map_err(text)?;
-        for path in [self.path(), self.runtime.path(), &self.path().join(PROMPT)] {
+        let prompt = self.path().join(PROMPT);
+        for path in [self.path(), self.runtime.path(), self.home.path(), &prompt] {
             chown(path, Some(NOBODY), Some(NOBODY)).map_err(text)?;
         }
         self.product = copy;
@@ -115,9 +129,10 @@ impl Ground {
         command
             .args(words)
             .current_dir(self.path())
-            .env("HOME", self.path())
+            .env("HOME", self.home.path())
             .env("XDG_RUNTIME_DIR", self.runtime.path())
-            // The agents of soaks and benches do nothing.
+            // The agents of soaks and benches do nothing, as often as they are asked to.
+            .env("TACHIKOMA_MAX_ITERATIONS", "0")
             .env("TACHIKOMA_STOP_CONDITIONS__MAX_NO_PROGRESS_ITERATIONS", "0")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tachikoma_loop_runner::chain;
-use tachikoma_loop_runner::results::{self, Format};
+use tachikoma_test_results::{self as results, Format};
 
 use crate::product::{Live, text};
 use install::Installed;

@@ -4,6 +4,7 @@
 mod audit;
 mod clock;
 mod dice;
+#[cfg(feature = "disks")]
 mod disk;
 mod flip;
 mod kill;
@@ -12,7 +13,9 @@ mod kill_effect;
 mod kill_random;
 mod kill_restore;
 mod kill_server;
+#[cfg(feature = "disks")]
 mod power_cut;
+#[cfg(feature = "disks")]
 mod refusing_disk;
 pub mod sealed;
 mod suspend;
@@ -49,7 +52,7 @@ struct Row {
 }
 
 /// In the order in which they are made.
-const SOAKS: [Row; 20] = [
+const SOAKS: &[Row] = &[
     row("kill-cgroup", kill::with_cgroup, 50, None),
     row("kill-guard", kill::without_cgroup, 50, None),
     row("simulation", simulation, 50, None),
@@ -58,8 +61,11 @@ const SOAKS: [Row; 20] = [
     row("kill-boundary", kill_boundary::run, 200, Some(20)),
     row("kill-restore", kill_restore::run, 200, Some(10)),
     row("kill-effect", kill_effect::run, 100, Some(2)),
+    #[cfg(feature = "disks")]
     row("power-cut", power_cut::run, 30, Some(30)),
+    #[cfg(feature = "disks")]
     row("read-only", refusing_disk::read_only, 30, Some(5)),
+    #[cfg(feature = "disks")]
     row("full-disk", refusing_disk::full, 30, Some(5)),
     row("clock", clock::run, 10, Some(1)),
     row("suspend", suspend::run, 10, Some(1)),
@@ -84,7 +90,7 @@ const fn row(name: &'static str, soak: Soak, rounds: u32, sample: Option<u32>) -
 /// Soaks what was named, or everything, and stops at the first failure.
 pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     let wish = Wish::parse(words)?;
-    for row in &SOAKS {
+    for row in SOAKS {
         let Some(rounds) = wish.rounds_of(row) else {
             continue;
         };

@@ -5,7 +5,8 @@ mod code;
 mod events;
 mod manifests;
 mod messages;
-mod requirements;
+mod modules;
+mod security;
 mod style;
 
 use std::fmt;
@@ -83,7 +84,7 @@ impl Tree {
 /// A rule of the sources alone.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 14] = [
+const RULES: [Rule; 15] = [
     style::files_are_short,
     style::files_say_what_they_are_for,
     style::nothing_is_left_unfinished,
@@ -93,9 +94,10 @@ const RULES: [Rule; 14] = [
     architecture::the_core_is_pure,
     architecture::one_file_is_unsafe,
     architecture::one_file_reads_the_clock,
+    modules::siblings_have_no_cycles,
     manifests::lints_are_the_workspaces,
     manifests::dependencies_have_a_job,
-    requirements::all_are_listed_and_shown,
+    security::evidence_exists,
     events::all_are_documented,
     messages::quoted_ones_are_printed,
 ];

@@ -51,7 +51,25 @@ pub struct Turn<'a> {
     pub budget_usd: Option<f64>,
 }
 
+/// The longest name of a conversation that is accepted, in bytes. Those of Claude Code and OpenCode have less than 40.
+const CONVERSATION_ID_BYTES_MAX: usize = 128;
+
+/// Returns whether an agent's name for a conversation can be given back to it as an argument: letters, digits, `-`, `_`, `.` and `:`, not
+/// empty, and not to be taken for an option.
+#[must_use]
+pub fn is_conversation_id(id: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+    id.len() <= CONVERSATION_ID_BYTES_MAX
+        && id.bytes().all(allowed)
+        && id.bytes().next().is_some_and(|first| first != b'-')
+}
+
 impl<'a> Turn<'a> {
+    /// Returns the conversation to go on in, if its name may become an argument: a journal that was changed may name anything.
+    fn conversation(&self) -> Option<&'a str> {
+        self.resume.filter(|id| is_conversation_id(id))
+    }
+
     /// Returns its prompt, as it is said to an agent that reads lines.
     fn message(&self) -> Message<'a> {
         Message::Prompt {

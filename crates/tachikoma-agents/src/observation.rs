@@ -65,6 +65,15 @@ pub enum Observation {
     CallEnded(u64),
     /// What the conversation has cost so far, in dollars: the answer to a question of ours. None where it cannot be said.
     Cost(Option<f64>),
+    /// A conversation was taken up again, which has used so much in all its turns.
+    TakenUp {
+        /// In dollars.
+        usd: f64,
+        /// Tokens, those from the cache included.
+        tokens: u64,
+    },
+    /// The agent waits for the server that it works in, and why.
+    AwaitingServer(String),
     /// A tool call was not permitted.
     PermissionDenied {
         /// The tool.
@@ -104,6 +113,8 @@ pub enum Observation {
         /// The whole request as it came.
         request: String,
     },
+    /// The connection is alive. A stream of these is not output.
+    Ping,
     /// A line that is not understood; its beginning.
     NotUnderstood(String),
 }
@@ -225,6 +236,8 @@ pub enum TurnOutcome {
     MaxBudget,
     /// It was interrupted, or failed in a way that nobody foresaw.
     DuringExecution,
+    /// It ended before any request to the model was sent.
+    NoRequest,
 }
 
 impl TurnOutcome {
@@ -238,6 +251,7 @@ impl TurnOutcome {
             Self::MaxTurns => "error_max_turns",
             Self::MaxBudget => "error_max_budget_usd",
             Self::DuringExecution => "error_during_execution",
+            Self::NoRequest => "no_request",
         }
     }
 }

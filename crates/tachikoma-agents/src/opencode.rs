@@ -20,7 +20,7 @@ pub use failure::{GAVE_UP, SERVER_LOST};
 pub(crate) use failure::{of_result, of_words};
 pub use launch::{OpenCodeAgent, ServerAt, Way, server_variables};
 pub use own::{Order, Own, line};
-pub use permission::{DENIED, is_own_command, rules};
+pub use permission::{DENIED, is_permitted_command, rules};
 pub use trust::{hint, is_tried};
 
 /// How much of one line is looked at. A tool's output has 50 kB at most, but what a tool is given has no bound: a file

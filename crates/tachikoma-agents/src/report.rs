@@ -172,7 +172,10 @@ impl Summing {
             | Observation::PlanChanged(_)
             | Observation::Allowance(_)
             | Observation::CallEnded(_)
+            | Observation::Ping
             | Observation::Cost(_)
+            | Observation::TakenUp { .. }
+            | Observation::AwaitingServer(_)
             | Observation::PermissionDenied { .. }
             | Observation::ModelFellBack { .. }
             | Observation::RequestFailed { .. }

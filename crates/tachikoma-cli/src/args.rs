@@ -161,6 +161,13 @@ pub enum Command {
         #[command(subcommand)]
         command: StateCommand,
     },
+    /// Allow the programs and permissions that the configuration here names
+    #[command(after_help = TRUST_HELP)]
+    Trust {
+        /// Forget everything that was trusted in this directory
+        #[arg(long)]
+        revoke: bool,
+    },
     /// Look at the configuration
     Config {
         /// What to do with it
@@ -201,6 +208,16 @@ pub enum Command {
         shell: clap_complete::Shell,
     },
 }
+
+/// What is trusted, and what is not.
+const TRUST_HELP: &str = "\
+Exactly the settings that are printed are trusted, in this directory. When one of them changes, you are asked again. A loop that is \
+here is adopted, with the programs of its launch. See docs/trust.md.
+
+Examples:
+  tachikoma run --dry-run     # look at what would run
+  tachikoma trust
+  tachikoma run --trust       # only this run, and not recorded";
 
 /// How a question is answered, by example.
 const ANSWER_EXAMPLES: &str = "\
@@ -327,6 +344,7 @@ Examples:
   tachikoma run prompt.md --agent claude     # Claude Code
   tachikoma run --context-threshold 72.5     # a fresh session from 72.5 % on
   tachikoma run --context-threshold 100      # never one
+  tachikoma run --context-tokens 150000      # or from 150000 tokens on
   tachikoma run --max-restarts 3             # at most 4 sessions, then an error
   tachikoma run --fresh-session              # each iteration begins anew
   tachikoma run prompt.md -- my-agent        # any program
@@ -340,20 +358,32 @@ pub struct RunArgs {
     #[arg(conflicts_with = "prompt_text")]
     pub prompt: Option<PathBuf>,
     /// The prompt itself
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, short = 'p', value_name = "TEXT")]
     pub prompt_text: Option<String>,
     /// The agent: claude (Claude Code), opencode, command (any program), demo
     #[arg(long, value_name = "NAME")]
     pub agent: Option<String>,
+    /// The model, by the agent's own name for it
+    #[arg(long, value_name = "NAME")]
+    pub model: Option<String>,
     /// Use the OpenCode server at this address, such as http://127.0.0.1:4096, and never restart it; `own` takes that back
     #[arg(long, value_name = "URL")]
     pub attach: Option<String>,
     /// How many iterations the loop may run over its whole life; 0 = no limit
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
+    #[arg(long, short = 'n', value_name = "N", allow_negative_numbers = true, value_parser = count)]
     pub max_iterations: Option<u32>,
+    /// Stop when the agent's own figures say that the loop has cost this much; 0 = no limit
+    #[arg(long, value_name = "USD", allow_negative_numbers = true)]
+    pub max_cost: Option<f64>,
+    /// Stop after this much work, such as 8h; waits for usage limits and for you do not count; 0s = no limit
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    pub max_duration: Option<String>,
     /// Replace the session by a fresh one when its context is this full, in percent, such as 85 or 72.5; 100 = never
     #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = percent)]
     pub context_threshold: Option<f64>,
+    /// Replace the session at this many tokens of context; 0 = off
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
+    pub context_tokens: Option<u32>,
     /// How often the session may be replaced; 0 = never
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
     pub max_restarts: Option<u32>,
@@ -399,6 +429,9 @@ pub struct RunArgs {
     /// Ask nothing between iterations: takes back the --attended of an earlier run
     #[arg(long)]
     pub unattended: bool,
+    /// Trust the configuration and the loop that are here, for this run only
+    #[arg(long)]
+    pub trust: bool,
     /// Start even from inside the agent of another loop
     #[arg(long)]
     pub nested: bool,
@@ -436,6 +469,6 @@ fn iteration(text: &str) -> Result<u32, String> {
 fn percent(text: &str) -> Result<f64, String> {
     let percent: Option<f64> = text.parse().ok();
     percent
-        .filter(|percent| (0.0..=100.0).contains(percent))
-        .ok_or_else(|| "it must be a number from 0 to 100, such as 85 or 72.5".to_owned())
+        .filter(|percent| (1.0..=100.0).contains(percent))
+        .ok_or_else(|| "it must be a percentage from 1 to 100, such as 85 or 72.5".to_owned())
 }

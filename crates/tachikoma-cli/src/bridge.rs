@@ -27,6 +27,8 @@ struct BridgeArgs {
     #[arg(long)]
     permission: String,
     #[arg(long)]
+    allow: Vec<String>,
+    #[arg(long)]
     model: Option<String>,
     #[arg(long)]
     resume: Option<String>,
@@ -68,6 +70,7 @@ fn serve(args: BridgeArgs) -> Result<End, Failure> {
             "bypass" => Permission::Bypass,
             _ => Permission::Safe,
         },
+        allow: args.allow,
         resume: args.resume,
         managed: args.managed,
         login: login(),

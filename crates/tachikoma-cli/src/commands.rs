@@ -5,7 +5,7 @@ mod answer;
 mod checkpoint;
 mod completions;
 mod config;
-mod confirm;
+pub mod confirm;
 mod context;
 mod control;
 mod demo;
@@ -29,6 +29,7 @@ mod run;
 mod service;
 mod state;
 mod status;
+mod trust;
 
 use std::process::ExitCode;
 
@@ -86,6 +87,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Note { words } => note::note(&place, &words),
         Command::Done { reason } => done::done(&place, reason),
         Command::State { command } => state::state(&place, command),
+        Command::Trust { revoke } => trust::trust(&place, revoke),
         Command::Config { command } => config::config(&place, &command),
         Command::Notify {
             command: NotifyCommand::Test { number },

@@ -4,12 +4,13 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 
+use tachikoma_fs::{FsError, RALPH_DIR};
 pub use tachikoma_loop_runner::chain;
 use tachikoma_loop_runner::offline::OfflineError;
-use tachikoma_loop_runner::settings::SettingsError;
+use tachikoma_loop_runner::settings::{AgentName, SettingsError};
+use tachikoma_loop_runner::store::StoreError;
 use tachikoma_loop_runner::store::lock::{self, LockError};
 use tachikoma_loop_runner::store::vault::is_locked;
-use tachikoma_loop_runner::store::{RALPH_DIR, StoreError};
 use tachikoma_loop_runner::{OpenError, RunError};
 
 use crate::out;
@@ -112,11 +113,17 @@ pub fn is_run(path: &Path) -> bool {
         .is_some_and(lock::is_held)
 }
 
+impl From<FsError> for Failure {
+    fn from(error: FsError) -> Self {
+        StoreError::from(error).into()
+    }
+}
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let what = chain(&error);
         match error {
-            StoreError::Io { source, path, .. } => Self::new(what).hint(match source.kind() {
+            StoreError::File(FsError::Io { source, path, .. }) => Self::new(what).hint(match source.kind() {
                 ErrorKind::PermissionDenied => {
                     "look at owner and mode there: it must be your own".to_owned()
                 }
@@ -134,7 +141,7 @@ impl From<StoreError> for Failure {
                 _ => "`.ralph` must be a directory of your own: move away what is in its place"
                     .to_owned(),
             }),
-            StoreError::Sync { .. } => Self::new(what)
+            StoreError::File(FsError::Sync { .. }) => Self::new(what)
                 .hint("look at the disk: after a failed sync nobody knows what is on it"),
             StoreError::Damaged { path, .. } if is_run(&path) => Self::new(what).hint(RUN_HINT),
             StoreError::Damaged { .. } | StoreError::DamagedSnapshot { .. } => Self::new(what).hint(
@@ -161,8 +168,15 @@ impl From<OpenError> for Failure {
             OpenError::Prompt(_) => {
                 Self::usage(what).hint("write one, name another file (`tachikoma run FILE`), or use `--prompt-text`")
             }
-            OpenError::Program(_) => Self::usage(what)
-                .hint("name another one behind `--`, or as `agents.<name>.program`"),
+            OpenError::Program { agent, .. } => Self::usage(what).hint(match agent {
+                AgentName::Claude => {
+                    "install it with `npm install -g @anthropic-ai/claude-code`, or set `session.claude_command`"
+                }
+                AgentName::OpenCode => {
+                    "install it with `npm install -g opencode-ai`, or set `opencode.serve_command`"
+                }
+                _ => "name another program after `--`, or set `agents.command.program`",
+            }),
             OpenError::Agent(_) => Self::usage(what)
                 .hint("`--agent command` with `-- PROGRAM ARGS...` runs any program; `tachikoma demo` needs none"),
             OpenError::Lock(LockError::Held { .. }) => {
@@ -171,7 +185,7 @@ impl From<OpenError> for Failure {
             }
             OpenError::Lock(LockError::Store(error)) | OpenError::Store(error) => error.into(),
             OpenError::Control(_) => {
-                Self::new(what).hint("set XDG_RUNTIME_DIR to a short path of your own")
+                Self::new(what).hint("set XDG_RUNTIME_DIR to a short path that only you can write to")
             }
         }
     }

@@ -13,6 +13,7 @@ mod sanitise;
 mod sd_notify;
 mod secrets;
 mod signals;
+mod trust;
 mod zone;
 
 use std::process::ExitCode;

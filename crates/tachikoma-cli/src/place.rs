@@ -5,21 +5,23 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tachikoma_core::LoopId;
+use tachikoma_fs::{RALPH_DIR, owner};
 use tachikoma_loop_runner::cloud::{Cloud, Surroundings};
 use tachikoma_loop_runner::git::present::Bounds;
 use tachikoma_loop_runner::offline::Premises;
 use tachikoma_loop_runner::process::MARKER;
-use tachikoma_loop_runner::settings::{Layers, Settings};
+use tachikoma_loop_runner::settings::{FileOf, Layers, Settings};
 use tachikoma_loop_runner::store::backup::{self, Backups};
 use tachikoma_loop_runner::store::recover::Copies;
 use tachikoma_loop_runner::store::snapshot::Packing;
 use tachikoma_loop_runner::store::vault::{
     IDENTITY, KeySource, PASSPHRASE_VARIABLE, Passphrase, Vault,
 };
-use tachikoma_loop_runner::store::{RALPH_DIR, lock, loops, temporary};
+use tachikoma_loop_runner::store::{lock, loops, temporary};
 
 use crate::failure::Failure;
 use crate::secrets;
+use crate::trust;
 
 /// Where the names of loops can be looked up.
 const LOOPS_HINT: &str =
@@ -174,11 +176,15 @@ impl Place {
     fn layers_with(&self, file: &Path) -> Result<Layers, Failure> {
         let mut layers = Layers::new();
         if let Some(path) = user_file() {
-            layers.file(&path);
+            layers.file(&path, FileOf::User);
         }
+        let of = match trust::is_off(self) {
+            true => FileOf::ProjectOfAnyOwner,
+            false => FileOf::Project,
+        };
         match self.config_file() {
             Some(path) => {
-                if !layers.file(&path) {
+                if !layers.file(&path, of) {
                     let what = format!(
                         "configuration file {} (TACHIKOMA_CONFIG) does not exist",
                         path.display()
@@ -187,7 +193,7 @@ impl Place {
                 }
             }
             None => {
-                layers.file(file);
+                layers.file(file, of);
             }
         }
         layers.variables(std::env::vars_os());
@@ -200,14 +206,18 @@ impl Place {
         path.map(PathBuf::from)
     }
 
-    /// Finds the working directory of the loop around here: this directory or one above it.
-    pub fn working_dir(&self) -> Option<PathBuf> {
-        self.upward(loops::working_dir_of)
+    /// Finds the working directory of the loop around here: this directory or one above it. One of another user is refused.
+    pub fn working_dir(&self) -> Result<Option<PathBuf>, Failure> {
+        let found = self.upward(loops::working_dir_of);
+        if let Some(dir) = &found {
+            owner::check_ralph(dir)?;
+        }
+        Ok(found)
     }
 
     /// Finds the working directory around here, or the one in which a run would begin a loop.
-    pub fn working_dir_or_here(&self) -> PathBuf {
-        self.working_dir().unwrap_or_else(|| self.run_dir())
+    pub fn working_dir_or_here(&self) -> Result<PathBuf, Failure> {
+        Ok(self.working_dir()?.unwrap_or_else(|| self.run_dir()))
     }
 
     /// Returns the directory in which a run would begin a loop, whatever is above it.
@@ -217,8 +227,12 @@ impl Place {
     }
 
     /// Finds the working directory around here in which something of ours may be left to delete.
-    pub fn purgeable_dir(&self) -> Option<PathBuf> {
-        self.upward(loops::purgeable_dir_of)
+    pub fn purgeable_dir(&self) -> Result<Option<PathBuf>, Failure> {
+        let found = self.upward(loops::purgeable_dir_of);
+        if let Some(dir) = &found {
+            owner::check_ralph(dir)?;
+        }
+        Ok(found)
     }
 
     fn upward(&self, find: impl Fn(&Path) -> Option<PathBuf>) -> Option<PathBuf> {
@@ -241,7 +255,7 @@ impl Place {
 
     /// Finds the loop around here that was begun last.
     pub fn current_loop(&self) -> Result<Current, Failure> {
-        if let Some(working_dir) = self.working_dir()
+        if let Some(working_dir) = self.working_dir()?
             && let Some(current) = self.loop_in(working_dir)?
         {
             return Ok(current);
@@ -256,7 +270,7 @@ impl Place {
         let loop_id: LoopId = name
             .parse()
             .map_err(|error| Failure::usage(format!("--loop: {error}")).hint(LOOPS_HINT))?;
-        let Some(root) = self.working_dir() else {
+        let Some(root) = self.working_dir()? else {
             return Err(self.no_loop());
         };
         let dir = loops::dir(&root, loop_id);
@@ -287,6 +301,7 @@ impl Place {
     /// Says what there is to do where there is no loop: to begin one, or to go back to one of which only a backup is left.
     pub fn first_step(&self) -> String {
         let dir = self.working_dir_or_here();
+        let dir = dir.unwrap_or_else(|_| self.run_dir());
         let premises = self.premises_to_look_at(&dir, &dir);
         match backup::of_lost_loop(&premises.backups.dir, &dir, &premises.vault) {
             Some(lost) => format!("{}, `tachikoma run` starts a new one", lost.words(&dir)),
@@ -331,6 +346,13 @@ impl Place {
         }
     }
 
+    /// Returns the directory for what is kept of this user on this machine; none where the environment names none.
+    pub fn state_dir(&self) -> Option<PathBuf> {
+        let state = absolute("XDG_STATE_HOME")
+            .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))?;
+        Some(state.join("tachikoma"))
+    }
+
     /// Returns the directory for loops that are not kept: the user's own.
     pub fn temporary_dir(&self) -> PathBuf {
         std::env::temp_dir().join(format!("tachikoma-{}", rustix::process::geteuid().as_raw()))
@@ -371,12 +393,13 @@ impl Place {
     }
 }
 
+/// Returns the absolute path that a variable has.
+fn absolute(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os(name).map(PathBuf::from);
+    path.filter(|path| path.is_absolute())
+}
+
 fn user_file() -> Option<PathBuf> {
-    let absolute = |name: &str| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-    };
     let config = absolute("XDG_CONFIG_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
     Some(config.join("tachikoma").join("tachikoma.toml"))

@@ -17,9 +17,13 @@ pub fn sanitise(text: &str) -> Cow<'_, str> {
     )
 }
 
-fn is_harmless(character: char) -> bool {
+/// Returns whether a terminal shows a character as it is.
+pub fn is_harmless(character: char) -> bool {
     // Marks that reorder what follows could make a line read as something it is not.
-    let reorders = matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let reorders = matches!(
+        character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
     character == '\t' || !(character.is_control() || reorders)
 }
 
@@ -38,6 +42,7 @@ mod tests {
             ("lint: 2 errors\nfix them", "lint: 2 errors fix them"),
             ("\u{9b}2Jcleared", "2Jcleared"),
             ("\u{202e}gnp.exe", "gnp.exe"),
+            ("\u{200f}a\u{61c}b\u{200e}c", "abc"),
         ] {
             let clean = sanitise(text);
             assert!(

@@ -95,11 +95,13 @@ pub fn shed(names: &[OsString], needed: &BTreeMap<String, Secret>) -> Result<(),
     writer.write_all(&bytes).map_err(failed)?;
     fcntl_setfd(&reader, FdFlags::empty()).map_err(|errno| failed(errno.into()))?;
     let program = std::env::current_exe().map_err(failed)?;
+    // The program's name, and what an earlier call of this function put after it.
+    let not_the_users = if HANDED.get().is_some() { 3 } else { 1 };
     let mut ourselves = Command::new(program);
     ourselves
         .arg(WITH_SECRETS)
         .arg(reader.as_raw_fd().to_string())
-        .args(std::env::args_os().skip(1));
+        .args(std::env::args_os().skip(not_the_users));
     for name in names {
         ourselves.env_remove(name);
     }

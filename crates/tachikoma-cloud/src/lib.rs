@@ -3,11 +3,11 @@
 //! Small on purpose, so that the library and all that it brings stay behind it: open, put, list, get, delete. Nothing here reads
 //! the environment: whoever opens a store says what is in it.
 
-mod create_only;
 mod credentials;
 mod digest;
 mod directory;
 mod error;
+mod http;
 mod open;
 mod store;
 mod tls;

@@ -8,17 +8,11 @@ use std::time::Duration;
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
-use object_store::{ClientOptions, ObjectStore, RetryConfig};
+use object_store::{ObjectStore, RetryConfig};
 use reqwest::Url;
 
-use crate::create_only::CreateOnly;
+use crate::http::Connector;
 use crate::{CloudError, Store, Surroundings, tls};
-
-/// A machine that is there answers within it.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Within it a part is sent and answered, or another piece of an object comes: 43 KiB a second.
-const READ_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How often the library repeats one request, for a connection that broke or a server that is busy. Whoever calls repeats the whole.
 const REQUEST_RETRIES: usize = 2;
@@ -115,13 +109,8 @@ pub fn open(url: &str, surroundings: &Surroundings) -> Result<Store, CloudError>
             .filter_map(|key| told.get(*key).cloned())
             .collect();
             let failed = |error| CloudError::of(&shown, &shown, &secrets, &error);
-            let options = ClientOptions::new()
-                .with_timeout_disabled()
-                .with_connect_timeout(CONNECT_TIMEOUT)
-                .with_read_timeout(READ_TIMEOUT);
             let mut builder = AmazonS3Builder::new()
-                .with_client_options(options)
-                .with_http_connector(CreateOnly)
+                .with_http_connector(Connector)
                 .with_retry(retry);
             for (key, value) in &told {
                 // Not all of them are the library's.

@@ -1,19 +1,21 @@
 //! Whether the work is complete: who claims it, what is checked behind an iteration, and what came of it.
 
 mod own_calls;
-mod words;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::keep::Kept;
 use crate::objectives::Objectives;
-use crate::phase::Wait;
+use crate::outcome::IterationOutcome;
 use crate::time::Timestamp;
+use crate::wait::Wait;
 
 pub(crate) use own_calls::only_talks_to_the_loop;
-pub(crate) use words::end_of;
-pub use words::standing_in_the_way;
+
+/// Maximum number of different claims that are recorded in one iteration.
+const CLAIMS_MAX: usize = 8;
 
 /// Somebody's or something's word that the whole work is complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -255,6 +257,9 @@ pub struct Completion {
     pub gates_at: u32,
     /// How they went.
     pub gates: Vec<GateResult>,
+    /// Whether gates have run before the first iteration, or were given up there.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub baseline: bool,
     /// What the objectives were when they were last read.
     pub objectives: Option<ObjectivesSeen>,
     /// How many of them were ticked when they were first read.
@@ -264,4 +269,79 @@ pub struct Completion {
     /// What was wrong with stop scripts when they were last asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unclear: Vec<String>,
+}
+
+impl Completion {
+    /// Returns what is known of a loop that has not begun.
+    pub(crate) fn of_a_new_loop() -> Self {
+        Self {
+            idle: true,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn attempt_started(&mut self) {
+        self.owed = Owed::Nothing;
+        self.claims.clear();
+        self.given_up = None;
+    }
+
+    pub(crate) fn attempt_ended(&mut self, end: AttemptEnd) {
+        self.ended = end;
+        self.owed = match end {
+            AttemptEnd::Succeeded | AttemptEnd::HandedOver | AttemptEnd::Failed => Owed::Answers,
+            AttemptEnd::Cut => Owed::Judgement,
+        };
+        if end == AttemptEnd::Succeeded {
+            // It was told with the prompt, and the agent has done what it can about it.
+            self.to_be_told = false;
+            self.refused.clear();
+        }
+    }
+
+    /// Returns whether all gates passed that ran after an iteration; `None` if none ran.
+    pub(crate) fn gates_passed_after(&self, iteration: u32) -> Option<bool> {
+        let ran = !self.gates.is_empty() && self.gates_at == iteration;
+        ran.then(|| self.gates.iter().all(GateResult::passed))
+    }
+
+    /// Returns whether a claim is new in this iteration.
+    pub(crate) fn is_news(&self, claim: &Claim) -> bool {
+        self.claims.len() < CLAIMS_MAX && !self.claims.contains(claim)
+    }
+
+    /// Takes in what the objectives are. Returns whether that is a claim: all are ticked behind an attempt that went well, and
+    /// not all of them were before.
+    pub(crate) fn objectives_read(&mut self, objectives: &Objectives) -> bool {
+        let ticked = objectives.ticked;
+        let before = *self.ticked_before.get_or_insert(ticked);
+        self.most_objectives = self.most_objectives.max(objectives.total);
+        let went_well = self.owed != Owed::Nothing && self.ended == AttemptEnd::Succeeded;
+        went_well && objectives.all_ticked() && ticked > before
+    }
+
+    pub(crate) fn seen_in_the_tree(&mut self, kept: &Kept) {
+        // A commit without new changes contains files from before the attempt, such as files that gates wrote.
+        if kept.changed > 0 || kept.head_moved {
+            self.idle = false;
+        }
+    }
+}
+
+impl From<IterationOutcome> for AttemptEnd {
+    fn from(outcome: IterationOutcome) -> Self {
+        match outcome {
+            IterationOutcome::Succeeded => Self::Succeeded,
+            IterationOutcome::HandedOver => Self::HandedOver,
+            IterationOutcome::Failed => Self::Failed,
+            IterationOutcome::Skipped | IterationOutcome::Interrupted => Self::Cut,
+        }
+    }
+}
+
+/// The end of an output says how it went.
+pub(crate) fn end_of(text: &str, max_bytes: usize) -> &str {
+    let text = text.trim_end();
+    let start = text.ceil_char_boundary(text.len().saturating_sub(max_bytes));
+    text.get(start..).unwrap_or_default()
 }

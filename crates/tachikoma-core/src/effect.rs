@@ -1,14 +1,13 @@
 //! What the core wants done: orders going out.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use crate::hooking::HookPoint;
 use crate::id::{Generation, SessionNo, Ticket};
-use crate::keep::CommitOrder;
-use crate::outcome::RebootReason;
-use crate::phase::LoopState;
+use crate::keep::{CommitOrder, LoopChanges};
+use crate::ladder::Rung;
+use crate::loop_state::LoopState;
+use crate::reboots::RebootReason;
 use crate::record::Record;
 
 /// What came of one input: facts to be journalled and published, then wishes to be carried out, in this order.
@@ -55,6 +54,8 @@ pub enum Effect {
         /// The fill, in percent, rounded down.
         percent: u8,
     },
+    /// Take the changes since the last look at the work tree for the loop's.
+    OweLook,
     /// Tell the agent, in the middle of its turn, what the operator has to say.
     Tell {
         /// Which launch.
@@ -99,6 +100,8 @@ pub enum Effect {
         number: u64,
         /// What to commit it as; none = only look.
         commit: Option<CommitOrder>,
+        /// Which of the changes are the loop's.
+        changes: LoopChanges,
     },
     /// End that at once, and answer all the same.
     CallOffKeep,
@@ -126,13 +129,15 @@ pub enum Effect {
         /// Which launch.
         generation: Generation,
     },
-    /// Open a fresh session, without a prompt, and send [`News`](crate::News) about it: first of all
+    /// Open a fresh session, or an old conversation, without a prompt, and send [`News`](crate::News) about it: first of all
     /// [`News::Opened`](crate::News::Opened).
     Open {
         /// The number that news about it must carry.
         generation: Generation,
         /// Its number.
         session: SessionNo,
+        /// The conversation to go on in, by the agent's own name for it; none = a fresh one.
+        resume: Option<String>,
     },
     /// Answer a command.
     Reply {
@@ -143,28 +148,6 @@ pub enum Effect {
     },
     /// The loop has ended: put everything away.
     Finish,
-}
-
-/// A rung of the ladder by which an agent is ended. Ordered from polite to final.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Rung {
-    /// The agent's own interrupt, or SIGINT.
-    Interrupt,
-    /// SIGTERM.
-    Terminate,
-    /// SIGKILL to everything that is ours.
-    Kill,
-}
-
-impl fmt::Display for Rung {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Interrupt => "interrupt",
-            Self::Terminate => "terminate",
-            Self::Kill => "kill",
-        })
-    }
 }
 
 /// The answer to a command.

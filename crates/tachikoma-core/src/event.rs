@@ -6,25 +6,30 @@ use serde::{Deserialize, Serialize};
 use crate::activity::Activity;
 use crate::completion::{Answers, Check, GateResult, Refusal};
 use crate::context::Context;
-use crate::effect::Rung;
+use crate::denials::Denial;
 use crate::exit::{Exit, Leftover};
 use crate::hooking::{HooksEnd, HooksStart};
 use crate::id::{Generation, SessionNo};
 use crate::incident::Incident;
 use crate::keep::{Keep, KeepPurpose, Kept};
+use crate::ladder::Rung;
 use crate::launch::{Change, Launch, Resumption, Runner};
-use crate::ledger::QuotaWindow;
+use crate::ledger::{ConversationUse, QuotaWindow};
 use crate::life::Life;
-use crate::outcome::{Failure, IterationReport, Outcome, RebootReason, Stop, Timeout};
-use crate::phase::{Cause, Wait};
-use crate::policy::stop::Limits;
+use crate::limits::Limits;
+use crate::operator::OperatorEvent;
+use crate::outcome::{Failure, IterationReport, Outcome, Stop, Timeout};
+use crate::phase::Cause;
 use crate::progress::Measured;
+use crate::reboots::RebootReason;
 use crate::repair::Repair;
+use crate::serde_skip::is_zero;
 use crate::state::State;
 use crate::stats::LoopStats;
 use crate::tests_report::TestsReport;
 use crate::time::Timestamp;
 use crate::turn_report::{LimitedAttempt, TurnReport};
+use crate::wait::Wait;
 
 /// A fact about a loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -165,10 +170,7 @@ pub enum LoopEvent {
         error: Option<String>,
     },
     /// The agent was not permitted to call a tool.
-    ToolDenied {
-        /// The tool.
-        name: String,
-    },
+    ToolDenied(Denial),
     /// The agent changed a file for the first time in this session.
     FileTouched {
         /// Which one.
@@ -186,6 +188,21 @@ pub enum LoopEvent {
         /// In millionths of a dollar.
         conversation_microusd: u64,
     },
+    /// The agent worked while no iteration was under way, such as at a time that it had scheduled itself. Its changes and its cost are
+    /// the loop's.
+    WorkedOutside {
+        /// The first tool that it called, with its input shortened; empty at the end of the turn.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        tool: String,
+        /// What the turn cost, in millionths of a dollar; 0 until its end.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        cost_microusd: u64,
+        /// The tokens that the turn used; 0 until its end.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        tokens: u64,
+    },
+    /// The agent took a conversation up again, which has used so much: attempts that were cut are counted now.
+    ConversationTakenUp(ConversationUse),
     /// The agent told how much of a subscription's window is used.
     QuotaTold(QuotaWindow),
     /// The agent's final words match a pattern that ends the loop.
@@ -200,6 +217,9 @@ pub enum LoopEvent {
         /// Whether a conversation that goes on must be told, too.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         tell: bool,
+        /// Whether the operator wrote it. False for notes of the agent, and for all notes of journals before this field.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        operator: bool,
     },
     /// The iteration is to be ended before its time.
     EndingRequested {
@@ -381,6 +401,9 @@ pub enum LoopEvent {
     HandOffWritten {
         /// What the next one has to know, in its words.
         text: String,
+        /// Whether this is only something that the session said while it is still asked: used where nothing better follows.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        partial: bool,
     },
     /// Hooks run, and are waited for.
     HooksStarted(HooksStart),
@@ -442,7 +465,7 @@ pub enum LoopEvent {
         value: serde_json::Value,
     },
     /// Something between the loop and its operator.
-    Operator(crate::operator::OperatorEvent),
+    Operator(OperatorEvent),
     /// Something went wrong that the loop survives.
     Warned {
         /// What, to which object, and what to do.
@@ -485,4 +508,24 @@ pub enum LoopEvent {
         /// What it did.
         stats: LoopStats,
     },
+}
+
+impl LoopEvent {
+    /// Returns whether this is how a run ends.
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
+        matches!(
+            self,
+            Self::Completed { .. } | Self::Stopped { .. } | Self::Error { .. }
+        )
+    }
+
+    /// Returns what holds from here on, where that is other settings.
+    pub(crate) fn reloaded(&self) -> Option<&Launch> {
+        if let Self::Operator(OperatorEvent::Reloaded { launch, .. }) = self {
+            Some(launch)
+        } else {
+            None
+        }
+    }
 }

@@ -12,9 +12,13 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::apply::apply;
 use crate::event::LoopEvent;
+use crate::hooking::HooksStart;
 use crate::id::{LoopId, Seq};
+use crate::keep::Keep;
 use crate::launch::Launch;
+use crate::outcome::Outcome;
 use crate::policy::Policy;
 use crate::policy::context::Level;
 use crate::record::Record;
@@ -38,6 +42,9 @@ pub enum Kind {
     Decision,
 }
 
+/// Settings and measured values that a decision was made from, by name.
+type Inputs = BTreeMap<&'static str, serde_json::Value>;
+
 /// One line of an explanation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Entry {
@@ -58,7 +65,7 @@ pub struct Entry {
     pub until: Option<Timestamp>,
     /// What it was decided from, by name: settings, and what they were compared with.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub inputs: BTreeMap<&'static str, serde_json::Value>,
+    pub inputs: Inputs,
 }
 
 /// An iteration, explained.
@@ -159,7 +166,7 @@ impl<'a> Explain<'a> {
         self.lost += Gap::check(self.seen, record)?;
         self.seen = Some(record.seq);
         if let LoopEvent::SegmentOpened { state, .. } = &record.event {
-            self.state.apply(record);
+            apply(&mut self.state, record);
             if state.iteration != self.current.iteration {
                 // Records are lost: the beginning of this iteration is not known.
                 self.policy = (self.rules)(&state.launch);
@@ -184,7 +191,8 @@ impl<'a> Explain<'a> {
             self.went_on(record, *iteration);
             self.begin(*iteration);
         }
-        self.state.apply(record);
+        self.tell_cut_check(record);
+        apply(&mut self.state, record);
         self.tell(record);
         Ok(())
     }
@@ -238,7 +246,7 @@ impl<'a> Explain<'a> {
             kind,
             words,
             until: None,
-            inputs: BTreeMap::new(),
+            inputs: Inputs::new(),
         }
     }
 
@@ -274,4 +282,20 @@ fn comes_before(event: &LoopEvent) -> bool {
             | LoopEvent::Noted { .. }
             | LoopEvent::Warned { .. }
     )
+}
+
+/// Returns how the loop ends with a record or with what the record begins: the last commit or the hooks at the end.
+fn ends_with(event: &LoopEvent) -> Option<&Outcome> {
+    if let LoopEvent::KeepStarted(Keep { outcome, .. })
+    | LoopEvent::HooksStarted(HooksStart { outcome, .. }) = event
+    {
+        outcome.as_ref()
+    } else if let LoopEvent::Completed { outcome, .. }
+    | LoopEvent::Stopped { outcome, .. }
+    | LoopEvent::Error { outcome, .. } = event
+    {
+        Some(outcome)
+    } else {
+        None
+    }
 }

@@ -1,5 +1,6 @@
 //! What the next session needs to know: the hand-off text, prepended to the original prompt.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use crate::completion::ObjectivesSeen;
@@ -13,6 +14,14 @@ const FILES_NAMED_MAX: usize = 20;
 /// Commits named in a hand-off, the latest ones.
 const COMMITS_NAMED_MAX: usize = 20;
 
+/// Things a session said that stand in for its hand-off, and how much of each.
+const LAST_WORDS_MAX: usize = 5;
+const LAST_WORDS_BYTES_MAX: usize = 2 << 10;
+
+/// Tool calls that stand in for its hand-off, and how much of each.
+const LAST_CALLS_MAX: usize = 20;
+const LAST_CALL_BYTES_MAX: usize = 200;
+
 /// What the work tree itself says about the work so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkTree {
@@ -22,6 +31,43 @@ pub struct WorkTree {
     pub head: Option<String>,
     /// Commits made since the loop began, latest first.
     pub commits: Vec<String>,
+}
+
+/// What a session without a hand-off was last seen to say and do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LastSeen {
+    words: VecDeque<String>,
+    calls: VecDeque<String>,
+}
+
+impl LastSeen {
+    /// Notes something that it said.
+    pub fn said(&mut self, text: &str) {
+        keep_latest(
+            &mut self.words,
+            text.trim(),
+            LAST_WORDS_MAX,
+            LAST_WORDS_BYTES_MAX,
+        );
+    }
+
+    /// Notes a tool call.
+    pub fn called(&mut self, name: &str, about: &str) {
+        let call = format!("{name}: {about}");
+        keep_latest(&mut self.calls, &call, LAST_CALLS_MAX, LAST_CALL_BYTES_MAX);
+    }
+}
+
+fn keep_latest(list: &mut VecDeque<String>, text: &str, max: usize, bytes_max: usize) {
+    if text.is_empty() {
+        return;
+    }
+    if list.len() >= max {
+        list.pop_front();
+    }
+    let mut text = text.to_owned();
+    truncate(&mut text, bytes_max);
+    list.push_back(text);
 }
 
 /// Returns whether the next prompt needs the hand-off in front of it: in a session that replaced another one, until an
@@ -40,19 +86,22 @@ pub fn checkpoint_now(state: &State, tree: &WorkTree, max_bytes: usize) -> Strin
     next.session.number = state.session.number.next();
     next.iteration = state.next_iteration();
     next.attempt = 1;
-    checkpoint(&next, tree, max_bytes)
+    checkpoint(&next, tree, &LastSeen::default(), max_bytes)
 }
 
 /// Writes what a session that takes over here has to know. The most important things come first: what is too long is
 /// cut at its end.
 #[must_use]
-pub fn checkpoint(state: &State, tree: &WorkTree, max_bytes: usize) -> String {
+pub fn checkpoint(state: &State, tree: &WorkTree, last: &LastSeen, max_bytes: usize) -> String {
     const END: &str = "\n---\n\n";
     let mut text = String::new();
     head(&mut text, state, tree);
     words(&mut text, state);
+    last_seen(&mut text, last);
     objectives(&mut text, state);
-    if let Some(tests) = &state.progress.tests {
+    // What failed before the first iteration is no news of a session.
+    let tests = state.progress.tests.as_ref();
+    if let Some(tests) = tests.filter(|tests| tests.iteration > 0) {
         tests.write_failing(&mut text);
     }
     notes(&mut text, state);
@@ -105,8 +154,32 @@ fn head(text: &mut String, state: &State, tree: &WorkTree) {
 }
 
 fn words(text: &mut String, state: &State) {
-    if let Some(words) = &state.checkpoint.words {
-        let _ = writeln!(text, "\n## In its own words\n\n{}", words.trim());
+    let Some(words) = &state.checkpoint.words else {
+        return;
+    };
+    let session = state.checkpoint.words_of;
+    let _ = match session.next() >= state.session.number {
+        true => writeln!(text, "\n## In its own words\n\n{}", words.trim()),
+        false => writeln!(
+            text,
+            "\n## In the words of session {session}, the last one that wrote a hand-off\n\n{}",
+            words.trim()
+        ),
+    };
+}
+
+fn last_seen(text: &mut String, last: &LastSeen) {
+    if !last.words.is_empty() {
+        text.push_str("\n## What it said last; it wrote no hand-off\n\n");
+        for words in &last.words {
+            let _ = writeln!(text, "{words}\n");
+        }
+    }
+    if !last.calls.is_empty() {
+        text.push_str("\n## Its last tool calls, latest last\n\n");
+        for call in &last.calls {
+            let _ = writeln!(text, "- `{call}`");
+        }
     }
 }
 
@@ -139,7 +212,10 @@ fn notes(text: &mut String, state: &State) {
         return;
     }
     text.push_str("\n## Notes, latest first\n\n");
-    for note in state.notes.iter().rev() {
+    // The operator's first: the hand-off is cut at its end where it is too long.
+    let (operators, agents): (Vec<_>, Vec<_>) =
+        state.notes.iter().rev().partition(|note| note.operator);
+    for note in operators.into_iter().chain(agents) {
         let _ = writeln!(text, "- Iteration {}: {}", note.iteration, note.text.trim());
     }
 }
@@ -224,7 +300,7 @@ mod tests {
             exit: Exit::Code(3),
         });
         assert!(handoff_due(&state));
-        let text = checkpoint(&state, &WorkTree::default(), 50_000);
+        let text = checkpoint(&state, &WorkTree::default(), &LastSeen::default(), 50_000);
         assert!(
             text.contains("Session 2") && text.contains("exit 3"),
             "{text}"
@@ -271,6 +347,7 @@ mod tests {
         state.iteration = 7;
         state.attempt = 1;
         state.checkpoint.words = Some("The parser is done; the printer is next.".to_owned());
+        state.checkpoint.words_of = SessionNo(1);
         state.checkpoint.reason = "context at 86%".to_owned();
         state.kept.uncommitted = 2;
         state.checkpoint.failed_calls = vec![FailedCall {
@@ -286,6 +363,7 @@ mod tests {
                 time: Timestamp::default(),
                 iteration: 5,
                 text: text.to_owned(),
+                operator: false,
             });
         }
         let tree = WorkTree {
@@ -293,7 +371,7 @@ mod tests {
             changed: Some((0..23).map(|n| format!("src/f{n}.rs")).collect()),
             commits: vec!["abc1234 parser".to_owned()],
         };
-        let text = checkpoint(&state, &tree, 50_000);
+        let text = checkpoint(&state, &tree, &LastSeen::default(), 50_000);
         insta::assert_snapshot!(text, @"
         # Hand-off from the session before this one
 
@@ -373,14 +451,14 @@ mod tests {
         ");
         let whole = text.len();
         for max in [0, 5, 100, 700, whole - 1, whole, whole + 1] {
-            let cut = checkpoint(&state, &tree, max);
+            let cut = checkpoint(&state, &tree, &LastSeen::default(), max);
             assert!(cut.len() <= max, "{max}");
             assert!(max < 100 || cut.ends_with("\n---\n\n"), "{max}: {cut}");
         }
         let unknown = WorkTree::default();
         state.checkpoint.files = vec!["seen.rs".to_owned()];
         state.checkpoint.files_unnamed = 2;
-        let text = checkpoint(&state, &unknown, 50_000);
+        let text = checkpoint(&state, &unknown, &LastSeen::default(), 50_000);
         assert!(text.contains("- seen.rs\n- and 2 more\n"), "{text}");
     }
 }

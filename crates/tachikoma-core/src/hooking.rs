@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::{IterationOutcome, Outcome};
-use crate::phase::{Phase, Wait};
 use crate::time::Timestamp;
+use crate::wait::Wait;
 
 /// A point of a loop at which hooks run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -179,24 +179,6 @@ impl fmt::Display for HooksEnd {
     }
 }
 
-/// Hooks that the loop waits for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Hooking {
-    /// Which ones.
-    pub point: HookPoint,
-    /// When they are given up.
-    pub until: Timestamp,
-    /// What follows them, besides the next iteration.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub then: Option<Wait>,
-    /// How the loop ends with them, if it does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<Outcome>,
-    /// The phase that a runner found, and takes up when they have run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub over: Option<Box<Phase>>,
-}
-
 /// What hooks have still to hear of, before the next iteration begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -211,4 +193,31 @@ pub struct Frames {
     pub session_start: bool,
     /// The hooks of the attempt that comes next have run.
     pub ready: bool,
+}
+
+impl Frames {
+    /// An attempt has ended.
+    pub(crate) fn ended(&mut self, outcome: Option<IterationOutcome>) {
+        self.iteration_end = true;
+        self.outcome = outcome;
+    }
+
+    /// Hooks of a point have run, or were called off.
+    pub(crate) fn heard(&mut self, point: HookPoint) {
+        match point {
+            HookPoint::IterationStart => self.ready = true,
+            HookPoint::IterationEnd => self.iteration_end = false,
+            HookPoint::SessionStart => self.session_start = false,
+            HookPoint::SessionEnd => self.session_end = false,
+            HookPoint::LoopStart
+            | HookPoint::LoopEnd
+            | HookPoint::BeforeReboot
+            | HookPoint::AfterReboot
+            | HookPoint::TestsChanged
+            | HookPoint::NoProgress
+            | HookPoint::Error
+            | HookPoint::Question
+            | HookPoint::LimitWait => {}
+        }
+    }
 }

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_id_is_a_prefixed_uuid() {
+    fn a_loop_id_is_printed_with_a_prefix_and_read_back() {
         let id = LoopId::from_u128(0x0123_4567_89ab_cdef);
         assert_eq!(id.to_string(), "loop_00000000-0000-0000-0123-456789abcdef");
         assert_eq!(id.to_string().parse(), Ok(id));

@@ -46,17 +46,9 @@ pub enum Incident {
         /// Whether it belongs to the agent; otherwise it is another user's.
         agent: bool,
         /// Whether it was gone already, so that nobody can tell whose it was.
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         gone: bool,
     },
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde asks for a reference"
-)]
-const fn is_false(flag: &bool) -> bool {
-    !*flag
 }
 
 impl fmt::Display for Incident {

@@ -13,7 +13,7 @@ use crate::id::{Generation, Ticket};
 use crate::incident::Incident;
 use crate::keep::Kept;
 use crate::launch::{Launch, Runner};
-use crate::ledger::QuotaWindow;
+use crate::ledger::{ConversationUse, QuotaWindow};
 use crate::operator::Wish;
 use crate::outcome::{Problem, Spent};
 use crate::repair::Repair;
@@ -123,6 +123,8 @@ pub enum Input {
         /// Whether work was undone with it: a conversation that goes on must be told, too, and nothing holds that was claimed
         /// before.
         tell: bool,
+        /// Whether the operator wrote it.
+        operator: bool,
     },
     /// The operator answers, or wants something else than a command says.
     Operator {
@@ -238,6 +240,11 @@ pub enum News {
     },
     /// It wrote something (coalesced by the shell).
     Output,
+    /// It said something while it was asked for its hand-off; bounded by the shell.
+    Said {
+        /// What.
+        text: String,
+    },
     /// A fresh session is open: its process is up and answers. The answer to [`Effect::Open`](crate::Effect::Open).
     Opened,
     /// It told its own name for the conversation.
@@ -272,6 +279,8 @@ pub enum News {
     Denied {
         /// The tool.
         tool: String,
+        /// The agent's own id of the call; empty if it is unknown.
+        id: String,
     },
     /// It changed a file.
     Touched {
@@ -288,6 +297,8 @@ pub enum News {
         /// In millionths of a dollar, earlier processes included.
         conversation_microusd: u64,
     },
+    /// It took a conversation up again, which has used so much.
+    TakenUp(ConversationUse),
     /// It told how much of a subscription's window is used.
     Quota(QuotaWindow),
     /// It reported the final result of its turn.

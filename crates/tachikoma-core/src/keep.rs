@@ -2,15 +2,17 @@
 //! what the loop changed, a snapshot before the next one.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::id::SessionNo;
+use crate::ladder::Ladder;
 use crate::outcome::Outcome;
-use crate::phase::Wait;
-use crate::record::is_zero;
+use crate::serde_skip::is_zero;
 use crate::time::Timestamp;
+use crate::wait::Wait;
 
 /// Work that is being kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +25,12 @@ pub struct Keep {
     pub commit: Option<CommitStatus>,
     /// When it is given up; none = never.
     pub until: Option<Timestamp>,
+    /// How far the agent's process is on its way out. The work tree is looked at when the process has ended; none = it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closing: Option<Ladder>,
+    /// When the end of the agent's process was asked for: what changed before it is not the agent's. `None` if there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
     /// Whether it was told to end at once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub called_off: bool,
@@ -32,6 +40,26 @@ pub struct Keep {
     /// How the loop ends with it, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
+}
+
+impl Keep {
+    pub(crate) fn postpone(&mut self, duration: Duration) {
+        self.until = self.until.map(|until| until.after(duration));
+        if let Some(ladder) = &mut self.closing {
+            ladder.until = ladder.until.after(duration);
+        }
+    }
+}
+
+/// Which of the changes since the last look at the work tree are the loop's, unless it still owes a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoopChanges {
+    /// All of them.
+    All,
+    /// None: nothing of the loop ran.
+    None,
+    /// Those from a moment on.
+    Since(Timestamp),
 }
 
 /// When work is kept.
@@ -101,6 +129,9 @@ pub struct CommitOrder {
 pub struct Kept {
     /// Files that changed since the last look.
     pub changed: u32,
+    /// Names of the first of them, relative to the working directory.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
     /// Lines added and removed in them; 0 where that is not known.
     #[serde(skip_serializing_if = "is_zero")]
     pub lines: u32,
@@ -178,8 +209,12 @@ pub struct KeptWork {
     pub files_changed: Option<u32>,
     /// Whether an attempt has begun, or ended, that the work tree was not looked at after.
     pub unseen: bool,
-    /// Whether gates or scripts were begun that it was not looked at after: what they change is the loop's doing.
+    /// Whether gates or scripts were begun that it was not looked at after, the agent worked outside of an iteration, or a runner took
+    /// the loop up that owed a look: what was changed is the loop's doing.
     pub checked: bool,
+    /// Whether the agent worked outside of an iteration since the work tree was last looked at.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outside: bool,
     /// Why the latest commit was not made that was to be; none since there is nothing left to commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,

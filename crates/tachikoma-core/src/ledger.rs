@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::phase::{Phase, WaitReason};
+use crate::phase::Phase;
 use crate::stats::LoopStats;
 use crate::time::Timestamp;
 
@@ -24,6 +24,9 @@ pub struct Ledger {
     pub counted_to: Option<Timestamp>,
     /// What the conversation has cost, as its agent told last, in millionths of a dollar.
     pub conversation_microusd: u64,
+    /// Tokens of the conversation that are counted; none where its beginning was not counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation_tokens: Option<u64>,
     /// What the turn under way has used so far.
     pub turn: TurnSpending,
     /// The windows of the subscription, where the agent reports them.
@@ -39,6 +42,15 @@ pub struct TurnSpending {
     /// What it has cost, in millionths of a dollar.
     pub cost_microusd: u64,
     /// Tokens of its calls that are over.
+    pub tokens: u64,
+}
+
+/// What a conversation has used, all its turns together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConversationUse {
+    /// In millionths of a dollar.
+    pub microusd: u64,
+    /// Tokens, those from the cache included.
     pub tokens: u64,
 }
 
@@ -92,7 +104,7 @@ impl Ledger {
 
     /// A runner takes the loop up: the time in which nobody ran it does not count. A window of which nobody knows when it begins
     /// anew may have: the agent will tell.
-    pub(crate) fn taken_up(&mut self, time: Timestamp) {
+    pub(crate) fn runner_took_up(&mut self, time: Timestamp) {
         self.counted_to = Some(time);
         self.quota.retain(|window| window.resets_at.is_some());
     }
@@ -104,6 +116,7 @@ impl Ledger {
 
     pub(crate) fn session_began(&mut self) {
         self.conversation_microusd = 0;
+        self.conversation_tokens = Some(0);
         self.turn = TurnSpending::default();
     }
 
@@ -113,7 +126,24 @@ impl Ledger {
 
     pub(crate) fn call_ended(&mut self, stats: &mut LoopStats, tokens: u64) {
         self.turn.tokens = self.turn.tokens.saturating_add(tokens);
+        self.count_tokens(stats, tokens);
+    }
+
+    fn count_tokens(&mut self, stats: &mut LoopStats, tokens: u64) {
         stats.tokens = stats.tokens.saturating_add(tokens);
+        let known = self.conversation_tokens;
+        self.conversation_tokens = known.map(|known| known.saturating_add(tokens));
+    }
+
+    /// An agent that takes a conversation up again told what that has used. What is not counted of it was used by attempts that were
+    /// cut.
+    pub(crate) fn taken_up(&mut self, stats: &mut LoopStats, told: ConversationUse) {
+        let missed = told.microusd.saturating_sub(self.conversation_microusd);
+        stats.cost_microusd = stats.cost_microusd.saturating_add(missed);
+        self.conversation_microusd = told.microusd;
+        self.turn.before_microusd = Some(told.microusd);
+        let known = self.conversation_tokens.unwrap_or(told.tokens);
+        self.count_tokens(stats, told.tokens.saturating_sub(known));
     }
 
     /// The agent told what its conversation has cost. What it says before the first call of a turn is what the turn begins with:
@@ -143,8 +173,7 @@ impl Ledger {
         let before = before_microusd.unwrap_or(self.conversation_microusd);
         let now = before.saturating_add(cost_microusd);
         self.conversation_microusd = self.conversation_microusd.max(now);
-        let more = tokens.saturating_sub(counted_tokens);
-        stats.tokens = stats.tokens.saturating_add(more);
+        self.count_tokens(stats, tokens.saturating_sub(counted_tokens));
     }
 
     pub(crate) fn quota_told(&mut self, told: QuotaWindow) {
@@ -171,8 +200,7 @@ pub fn microusd(usd: f64) -> u64 {
 /// Returns whether time in a phase is time in which the loop runs.
 fn runs(phase: &Phase) -> bool {
     match phase {
-        // A person takes their time.
-        Phase::Waiting { wait } => wait.reason != WaitReason::Operator,
+        Phase::Waiting { wait } => wait.reason.is_work(),
         Phase::Working { .. }
         | Phase::Keeping { .. }
         | Phase::Checking { .. }
@@ -235,6 +263,30 @@ mod tests {
     }
 
     #[test]
+    fn attempts_that_were_cut_are_counted_when_their_conversation_is_taken_up() {
+        let used = |microusd, tokens| ConversationUse { microusd, tokens };
+        let sums = |stats: &LoopStats| (stats.cost_microusd, stats.tokens);
+        let (mut ledger, mut stats) = (Ledger::default(), LoopStats::default());
+        ledger.session_began();
+        ledger.turn_began();
+        ledger.turn_resulted(&mut stats, 100, 10);
+        // Cut: without a budget nothing was told of it, with one its calls were.
+        ledger.turn_began();
+        ledger.call_ended(&mut stats, 4);
+        ledger.turn_began();
+        ledger.taken_up(&mut stats, used(170, 17));
+        assert_eq!(sums(&stats), (170, 17));
+        ledger.turn_resulted(&mut stats, 30, 3);
+        assert_eq!(sums(&stats), (200, 20));
+        ledger.turn_began();
+        ledger.taken_up(&mut stats, used(200, 20));
+        assert_eq!(sums(&stats), (200, 20), "nothing is counted twice");
+        let (mut old, mut stats) = (Ledger::default(), LoopStats::default());
+        old.taken_up(&mut stats, used(0, 20));
+        assert_eq!(stats.tokens, 0, "its beginning was counted elsewhere");
+    }
+
+    #[test]
     fn the_fullest_window_counts_until_it_begins_anew() {
         let mut ledger = Ledger::default();
         let at = Timestamp::from_millis;
@@ -254,7 +306,7 @@ mod tests {
             ledger.quota_told(window(&n.to_string(), 99.0, None));
         }
         assert_eq!(ledger.quota.len(), WINDOWS_MAX);
-        ledger.taken_up(at(6_000));
+        ledger.runner_took_up(at(6_000));
         let left = ledger.fullest(at(6_000));
         assert_eq!(left, Some(3.0), "only the one whose end is known");
     }

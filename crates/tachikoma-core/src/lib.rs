@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tachikoma_core::{Input, Launch, LoopId, Policy, Runner, State, Timestamp, step};
+//! use tachikoma_core::{Input, Launch, LoopId, Policy, Runner, State, Timestamp, apply, next_deadline, step};
 //!
 //! let policy = Policy::default();
 //! let mut state = State::new(LoopId::from_u128(7));
@@ -17,10 +17,10 @@
 //! // Replaying the facts gives the same state, so resuming after a crash is replay.
 //! let mut replayed = State::new(LoopId::from_u128(7));
 //! for record in &first.records {
-//!     replayed.apply(record);
+//!     apply(&mut replayed, record);
 //! }
 //! assert_eq!(replayed, state);
-//! assert!(state.next_deadline(&policy).is_some(), "a launch that never answers must be noticed");
+//! assert!(next_deadline(&policy, &state).is_some(), "a launch that never answers must be noticed");
 //! # let _ = Duration::ZERO;
 //! ```
 #![warn(
@@ -30,12 +30,16 @@
 )]
 
 mod activity;
+mod apply;
 mod commit_message;
 mod completion;
+mod completion_feedback;
 mod context;
 mod copies;
+mod denials;
 mod effect;
 mod event;
+mod evidence;
 mod exit;
 pub mod explain;
 mod handoff;
@@ -44,10 +48,14 @@ mod id;
 mod incident;
 mod input;
 mod keep;
+mod ladder;
 mod launch;
 mod ledger;
 mod life;
+mod limits;
+mod loop_state;
 pub mod markdown;
+mod number_format;
 mod objectives;
 mod operator;
 mod outcome;
@@ -59,6 +67,7 @@ mod reboots;
 mod record;
 mod repair;
 pub mod replay;
+mod serde_skip;
 mod session;
 mod state;
 mod stats;
@@ -70,46 +79,51 @@ pub mod tests_seen;
 mod time;
 mod told;
 mod turn_report;
+mod wait;
 
 pub use activity::{Activity, Busy};
+pub use apply::apply;
 pub use commit_message::{CommitFacts, CommitMessage, CommitMessageError};
 pub use completion::{
     Answers, AttemptEnd, Check, CheckStage, Claim, Completion, GateResult, ObjectivesSeen, Owed,
-    Refusal, ScriptResult, ScriptVerdict, standing_in_the_way,
+    Refusal, ScriptResult, ScriptVerdict,
 };
+pub use completion_feedback::standing_in_the_way;
 pub use context::Context;
 pub use copies::{Copied, Copies, CopyFailures};
-pub use effect::{Answer, Effect, Rung, Step};
+pub use denials::{DENIALS_MAX, Denial, Permitted, remedies};
+pub use effect::{Answer, Effect, Step};
 pub use event::LoopEvent;
+pub use evidence::Evidence;
 pub use exit::{Exit, Leftover};
-pub use handoff::{WorkTree, checkpoint, checkpoint_now, handoff_due};
-pub use hooking::{Frames, HookKind, HookPoint, HookResult, Hooking, HooksEnd, HooksStart};
+pub use handoff::{LastSeen, WorkTree, checkpoint, checkpoint_now, handoff_due};
+pub use hooking::{Frames, HookKind, HookPoint, HookResult, HooksEnd, HooksStart};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use incident::Incident;
 pub use input::{Input, LoopCommand, News, TurnEnd, Urgency};
 pub use keep::{
-    CommitOrder, CommitStatus, Committed, Keep, KeepPurpose, Kept, KeptWork, PastCommit, Snapshot,
-    short_commit,
+    CommitOrder, CommitStatus, Committed, Keep, KeepPurpose, Kept, KeptWork, LoopChanges,
+    PastCommit, Snapshot, short_commit,
 };
+pub use ladder::{Ladder, Rung};
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
-pub use ledger::{Ledger, QuotaWindow, TurnSpending, microusd};
+pub use ledger::{ConversationUse, Ledger, QuotaWindow, TurnSpending, microusd};
 pub use life::Life;
+pub use limits::Limits;
+pub use loop_state::LoopState;
 pub use objectives::Objectives;
 pub use operator::{
     AnsweredBy, Choice, EditedPrompt, Operator, OperatorEvent, PUT_OFF_ITERATIONS, Question,
     QuestionKind, RollingBack, TOLD_MAX, Wish, Words,
 };
 pub use outcome::{
-    ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, RebootReason, Spent,
-    Stop, Timeout,
+    ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, Spent, Stop, Timeout,
 };
-pub use phase::{
-    Cause, Ending, Ladder, LoopState, Phase, Reboot, RebootStage, Tool, TurnResult, Wait,
-    WaitReason, Work,
-};
+pub use phase::{Cause, Ending, Hooking, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 pub use policy::Policy;
+pub use policy::timeout::next_deadline;
 pub use progress::{Measured, Progress, SCORES_KEPT, Score};
-pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootResult};
+pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootReason, RebootResult};
 pub use record::Record;
 pub use repair::Repair;
 pub use session::{
@@ -127,3 +141,4 @@ pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;
 pub use told::told;
 pub use turn_report::{LimitedAttempt, TurnReport};
+pub use wait::{Wait, WaitReason};

@@ -2,20 +2,24 @@
 //! somebody is there to be asked.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::LoopEvent;
 use crate::launch::{Change, Launch};
-use crate::phase::Wait;
-use crate::policy::stop::Limits;
+use crate::limits::Limits;
 use crate::time::Timestamp;
+use crate::wait::Wait;
 
 /// Words to the agent that may wait at a time: more of them are a prompt, and belong there.
 pub const TOLD_MAX: usize = 20;
 
 /// So many iterations a reboot is put off by a no; only a context that takes no prompt any more is sooner.
 pub const PUT_OFF_ITERATIONS: u32 = 5;
+
+/// How long a rollback of the work tree may take. The worker that does it has shorter timeouts for each part, so one that has not
+/// answered by then hangs.
+pub(crate) const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1500);
 
 /// What a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -205,17 +209,6 @@ pub enum OperatorEvent {
         #[serde(default)]
         limits: Limits,
     },
-}
-
-impl LoopEvent {
-    /// Returns what holds from here on, where that is other settings.
-    pub(crate) fn reloaded(&self) -> Option<&Launch> {
-        if let Self::Operator(OperatorEvent::Reloaded { launch, .. }) = self {
-            Some(launch)
-        } else {
-            None
-        }
-    }
 }
 
 /// What the operator wants of a live loop, besides commands.

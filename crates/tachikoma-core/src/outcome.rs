@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Exit;
-use crate::phase::LoopState;
+use crate::loop_state::LoopState;
 use crate::time::Timestamp;
 
 /// How a loop ended. The final public state is derived from it, once.
@@ -166,7 +166,8 @@ impl fmt::Display for IterationOutcome {
     }
 }
 
-/// A finished iteration that did not fail.
+/// A finished iteration that did not fail. Its changes, tests and progress are known later: see
+/// [`Measured`](crate::Measured).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IterationReport {
     /// The iteration.
@@ -180,18 +181,9 @@ pub struct IterationReport {
     /// Whether the agent claimed that the whole work is complete.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub claimed: bool,
-    /// Whether the iteration brought the work forward, where that is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub progress: Option<bool>,
     /// Whether its session has to be rebooted before the next prompt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub needs_reboot: bool,
-    /// Whether the tests passed, where they were run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tests_passed: Option<bool>,
-    /// How many files it changed, where that is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub files_changed: Option<u32>,
 }
 
 /// Why an iteration failed.
@@ -297,6 +289,8 @@ pub enum Problem {
         /// When it does again, if that was told.
         until: Option<Timestamp>,
     },
+    /// The model's service cannot be reached or answers with HTTP 5xx: a network outage, or one of the service. Waiting helps.
+    Unreachable,
     /// This conversation cannot go on, another one can.
     Poisoned,
     /// What the agent works in went away under it and comes back, or the conversation did: the same iteration again, at
@@ -314,7 +308,7 @@ pub enum Problem {
 pub enum ErrorClass {
     /// A reboot ended it: the fresh session goes on at once.
     Planned,
-    /// The model's service is limited: the same iteration again when it is not, and no failure.
+    /// The model's service is limited or cannot be reached: the same iteration again when it is not, and no failure.
     Limited,
     /// It may go well the next time: backoff, same conversation.
     Transient,
@@ -360,7 +354,7 @@ impl Failure {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Reported { problem, .. } | Self::NoResult { problem, .. } => match problem {
-                Some(Problem::Limited { .. }) => ErrorClass::Limited,
+                Some(Problem::Limited { .. } | Problem::Unreachable) => ErrorClass::Limited,
                 Some(Problem::Poisoned) => ErrorClass::Poisoned,
                 Some(Problem::Cut) => ErrorClass::Cut,
                 Some(Problem::Permanent { .. }) => ErrorClass::Permanent,
@@ -425,71 +419,4 @@ pub enum Spent {
     Full,
     /// It is not there any more.
     Lost,
-}
-
-/// Why a session is replaced by a fresh one, as planned.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum RebootReason {
-    /// The context is too full to go on well.
-    Redline {
-        /// The measured fill, rounded down.
-        percent: u8,
-    },
-    /// The agent refused a request because nothing more goes into its context, whatever its last reading was.
-    Refused,
-    /// The agent got worse.
-    Degradation {
-        /// What was seen.
-        details: String,
-    },
-    /// The session has had as many iterations as it may.
-    IterationLimit {
-        /// How many it had.
-        count: u32,
-    },
-    /// The session is as old as it may become.
-    DurationLimit {
-        /// How old it was.
-        seconds: u64,
-    },
-    /// The agent's final words matched a pattern.
-    PatternMatch {
-        /// Which one.
-        pattern: String,
-    },
-    /// The agent reports nothing about its context, and called tools as often as it may.
-    ToolCalls {
-        /// How often.
-        count: u32,
-    },
-    /// The conversation is broken.
-    ErrorRecovery {
-        /// How.
-        error: String,
-    },
-    /// The operator asked for it.
-    Manual,
-}
-
-impl fmt::Display for RebootReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Redline { percent } => write!(f, "context at {percent}%"),
-            Self::Refused => f.write_str("the agent takes no more into its context"),
-            Self::Degradation { details } => write!(f, "the agent got worse: {details}"),
-            Self::IterationLimit { count: 1 } => f.write_str("1 iteration in this session"),
-            Self::IterationLimit { count } => write!(f, "{count} iterations in this session"),
-            Self::DurationLimit { seconds } => write!(f, "the session is {seconds} s old"),
-            Self::PatternMatch { pattern } => {
-                write!(f, "the agent's words match the pattern `{pattern}`")
-            }
-            Self::ToolCalls { count } => write!(
-                f,
-                "{count} tool calls in a session whose context is not known"
-            ),
-            Self::ErrorRecovery { error } => write!(f, "the conversation cannot go on: {error}"),
-            Self::Manual => f.write_str("asked for by the operator"),
-        }
-    }
 }

@@ -1,84 +1,22 @@
 //! Where a loop stands: the precise phases of the core and the public states they map onto.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::activity::Busy;
+use crate::activity::{Activity, Busy};
 use crate::completion::Check;
-use crate::effect::Rung;
-use crate::hooking::{HookPoint, Hooking};
+use crate::hooking::HookPoint;
 use crate::id::{Generation, SessionNo};
 use crate::keep::Keep;
-use crate::outcome::{Outcome, Problem, RebootReason, Timeout};
+use crate::ladder::Ladder;
+use crate::loop_state::LoopState;
+use crate::outcome::{Outcome, Problem, Timeout};
+use crate::reboots::RebootReason;
+use crate::serde_skip::is_zero;
 use crate::time::Timestamp;
-
-/// The public state of a loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LoopState {
-    /// Nothing runs, and nothing has ended it.
-    Idle,
-    /// Iterations run, or the next one is waited for.
-    Running,
-    /// The operator paused it.
-    Paused,
-    /// One session is being replaced by the next.
-    Rebooting,
-    /// It reached its end.
-    Completed,
-    /// It could not go on.
-    Error,
-    /// It was stopped.
-    Stopped,
-}
-
-impl LoopState {
-    /// Returns whether the loop has ended.
-    #[must_use]
-    pub fn is_terminal(self) -> bool {
-        matches!(self, Self::Completed | Self::Error | Self::Stopped)
-    }
-
-    /// Returns whether the loop works.
-    #[must_use]
-    pub fn is_active(self) -> bool {
-        matches!(self, Self::Running | Self::Rebooting)
-    }
-
-    /// Returns whether a loop in this state may be started.
-    #[must_use]
-    pub fn can_start(self) -> bool {
-        matches!(self, Self::Idle | Self::Stopped | Self::Error)
-    }
-
-    /// Returns whether a loop in this state may be paused.
-    #[must_use]
-    pub fn can_pause(self) -> bool {
-        self == Self::Running
-    }
-
-    /// Returns whether a loop in this state may be resumed.
-    #[must_use]
-    pub fn can_resume(self) -> bool {
-        self == Self::Paused
-    }
-}
-
-impl fmt::Display for LoopState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Idle => "idle",
-            Self::Running => "running",
-            Self::Paused => "paused",
-            Self::Rebooting => "rebooting",
-            Self::Completed => "completed",
-            Self::Error => "error",
-            Self::Stopped => "stopped",
-        })
-    }
-}
+use crate::wait::{Wait, WaitReason};
 
 /// The precise phase of a loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -144,43 +82,29 @@ impl Phase {
             Self::Ended { outcome } => outcome.state(),
         }
     }
-}
 
-/// A wait with its reason and its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wait {
-    /// What for.
-    pub reason: WaitReason,
-    /// Until when.
-    pub until: Timestamp,
-}
-
-/// What a loop waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WaitReason {
-    /// `iteration_delay`.
-    Delay,
-    /// Failures.
-    Backoff,
-    /// The model's service, which takes nothing more for a while.
-    UsageLimit,
-    /// The moment from which a reboot may happen, with a context that is too full to be prompted before it.
-    RebootWindow,
-    /// An answer of the operator, or a work tree that is brought back on their wish.
-    Operator,
-}
-
-impl fmt::Display for WaitReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Delay => "delay",
-            Self::Backoff => "backoff",
-            Self::UsageLimit => "usage_limit",
-            Self::RebootWindow => "reboot_window",
-            Self::Operator => "operator",
-        })
+    /// Returns whether the loop waits for an answer of the operator, or for a rollback that the operator asked for.
+    pub(crate) fn awaits_operator(&self) -> bool {
+        matches!(self, Self::Waiting { wait } if wait.reason == WaitReason::Operator)
     }
+}
+
+/// Hooks that the loop waits for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hooking {
+    /// Which ones.
+    pub point: HookPoint,
+    /// When they are given up.
+    pub until: Timestamp,
+    /// What follows them, besides the next iteration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub then: Option<Wait>,
+    /// How the loop ends with them, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+    /// The phase that a runner found, and takes up when they have run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<Box<Phase>>,
 }
 
 /// An iteration under way.
@@ -283,6 +207,65 @@ pub enum Cause {
 }
 
 impl Work {
+    /// Moves every moment from which a time-out counts.
+    pub(crate) fn postpone(&mut self, duration: Duration) {
+        let moments = [&mut self.started, &mut self.active]
+            .into_iter()
+            .chain(&mut self.launched)
+            .chain(&mut self.stream_ended)
+            .chain(&mut self.look)
+            .chain(self.busy.as_mut().map(|busy| &mut busy.time))
+            .chain(self.tools.values_mut().map(|tool| &mut tool.since))
+            .chain(self.result.as_mut().map(|result| &mut result.time))
+            .chain(
+                self.ending
+                    .as_mut()
+                    .map(|ending| &mut ending.boundary_until),
+            )
+            .chain(self.ladder.as_mut().map(|ladder| &mut ladder.until));
+        for moment in moments {
+            *moment = moment.after(duration);
+        }
+    }
+
+    /// Records a sign of activity of the agent. An investigation of its silence is no longer needed.
+    pub(crate) fn heard(&mut self, time: Timestamp) {
+        // Its answer to our interrupt is not a sign of activity.
+        if self.ladder.is_some() {
+            return;
+        }
+        self.spoke = true;
+        self.active = time;
+        self.look = None;
+        self.busy = None;
+    }
+
+    /// Notes that its processes are at work.
+    pub(crate) fn seen(&mut self, activity: Activity, time: Timestamp) {
+        self.look = None;
+        self.busy = Some(Busy { time, activity });
+    }
+
+    pub(crate) fn new(generation: Generation, started: Timestamp) -> Self {
+        Self {
+            generation,
+            started,
+            pid: None,
+            launched: None,
+            reused: false,
+            active: started,
+            spoke: false,
+            answering: false,
+            look: None,
+            busy: None,
+            stream_ended: None,
+            tools: BTreeMap::new(),
+            result: None,
+            ending: None,
+            ladder: None,
+        }
+    }
+
     /// Returns whether an interrupt would cut something: a tool call, or an answer of the model.
     #[must_use]
     pub fn is_busy(&self) -> bool {
@@ -302,15 +285,6 @@ impl Cause {
     }
 }
 
-/// The place on the ladder by which an agent is ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ladder {
-    /// The rung it is on.
-    pub rung: Rung,
-    /// When the next one follows.
-    pub until: Timestamp,
-}
-
 /// A reboot under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reboot {
@@ -322,6 +296,9 @@ pub struct Reboot {
     pub to: SessionNo,
     /// The wait that follows it.
     pub then: Option<Wait>,
+    /// How often the old session was asked for its hand-off.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub asked: u32,
     /// How far it is.
     #[serde(default)]
     pub stage: RebootStage,
@@ -338,6 +315,9 @@ pub enum RebootStage {
     HandOff {
         /// Until when it may answer.
         until: Timestamp,
+        /// What it has said so far.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        said: Vec<String>,
     },
     /// Hooks run.
     Hooks {
@@ -358,11 +338,14 @@ pub enum RebootStage {
         /// Why the reboot has failed, if it has.
         failed: Option<String>,
     },
-    /// The fresh session is being opened.
+    /// The fresh session is being opened, or the old one again, so that it can be asked for its hand-off.
     Opening {
         /// The launch that news must be about.
         generation: Generation,
         /// Since when.
         since: Timestamp,
+        /// Whether it is the old session.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        old: bool,
     },
 }

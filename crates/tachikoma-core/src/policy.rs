@@ -7,7 +7,6 @@ pub mod completion;
 pub mod context;
 pub mod custom;
 pub mod degradation;
-pub mod progress;
 pub mod rate;
 pub mod reboot;
 pub mod restart;
@@ -20,7 +19,10 @@ use std::time::Duration;
 use budget::Budgets;
 use completion::CompletionRules;
 
+use crate::denials::Permitted;
 use crate::hooking::HookPoint;
+use crate::limits::Limits;
+use crate::operator::Operator;
 
 /// The rules of a loop. The default is what an empty configuration file means.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +39,8 @@ pub struct Policy {
     pub max_no_progress_iterations: u32,
     /// How many patterns of the agent's words end the loop.
     pub stop_patterns: u32,
+    /// What the agent is permitted: for advice when something is denied.
+    pub permitted: Permitted,
     /// What the loop may spend.
     pub budgets: Budgets,
     /// When a claim of completion is believed.
@@ -51,6 +55,12 @@ pub struct Policy {
     pub backoff: Backoff,
     /// The wait for the model's service where it does not say how long.
     pub limit_backoff: Backoff,
+    /// The margin after a stated reset of a usage limit; it grows with each refusal in a row.
+    pub reset_margin: Backoff,
+    /// The wait for a service that cannot be reached. Short, because agents retry for minutes by themselves.
+    pub outage_backoff: Backoff,
+    /// How long the service may be unreachable before the loop ends; zero = no limit.
+    pub max_outage: Duration,
     /// When sessions are replaced.
     pub reboot: RebootRules,
     /// For all hooks of a point together; a point that is not there has none. Those of a reboot are with its rules.
@@ -76,6 +86,7 @@ impl Default for Policy {
             max_test_failure_streak: 3,
             max_no_progress_iterations: 5,
             stop_patterns: 0,
+            permitted: Permitted::default(),
             budgets: Budgets::default(),
             completion: CompletionRules::default(),
             agent: AgentTraits::default(),
@@ -86,6 +97,15 @@ impl Default for Policy {
                 base: Duration::from_secs(30),
                 cap: Duration::from_secs(1800),
             },
+            reset_margin: Backoff {
+                base: Duration::from_secs(5),
+                cap: Duration::from_secs(1800),
+            },
+            outage_backoff: Backoff {
+                base: Duration::from_secs(5),
+                cap: Duration::from_secs(300),
+            },
+            max_outage: Duration::ZERO,
             reboot: RebootRules::default(),
             hooks: BTreeMap::new(),
             keep: None,
@@ -94,6 +114,39 @@ impl Default for Policy {
             attended: false,
             question_timeout: Duration::from_secs(600),
         }
+    }
+}
+
+impl Policy {
+    /// Returns the limits that the rules set.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        let budgets = &self.budgets;
+        Limits {
+            iterations: self.max_iterations,
+            failures: self.max_consecutive_failures,
+            // Where nothing can fail nothing is counted.
+            test_failures: match self.completion.gates.is_empty() {
+                true => 0,
+                false => self.max_test_failure_streak,
+            },
+            // Without surveys of the work tree, progress is not measured.
+            no_progress: match self.keep {
+                Some(_) => self.max_no_progress_iterations,
+                None => 0,
+            },
+            patterns: self.stop_patterns,
+            cost_microusd: budgets.cost_microusd,
+            tokens: budgets.tokens,
+            duration_ms: u64::try_from(budgets.duration.as_millis()).unwrap_or(u64::MAX),
+            quota_percent: budgets.quota_percent,
+        }
+    }
+
+    /// Returns whether attended mode is on: the operator is asked before and after each iteration.
+    #[must_use]
+    pub fn is_attended(&self, operator: &Operator) -> bool {
+        operator.attended.unwrap_or(self.attended)
     }
 }
 
@@ -156,7 +209,7 @@ pub struct Graces {
     pub interrupt: Duration,
     /// After SIGTERM.
     pub terminate: Duration,
-    /// After SIGKILL. Not a grace: a process that is not gone by then is stuck in the kernel.
+    /// After SIGKILL. Not a grace: a process that is not gone by then is stuck in the kernel, or its guard is stopped again and again.
     pub reap: Duration,
 }
 
@@ -208,8 +261,10 @@ pub struct RebootRules {
     pub enabled: bool,
     /// Whether a full context calls for one.
     pub on_redline: bool,
-    /// The fill from which the context is too full, in percent; 100 = off.
+    /// The fill from which the context is too full, in percent; 100 = off, and the one in tokens with it.
     pub redline_percent: f64,
+    /// The fill from which the context is too full, in tokens; 0 = off. Of the two redlines the one that is reached first counts.
+    pub redline_tokens: u64,
     /// The fill at which the agent is told to come to an end, in percent.
     pub warning_percent: f64,
     /// The fill from which nothing is prompted any more, in percent.
@@ -254,6 +309,7 @@ impl Default for RebootRules {
             enabled: true,
             on_redline: true,
             redline_percent: 85.0,
+            redline_tokens: 200_000,
             warning_percent: 70.0,
             hard_limit_percent: 95.0,
             tool_call_threshold: 100,

@@ -3,13 +3,17 @@
 use serde::{Deserialize, Serialize};
 
 use crate::completion::{Answers, ObjectivesSeen};
+use crate::evidence::Evidence;
 use crate::keep::Kept;
-use crate::policy::progress::Evidence;
-use crate::record::is_zero;
+use crate::serde_skip::is_zero;
 use crate::tests_report::TestsReport;
+use crate::tests_seen::RUNS_RECENT;
 
 /// Scores that are remembered: enough to see where the work goes.
 pub const SCORES_KEPT: usize = 20;
+
+/// Names of changed files that are remembered.
+pub const FILES_KEPT: usize = 100;
 
 /// What an iteration was worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +26,9 @@ pub struct Measured {
     /// What that is worth, from 0 to 100; 0 where nothing came of it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub score: u32,
+    /// Whether all gates passed that ran after the iteration; `None` if none ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tests_passed: Option<bool>,
 }
 
 /// A score that is remembered.
@@ -31,6 +38,16 @@ pub struct Score {
     pub iteration: u32,
     /// From 0 to 100.
     pub score: u32,
+}
+
+/// A test that was fixed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FixedTest {
+    /// Its name.
+    pub name: String,
+    /// Runs of the tests since the one that it passed in first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub runs: u32,
 }
 
 /// What is known of whether the work comes forward.
@@ -53,12 +70,19 @@ pub struct Progress {
     pub tests: Option<TestsReport>,
     /// Whether what is tested may be another than when they did.
     pub untested: bool,
+    /// Tests that were fixed within the last [`RUNS_RECENT`] runs and passed since, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fixed: Vec<FixedTest>,
+    /// Files that the loop changed, relative to the working directory; the last [`FILES_KEPT`], latest last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
 }
 
 impl Progress {
-    /// Returns what the iteration last started was worth, if it is over and that can be said.
+    /// Returns what the iteration last started was worth, if it is over and that can be said. `tests_passed` is whether all gates
+    /// passed after it; `None` if none ran.
     #[must_use]
-    pub fn measure(&self, iteration: u32) -> Option<Measured> {
+    pub fn measure(&self, iteration: u32, tests_passed: Option<bool>) -> Option<Measured> {
         let score = self.evidence.score();
         // What was seen was done, whatever was missed.
         let known = score > 0 || (self.looked && !self.unsure);
@@ -66,6 +90,7 @@ impl Progress {
             iteration,
             evidence: self.evidence,
             score,
+            tests_passed,
         })
     }
 
@@ -96,6 +121,12 @@ impl Progress {
         // A commit of what was left before is no doing of this iteration.
         evidence.commits |= kept.head_moved || (kept.commit.is_some() && kept.changed > 0);
         self.untested |= kept.changed > 0 || kept.head_moved;
+        for name in &kept.files {
+            self.files.retain(|known| known != name);
+            self.files.push(name.clone());
+        }
+        let forgotten = self.files.len().saturating_sub(FILES_KEPT);
+        self.files.drain(..forgotten);
     }
 
     /// Compares what the objectives are with what they were. What they were at first is where one starts from.
@@ -113,6 +144,15 @@ impl Progress {
     pub(crate) fn tested(&mut self, report: &TestsReport) {
         let passing = &mut self.evidence.newly_passing;
         *passing = passing.saturating_add(report.newly_passing);
+        for test in &mut self.fixed {
+            test.runs = test.runs.saturating_add(1);
+        }
+        let fixed = report.fixed.iter().cloned();
+        self.fixed
+            .retain(|test| test.runs < RUNS_RECENT && !report.failing.contains(&test.name));
+        self.fixed.retain(|test| !report.fixed.contains(&test.name));
+        self.fixed
+            .extend(fixed.map(|name| FixedTest { name, runs: 0 }));
         self.tests = Some(report.clone());
         self.untested = false;
     }
@@ -139,17 +179,21 @@ mod tests {
     #[test]
     fn only_what_was_seen_through_and_looked_at_can_have_come_to_nothing() {
         let mut known = Progress::default();
-        assert_eq!(known.measure(1), None, "it is not over");
+        assert_eq!(known.measure(1, None), None, "it is not over");
         known.attempt_ended(true);
-        assert_eq!(known.measure(1), None, "nobody looked");
+        assert_eq!(known.measure(1, None), None, "nobody looked");
         known.looked = true;
-        assert_eq!(known.measure(1).unwrap().score, 0);
+        assert_eq!(known.measure(1, None).unwrap().score, 0);
         known.missed();
-        assert_eq!(known.measure(1), None, "something was missed");
+        assert_eq!(known.measure(1, None), None, "something was missed");
         known.evidence.files = 1;
-        assert_eq!(known.measure(1).unwrap().score, 1, "and something was seen");
+        assert_eq!(
+            known.measure(1, None).unwrap().score,
+            1,
+            "and something was seen"
+        );
         known.attempt_ended(false);
-        assert_eq!(known.measure(1), None, "it was cut");
+        assert_eq!(known.measure(1, None), None, "it was cut");
     }
 
     #[test]
@@ -164,14 +208,17 @@ mod tests {
         known.attempt_ended(false);
         known.attempt_started(2);
         known.attempt_ended(true);
-        let measured = known.measure(4).unwrap();
+        let measured = known.measure(4, None).unwrap();
         assert_eq!((measured.evidence.files, measured.evidence.lines), (2, 7));
         known.measured(&measured);
-        assert_eq!(known.measure(4), None, "once is enough");
+        assert_eq!(known.measure(4, None), None, "once is enough");
         known.attempt_started(1);
         known.attempt_ended(true);
         known.looked = true;
-        assert_eq!(known.measure(5).unwrap().evidence, Evidence::default());
+        assert_eq!(
+            known.measure(5, None).unwrap().evidence,
+            Evidence::default()
+        );
     }
 
     #[test]
@@ -183,6 +230,7 @@ mod tests {
                 iteration,
                 evidence: Evidence::default(),
                 score,
+                tests_passed: None,
             });
         }
         assert_eq!(known.last, Some(30));

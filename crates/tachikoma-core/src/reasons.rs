@@ -1,89 +1,20 @@
 //! What a decision was made from, in words and numbers: for those who ask later why.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::completion::{Claim, GateResult};
 use crate::context::Context;
-use crate::outcome::{Outcome, RebootReason};
-use crate::phase::{Wait, WaitReason};
-use crate::policy::context::{Level, hard_limit_percent, level, redline_percent};
+use crate::number_format::{Grouped, Nth, Percent, Span};
+use crate::outcome::Outcome;
+use crate::policy::context::{Level, hard_limit_percent, is_token_redline, level, redline_percent};
 use crate::policy::stop::Condition;
 use crate::policy::{Policy, RebootRules};
-use crate::reboots::RebootBook;
+use crate::reboots::{RebootBook, RebootReason};
+use crate::session::Session;
 use crate::state::State;
 use crate::time::Timestamp;
-
-/// A span of time, to the second; shorter ones to the millisecond.
-pub(crate) struct Span(pub Duration);
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.as_secs();
-        let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
-        match self.0.subsec_millis() {
-            0 => {}
-            millis if seconds == 0 => return write!(f, "{millis} ms"),
-            millis if seconds < 60 => return write!(f, "{seconds}.{:01} s", millis / 100),
-            _ => {}
-        }
-        match (hours, minutes, seconds % 60) {
-            (0, 0, seconds) => write!(f, "{seconds} s"),
-            (0, minutes, 0) => write!(f, "{minutes} min"),
-            (0, minutes, seconds) => write!(f, "{minutes} min {seconds} s"),
-            (hours, 0, _) => write!(f, "{hours} h"),
-            (hours, minutes, _) => write!(f, "{hours} h {minutes} min"),
-        }
-    }
-}
-
-/// A large number, in groups of three digits.
-pub(crate) struct Grouped(pub u64);
-
-impl fmt::Display for Grouped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = self.0.to_string();
-        for (place, digit) in digits.char_indices() {
-            if place > 0 && (digits.len() - place).is_multiple_of(3) {
-                f.write_str(" ")?;
-            }
-            write!(f, "{digit}")?;
-        }
-        Ok(())
-    }
-}
-
-/// A number with the ending of its place: 1st, 2nd, 3rd.
-pub(crate) struct Nth(pub u32);
-
-impl fmt::Display for Nth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ending = match (self.0 % 10, self.0 % 100) {
-            (_, 11..=13) => "th",
-            (1, _) => "st",
-            (2, _) => "nd",
-            (3, _) => "rd",
-            _ => "th",
-        };
-        write!(f, "{}{ending}", self.0)
-    }
-}
-
-/// A share, with a decimal where there is one.
-pub(crate) struct Percent(pub f64);
-
-impl fmt::Display for Percent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rounded = (self.0 * 10.0).round() / 10.0;
-        write!(f, "{rounded} %")
-    }
-}
-
-/// So many of a thing.
-pub(crate) fn count(number: u32, thing: &str) -> String {
-    let ending = if number == 1 { "" } else { "s" };
-    format!("{number} {thing}{ending}")
-}
+use crate::turn_report::LimitedAttempt;
+use crate::wait::{Wait, WaitReason};
 
 /// Says how full a context is.
 pub(crate) fn fill(context: &Context) -> String {
@@ -97,7 +28,7 @@ pub(crate) fn fill(context: &Context) -> String {
 }
 
 /// Says what a reading means.
-pub(crate) fn reading(policy: &Policy, context: &Context) -> String {
+pub(crate) fn reading(policy: &Policy, session: &Session, context: &Context) -> String {
     let fill = fill(context);
     if !policy.reboot.manages_context() {
         return format!(
@@ -105,9 +36,15 @@ pub(crate) fn reading(policy: &Policy, context: &Context) -> String {
             off(&policy.reboot)
         );
     }
-    let redline = Percent(redline_percent(policy, context.window));
+    let redline = Percent(redline_percent(policy, session, context.window));
     let hard = Percent(hard_limit_percent(policy, context.window));
-    match level(policy, context) {
+    let redline = match policy.reboot.redline_tokens {
+        tokens if is_token_redline(policy, session, context) => {
+            format!("{redline} ({} tokens)", Grouped(tokens))
+        }
+        _ => redline.to_string(),
+    };
+    match level(policy, session, context) {
         Level::Fine | Level::Warning => format!("{fill}, redline {redline}: below"),
         Level::Redline => format!("{fill}, redline {redline}: reached"),
         Level::Hard => format!("{fill}, hard limit {hard}: takes no prompt any more"),
@@ -129,7 +66,10 @@ fn off(rules: &RebootRules) -> &'static str {
 /// Returns the setting that a reboot goes back to.
 pub(crate) fn reboot_key(reason: &RebootReason) -> Option<&'static str> {
     Some(match reason {
-        RebootReason::Redline { .. } => "context_redline_percent",
+        RebootReason::Redline {
+            tokens: Some(_), ..
+        } => "reboot.context_redline_tokens",
+        RebootReason::Redline { tokens: None, .. } => "context_redline_percent",
         RebootReason::Degradation { .. } => "reboot.triggers.on_degradation",
         RebootReason::IterationLimit { .. } => "reboot.triggers.after_iterations",
         RebootReason::DurationLimit { .. } => "reboot.triggers.after_duration",
@@ -146,7 +86,7 @@ pub(crate) fn reboot(policy: &Policy, state: &State, reason: &RebootReason) -> S
     let rules = &policy.reboot;
     match reason {
         RebootReason::Redline { .. } => match &state.session.context {
-            Some(context) => reading(policy, context),
+            Some(context) => reading(policy, &state.session, context),
             None => reason.to_string(),
         },
         RebootReason::IterationLimit { .. } => {
@@ -202,7 +142,10 @@ pub(crate) fn wait_key(wait: &Wait) -> Option<&'static str> {
     match wait.reason {
         WaitReason::Delay => Some("iteration_delay"),
         WaitReason::RebootWindow => Some("reboot.min_reboot_interval"),
-        WaitReason::Backoff | WaitReason::UsageLimit | WaitReason::Operator => None,
+        WaitReason::Backoff
+        | WaitReason::UsageLimit
+        | WaitReason::Outage
+        | WaitReason::Operator => None,
     }
 }
 
@@ -221,12 +164,28 @@ pub(crate) fn wait(policy: &Policy, state: &State, wait: &Wait, over: Timestamp)
             let nth = Nth(state.limit_streak);
             format!("waited {span} for the model's service: {nth} limit in a row")
         }
+        WaitReason::Outage => {
+            let nth = Nth(state.limit_streak);
+            format!("waited {span}: the model's service could not be reached, {nth} time in a row")
+        }
         WaitReason::Operator => "waited for the operator".to_owned(),
         WaitReason::RebootWindow => {
             let why = rate(&policy.reboot, &state.reboots, state.time);
             format!("waited {span} for the reboot, with no room for another prompt: {why}")
         }
     }
+}
+
+/// Says what the model's service did to an attempt.
+pub(crate) fn limited(attempt: &LimitedAttempt) -> String {
+    let what = match attempt.outage {
+        true => "cannot be reached",
+        false => "takes nothing more",
+    };
+    let (nth, reason) = (Nth(attempt.streak), &attempt.reason);
+    format!(
+        "the model's service {what} ({nth} time in a row): {reason}; no failure, and the iteration is repeated"
+    )
 }
 
 /// Returns the setting that an end goes back to.
@@ -286,35 +245,4 @@ pub(crate) fn gates(results: &[GateResult]) -> String {
     });
     let words: Vec<String> = words.collect();
     words.join("; ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spans_and_numbers_read_as_people_write_them() {
-        let spans = [0, 250, 4_000, 4_250, 90_000, 300_000, 3_600_000, 5_430_000];
-        let words = spans.map(|millis| Span(Duration::from_millis(millis)).to_string());
-        assert_eq!(
-            words,
-            [
-                "0 s",
-                "250 ms",
-                "4 s",
-                "4.2 s",
-                "1 min 30 s",
-                "5 min",
-                "1 h",
-                "1 h 30 min"
-            ]
-        );
-        let numbers = [7, 999, 1_000, 162_000, 1_234_567].map(|n| Grouped(n).to_string());
-        assert_eq!(numbers, ["7", "999", "1 000", "162 000", "1 234 567"]);
-        let nth = [1, 2, 3, 4, 11, 12, 21, 113].map(|n| Nth(n).to_string());
-        assert_eq!(
-            nth,
-            ["1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "113th"]
-        );
-    }
 }

@@ -1,12 +1,13 @@
 //! The books of the reboots: what the rate limits are asked from, and what a person wants to look up.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::hooking::HookResult;
 use crate::id::SessionNo;
-use crate::outcome::RebootReason;
+use crate::serde_skip::is_zero;
 use crate::time::Timestamp;
 
 /// Attempts that are remembered in full.
@@ -33,6 +34,9 @@ pub struct RebootBook {
     pub failures: u32,
     /// Reboots in a row that were for nothing.
     pub futile: u32,
+    /// All reboots that were for nothing.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub futile_total: u32,
     /// Successes of the last hour, oldest first.
     pub recent: Vec<Timestamp>,
     /// Attempts that are over, oldest first.
@@ -117,6 +121,9 @@ impl RebootBook {
             Some(_) => self.futile.saturating_add(1),
             None => 0,
         };
+        self.futile_total = self
+            .futile_total
+            .saturating_add(u32::from(futile.is_some()));
         if let (Some(reason), Some(entry)) = (futile, self.history.last_mut()) {
             entry.result = RebootResult::Futile {
                 reason: reason.to_owned(),
@@ -154,5 +161,82 @@ impl RebootBook {
         }
         let nth_last = self.recent.len().checked_sub(limit as usize)?;
         self.recent.get(nth_last).map(|success| success.after(HOUR))
+    }
+}
+
+/// Why a session is replaced by a fresh one, as planned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum RebootReason {
+    /// The context is too full to go on well.
+    Redline {
+        /// The measured fill, rounded down.
+        percent: u8,
+        /// The measured fill, where the redline in tokens was reached first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tokens: Option<u64>,
+    },
+    /// The agent refused a request because nothing more goes into its context, whatever its last reading was.
+    Refused,
+    /// The agent got worse.
+    Degradation {
+        /// What was seen.
+        details: String,
+    },
+    /// The session has had as many iterations as it may.
+    IterationLimit {
+        /// How many it had.
+        count: u32,
+    },
+    /// The session is as old as it may become.
+    DurationLimit {
+        /// How old it was.
+        seconds: u64,
+    },
+    /// The agent's final words matched a pattern.
+    PatternMatch {
+        /// Which one.
+        pattern: String,
+    },
+    /// The agent reports nothing about its context, and called tools as often as it may.
+    ToolCalls {
+        /// How often.
+        count: u32,
+    },
+    /// The conversation is broken.
+    ErrorRecovery {
+        /// How.
+        error: String,
+    },
+    /// The operator asked for it.
+    Manual,
+}
+
+impl fmt::Display for RebootReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Redline {
+                percent,
+                tokens: Some(tokens),
+            } => write!(f, "context at {tokens} tokens ({percent}%)"),
+            Self::Redline {
+                percent,
+                tokens: None,
+            } => write!(f, "context at {percent}%"),
+            Self::Refused => f.write_str("the agent takes no more into its context"),
+            Self::Degradation { details } => write!(f, "the agent got worse: {details}"),
+            Self::IterationLimit { count: 1 } => f.write_str("1 iteration in this session"),
+            Self::IterationLimit { count } => write!(f, "{count} iterations in this session"),
+            Self::DurationLimit { seconds } => write!(f, "the session is {seconds} s old"),
+            Self::PatternMatch { pattern } => {
+                write!(f, "the agent's words match the pattern `{pattern}`")
+            }
+            Self::ToolCalls { count } => write!(
+                f,
+                "{count} tool calls in a session whose context is not known"
+            ),
+            Self::ErrorRecovery { error } => write!(f, "the conversation cannot go on: {error}"),
+            Self::Manual => f.write_str("asked for by the operator"),
+        }
     }
 }

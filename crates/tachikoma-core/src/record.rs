@@ -18,19 +18,3 @@ pub struct Record {
     /// What happened.
     pub event: LoopEvent,
 }
-
-impl LoopEvent {
-    /// Returns whether this is how a run ends.
-    #[must_use]
-    pub fn is_terminal(&self) -> bool {
-        matches!(
-            self,
-            Self::Completed { .. } | Self::Stopped { .. } | Self::Error { .. }
-        )
-    }
-}
-
-/// Whether a number, or what is made of numbers, need not be written.
-pub(crate) fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}

@@ -357,7 +357,7 @@ impl<'a> Replay<'a> {
             (
                 What::Cut { .. } | What::Rebooted { .. } | What::Pending { .. } | What::Advised,
                 Some(context),
-            ) => reasons::reading(policy, context),
+            ) => reasons::reading(policy, &state.session, context),
             (
                 What::Cut { .. } | What::Rebooted { .. } | What::Pending { .. } | What::Advised,
                 None,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::id::{Generation, SessionNo};
 use crate::outcome::Spent;
+use crate::serde_skip::is_zero;
 use crate::time::Timestamp;
 
 /// Failed calls that are remembered; a person, and the next session, want the pattern and not the log.
@@ -41,10 +42,14 @@ pub struct Session {
     pub oriented: bool,
     /// The latest reading of its context; unknown until the first.
     pub context: Option<Context>,
+    /// The first reading of its context, in tokens: what its prompt, its hand-off and the agent's own text take.
+    pub first_tokens: Option<u64>,
     /// Where it is replaced, in tokens; none where it is not.
     pub redline_tokens: Option<u64>,
     /// The reading that the latest iteration began with.
     pub context_before: Option<Context>,
+    /// How its hand-off stands.
+    pub hand_off: HandOff,
     /// Whether it was told that its context fills up.
     pub advised: bool,
     /// Iterations in a row that failed at once.
@@ -69,6 +74,19 @@ pub struct Session {
     pub files_unnamed: u32,
 }
 
+/// How the hand-off of a session stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HandOff {
+    /// It was not asked for one since its latest prompt.
+    #[default]
+    NotAsked,
+    /// It was asked and wrote none; it waits for its reboot.
+    Missing,
+    /// It wrote one, and was not prompted since.
+    Written,
+}
+
 /// What is counted over one iteration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -79,6 +97,9 @@ pub struct Tally {
     pub failed: u32,
     /// Different calls, with how often each was made.
     pub different: Vec<(String, u32)>,
+    /// Calls that were denied; they are in none of the others.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub denied: u32,
 }
 
 /// The quality of one iteration.
@@ -130,6 +151,9 @@ pub struct Note {
     pub iteration: u32,
     /// The note.
     pub text: String,
+    /// Whether the operator wrote it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub operator: bool,
 }
 
 /// The process of an agent.
@@ -184,6 +208,19 @@ impl Session {
         });
     }
 
+    /// Takes a call out of the tally that was denied: a fresh session would be denied it too.
+    pub(crate) fn call_denied(&mut self, call: &str) {
+        self.tally.denied = self.tally.denied.saturating_add(1);
+        self.tally.calls = self.tally.calls.saturating_sub(1);
+        let different = &mut self.tally.different;
+        if let Some(at) = different.iter().position(|(known, _)| known == call) {
+            different[at].1 -= 1;
+            if different[at].1 == 0 {
+                different.remove(at);
+            }
+        }
+    }
+
     pub(crate) fn note_failure(&mut self, duration_ms: u64) {
         self.fast_failures = if duration_ms < FAST_FAILURE_MS {
             self.fast_failures.saturating_add(1)
@@ -199,6 +236,11 @@ impl Session {
 
     pub(crate) fn end_iteration(&mut self) {
         let tally = std::mem::take(&mut self.tally);
+        self.iterations = self.iterations.saturating_add(1);
+        // An iteration whose calls were all denied says nothing about the quality of the session.
+        if tally.calls == 0 && tally.denied > 0 {
+            return;
+        }
         let repeated = tally.different.iter().map(|(_, times)| times - 1).sum();
         if self.samples.len() >= SAMPLES_MAX {
             self.samples.remove(0);
@@ -208,17 +250,14 @@ impl Session {
             failed: tally.failed,
             repeated,
         });
-        self.iterations = self.iterations.saturating_add(1);
     }
 }
 
 impl Checkpoint {
     /// Takes over what a session leaves, on top of what it was left itself.
     pub(crate) fn take(&mut self, session: &Session, reason: &str) {
+        // Words of an earlier session stay until there are newer ones.
         reason.clone_into(&mut self.reason);
-        if self.words_of != session.number {
-            self.words = None;
-        }
         self.failed_calls.clone_from(&session.failed_calls);
         self.files_unnamed = self.files_unnamed.saturating_add(session.files_unnamed);
         for file in &session.files {

@@ -1,40 +1,33 @@
-//! The state of a loop: a fold over its records. [`State::apply`] is the only way it changes.
-
-mod apply;
-mod clock;
-mod completion;
-mod hooks;
-mod keep;
-mod notes;
-mod operator;
-mod reboot;
-mod taken_up;
-mod work;
+//! The state of a loop. Only [`apply`](crate::apply()) changes it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::completion::Completion;
+use crate::completion::{Check, Completion};
 use crate::copies::Copies;
+use crate::denials::Denial;
 use crate::hooking::Frames;
 use crate::id::{Generation, LoopId, Seq};
-use crate::keep::KeptWork;
+use crate::keep::{Keep, KeptWork};
 use crate::launch::{Launch, Runner};
 use crate::ledger::Ledger;
 use crate::life::Life;
-use crate::operator::Operator;
-use crate::outcome::{Failure, Outcome, RebootReason, Stop};
-use crate::phase::{LoopState, Phase};
-use crate::policy::stop::Limits;
-use crate::policy::{Policy, timeout};
+use crate::limits::Limits;
+use crate::loop_state::LoopState;
+use crate::operator::{Choice, Operator, Question, RollingBack};
+use crate::outcome::{Failure, Outcome, Stop};
+use crate::phase::{Hooking, Phase, Reboot, RebootStage};
 use crate::progress::Progress;
-use crate::reboots::RebootBook;
-use crate::record::is_zero;
+use crate::reboots::{RebootBook, RebootReason};
+use crate::serde_skip::is_zero;
 use crate::session::{Checkpoint, LiveAgent, Note, PastSession, Session};
 use crate::stats::LoopStats;
 use crate::time::Timestamp;
+
+/// Notes of the agent that are taken in one iteration.
+pub const ITERATION_NOTES_MAX: usize = 20;
 
 /// Everything a loop knows about itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,6 +58,9 @@ pub struct State {
     pub cuts: u32,
     /// Whether that attempt was cut by the death of a runner, so that the iteration is owed.
     pub cut: bool,
+    /// Whether an earlier attempt at the iteration last started was cut, or put off by the model's service.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub after_cut: bool,
     /// The number of the latest launch.
     pub generation: Generation,
     /// The session.
@@ -94,6 +90,9 @@ pub struct State {
     /// Limits of the model's service in a row.
     #[serde(default)]
     pub limit_streak: u32,
+    /// Since when the model's service cannot be reached; `None` while it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outage_since: Option<Timestamp>,
     /// The latest failure.
     pub last_failure: Option<Failure>,
     /// What the loop has done.
@@ -130,6 +129,12 @@ pub struct State {
     /// The pattern of `stop_on_patterns` that the agent's latest words match.
     #[serde(default)]
     pub stop_pattern: Option<String>,
+    /// Tool calls that were denied, oldest first; bounded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub denials: Vec<Denial>,
+    /// How often calls beyond those were denied.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub other_denials: u32,
     /// What hooks have still to hear of.
     #[serde(default)]
     pub frames: Frames,
@@ -171,6 +176,7 @@ impl State {
             attempt: 0,
             cuts: 0,
             cut: false,
+            after_cut: false,
             generation: Generation(0),
             session: Session::default(),
             pause_requested: false,
@@ -183,6 +189,7 @@ impl State {
             progress: Progress::default(),
             failure_streak: 0,
             limit_streak: 0,
+            outage_since: None,
             last_failure: None,
             stats: LoopStats::default(),
             history: Vec::new(),
@@ -196,6 +203,8 @@ impl State {
             copies: Copies::default(),
             limits: Limits::default(),
             stop_pattern: None,
+            denials: Vec::new(),
+            other_denials: 0,
             frames: Frames::default(),
             custom: BTreeMap::new(),
         }
@@ -207,6 +216,12 @@ impl State {
         self.phase.public()
     }
 
+    /// Returns whether a request to the model's service ever succeeded in this loop.
+    #[must_use]
+    pub fn reached_service(&self) -> bool {
+        self.stats.successful > 0 || self.stats.tokens > 0 || self.session.context.is_some()
+    }
+
     /// Returns the number of the iteration that comes next.
     #[must_use]
     pub fn next_iteration(&self) -> u32 {
@@ -215,6 +230,22 @@ impl State {
         } else {
             self.iteration.saturating_add(1)
         }
+    }
+
+    /// Returns why a reboot is pending. A loop that has ended has none: the next run decides again.
+    #[must_use]
+    pub fn pending_reboot(&self) -> Option<&RebootReason> {
+        let reason = self.reboot_pending.as_ref();
+        reason.filter(|_| self.outcome().is_none())
+    }
+
+    /// Returns how the loop is about to end: a stop is requested, or the last commit or the hooks at the end are waited for.
+    #[must_use]
+    pub fn pending_end(&self) -> Option<Outcome> {
+        let stop = self.stop.clone().map(Outcome::from);
+        let keep = self.keep().and_then(|keep| keep.outcome.clone());
+        let hooking = self.hooking().and_then(|hooking| hooking.outcome.clone());
+        stop.or(keep).or(hooking)
     }
 
     /// Returns how the loop ended, if it has.
@@ -247,19 +278,149 @@ impl State {
         }
     }
 
-    /// Returns the moment at which the core wants to be woken. A query: there are no timers to cancel or forget.
+    /// Returns what is being found out at the moment.
     #[must_use]
-    pub fn next_deadline(&self, policy: &Policy) -> Option<Timestamp> {
-        let deadline = match &self.phase {
-            Phase::Waiting { wait } => self.wait_deadline(*wait),
-            Phase::Working { work } => work.deadline(policy),
-            Phase::Keeping { keep } => keep.until,
-            Phase::Checking { check } => check.until,
-            Phase::Hooking { hooking } => Some(hooking.until),
-            Phase::Rebooting { reboot } => timeout::reboot(policy, reboot),
-            // Only the operator or a new runner ends these.
-            Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return None,
+    pub fn check(&self) -> Option<&Check> {
+        match &self.phase {
+            Phase::Checking { check } => Some(check),
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Working { .. }
+            | Phase::Keeping { .. }
+            | Phase::Hooking { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => None,
+        }
+    }
+
+    /// Returns the hooks that the loop waits for.
+    #[must_use]
+    pub fn hooking(&self) -> Option<&Hooking> {
+        match &self.phase {
+            Phase::Hooking { hooking } => Some(hooking),
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Working { .. }
+            | Phase::Keeping { .. }
+            | Phase::Checking { .. }
+            | Phase::Rebooting { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => None,
+        }
+    }
+
+    /// Returns what is being kept at the moment.
+    #[must_use]
+    pub fn keep(&self) -> Option<&Keep> {
+        match &self.phase {
+            Phase::Keeping { keep } => Some(keep),
+            Phase::Rebooting { reboot } => match &reboot.stage {
+                RebootStage::Keeping { keep } => Some(keep),
+                RebootStage::Begun
+                | RebootStage::HandOff { .. }
+                | RebootStage::Hooks { .. }
+                | RebootStage::Closing { .. }
+                | RebootStage::Opening { .. } => None,
+            },
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Working { .. }
+            | Phase::Checking { .. }
+            | Phase::Hooking { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => None,
+        }
+    }
+
+    /// Returns the reboot that is under way.
+    pub fn rebooting(&self) -> Option<&Reboot> {
+        match &self.phase {
+            Phase::Rebooting { reboot } => Some(reboot),
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Working { .. }
+            | Phase::Keeping { .. }
+            | Phase::Checking { .. }
+            | Phase::Hooking { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => None,
+        }
+    }
+
+    /// Returns whether the loop itself may have changed the work tree since it was last looked at: its runner died in the
+    /// middle of something.
+    #[must_use]
+    pub fn owes_a_look(&self) -> bool {
+        let in_between = match &self.phase {
+            Phase::Keeping { .. } | Phase::Rebooting { .. } => true,
+            // A runner found this phase in the journal, and its start hooks still run.
+            Phase::Hooking { hooking } => hooking.over.as_deref().is_some_and(|over| {
+                matches!(over, Phase::Keeping { .. } | Phase::Rebooting { .. })
+            }),
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Working { .. }
+            | Phase::Checking { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => false,
         };
-        deadline.into_iter().chain(self.out_of_time(policy)).min()
+        in_between || self.operator.rolling_back.is_some() || self.kept.unseen || self.kept.checked
+    }
+
+    /// Returns whether there may be work that is not committed: some is known of, gates have run, or an earlier run left a look
+    /// to this one.
+    pub(crate) fn may_have_left_work(&self) -> bool {
+        self.kept.uncommitted > 0 || self.kept.checked
+    }
+
+    /// Returns the question that is open. One over which hooks at the start of a run have begun is so when they have ended.
+    #[must_use]
+    pub fn question(&self) -> Option<&Question> {
+        let question = self.operator.question.as_ref();
+        question.filter(|_| self.phase.awaits_operator())
+    }
+
+    /// Returns the question that an answer is one to, or why it is none.
+    ///
+    /// # Errors
+    /// Nothing is asked, or something else.
+    pub fn answerable(
+        &self,
+        id: Option<u32>,
+        choice: Choice,
+        with_prompt: bool,
+    ) -> Result<&Question, String> {
+        let question = self.question().ok_or("nothing is asked")?;
+        if let Some(stale) = id.filter(|id| *id != question.id) {
+            return Err(format!(
+                "question {stale} is not open any more; question {} is",
+                question.id
+            ));
+        }
+        if !question.choices.contains(&choice) {
+            return Err(format!(
+                "`{choice}` is no answer to question {}; these are: {}",
+                question.id,
+                question.offers()
+            ));
+        }
+        if (choice == Choice::Edit) != with_prompt {
+            return Err("`edit` goes with a prompt, and nothing else does".to_owned());
+        }
+        Ok(question)
+    }
+
+    /// Returns what is known of a work tree that is being brought back.
+    #[must_use]
+    pub fn rolling_back(&self) -> Option<RollingBack> {
+        let rolling = self.operator.rolling_back;
+        rolling.filter(|_| self.phase.awaits_operator())
+    }
+
+    /// Returns whether the agent may leave another note in this iteration.
+    pub(crate) fn takes_agents_note(&self) -> bool {
+        let of_now = |note: &&Note| !note.operator && note.iteration == self.iteration;
+        self.notes.iter().filter(of_now).count() < ITERATION_NOTES_MAX
     }
 }

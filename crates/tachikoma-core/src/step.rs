@@ -2,11 +2,12 @@
 //!
 //! The contract with the shell: give inputs one at a time with a time that never falls; journal and sync
 //! [`Step::records`], publish them, then carry out [`Step::effects`] in order; sleep until
-//! [`State::next_deadline`] and send [`Input::Wake`].
+//! [`next_deadline`](crate::next_deadline) and send [`Input::Wake`].
 
 mod check;
 mod command;
 mod ending;
+mod handoff;
 mod hooks;
 mod keep;
 mod news;
@@ -20,18 +21,20 @@ mod turn_end;
 
 use std::time::Duration;
 
-pub(crate) use operator::ROLLBACK_TIMEOUT;
-
+use crate::apply::apply;
 use crate::effect::{Answer, Effect, Step};
 use crate::event::LoopEvent;
 use crate::id::Ticket;
 use crate::input::Input;
+use crate::keep::Keep;
 use crate::outcome::Outcome;
-use crate::phase::{Phase, WaitReason, Work};
+use crate::phase::{Phase, Work};
+use crate::policy::budget::out_of_time;
 use crate::policy::{Policy, custom, timeout};
 use crate::record::Record;
 use crate::state::State;
 use crate::time::Timestamp;
+use crate::wait::WaitReason;
 
 /// Takes one input in. Cannot fail: whatever is wrong with the input is itself a fact.
 pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) -> Step {
@@ -71,7 +74,12 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
             tests,
         } => turn.gates_ran(number, results, tests),
         Input::Done { ticket, reason } => turn.done(ticket, reason),
-        Input::Note { ticket, text, tell } => turn.note(ticket, &text, tell),
+        Input::Note {
+            ticket,
+            text,
+            tell,
+            operator,
+        } => turn.note(ticket, &text, tell, operator),
         Input::Operator { ticket, wish } => turn.operator(ticket, wish),
         Input::RolledBack { iteration, result } => turn.rolled_back(iteration, result),
         Input::Set { ticket, key, value } => turn.set(ticket, key, value),
@@ -102,7 +110,7 @@ impl Turn<'_> {
             loop_id: self.state.loop_id,
             event,
         };
-        self.state.apply(&record);
+        apply(self.state, &record);
         self.step.records.push(record);
     }
 
@@ -159,7 +167,7 @@ impl Turn<'_> {
     }
 
     fn wake(&mut self) {
-        let over = self.state.out_of_time(self.policy);
+        let over = out_of_time(self.policy, self.state);
         if over.is_some_and(|moment| moment <= self.now) {
             self.look_at_budgets();
         }
@@ -174,6 +182,18 @@ impl Turn<'_> {
             Phase::Working { work } => {
                 let work = (**work).clone();
                 self.overdue(&work);
+            }
+            Phase::Keeping {
+                keep:
+                    Keep {
+                        closing: Some(ladder),
+                        ..
+                    },
+            } => {
+                let ladder = *ladder;
+                if ladder.until <= self.now {
+                    self.closing_overdue(ladder);
+                }
             }
             Phase::Keeping { keep } if keep.until.is_some_and(|until| until <= self.now) => {
                 let keep = keep.clone();

@@ -9,10 +9,11 @@ use crate::copies::Copies;
 use crate::id::{LoopId, SessionNo};
 use crate::keep::KeepPurpose;
 use crate::launch::Runner;
+use crate::loop_state::LoopState;
 use crate::operator::{Question, Words};
 use crate::outcome::Outcome;
-use crate::phase::{LoopState, Phase};
-use crate::policy::stop::Condition;
+use crate::phase::Phase;
+use crate::policy::stop::{Condition, conditions_for};
 use crate::progress::Score;
 use crate::reboots::RebootResult;
 use crate::state::State;
@@ -39,6 +40,12 @@ pub struct Status {
     pub context: Option<ContextSummary>,
     /// What is waited for.
     pub waiting: Option<WaitSummary>,
+    /// Whether a pause is requested that has not begun: the iteration, reboot or check under way ends first.
+    #[serde(default)]
+    pub pause_requested: bool,
+    /// How a live loop is about to end: its agent, its work or its hooks are waited for. `None` if it goes on.
+    #[serde(default)]
+    pub ending: Option<OutcomeSummary>,
     /// What the operator is asked.
     #[serde(default)]
     pub question: Option<Question>,
@@ -296,12 +303,16 @@ impl Status {
             session_iterations: state.session.iterations,
             context: context(state),
             waiting: if live { waiting(state) } else { None },
+            pause_requested: state.pause_requested && ended.is_none(),
+            ending: (state.pending_end())
+                .filter(|_| live && ended.is_none())
+                .map(|end| outcome(&end)),
             question: state.question().filter(|_| live).cloned(),
             question_left: state.question().filter(|_| !live).cloned(),
             unanswered: (state.operator.unanswered).filter(|_| state.public() == LoopState::Paused),
             attended: attended(state),
             told: state.operator.words.clone(),
-            reboot: state.reboot_pending.as_ref().map(|reason| RebootSummary {
+            reboot: state.pending_reboot().map(|reason| RebootSummary {
                 reason: reason.to_string(),
                 not_before: state.reboot_not_before,
                 put_off: state
@@ -317,14 +328,18 @@ impl Status {
             progress: progress(state),
             tests: state.progress.tests.clone(),
             stats: state.stats,
-            outcome: ended.map(|outcome| OutcomeSummary {
-                kind: outcome.kind().to_owned(),
-                reason: outcome.to_string(),
-            }),
+            outcome: ended.map(outcome),
             started_at: state.started_at,
             last_activity: state.started_at.map(|_| state.time),
             runner: if live { state.runner.clone() } else { None },
         }
+    }
+}
+
+fn outcome(outcome: &Outcome) -> OutcomeSummary {
+    OutcomeSummary {
+        kind: outcome.kind().to_owned(),
+        reason: outcome.to_string(),
     }
 }
 
@@ -356,7 +371,7 @@ fn reboot_failed(state: &State) -> Option<FailedReboot> {
 
 fn conditions(state: &State, now: Timestamp) -> Vec<ConditionSummary> {
     let ended = state.outcome().is_some();
-    let conditions = state.limits.conditions(state, now);
+    let conditions = conditions_for(&state.limits, state, now);
     let summary = |condition: Condition| ConditionSummary {
         name: condition.name.to_owned(),
         value: condition.value,

@@ -4,6 +4,7 @@
 //! ([`ServerEffect`]); facts are journalled before wishes are carried out, and deadlines are state. What to do about a dead
 //! server is one question, [`verdict`], which answers with its reason.
 
+mod apply;
 mod effect;
 mod end;
 mod event;
@@ -14,12 +15,14 @@ mod step;
 mod verdict;
 mod words;
 
+pub use apply::apply;
 pub use effect::{ServerEffect, ServerStep};
 pub use end::{Purpose, ServerEnd};
 pub use event::{ServerEvent, ServerRecord};
-pub use input::{Answered, ServerInput};
+pub use input::{Answered, ServerInput, StartedBy};
 pub use policy::{
     CRASH_LOOP, CRASH_WINDOW, HEALTHY_UPTIME, Jitter, RestartBackoff, RestartPolicy, ServerPolicy,
+    StopSignals,
 };
 pub use state::{Pulse, ServerPhase, ServerState};
 pub use step::step;

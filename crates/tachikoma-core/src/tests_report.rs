@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::is_zero;
+use crate::serde_skip::is_zero;
 use crate::tests_seen::{Standing, TestsSeen, Verdict};
 
 /// Names of each kind in a report. Whoever wants more of them runs the tests.

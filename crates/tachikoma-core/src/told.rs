@@ -14,6 +14,14 @@ pub fn told(state: &State) -> String {
     for words in from_operator {
         text.push_str(&format!("The operator says:\n\n{}\n\n", words.text));
     }
+    // What was brought back is not as the attempt left it.
+    if state.after_cut && state.kept.untold.is_none() {
+        text.push_str(&format!(
+            "An earlier attempt at this iteration was cut short; this is attempt {}. What it changed is still in the files and may be \
+             incomplete. Look at the files before you go on, and do not repeat what is done.\n\n",
+            state.attempt
+        ));
+    }
     if let Some(what) = &state.kept.untold {
         text.push_str(what);
         text.push_str(" Look at the files before you go on: they are not as you left them.\n\n");
@@ -51,6 +59,9 @@ mod tests {
         assert!(text.contains("\n...ä"), "{text}");
         assert!(text.ends_with("the linter says no\n\n"), "{text}");
         assert!(text.len() < 2500, "{}", text.len());
+        state.after_cut = true;
+        state.attempt = 2;
+        assert!(told(&state).contains("cut short; this is attempt 2."));
         state.kept.untold = Some("The operator has brought back.".to_owned());
         assert!(told(&state).starts_with("The operator has brought back. Look"));
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::{Problem, Spent};
-use crate::record::is_zero;
+use crate::serde_skip::is_zero;
 use crate::time::Timestamp;
 
 /// The result of a turn, as the agent reported it.
@@ -48,6 +48,9 @@ pub struct LimitedAttempt {
     pub until: Option<Timestamp>,
     /// Limits in a row, this one included.
     pub streak: u32,
+    /// Whether the service could not be reached, instead of refusing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outage: bool,
     /// Whether the agent's process is up and waits for the next prompt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub agent_lives: bool,

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_cloud::{CloudError, Digest, Object, Put, Store, digest_of};
 use tachikoma_core::{LoopId, Seq};
+use tachikoma_fs::{make_dir, private, whole};
 
 use crate::store::backup::{Listed, by_name};
-use crate::store::{StoreError, make_dir, private, vault, whole};
+use crate::store::{StoreError, vault};
 
 pub use tachikoma_cloud::{CloudError as Error, Surroundings, check};
 
@@ -212,7 +213,7 @@ impl Cloud {
     /// # Errors
     /// It does not come, cannot be written, or is another: then nothing is left.
     pub async fn fetch(&self, copied: &Copied, dir: &Path) -> Result<PathBuf, FetchError> {
-        make_dir(dir)?;
+        make_dir(dir).map_err(StoreError::from)?;
         let path = whole::temporary(dir);
         let fetched = self.fetch_to(copied, &path).await;
         fetched

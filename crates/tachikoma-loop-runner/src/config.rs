@@ -12,9 +12,10 @@ use tachikoma_agents::{
     Agent, ClaudeAgent, CommandAgent, DemoAgent, Lifetime, Permission, PromptVia, ZoneOffset,
 };
 use tachikoma_core::policy::budget::Budgets;
-use tachikoma_core::policy::context::redline_percent;
+use tachikoma_core::policy::context::hard_limit_percent;
 use tachikoma_core::policy::{RebootRules, Timeouts};
-use tachikoma_core::{HookPoint, Launch, LoopId, Policy, microusd};
+use tachikoma_core::{HookPoint, Launch, LoopId, Permitted, Policy, microusd};
+use tachikoma_fs::RALPH_DIR;
 
 use crate::cloud::{Cloud, Surroundings};
 use crate::gates;
@@ -29,8 +30,8 @@ use crate::settings::{
 use crate::store::backup::Backups;
 use crate::store::recover::{Copies, Loss};
 use crate::store::snapshot::Packing;
+use crate::store::temporary;
 use crate::store::vault::Vault;
-use crate::store::{RALPH_DIR, temporary};
 
 pub use opencode::OpenCodeServer;
 
@@ -48,6 +49,8 @@ pub struct LoopConfig {
     pub launch: Launch,
     /// Whether to begin a new loop even if the last one could go on.
     pub new_loop: bool,
+    /// The id of the loop that this run begins, if it begins one; `None` = a random one.
+    pub new_loop_id: Option<LoopId>,
     /// The program whose main is [`serve`](crate::process::serve), with the arguments that make it one.
     pub guard: Vec<OsString>,
     /// The program that plays the `demo` agent, with its arguments.
@@ -128,6 +131,7 @@ impl LoopConfig {
                 .collect(),
             model: own.model.clone(),
             permission: permission(own.permission),
+            allow: own.allow.clone(),
             root: rustix::process::geteuid().is_root(),
             lifetime: if session.fresh_each_iteration || session.process_each_iteration {
                 Lifetime::Turn
@@ -158,6 +162,21 @@ impl LoopConfig {
         }))
     }
 
+    /// Returns what the configuration permits an agent.
+    #[must_use]
+    pub fn permitted(&self, agent: &str) -> Permitted {
+        let agents = &self.settings.agents;
+        let own = match agent {
+            "claude" => &agents.claude,
+            "opencode" => &agents.opencode,
+            _ => return Permitted::default(),
+        };
+        Permitted {
+            commands: own.allow.clone(),
+            args: own.args.clone(),
+        }
+    }
+
     /// Returns the rules of the loop for an agent.
     #[must_use]
     pub fn policy(&self, agent: &Agent) -> Policy {
@@ -172,12 +191,14 @@ impl LoopConfig {
             max_test_failure_streak: settings.stop_conditions.max_test_failure_streak,
             max_no_progress_iterations: settings.stop_conditions.max_no_progress_iterations,
             stop_patterns: u32::try_from(stop.stop_on_patterns.len()).unwrap_or(u32::MAX),
+            permitted: self.permitted(&self.launch.agent),
             budgets: Budgets {
                 cost_microusd: budget_microusd(stop.max_cost_usd.get()),
                 tokens: stop.max_tokens,
                 duration: time(&stop.max_duration),
                 quota_percent: stop.max_quota_percent.get(),
             },
+            max_outage: time(&stop.max_outage),
             completion: gates::rules(settings),
             agent: agent.traits(),
             timeouts: Timeouts {
@@ -218,6 +239,7 @@ impl LoopConfig {
             enabled: reboot.enabled,
             on_redline: reboot.triggers.on_redline,
             redline_percent: settings.context_redline_percent.get(),
+            redline_tokens: reboot.context_redline_tokens,
             warning_percent: context.warning_percent.get(),
             hard_limit_percent: context.hard_limit_percent.get(),
             tool_call_threshold: context.tool_call_threshold,
@@ -245,7 +267,7 @@ impl LoopConfig {
         let window = agent.window_tokens()?;
         let policy = self.policy(agent);
         let configured = policy.reboot.redline_percent;
-        let possible = redline_percent(&policy, window);
+        let possible = hard_limit_percent(&policy, window);
         (policy.reboot.manages_context() && configured > possible).then(|| {
             format!(
                 "context_redline_percent = {configured} cannot be reached: with {window} tokens agent {} takes no prompt above \

@@ -141,5 +141,6 @@ pub(crate) fn rules(settings: &Settings) -> CompletionRules {
         objectives,
         asking: (objectives || scripts).then(|| patience + SLACK),
         confirmations: conditions.confirmations,
+        baseline: true,
     }
 }

@@ -13,7 +13,7 @@ use tachikoma_core::{
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::hooks::{Planned, RebootHook, RegisterError};
-use crate::process::{Family, Hooks, Sender, Whose, signal_name};
+use crate::process::{Family, Hooks, Sender, signal_name};
 use crate::runner::{Asked, Reread};
 use crate::session::pump::Stream;
 
@@ -69,6 +69,7 @@ pub(crate) enum Request {
     },
     Note {
         text: String,
+        operator: bool,
         reply: oneshot::Sender<Answer>,
     },
     Done {
@@ -155,7 +156,16 @@ impl LoopHandle {
     /// # Errors
     /// The runner is gone.
     pub async fn note(&self, text: String) -> Result<Answer, Gone> {
-        self.ask(|reply| Request::Note { text, reply }).await
+        self.note_of(text, true).await
+    }
+
+    pub(crate) async fn note_of(&self, text: String, operator: bool) -> Result<Answer, Gone> {
+        let note = |reply| Request::Note {
+            text,
+            operator,
+            reply,
+        };
+        self.ask(note).await
     }
 
     /// Claims, for the iteration under way, that the whole work is complete. Otherwise like [`LoopHandle::command`].
@@ -227,13 +237,8 @@ impl LoopHandle {
         Arc::clone(&self.family)
     }
 
-    /// Returns whose a process is; one without a number is the agent's.
-    pub(crate) fn whose(&self, pid: Option<i32>) -> Whose {
-        pid.map_or(Whose::Inside, |pid| self.family.whose(pid))
-    }
-
-    /// Returns whether a signal to this process is the operator's, and has it recorded if it is not. In doubt, because its sender is
-    /// gone or says itself who it is, it is if `in_doubt`.
+    /// Returns whether a signal to this process is the operator's, and has it recorded if it is not. If its sender is
+    /// gone, it is if `in_doubt`. A signal with a sender that can be forged is refused on Linux.
     #[must_use]
     pub fn is_operators(&self, signal: i32, sender: Sender, in_doubt: bool) -> bool {
         let judged = self.family.judge(sender, in_doubt);

@@ -124,6 +124,7 @@ fn by_place(loaded: Loaded, launch: &Launch) -> ByPlace {
         working_dir: nowhere(),
         launch: launch.clone(),
         new_loop: false,
+        new_loop_id: None,
         guard: Vec::new(),
         demo: Vec::new(),
         bridge: Vec::new(),

@@ -22,7 +22,6 @@ pub mod offline;
 pub mod opencode;
 pub mod process;
 pub mod prompt;
-pub mod results;
 mod runner;
 pub mod session;
 pub mod settings;

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use serde_json::Value;
 use tachikoma_core::{Answer, Effect, Input, LoopId, Policy, State, Ticket, step};
+use tachikoma_fs::check_dir;
 
 use crate::clock::Clock;
 use crate::cloud::Cloud;
@@ -24,7 +25,7 @@ use crate::store::recover::{self, Copies, Loss};
 pub use crate::store::restore::Restored;
 use crate::store::snapshot::{self, Durability, Packing, Snapshot};
 use crate::store::vault::Vault;
-use crate::store::{StoreError, archive, check_dir, loops, restore, temporary, vault};
+use crate::store::{StoreError, archive, loops, restore, temporary, vault};
 
 /// The places of a working directory's loops.
 #[derive(Clone, Debug)]
@@ -126,8 +127,12 @@ pub fn note(
         return Ok(None);
     }
     let ticket = Ticket(1);
-    let tell = true;
-    let input = Input::Note { ticket, text, tell };
+    let input = Input::Note {
+        ticket,
+        text,
+        tell: true,
+        operator: true,
+    };
     Ok(Some(take_in(premises, loop_id, input)?))
 }
 
@@ -148,6 +153,7 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
         | Effect::Tell { .. }
         | Effect::RollBack { .. }
         | Effect::AskCost { .. }
+        | Effect::OweLook
         | Effect::AskHandOff { .. }
         | Effect::Close { .. }
         | Effect::Open { .. }
@@ -212,7 +218,7 @@ pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Taken, Offli
     let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
     let now = Clock::starting_after(found.state.time).now();
     let mut moment = found.moment(&dir, working_dir, now);
-    check_dir(working_dir, &premises.backups.dir)?;
+    check_dir(working_dir, &premises.backups.dir).map_err(StoreError::from)?;
     let go_on = AtomicBool::new(false);
     let mut without_work = None;
     if premises.cloud.is_some() {

@@ -2,5 +2,6 @@
 
 pub mod bridge;
 pub mod client;
+mod login_file;
 pub mod server_file;
 pub mod supervisor;

@@ -2,7 +2,9 @@
 //!
 //! The guard is one small process per loop ([`Guard`] is the runner's end, [`serve`] the guard's own main). It is the
 //! parent of every agent and a child subreaper, hence whatever an agent leaves behind becomes the guard's own child and
-//! is found there. The runner is a subreaper too and takes over if the guard is killed.
+//! is found there. On Linux the guard is a child of its standby, a still smaller process that takes over if the guard is
+//! killed. The runner is a subreaper too and takes over if both are killed. The runner knows the process id of the
+//! standby only: [`Guard::pid`].
 
 use std::fmt;
 use std::io;
@@ -21,7 +23,9 @@ mod foreground;
 mod guard;
 mod handed;
 mod input;
+mod listener;
 pub mod orphans;
+pub(crate) mod peer;
 mod protocol;
 mod serve;
 mod signals;
@@ -33,19 +37,26 @@ mod whose;
 pub(crate) use activity::{look, memory_below};
 pub(crate) use adoption::end_children;
 pub use attended::Attended;
+pub(crate) use children::is_alive;
 pub use children::wake_children;
 pub use deferred::Deferred;
 pub use foreground::give_terminal;
 pub use guard::{Guard, GuardError, GuardNews, GuardOptions, Spawn};
 pub use handed::handed;
 pub use input::{input, lines, output};
+pub(crate) use listener::{Listener, ListenerError, Owner, verify};
 pub use orphans::is_descendant;
+pub(crate) use peer::Peer;
 pub use protocol::SpawnSubject;
 pub use serve::serve;
 pub use signals::{Sender, Signals};
 pub(crate) use spawn::in_a_session_of_its_own;
 pub(crate) use whose::{Family, signal_name};
-pub use whose::{Hooks, INSIDE, Operators, Whose};
+pub use whose::{Hooks, INSIDE, Operators, Whose, is_below_a_guard};
+
+/// Name of a guard in `ps`. It does not contain the name of the program, so that `killall -9 tachikoma` leaves guards alive to clean up.
+#[cfg(target_os = "linux")]
+const GUARD_NAME: &str = "loop-guard";
 
 /// The environment variable by which a process is known to belong to a loop; its value is the loop's id.
 pub const MARKER: &str = "TACHIKOMA_LOOP_ID";
@@ -66,7 +77,7 @@ pub(crate) fn is_executable(path: &Path) -> io::Result<bool> {
 pub enum Containment {
     /// A control group: nothing gets out.
     Cgroup,
-    /// The guard as parent and subreaper: nothing gets out while guard or runner lives.
+    /// The guard as parent and subreaper: nothing gets out while the guard, its standby or the runner lives.
     Guard,
     /// The process group only, where the system has no subreaper.
     Group,

@@ -80,6 +80,11 @@ fn read_file(path: PathBuf) -> Result<String, PromptError> {
 
 /// Reads at most one byte more than a file may have. What is no plain file could keep the reader waiting for ever.
 pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    read_head(open_file(path)?, bytes_max)
+}
+
+/// Opens a plain file for reading, through links. Anything else is refused, and a pipe's writer is not waited for.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     let no_wait = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = File::options()
         .read(true)
@@ -92,6 +97,11 @@ pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     if !kind.is_file() {
         return Err(io::Error::other("it is not a plain file"));
     }
+    Ok(file)
+}
+
+/// Reads at most one byte more than a file may have.
+pub(crate) fn read_head(file: File, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(bytes_max.saturating_add(1))
         .read_to_end(&mut bytes)?;

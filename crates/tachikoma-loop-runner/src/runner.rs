@@ -36,7 +36,7 @@ use regex::Regex;
 use tachikoma_agents::Agent;
 use tachikoma_core::{
     Answer, Input, Leftover, LoopEvent, LoopId, Outcome, Policy, Record, Runner, Seq, State,
-    Status, Ticket, Timestamp, step,
+    Status, Ticket, Timestamp, next_deadline, step,
 };
 use tokio::sync::oneshot;
 
@@ -54,9 +54,9 @@ use crate::session::process::LiveLaunch;
 use crate::settings::Settings;
 use crate::store::journal::Journal;
 use crate::store::lock::WorkLock;
-use crate::store::quarantine;
 use crate::store::temporary::TemporaryStore;
 use crate::worktree;
+use tachikoma_fs::quarantine;
 
 use arrived::{Arrived, beside, ended, launch_news, until};
 use guard::guard_news;
@@ -411,9 +411,7 @@ impl LoopRunner {
             if let Some(input) = self.queue.pop_front() {
                 return Ok(input);
             }
-            let deadline = self
-                .state
-                .next_deadline(&self.policy)
+            let deadline = next_deadline(&self.policy, &self.state)
                 .map(|deadline| self.clock.instant_of(deadline));
             let asleep = clock::monotonic();
             let save_due = self.save_due();

@@ -6,6 +6,7 @@
 mod agents;
 mod built;
 mod decode;
+mod guarded;
 mod keys;
 mod layers;
 mod lists;
@@ -29,7 +30,9 @@ use serde::{Deserialize, Serialize};
 pub use agents::{
     AgentChoice, AgentName, AgentSettings, Agents, CommandSettings, Permission, PromptChannel,
 };
-pub use layers::Layers;
+pub(crate) use guarded::digest;
+pub use guarded::{Guarded, is_guarded};
+pub use layers::{FileOf, Layers};
 pub use lists::{Gate, GateMoment, Hook, Moment};
 pub use live::Live;
 pub use loaded::{Entry, Loaded};
@@ -50,11 +53,11 @@ pub struct Settings {
     pub working_dir: PathBuf,
     /// The prompt's file, read again at every iteration.
     pub prompt_path: PathBuf,
-    /// Ends the loop after this many iterations. 0 = no limit.
+    /// Iterations after which the loop ends, counted over its whole life. 0 = no limit.
     pub max_iterations: u32,
     /// The pause between two iterations. 0 = none.
     pub iteration_delay: HumanDuration,
-    /// The context is too full to go on well from here. 100 = off. Also read as `context_threshold`.
+    /// The context is too full to go on well from here. 100 = off, and `reboot.context_redline_tokens` with it. Also read as `context_threshold`.
     pub context_redline_percent: Percent,
     /// An operator is present, and asked before the first iteration and after each.
     pub attended_mode: bool,
@@ -91,7 +94,7 @@ impl Default for Settings {
         Self {
             working_dir: ".".into(),
             prompt_path: "prompt.md".into(),
-            max_iterations: 0,
+            max_iterations: 100,
             iteration_delay: HumanDuration::from_secs(5),
             context_redline_percent: Percent::whole(85),
             attended_mode: false,

@@ -11,28 +11,21 @@ pub mod loops;
 mod migrate;
 pub(crate) mod prompts;
 pub mod purge;
-pub(crate) mod quarantine;
 pub mod recover;
-pub(crate) mod regular;
 pub(crate) mod reseal;
 pub(crate) mod restore;
 pub mod retention;
 pub mod snapshot;
 pub mod temporary;
 pub(crate) mod tests_book;
+pub mod trust;
 pub mod vault;
 pub mod verify;
-pub(crate) mod whole;
 
-use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
-
-/// The directory below the working directory in which everything of ours lives. Other tools may use it too.
-pub const RALPH_DIR: &str = ".ralph";
+use tachikoma_fs::FsError;
 
 /// The directory of a loop that has what its gates said.
 const GATES_DIR: &str = "gates";
@@ -46,26 +39,9 @@ pub fn gates_dir(dir: &Path) -> PathBuf {
 /// Something on disk could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The operating system refused.
-    #[error("{action} {}", path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why it failed.
-        #[source]
-        source: io::Error,
-    },
-    /// What was written could not be made durable. Never tried again: after it nobody knows what is on disk.
-    #[error("sync {}", path.display())]
-    Sync {
-        /// What.
-        path: PathBuf,
-        /// Why it failed.
-        #[source]
-        source: io::Error,
-    },
+    /// A file could not be read, written or synced.
+    #[error(transparent)]
+    File(#[from] FsError),
     /// The journal does not say what it ought to.
     #[error("journal {} is damaged at line {line}: {what}", path.display())]
     Damaged {
@@ -143,122 +119,19 @@ impl StoreError {
                 let why = why.clone();
                 return Self::Locked { action, path, why };
             }
-            Self::Io {
-                action,
-                path,
-                source,
-            }
+            FsError::io(action, &path)(source).into()
         }
     }
 
     pub(crate) fn sync(path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_owned();
-        move |source| Self::Sync { path, source }
+        let failed = FsError::sync(path);
+        move |source| failed(source).into()
     }
 
-    /// Returns whether there was no room to write: that may change, and can be waited for. A sync that failed for want of
-    /// room is not meant.
+    /// Returns whether a write failed because the disk is full, so that it can be retried later. A failed sync is never retried.
     #[must_use]
     pub fn is_full_disk(&self) -> bool {
-        match self {
-            Self::Io { source, .. } => matches!(
-                source.kind(),
-                ErrorKind::StorageFull | ErrorKind::QuotaExceeded
-            ),
-            Self::Sync { .. }
-            | Self::Damaged { .. }
-            | Self::DamagedSnapshot { .. }
-            | Self::DamagedBackup { .. }
-            | Self::Locked { .. }
-            | Self::Newer { .. }
-            | Self::NewerBackup { .. }
-            | Self::NewerSnapshot { .. } => false,
-        }
+        let full = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded];
+        matches!(self, Self::File(FsError::Io { source, .. }) if full.contains(&source.kind()))
     }
-}
-
-/// Makes a directory and its parents, for the owner alone. One that is there already must not be a symbolic link: what
-/// we write would go wherever that points.
-pub(crate) fn make_dir(path: &Path) -> Result<(), StoreError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(StoreError::io("create directory", path))?;
-    refuse_link(path)
-}
-
-/// Checks a directory of ours that may be there already: no part of its path from `.ralph` on is a symbolic link, and
-/// it is for the owner alone. `.ralph` itself keeps its mode, since other tools may use it; what does not lie below it
-/// is the user's to arrange.
-pub(crate) fn check_dir(working_dir: &Path, dir: &Path) -> Result<(), StoreError> {
-    let ralph = working_dir.join(RALPH_DIR);
-    let Ok(below) = dir.strip_prefix(&ralph) else {
-        return Ok(());
-    };
-    if below.components().any(|part| part == Component::ParentDir) {
-        return Ok(());
-    }
-    let parts = below.components().scan(ralph.clone(), |path, part| {
-        path.push(part);
-        Some(path.clone())
-    });
-    for path in [ralph.clone()].into_iter().chain(parts) {
-        match refuse_link(&path) {
-            // Whoever makes it, or writes there, finds out.
-            Err(StoreError::Io { source, .. }) if is_missing(&source) => return Ok(()),
-            checked => checked?,
-        }
-    }
-    if dir != ralph {
-        make_private(dir)?;
-    }
-    Ok(())
-}
-
-pub(crate) fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
-}
-
-fn refuse_link(path: &Path) -> Result<(), StoreError> {
-    let metadata =
-        std::fs::symlink_metadata(path).map_err(StoreError::io("look at directory", path))?;
-    if metadata.is_symlink() {
-        let source = io::Error::other("it is a symbolic link, and those are not followed");
-        return Err(StoreError::io("use directory", path)(source));
-    }
-    Ok(())
-}
-
-/// Takes a directory away from all but its owner, if that is us.
-fn make_private(dir: &Path) -> Result<(), StoreError> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let failed = |errno: rustix::io::Errno| StoreError::io("use directory", dir)(errno.into());
-    let Ok(opened) = rustix::fs::open(dir, flags, Mode::empty()) else {
-        // No directory, or not ours: whoever writes there finds out.
-        return Ok(());
-    };
-    let stat = rustix::fs::fstat(&opened).map_err(failed)?;
-    let open_to_others = Mode::from_raw_mode(stat.st_mode).intersects(Mode::RWXG | Mode::RWXO);
-    if open_to_others && stat.st_uid == rustix::process::geteuid().as_raw() {
-        rustix::fs::fchmod(&opened, Mode::RWXU).map_err(failed)?;
-    }
-    Ok(())
-}
-
-/// Returns options to open a file of ours: for the owner alone, and never through a symbolic link.
-pub(crate) fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    let no_follow = OFlags::NOFOLLOW.bits();
-    options
-        .mode(0o600)
-        .custom_flags(i32::try_from(no_follow).unwrap_or(0));
-    options
-}
-
-/// Makes the entries of a directory durable.
-pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
-    std::fs::File::open(path)
-        .and_then(|dir| dir.sync_all())
-        .map_err(StoreError::sync(path))
 }

@@ -120,6 +120,10 @@ pub struct Misbehaviour {
     pub garbage: Option<String>,
     /// Answers the question for messages with this.
     pub messages: Option<String>,
+    /// Its clock is set forward by so many milliseconds when it has taken so many prompts.
+    pub clock_step: Option<(u32, u64)>,
+    /// Takes a prompt that sorts before an answer for one that is answered, as older versions of OpenCode do.
+    pub skips_older_prompts: bool,
     /// Ends all streams when a sub-agent begins, before anyone hears of it.
     pub cuts_births: bool,
 }

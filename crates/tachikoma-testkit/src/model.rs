@@ -29,7 +29,7 @@ use stop::Stop;
 const CONNECTIONS_MAX: usize = 64;
 
 /// Enough to know a prompt by, not so much that the log holds whole conversations.
-const LAST_USER_CHARS: usize = 500;
+const LAST_USER_CHARS: usize = 4_000;
 
 /// Requests that the log keeps. A test makes some hundreds.
 const LOG_MAX: usize = 100_000;

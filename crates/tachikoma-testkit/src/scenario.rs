@@ -90,6 +90,9 @@ pub struct ToolCall {
     /// Fake agent only: it fails.
     #[serde(default)]
     pub is_error: bool,
+    /// Fake agent only: its permission rules deny the call.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub denied: bool,
 }
 
 /// How an answer goes wrong. Streams go wrong after so many of their events.
@@ -233,6 +236,15 @@ impl Turn {
             input,
             ..ToolCall::default()
         });
+        self
+    }
+
+    /// Has the calls of this message denied by the agent's permission rules.
+    #[must_use]
+    pub fn denied(mut self) -> Self {
+        for tool in &mut self.tools {
+            tool.denied = true;
+        }
         self
     }
 

@@ -5,11 +5,25 @@ use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Once};
 
+use rustix::fs::Mode;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, umask};
+use signal_hook::consts::signal::{
+    SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2,
+};
 use tempfile::TempDir;
 
 use crate::NOBODY;
+
+/// Signals that a shell, `nohup` or a service manager may have set to be ignored.
+const SIGNALS: [i32; 11] = [
+    SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2,
+];
+
+/// A process may fork between being listed and being killed. Nothing that a test starts forks faster than this.
+const KILL_ROUNDS: usize = 20;
 
 /// Socket paths end at 107 bytes. This leaves room for a directory and a name below it.
 const ROOT_BYTES_MAX: usize = 40;
@@ -38,6 +52,7 @@ impl Scratch {
     /// When the directory cannot be made: no test can go on without it.
     #[must_use]
     pub fn new() -> Self {
+        reset_inherited_settings();
         let usual = std::env::temp_dir();
         let parent = if usual.as_os_str().len() + "/tkXXXXXX".len() <= ROOT_BYTES_MAX {
             usual
@@ -193,6 +208,62 @@ impl Scratch {
     }
 }
 
+impl Drop for Scratch {
+    /// A test that fails in the middle may leave a detached loop or a server running. Both keep their files here.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for _ in 0..KILL_ROUNDS {
+                if kill_processes_in(&self.root) == 0 {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Makes this test process, and all that it starts, independent of the umask and the ignored signals of its caller.
+///
+/// `exec` keeps an ignored signal ignored, but resets one that has a handler. So each signal gets a handler that does what
+/// the default action would do.
+fn reset_inherited_settings() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        umask(Mode::from_raw_mode(0o022));
+        for signal in SIGNALS {
+            let always = Arc::new(AtomicBool::new(true));
+            signal_hook::flag::register_conditional_default(signal, always)
+                .expect("none of these signals is reserved");
+        }
+    });
+}
+
+/// Kills every process that works below `root` or has it in its environment. Returns how many there were.
+fn kill_processes_in(root: &Path) -> usize {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return 0;
+    };
+    let own = std::process::id();
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let kill = |pid: &u32| {
+        let id = i32::try_from(*pid).ok().and_then(Pid::from_raw)?;
+        let process = pidfd_open(id, PidfdFlags::empty()).ok()?;
+        // Read after the process is held, so that another one cannot have got its id in between.
+        let found = belongs_to(*pid, root).then(|| pidfd_send_signal(&process, Signal::KILL));
+        found.and_then(Result::ok)
+    };
+    pids.filter(|&pid| pid != own)
+        .filter_map(|pid| kill(&pid))
+        .count()
+}
+
+fn belongs_to(pid: u32, root: &Path) -> bool {
+    let works_in = fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|dir| dir.starts_with(root));
+    let root = root.as_os_str().as_encoded_bytes();
+    works_in
+        || fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|variables| variables.windows(root.len()).any(|part| part == root))
+}
+
 /// Changes the owner of `path` and of all below it; links are not followed.
 fn hand_over(path: &Path) {
     let kind = fs::symlink_metadata(path).expect("the scratch directory is ours");
@@ -220,6 +291,60 @@ mod tests {
         assert_eq!(scratch.read("a/b.txt"), "text");
         drop(scratch);
         assert!(!root.exists(), "the scratch directory outlived its test");
+    }
+
+    #[test]
+    fn a_failing_test_ends_the_processes_that_it_started() {
+        let failed = std::thread::spawn(|| {
+            let scratch = Scratch::new();
+            let mut sleep = Command::new("sleep");
+            let started = sleep.arg("600").current_dir(scratch.path()).spawn();
+            std::panic::panic_any(started.expect("sleep starts"));
+        });
+        let mut child = *failed
+            .join()
+            .expect_err("it panics")
+            .downcast::<std::process::Child>()
+            .expect("the child is the panic's payload");
+        let status = child.wait().expect("it is ours");
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&status),
+            Some(9)
+        );
+    }
+
+    #[test]
+    fn children_get_default_signals_and_umask() {
+        let _scratch = Scratch::new();
+        let shell = Command::new("sh")
+            .args(["-c", "umask; sed -n 's/^SigIgn:.//p' /proc/self/status"])
+            .output()
+            .expect("sh starts");
+        let words = String::from_utf8_lossy(&shell.stdout).into_owned();
+        let (mask, ignored) = words.split_once('\n').expect("two lines");
+        let ignored = u64::from_str_radix(ignored.trim(), 16).expect("a hexadecimal number");
+        let still_ignored = SIGNALS.map(|signal| ignored >> (signal - 1) & 1);
+        assert_eq!((mask, still_ignored), ("0022", [0; SIGNALS.len()]));
+    }
+
+    #[test]
+    fn ignored_signals_and_umask_of_the_caller_reach_no_child() {
+        let test = std::env::current_exe().expect("it is running");
+        let script = "umask 077; trap '' HUP INT QUIT TERM USR1; exec \"$0\" \"$@\"";
+        let again = Command::new("sh")
+            .args(["-c", script])
+            .arg(test)
+            .args([
+                "--exact",
+                "scratch::tests::children_get_default_signals_and_umask",
+            ])
+            .output()
+            .expect("sh starts");
+        let words = String::from_utf8_lossy(&again.stdout);
+        assert!(
+            again.status.success() && words.contains("1 passed"),
+            "{words}"
+        );
     }
 
     #[test]

@@ -79,6 +79,8 @@ impl<'a> Tool<'a> {
             .env("HOME", self.scratch.home())
             .env("XDG_RUNTIME_DIR", self.scratch.runtime_dir())
             .env("TZ", "UTC")
+            // The configuration of a test is the test's own. Tests of trust itself set it to nothing.
+            .env("TACHIKOMA_TRUST", "1")
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
         if self.unprivileged {

@@ -42,7 +42,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     fs::write(dir.join("noise"), noise()).map_err(text)?;
     // Without a prefix: this server makes names of files of it, and of a part's they would be too long.
     let settings = "[state]\ncloud_url = \"s3://bucket\"\nbackup_interval = \"3s\"\n";
-    fs::write(dir.join("tachikoma.toml"), settings).map_err(text)?;
+    ground.configure(settings)?;
     git::init(dir)?;
     git::commit(dir)?;
     let words = [

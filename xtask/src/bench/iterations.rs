@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::Bench;
 use super::report::{Row, Unit};
 use super::sample::Sample;
+use super::{Bench, git};
 use crate::product::{Ground, MEMORY};
 
 /// Iterations of one loop: long enough that its start does not count.
@@ -12,6 +12,9 @@ const ITERATIONS: u32 = 200;
 
 /// Loops of each kind.
 const ROUNDS: usize = 9;
+
+/// Iterations of a loop in a small repository. Its start counts.
+const GIT_ITERATIONS: u32 = 100;
 
 /// First iterations of each kind.
 const FIRST_ROUNDS: usize = 40;
@@ -63,7 +66,37 @@ pub fn many(bench: &Bench) -> Result<Vec<Row>, String> {
         );
         rows.push(row.detail(format!("{:.2} ms", per_iteration(&json))));
     }
+    for place in places(bench, [1.5, 1.5]) {
+        rows.push(in_git(bench, &place)?);
+    }
     Ok(rows)
+}
+
+/// Many iterations of a trivial agent in a small git repository, without commits, start included.
+fn in_git(bench: &Bench, place: &Place<'_>) -> Result<Row, String> {
+    let limit = GIT_ITERATIONS.to_string();
+    let shell = format!("for ((i=0;i<{GIT_ITERATIONS};i++)); do cat prompt.md | sh -c true; done");
+    let (mut bash, mut run) = (Sample::default(), Sample::default());
+    for _ in 0..ROUNDS {
+        let ground = Ground::new(&bench.product, place.parent)?;
+        git::init(ground.path())?;
+        git::commit(ground.path())?;
+        bash.time(
+            &mut ground.quietly(Path::new("bash"), &["-c", &shell]),
+            &[0],
+        )?;
+        let words = ["run", "--quiet", "--no-auto-commit", "--delay", "0s"];
+        let mut command = ground.tachikoma(&words);
+        let rest = ["--max-iterations", &limit, "--", "sh", "-c", "true"];
+        run.time(command.args(rest), &[LIMIT_REACHED])?;
+    }
+    let figure = format!("iteration in a git repository, {}", place.name);
+    Ok(compared(&figure, &run, &bash, place.goal).detail(format!(
+        "{:.2} ms to bash's {:.2} ms; least {:.2}x",
+        run.median() / f64::from(GIT_ITERATIONS),
+        bash.median() / f64::from(GIT_ITERATIONS),
+        run.min() / bash.min()
+    )))
 }
 
 /// The first iteration, start-up included, each in a fresh directory.

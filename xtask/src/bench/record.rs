@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Instant;
 
+use tachikoma_fs::FsError;
 use tachikoma_loop_runner::store::StoreError;
 
 use super::Bench;
@@ -123,9 +124,5 @@ fn len(file: &File) -> Result<usize, StoreError> {
 
 /// The measurement's own files fail as the journal does.
 fn failed(source: std::io::Error) -> StoreError {
-    StoreError::Io {
-        action: "measure",
-        path: "journal".into(),
-        source,
-    }
+    FsError::io("measure", Path::new("journal"))(source).into()
 }

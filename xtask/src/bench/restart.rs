@@ -124,7 +124,8 @@ impl Contender {
             command
                 .args(["opencode", "up"])
                 .env("XDG_RUNTIME_DIR", dir)
-                .env("HOME", dir);
+                .env("HOME", dir)
+                .env("TACHIKOMA_TRUST", "1");
             Ok(command)
         })
     }

@@ -43,7 +43,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
                 let started = Instant::now();
                 sealed.append_synced(&step.records)?;
                 ours.add(started.elapsed().as_secs_f64() * 1e3);
-                Ok(())
+                Ok::<_, tachikoma_loop_runner::store::StoreError>(())
             };
             // They take turns at coming second, when the disk may be busy with the first.
             if round % 2 == 1 {

@@ -125,7 +125,7 @@ fn row(figure: String, mut one: impl FnMut() -> Result<f64, String>) -> Result<R
 /// Stops a loop that waits. Returns milliseconds.
 fn one(bench: &Bench, wait: &Wait) -> Result<f64, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
-    fs::write(ground.path().join("tachikoma.toml"), wait.config).map_err(text)?;
+    ground.configure(wait.config)?;
     let mut words = vec!["run"];
     words.extend(wait.words);
     words.extend(["--", "sh", "-c", wait.script]);
@@ -179,7 +179,7 @@ fn rolling(bench: &Bench) -> Result<f64, String> {
 fn drain(bench: &Bench) -> Result<f64, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     let config = "[[notify]]\nto = 'command'\ncommand = 'exec sleep 1000'\n";
-    fs::write(ground.path().join("tachikoma.toml"), config).map_err(text)?;
+    ground.configure(config)?;
     let runner = Live::start(&mut ground.tachikoma(&["run", "--", "sh", "-c", CLAIMS]))?;
     await_in(&ground, "\"type\":\"completed\"")?;
     let pid = i32::try_from(runner.pid()).ok().and_then(Pid::from_raw);

@@ -3,7 +3,7 @@
 use tachikoma_testkit::{Scenario, ScriptedModel, Turn, Usage};
 
 use super::ground::Ground;
-use super::looping::{Looping, of_type, only, outcomes, told};
+use super::looping::{LIMIT_REACHED, Looping, of_type, only, outcomes, told};
 
 /// The exit code of a loop whose work is complete.
 const DONE: i32 = 0;
@@ -63,4 +63,69 @@ pub fn done_in_safe_mode(ground: &Ground) -> String {
     );
     assert_eq!(outcomes(&events), ["succeeded"]);
     "one iteration".into()
+}
+
+/// A claim after a tool call that was denied, or blocked by a hook, is refused. An allowed command is not denied.
+pub fn denied_only(ground: &Ground) -> String {
+    let claim = || Turn::text(CLAIM).using(Usage::cached(9_000));
+    let tests = || Turn::bash("sh tests.sh").using(Usage::cached(8_000));
+    let run = |ground: &Ground, settings: &[(&str, &str)], code| {
+        ground.scratch.write("tests.sh", "echo passed\n");
+        let model = ScriptedModel::start(Scenario::of([tests(), claim()]));
+        let safe = [("AGENTS__CLAUDE__PERMISSION", "safe")];
+        Looping::start(ground, &model, &[&safe, settings].concat(), 1).end(code)
+    };
+    let events = run(ground, &[], LIMIT_REACHED);
+    let denied = only(&events, "tool_denied");
+    assert_eq!(denied["summary"], "sh tests.sh", "{denied}");
+    assert_eq!(denied["remedy"], r#"agents.claude.allow = ["sh tests.sh"]"#);
+    assert_eq!(
+        of_type(&events, "claim_refused").len(),
+        1,
+        "{}",
+        told(&events)
+    );
+
+    let allowed = ground.another();
+    let allow = [("AGENTS__CLAUDE__ALLOW", r#"["sh tests.sh"]"#)];
+    let events = run(&allowed, &allow, DONE);
+    assert!(
+        of_type(&events, "tool_denied").is_empty(),
+        "{}",
+        told(&events)
+    );
+
+    let blocked = ground.another();
+    hook(&blocked, "PreToolUse");
+    let events = run(&blocked, &allow, LIMIT_REACHED);
+    assert_eq!(
+        of_type(&events, "claim_refused").len(),
+        1,
+        "{}",
+        told(&events)
+    );
+    "not believed; believed with the command allowed; not believed with a hook that blocks it"
+        .into()
+}
+
+/// A prompt that a hook refuses is a failed iteration: no request was sent.
+pub fn refused_prompt(ground: &Ground) -> String {
+    let model = ScriptedModel::start(Scenario::of([Turn::text("never asked for")]));
+    hook(ground, "UserPromptSubmit");
+    let events = Looping::start(ground, &model, &[], 1).ended(LIMIT_REACHED);
+    assert_eq!(outcomes(&events), ["failed"], "{}", told(&events));
+    let failure = only(&events, "iteration_failed").to_string();
+    assert!(failure.contains("sent no request"), "{failure}");
+    assert!(model.asked().is_empty(), "nothing was sent");
+    "failed, and says that a hook refuses the prompt".into()
+}
+
+/// Installs a hook of Claude Code that refuses everything it is asked about.
+fn hook(ground: &Ground, event: &str) {
+    let hooks =
+        serde_json::json!([{"hooks": [{"type": "command", "command": "echo no >&2; exit 2"}]}]);
+    let settings = serde_json::json!({"hooks": {event: hooks}});
+    ground
+        .scratch
+        .write(".claude/settings.json", settings.to_string());
 }

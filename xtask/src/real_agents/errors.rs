@@ -1,6 +1,9 @@
 //! A model's service that answers with an error, to a loop: what class it is, what is waited for, and how often it is asked.
 //! Each row of the table in `docs/agents/claude-code.md` is one check.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::Value;
 use tachikoma_testkit::{Fault, Kind, Scenario, ScriptedModel, Turn};
 
@@ -17,6 +20,7 @@ pub const CHECKS: &[Row] = &[
     Row("retry-after-2", retry_after, USUAL),
     Row("retry-after-3600", retry_after_long, USUAL),
     Row("500-always", broken, USUAL),
+    Row("network-away", network_away, USUAL),
     Row("reset", reset, USUAL),
     Row("closed", closed, USUAL),
     Row("cut-always", cut, USUAL),
@@ -84,6 +88,15 @@ fn transient(ground: &Ground, turn: &Turn, times: usize, words: &str) -> String 
 
 /// The service has too much to do: a wait that is no failure, and the same iteration again.
 fn limited(ground: &Ground, turn: &Turn, times: usize) -> String {
+    waits(ground, turn, times, "usage_limit")
+}
+
+/// The service cannot be reached: a wait that is no failure, and the same iteration again.
+fn outage(ground: &Ground, turn: &Turn, times: usize) -> String {
+    waits(ground, turn, times, "outage")
+}
+
+fn waits(ground: &Ground, turn: &Turn, times: usize, reason: &str) -> String {
     let model = wrong(turn, times);
     let looping = Looping::start(ground, &model, &[ONE_RETRY], 1);
     looping.await_events("wait_started", 1);
@@ -96,7 +109,7 @@ fn limited(ground: &Ground, turn: &Turn, times: usize) -> String {
         (&Value::Null, &1.into())
     );
     assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
-    expect_wait(&events, "usage_limit");
+    expect_wait(&events, reason);
     assert_eq!(attempts(&events), [(1, 1), (1, 2)]);
     assert_eq!((names(&events).len(), pids(&events).len()), (1, 1));
     assert_eq!(calls(&model), times + 1);
@@ -180,21 +193,53 @@ fn retry_after_long(ground: &Ground) -> String {
 
 fn broken(ground: &Ground) -> String {
     let turn = Turn::status(500, "api_error", "Internal");
-    transient(ground, &turn, 2, "API Error: 500")
+    outage(ground, &turn, 2)
+}
+
+/// The network is away for more than an hour by the loop's own waits, each of which is skipped: nothing is lost.
+fn network_away(ground: &Ground) -> String {
+    // 5, 10, 20, 40, 80, 160 and twelve times 300 seconds.
+    const WAITS: usize = 18;
+    let away = Arc::new(AtomicBool::new(false));
+    let is_away = Arc::clone(&away);
+    let model = ScriptedModel::reacting(Scenario::default(), move |request| {
+        let main = request.kind == Kind::Main;
+        (main && is_away.swap(true, Ordering::Relaxed)).then(|| Turn::fault(Fault::Reset))
+    });
+    let no_retry = ("AGENTS__CLAUDE__ENV__CLAUDE_CODE_MAX_RETRIES", "0");
+    let settings = [no_retry];
+    let looping = Looping::start(ground, &model, &settings, 2);
+    for waited in 1..=WAITS {
+        looping.await_events("wait_started", waited);
+        if waited == WAITS {
+            away.store(false, Ordering::Relaxed);
+        }
+        looping.tell(&["skip"]);
+    }
+    let events = looping.ended(LIMIT_REACHED);
+    let seen = told(&events);
+    assert_eq!(outcomes(&events), ["succeeded", "succeeded"], "{seen}");
+    for wait in of_type(&events, "wait_started") {
+        assert_eq!(wait["wait"]["reason"], "outage", "{seen}");
+    }
+    assert_eq!(attempts(&events).last(), Some(&(2, WAITS as u64 + 1)));
+    assert_eq!(of_type(&events, "reboot_started").len(), 0, "{seen}");
+    assert_eq!((names(&events).len(), pids(&events).len()), (1, 1));
+    "65 minutes of waits, same conversation".into()
 }
 
 fn reset(ground: &Ground) -> String {
-    transient(ground, &Turn::fault(Fault::Reset), 2, "Connection")
+    outage(ground, &Turn::fault(Fault::Reset), 2)
 }
 
 fn closed(ground: &Ground) -> String {
-    transient(ground, &Turn::fault(Fault::Closed), 2, "Connection")
+    outage(ground, &Turn::fault(Fault::Closed), 2)
 }
 
 /// Twice as a stream, once without.
 fn cut(ground: &Ground) -> String {
     let turn = Turn::fault(Fault::Cut { after: 4 });
-    transient(ground, &turn, 3, "Connection")
+    outage(ground, &turn, 3)
 }
 
 /// Once as a stream, once without.

@@ -1,5 +1,6 @@
 //! `tachikoma run --agent claude` where the context fills up: advice, hand-off, reboot.
 
+use rustix::process::Signal;
 use tachikoma_testkit::{Kind, Request, Scenario, ScriptedModel, Turn, Usage, await_until};
 
 use super::ground::Ground;
@@ -90,7 +91,9 @@ pub fn redline(ground: &Ground) -> String {
     );
     let tool = of_type(&events, "tool_ended")[0];
     assert!(tool["error"].is_null(), "the tool came to its end: {tool}");
-    assert_eq!(only(&events, "hand_off_written")["text"], "Mind the beans.");
+    let written = of_type(&events, "hand_off_written");
+    let last = written.last().expect("a hand-off");
+    assert_eq!(last["text"], "Mind the beans.");
     let rungs = of_type(&events, "rung_climbed");
     assert_eq!(rungs.len(), 1, "a word was enough: {}", told(&events));
     let (names, pids) = (names(&events), pids(&events));
@@ -121,6 +124,71 @@ pub fn redline(ground: &Ground) -> String {
         told(&events)
     );
     "85% -> 10%, hand-off in the prompt".into()
+}
+
+/// A context that crosses the hard limit while a tool runs, and again while the hand-off is written: the hand-off is used.
+pub fn hard_limit_mid_tool(ground: &Ground) -> String {
+    let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
+        let fresh = request.first_user.contains("Hand-off from the session");
+        Some(if fresh {
+            Turn::text("On we go.").using(Usage::cached(21_000))
+        } else if request.last_user.contains("Write its hand-off") {
+            Turn::text("Mind the beans.").using(Usage::cached(176_000))
+        } else {
+            Turn::bash(HELD).using(Usage::cached(174_500))
+        })
+    });
+    let looping = Looping::start(ground, &model, &[], 2);
+    looping.await_events("ending_requested", 1);
+    ground.await_file("started");
+    ground.scratch.write("go", "");
+    let events = looping.end(LIMIT_REACHED);
+    let seen = told(&events);
+    assert_eq!(outcomes(&events), ["handed_over", "succeeded"], "{seen}");
+    let written = of_type(&events, "hand_off_written");
+    let last = written.last().expect("a hand-off");
+    assert_eq!(last["text"], "Mind the beans.", "{seen}");
+    assert!(!seen.contains("wrote no hand-off"), "{seen}");
+    let last = model.asked_for(Kind::Main).pop().expect("a request");
+    assert!(last.last_user.contains("Mind the beans."), "{seen}");
+    "hand-off written at 176000 tokens".into()
+}
+
+/// The runner is killed while the hand-off is written: the next one asks again, in the same conversation.
+pub fn runner_dies(ground: &Ground) -> String {
+    let mut asked_before = false;
+    let model = ScriptedModel::reacting(Scenario::default(), move |request: &Request| {
+        let fresh = request.first_user.contains("Hand-off from the session");
+        Some(if fresh {
+            Turn::text("On we go.").using(Usage::cached(21_000))
+        } else if request.last_user.contains("Write its hand-off") {
+            let turn = Turn::text("Mind the beans.").using(Usage::cached(171_500));
+            let delay_ms = match std::mem::replace(&mut asked_before, true) {
+                false => 60_000,
+                true => 0,
+            };
+            Turn { delay_ms, ..turn }
+        } else {
+            Turn::text("One.").using(Usage::cached(171_000))
+        })
+    });
+    let mut looping = Looping::start(ground, &model, &[], 2);
+    looping.await_events("hand_off_requested", 1);
+    await_until("the request", ground.patience, || {
+        model.asked_for(Kind::Main).len() >= 2
+    });
+    looping.talk().signal(Signal::KILL);
+    await_until("the runner's end", ground.patience, || {
+        !looping.talk().is_running()
+    });
+    let events = looping.take_up().ended(LIMIT_REACHED);
+    let seen = told(&events);
+    let written = of_type(&events, "hand_off_written");
+    let last = written.last().expect("a hand-off");
+    assert_eq!(last["text"], "Mind the beans.", "{seen}");
+    let last = model.asked_for(Kind::Main).pop().expect("a request");
+    assert!(last.last_user.contains("Mind the beans."), "{seen}");
+    "asked again".into()
 }
 
 /// Immediate: the tool is not waited for, and nobody is asked.
@@ -173,7 +241,7 @@ pub fn by_hand(ground: &Ground) -> String {
         // So that the interrupt comes before it.
         Turn {
             delay_ms: 5_000,
-            ..Turn::text("Not this.").using(Usage::cached(9_100))
+            ..Turn::bash("echo too late > late").using(Usage::cached(9_100))
         },
     ])
     .when(
@@ -204,8 +272,10 @@ pub fn by_hand(ground: &Ground) -> String {
     );
     let last = model.asked_for(Kind::Main).pop().expect("a request");
     assert!(last.last_user.contains("Half done."), "{}", last.last_user);
-    await_until("the work tree", ground.patience, || {
-        !ground.scratch.path().join("late").exists()
-    });
+    // The loop has ended, and its agent with it: nothing writes the file any more.
+    assert!(
+        !ground.scratch.path().join("late").exists(),
+        "a tool ran after the interrupt"
+    );
     "with its hand-off".into()
 }

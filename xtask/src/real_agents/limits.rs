@@ -15,6 +15,7 @@ use super::{Row, USUAL};
 
 pub const CHECKS: &[Row] = &[
     Row("limit-waited-for", waited_for, USUAL),
+    Row("limit-lifted-late", lifted_late, USUAL),
     Row("limit-runner-dies", over_a_death, USUAL),
     Row("limit-warning", warning, USUAL),
 ];
@@ -27,7 +28,7 @@ const SUBSCRIPTION: Settings<'_> = &[
 
 /// How long after the limit is lifted the service is asked again, at most. Generous: the agent's start is in it, and a loaded
 /// machine takes seconds for that.
-const LATE_MAX: Duration = Duration::from_secs(10);
+const LATE_MAX: Duration = Duration::from_secs(15);
 
 /// What the agent itself takes from its start to its first call, on a loaded machine.
 const AGENT_START: Duration = Duration::from_secs(2);
@@ -50,6 +51,11 @@ struct Limited {
 
 impl Limited {
     fn until(seconds: u64) -> Self {
+        Self::lifted_late(seconds, 0)
+    }
+
+    /// States one reset, and refuses for `late` more seconds after it.
+    fn lifted_late(seconds: u64, late: u64) -> Self {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&asked);
         let model = ScriptedModel::reacting(Scenario::default(), move |request| {
@@ -61,7 +67,7 @@ impl Limited {
             let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
             log.push(now);
             let reset = lifted(&log, seconds);
-            (now.as_secs() < reset).then(|| {
+            (now.as_secs() < reset + late).then(|| {
                 let words = "This request would exceed your limit";
                 marked(
                     Turn::status(429, "rate_limit_error", words),
@@ -89,7 +95,6 @@ impl Limited {
         assert!(limit["reason"].to_string().contains("limit"), "{limit}");
         for wait in of_type(events, "wait_started") {
             assert_eq!(wait["wait"]["reason"], "usage_limit", "{}", told(events));
-            assert_eq!(wait["wait"]["until"], limit["until"]);
         }
         assert_eq!(outcomes(events), ["succeeded"], "{}", told(events));
         assert_eq!(attempts(events), [(1, 1), (1, 2)]);
@@ -108,6 +113,19 @@ fn waited_for(ground: &Ground) -> String {
     let limited = Limited::until(4);
     let looping = Looping::start(ground, &limited.model, SUBSCRIPTION, 1);
     limited.expect_one_probe(&looping.ended(LIMIT_REACHED), LATE_MAX)
+}
+
+/// The service refuses once more after the stated reset, and is asked again soon.
+fn lifted_late(ground: &Ground) -> String {
+    let limited = Limited::lifted_late(3, 8);
+    let looping = Looping::start(ground, &limited.model, SUBSCRIPTION, 1);
+    let events = looping.ended(LIMIT_REACHED);
+    let refused = of_type(&events, "iteration_limited");
+    assert_eq!(refused.len(), 2, "{}", told(&events));
+    assert_eq!(refused[0]["until"], refused[1]["until"], "the same reset");
+    assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
+    assert_eq!(attempts(&events), [(1, 1), (1, 2), (1, 3)]);
+    "refused twice, answered the third time".into()
 }
 
 /// The wait outlives the runner.

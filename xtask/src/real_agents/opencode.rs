@@ -101,26 +101,38 @@ fn conversation(ground: &Ground) -> String {
 fn safe(ground: &Ground) -> String {
     let inside = ground.scratch.path().join("inside.txt");
     let outside = ground.scratch.home().join("outside.txt");
+    let hook = ground.scratch.path().join(".git/hooks/pre-commit");
     let model = ScriptedModel::start(Scenario::of([
         write(&inside.to_string_lossy()),
         Turn::bash("echo no > shell"),
         write(&outside.to_string_lossy()),
+        write(&hook.to_string_lossy()),
         Turn::bash("tachikoma note mind the beans"),
+        Turn::bash("touch allowed 2>&1"),
         Turn::text("Some of it."),
     ]));
-    let settings = [("AGENTS__OPENCODE__PERMISSION", "safe")];
+    let settings = [
+        ("AGENTS__OPENCODE__PERMISSION", "safe"),
+        ("AGENTS__OPENCODE__ALLOW", r#"["touch"]"#),
+    ];
     let events = start(ground, &model, &settings, 1).ended(LIMIT_REACHED);
     assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
     let denied: Vec<_> = of_type(&events, "tool_denied")
         .iter()
         .map(|event| event["name"].as_str().unwrap_or_default().to_owned())
         .collect();
-    assert_eq!(denied, ["bash", "external_directory"], "{}", told(&events));
-    assert!(inside.exists() && !outside.exists());
+    assert_eq!(
+        denied,
+        ["bash", "external_directory", "edit"],
+        "{}",
+        told(&events)
+    );
+    assert!(inside.exists() && !outside.exists() && !hook.exists());
     assert!(!ground.scratch.path().join("shell").exists());
+    assert!(ground.scratch.path().join("allowed").exists());
     let ended = of_type(&events, "tool_ended");
     assert_eq!(of_type(&events, "noted").len(), 1, "{:?}", ended.last());
-    "a file, a note, and two denials".into()
+    "a file, a note, an allowed command, and three denials".into()
 }
 
 /// The advice at the warning line is heard in the turn that it is given in.

@@ -98,6 +98,7 @@ fn tachikoma(ground: &Ground) -> Command {
         .env("PATH", path)
         .env("LANG", "C.UTF-8")
         .env("HOME", &home)
+        .env("TACHIKOMA_TRUST", "1")
         .env("XDG_RUNTIME_DIR", ground.scratch.runtime_dir())
         .env("TMPDIR", ground.scratch.runtime_dir())
         .env("OPENCODE_DISABLE_AUTOUPDATE", "1")

@@ -1,6 +1,8 @@
 //! `tachikoma run --agent claude`: turns, conversations and permissions.
 
-use serde_json::json;
+use std::path::Path;
+
+use serde_json::{Value, json};
 use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn, Usage};
 
 use super::ground::{Ground, WINDOW};
@@ -131,9 +133,11 @@ pub fn outside_is_denied(ground: &Ground) -> String {
 /// Without leave, files of the work tree may be changed, commands are denied, and the loop shows it.
 pub fn safe_permission(ground: &Ground) -> String {
     let file = ground.scratch.path().join("made.txt");
-    let write = json!({"file_path": file, "content": "made\n"});
+    let hook = ground.scratch.path().join(".git/hooks/pre-commit");
+    let write = |path: &Path| Turn::tool("Write", json!({"file_path": path, "content": "made\n"}));
     let scenario = Scenario::of([
-        Turn::tool("Write", write).using(Usage::cached(9_100)),
+        write(&file).using(Usage::cached(9_100)),
+        write(&hook).using(Usage::cached(9_100)),
         Turn::bash("curl http://127.0.0.1:1/ -o fetched").using(Usage::cached(9_200)),
         Turn::text("Not permitted, I see.").using(Usage::cached(9_300)),
     ]);
@@ -142,9 +146,11 @@ pub fn safe_permission(ground: &Ground) -> String {
     let events = Looping::start(ground, &model, &settings, 1).end(LIMIT_REACHED);
     assert_eq!(outcomes(&events), ["succeeded"], "{}", told(&events));
     assert_eq!(ground.scratch.read("made.txt"), "made\n");
-    assert_eq!(only(&events, "tool_denied")["name"], "Bash");
-    let ended = of_type(&events, "tool_ended");
-    let denied = ended[1]["error"].as_str().unwrap_or_default();
-    assert!(denied.contains("requires approval"), "{denied}");
-    "Write is done, Bash denied".into()
+    let denied = of_type(&events, "tool_denied");
+    let names: Vec<&Value> = denied.iter().map(|event| &event["name"]).collect();
+    assert_eq!(names, ["Write", "Bash"], "{denied:?}");
+    assert_eq!(denied[1]["remedy"], r#"agents.claude.allow = ["curl"]"#);
+    assert!(!hook.exists());
+    assert!(!ground.scratch.path().join("fetched").exists());
+    "a file is written, a hook of git and a command are denied".into()
 }

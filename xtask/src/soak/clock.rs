@@ -79,7 +79,7 @@ fn set(product: &Path, library: &Path, at: At, offset: &str) -> Result<(), Strin
     };
     let victim = Victim::new(product)?.with_agent(agent);
     let config = format!("[session]\nsession_timeout = \"{}s\"\n", timeout.as_secs());
-    fs::write(victim.ground().path().join("tachikoma.toml"), config).map_err(text)?;
+    victim.ground().configure(&config)?;
     let clock = Path::new(&victim.outside()).join("clock");
     fs::write(&clock, "+0").map_err(text)?;
 

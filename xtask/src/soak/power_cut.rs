@@ -56,7 +56,7 @@ pub fn furnish(victim: &Victim, disk: &Arc<Mutex<Disk>>, settings: &str) -> Resu
     let mounted = Mounted::at(victim.ground().path(), disk.clone())?;
     let dir = victim.ground().path();
     fs::write(dir.join(PROMPT), "do the next thing\n").map_err(text)?;
-    fs::write(dir.join("tachikoma.toml"), settings).map_err(text)?;
+    victim.ground().configure(settings)?;
     sealed::lay_key(dir, settings)?;
     mounted.disk().sync_all();
     mounted.unmount()

@@ -95,7 +95,7 @@ fn suspend(product: &Path, library: &Path, way: Way, at: At) -> Result<(), Strin
     };
     let victim = Victim::new(product)?.with_agent(agent);
     let config = format!("[session]\nsession_timeout = \"{}s\"\n", TIMEOUT.as_secs());
-    fs::write(victim.ground().path().join("tachikoma.toml"), config).map_err(text)?;
+    victim.ground().configure(&config)?;
     let clock = Path::new(&victim.outside()).join("clock");
     fs::write(&clock, "+0").map_err(text)?;
     let words = victim.words_with(2, delay);

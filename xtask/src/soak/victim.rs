@@ -58,7 +58,7 @@ impl Victim {
 
     /// The same with settings.
     pub fn configured(self, settings: &str) -> Result<Self, String> {
-        fs::write(self.ground.path().join("tachikoma.toml"), settings).map_err(text)?;
+        self.ground.configure(settings)?;
         sealed::lay_key(self.ground.path(), settings)?;
         Ok(self)
     }

@@ -6,72 +6,48 @@ use serde_json::Value;
 
 use super::{Finding, Tree};
 
-/// Which crates of the workspace each may build on. Who is not named here is told so.
-const BUILDS_ON: [(&str, &[&str]); 8] = [
-    ("tachikoma-core", &[]),
-    ("tachikoma-agents", &["tachikoma-core"]),
-    ("tachikoma-cloud", &[]),
-    (
-        "tachikoma-loop-runner",
-        &["tachikoma-agents", "tachikoma-cloud", "tachikoma-core"],
-    ),
-    (
-        "tachikoma-dashboard",
-        &[
-            "tachikoma-loop-runner",
-            "tachikoma-agents",
-            "tachikoma-core",
-        ],
-    ),
-    (
-        "tachikoma-cli",
-        &[
-            "tachikoma-dashboard",
-            "tachikoma-loop-runner",
-            "tachikoma-agents",
-            "tachikoma-core",
-        ],
-    ),
-    ("tachikoma-testkit", &["tachikoma-agents", "tachikoma-core"]),
-    (
-        "xtask",
-        &[
-            "tachikoma-testkit",
-            "tachikoma-loop-runner",
-            "tachikoma-agents",
-            "tachikoma-core",
-        ],
-    ),
+/// The crates of the workspace. Each may depend on those before it.
+const LAYERS: [&str; 10] = [
+    "tachikoma-core",
+    "tachikoma-agents",
+    "tachikoma-fs",
+    "tachikoma-test-results",
+    "tachikoma-cloud",
+    "tachikoma-loop-runner",
+    "tachikoma-dashboard",
+    "tachikoma-cli",
+    FOR_TESTS,
+    "xtask",
 ];
 
-/// Everyone's tests may use the test kit.
+/// The test kit: all tests may depend on it, and of the other crates `xtask`.
 const FOR_TESTS: &str = "tachikoma-testkit";
 
 const WORKSPACE_MANIFEST: &str = "Cargo.toml";
 const DEPENDENCIES_PAGE: &str = "docs/dependencies.md";
 const RUNNER_MANIFEST: &str = "crates/tachikoma-loop-runner/Cargo.toml";
 
-/// Dependencies point from the terminal to the core, and nothing is built on the test kit.
+/// Crates depend only on those of the layers below.
 pub fn dependencies_point_one_way(metadata: &Value) -> Vec<Finding> {
     let packages: Vec<&Value> = metadata["packages"]
         .as_array()
         .into_iter()
         .flatten()
         .collect();
-    let names: Vec<&str> = packages.iter().filter_map(|p| p["name"].as_str()).collect();
+    let layer = |name: &str| LAYERS.iter().position(|known| *known == name);
     let mut findings = Vec::new();
     for package in &packages {
         let name = package["name"].as_str().unwrap_or_default();
-        let Some((_, allowed)) = BUILDS_ON.iter().find(|(known, _)| *known == name) else {
-            let rule = "unknown crate; say in tidy's `BUILDS_ON` what it may build on";
+        let Some(own) = layer(name) else {
+            let rule = "unknown crate; add it to tidy's `LAYERS`";
             findings.push(Finding::file(name, rule));
             continue;
         };
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             let on = dependency["name"].as_str().unwrap_or_default();
             let for_tests = dependency["kind"] == "dev" && on == FOR_TESTS;
-            if names.contains(&on) && !allowed.contains(&on) && !for_tests {
-                findings.push(Finding::file(name, format!("must not build on {on}")));
+            if !for_tests && layer(on).is_some_and(|other| other >= own) {
+                findings.push(Finding::file(name, format!("must not depend on {on}")));
             }
         }
     }
@@ -178,9 +154,9 @@ mod tests {
         ]});
         assert_eq!(
             seen(&dependencies_point_one_way(&metadata)),
-            "tachikoma-core: must not build on tachikoma-agents\n\
-             tachikoma-agents: must not build on tachikoma-testkit\n\
-             tachikoma-utils: unknown crate; say in tidy's `BUILDS_ON` what it may build on"
+            "tachikoma-core: must not depend on tachikoma-agents\n\
+             tachikoma-agents: must not depend on tachikoma-testkit\n\
+             tachikoma-utils: unknown crate; add it to tidy's `LAYERS`"
         );
     }
 

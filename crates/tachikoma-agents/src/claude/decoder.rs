@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::message::{Pending, Usage};
+use super::message::{Pending, Usage, member};
 use super::result::Costs;
 use super::scan::{Raw, Scan, Walk};
+use super::system::ping;
 use super::window::Windows;
 use crate::report::Standing;
 use crate::{Observation, Reading, SessionInfo, TurnResult};
@@ -45,6 +46,8 @@ pub struct Turn {
     pub rejected: Option<Option<tachikoma_core::Timestamp>>,
     /// The agent's word for the last failed request.
     pub error: String,
+    /// Whether the agent sent a request to the model: an answer or a failed request was seen.
+    pub requested: bool,
 }
 
 /// The latest reading.
@@ -138,8 +141,9 @@ impl Decoder {
             b"control_response" => self.control_response(line, seen),
             b"control_request" => self.control_request(line, seen),
             b"conversation_reset" => self.conversation_reset(line, seen),
-            // Nothing in them is needed: marks of prompts on their way, pings, cancelled requests.
-            b"command_lifecycle" | b"keep_alive" | b"control_cancel_request" => Some(()),
+            b"keep_alive" => ping(seen),
+            // Nothing in them is needed: marks of prompts on their way, canceled requests, the seconds that a tool has run.
+            b"command_lifecycle" | b"control_cancel_request" | b"tool_progress" => Some(()),
             _ => None,
         }
     }
@@ -294,6 +298,9 @@ impl Decoder {
             *field = scan.value()?;
             Some(Walk::On)
         })?;
+        if kind.bare() == Some(b"ping") {
+            return ping(seen);
+        }
         if parent.is_some() {
             return Some(());
         }
@@ -305,7 +312,10 @@ impl Decoder {
             b"message_delta" => {
                 self.streamed.usage.update(usage);
                 // An answer that calls no tool is the last one of its turn: it is over with the result.
-                (stop_reason(delta).bare() != Some(b"tool_use"), true)
+                (
+                    member(delta, b"stop_reason").bare() != Some(b"tool_use"),
+                    true,
+                )
             }
             _ => return Some(()),
         };
@@ -319,6 +329,7 @@ impl Decoder {
     }
 
     fn message_started(&mut self, message: Raw<'_>) -> Option<()> {
+        self.turn.requested = true;
         let mut streamed = Streamed::default();
         message.scan().object(|key, scan| {
             let value = scan.value()?;
@@ -481,17 +492,4 @@ fn word(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = bytes.iter().position(|byte| !plain(byte))?;
     let (word, rest) = bytes.split_at(end);
     Some((word, rest.strip_prefix(b"\"")?))
-}
-
-fn stop_reason(delta: Raw<'_>) -> Raw<'_> {
-    let mut reason = Raw::default();
-    // A delta that is no object has none.
-    let _ = delta.scan().object(|key, scan| {
-        let value = scan.value()?;
-        if key == b"stop_reason" {
-            reason = value;
-        }
-        Some(Walk::On)
-    });
-    reason
 }

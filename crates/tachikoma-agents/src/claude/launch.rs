@@ -20,6 +20,8 @@ pub struct ClaudeAgent {
     pub model: Option<String>,
     /// What it may do without asking.
     pub permission: Permission,
+    /// Commands that it may run with [`Permission::Safe`], each with any arguments.
+    pub allow: Vec<String>,
     /// Whether it runs as root, who is refused some things.
     pub root: bool,
     /// How long one process lives.
@@ -67,6 +69,9 @@ const OWN_COMMANDS: [&str; 3] = [
     "Bash(tachikoma done:*)",
     "Bash(tachikoma status:*)",
 ];
+
+/// Tools that start a turn later, outside of every iteration: its changes would pass for the user's.
+const SCHEDULING_TOOLS: [&str; 2] = ["CronCreate", "ScheduleWakeup"];
 
 /// Variables by which the agent takes itself for the child of another session of its own.
 const INHERITED: [&str; 5] = [
@@ -128,19 +133,23 @@ impl ClaudeAgent {
         if let Some(model) = &self.model {
             args.extend(["--model".into(), model.into()]);
         }
-        if let Some(conversation) = turn.resume {
+        if let Some(conversation) = turn.conversation() {
             args.extend(["--resume".into(), conversation.into()]);
         }
         if let Some(usd) = turn.budget_usd {
             args.extend(["--max-budget-usd".into(), format!("{usd:.6}").into()]);
         }
         args.extend(self.args.iter().cloned());
+        args.push("--disallowedTools".into());
+        args.extend(SCHEDULING_TOOLS.map(Into::into));
         // Last, because the list of tools takes everything that follows it.
         match self.permission {
             Permission::Bypass => args.push("--dangerously-skip-permissions".into()),
             Permission::Safe => {
                 args.extend(["--permission-mode", "acceptEdits", "--allowedTools"].map(Into::into));
                 args.extend(OWN_COMMANDS.map(Into::into));
+                let allowed = self.allow.iter();
+                args.extend(allowed.map(|command| format!("Bash({command}:*)").into()));
             }
         }
         args
@@ -183,6 +192,7 @@ mod tests {
             env: vec![("A".into(), "b".into())],
             model: Some("claude-sonnet-4-5".to_owned()),
             permission: Permission::Safe,
+            allow: vec!["cargo test".to_owned()],
             root: true,
             lifetime: Lifetime::Session,
             context_is_managed: true,
@@ -221,12 +231,12 @@ mod tests {
             prompt: "do it",
             ..Turn::default()
         };
-        insta::assert_snapshot!(shown(&agent(), &turn), @"
-    CLAUDE_CODE_DISABLE_BACKGROUND_TASKS=1 DISABLE_AUTOUPDATER=1 DISABLE_AUTO_COMPACT=1 A=b
-    claude -p --input-format stream-json --output-format stream-json --verbose --include-partial-messages --model claude-sonnet-4-5 --add-dir ../lib --permission-mode acceptEdits --allowedTools Bash(tachikoma note:*) Bash(tachikoma done:*) Bash(tachikoma status:*)
-    {\"request\":{\"detail\":\"summary\",\"subtype\":\"get_context_usage\"},\"request_id\":\"are-you-there\",\"type\":\"control_request\"}
-    {\"message\":{\"content\":\"do it\",\"role\":\"user\"},\"type\":\"user\"}
-    ");
+        insta::assert_snapshot!(shown(&agent(), &turn), @r#"
+        CLAUDE_CODE_DISABLE_BACKGROUND_TASKS=1 DISABLE_AUTOUPDATER=1 DISABLE_AUTO_COMPACT=1 A=b
+        claude -p --input-format stream-json --output-format stream-json --verbose --include-partial-messages --model claude-sonnet-4-5 --add-dir ../lib --disallowedTools CronCreate ScheduleWakeup --permission-mode acceptEdits --allowedTools Bash(tachikoma note:*) Bash(tachikoma done:*) Bash(tachikoma status:*) Bash(cargo test:*)
+        {"request":{"detail":"summary","subtype":"get_context_usage"},"request_id":"are-you-there","type":"control_request"}
+        {"message":{"content":"do it","role":"user"},"type":"user"}
+        "#);
         let bypassing = ClaudeAgent {
             permission: Permission::Bypass,
             context_is_managed: false,
@@ -238,11 +248,31 @@ mod tests {
             budget_usd: Some(0.25),
             ..Turn::default()
         };
-        insta::assert_snapshot!(shown(&bypassing, &opened), @"
-    CLAUDE_CODE_DISABLE_BACKGROUND_TASKS=1 DISABLE_AUTOUPDATER=1 IS_SANDBOX=1 A=b
-    claude -p --input-format stream-json --output-format stream-json --verbose --include-partial-messages --model claude-sonnet-4-5 --resume c1 --max-budget-usd 0.250000 --add-dir ../lib --dangerously-skip-permissions
-    {\"request\":{\"detail\":\"summary\",\"subtype\":\"get_context_usage\"},\"request_id\":\"are-you-there\",\"type\":\"control_request\"}
-    ");
+        insta::assert_snapshot!(shown(&bypassing, &opened), @r#"
+        CLAUDE_CODE_DISABLE_BACKGROUND_TASKS=1 DISABLE_AUTOUPDATER=1 IS_SANDBOX=1 A=b
+        claude -p --input-format stream-json --output-format stream-json --verbose --include-partial-messages --model claude-sonnet-4-5 --resume c1 --max-budget-usd 0.250000 --add-dir ../lib --disallowedTools CronCreate ScheduleWakeup --dangerously-skip-permissions
+        {"request":{"detail":"summary","subtype":"get_context_usage"},"request_id":"are-you-there","type":"control_request"}
+        "#);
+    }
+
+    #[test]
+    fn a_hostile_session_id_does_not_become_an_argument() {
+        for id in [
+            "",
+            "--dangerously-skip-permissions",
+            "-c",
+            "a b",
+            "../x",
+            "a\n",
+            &"a".repeat(129),
+        ] {
+            let turn = Turn {
+                resume: Some(id),
+                ..Turn::default()
+            };
+            let args = agent().arguments(&turn);
+            assert!(!args.contains(&"--resume".into()), "{args:?}");
+        }
     }
 
     // complaint_53

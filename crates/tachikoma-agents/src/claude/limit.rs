@@ -5,6 +5,10 @@ use jiff::civil::{Date, DateTime, Time};
 use jiff::{SignedDuration, tz::Offset};
 use tachikoma_core::Timestamp;
 
+/// A time of day that passed less than this long ago is read as passed, not as tomorrow's. Limits that are named by a time of
+/// day last five hours, and a service that lifts one late repeats the old time.
+const PASSED_MAX: SignedDuration = SignedDuration::from_hours(6);
+
 /// Whether a failed result says that a usage limit was hit.
 pub fn is_limit(text: &str) -> bool {
     let hit = text.strip_prefix("You've hit your ").is_some_and(|rest| {
@@ -28,7 +32,7 @@ pub fn moment(seconds: u64) -> Option<Timestamp> {
 }
 
 /// Returns the moment that a failed result's text names, such as `... · resets 4:11am (UTC)` or
-/// `... resets Nov 20, 4pm (Europe/Prague)`: the first of that name after `now`.
+/// `... resets Nov 20, 4pm (Europe/Prague)`: the first of that name after `now`, or one that has just passed.
 ///
 /// `seconds_east` answers how far a time zone is east of UTC; it is asked for none where the text names no zone, which
 /// means the zone of the machine. A zone that it does not know leaves the moment unknown.
@@ -57,7 +61,7 @@ pub fn resets_at(
     Some(Timestamp::from_millis(millis))
 }
 
-/// Reads `4:11am`, `Nov 20, 4pm` or `Nov 20 at 4:11pm`: the first such moment that is not before `here`.
+/// Reads `4:11am`, `Nov 20, 4pm` or `Nov 20 at 4:11pm`: the first such moment after `here`, or one that has just passed.
 fn next(clock: &str, here: DateTime) -> Option<DateTime> {
     let words: Vec<&str> = clock
         .split([' ', ','])
@@ -66,10 +70,12 @@ fn next(clock: &str, here: DateTime) -> Option<DateTime> {
     match words[..] {
         [time] => {
             let today = here.date().to_datetime(time_of_day(time)?);
-            let passed = today < here;
-            today
-                .checked_add(SignedDuration::from_hours(if passed { 24 } else { 0 }))
-                .ok()
+            let earliest = here.checked_sub(PASSED_MAX).ok()?;
+            // Just after midnight, yesterday's may be the one that has just passed.
+            [-24, 0, 24].into_iter().find_map(|hours| {
+                let moment = today.checked_add(SignedDuration::from_hours(hours)).ok()?;
+                (moment >= earliest).then_some(moment)
+            })
         }
         [month, day, time] => {
             let time = time_of_day(time)?;
@@ -149,15 +155,18 @@ mod tests {
 
     // complaint_40
     #[test]
-    fn times_of_day_are_the_next_of_their_name() {
+    fn a_time_of_day_is_the_next_of_its_name_unless_it_has_just_passed() {
         for (text, expected) in [
             (
                 "Claude AI usage limit reached|1794715906",
                 Some("2026-11-15T04:11:46.000Z"),
             ),
             ("x · resets 4:11am (UTC)", Some("2026-11-15T04:11:00.000Z")),
-            ("x · resets 2am (UTC)", Some("2026-11-16T02:00:00.000Z")),
-            ("x · resets 12am (UTC)", Some("2026-11-16T00:00:00.000Z")),
+            ("x · resets 2:40am (UTC)", Some("2026-11-15T02:40:00.000Z")),
+            ("x · resets 2am (UTC)", Some("2026-11-15T02:00:00.000Z")),
+            ("x · resets 12am (UTC)", Some("2026-11-15T00:00:00.000Z")),
+            ("x · resets 9pm (UTC)", Some("2026-11-14T21:00:00.000Z")),
+            ("x · resets 8pm (UTC)", Some("2026-11-15T20:00:00.000Z")),
             ("x · resets 12:30pm (UTC)", Some("2026-11-15T12:30:00.000Z")),
             (
                 "x · resets 4pm (Europe/Prague)",

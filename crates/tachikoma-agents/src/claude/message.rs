@@ -1,6 +1,7 @@
 //! Messages: what the model says, which tools it calls, and how those end.
 
 use super::decoder::Decoder;
+use super::limit;
 use super::scan::{Raw, Scan, Walk};
 use crate::{Observation, PlanChange, PlanItem};
 
@@ -114,11 +115,13 @@ impl Decoder {
     pub(super) fn assistant(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
         let mut message = Message::default();
         let (mut parent, mut error, mut context) = (Raw::default(), Raw::default(), Raw::default());
+        let mut error_params = Raw::default();
         Scan::new(line).object(|key, scan| {
             let field = match key {
                 b"message" => return message.take(scan),
                 b"parent_tool_use_id" => &mut parent,
                 b"error" => &mut error,
+                b"api_error_params" => &mut error_params,
                 b"context_usage" => &mut context,
                 _ => return scan.skip(),
             };
@@ -128,7 +131,9 @@ impl Decoder {
         let main = !parent.is_some();
         self.context_usage(context, seen);
         if error.is_some() {
+            self.turn.requested = true;
             if main {
+                self.note_rejection(error_params);
                 self.request_failed(error, message.content, seen);
             }
             return Some(());
@@ -136,6 +141,7 @@ impl Decoder {
         if message.model.bare() == Some(SYNTHETIC) {
             return Some(());
         }
+        self.turn.requested = true;
         if main {
             self.message_measured(message.id, message.model, message.usage, seen);
         } else {
@@ -157,6 +163,16 @@ impl Decoder {
         }
         self.below.push_back(id);
         seen.push(Observation::CallEnded(counted.tokens()));
+    }
+
+    /// Reads when a usage limit is reset from the parameters of a failed request. A second refusal in a row comes without a
+    /// `rate_limit_event`, so this is the only place that has the moment then.
+    fn note_rejection(&mut self, error_params: Raw<'_>) {
+        let info = member(error_params, b"rate_limit_info");
+        if member(info, b"status").bare() == Some(b"rejected") {
+            let resets_at = member(info, b"resetsAt").count().and_then(limit::moment);
+            self.turn.rejected = Some(resets_at.or(self.turn.rejected.flatten()));
+        }
     }
 
     fn request_failed(&mut self, error: Raw<'_>, content: Raw<'_>, seen: &mut Vec<Observation>) {
@@ -346,7 +362,7 @@ fn pending(tool: &[u8], input: Raw<'_>) -> Option<Pending> {
 }
 
 /// Returns a member of an object; an absent value where there is none.
-fn member<'a>(object: Raw<'a>, wanted: &[u8]) -> Raw<'a> {
+pub(super) fn member<'a>(object: Raw<'a>, wanted: &[u8]) -> Raw<'a> {
     let mut found = Raw::default();
     let _ = object.scan().object(|key, scan| {
         let value = scan.value()?;

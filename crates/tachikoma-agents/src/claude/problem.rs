@@ -23,6 +23,7 @@ pub(crate) fn of_result(
                 .or_else(|| resets_at(&result.text, now, seconds_east)),
         }),
         FailureClass::Overloaded => Some(Problem::Limited { until: None }),
+        FailureClass::Unreachable => Some(Problem::Unreachable),
         FailureClass::Authentication | FailureClass::Billing | FailureClass::Model => {
             let advice = hint(failure).unwrap_or_default().to_owned();
             Some(Problem::Permanent { advice })
@@ -33,7 +34,6 @@ pub(crate) fn of_result(
         // A conversation that is full or lost is told by itself.
         FailureClass::PromptTooLong
         | FailureClass::Lost
-        | FailureClass::Unreachable
         | FailureClass::Interrupted
         | FailureClass::OwnLimit => None,
     }
@@ -84,7 +84,11 @@ mod tests {
             (FailureClass::PromptTooLong, "Prompt is too long", None),
             (FailureClass::Lost, "No conversation found", None),
             (FailureClass::Other, "hm", None),
-            (FailureClass::Unreachable, "Connection refused", None),
+            (
+                FailureClass::Unreachable,
+                "Connection refused",
+                Some(Problem::Unreachable),
+            ),
             (FailureClass::Refused, "flagged", Some(Problem::Poisoned)),
         ] {
             assert_eq!(of(failure, text), expected, "{failure:?} {text}");

@@ -158,6 +158,7 @@ impl<'a> Fields<'a> {
             TurnOutcome::Ok => return None,
             TurnOutcome::UsageLimit => return Some(FailureClass::UsageLimit),
             TurnOutcome::MaxTurns | TurnOutcome::MaxBudget => return Some(FailureClass::OwnLimit),
+            TurnOutcome::NoRequest => return Some(FailureClass::Other),
             TurnOutcome::ApiError | TurnOutcome::DuringExecution => {}
         }
         let by_reason = match self.terminal_reason.bare() {
@@ -206,14 +207,21 @@ impl Decoder {
             return Some(false);
         }
         self.models(fields.models, seen);
-        let text = fields.text();
-        let outcome = fields.outcome(&text, &self.turn);
+        let mut text = fields.text();
+        let tokens = tokens(fields.models_since, fields.usage);
+        let mut outcome = fields.outcome(&text, &self.turn);
+        // A hook that refuses the prompt ends the turn as a success.
+        if outcome == TurnOutcome::Ok && !self.turn.requested && tokens == 0 {
+            outcome = TurnOutcome::NoRequest;
+            text = no_request(&text);
+        }
         let limit_resets_at = match outcome {
             TurnOutcome::UsageLimit => self.turn.rejected.flatten().or_else(|| limit::epoch(&text)),
             TurnOutcome::Ok
             | TurnOutcome::ApiError
             | TurnOutcome::MaxTurns
             | TurnOutcome::MaxBudget
+            | TurnOutcome::NoRequest
             | TurnOutcome::DuringExecution => None::<Timestamp>,
         };
         let total = fields.total_cost.number().filter(|total| *total >= 0.0);
@@ -230,7 +238,7 @@ impl Decoder {
             num_turns: fields.num_turns.count(),
             cost_usd: rounded(cost),
             session_cost_usd: rounded(total.unwrap_or_default()),
-            tokens: tokens(fields.models_since, fields.usage),
+            tokens,
             permission_denials: elements(fields.denials),
             queued: fields.queued.count().unwrap_or_default(),
         };
@@ -288,6 +296,18 @@ fn spent(models: Raw<'_>) -> Option<f64> {
     });
     // No model at all is told too: then nothing was spent.
     Some(sum).filter(|sum: &f64| models.is_some() && sum.is_finite())
+}
+
+/// Explains a turn that ended without a request to the model. `said` is the agent's final text.
+fn no_request(said: &str) -> String {
+    let mut text = "Claude Code sent no request to the model: a `UserPromptSubmit` hook probably refused the prompt; \
+                    check the hooks in `.claude/settings.json` and `~/.claude/settings.json`"
+        .to_owned();
+    if !said.trim().is_empty() {
+        text.push_str(". It said: ");
+        text.push_str(said.trim());
+    }
+    text
 }
 
 /// Returns the tokens that all models together used. Versions that do not tell them tell those of the main conversation.

@@ -287,6 +287,11 @@ fn retry(line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
     Some(())
 }
 
+pub(super) fn ping(seen: &mut Vec<Observation>) -> Option<()> {
+    seen.push(Observation::Ping);
+    Some(())
+}
+
 fn background(line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
     let [tasks] = members(line, [b"tasks"])?;
     let mut count = 0;

@@ -41,7 +41,7 @@ pub struct Decoder {
     /// Messages that are summaries, not answers.
     summaries: Vec<String>,
     /// Permissions that were asked for: the question and what it is about.
-    asked: Vec<(String, String)>,
+    asked: Vec<(String, String, String)>,
     session_cost: f64,
     cost: f64,
     readings: u64,
@@ -158,6 +158,10 @@ impl Decoder {
                 request_id: ARE_YOU_THERE.to_owned(),
                 answer: Ok(String::new()),
             }),
+            Own::TakenUp { usd, tokens: used } => seen.push(Observation::TakenUp {
+                usd: usd.max(0.0),
+                tokens: tokens(&used),
+            }),
             Own::Cost { usd } => seen.push(Observation::Cost(usd.filter(|usd| *usd >= 0.0))),
             Own::Prompted { .. } => self.turn.open = true,
             Own::Limited { message, until } => {
@@ -176,7 +180,13 @@ impl Decoder {
                 });
                 self.end(seen);
             }
-            Own::Answering {} | Own::Waiting { .. } => {}
+            Own::Waiting { why } => {
+                seen.push(Observation::AwaitingServer(line(
+                    &why,
+                    NOT_UNDERSTOOD_BYTES_MAX,
+                )));
+            }
+            Own::Answering {} => {}
         }
     }
 
@@ -204,7 +214,10 @@ impl Decoder {
                 let word = |name: &str| properties[name].as_str().unwrap_or_default();
                 if self.asked.len() < REMEMBERED_MAX {
                     let about = line(word("permission"), NAME_BYTES_MAX);
-                    self.asked.push((line(word("id"), NAME_BYTES_MAX), about));
+                    let call = properties["tool"]["callID"].as_str().unwrap_or_default();
+                    let call = line(call, NAME_BYTES_MAX);
+                    self.asked
+                        .push((line(word("id"), NAME_BYTES_MAX), about, call));
                 }
             }
             "permission.replied" => self.replied(properties, seen),
@@ -405,10 +418,10 @@ impl Decoder {
 
     fn replied(&mut self, properties: &Value, seen: &mut Vec<Observation>) {
         let id = properties["requestID"].as_str().unwrap_or_default();
-        let Some(at) = self.asked.iter().position(|(asked, _)| asked == id) else {
+        let Some(at) = self.asked.iter().position(|(asked, ..)| asked == id) else {
             return;
         };
-        let (id, tool) = self.asked.swap_remove(at);
+        let (_, tool, id) = self.asked.swap_remove(at);
         if properties["reply"] == "reject" {
             self.turn.denials += 1;
             seen.push(Observation::PermissionDenied { tool, id });

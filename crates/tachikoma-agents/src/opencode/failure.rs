@@ -9,6 +9,18 @@ use crate::{FailureClass, TurnResult};
 /// How much is kept of what an error says.
 const MESSAGE_BYTES_MAX: usize = 2048;
 
+/// Error codes of a connection that was not made or broke.
+const NETWORK_CODES: [&str; 8] = [
+    "ConnectionRefused",
+    "EAI_AGAIN",
+    "ECONNREFUSED",
+    "ECONNRESET",
+    "EHOSTUNREACH",
+    "ENETUNREACH",
+    "ENOTFOUND",
+    "ETIMEDOUT",
+];
+
 /// How the bridge's last words begin when its server went away.
 pub const SERVER_LOST: &str = "the OpenCode server was lost";
 
@@ -66,7 +78,8 @@ fn class(name: &str, status: Option<u64>, message: &str, data: &Value) -> Failur
         (_, Some(404)) => FailureClass::Model,
         (_, Some(429)) if is_quota(data) => FailureClass::UsageLimit,
         (_, Some(429 | 529)) => FailureClass::Overloaded,
-        (_, Some(500..=599)) | ("ECONNRESET", _) | ("APIError", None) => FailureClass::Unreachable,
+        (_, Some(500..=599)) | ("APIError", None) => FailureClass::Unreachable,
+        (code, None) if NETWORK_CODES.contains(&code) => FailureClass::Unreachable,
         _ if message.contains("Model not found") => FailureClass::Model,
         _ => FailureClass::Other,
     }
@@ -87,6 +100,7 @@ pub(crate) fn of_result(result: &TurnResult) -> Option<Problem> {
         FailureClass::UsageLimit | FailureClass::Overloaded => Some(Problem::Limited {
             until: result.limit_resets_at,
         }),
+        FailureClass::Unreachable => Some(Problem::Unreachable),
         FailureClass::Authentication | FailureClass::Billing | FailureClass::Model => {
             let advice = hint(failure).unwrap_or_default().to_owned();
             Some(Problem::Permanent { advice })
@@ -96,7 +110,6 @@ pub(crate) fn of_result(result: &TurnResult) -> Option<Problem> {
         // A fresh one takes over, and nobody did anything wrong.
         FailureClass::Lost => Some(Problem::Cut),
         FailureClass::PromptTooLong
-        | FailureClass::Unreachable
         | FailureClass::Interrupted
         | FailureClass::OwnLimit
         | FailureClass::Other => None,

@@ -18,6 +18,8 @@ pub struct OpenCodeAgent {
     pub model: Option<String>,
     /// What it may do without asking.
     pub permission: Permission,
+    /// Commands that it may run with [`Permission::Safe`], each with any arguments.
+    pub allow: Vec<String>,
     /// Whether the fill of the context is managed from outside, so that it must not compact it by itself.
     pub context_is_managed: bool,
     /// The window where the server does not say.
@@ -127,10 +129,13 @@ impl OpenCodeAgent {
         };
         args.extend(["--directory".into(), directory.clone()]);
         args.extend(["--permission".into(), self.permission.word().into()]);
+        for command in &self.allow {
+            args.extend(["--allow".into(), command.into()]);
+        }
         if let Some(model) = &self.model {
             args.extend(["--model".into(), model.into()]);
         }
-        if let Some(conversation) = turn.resume {
+        if let Some(conversation) = turn.conversation() {
             args.extend(["--resume".into(), conversation.into()]);
         }
         if self.context_is_managed {
@@ -144,7 +149,7 @@ impl OpenCodeAgent {
         if let Some(model) = &self.model {
             args.extend(["--model".into(), model.into()]);
         }
-        if let Some(conversation) = turn.resume {
+        if let Some(conversation) = turn.conversation() {
             args.extend(["--session".into(), conversation.into()]);
         }
         if self.permission == Permission::Bypass {
@@ -168,7 +173,7 @@ impl OpenCodeAgent {
             Way::Server { .. } => Vec::new(),
             Way::Once { .. } => {
                 let mut own = server_variables(self.context_is_managed);
-                let rules = permission::variable(self.permission);
+                let rules = permission::variable(self.permission, &self.allow);
                 own.extend(rules.map(|rules| ("OPENCODE_PERMISSION", rules)));
                 own
             }
@@ -197,6 +202,7 @@ mod tests {
             env: vec![("A".into(), "b".into())],
             model: Some("fake/fake-1".to_owned()),
             permission: Permission::Safe,
+            allow: vec!["cargo test".to_owned()],
             context_is_managed: true,
             window_tokens: None,
         }
@@ -248,7 +254,7 @@ mod tests {
         let attached = served(ServerAt::Url("http://127.0.0.1:4096".to_owned()));
         insta::assert_snapshot!(shown(&attached, &first), @r#"
     A=b
-    tachikoma opencode-bridge --url http://127.0.0.1:4096 --directory /w --permission safe --model fake/fake-1 --managed
+    tachikoma opencode-bridge --url http://127.0.0.1:4096 --directory /w --permission safe --allow cargo test --model fake/fake-1 --managed
     {"order":"are_you_there"}
     {"order":"prompt","text":"do it","iteration":3}
     "#);
@@ -260,7 +266,7 @@ mod tests {
         };
         insta::assert_snapshot!(shown(&supervised, &later), @r#"
     A=b
-    tachikoma opencode-bridge --supervised /w/.ralph/opencode --directory /w --permission bypass --resume ses_1
+    tachikoma opencode-bridge --supervised /w/.ralph/opencode --directory /w --permission bypass --allow cargo test --resume ses_1
     {"order":"are_you_there"}
     "#);
         let once = agent(Way::Once {
@@ -272,10 +278,10 @@ mod tests {
             ..first
         };
         insta::assert_snapshot!(shown(&once, &again), @r#"
-    OPENCODE_DISABLE_AUTOUPDATE=1 OPENCODE_DISABLE_AUTOCOMPACT=1 OPENCODE_PERMISSION={"*":"deny","read":"allow","edit":"allow","glob":"allow","grep":"allow","list":"allow","lsp":"allow","skill":"allow","todowrite":"allow","todoread":"allow","bash":{"*":"deny","tachikoma note *":"allow","tachikoma done":"allow","tachikoma done *":"allow","tachikoma status*":"allow","*>*":"deny","*<*":"deny","*$*":"deny","*`*":"deny"}} A=b
-    opencode run --format json --model fake/fake-1 --session ses_1 --thinking
-    do it
-    "#);
+        OPENCODE_DISABLE_AUTOUPDATE=1 OPENCODE_DISABLE_AUTOCOMPACT=1 OPENCODE_PERMISSION={"*":"deny","read":"allow","glob":"allow","grep":"allow","list":"allow","lsp":"allow","skill":"allow","todowrite":"allow","todoread":"allow","edit":{"*":"allow",".git":"deny",".git/*":"deny","*/.git/*":"deny"},"bash":{"*":"deny","tachikoma note *":"allow","tachikoma done":"allow","tachikoma done *":"allow","tachikoma status*":"allow","cargo test":"allow","cargo test *":"allow","*>*":"deny","*<*":"deny","*$*":"deny","*`*":"deny"}} A=b
+        opencode run --format json --model fake/fake-1 --session ses_1 --thinking
+        do it
+        "#);
         let traits = (attached.traits(), once.traits());
         assert!(traits.0.persistent && traits.0.steerable);
         assert!(!traits.1.persistent && !traits.1.steerable);

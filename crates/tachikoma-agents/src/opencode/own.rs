@@ -80,6 +80,14 @@ pub enum Own {
         /// In dollars.
         usd: Option<f64>,
     },
+    /// A conversation was taken up again: what it has used, turns that were cut included.
+    #[serde(rename = "tachikoma.taken_up")]
+    TakenUp {
+        /// In dollars.
+        usd: f64,
+        /// As the server counts them.
+        tokens: serde_json::Value,
+    },
     /// The server has taken a prompt.
     #[serde(rename = "tachikoma.prompted")]
     Prompted {

@@ -22,6 +22,9 @@ const ALLOWED: [&str; 9] = [
     "todoread",
 ];
 
+/// Files that name programs which git runs, outside of the agent's permissions, as the patterns of `edit`.
+const FILES_OF_GIT: [&str; 3] = [".git", ".git/*", "*/.git/*"];
+
 /// The loop's own commands, as the patterns of `bash`.
 pub(super) const OWN_COMMANDS: [&str; 4] = [
     "tachikoma note *",
@@ -36,14 +39,26 @@ const MORE: [&str; 4] = ["*>*", "*<*", "*$*", "*`*"];
 /// The words behind `tachikoma` that an agent may always say.
 const OWN_WORDS: [&str; 3] = ["note", "done", "status"];
 
-/// Returns whether a command line is one command of our own and nothing else, for any shell.
+/// Returns whether a command line is one command of our own, or one that `allow` permits, and nothing else, for any shell.
 #[must_use]
-pub fn is_own_command(line: &str) -> bool {
+pub fn is_permitted_command(line: &str, allow: &[String]) -> bool {
+    // Agents send errors to the standard output of most commands. That writes no file.
+    let line = line.trim();
+    let line = line.strip_suffix("2>&1").unwrap_or(line);
     let Some(words) = words(line) else {
         return false;
     };
-    let mut words = words.iter().map(String::as_str);
-    words.next() == Some("tachikoma") && words.next().is_some_and(|word| OWN_WORDS.contains(&word))
+    let is_allowed = |command: &String| {
+        let mut words = words.iter();
+        command
+            .split_whitespace()
+            .all(|part| words.next().is_some_and(|word| word == part))
+    };
+    let is_own = words.first().is_some_and(|word| word == "tachikoma")
+        && words
+            .get(1)
+            .is_some_and(|word| OWN_WORDS.contains(&word.as_str()));
+    is_own || allow.iter().any(is_allowed)
 }
 
 /// Returns the words of a command; none where a shell would do more than to hand them over.
@@ -80,13 +95,15 @@ fn words(line: &str) -> Option<Vec<String>> {
 
 /// Returns the rules of a conversation, in the server's form; the last one that matches holds.
 #[must_use]
-pub fn rules(permission: Permission) -> Value {
+pub fn rules(permission: Permission, allow: &[String]) -> Value {
     let rule = |permission: &str, pattern: &str, action: &str| json!({"permission": permission, "pattern": pattern, "action": action});
     let mut rules = Vec::new();
     if permission == Permission::Safe {
         rules.push(rule("*", "*", "ask"));
         rules.extend(ALLOWED.map(|name| rule(name, "*", "allow")));
+        rules.extend(FILES_OF_GIT.map(|path| rule("edit", path, "ask")));
         rules.extend(OWN_COMMANDS.map(|command| rule("bash", command, "allow")));
+        rules.extend(patterns(allow).map(|command| rule("bash", &command, "allow")));
         rules.extend(MORE.map(|command| rule("bash", command, "ask")));
         // A sub-agent has a conversation of its own, to which these rules do not pass.
         rules.push(rule("task", "*", "deny"));
@@ -96,20 +113,38 @@ pub fn rules(permission: Permission) -> Value {
     Value::Array(rules)
 }
 
+/// Returns the patterns of allowed commands: each without and with arguments.
+fn patterns(allow: &[String]) -> impl Iterator<Item = String> {
+    allow
+        .iter()
+        .flat_map(|command| [command.clone(), format!("{command} *")])
+}
+
 /// Returns the same for `opencode run`, which reads it from a variable and answers questions by itself.
-pub(super) fn variable(permission: Permission) -> Option<String> {
+pub(super) fn variable(permission: Permission, allow: &[String]) -> Option<String> {
     if permission == Permission::Bypass {
         return None;
     }
     // The order of members is that of the rules, and the map of the library sorts them; so this is written by hand.
     let members = |names: &[&str], action: &str| -> String {
-        let members = names.iter().map(|name| format!("\"{name}\":\"{action}\""));
+        let members = names
+            .iter()
+            .map(|name| format!("{}:\"{action}\"", json!(name)));
         members.collect::<Vec<_>>().join(",")
     };
+    let others: Vec<&str> = (ALLOWED.into_iter())
+        .filter(|name| *name != "edit")
+        .collect();
+    let allowed: Vec<String> = patterns(allow).collect();
+    let commands: Vec<&str> = OWN_COMMANDS
+        .into_iter()
+        .chain(allowed.iter().map(String::as_str))
+        .collect();
     Some(format!(
-        "{{\"*\":\"deny\",{},\"bash\":{{\"*\":\"deny\",{},{}}}}}",
-        members(&ALLOWED, "allow"),
-        members(&OWN_COMMANDS, "allow"),
+        "{{\"*\":\"deny\",{},\"edit\":{{\"*\":\"allow\",{}}},\"bash\":{{\"*\":\"deny\",{},{}}}}}",
+        members(&others, "allow"),
+        members(&FILES_OF_GIT, "deny"),
+        members(&commands, "allow"),
         members(&MORE, "deny")
     ))
 }
@@ -121,7 +156,7 @@ mod tests {
     #[test]
     fn safe_makes_it_ask_for_everything_but_files_and_our_own_commands() {
         let shown = |permission| {
-            let rules = rules(permission);
+            let rules = rules(permission, &["cargo test".to_owned()]);
             let rules = rules.as_array().expect("a list").iter();
             let word = |rule: &Value, name: &str| rule[name].as_str().expect("a word").to_owned();
             rules
@@ -143,10 +178,15 @@ mod tests {
     skill *: allow
     todowrite *: allow
     todoread *: allow
+    edit .git: ask
+    edit .git/*: ask
+    edit */.git/*: ask
     bash tachikoma note *: allow
     bash tachikoma done: allow
     bash tachikoma done *: allow
     bash tachikoma status*: allow
+    bash cargo test: allow
+    bash cargo test *: allow
     bash *>*: ask
     bash *<*: ask
     bash *$*: ask
@@ -159,19 +199,22 @@ mod tests {
 
     #[test]
     fn the_variable_is_json_whose_first_rule_is_the_widest() {
-        let text = variable(Permission::Safe).expect("rules");
+        let text = variable(Permission::Safe, &["make".to_owned()]).expect("rules");
         assert!(text.starts_with(r#"{"*":"deny","#), "{text}");
         let value: Value = serde_json::from_str(&text).expect("JSON");
-        assert_eq!(value["edit"], "allow");
+        assert_eq!(value["edit"]["*"], "allow");
+        assert_eq!(value["edit"][".git/*"], "deny");
         assert_eq!(value["bash"]["tachikoma note *"], "allow");
+        assert_eq!(value["bash"]["make *"], "allow");
         let (allowed, denied) = (text.find("tachikoma status*"), text.find("*>*"));
         assert!(allowed < denied, "the last one that matches holds: {text}");
         assert_eq!(value["bash"]["*>*"], "deny");
-        assert_eq!(variable(Permission::Bypass), None);
+        assert_eq!(variable(Permission::Bypass, &[]), None);
     }
 
     #[test]
-    fn a_command_of_our_own_is_nothing_but_that() {
+    fn permitted_commands_are_our_own_and_allowed_ones_and_nothing_else() {
+        let allow = ["cargo test".to_owned()];
         for own in [
             "tachikoma note mind the beans",
             " tachikoma  note 'a -> b; $5 `x`' ",
@@ -179,8 +222,10 @@ mod tests {
             "tachikoma note 'two\nlines'",
             "tachikoma done",
             "tachikoma status --json",
+            "cargo test",
+            "cargo test --all -- 'a b' 2>&1",
         ] {
-            assert!(is_own_command(own), "{own}");
+            assert!(is_permitted_command(own, &allow), "{own}");
         }
         for other in [
             "",
@@ -203,8 +248,13 @@ mod tests {
             "X=1 tachikoma note x",
             "./tachikoma note x",
             "sh -c 'tachikoma note x'",
+            "cargo",
+            "cargo tests",
+            "cargo build",
+            "cargo test > Cargo.toml",
+            "cargo test && rm -r .",
         ] {
-            assert!(!is_own_command(other), "{other}");
+            assert!(!is_permitted_command(other, &allow), "{other}");
         }
     }
 }

@@ -223,9 +223,51 @@ fn usage_limits_are_told_from_other_failures_in_every_version() {
         (TurnOutcome::ApiError, None)
     );
     // The model may say anything.
-    let fine =
-        r#""is_error":false,"subtype":"success","result":"You've hit your limit · resets 4am""#;
+    let fine = r#""is_error":false,"subtype":"success","result":"You've hit your limit · resets 4am","usage":{"output_tokens":9}"#;
     assert_eq!(ended(&mut decoder, fine).outcome, TurnOutcome::Ok);
+}
+
+#[test]
+fn turn_without_request_to_the_model_is_a_failure() {
+    let mut decoder = Decoder::default();
+    let refused = r#""subtype":"success","is_error":false,"num_turns":1,"total_cost_usd":0,"usage":{"input_tokens":0,"output_tokens":0},"result":"Blocked by hook: no\n<promise>COMPLETE</promise>""#;
+    let result = ended(&mut decoder, refused);
+    assert_eq!(
+        (result.success, result.outcome, result.failure),
+        (false, TurnOutcome::NoRequest, Some(FailureClass::Other))
+    );
+    assert!(
+        result
+            .text
+            .starts_with("Claude Code sent no request to the model: a `UserPromptSubmit` hook")
+            && result.text.contains("It said: Blocked by hook: no"),
+        "{}",
+        result.text
+    );
+    // A service that counts no tokens answers all the same; a message that the agent made up is not an answer.
+    for (model, outcome) in [
+        ("m", TurnOutcome::Ok),
+        ("<synthetic>", TurnOutcome::NoRequest),
+    ] {
+        let answer = format!(
+            r#"{{"type":"assistant","message":{{"id":"x","model":"{model}","content":[]}},"parent_tool_use_id":null}}"#
+        );
+        observe(&mut decoder, &answer);
+        assert_eq!(ended(&mut decoder, refused).outcome, outcome, "{model}");
+    }
+}
+
+#[test]
+fn a_second_refusal_has_its_reset_in_the_error_params() {
+    let refused = r#"{"type":"assistant","parent_tool_use_id":null,"error":"rate_limit","message":{"model":"<synthetic>","content":[]},"api_error_params":{"rate_limit_info":{"status":"rejected","resetsAt":1794715833}}}"#;
+    let result = r#""is_error":true,"subtype":"success","api_error":"usage_limit_reached","result":"You've hit your 5-hour limit · resets 11:12am (UTC)""#;
+    let mut decoder = Decoder::default();
+    observe(&mut decoder, refused);
+    let reset = ended(&mut decoder, result).limit_resets_at;
+    assert_eq!(
+        reset.map(|moment| moment.to_string()).as_deref(),
+        Some("2026-11-15T04:10:33.000Z")
+    );
 }
 
 #[test]
@@ -437,4 +479,12 @@ fn another_session_is_told_once_and_its_context_is_unknown() {
         [Observation::SessionKnown(_)]
     ));
     assert_eq!(tokens(&decoder), None);
+}
+
+#[test]
+fn tool_progress_is_read_and_says_nothing() {
+    let mut decoder = Decoder::default();
+    let line = r#"{"type":"tool_progress","tool_use_id":"toolu_1","tool_name":"Bash","parent_tool_use_id":null,"elapsed_time_seconds":30,"session_id":"s","uuid":"u"}"#;
+    assert_eq!(observe(&mut decoder, line), []);
+    assert_eq!(decoder.unknown_lines(), 0);
 }

@@ -19,6 +19,12 @@ pub enum OpencodeCommand {
     Stop,
     /// Read the settings of the server again
     Reload,
+    /// Print what the supervisor recorded
+    Events {
+        /// Print one JSON object per line
+        #[arg(long)]
+        json: bool,
+    },
     /// Print what the server wrote
     Logs {
         /// Go on printing what it writes
@@ -39,6 +45,9 @@ pub struct UpArgs {
     /// Print what is recorded, one JSON object per line
     #[arg(long)]
     pub json: bool,
+    /// Keep to what an earlier supervisor decided: for systemd and launchd
+    #[arg(long)]
+    pub service: bool,
 }
 
 /// What can be done with services.

@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use crate::failure::Failure;
+use crate::out::harmless;
 
 /// Returns whether somebody is there to be asked.
 pub fn can_ask() -> bool {
@@ -12,7 +13,7 @@ pub fn can_ask() -> bool {
 /// Asks. Only a yes is one: without an answer it is no, and that is a failure.
 pub fn agree(question: &str) -> Result<(), Failure> {
     let mut stderr = std::io::stderr().lock();
-    let _ = write!(stderr, "{question} [y/N] ").and_then(|()| stderr.flush());
+    let _ = write!(stderr, "{} [y/N] ", harmless(question)).and_then(|()| stderr.flush());
     let mut answer = String::new();
     let _ = std::io::stdin().lock().read_line(&mut answer);
     match answer.trim() {

@@ -23,7 +23,7 @@ pub fn ask_live(place: &Place, request: &Request) -> Result<ExitCode, Failure> {
         Failure::new(format!("no loop runs in {}", place.directory.display()))
             .hint("`tachikoma run` starts one, or goes on with the last")
     };
-    let working_dir = place.working_dir().ok_or_else(nobody)?;
+    let working_dir = place.working_dir()?.ok_or_else(nobody)?;
     let socket = live_socket(&working_dir).ok_or_else(nobody)?;
     let response = ask(&socket, request)?;
     answered(response.map_err(|error| unreachable_runner(&error))?)
@@ -73,6 +73,9 @@ pub fn unreachable_runner(error: &ClientError) -> Failure {
         }
         ClientError::Nobody { .. } => failure.hint(
             "the runner was just killed, or its socket was removed; try again, or send it SIGTERM",
+        ),
+        ClientError::Foreign { .. } => failure.hint(
+            "nothing was sent; `.ralph/lock` names a socket of another user: look at who owns both",
         ),
         ClientError::Silent { .. } => {
             failure.hint("it may be stopped (Ctrl-Z); send it SIGCONT, or SIGTERM")

@@ -102,6 +102,7 @@ fn begin_repository(dir: &Path) -> std::io::Result<()> {
         Command::new("git")
             .args(words)
             .current_dir(dir)
+            .env("GIT_NO_LAZY_FETCH", "1")
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status()?;
@@ -126,6 +127,7 @@ fn config(place: &Place, dir: &Path) -> Result<LoopConfig, Failure> {
             ..Launch::default()
         },
         new_loop: true,
+        new_loop_id: None,
         guard: place.ourselves(GUARD)?,
         demo: place.ourselves(DEMO_AGENT)?,
         bridge: place.ourselves(BRIDGE)?,

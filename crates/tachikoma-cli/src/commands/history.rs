@@ -5,11 +5,12 @@ mod reboots;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tachikoma_core::{
     Committed, Context, GateResult, IterationOutcome, Keep, KeepPurpose, LoopEvent, Record, Seq,
     SessionNo, Timestamp, TurnReport,
 };
+use tachikoma_loop_runner::store::lock;
 
 use super::records;
 use crate::failure::Failure;
@@ -40,21 +41,30 @@ pub fn history(place: &Place, of_reboots: bool, json: bool) -> Result<ExitCode, 
     if let Some(last) = under_way.ended.take() {
         show(&last);
     }
+    // The runner of the attempt is gone, and no other one has taken the loop up yet.
+    if let Some(cut) = under_way.unfinished()
+        && !lock::is_held(&current.working_dir)
+    {
+        show(&cut);
+    }
     if printed == 0 && !json {
         out::line("no iteration has ended yet");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// An iteration that is over.
+/// An iteration that is over, or an attempt at one that was cut.
 #[derive(Clone, Debug, Serialize)]
 struct Iteration {
     #[serde(flatten)]
     begun: Begun,
     ended: Timestamp,
-    outcome: IterationOutcome,
+    /// How the iteration ended; `None` if the attempt was cut.
+    #[serde(serialize_with = "outcome_or_cut")]
+    outcome: Option<IterationOutcome>,
     reason: Option<String>,
-    duration_ms: u64,
+    /// How long the last attempt took; `None` if it was cut.
+    duration_ms: Option<u64>,
     /// At its end.
     context_percent: Option<f64>,
     context_tokens: Option<u64>,
@@ -78,6 +88,38 @@ struct Begun {
     started: Timestamp,
 }
 
+impl Iteration {
+    fn new(begun: Begun, ended: Timestamp, outcome: Option<IterationOutcome>) -> Self {
+        Self {
+            begun,
+            ended,
+            outcome,
+            reason: None,
+            duration_ms: None,
+            context_percent: None,
+            context_tokens: None,
+            cost_usd: None,
+            files_changed: None,
+            commit: None,
+            gates_passed: None,
+            progress: None,
+        }
+    }
+}
+
+const CUT: &str = "cut";
+
+#[expect(clippy::ref_option, reason = "serde asks for a reference")]
+fn outcome_or_cut<S: Serializer>(
+    outcome: &Option<IterationOutcome>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match outcome {
+        Some(outcome) => outcome.serialize(serializer),
+        None => serializer.serialize_str(CUT),
+    }
+}
+
 fn heading() -> String {
     format!(
         "{:>4} {:>4} {:<20} {:<11} {:>7} {:>7} {:>7} {:>5} {}",
@@ -94,13 +136,21 @@ fn print(iteration: &Iteration, json: bool) {
     let context = iteration
         .context_percent
         .map(|percent| format!("{percent}%"));
+    let took = iteration.duration_ms.map(Duration::from_millis).map(span);
+    let attempts = iteration.begun.attempts;
+    let attempt = match iteration.outcome.is_none() || attempts > 1 {
+        true => format!(" (attempt {attempts})"),
+        false => String::new(),
+    };
     out::line(&format!(
-        "{:>4} {:>4} {:<20} {:<11} {:>7} {:>7} {:>7} {:>5} {}",
+        "{:>4} {:>4} {:<20} {:<11} {:>7} {:>7} {:>7} {:>5} {}{attempt}",
         iteration.begun.iteration,
         iteration.begun.session.to_string(),
         to_the_second(iteration.ended),
-        iteration.outcome.to_string(),
-        span(Duration::from_millis(iteration.duration_ms)),
+        iteration
+            .outcome
+            .map_or(CUT.to_owned(), |outcome| outcome.to_string()),
+        or_dash(took),
         or_dash(context),
         or_dash(iteration.cost_usd.map(dollars)),
         or_dash(iteration.files_changed.map(|files| files.to_string())),
@@ -123,6 +173,10 @@ struct UnderWay {
     begun: Begun,
     context: Option<Context>,
     cost_microusd: u64,
+    /// Whether the attempt that began last has ended or was cut.
+    over: bool,
+    /// The time of the last record, except for those of a runner that takes the loop up.
+    last: Timestamp,
     /// The one before, whose work may be kept yet.
     ended: Option<Iteration>,
 }
@@ -130,6 +184,20 @@ struct UnderWay {
 impl UnderWay {
     /// Takes one record in, and returns the iteration that is over with it, its work included.
     fn take(&mut self, record: &Record) -> Option<Iteration> {
+        let over = self.add(record);
+        let taken_up = matches!(
+            record.event,
+            LoopEvent::SegmentOpened { .. }
+                | LoopEvent::Started { .. }
+                | LoopEvent::ConfigChanged { .. }
+        );
+        if !taken_up {
+            self.last = record.time;
+        }
+        over
+    }
+
+    fn add(&mut self, record: &Record) -> Option<Iteration> {
         match &record.event {
             LoopEvent::SegmentOpened { state, .. } => {
                 self.context = state.session.context;
@@ -155,7 +223,34 @@ impl UnderWay {
                         record.time
                     },
                 };
-                self.ended.take_if(|_| !again)
+                self.over = false;
+                self.ended.take()
+            }
+            LoopEvent::AttemptCut {
+                iteration,
+                attempt,
+                reason,
+                ..
+            } => {
+                let ended = match reason {
+                    Some(_) => record.time,
+                    // A new runner records the cut long after the old runner died.
+                    None => self.last,
+                };
+                let begun = Begun {
+                    iteration: *iteration,
+                    attempts: *attempt,
+                    ..self.begun
+                };
+                self.over = true;
+                self.ended.replace(Iteration {
+                    reason: reason.clone(),
+                    ..Iteration::new(begun, ended, None)
+                })
+            }
+            LoopEvent::IterationLimited(_) => {
+                self.over = true;
+                None
             }
             LoopEvent::SessionStarted { .. } => {
                 self.context = None;
@@ -252,17 +347,17 @@ impl UnderWay {
             | LoopEvent::Noted { .. }
             | LoopEvent::CallEnded { .. }
             | LoopEvent::CostTold { .. }
+            | LoopEvent::WorkedOutside { .. }
+            | LoopEvent::ConversationTakenUp(_)
             | LoopEvent::QuotaTold(_)
             | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
             | LoopEvent::StoodStill { .. }
             | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::IterationLimited(_)
             | LoopEvent::LookRequested { .. }
             | LoopEvent::BusySeen { .. }
             | LoopEvent::StreamEnded
-            | LoopEvent::AttemptCut { .. }
             | LoopEvent::Claimed { .. }
             | LoopEvent::CheckStarted { .. }
             | LoopEvent::ConditionsAnswered { .. }
@@ -310,24 +405,23 @@ impl UnderWay {
                 started: Timestamp::from_millis(ended.as_millis() - millis),
             };
         }
-        let before = self.ended.take();
-        self.ended = Some(Iteration {
-            begun: self.begun,
-            ended,
-            outcome,
-            reason: None,
-            duration_ms,
+        self.over = true;
+        let before = self.ended.replace(Iteration {
+            duration_ms: Some(duration_ms),
             context_percent: self
                 .context
                 .map(|context| (context.percent() * 10.0).round() / 10.0),
             context_tokens: self.context.map(|context| context.tokens),
             cost_usd: (cost > 0).then(|| Duration::from_micros(cost).as_secs_f64()),
-            files_changed: None,
-            commit: None,
-            gates_passed: None,
-            progress: None,
+            ..Iteration::new(self.begun, ended, Some(outcome))
         });
         before.filter(|before| before.begun.iteration != iteration)
+    }
+
+    /// Returns the attempt that began last, if its end is not recorded.
+    fn unfinished(&self) -> Option<Iteration> {
+        let begun = self.begun.iteration > 0 && !self.over;
+        begun.then(|| Iteration::new(self.begun, self.last, None))
     }
 
     fn work(&mut self, change: impl FnOnce(&mut Iteration)) {

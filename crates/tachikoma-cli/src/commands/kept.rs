@@ -80,7 +80,7 @@ fn repository(place: &Place, current: &Current) -> Result<Box<Repository>, Failu
 
 /// A loop of the working directory around here, archived or not.
 fn named(place: &Place, loop_id: LoopId) -> Result<Current, Failure> {
-    let working_dir = place.working_dir().ok_or_else(|| place.no_loop())?;
+    let working_dir = place.working_dir()?.ok_or_else(|| place.no_loop())?;
     let dir = loops::dir(&working_dir, loop_id);
     if !dir.is_dir() {
         let what = format!("no {loop_id} in {}", working_dir.display());
@@ -189,7 +189,13 @@ pub fn diff(git: &Git, pager: bool, how: Option<&str>, from: &str, to: &str) -> 
         None => _ = command.arg("--no-pager"),
     }
     command.args(["-c", "core.fsmonitor=false"]);
-    command.args(["diff", "--no-ext-diff", "--no-textconv"]);
+    // `--submodule=diff` would start git in the nested repository, which obeys that repository's configuration.
+    command.args([
+        "diff",
+        "--no-ext-diff",
+        "--no-textconv",
+        "--submodule=short",
+    ]);
     command.args(how).args([from, to, "--"]);
     command
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use tachikoma_core::{Launch, Outcome, Override, PromptSource, State};
+use tachikoma_core::{Launch, LoopId, Outcome, Override, PromptSource, State};
+use tachikoma_fs::owner;
 use tachikoma_loop_runner::LoopConfig;
 use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
@@ -19,7 +20,9 @@ use crate::args::RunArgs;
 use crate::bridge;
 use crate::failure::{Failure, is_run};
 use crate::place::Place;
+use crate::sanitise::sanitise;
 use crate::secrets;
+use crate::trust::Trust;
 use crate::zone;
 
 /// A run, worked out.
@@ -33,15 +36,48 @@ pub struct Plan {
     pub notes: Vec<String>,
     /// Whether it begins a loop.
     pub is_first: bool,
+    /// The loop that it begins or goes on with.
+    pub loop_id: LoopId,
 }
 
 /// What `--prompt-text` stands in for.
 const PROMPT_PATH: &str = "prompt_path";
 
+/// What files and variables say, and where that is to be done.
+#[derive(Debug)]
+pub struct Base {
+    /// The settings with their origins.
+    pub loaded: Loaded,
+    /// The working directory, canonical.
+    pub working_dir: PathBuf,
+}
+
+impl Base {
+    /// Reads files and variables.
+    pub fn read(place: &Place) -> Result<Self, Failure> {
+        let loaded = place.layers()?.load()?;
+        let working_dir = working_dir(place, &loaded.settings.working_dir)?;
+        owner::check_ralph(&working_dir)?;
+        Ok(Self {
+            loaded,
+            working_dir,
+        })
+    }
+
+    /// Reads files and variables for a command that runs the programs they name.
+    pub fn trusted(place: &Place, trust: &Trust) -> Result<Self, Failure> {
+        let base = Self::read(place)?;
+        trust.check_configuration(&base.working_dir, &base.loaded)?;
+        Ok(base)
+    }
+}
+
 /// Works a run out.
-pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
-    let base = place.layers()?.load()?;
-    let working_dir = working_dir(place, &base.settings.working_dir)?;
+pub fn plan(place: &Place, args: &RunArgs, trust: &Trust, base: Base) -> Result<Plan, Failure> {
+    let Base {
+        loaded: base,
+        working_dir,
+    } = base;
     let loss = if args.accept_loss {
         Loss::Accept
     } else {
@@ -53,16 +89,25 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
     } else {
         last(place, &working_dir, loss)?
     };
-    let flags = flags(args)?;
+    let mut flags = flags(args)?;
     let mut notes = Vec::new();
+    let mut loop_id = LoopId::new(uuid::Uuid::new_v4());
     let recorded = match before {
-        Some(Before::GoesOn(launch)) => Some(*launch),
+        Some(Before::GoesOn(found, launch)) => {
+            trust.check_loop(&working_dir, found, &launch.overrides)?;
+            loop_id = found;
+            Some(*launch)
+        }
         Some(Before::Done(launch)) => {
             notes.extend(not_taken_over(&launch, &flags));
             None
         }
         None => None,
     };
+    if let Some(model) = &args.model {
+        let key = model_key(&flags, recorded.as_ref(), &base.settings)?;
+        flags.insert(key, ("--model", Value::from(model.as_str())));
+    }
     let mut overrides = BTreeMap::new();
     let mut layers = place.layers()?;
     let base_entries: Vec<Entry<'_>> = base.entries().collect();
@@ -123,6 +168,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         working_dir,
         launch,
         new_loop: args.new,
+        new_loop_id: recorded.is_none().then_some(loop_id),
         guard: place.ourselves(GUARD)?,
         demo: place.ourselves(DEMO_AGENT)?,
         bridge: place.ourselves(BRIDGE)?,
@@ -143,6 +189,7 @@ pub fn plan(place: &Place, args: &RunArgs) -> Result<Plan, Failure> {
         loaded,
         notes,
         is_first: recorded.is_none(),
+        loop_id,
     })
 }
 
@@ -214,10 +261,28 @@ fn flags(args: &RunArgs) -> Result<Flags, Failure> {
     if let Some(limit) = args.max_iterations {
         flags.insert("max_iterations", ("--max-iterations", Value::from(limit)));
     }
+    if let Some(usd) = args.max_cost {
+        flags.insert(
+            "stop_conditions.max_cost_usd",
+            ("--max-cost", Value::from(usd)),
+        );
+    }
+    if let Some(time) = &args.max_duration {
+        flags.insert(
+            "stop_conditions.max_duration",
+            ("--max-duration", Value::from(time.as_str())),
+        );
+    }
     if let Some(percent) = args.context_threshold {
         flags.insert(
             "context_redline_percent",
             ("--context-threshold", Value::from(percent)),
+        );
+    }
+    if let Some(tokens) = args.context_tokens {
+        flags.insert(
+            "reboot.context_redline_tokens",
+            ("--context-tokens", Value::from(tokens)),
         );
     }
     if let Some(limit) = args.max_restarts {
@@ -266,6 +331,28 @@ fn flags(args: &RunArgs) -> Result<Flags, Failure> {
     Ok(flags)
 }
 
+/// Returns the key that `--model` sets: that of the agent that this run will use.
+fn model_key(
+    flags: &Flags,
+    recorded: Option<&Launch>,
+    base: &Settings,
+) -> Result<&'static str, Failure> {
+    let flag = flags
+        .get("agent.name")
+        .and_then(|(_, value)| value.as_str());
+    let recorded = recorded.map(|launch| launch.agent.as_str());
+    let agent = flag.or(recorded).unwrap_or(base.agent.name.as_str());
+    match agent {
+        "claude" => Ok("agents.claude.model"),
+        "opencode" => Ok("agents.opencode.model"),
+        other => Err(Failure::usage(format!(
+            "`--model` cannot be set for agent `{}`: only claude and opencode take a model",
+            sanitise(other)
+        ))
+        .hint("name the model in the arguments of the program itself")),
+    }
+}
+
 /// Returns whether a launch has its prompt from the command line.
 fn is_in_words(launch: &Launch) -> bool {
     matches!(launch.prompt, PromptSource::Text { .. })
@@ -305,7 +392,7 @@ pub fn working_dir(place: &Place, configured: &Path) -> Result<PathBuf, Failure>
 /// How the loop before this run was last launched.
 enum Before {
     /// It goes on.
-    GoesOn(Box<Launch>),
+    GoesOn(LoopId, Box<Launch>),
     /// It is done, and another one begins.
     Done(Box<Launch>),
 }
@@ -341,7 +428,7 @@ fn last(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Before>,
     let launch = Box::new(state.launch);
     Ok(Some(match is_done {
         true => Before::Done(launch),
-        false => Before::GoesOn(launch),
+        false => Before::GoesOn(loop_id, launch),
     }))
 }
 
@@ -350,14 +437,8 @@ fn refused(error: StoreError, accepted: impl FnOnce() -> Option<State>) -> Failu
     // While somebody runs it, nothing is to be given up.
     let is_damage = matches!(&error, StoreError::Damaged { path, .. } if !is_run(path));
     let failure = match error {
-        StoreError::Io { .. } | StoreError::Sync { .. } => return error.into(),
-        StoreError::Damaged { .. }
-        | StoreError::DamagedSnapshot { .. }
-        | StoreError::DamagedBackup { .. }
-        | StoreError::NewerBackup { .. }
-        | StoreError::Locked { .. }
-        | StoreError::Newer { .. }
-        | StoreError::NewerSnapshot { .. } => Failure::from(error),
+        StoreError::File(_) => return error.into(),
+        _ => Failure::from(error),
     };
     let failure = Failure {
         what: format!("refusing to resume: {}", failure.what),

@@ -66,7 +66,7 @@ fn working_dir(
     nobody: &impl Fn(&std::path::Path) -> Failure,
 ) -> Result<PathBuf, Failure> {
     let Some(of_agent) = place.agents_loop() else {
-        return place.working_dir().ok_or_else(|| nobody(&place.directory));
+        return place.working_dir()?.ok_or_else(|| nobody(&place.directory));
     };
     let dir = of_agent.working_dir;
     let live = lock::holder(&dir).filter(|_| lock::is_held(&dir));

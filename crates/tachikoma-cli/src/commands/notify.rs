@@ -4,14 +4,17 @@ use std::process::ExitCode;
 
 use tachikoma_loop_runner::notify;
 
-use super::{GUARD, launch, runtime};
+use super::launch::{self, Base};
+use super::{GUARD, runtime};
 use crate::failure::Failure;
 use crate::out;
 use crate::place::Place;
+use crate::trust::{Trust, Untrusted};
 
 /// Sends a message to every target, or to one.
 pub fn test(place: &Place, number: Option<usize>) -> Result<ExitCode, Failure> {
-    let settings = place.layers()?.load()?.settings;
+    let base = Base::trusted(place, &Trust::new(place, Untrusted::Ask))?;
+    let settings = base.loaded.settings;
     let targets = settings.notify.len();
     if targets == 0 {
         return Err(Failure::usage(
@@ -24,7 +27,6 @@ pub fn test(place: &Place, number: Option<usize>) -> Result<ExitCode, Failure> {
         return Err(Failure::usage(message));
     }
     let secrets = launch::secrets_of(&settings, number)?;
-    let working_dir = launch::working_dir(place, &settings.working_dir)?;
     let guard = place.ourselves(GUARD)?;
     let mut failed = false;
     let told = |sent: notify::Sent| {
@@ -32,7 +34,7 @@ pub fn test(place: &Place, number: Option<usize>) -> Result<ExitCode, Failure> {
         let how = sent.error.unwrap_or_else(|| "sent".to_owned());
         out::line(&format!("{}: {how}", sent.target));
     };
-    let (targets, ours) = (&settings.notify, &working_dir);
+    let (targets, ours) = (&settings.notify, &base.working_dir);
     runtime()?.block_on(notify::test(targets, &secrets, ours, &guard, number, told));
     Ok(if failed {
         ExitCode::FAILURE

@@ -1,5 +1,6 @@
 //! `tachikoma opencode`: the server of OpenCode, kept alive, and what can be asked of its supervisor.
 
+mod events;
 mod logs;
 mod order;
 mod status;
@@ -8,8 +9,8 @@ mod up;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use tachikoma_fs::{RALPH_DIR, owner};
 use tachikoma_loop_runner::opencode::supervisor::DIR;
-use tachikoma_loop_runner::store::RALPH_DIR;
 
 use crate::args::OpencodeCommand;
 use crate::failure::Failure;
@@ -23,18 +24,21 @@ pub fn opencode(place: &Place, command: &OpencodeCommand) -> Result<ExitCode, Fa
         OpencodeCommand::Restart => order::restart(place),
         OpencodeCommand::Stop => order::stop(place),
         OpencodeCommand::Reload => order::reload(place),
+        OpencodeCommand::Events { json } => events::events(place, *json),
         OpencodeCommand::Logs { follow } => logs::logs(place, *follow),
     }
 }
 
 /// Returns the directory of the supervisor around here: this one's, or one above it.
-fn dir_here(place: &Place) -> PathBuf {
+fn dir_here(place: &Place) -> Result<PathBuf, Failure> {
     let below = |dir: &std::path::Path| dir.join(RALPH_DIR).join(DIR);
     let configured = place.configured_dir();
     let nearest = configured.iter().chain([&place.directory]);
     let mut nearest = nearest.flat_map(|dir| dir.ancestors());
     let found = nearest.find(|dir| below(dir).is_dir());
-    below(found.unwrap_or(&place.directory))
+    let found = found.unwrap_or(&place.directory);
+    owner::check_ralph(found)?;
+    Ok(below(found))
 }
 
 /// Says that there is no supervisor.

@@ -1,6 +1,6 @@
 //! What git will be used for, and what stands in the way of that at the start of a run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tachikoma_loop_runner::LoopConfig;
 use tachikoma_loop_runner::git::rollback::some;
@@ -18,12 +18,21 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// Looks at the repository of a working directory, if git is to commit there.
-    pub fn of(config: &LoopConfig) -> Self {
-        Self {
-            standing: start::standing(&config.working_dir, config.search_path.as_deref()),
-            commits: config.settings.git.auto_commit,
+    /// Looks at the repository of a working directory, if git is to commit there. `inputs` are the files that the user edits to
+    /// steer the loop: changes in them are no reason to refuse a start, and the loop does not commit them.
+    pub fn of(config: &LoopConfig, inputs: &[PathBuf]) -> Self {
+        let commits = config.settings.git.auto_commit;
+        let search_path = config.search_path.as_deref();
+        let mut standing = start::standing(&config.working_dir, search_path, commits);
+        if let Ok(standing) = &mut standing {
+            let inputs = inputs.iter().filter_map(|path| path.canonicalize().ok());
+            let inputs: Vec<PathBuf> = inputs.collect();
+            let top = standing.top.clone();
+            standing
+                .dirty
+                .retain(|file| !inputs.contains(&top.join(file)));
         }
+        Self { standing, commits }
     }
 
     /// Refuses a run in half a work tree, one whose commits could not be made, or whose first one could not tell whose changes are

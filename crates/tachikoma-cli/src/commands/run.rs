@@ -1,18 +1,20 @@
 //! `tachikoma run`: the loop, here and now.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use tachikoma_agents::{Agent, Turn};
-use tachikoma_core::{Outcome, PromptSource, Seq};
+use tachikoma_core::{Outcome, PromptSource, Seq, State, remedies};
 use tachikoma_loop_runner::config::OpenCodeServer;
+use tachikoma_loop_runner::git::tracked;
 use tachikoma_loop_runner::offline;
-use tachikoma_loop_runner::settings::{AgentName, Origin, Permission, Settings};
+use tachikoma_loop_runner::settings::{AgentName, AgentSettings, Origin, Permission, Settings};
 use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::worktree::may_be_in_a_repository;
 use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner, OpenError, Reader, Reread};
 
 use super::config::warn_not_built;
-use super::launch::{Plan, plan, secret_names};
+use super::launch::{Base, Plan, plan, secret_names};
 use super::repository::Repository;
 use super::{detach, runtime};
 use crate::args::RunArgs;
@@ -21,11 +23,12 @@ use crate::keys::{self, Keys};
 use crate::out;
 use crate::place::Place;
 use crate::report::changes::changes_of;
-use crate::report::line::{Lines, ending, files};
+use crate::report::line::{Lines, denied_call, ending, files};
 use crate::report::{Reporter, Style, found};
 use crate::sanitise::sanitise;
 use crate::secrets;
 use crate::signals::{Signals, Terminal};
+use crate::trust::{Trust, Untrusted};
 
 /// Runs the loop, or says what would be run.
 pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
@@ -34,10 +37,13 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         // Before it is used: trying it takes a second.
         secrets::shed_passphrase()?;
     }
+    let trust = Trust::new(place, untrusted(args));
+    let base = Base::trusted(place, &trust)?;
+    refuse_tracked_state(place, &base.working_dir)?;
     if !args.dry_run {
-        runtime()?.block_on(offline::settle(&place.run_dir()))?;
+        runtime()?.block_on(offline::settle(&base.working_dir))?;
     }
-    let plan = plan(place, args)?;
+    let plan = plan(place, args, &trust, base)?;
     // The background process works all of it out again, and says so.
     if args.detach && !args.dry_run {
         return detach::detach("tachikoma status");
@@ -53,7 +59,15 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
     if !args.nested {
         not_inside_an_agent()?;
     }
-    let repository = Repository::of(&plan.config);
+    let inputs = [
+        plan.config
+            .working_dir
+            .join(&plan.config.settings.prompt_path),
+        place
+            .directory
+            .join(place.config_file().unwrap_or("tachikoma.toml".into())),
+    ];
+    let repository = Repository::of(&plan.config, &inputs);
     repository.check(plan.is_first, args.allow_dirty)?;
     if args.dry_run {
         let agent = plan.config.agent().map_err(OpenError::from)?;
@@ -69,16 +83,52 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         (false, false, true) => (Style::Quiet, Terminal::Foreground),
         (false, false, false) => (Style::Lines, Terminal::Foreground),
     };
-    let reader = reader(place, args);
-    runtime()?.block_on(run_here(plan.config, style, terminal, Some(reader)))
+    let reader = reader(place, args, &trust);
+    let registered = match plan.config.settings.state.enabled {
+        true => {
+            let overrides = &plan.config.launch.overrides;
+            let dir = &plan.config.working_dir;
+            trust.register(dir, plan.loop_id, overrides, plan.is_first)?
+        }
+        false => None,
+    };
+    let ended = runtime()?.block_on(run_here(plan.config, style, terminal, Some(reader)));
+    // A panic in there has said why.
+    let _ = registered.map(std::thread::JoinHandle::join);
+    ended
+}
+
+/// Refuses to use the state of a loop that git tracks: a clone or a pull may have brought it.
+fn refuse_tracked_state(place: &Place, working_dir: &Path) -> Result<(), Failure> {
+    let search_path = place.search_path();
+    let Some(path) = tracked::state_file(working_dir, search_path.as_deref()) else {
+        return Ok(());
+    };
+    let path = sanitise(&path.to_string()).into_owned();
+    let what = format!("git tracks `{path}`: the state of a loop must not come from a repository");
+    Err(Failure::usage(what).hint(
+        "`git rm -r --cached .ralph` takes it out of the repository and keeps the files; if it is not yours, delete `.ralph` too",
+    ))
+}
+
+/// Returns what to do about programs and permissions that the user has not agreed to.
+fn untrusted(args: &RunArgs) -> Untrusted {
+    match (args.trust, args.dry_run) {
+        (true, _) => Untrusted::Accept,
+        (false, true) => Untrusted::Warn,
+        (false, false) => Untrusted::Ask,
+    }
 }
 
 /// Works the settings of a run out again, for as long as it lasts: a loop that was begun anew is not begun anew by that.
-fn reader(place: &Place, args: &RunArgs) -> Reader {
+fn reader(place: &Place, args: &RunArgs, trust: &Trust) -> Reader {
     let place = place.clone();
     let args = args.clone();
+    let trust = trust.for_reload();
     Reader::new(move || {
-        let plan = plan(&place, &args).map_err(|failure| failure.what)?;
+        let base = Base::trusted(&place, &trust);
+        let plan = base.and_then(|base| plan(&place, &args, &trust, base));
+        let plan = plan.map_err(|failure| failure.what)?;
         Ok(Reread {
             settings: plan.config.settings,
             launch: plan.config.launch,
@@ -88,17 +138,21 @@ fn reader(place: &Place, args: &RunArgs) -> Reader {
 
 /// Agents that start loops, whose agents start loops, have no end and cost without one.
 fn not_inside_an_agent() -> Result<(), Failure> {
-    // Gates, hooks and stop scripts have no attempt: what these start ends with them.
-    let (Ok(iteration), Some(dir), Some(_)) = (
-        std::env::var("TACHIKOMA_ITERATION"),
+    let (Ok(session), Some(dir)) = (
+        std::env::var("TACHIKOMA_SESSION"),
         std::env::var_os("TACHIKOMA_DIR"),
-        std::env::var_os("TACHIKOMA_ATTEMPT"),
     ) else {
         return Ok(());
     };
+    // Gates, hooks and stop scripts have an iteration and no attempt: what these start ends with them. Agents have both, or
+    // neither where their process lives for a whole session.
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    if is_set("TACHIKOMA_ITERATION") && !is_set("TACHIKOMA_ATTEMPT") {
+        return Ok(());
+    }
     let words = format!(
-        "this is iteration {} of the loop in {}: a loop is not started from inside another one",
-        sanitise(&iteration),
+        "this is session {} of the loop in {}: a loop is not started from inside another one",
+        sanitise(&session),
         sanitise(&dir.to_string_lossy()),
     );
     Err(Failure::usage(words).hint(
@@ -162,6 +216,7 @@ pub async fn run_here(
     }
     let stats = runner.state().stats;
     let uncommitted = runner.state().kept.uncommitted;
+    let denials = denial_notes(&config, runner.state());
     let unwritten = runner.is_unwritten();
     let unsaid = runner.unsaid();
     runner.close().await;
@@ -187,6 +242,9 @@ pub async fn run_here(
     if style == Style::Quiet {
         out::tell(&ending(&outcome, &stats));
     }
+    for note in denials {
+        out::note(&note);
+    }
     if uncommitted > 0 && config.settings.git.auto_commit {
         let files = files(uncommitted);
         out::note(&format!(
@@ -197,6 +255,30 @@ pub async fn run_here(
         out::note(&format!("hint: {hint}"));
     }
     Ok(ExitCode::from(exit_code(&outcome)))
+}
+
+/// Says at the end of a run which tool calls were denied and which settings permit them.
+fn denial_notes(config: &LoopConfig, state: &State) -> Vec<String> {
+    if state.denials.is_empty() {
+        return Vec::new();
+    }
+    let mut calls: Vec<String> = state.denials.iter().map(denied_call).collect();
+    if state.other_denials > 0 {
+        calls.push(format!("and {} more", state.other_denials));
+    }
+    let no_progress = state.completion.idle || state.stats.no_progress_count > 0;
+    let ended = if no_progress {
+        "the loop ended without progress after tool calls were denied"
+    } else {
+        "tool calls were denied"
+    };
+    let permitted = config.permitted(&state.launch.agent);
+    let remedies = remedies(&state.launch.agent, &state.denials, &permitted);
+    let remedies = remedies
+        .iter()
+        .map(|line| format!("  to allow them, set in tachikoma.toml: {}", sanitise(line)));
+    let first = format!("note: {ended}: {}", calls.join(", "));
+    std::iter::once(first).chain(remedies).collect()
 }
 
 /// What there is to do after the end of a loop that was not kept.
@@ -273,12 +355,37 @@ fn introduce(config: &LoopConfig, agent: &Agent) {
     for problem in config.budget_problems(agent) {
         out::note(&format!("note: {problem}"));
     }
+    out::tell(&limits_text(&config.settings));
     if !may_be_in_a_repository(&config.working_dir) {
         out::tell(
             "no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone",
         );
     }
     out::tell(&completion_text(&config.settings));
+}
+
+/// Lists the limits that end the loop even if its work is not complete.
+fn limits_text(settings: &Settings) -> String {
+    let stop = &settings.stop_conditions;
+    let limits = [
+        match settings.max_iterations {
+            0 => None,
+            1 => Some("1 iteration".to_owned()),
+            count => Some(format!("{count} iterations")),
+        },
+        stop.max_duration
+            .limit()
+            .map(|_| format!("{} of work", stop.max_duration)),
+        (stop.max_cost_usd.get() > 0.0).then(|| format!("${:.2}", stop.max_cost_usd.get())),
+        (stop.max_tokens > 0).then(|| format!("{} tokens", stop.max_tokens)),
+        (stop.max_quota_percent.get() > 0.0)
+            .then(|| format!("{} % of the subscription's quota", stop.max_quota_percent)),
+    ];
+    let limits: Vec<String> = limits.into_iter().flatten().collect();
+    match limits.as_slice() {
+        [] => "limits: none; set `--max-iterations`, `--max-duration` or `--max-cost` to bound the loop".to_owned(),
+        limits => format!("limits: {}", limits.join(", ")),
+    }
 }
 
 /// Says who may claim completion, and what has to prove it.
@@ -332,11 +439,12 @@ fn agent_text(config: &LoopConfig, agent: &Agent) -> String {
         }
         AgentName::Claude => {
             let program = &config.settings.session.claude_command;
-            let rights = match config.settings.agents.claude.permission {
+            let own = &config.settings.agents.claude;
+            let rights = match own.permission {
                 Permission::Safe => SAFE,
                 Permission::Bypass => "permission bypass: nothing it does is denied",
             };
-            format!("agent claude (`{program}`), {rights}")
+            format!("agent claude (`{program}`), {rights}{}", allowed(own))
         }
         AgentName::OpenCode => {
             let server = match config.opencode_server(agent) {
@@ -345,15 +453,24 @@ fn agent_text(config: &LoopConfig, agent: &Agent) -> String {
                 OpenCodeServer::Own(_) => "in a server of its own".to_owned(),
                 OpenCodeServer::None => "a process for every iteration".to_owned(),
             };
-            let rights = match config.settings.agents.opencode.permission {
+            let own = &config.settings.agents.opencode;
+            let rights = match own.permission {
                 Permission::Safe => SAFE,
                 Permission::Bypass => {
                     "permission bypass: nothing is denied but what its own configuration denies"
                 }
             };
-            format!("agent opencode ({server}), {rights}")
+            format!("agent opencode ({server}), {rights}{}", allowed(own))
         }
         name => format!("agent {name}"),
+    }
+}
+
+/// Lists the commands that `allow` adds to safe permission.
+fn allowed(own: &AgentSettings) -> String {
+    match (own.permission, own.allow.as_slice()) {
+        (Permission::Bypass, _) | (_, []) => String::new(),
+        (Permission::Safe, commands) => format!("; allowed: {}", sanitise(&commands.join(", "))),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::commands::launch::working_dir;
 use crate::failure::Failure;
 use crate::out;
 use crate::place::Place;
+use crate::sanitise::sanitise;
 
 /// Letters of a directory's own name in the name of its unit: enough to be told from others by people.
 const LETTERS_MAX: usize = 24;
@@ -27,6 +28,21 @@ pub fn print(place: &Place, kind: ServiceKind) -> Result<ExitCode, Failure> {
     if let Some(file) = place.config_file() {
         let file = place.directory.join(file);
         variables.push(("TACHIKOMA_CONFIG", file.to_string_lossy().into_owned()));
+    }
+    // A line break would end the line of the unit, and the rest would be a setting of its own.
+    let texts = [&program.to_string_lossy(), &dir.to_string_lossy()].map(ToString::to_string);
+    let texts = texts
+        .into_iter()
+        .chain(variables.iter().map(|(_, value)| value.clone()));
+    if let Some(text) = texts
+        .into_iter()
+        .find(|text| text.contains(char::is_control))
+    {
+        return Err(Failure::usage(format!(
+            "no unit can be written for {}: it contains a control character",
+            sanitise(&text)
+        ))
+        .hint("rename the directory, or remove the entry from PATH"));
     }
     let unit = Unit {
         program: &program.to_string_lossy(),
@@ -95,7 +111,7 @@ StartLimitBurst=10
 
 [Service]
 Type=notify
-ExecStart=\"{program}\" opencode up
+ExecStart=\"{program}\" opencode up --service
 ExecReload=\"{program}\" opencode reload
 WorkingDirectory={dir}
 {environment}Restart=on-failure
@@ -142,6 +158,7 @@ WantedBy=default.target
     <string>{program}</string>
     <string>opencode</string>
     <string>up</string>
+    <string>--service</string>
   </array>
   <key>WorkingDirectory</key>
   <string>{dir}</string>

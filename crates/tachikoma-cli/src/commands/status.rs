@@ -44,7 +44,7 @@ pub fn status(place: &Place, json: bool) -> Result<ExitCode, Failure> {
 }
 
 fn find(place: &Place) -> Result<Option<Status>, Failure> {
-    let Some(working_dir) = place.working_dir() else {
+    let Some(working_dir) = place.working_dir()? else {
         return Ok(None);
     };
     let mut live = false;
@@ -95,6 +95,19 @@ fn text(status: &Status) -> String {
             })
             .unwrap_or_default();
         line("waiting", format!("{}{until}", waiting.reason));
+    }
+    if status.pause_requested {
+        let when = match status.runner {
+            Some(_) => {
+                "the loop pauses when the current iteration, reboot or check ends; `tachikoma resume` cancels this"
+            }
+            None => "`tachikoma run` pauses at once; `tachikoma resume` then continues",
+        };
+        line("pause", format!("requested: {when}"));
+    }
+    if let Some(ending) = &status.ending {
+        let hurry = "`tachikoma stop --now` stops at once";
+        line("ending", format!("{}; {hurry}", sanitise(&ending.reason)));
     }
     if let Some(question) = &status.question {
         let until = question.until;
@@ -205,9 +218,9 @@ fn text(status: &Status) -> String {
         );
     }
     if let Some(tests) = &status.tests {
-        let iteration = tests.iteration;
+        let at = check::at_iteration(tests.iteration);
         let said = check::tests_words(tests);
-        line("tests", format!("{said}; at iteration {iteration}"));
+        line("tests", format!("{said}; {at}"));
     }
     if let Some(text) = status.progress.as_ref().and_then(progress_text) {
         line("progress", text);

@@ -39,17 +39,31 @@ pub fn answered(answers: &Answers) -> Vec<String> {
     said.collect()
 }
 
-/// Says how each gate went.
-pub fn gates(results: &[GateResult]) -> Vec<String> {
+/// Says how each gate went. What fails before the first iteration changes nothing, and may be a gate that is broken.
+pub fn gates(iteration: u32, results: &[GateResult]) -> Vec<String> {
+    let when = match iteration {
+        0 => "before the first iteration: ",
+        _ => "",
+    };
     let said = results.iter().map(|gate| {
         let name = sanitise(&gate.name);
         let took = span(Duration::from_millis(gate.duration_ms));
         match &gate.error {
-            None => format!("gate {name} passed in {took}"),
-            Some(error) => format!("gate {name} failed after {took}: {}", sanitise(error)),
+            None => format!("{when}gate {name} passed in {took}"),
+            Some(error) => {
+                format!("{when}gate {name} failed after {took}: {}", sanitise(error))
+            }
         }
     });
     said.collect()
+}
+
+/// Says after which iteration gates ran.
+pub fn at_iteration(iteration: u32) -> String {
+    match iteration {
+        0 => "before the first iteration".to_owned(),
+        iteration => format!("at iteration {iteration}"),
+    }
 }
 
 /// Says what the tests came to, and what is new.
@@ -123,7 +137,7 @@ pub fn summary(known: &CompletionSummary) -> Vec<(&'static str, String)> {
         let iteration = known.gates_iteration;
         lines.push((
             "gates",
-            format!("{}; at iteration {iteration}", gates.join(", ")),
+            format!("{}; {}", gates.join(", "), at_iteration(iteration)),
         ));
     }
     match &known.objectives {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Claim, Context, IterationOutcome, Kept, LimitedAttempt, LoopEvent, LoopStats, Outcome, Record,
-    Resumption, Stop, WaitReason,
+    Cause, Claim, Context, DENIALS_MAX, Denial, IterationOutcome, Kept, LimitedAttempt, LoopEvent,
+    LoopStats, Outcome, Record, Resumption, Stop, WaitReason,
 };
 
 use super::changes::changes_of;
@@ -91,6 +91,8 @@ impl Lines {
             | LoopEvent::Noted { .. }
             | LoopEvent::CallEnded { .. }
             | LoopEvent::CostTold { .. }
+            | LoopEvent::WorkedOutside { .. }
+            | LoopEvent::ConversationTakenUp(_)
             | LoopEvent::QuotaTold(_)
             | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
@@ -190,6 +192,10 @@ fn lines(record: &Record) -> Vec<String> {
                     "waits {left} for the model's service, until {} here",
                     local(wait.until)
                 ),
+                WaitReason::Outage => format!(
+                    "outage: retrying in {left}, at {} here",
+                    local(wait.until)
+                ),
                 WaitReason::Operator => "waits for the operator".to_owned(),
                 WaitReason::RebootWindow => {
                     format!("waits {left} until the session may be rebooted: its context is full")
@@ -211,14 +217,15 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::AgentExited { exit } => {
             format!("the agent's process ended between two turns with {exit}")
         }
-        LoopEvent::ToolDenied { name } => {
-            format!("the agent was not permitted to use {}", sanitise(name))
-        }
+        LoopEvent::ToolDenied(denial) => return denied(denial),
         LoopEvent::Noted { text, .. } => format!("noted: {}", sanitise(text)),
         LoopEvent::HandOffRequested { .. } => {
             "the old session is asked for its hand-off".to_owned()
         }
-        LoopEvent::HandOffWritten { text } => format!("hand-off written, {} bytes", text.len()),
+        LoopEvent::HandOffWritten {
+            text,
+            partial: false,
+        } => format!("hand-off written, {} bytes", text.len()),
         LoopEvent::HooksRan(end) => sanitise(&end.to_string()).into_owned(),
         LoopEvent::RebootVerified {
             percent,
@@ -228,6 +235,17 @@ fn lines(record: &Record) -> Vec<String> {
             futile: Some(reason),
             ..
         } => format!("the reboot changed nothing: {reason}"),
+        LoopEvent::WorkedOutside { tool, .. } if !tool.is_empty() => format!(
+            "the agent works although no iteration runs ({}); its changes and its cost count as the loop's",
+            sanitise(tool)
+        ),
+        LoopEvent::EndingRequested {
+            cause: Cause::Interrupt,
+            boundary_until,
+        } if *boundary_until > record.time => format!(
+            "waiting up to {} for the tool call or answer under way; Ctrl-C, SIGTERM or `tachikoma stop --now` interrupts it",
+            span(boundary_until.since(record.time))
+        ),
         LoopEvent::RungClimbed { rung, .. } => format!("ending the agent: {rung}"),
         LoopEvent::BusySeen { activity } => {
             format!("the agent is silent, but at work ({activity}): it has more time")
@@ -281,6 +299,15 @@ fn lines(record: &Record) -> Vec<String> {
             )
         }
         LoopEvent::IterationLimited(LimitedAttempt {
+            iteration,
+            reason,
+            outage: true,
+            ..
+        }) => format!(
+            "iteration {iteration} could not reach the model's service and will be repeated: {}",
+            sanitise(reason)
+        ),
+        LoopEvent::IterationLimited(LimitedAttempt {
             iteration, reason, ..
         }) => format!(
             "iteration {iteration} is limited and will be repeated: {}",
@@ -304,7 +331,7 @@ fn lines(record: &Record) -> Vec<String> {
         }
         LoopEvent::CheckStarted { check } => return check::started(check),
         LoopEvent::ConditionsAnswered { answers } => return check::answered(answers),
-        LoopEvent::GatesRan { results, .. } => return check::gates(results),
+        LoopEvent::GatesRan { iteration, results } => return check::gates(*iteration, results),
         LoopEvent::TestsRan(report) => check::tests(report),
         LoopEvent::CheckGivenUp { reason } => sanitise(reason).into_owned(),
         LoopEvent::ClaimRefused(refusal) => check::refused(refusal),
@@ -346,6 +373,7 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::Stopped { outcome, stats, .. }
         | LoopEvent::Error { outcome, stats } => ending(outcome, stats),
         LoopEvent::SegmentOpened { .. }
+        | LoopEvent::HandOffWritten { partial: true, .. }
         | LoopEvent::Operator(_)
         // The end of the loop says what came of it, and `history` what each iteration was worth.
         | LoopEvent::ProgressMeasured(_)
@@ -369,6 +397,8 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::TurnResulted(_)
         | LoopEvent::CallEnded { .. }
         | LoopEvent::CostTold { .. }
+        | LoopEvent::WorkedOutside { .. }
+        | LoopEvent::ConversationTakenUp(_)
         | LoopEvent::QuotaTold(_)
         | LoopEvent::StopPatternMatched { .. }
         | LoopEvent::EndingRequested { .. }
@@ -384,6 +414,44 @@ fn kept_lines(kept: &Kept) -> Vec<String> {
     let error = kept.error.as_deref();
     let error = error.map(|error| format!("not committed: {}", sanitise(error)));
     committed.into_iter().chain(error).collect()
+}
+
+/// Says which call was denied and what permits it. Repetitions are shown at the 2nd, 4th, 8th time and so on. Too many different
+/// calls are announced once.
+fn denied(denial: &Denial) -> Vec<String> {
+    match denial.others {
+        0 => {}
+        1 => {
+            return vec![format!(
+                "denied: more than {DENIALS_MAX} different tool calls; others are only counted from here on"
+            )];
+        }
+        _ => return Vec::new(),
+    }
+    if denial.times > 1 && !denial.times.is_power_of_two() {
+        return Vec::new();
+    }
+    let remedy = denial.remedy.as_deref().map(|line| {
+        let line = sanitise(line);
+        format!("; to allow it, set in tachikoma.toml: {line}")
+    });
+    vec![format!(
+        "denied: {}{}",
+        denied_call(denial),
+        remedy.unwrap_or_default()
+    )]
+}
+
+/// Names a call that was denied, with how often.
+pub fn denied_call(denial: &Denial) -> String {
+    let mut text = sanitise(&denial.name).into_owned();
+    if !denial.summary.is_empty() {
+        text.push_str(&format!(" `{}`", sanitise(&denial.summary)));
+    }
+    if denial.times > 1 {
+        text.push_str(&format!(" ({} times)", denial.times));
+    }
+    text
 }
 
 /// Counts files in words.
@@ -483,4 +551,38 @@ pub fn dollars(usd: f64) -> String {
 pub fn iterations(count: u32) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} iteration{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn denials_name_the_command_and_the_setting_and_are_said_less_often() {
+        let said = (1..=9).flat_map(|times| {
+            denied(&Denial {
+                name: "Bash".to_owned(),
+                id: "t".to_owned(),
+                summary: "cargo test --all".to_owned(),
+                times,
+                remedy: Some("agents.claude.allow = [\"cargo test\"]".to_owned()),
+                ..Denial::default()
+            })
+        });
+        let others = (1..=9).flat_map(|others| {
+            denied(&Denial {
+                others,
+                times: 1,
+                ..Denial::default()
+            })
+        });
+        let said: Vec<String> = said.chain(others).collect();
+        insta::assert_snapshot!(said.join("\n"), @r#"
+        denied: Bash `cargo test --all`; to allow it, set in tachikoma.toml: agents.claude.allow = ["cargo test"]
+        denied: Bash `cargo test --all` (2 times); to allow it, set in tachikoma.toml: agents.claude.allow = ["cargo test"]
+        denied: Bash `cargo test --all` (4 times); to allow it, set in tachikoma.toml: agents.claude.allow = ["cargo test"]
+        denied: Bash `cargo test --all` (8 times); to allow it, set in tachikoma.toml: agents.claude.allow = ["cargo test"]
+        denied: more than 32 different tool calls; others are only counted from here on
+        "#);
+    }
 }

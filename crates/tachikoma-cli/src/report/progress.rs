@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tachikoma_core::{Context, LoopEvent, OperatorEvent, Record, Timestamp};
 
 use super::line::span;
+use crate::out::harmless;
 
 /// What a terminal whose width is unknown gets.
 const COLUMNS: usize = 80;
@@ -146,6 +147,8 @@ impl Screen {
             | LoopEvent::TurnResulted(_)
             | LoopEvent::CallEnded { .. }
             | LoopEvent::CostTold { .. }
+            | LoopEvent::WorkedOutside { .. }
+            | LoopEvent::ConversationTakenUp(_)
             | LoopEvent::QuotaTold(_)
             | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
@@ -180,7 +183,7 @@ impl Screen {
     /// Prints a line above the progress line.
     pub fn print(&mut self, line: &str) {
         self.clear();
-        self.write(&format!("{line}\n"));
+        self.write(&format!("{}\n", harmless(line)));
         self.draw();
     }
 

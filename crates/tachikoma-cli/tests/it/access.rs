@@ -135,3 +135,39 @@ fn a_loop_inside_of_another_obeys_those_who_stand_where_it_was_started() {
     assert_eq!(same.code(), Some(0), "{}", same.snapshot());
     assert_eq!(live.wait(SOON).code(), Some(5));
 }
+
+/// Connects to a socket many times over, and says nothing.
+const CROWDS: &str = "#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+int main(int count, char **words) {
+  struct sockaddr_un at = { .sun_family = AF_UNIX };
+  if (count != 2) return 1;
+  strncpy(at.sun_path, words[1], sizeof at.sun_path - 1);
+  for (int i = 0; i < 900; i++)
+    if (connect(socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr *)&at, sizeof at)) return 2;
+  if (write(1, \"crowded\", 7) != 7) return 3;
+  return pause();
+}
+";
+
+#[test]
+fn connections_of_the_agent_do_not_keep_the_operator_from_stopping_the_loop() {
+    let scratch = Scratch::new();
+    scratch.write("crowds.c", CROWDS);
+    let built = std::process::Command::new("cc")
+        .args(["-o", "crowds", "crowds.c"])
+        .current_dir(scratch.path())
+        .status();
+    assert!(built.unwrap().success());
+    let tool = tachikoma(&scratch);
+    let crowd = "exec ./crowds \"$XDG_RUNTIME_DIR\"/tachikoma/*.sock > up";
+    let live = tool.spawn(run(&[], crowd));
+    await_until("all seats are asked for", SOON, || {
+        std::fs::read(scratch.path().join("up")).is_ok_and(|up| up == b"crowded")
+    });
+    let stopped = tool.run(["stop", "--now"]);
+    assert_eq!(stopped.code(), Some(0), "{}", stopped.snapshot());
+    assert_eq!(live.wait(SOON).code(), Some(5));
+}

@@ -72,11 +72,6 @@ fn a_message_is_no_command() {
     assert_eq!(refused(&scratch), ["stop"]);
 }
 
-/// What a hook does that stops the loop and has something left to do.
-fn stops() -> String {
-    format!("{BIN} stop > said; sleep 0.3; echo all of it")
-}
-
 #[test]
 fn a_hook_that_stops_the_loop_is_heard_out() {
     for (on, iterations) in [
@@ -86,7 +81,15 @@ fn a_hook_that_stops_the_loop_is_heard_out() {
         ("iteration_end", 1),
     ] {
         let scratch = Scratch::new();
-        let hooks = [hook(on, &stops(), ""), hook("loop_end", "echo the end", "")];
+        let hooks = [
+            hook(on, "sh stops.sh", ""),
+            hook("loop_end", "echo the end", ""),
+        ];
+        // In a file, because a hook's name is its command, shortened, and the binary's path may be long.
+        scratch.write(
+            "stops.sh",
+            format!("{BIN} stop > said; sleep 0.3; echo all of it"),
+        );
         scratch.write("tachikoma.toml", hooks.concat());
         let ran = tachikoma(&scratch).run(run(&[], "echo busy >> work"));
         assert_eq!(ran.code(), Some(5), "{on}: {}", ran.snapshot());
@@ -104,7 +107,7 @@ fn a_hook_that_stops_the_loop_is_heard_out() {
         assert_eq!(
             results,
             [
-                json!([on, {"name": stops(), "output": "all of it"}]),
+                json!([on, {"name": "sh stops.sh", "output": "all of it"}]),
                 json!(["loop_end", {"name": "echo the end", "output": "the end"}]),
             ],
             "{on}"

@@ -38,7 +38,8 @@ fn neither_the_agent_nor_anything_else_that_runs_finds_the_secrets_of_messages()
         "[[notify]]\nto = 'webhook'\nurl_env = 'MY_HOOK'\nsecret_env = 'MY_KEY'\n".to_owned(),
         format!("[[notify]]\nto = 'command'\ncommand = '{spy} message'\n"),
         format!(
-            "[[gate]]\nname = 'tests'\ncommand = '''{spy} gate; printf 'TAP version 13\\n1..1\\nok 1 - a\\n' '''\n"
+            "[[gate]]\nname = 'tests'\ncommand = '''{spy} gate; test -e .git/hooks/pre-commit || printf 'not '
+            printf 'ok 1 - a\\n1..1\\n' '''\n"
         ),
         hook("iteration_start", &format!("{spy} frame"), ""),
         hook("tests_changed", &format!("{spy} beside"), ""),

@@ -66,6 +66,54 @@ fn what_the_repository_names_is_not_run_to_show_a_diff() {
 }
 
 #[test]
+fn diff_starts_no_git_in_a_nested_repository() {
+    let scratch = repository();
+    let nested = scratch.path().join("nested");
+    let nested = nested.to_str().unwrap();
+    scratch.git(&["init", "--quiet", nested]);
+    scratch.write("nested/file", "first\n");
+    let commit = "git -C nested add file; git -C nested -c user.name=n -c user.email=n commit -q -m next; git add nested";
+    run_iterations(
+        &scratch,
+        &[commit, &format!("echo second > nested/file; {commit}")],
+    );
+    let external = planted(&scratch, "external");
+    scratch.git(&["-C", nested, "config", "diff.external", &external]);
+    scratch.git(&["config", "diff.submodule", "diff"]);
+    let shown = tachikoma(&scratch).run(["diff", "2"]);
+    assert_eq!(shown.code(), Some(0), "{}", shown.snapshot());
+    assert!(
+        shown.stdout.contains("+Subproject commit"),
+        "{}",
+        shown.snapshot()
+    );
+    assert_eq!(ran(&scratch), [""; 0]);
+}
+
+#[test]
+fn git_does_not_fetch_missing_objects() {
+    let scratch = repository();
+    run_iterations(&scratch, &["echo 1 > tracked"]);
+    // A partial clone whose remote is a program, and a blob that is missing.
+    let fetches = planted(&scratch, "fetches");
+    for (setting, value) in [
+        ("core.repositoryFormatVersion", "1"),
+        ("extensions.partialClone", "origin"),
+        ("remote.origin.promisor", "true"),
+        ("remote.origin.url", "."),
+        ("remote.origin.uploadpack", &fetches),
+    ] {
+        scratch.git(&["config", setting, value]);
+    }
+    let blob = scratch.git(&["rev-parse", "HEAD:tracked"]);
+    let (dir, name) = blob.trim().split_at(2);
+    fs::remove_file(scratch.path().join(".git/objects").join(dir).join(name)).unwrap();
+    let _ = tachikoma(&scratch).run(["diff", "1"]);
+    let _ = tachikoma(&scratch).run(["rollback", "1", "--yes"]);
+    assert_eq!(ran(&scratch), [""; 0]);
+}
+
+#[test]
 fn commands_that_run_git_hand_it_no_secret() {
     let scratch = repository();
     run_iterations(&scratch, &["echo 1 > tracked"]);

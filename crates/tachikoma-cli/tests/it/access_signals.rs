@@ -13,8 +13,9 @@ use crate::live_support::{
 };
 use crate::support::{CLAIMS, run, tachikoma};
 
-/// The runner, as its agent sees it: the parent of the guard.
-const RUNNER: &str = "runner=$(sed -n 's/^PPid:[^0-9]*//p' /proc/$PPID/status)";
+/// The runner, as its agent sees it: the parent of the parent of the guard.
+const RUNNER: &str =
+    "above() { sed -n 's/^PPid:[^0-9]*//p' /proc/$1/status; }; runner=$(above $(above $PPID))";
 
 const CONFIG: &str = "iteration_delay = \"0s\"\n[agent]\nname = \"command\"\n[agents.command]\nprogram = [\"sh\", \"agent.sh\"]\n";
 
@@ -107,7 +108,7 @@ fn a_hang_up_of_somebody_who_is_gone_is_refused_and_a_termination_is_not() {
     await_until("it ends", SOON, || !is_alive(runner));
 }
 
-/// Has the kernel send a signal for it, when a pipe of its own can be read.
+/// Sends a signal without a process id that the kernel vouches for: by `F_SETSIG` of a pipe, or by `sigqueue`.
 const POKES: &str = "#define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -115,16 +116,22 @@ const POKES: &str = "#define _GNU_SOURCE
 #include <unistd.h>
 int main(int count, char **words) {
   int ends[2];
-  if (count != 2 || pipe(ends)) return 1;
-  if (fcntl(ends[0], F_SETOWN, atoi(words[1])) || fcntl(ends[0], F_SETSIG, SIGHUP)) return 2;
+  if (count != 4) return 1;
+  int runner = atoi(words[1]), number = atoi(words[2]);
+  union sigval value = {0};
+  if (words[3][0] == 'q') return sigqueue(runner, number, value);
+  if (pipe(ends) || fcntl(ends[0], F_SETOWN, runner) || fcntl(ends[0], F_SETSIG, number)) return 2;
   if (fcntl(ends[0], F_SETFL, O_ASYNC | O_NONBLOCK) || write(ends[1], \"x\", 1) != 1) return 3;
   return pause();
 }
 ";
 
 #[test]
-fn a_hang_up_that_the_kernel_sends_for_the_agent_is_refused() {
-    let scratch = with_agent(&format!("{RUNNER}; ./pokes $runner & {UP} {UNTIL_GO}"));
+fn signals_with_a_forgeable_sender_are_refused() {
+    // One after the other: signals that wait together have no order.
+    let pokes = "n=0; for s in 1 2 15; do for how in p q; do ./pokes $runner $s $how & n=$((n+1)); \
+         until [ $(grep -c access_refuse[d] .ralph/loops/*/journal-0001.jsonl) = $n ]; do sleep 0.01; done; done; done";
+    let scratch = with_agent(&format!("{RUNNER}; {pokes}; {UP} {UNTIL_GO}"));
     scratch.write("tachikoma.toml", CONFIG);
     scratch.write("pokes.c", POKES);
     let built = Command::new("cc")
@@ -136,7 +143,16 @@ fn a_hang_up_that_the_kernel_sends_for_the_agent_is_refused() {
     obey(&tool, &["run", "--detach"]);
     await_up(&scratch, 1);
     let runner = runner_of(&tool);
-    await_refusal_in_doubt(&tool);
+    let incidents = crate::support::events(&scratch, "incident");
+    let refused: Vec<_> = incidents
+        .iter()
+        .filter(|it| it["kind"] == "access_refused" && it["gone"] == true)
+        .map(|it| it["request"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        refused,
+        ["SIGHUP", "SIGHUP", "SIGINT", "SIGINT", "SIGTERM", "SIGTERM"]
+    );
     assert_eq!(reloads(&tool), 0);
     signal(runner, Signal::TERM);
     await_until("it ends", SOON, || !is_alive(runner));

@@ -174,7 +174,7 @@ fn what_cannot_be_read_is_an_error() {
 #[test]
 fn lines_that_make_no_sense_are_counted() {
     let scratch = Scratch::new();
-    let good = r#"{"type":"result","subtype":"success","is_error":false,"result":"fine","total_cost_usd":0.5}"#;
+    let good = r#"{"type":"result","subtype":"success","is_error":false,"result":"fine","usage":{"output_tokens":3},"total_cost_usd":0.5}"#;
     let long = format!(r#"{{"type":"user","x":"{}"}}"#, "x".repeat(9 << 20));
     let text = format!("hello\n\n{{\"type\":\"telepathy\"}}\n{long}\n{good}\n{{\"type\":\"assist");
     scratch.write("mixed.jsonl", text);

@@ -191,9 +191,16 @@ fn a_prompt_is_written_for_one_iteration_and_outlives_its_runner() {
     obey(&tool, &["answer", "continue"]);
     await_up(&scratch, 2);
     let prompts = scratch.read("prompts");
+    let parts: Vec<&str> = prompts.split("==\n").collect();
     assert_eq!(
-        prompts,
-        "only this once\n==\nonly this once\n==\nwork\n==\n"
+        (parts[0], parts[2]),
+        ("only this once\n", "work\n"),
+        "{prompts}"
+    );
+    assert!(
+        parts[1].starts_with("An earlier attempt at this iteration was cut short;")
+            && parts[1].ends_with("\n\nonly this once\n"),
+        "{prompts}"
     );
     assert_eq!(stop(&tool, live), Some(5));
 }
@@ -221,6 +228,35 @@ fn words_are_told_with_the_next_prompt_once() {
     let nobody = tool.run(["tell", "hello"]);
     assert_eq!(nobody.code(), Some(1));
     assert!(nobody.stderr.contains("no loop runs"), "{}", nobody.stderr);
+}
+
+#[test]
+fn words_are_told_again_after_a_stop_or_a_kill_cut_their_iteration() {
+    let scratch = with_agent(&format!(
+        "cat >>prompts; echo == >>prompts; {UP} touch attempt$TACHIKOMA_ATTEMPT; {UNTIL_GO}"
+    ));
+    let tool = tool(&scratch);
+    let live = tool.spawn(["run", "--delay", "0s", "--", "sh", "agent.sh"]);
+    await_up(&scratch, 1);
+    obey(&tool, &["tell", "look at the printer"]);
+    go(&scratch, 1);
+    await_up(&scratch, 2);
+    assert_eq!(stop(&tool, live), Some(5));
+    let live = tool.spawn(["run"]);
+    await_up(&scratch, 3);
+    kill(live);
+    let live = tool.spawn(["run"]);
+    let repeated = scratch.path().join("attempt2");
+    await_until("the second attempt is up", SOON, || repeated.exists());
+    go(&scratch, 3);
+    await_up(&scratch, 4);
+    assert_eq!(stop(&tool, live), Some(5));
+    let prompts = scratch.read("prompts");
+    let told: Vec<bool> = prompts
+        .split_terminator("==\n")
+        .map(|prompt| prompt.starts_with("The operator says:\n\nlook at the printer\n\n"))
+        .collect();
+    assert_eq!(told, [false, true, true, true, false], "{prompts}");
 }
 
 #[test]

@@ -356,13 +356,14 @@ fn a_restoration_that_fails_late_is_taken_back() {
     ];
     say(&scratch, &new, 3);
     let tool = unprivileged(&scratch);
-    let before = (status(&scratch), files(&dir));
+    let status = || tool.run(["status", "--json"]).json();
+    let before = (status(), files(&dir));
     let name = before.0["loop_id"].as_str().unwrap();
     let other = ralph(&scratch, "loops").join(name);
     fs::set_permissions(&other, fs::Permissions::from_mode(0o500)).unwrap();
     let ran = tool.run(["state", "restore", "--yes", taken.to_str().unwrap()]);
     fs::set_permissions(&other, fs::Permissions::from_mode(0o700)).unwrap();
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
-    assert_eq!((status(&scratch), files(&dir)), before);
+    assert_eq!((status(), files(&dir)), before);
     assert_eq!(fs::read_dir(ralph(&scratch, "loops")).unwrap().count(), 2);
 }

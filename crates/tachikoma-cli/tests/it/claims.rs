@@ -42,7 +42,7 @@ fn a_claim_does_not_outlive_an_edit_of_the_prompt() {
     let again = |script| ["run", "--max-iterations", "2", "--", "sh", "-c", script];
     scratch.write("tachikoma.toml", gate("slow", "exec sleep 600", ""));
     let live = tachikoma(&scratch).spawn(again(crate::support::CLAIMS));
-    crate::support::await_events(&scratch, "check_started", 1);
+    crate::support::await_events(&scratch, "check_started", 2);
     assert_eq!(tachikoma(&scratch).run(["stop"]).code(), Some(0));
     assert_eq!(live.wait(SOON).code(), Some(5));
     scratch.write("tachikoma.toml", gate("slow", "exit 0", ""));

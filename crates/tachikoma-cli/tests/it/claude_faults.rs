@@ -2,7 +2,9 @@
 
 use insta::assert_snapshot;
 use tachikoma_testkit::fake_agent::{Ignored, Misbehaviour};
-use tachikoma_testkit::{Afterwards, Scenario, Scratch, Turn, Usage, processes_with, unique};
+use tachikoma_testkit::{
+    Afterwards, Fault, Scenario, Scratch, Turn, Usage, processes_with, unique,
+};
 
 use crate::claude_fault_support::{claude, loop_of, misbehaving, run, trouble, with_scenario};
 use crate::support::{SOON, await_events, events};
@@ -47,6 +49,7 @@ fn it_says_nothing_at_all() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    limits: 2 iterations, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
@@ -77,6 +80,7 @@ fn it_falls_silent() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    limits: 2 iterations, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
@@ -96,6 +100,18 @@ fn it_falls_silent() {
 }
 
 #[test]
+fn pings_do_not_extend_silence_timeout() {
+    let pings = Turn::fault(Fault::Pings {
+        after: 4,
+        every_ms: 250,
+    });
+    let scratch = with_scenario(&Scenario::of([pings, Turn::text("well")]));
+    let shown = loop_of(&scratch, "2", &[("SESSION__SILENCE_TIMEOUT", "1s")]);
+    assert!(shown.contains("silence_timeout ran out"), "{shown}");
+    assert!(shown.contains("iteration 2 succeeded"), "{shown}");
+}
+
+#[test]
 fn it_writes_garbage() {
     let wrong = Misbehaviour {
         garbage_before_line: Some(3),
@@ -106,6 +122,7 @@ fn it_writes_garbage() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    limits: 1 iteration, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
@@ -165,6 +182,7 @@ fn it_dies_in_the_middle_of_a_turn() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    limits: 2 iterations, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
@@ -255,6 +273,7 @@ fn it_dies_between_two_prompts() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    limits: 2 iterations, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
@@ -348,6 +367,7 @@ fn a_fresh_session_that_cannot_be_opened_leaves_the_old_one() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
+    limits: 2 iterations, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]

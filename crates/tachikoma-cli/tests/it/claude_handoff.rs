@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use insta::assert_snapshot;
-use tachikoma_testkit::{Scratch, Turn};
+use tachikoma_testkit::{Rule, Scenario, Scratch, Turn, await_until};
 
 use crate::claude_support::{
-    WORDS, bash, claims, claude, did, place, prompts, run_claude, says, scenario, stage,
+    WORDS, bash, claims, claude, did, place, prompts, run_claude, says, scenario, stage, wrap_agent,
 };
 use crate::support::{SOON, await_events, events, kill, loops, shown, status, tachikoma};
 
@@ -105,13 +105,14 @@ fn the_full_cycle_hands_the_work_over() {
 #[test]
 fn a_repeated_attempt_gets_the_same_words() {
     let turns = [
+        did(),
         says("on it", 171_000),
         bash("sleep 600", 20_000),
         claims(21_000),
     ];
     let scratch = stage(&scenario(turns), "");
     let live = claude(&scratch).spawn(["run"]);
-    await_events(&scratch, "tool_started", 1);
+    await_events(&scratch, "tool_started", 2);
     scratch.write("later.rs", "1");
     let noted = tachikoma(&scratch).run(["note", "too", "late"]);
     assert_eq!(noted.stdout, "noted\n", "{}", noted.snapshot());
@@ -131,9 +132,37 @@ fn a_repeated_attempt_gets_the_same_words() {
         .filter(|prompt| prompt.contains("# Hand-off"))
         .collect();
     assert_eq!(given.len(), 2, "{asked:#?}");
-    assert_eq!(given[0], given[1]);
+    let repeated = given[1].strip_suffix(given[0].as_str()).expect("the same");
+    assert!(
+        repeated
+            .starts_with("An earlier attempt at this iteration was cut short; this is attempt 2."),
+        "{repeated}"
+    );
     assert!(given[0].contains(WORDS), "{}", given[0]);
     assert!(!given[0].contains("later.rs"), "{}", given[0]);
+}
+
+#[test]
+fn an_old_session_reopened_for_its_hand_off_has_its_own_number() {
+    let mut script = Scenario::of([says("on it", 171_000)]);
+    script.rules.push(Rule {
+        when: "Write its hand-off".to_owned(),
+        turn: bash("touch .git/asked; sleep 600", 172_000),
+    });
+    let scratch = stage(&script, "");
+    let own = "#!/bin/sh\necho $TACHIKOMA_SESSION >> .git/sessions\nexec AGENT \"$@\"\n";
+    wrap_agent(&scratch, own);
+    let live = claude(&scratch).spawn(["run"]);
+    let asked = scratch.path().join(".git/asked");
+    await_until("the hand-off is asked for", SOON, || asked.exists());
+    kill(&scratch, live);
+    fs::remove_file(&asked).unwrap();
+    let live = claude(&scratch).spawn(["run"]);
+    await_until("it is asked for again", SOON, || asked.exists());
+    assert_eq!(scratch.read(".git/sessions"), "1\n1\n");
+    let stopped = tachikoma(&scratch).run(["stop", "--now"]);
+    assert_eq!(stopped.code(), Some(0), "{}", stopped.snapshot());
+    assert_eq!(live.wait(SOON).code(), Some(5));
 }
 
 #[test]
@@ -271,4 +300,25 @@ fn a_hand_off_that_cannot_be_kept_is_given_all_the_same() {
         ran.snapshot()
     );
     assert!(prompts(&scratch)[2].1.contains(WORDS));
+}
+
+#[test]
+fn a_session_without_a_hand_off_leaves_its_last_words_and_tool_calls() {
+    let turns = [
+        bash("echo parsing > parser.rs", 40_000),
+        says("The parser is half done.", 171_000),
+        claims(21_000),
+    ];
+    let scratch = stage(&scenario(turns), "");
+    let ran = claude(&scratch)
+        .env("TACHIKOMA_REBOOT__PRESERVE_SUMMARY", "false")
+        .run(["run", "--agent", "claude", "--max-iterations", "9"]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
+    let kept = fs::read_to_string(checkpoint_file(&scratch, 2)).unwrap();
+    for part in [
+        "## What it said last; it wrote no hand-off\n\nThe parser is half done.\n",
+        "## Its last tool calls, latest last\n\n- `Bash: echo parsing > parser.rs`\n",
+    ] {
+        assert!(kept.contains(part), "{kept}");
+    }
 }

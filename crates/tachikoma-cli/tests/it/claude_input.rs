@@ -52,7 +52,7 @@ fn it_is_missing() {
     --- stdout
     --- stderr
     error: program `claude-of-nowhere` is not found; looked in PATH: /usr/bin:/bin
-    hint: name another one behind `--`, or as `agents.<name>.program`
+    hint: install it with `npm install -g @anthropic-ai/claude-code`, or set `session.claude_command`
     ");
 }
 

@@ -15,13 +15,13 @@ fn a_dry_run_shows_the_whole_launch_and_no_secret() {
     );
     let ran = as_configured(&scratch).run(["run", "--dry-run"]);
     assert!(!ran.snapshot().contains("hush"));
-    assert_snapshot!(shown(&ran), @"
+    assert_snapshot!(shown(&ran), @r#"
     exit: 0
     --- stdout
     would run agent claude (`true`), permission safe: it may change files in the work tree, the rest is denied
     in [DIR]
     prompt prompt.md
-    command true -p --input-format stream-json --output-format stream-json --verbose --include-partial-messages --model claude-sonnet-4-5 --permission-mode acceptEdits --allowedTools 'Bash(tachikoma note:*)' 'Bash(tachikoma done:*)' 'Bash(tachikoma status:*)'
+    command true -p --input-format stream-json --output-format stream-json --verbose --include-partial-messages --model claude-sonnet-4-5 --disallowedTools CronCreate ScheduleWakeup --permission-mode acceptEdits --allowedTools 'Bash(tachikoma note:*)' 'Bash(tachikoma done:*)' 'Bash(tachikoma status:*)'
     with CLAUDE_CODE_DISABLE_BACKGROUND_TASKS=1
     with DISABLE_AUTOUPDATER=1
     with DISABLE_AUTO_COMPACT=1
@@ -32,11 +32,11 @@ fn a_dry_run_shows_the_whole_launch_and_no_secret() {
     without CLAUDE_CODE_SESSION_ID
     without CLAUDE_CODE_RESUME_INTERRUPTED_TURN
     git is not used: no repository here
-    session.claude_command = \"true\"  # tachikoma.toml:1
-    agents.claude.env.TOKEN = \"***\"  # tachikoma.toml:4
-    agents.claude.model = \"claude-sonnet-4-5\"  # tachikoma.toml:3
+    session.claude_command = "true"  # tachikoma.toml:1
+    agents.claude.env.TOKEN = "***"  # tachikoma.toml:4
+    agents.claude.model = "claude-sonnet-4-5"  # tachikoma.toml:3
     --- stderr
-    ");
+    "#);
 }
 
 #[test]
@@ -54,6 +54,7 @@ fn a_redline_above_what_the_agent_takes_is_said_at_the_start() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent claude (`false`), permission safe: it may change files in the work tree, the rest is denied
+    limits: 1 iteration, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]

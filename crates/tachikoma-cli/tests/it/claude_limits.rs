@@ -196,10 +196,10 @@ fn flags_win_over_the_file_and_hold_until_others_are_given() {
 #[test]
 fn what_is_no_percentage_is_refused_with_what_would_be_right() {
     let scratch = Scratch::new();
-    for wrong in ["-1", "100.1", "NaN", "inf", "full", ""] {
+    for wrong in ["-1", "0", "0.5", "100.1", "NaN", "inf", "full", ""] {
         let ran = tachikoma(&scratch).run(["run", "--context-threshold", wrong]);
         assert_eq!(ran.code(), Some(2), "{wrong}: {}", ran.snapshot());
-        let right = "it must be a number from 0 to 100, such as 85 or 72.5";
+        let right = "it must be a percentage from 1 to 100, such as 85 or 72.5";
         assert!(ran.stderr.contains(right), "{wrong}: {}", ran.snapshot());
     }
 }

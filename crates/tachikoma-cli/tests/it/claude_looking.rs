@@ -95,11 +95,12 @@ fn a_crashed_loop_has_its_curve_and_its_history() {
         .collect();
     assert_eq!(tokens, [30_010, 60_010], "{json}");
     let history = printed(&scratch, &["history", "--json"]);
-    assert_eq!(
-        history.lines().count(),
-        1,
-        "the one that was cut has no outcome: {history}"
-    );
+    let rows: Vec<serde_json::Value> = history
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let outcomes: Vec<_> = rows.iter().map(|row| &row["outcome"]).collect();
+    assert_eq!(outcomes, ["succeeded", "cut"], "{history}");
     assert!(status(&scratch)["outcome"].is_null());
 }
 
@@ -166,13 +167,14 @@ fn reboots_are_remembered_with_how_they_went() {
     [TIME]  iteration 2: futile, context at 86%; took [DURATION]
         its first reading is 86.0 %, which is not below the redline of 85.0 %
         session 2 ([ID]) -> 3 ([ID])
-    2 in all, 2 successful, 2 in the last hour, 0 failed in a row, the last at [TIME]
+    2 in all, 0 successful, 2 futile, 2 in the last hour, 0 failed in a row, the last at [TIME]
     ");
     let json = tachikoma(&scratch)
         .run(["history", "--reboots", "--json"])
         .json();
     assert_eq!(json["stats"]["total"], 2, "{json}");
-    assert_eq!(json["stats"]["successful"], 2, "{json}");
+    assert_eq!(json["stats"]["successful"], 0, "{json}");
+    assert_eq!(json["stats"]["futile"], 2, "{json}");
     let entries = json["reboots"].as_array().expect("a list");
     for (entry, iteration) in entries.iter().zip([1, 2]) {
         assert_eq!(entry["iteration"], iteration, "{entry}");
@@ -227,6 +229,10 @@ fn a_reboot_that_has_to_wait_is_pending_and_said_to_be() {
     assert!(text.contains("; over the redline at 170000)"), "{text}");
     assert_eq!(tachikoma(&scratch).run(["stop", "--now"]).code(), Some(0));
     live.wait(SOON);
+    let text = printed(&scratch, &["status"]);
+    assert!(!text.contains("pending"), "the loop has ended: {text}");
+    let text = printed(&scratch, &["history", "--reboots"]);
+    assert!(!text.contains("pending"), "the loop has ended: {text}");
 }
 
 #[test]

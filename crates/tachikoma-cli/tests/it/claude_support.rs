@@ -95,6 +95,17 @@ pub fn prompts(scratch: &Scratch) -> Vec<(String, String)> {
     text.unwrap_or_default().lines().map(parse).collect()
 }
 
+/// Replaces the agent by a script around it. `AGENT` in the script is the agent's path.
+pub fn wrap_agent(scratch: &Scratch, script: &str) {
+    let own = fake_agent_path().display().to_string();
+    let program = scratch.write_script("agent.sh", script.replace("AGENT", &format!("'{own}'")));
+    let config = scratch.read("tachikoma.toml");
+    let config = config.replace(&own, &program.display().to_string());
+    scratch.write("tachikoma.toml", config);
+    scratch.git(&["add", "-A"]);
+    scratch.git(&["commit", "--quiet", "-m", "another agent"]);
+}
+
 /// The fake agent, which `cargo test` builds beside the binary.
 pub fn fake_agent_path() -> PathBuf {
     let binary = Path::new(env!("CARGO_BIN_EXE_tachikoma"));

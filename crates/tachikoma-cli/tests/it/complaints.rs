@@ -1,5 +1,4 @@
-//! What people complain about in other programs of this kind, tried on this one. The numbers are those of the table
-//! "Complaints" in `docs/requirements.md`, which names the tests elsewhere too.
+//! What users of other programs of this kind complain about, tested with this one. The numbers in test names count these complaints.
 
 use serde_json::Value;
 use tachikoma_testkit::fake_agent::Misbehaviour;

@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::Value;
 use tachikoma_testkit::{Scratch, await_until};
 
-use crate::claude_support::{claims, did, prompts, run_claude, says, scenario, stage};
+use crate::claude_support::{bash, claims, did, prompts, run_claude, says, scenario, stage};
 use crate::live_support::{await_nobody, seconds};
 use crate::support::{
     CLAIMS, SOON, await_events, events, kill, run, start_busy, status, tachikoma,
@@ -92,7 +92,8 @@ fn complaint_21_exit_0_is_no_completion_and_neither_is_a_claim_of_one_who_did_no
     let ran = run_claude(&idle, &["--max-iterations", "9"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     assert_eq!(status(&idle)["iteration"], 3);
-    let nothing = "nothing was done yet: no file was changed, no commit made and no tool called";
+    let nothing =
+        "nothing was done yet: no file was changed, no commit made and no tool call succeeded";
     assert_eq!(reasons(&idle), [nothing, nothing]);
 }
 
@@ -220,6 +221,31 @@ fn complaint_29_a_promise_in_the_last_bytes_is_not_missed() {
         let ran = tachikoma(&scratch).run(run(&["--quiet", "--max-iterations", "1"], &with_exit));
         assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     }
+}
+
+#[test]
+fn denied_calls_are_not_work_and_are_explained_at_once_and_at_the_end() {
+    let denied = || bash("cargo test --all", 1_000).denied();
+    let scratch = stage(
+        &scenario([denied(), denied(), denied(), claims(2_000)]),
+        "[agents.claude]\nallow = [\"make\"]\n",
+    );
+    let ran = run_claude(&scratch, &["--max-iterations", "1"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let nothing =
+        "nothing was done yet: no file was changed, no commit made and no tool call succeeded";
+    assert_eq!(reasons(&scratch), [nothing]);
+    let about: Vec<&str> = ran.stdout.lines().chain(ran.stderr.lines()).collect();
+    let about = about
+        .into_iter()
+        .filter(|line| line.contains("denied: ") || line.contains("to allow"))
+        .filter(|line| !line.starts_with("tachikoma "));
+    insta::assert_snapshot!(about.collect::<Vec<_>>().join("\n"), @r#"
+    denied: Bash `cargo test --all`; to allow it, set in tachikoma.toml: agents.claude.allow = ["make", "cargo test"]
+    denied: Bash `cargo test --all` (2 times); to allow it, set in tachikoma.toml: agents.claude.allow = ["make", "cargo test"]
+    note: the loop ended without progress after tool calls were denied: Bash `cargo test --all` (3 times)
+      to allow them, set in tachikoma.toml: agents.claude.allow = ["make", "cargo test"]
+    "#);
 }
 
 #[test]
@@ -355,7 +381,7 @@ fn what_stands_in_the_way_reaches_every_kind_of_session() {
         &["--fresh-session", "--max-iterations", "9"],
     ] {
         let gate = "\n[[gate]]\nname = 'tests'\ncommand = 'echo two fail; test -e proof'\n";
-        let proof = crate::claude_support::bash("touch proof", 3_000);
+        let proof = bash("touch proof", 3_000);
         let turns = [did(), claims(2_000), proof, claims(4_000)];
         let scratch = stage(&scenario(turns), gate);
         let ran = run_claude(&scratch, flags);

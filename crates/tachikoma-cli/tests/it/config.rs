@@ -227,6 +227,7 @@ fn help_of_the_program() {
       note         Leave a note for the sessions to come: what was found out, decided, or is left to do
       done         Claim that the whole work is complete: judged when the iteration under way is over
       state        Look at the state that is kept, and change it
+      trust        Allow the programs and permissions that the configuration here names
       config       Look at the configuration
       notify       Try the messages of `[[notify]]`
       agents       Look at what agents write
@@ -254,16 +255,22 @@ fn help_of_run() {
                     code 0 means success
 
     Options:
-          --prompt-text <TEXT>           The prompt itself
+      -p, --prompt-text <TEXT>           The prompt itself
           --agent <NAME>                 The agent: claude (Claude Code), opencode, command (any
                                          program), demo
+          --model <NAME>                 The model, by the agent's own name for it
           --attach <URL>                 Use the OpenCode server at this address, such as
                                          http://127.0.0.1:4096, and never restart it; `own` takes that
                                          back
-          --max-iterations <N>           How many iterations the loop may run over its whole life; 0 =
+      -n, --max-iterations <N>           How many iterations the loop may run over its whole life; 0 =
                                          no limit
+          --max-cost <USD>               Stop when the agent's own figures say that the loop has cost
+                                         this much; 0 = no limit
+          --max-duration <DURATION>      Stop after this much work, such as 8h; waits for usage limits
+                                         and for you do not count; 0s = no limit
           --context-threshold <PERCENT>  Replace the session by a fresh one when its context is this
                                          full, in percent, such as 85 or 72.5; 100 = never
+          --context-tokens <N>           Replace the session at this many tokens of context; 0 = off
           --max-restarts <N>             How often the session may be replaced; 0 = never
           --fresh-session                Give every iteration a session of its own
           --delay <DURATION>             How long to wait after an iteration, such as 5s
@@ -282,6 +289,8 @@ fn help_of_run() {
           --attended                     Ask before the first iteration and after each
           --unattended                   Ask nothing between iterations: takes back the --attended of an
                                          earlier run
+          --trust                        Trust the configuration and the loop that are here, for this
+                                         run only
           --nested                       Start even from inside the agent of another loop
       -h, --help                         Print help
 
@@ -289,6 +298,7 @@ fn help_of_run() {
       tachikoma run prompt.md --agent claude     # Claude Code
       tachikoma run --context-threshold 72.5     # a fresh session from 72.5 % on
       tachikoma run --context-threshold 100      # never one
+      tachikoma run --context-tokens 150000      # or from 150000 tokens on
       tachikoma run --max-restarts 3             # at most 4 sessions, then an error
       tachikoma run --fresh-session              # each iteration begins anew
       tachikoma run prompt.md -- my-agent        # any program
@@ -461,4 +471,19 @@ fn help_of_the_other_commands() {
     Options:
       -h, --help  Print help
     ");
+}
+
+#[test]
+fn no_unit_is_printed_for_a_directory_whose_name_has_a_line_break() {
+    let scratch = Scratch::new();
+    let name = "a\nExecStartPre=touch injected\n";
+    scratch.write(format!("{name}/prompt.md"), "go");
+    for kind in ["systemd", "launchd"] {
+        let ran = tachikoma(&scratch)
+            .in_dir(name)
+            .run(["service", "print", kind]);
+        assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
+        assert_eq!(ran.stdout, "");
+        assert!(ran.stderr.contains("control character"), "{}", ran.stderr);
+    }
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use tachikoma_testkit::{Live, Ran, Scratch, Tool, await_until};
 
+use crate::git_support::sh;
 use crate::support::{SOON, kill, loops, status_of_live, tachikoma};
 
 /// What must be nowhere.
@@ -452,8 +454,34 @@ fn a_passphrase_unlocks_and_no_child_of_the_runner_gets_it() {
         wrong.snapshot()
     );
     assert_eq!(kept(&scratch), before);
-    scratch.write("../words", "open sesame\n");
+    let path = scratch.write("../words", "open sesame\n");
     let file = tool(&scratch).env("TACHIKOMA_STATE__ENCRYPT_PASSPHRASE_FILE", "../words");
     let ran = file.run(words("2", script));
+    assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
+    let readable = "other users may access it (mode 644); run `chmod 600 ";
+    assert!(ran.stderr.contains(readable), "{}", ran.snapshot());
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let ran = file.run(words("2", script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    fs::remove_file(&path).unwrap();
+    sh(&scratch, "mkfifo -m 600 ../words");
+    let ran = file.run(["status"]);
+    assert!(
+        ran.stderr.contains("it is not a regular file"),
+        "{}",
+        ran.snapshot()
+    );
+}
+
+#[test]
+fn a_passphrase_and_a_secret_of_a_message_are_both_hidden_from_the_agent() {
+    let notify = "[[notify]]\nto = 'webhook'\nurl_env = 'HOOK'\non = ['error']\n";
+    let scratch = with_state(&format!("encrypt = true\n{notify}"));
+    let ran = tool(&scratch)
+        .env("TACHIKOMA_STATE_PASSPHRASE", "open sesame")
+        .env("HOOK", "http://127.0.0.1:9/canary")
+        .run(words("1", "env >../env; echo x >>work"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let env = fs::read_to_string(outside(&scratch, "env")).unwrap();
+    assert!(!env.contains("sesame") && !env.contains("canary"), "{env}");
 }

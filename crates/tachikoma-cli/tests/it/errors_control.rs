@@ -1,9 +1,10 @@
 //! Commands and their socket: nobody there, something else there, and words that nobody understands.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use insta::assert_snapshot;
@@ -182,6 +183,8 @@ fn a_runner_of_another_version() {
     iteration  1 (attempt 1)
     session    1 (0 iterations)
     context    not known
+    stops      it ran [DURATION] of [DURATION]
+    stops      1 of 100 iterations
     so far     0 iterations, [DURATION] of work
     runner     pid [PID] since [TIME], containment [HELD]
     --- stderr
@@ -201,10 +204,45 @@ fn a_runtime_directory_that_cannot_be_used() {
     exit: 1
     --- stdout
     --- stderr
-    error: make control socket /proc/nowhere/tachikoma/[LOOP].sock: create directory /proc/nowhere/tachikoma: No such file or directory (os error 2)
-    hint: set XDG_RUNTIME_DIR to a short path of your own
+    error: create directory /proc/nowhere/tachikoma: No such file or directory (os error 2)
+    hint: set XDG_RUNTIME_DIR to a short path that only you can write to
     ");
     assert_eq!(journals(&scratch), before);
+}
+
+#[test]
+fn runtime_directory_that_others_can_write_to_is_refused() {
+    let scratch = with_history();
+    let before = journals(&scratch);
+    let runtime = scratch.runtime_dir();
+    let allow =
+        |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    let tool = tachikoma(&scratch);
+    let resume = || tool.run(["run", "--max-iterations", "2"]);
+
+    allow(&runtime, 0o777);
+    assert_snapshot!(shown(&resume()).replace(runtime.to_str().unwrap(), "[RUNTIME]"), @"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: use directory [RUNTIME]: other users can write to it (mode 0777); `chmod go-w [RUNTIME]` closes it
+    hint: set XDG_RUNTIME_DIR to a short path that only you can write to
+    ");
+    let own = runtime.join("tachikoma");
+    for (mode, own_mode) in [(0o775, 0o700), (0o700, 0o777), (0o1777, 0o720)] {
+        allow(&runtime, mode);
+        allow(&own, own_mode);
+        let ran = resume();
+        assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
+        assert!(ran.stderr.contains("other users can write to it"));
+    }
+    assert_eq!(journals(&scratch), before);
+
+    // As `/tmp`: others cannot replace what is ours.
+    allow(&runtime, 0o1777);
+    allow(&own, 0o700);
+    let ran = resume();
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
 }
 
 #[test]
@@ -219,7 +257,7 @@ fn a_path_that_is_too_long_for_a_socket() {
     --- stdout
     --- stderr
     error: the path of the control socket is longer than 107 bytes: [HOME]/xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/tachikoma/[LOOP].sock
-    hint: set XDG_RUNTIME_DIR to a short path of your own
+    hint: set XDG_RUNTIME_DIR to a short path that only you can write to
     ");
     let ran = tool.run(run(&["--new"], "true"));
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());

@@ -137,6 +137,7 @@ fn a_working_directory_that_goes_while_the_loop_runs() {
     exit: 1
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c rm -rf ../work`), with your own rights: nothing it does is denied
+    limits: 100 iterations, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
@@ -174,7 +175,7 @@ fn a_program_that_is_not_found_names_the_path() {
     --- stdout
     --- stderr
     error: program `no-such-agent` is not found; looked in PATH: /nowhere:/usr/bin:/bin
-    hint: name another one behind `--`, or as `agents.<name>.program`
+    hint: name another program after `--`, or set `agents.command.program`
     ");
 }
 
@@ -185,7 +186,7 @@ fn a_program_that_is_not_executable() {
     --- stdout
     --- stderr
     error: program `./notes.txt` is not executable
-    hint: name another one behind `--`, or as `agents.<name>.program`
+    hint: name another program after `--`, or set `agents.command.program`
     ");
 }
 
@@ -196,7 +197,7 @@ fn a_program_that_is_a_directory() {
     --- stdout
     --- stderr
     error: program `./` is a directory
-    hint: name another one behind `--`, or as `agents.<name>.program`
+    hint: name another program after `--`, or set `agents.command.program`
     ");
 }
 
@@ -211,7 +212,7 @@ fn a_program_in_the_path_that_is_not_executable() {
     --- stdout
     --- stderr
     error: program `agent` is not executable: [DIR]/bin/agent
-    hint: name another one behind `--`, or as `agents.<name>.program`
+    hint: name another program after `--`, or set `agents.command.program`
     ");
 }
 
@@ -239,7 +240,7 @@ fn an_agent_that_is_misspelt() {
     exit: 2
     --- stdout
     --- stderr
-    error: --agent: `agent.name` must be `claude`, `opencode`, `codex`, `gemini`, `acp`, `command` or `demo`, not `cluade`
+    error: --agent: `agent.name` must be `claude`, `opencode`, `command` or `demo`, not `cluade`
       hint: did you mean `claude`?
     ");
 }

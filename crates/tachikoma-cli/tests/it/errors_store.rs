@@ -363,6 +363,8 @@ fn a_socket_and_a_lock_of_a_dead_runner() {
     iteration  1 (attempt 1)
     session    1 (0 iterations)
     context    not known
+    stops      it ran [DURATION] of [DURATION]
+    stops      1 of 100 iterations
     so far     0 iterations, [DURATION] of work
     --- stderr
     ");

@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tachikoma_testkit::{Live, Scratch, await_until, processes_with};
 
+use crate::keep_support::repository;
 use crate::live_support::{await_nobody, seconds};
 use crate::support::{
     CLAIMS, SOON, await_events, events, files, kill, loops, run, status, tachikoma,
@@ -13,6 +14,11 @@ use crate::support::{
 
 /// A gate of the configuration.
 pub fn gate(name: &str, command: &str, rest: &str) -> String {
+    // Before the first iteration it passes at once.
+    let command = match (name, command.trim()) {
+        ("", _) | (_, "") => command.to_owned(),
+        _ => format!("[ \"$TACHIKOMA_ITERATION\" = 0 ] && exit; {command}"),
+    };
     format!("[[gate]]\nname = '{name}'\ncommand = '''{command}'''\n{rest}\n")
 }
 
@@ -34,6 +40,7 @@ pub fn judging(scratch: &Scratch, seconds: &str, rest: &str) -> Live {
 
 fn results(scratch: &Scratch) -> Vec<Value> {
     let ran = events(scratch, "gates_ran").into_iter();
+    let ran = ran.filter(|ran| ran["iteration"] != 0);
     let results = ran.filter_map(|ran| ran["results"].as_array().cloned());
     results.flatten().collect()
 }
@@ -397,4 +404,27 @@ fn what_a_gate_changes_in_the_work_tree_is_the_loops_own_doing() {
         assert_eq!(committed.trim(), files, "{}", ran.snapshot());
     }
     assert_eq!(scratch.git(&["status", "--porcelain"]), "");
+}
+
+#[test]
+fn a_broken_gate_is_seen_before_the_first_iteration_and_stops_nothing() {
+    let scratch = repository(
+        "[stop_conditions]\nmax_test_failure_streak = 1\n\
+         [[gate]]\nname = 'broken'\ncommand = 'echo x >> made; no-such-program'\n",
+    );
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], "echo 1 > work"));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let seen = ran
+        .stdout
+        .find("before the first iteration: gate broken failed after");
+    let begun = ran.stdout.find("iteration 1 (session 1)");
+    assert!(seen.is_some() && seen < begun, "{}", ran.snapshot());
+    let baseline = || events(&scratch, "gates_ran");
+    assert_eq!(baseline()[0]["iteration"], 0);
+    // What it changed is the loop's, and is committed.
+    assert_eq!(scratch.git(&["status", "--porcelain"]), "");
+    assert_eq!(scratch.git(&["ls-files", "made"]).trim(), "made");
+    let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(baseline().len(), 1, "a loop that goes on has its baseline");
 }

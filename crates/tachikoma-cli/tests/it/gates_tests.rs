@@ -69,8 +69,10 @@ fn what_is_new_in_each_run_is_recorded_and_told_to_the_agent() {
     );
     let state: Value = serde_json::from_str(&scratch.read(".ralph/state.json")).unwrap();
     assert_eq!(state["tests"]["passing"], json!(["a", "b", "d"]));
-    assert_eq!(state["tests"]["recently_fixed"], json!(["a"]));
-    let handed = tachikoma(&scratch).run(["checkpoint"]);
+    assert_eq!(state["tests"]["recently_fixed"], json!(["b", "a"]));
+    let handed = tachikoma(&scratch).run(["checkpoint", "show", "--now"]);
+    assert_eq!(handed.code(), Some(0), "{}", handed.snapshot());
+    assert!(handed.stdout.contains("# Hand-off"), "{}", handed.stdout);
     assert!(
         !handed.stdout.contains("Failing tests"),
         "{}",
@@ -119,13 +121,17 @@ fn a_report_is_read_where_it_is_left_and_never_one_of_an_earlier_run() {
     let failing: Vec<_> = runs.iter().map(|run| run["failing"].clone()).collect();
     assert_eq!(failing, [json!(["one"]), json!(["five"])]);
     let warnings = warnings(&scratch);
-    assert_eq!(warnings.len(), 2, "the same is said once: {warnings:#?}");
+    assert_eq!(warnings.len(), 3, "the same is said once: {warnings:#?}");
     assert!(
-        warnings[0].ends_with("it is from an earlier run"),
+        warnings[0].ends_with("there is none"),
+        "before the first iteration: {warnings:?}"
+    );
+    assert!(
+        warnings[1].ends_with("it is from an earlier run"),
         "{warnings:?}"
     );
     assert!(
-        warnings[1].contains("no test results are in it"),
+        warnings[2].contains("no test results are in it"),
         "{warnings:?}"
     );
 }

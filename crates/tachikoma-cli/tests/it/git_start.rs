@@ -197,3 +197,36 @@ fn a_loop_elsewhere_in_the_same_repository_is_warned_of() {
     live.signal(rustix::process::Signal::KILL);
     await_until("it is dead", SOON, || !is_held(&works_in));
 }
+
+#[test]
+fn an_edited_prompt_or_configuration_starts_a_loop_and_stays_uncommitted() {
+    let scratch = repository();
+    scratch.write("prompt.md", "first\n");
+    scratch.write("tachikoma.toml", "iteration_delay = '0s'\n");
+    commit_all(&scratch);
+    scratch.write("prompt.md", "second\n");
+    scratch.write("tachikoma.toml", "iteration_delay = '1s'\n");
+    let words = [
+        "run",
+        "--quiet",
+        "-n",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        "echo x > new",
+    ];
+    let ran = tachikoma(&scratch).run(words);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let left = scratch.git(&["status", "--porcelain"]);
+    assert_eq!(left, " M prompt.md\n M tachikoma.toml\n");
+    scratch.write("tracked", "edited\n");
+    let ran = tachikoma(&scratch).run(["run", "--new", "--", "true"]);
+    assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
+    assert!(
+        ran.stderr
+            .contains("a tracked file has changes that are not committed: tracked"),
+        "{}",
+        ran.stderr
+    );
+}

@@ -133,15 +133,15 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     [TIME]    succeeded after [DURATION]
     [TIME] => what the loop changed is committed, as succeeded (until [TIME])
     [TIME]    nothing came of it, the 2nd iteration in a row
-    [TIME] => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); 2 of 9 iterations (max_iterations); no claim of completion
+    [TIME] => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); it ran [DURATION] of [DURATION] (stop_conditions.max_duration); 2 of 9 iterations (max_iterations); no claim of completion
     [TIME] => session 1 is rebooted: context 85.5 % (171 010 of 200 000 tokens), redline 85 %: reached
     [TIME] => the old session is asked for its hand-off (reboot.preserve_summary) (until [TIME])
     [TIME]    context 86 % (172 004 of 200 000 tokens), redline 85 %: reached
     [TIME]    context 86 % (172 010 of 200 000 tokens), redline 85 %: reached
     [TIME]    the agent reported success; it cost $0.0517
     [TIME]    it wrote a hand-off of 40 bytes
-    [TIME] => what the loop changed is committed, as checkpoint (until [TIME])
     [TIME]    the agent's process ended between two turns: exit 0
+    [TIME] => what the loop changed is committed, as checkpoint (until [TIME])
     [TIME]    agent claude is up (pid [PID])
     [TIME]    session 2 began
     [TIME]    session 2 took over after [DURATION]
@@ -163,6 +163,8 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     [TIME]    succeeded after [DURATION]; it claims that the work is complete
     [TIME] => what the loop changed is committed, as succeeded (until [TIME])
     [TIME]    nothing came of it, the 4th iteration in a row
+    [TIME] => what the loop changed is committed, as end (until [TIME])
+    [TIME]    the agent's process ended between two turns: exit 0
     --- stderr
     ");
     let ran = tachikoma(&scratch).run(["explain", "2", "--json"]);

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use tachikoma_testkit::{Live, Scratch, await_until};
 
-use crate::claude_support::{bash, claims, prompts, run_claude, says, scenario, stage};
+use crate::claude_support::{
+    bash, claims, claude, prompts, run_claude, says, scenario, stage, wrap_agent,
+};
 use crate::keep_support::{
     WORK, dirty, files_of, git_hook, recorded, repository, snapshots, subjects,
 };
@@ -110,6 +112,49 @@ fn what_is_left_is_committed_at_the_end() {
     assert_eq!(live.wait(SOON).code(), Some(5));
     assert_eq!(subjects(&scratch)[1..], ["tachikoma: iteration 1 end"]);
     assert_eq!(dirty(&scratch), "");
+}
+
+#[test]
+fn a_stop_that_waits_for_a_commit_is_shown_by_status() {
+    let scratch = repository("");
+    git_hook(
+        &scratch,
+        "pre-commit",
+        "touch .git/waits; until [ -e .git/go ]; do sleep 0.05; done",
+    );
+    let live = tachikoma(&scratch).spawn(run(&[], &format!("{WORK} {BUSY}")));
+    let new = scratch.path().join("new1");
+    await_until("the work", SOON, || new.exists());
+    assert_eq!(tachikoma(&scratch).run(["stop"]).code(), Some(0));
+    let waits = scratch.path().join(".git/waits");
+    await_until("the commit", SOON, || waits.exists());
+    let ending = &status(&scratch)["ending"];
+    assert_eq!(ending["kind"], "operator");
+    let shown = tachikoma(&scratch).run(["status"]).stdout;
+    let line = "\nending     stopped by the operator; `tachikoma stop --now` stops at once\n";
+    assert!(shown.contains(line), "{shown}");
+    scratch.write(".git/go", "");
+    assert_eq!(live.wait(SOON).code(), Some(5));
+    assert!(status(&scratch)["ending"].is_null());
+}
+
+#[test]
+fn work_cut_by_a_kill_is_committed_when_the_loop_stops_in_a_pause() {
+    let scratch = repository("");
+    let live = tachikoma(&scratch).spawn(run(&[], &format!("{WORK} {BUSY}")));
+    let new = scratch.path().join("new1");
+    await_until("the work", SOON, || new.exists());
+    assert_eq!(tachikoma(&scratch).run(["pause"]).code(), Some(0));
+    kill(&scratch, live);
+    let live = tachikoma(&scratch).spawn(["run"]);
+    await_events(&scratch, "paused", 1);
+    scratch.write("mine", "the operator's\n");
+    assert_eq!(tachikoma(&scratch).run(["stop"]).code(), Some(0));
+    let ran = live.wait(SOON);
+    assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
+    assert_eq!(subjects(&scratch)[1..], ["tachikoma: iteration 1 end"]);
+    assert_eq!(files_of(&scratch, "HEAD"), ["known", "new1"]);
+    assert_eq!(dirty(&scratch), "?? mine\n");
 }
 
 #[test]
@@ -444,4 +489,92 @@ fn packs(scratch: &Scratch) -> usize {
     let files = pack.read_dir().unwrap().flatten();
     let names = files.map(|file| file.file_name().into_string().unwrap());
     names.filter(|name| name.ends_with(".pack")).count()
+}
+
+/// Writes a file when the agent's input has ended, right before its process does.
+const WRITES_AT_ITS_END: &str =
+    "#!/bin/sh\nAGENT \"$@\"\ncode=$?\necho late > \"late-$TACHIKOMA_SESSION\"\nexit $code\n";
+
+/// Calls a tool by itself after the first turn, when the file `.git/go` exists.
+const WORKS_BETWEEN_TURNS: &str = r#"#!/bin/sh
+AGENT "$@" | while IFS= read -r line; do
+    printf '%s\n' "$line"
+    case "$line" in *'"type":"result"'*)
+        [ -e .git/once ] && continue
+        touch .git/once
+        until [ -e .git/go ]; do sleep 0.05; done
+        echo late > late.txt
+        echo '{"type":"assistant","parent_tool_use_id":null,"message":{"id":"m","role":"assistant","model":"m","content":[{"type":"tool_use","id":"t","name":"Bash","input":{"command":"make late"}}],"usage":{"input_tokens":1,"output_tokens":1}}}'
+    esac
+done
+"#;
+
+#[test]
+fn files_that_an_agent_writes_between_iterations_are_committed_with_the_next_one() {
+    let busy = bash("until [ -e .git/paused ]; do sleep 0.05; done", 1_000);
+    let turns = [busy, says("one", 2_000), says("two", 3_000)];
+    let scratch = stage(&scenario(turns), "");
+    wrap_agent(&scratch, WORKS_BETWEEN_TURNS);
+    let live = claude(&scratch).spawn(["run", "--max-iterations", "2"]);
+    await_events(&scratch, "tool_started", 1);
+    assert_eq!(tachikoma(&scratch).run(["pause"]).code(), Some(0));
+    scratch.write(".git/paused", "");
+    await_events(&scratch, "paused", 1);
+    scratch.write(".git/go", "");
+    await_events(&scratch, "worked_outside", 1);
+    assert_eq!(tachikoma(&scratch).run(["resume"]).code(), Some(0));
+    let ran = live.wait(SOON);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let said = "the agent works although no iteration runs (Bash: make late)";
+    assert!(ran.stdout.contains(said), "{}", ran.snapshot());
+    assert_eq!(dirty(&scratch), "", "{}", ran.snapshot());
+    let commit = scratch.git(&["log", "--format=%s", "--", "late.txt"]);
+    assert!(commit.contains("iteration 2"), "{commit}");
+}
+
+#[test]
+fn files_that_an_agent_writes_at_its_end_are_committed_before_a_reboot_and_at_the_end() {
+    let turns = [says("one", 171_000), says("two", 21_000)];
+    let scratch = stage(&scenario(turns), "");
+    wrap_agent(&scratch, WRITES_AT_ITS_END);
+    let ran = run_claude(&scratch, &["--max-iterations", "2"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    assert_eq!(scratch.git(&["status", "--porcelain"]), "");
+    let of = |file: &str| scratch.git(&["log", "--format=%s", "--", file]);
+    assert!(of("late-1").contains("checkpoint"), "{}", of("late-1"));
+    assert!(of("late-2").contains("end"), "{}", of("late-2"));
+    assert_eq!(status(&scratch)["git"]["uncommitted"], 0);
+}
+
+#[test]
+fn edits_of_the_operator_in_a_pause_are_not_in_the_last_commit() {
+    // The agent lives from iteration to iteration, and is closed at the end.
+    let busy = bash(
+        "echo loop > loops.txt; until [ -e .git/paused ]; do sleep 0.05; done",
+        1_000,
+    );
+    let scratch = stage(&scenario([busy, says("one", 2_000)]), "");
+    scratch.write("mine.txt", "clean\n");
+    scratch.git(&["add", "-A"]);
+    scratch.git(&["commit", "--quiet", "-m", "mine"]);
+    let live = claude(&scratch).spawn(["run"]);
+    await_events(&scratch, "tool_started", 1);
+    assert_eq!(tachikoma(&scratch).run(["pause"]).code(), Some(0));
+    scratch.write(".git/paused", "");
+    await_events(&scratch, "paused", 1);
+    scratch.write("mine.txt", "edited\n");
+    // The agent must be closed clearly later than the edit, by the clock of the file system.
+    let modified = |file: &str| {
+        let metadata = std::fs::metadata(scratch.path().join(file)).expect("the file exists");
+        metadata.modified().expect("the file has a time")
+    };
+    await_until("a later time of files", SOON, || {
+        scratch.write(".git/later", "");
+        let since_edit = modified(".git/later").duration_since(modified("mine.txt"));
+        since_edit.is_ok_and(|passed| passed > std::time::Duration::from_millis(100))
+    });
+    assert_eq!(tachikoma(&scratch).run(["stop"]).code(), Some(0));
+    let ran = live.wait(SOON);
+    assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
+    assert_eq!(dirty(&scratch), " M mine.txt\n", "{}", ran.snapshot());
 }

@@ -34,9 +34,15 @@ fn every_command_reaches_the_loop_also_from_a_subdirectory() {
     assert_eq!(seen["runner"]["pid"], live.pid());
 
     assert_eq!(obey(&there, &["pause"]), "pauses after iteration 1\n");
+    assert_eq!(status(&there)["pause_requested"], true);
+    let shown = obey(&there, &["status"]);
+    let pending = "\npause      requested: the loop pauses when the current iteration, reboot or check ends; \
+                   `tachikoma resume` cancels this\n";
+    assert!(shown.contains(pending), "{shown}");
     go(&scratch, 1);
     let paused = await_status(&there, "paused", |status| status["state"] == "paused");
     assert_eq!(paused["waiting"]["reason"], "operator");
+    assert_eq!(paused["pause_requested"], false);
     assert_eq!(obey(&there, &["resume"]), "goes on\n");
     await_up(&scratch, 2);
     assert_eq!(obey(&there, &["skip"]), "skips iteration 2\n");
@@ -348,7 +354,7 @@ fn a_slow_follower_gets_every_record() {
     let scratch = with_agent(&format!(
         "[ $TACHIKOMA_ITERATION -le {busy} ] || {{ {UP} exec sleep 1000; }}"
     ));
-    let tool = tool(&scratch);
+    let tool = tool(&scratch).env("TACHIKOMA_MAX_ITERATIONS", "0");
     let live = tool.spawn(RUN);
     await_until("there is a loop", SOON, || {
         !status(&tool)["loop_id"].is_null()

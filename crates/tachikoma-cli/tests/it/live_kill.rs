@@ -6,8 +6,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tachikoma_testkit::{Live, Scratch, Tool, await_until, processes_with};
 
 use crate::live_support::{
-    RUN, SOON, await_nobody, await_status, events, guard_of, is_alive, seconds, status, stop, tool,
-    tool_of_nobody, with_agent,
+    BIN, RUN, SOON, UP, await_nobody, await_status, await_up, events, guard_of, is_alive, seconds,
+    standby_of, status, stop, tool, tool_of_nobody, with_agent,
 };
 
 /// How often each way is tried here; the soak test tries it longer.
@@ -33,14 +33,17 @@ fn start(tool: &Tool<'_>, seconds: &str) -> Live {
     live
 }
 
-/// Kills runner after runner in the middle of the same iteration.
-fn kill_runners(tool: &Tool<'_>, seconds: &str) {
+/// Kills runner after runner in the middle of the same iteration, after something was done to its guard.
+fn kill_runners(tool: &Tool<'_>, seconds: &str, way: fn(&mut Live, u32)) {
     for sample in 1..=SAMPLES {
         let mut live = start(tool, seconds);
-        let guard = guard_of(live.pid());
+        let (standby, guard) = (standby_of(live.pid()), guard_of(live.pid()));
+        way(&mut live, guard);
         live.signal(Signal::KILL);
         await_nobody(seconds);
-        await_until("the guard is gone too", SOON, || !is_alive(guard));
+        await_until("the guard is gone too", SOON, || {
+            !is_alive(guard) && !is_alive(standby)
+        });
         drop(live);
         let status = status(tool);
         assert_eq!(status["iteration"], 1);
@@ -53,7 +56,53 @@ fn kill_runners(tool: &Tool<'_>, seconds: &str) {
 fn a_killed_runner_leaves_no_process() {
     let seconds = seconds();
     let scratch = busy(&seconds);
-    kill_runners(&tool(&scratch), &seconds);
+    kill_runners(&tool(&scratch), &seconds, |_, _| {});
+}
+
+#[test]
+fn a_stopped_guard_and_a_killed_runner_leave_no_process() {
+    let seconds = seconds();
+    let scratch = busy(&seconds);
+    kill_runners(&tool_of_nobody(&scratch), &seconds, |_, guard| {
+        signal(guard, Signal::STOP);
+    });
+}
+
+#[test]
+fn runner_and_guard_that_are_killed_together_leave_no_process() {
+    let seconds = seconds();
+    let scratch = busy(&seconds);
+    kill_runners(&tool_of_nobody(&scratch), &seconds, |live, guard| {
+        // A stopped runner cannot react to the death of its guard.
+        live.signal(Signal::STOP);
+        kill(guard);
+    });
+}
+
+#[test]
+fn a_standby_that_is_killed_before_the_runner_leaves_no_process() {
+    let seconds = seconds();
+    let scratch = busy(&seconds);
+    kill_runners(&tool_of_nobody(&scratch), &seconds, |live, _| {
+        // A stopped runner cannot react to the death of the standby.
+        live.signal(Signal::STOP);
+        kill(standby_of(live.pid()));
+    });
+}
+
+#[test]
+fn processes_that_clean_up_are_not_found_by_the_name_of_the_program() {
+    let seconds = seconds();
+    let scratch = busy(&seconds);
+    let tool = tool(&scratch);
+    let live = start(&tool, &seconds);
+    for pid in [standby_of(live.pid()), guard_of(live.pid())] {
+        for file in ["comm", "cmdline"] {
+            let name = fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+            assert!(!name.contains("tachikoma"), "{file}: {name:?}");
+        }
+    }
+    assert_eq!(stop(&tool, live), Some(5));
 }
 
 // complaint_44
@@ -69,17 +118,46 @@ fn a_killed_runner_without_cgroup_leaves_no_process() {
     }
     assert_eq!(stop(&tool, live), Some(5));
     let lone = busy(&seconds);
-    kill_runners(&tool_of_nobody(&lone), &seconds);
+    kill_runners(&tool_of_nobody(&lone), &seconds, |_, _| {});
 }
 
 #[test]
 fn a_killed_guard_fails_one_iteration_and_leaves_no_process() {
+    fail_one_iteration(|runner| kill(guard_of(runner)));
+}
+
+#[test]
+fn a_killed_standby_fails_one_iteration_and_leaves_no_process() {
+    fail_one_iteration(|runner| kill(standby_of(runner)));
+}
+
+#[test]
+fn a_guard_that_is_killed_below_a_stopped_standby_fails_one_iteration() {
+    fail_one_iteration(|runner| {
+        let guard = guard_of(runner);
+        signal(standby_of(runner), Signal::STOP);
+        kill(guard);
+    });
+}
+
+#[test]
+fn a_stopped_guard_does_not_keep_the_loop_from_stopping() {
+    let seconds = seconds();
+    let scratch = busy(&seconds);
+    let tool = tool_of_nobody(&scratch);
+    let live = start(&tool, &seconds);
+    signal(guard_of(live.pid()), Signal::STOP);
+    assert_eq!(stop(&tool, live), Some(5));
+    await_nobody(&seconds);
+}
+
+fn fail_one_iteration(kill: fn(u32)) {
     let seconds = seconds();
     let scratch = busy(&seconds);
     let tool = tool_of_nobody(&scratch);
     let live = start(&tool, &seconds);
     let agents = processes_with(&seconds);
-    kill(guard_of(live.pid()));
+    kill(live.pid());
     let status = await_status(&tool, "the second iteration", |status| {
         status["iteration"] == 2
     });
@@ -116,20 +194,55 @@ fn suspicious(seconds: &str) -> Scratch {
     ))
 }
 
+/// Kills a runner, its guard and its standby. Stopped, none of them can react to the death of another.
+fn kill_all_three(live: &mut Live) {
+    let helpers = [guard_of(live.pid()), standby_of(live.pid())];
+    for step in [Signal::STOP, Signal::KILL] {
+        for pid in helpers {
+            signal(pid, step);
+        }
+        live.signal(step);
+    }
+    await_until("the runner is gone", SOON, || !live.is_running());
+}
+
+#[test]
+fn a_process_in_the_cgroup_of_a_dead_loop_cannot_trust_a_configuration() {
+    let seconds = seconds();
+    let wait = "while [ ! -e go ]; do sleep 0.01; done";
+    let scratch = with_agent(&format!(
+        "setsid env -i HOME=\"$HOME\" PATH=\"$PATH\" timeout 60 sh -c '{wait}; {BIN} trust >said 2>&1; touch tried' </dev/null >/dev/null 2>&1 &\n\
+         {UP} exec sleep {seconds}"
+    ));
+    scratch.write(
+        "tachikoma.toml",
+        "[[hook]]\non = 'loop_end'\ncommand = 'true'\n",
+    );
+    let tool = tool(&scratch);
+    let mut live = tool.spawn(RUN);
+    await_up(&scratch, 1);
+    await_until("the child of the agent", SOON, || {
+        processes_with(wait).len() > 1
+    });
+    let in_cgroup = status(&tool)["runner"]["containment"] == "cgroup";
+    kill_all_three(&mut live);
+    scratch.write("go", "");
+    let tried = scratch.path().join("tried");
+    await_until("the child of the agent has tried", SOON, || tried.exists());
+    let said = scratch.read("said");
+    let refused = said.contains("only the operator decides what is trusted");
+    // Without a cgroup, a process that cleared its environment cannot be told from one of the operator.
+    assert_eq!(refused, in_cgroup, "{said}");
+}
+
 fn leftovers_end_before_a_new_agent(scratch: &Scratch, tool: &Tool<'_>, seconds: &str) {
     let mut live = tool.spawn(RUN);
     await_until("agent and grandchildren", SOON, || {
         processes_with(seconds).len() == 3
     });
-    // Stopped, it cannot notice the death of its runner before its own.
-    let guard = guard_of(live.pid());
-    signal(guard, Signal::STOP);
-    live.signal(Signal::KILL);
-    await_until("the runner is gone", SOON, || !live.is_running());
-    kill(guard);
-    await_until("the guard is gone", SOON, || !is_alive(guard));
+    kill_all_three(&mut live);
     let left = processes_with(seconds);
-    assert!(left.len() >= 2, "grandchildren outlive both: {left:?}");
+    assert!(left.len() >= 2, "grandchildren outlive all three: {left:?}");
 
     let live = tool.spawn(RUN);
     let looked = scratch.path().join("looked");
@@ -153,14 +266,14 @@ fn leftovers_end_before_a_new_agent(scratch: &Scratch, tool: &Tool<'_>, seconds:
 
 // complaint_47
 #[test]
-fn what_outlives_runner_and_guard_ends_before_the_next_agent_starts() {
+fn what_outlives_runner_guard_and_standby_ends_before_the_next_agent_starts() {
     let seconds = seconds();
     let scratch = suspicious(&seconds);
     leftovers_end_before_a_new_agent(&scratch, &tool(&scratch), &seconds);
 }
 
 #[test]
-fn what_outlives_runner_and_guard_is_known_by_its_marker() {
+fn what_outlives_runner_guard_and_standby_is_known_by_its_marker() {
     let seconds = seconds();
     let scratch = suspicious(&seconds);
     leftovers_end_before_a_new_agent(&scratch, &tool_of_nobody(&scratch), &seconds);

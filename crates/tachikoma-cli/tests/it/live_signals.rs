@@ -7,11 +7,13 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process};
 use tachikoma_testkit::{Live, Tool, await_until};
 
+use crate::claude_support::{bash, claude, scenario, stage};
 use crate::live_pty::{PROGRESS, Terminal};
 use crate::live_support::{
     BIN, RUN, SOON, UP, await_nobody, await_up, children, events, guard_of, kinds, obey, seconds,
     stop, tool, with_agent,
 };
+use crate::support::await_events;
 
 #[test]
 fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
@@ -168,4 +170,21 @@ fn time_in_which_all_was_stopped_from_outside_counts_against_no_timeout() {
     assert!(stood.iter().all(|it| *it >= 2_000), "{stood:?}");
     assert_eq!(stop(&tool, live), Some(5));
     await_nobody(&seconds);
+}
+
+#[test]
+fn a_signal_during_a_tool_call_says_what_is_waited_for_and_a_second_one_interrupts() {
+    let scratch = stage(
+        &scenario([bash("until [ -e go ]; do sleep 0.05; done", 1_000)]),
+        "",
+    );
+    let mut live = claude(&scratch).spawn(["run"]);
+    await_events(&scratch, "tool_started", 1);
+    live.signal(Signal::HUP);
+    await_events(&scratch, "ending_requested", 1);
+    live.signal(Signal::TERM);
+    let ran = live.wait(SOON);
+    assert_eq!(ran.code(), Some(129), "{}", ran.snapshot());
+    let waiting = "for the tool call or answer under way; Ctrl-C, SIGTERM or `tachikoma stop --now` interrupts it";
+    assert!(ran.stdout.contains(waiting), "{}", ran.snapshot());
 }

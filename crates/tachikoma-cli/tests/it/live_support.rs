@@ -154,11 +154,19 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
+/// Returns the parent of the guard of a runner.
+#[track_caller]
+pub(crate) fn standby_of(runner: u32) -> u32 {
+    let standbys = children(runner);
+    assert_eq!(standbys.len(), 1, "a runner has one child");
+    standbys[0]
+}
+
 /// Returns the guard of a runner.
 #[track_caller]
 pub(crate) fn guard_of(runner: u32) -> u32 {
-    let guards = children(runner);
-    assert_eq!(guards.len(), 1, "a runner has one child, its guard");
+    let guards = children(standby_of(runner));
+    assert_eq!(guards.len(), 1, "a standby has one child, its guard");
     guards[0]
 }
 

@@ -100,6 +100,43 @@ fn agents_cannot_talk_to_the_terminal() {
 }
 
 #[test]
+fn commands_print_no_control_characters_from_outside() {
+    // ESC, and U+009B, which some terminals obey as ESC [.
+    let hostile = "\u{1b}[2Jhostile\u{9b}2J";
+    let scratch = with_agent(&format!(
+        "tachikoma note '{hostile}'; echo '{hostile}'; exit 1"
+    ));
+    let tool = tool(&scratch);
+    let agent = ["--", "sh", "agent.sh"];
+    let ran = tool.run([&["run", "--max-iterations", "1"][..], &agent].concat());
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let (option, prompt) = ("--prompt-file", format!("{hostile}.md"));
+    for words in [
+        &["events"][..],
+        &["events", "--json"],
+        &["explain"],
+        &["explain", "--json"],
+        &["status", "--json"],
+        &["state", "show"],
+        &["state", "export"],
+        &["run", "--new", option, &prompt],
+        &["run", "--new", "--dry-run", option, &prompt],
+        &["run", "--new", "--dry-run", "--", hostile],
+        &["status", "--dir", hostile],
+        &["state", "restore", hostile, "--yes"],
+    ] {
+        let ran = tool.run(words);
+        let said = format!("{}{}", ran.stdout, ran.stderr);
+        let obeyed = |character: char| character.is_control() && character != '\n';
+        assert!(!said.contains(obeyed), "{words:?}: {said:?}");
+    }
+    let events = tool.run(["events", "--json"]).stdout;
+    let noted = events.lines().find(|line| line.contains("\"noted\""));
+    let noted: Value = serde_json::from_str(noted.unwrap()).unwrap();
+    assert_eq!(noted["event"]["text"], hostile, "JSON keeps its meaning");
+}
+
+#[test]
 fn the_first_ctrl_c_stops() {
     let seconds = seconds();
     let scratch = obedient(&seconds);

@@ -40,7 +40,7 @@ fn a_pipe_in_the_place_of_the_snapshot() {
     let scratch = with_history();
     fs::remove_file(scratch.path().join(".ralph/state.json")).expect("it is ours");
     make_pipe(&scratch, ".ralph/state.json");
-    check_goes_on(&scratch, "it is no regular file");
+    check_goes_on(&scratch, "it is not a regular file");
     let kept = scratch.path().join(".ralph/quarantine/state.json.1");
     let kept = fs::symlink_metadata(kept).expect("it is kept");
     assert!(kept.file_type().is_fifo());
@@ -69,7 +69,7 @@ fn a_pipe_in_the_place_of_the_lock() {
     let ran = tachikoma(&scratch).run(["run"]);
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
     assert!(
-        ran.stderr.contains(".ralph/lock: it is no regular file"),
+        ran.stderr.contains(".ralph/lock: it is not a regular file"),
         "{}",
         ran.snapshot()
     );

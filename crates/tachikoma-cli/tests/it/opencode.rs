@@ -120,7 +120,7 @@ fn up_keeps_the_server_running_until_it_is_stopped() {
     insta::assert_snapshot!(masked(&status.snapshot()), @r"
     exit: 0
     --- stdout
-    OpenCode is stopped
+    OpenCode is stopped: its supervisor was told to stop
     1 crash, 1 restart; 1 unwanted restart since it was last healthy for a minute
     nobody keeps it running; `tachikoma opencode up` does
     --- stderr
@@ -300,12 +300,19 @@ fn a_give_up_is_not_forgotten_by_a_crash_of_the_supervisor() {
     bed.await_status("it gives up", |status| status["state"] == "gave_up");
     live.signal(Signal::KILL);
     live.wait(SOON);
-    let live = bed.up();
-    await_until("it is said", SOON, || {
-        live.stdout()
-            .starts_with("gave up on OpenCode: it crashed (exit 3)")
+    let said = "before this supervisor: gave up on OpenCode: it crashed (exit 3)";
+    let mut live = bed.tool().spawn(["opencode", "up", "--service"]);
+    await_until("it is said", SOON, || live.stdout().starts_with(said));
+    bed.await_status("it stays so", |status| {
+        status["supervisor"]["pid"] == live.pid() && status["state"] == "gave_up"
     });
     assert_eq!(bed.starts(), 2, "nothing more was tried");
+    live.signal(Signal::KILL);
+    live.wait(SOON);
+    // A person who says `up` wants the server.
+    let live = bed.up();
+    await_until("it is said", SOON, || live.stdout().starts_with(said));
+    await_until("it is tried again", SOON, || bed.starts() > 2);
     assert_eq!(bed.tool().run(["opencode", "stop"]).code(), Some(0));
     live.wait(SOON);
 }

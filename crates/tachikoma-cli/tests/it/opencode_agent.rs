@@ -417,7 +417,12 @@ fn what_is_no_server_of_ours_is_told_at_once_and_clearly() {
             Some("hunter2"),
             "wants a password: set OPENCODE_SERVER_PASSWORD",
         ),
-        (page, None, None, "answered with text/html (<!doctype html>"),
+        (
+            page,
+            None,
+            None,
+            "answered with a web page: this is not an OpenCode server",
+        ),
         (
             other,
             None,

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tachikoma_testkit::await_until;
 
 use crate::live_support::{BIN, SOON};
-use crate::opencode::Bed;
+use crate::opencode::{Bed, kill_server};
 use crate::opencode_agent::{Books as _, Fake, HELD, fake};
 
 /// A turn takes as long as its tool; what is told late is told in this time.
@@ -33,9 +33,15 @@ impl Drop for Bridge {
 
 impl Bridge {
     fn start(bed: &Bed, url: &str, more: &[&str]) -> Self {
+        Self::at(bed, &["--url", url], more)
+    }
+
+    fn at(bed: &Bed, server: &[&str], more: &[&str]) -> Self {
         let dir = bed.scratch.path();
         let mut child = Command::new(BIN)
-            .args(["opencode-bridge", "--url", url, "--directory"])
+            .arg("opencode-bridge")
+            .args(server)
+            .arg("--directory")
             .arg(&dir)
             .args(["--permission", "safe"])
             .args(more)
@@ -280,4 +286,103 @@ fn a_sub_agent_that_was_born_unheard_gets_its_answer() {
     bridge.prompt(1);
     assert_eq!(texts(&bridge.until("session.idle")), ["Done."]);
     assert_eq!(bed.turns("ended").len(), 1);
+}
+
+/// A server that has its clock set forward with its second prompt, and skips prompts that sort before an answer.
+fn stepped() -> Value {
+    json!({"clock_step": [1, 3_600_000], "skips_older_prompts": true})
+}
+
+#[test]
+fn prompts_after_a_clock_step_are_answered_and_not_credited_with_an_earlier_answer() {
+    let (bed, _server, url) = bed(&json!({"always": stepped()}));
+    let mut bridge = Bridge::start(&bed, &url, &[]);
+    for number in 1..=4 {
+        bridge.prompt(number);
+        assert_eq!(texts(&bridge.until("session.idle")), ["Done."], "{number}");
+    }
+    assert_eq!(bed.turns("skipped"), Vec::<String>::new());
+    assert_eq!(bed.turns("ended").len(), 4);
+}
+
+/// The server took the prompt and died before it began an answer; the prompt's id is older than the answer before it.
+#[test]
+fn a_prompt_without_an_answer_is_not_credited_with_the_answer_before_it() {
+    let (bed, _server, url) = bed(&json!({}));
+    let mut first = Bridge::start(&bed, &url, &[]);
+    let session = first.session();
+    first.prompt(1);
+    first.until("session.idle");
+    first.input = None;
+    assert_eq!(first.ended().1, Some(0));
+    let id = "msg_000000000001aaaaaaaaaaaaaa";
+    let mark = json!({"tachikoma": {"iteration": 2, "prompt": id}});
+    let part = json!({"type": "text", "text": "do it", "metadata": mark});
+    let body = json!({"messageID": id, "noReply": true, "parts": [part]});
+    post(&url, &format!("/session/{session}/message"), &body);
+    let mut second = Bridge::start(&bed, &url, &["--resume", &session]);
+    second.prompt(2);
+    let prompted = second.until("tachikoma.prompted");
+    assert_eq!(prompted.last().unwrap()["properties"]["again"], true);
+    assert_eq!(texts(&second.until("session.idle")), ["Done."]);
+    assert_eq!(bed.turns("ended").len(), 2);
+}
+
+/// The supervised server is gone, another process has its port, and the supervisor has not noticed yet.
+#[test]
+fn a_password_is_not_sent_to_another_process_at_the_address_of_a_supervised_server() {
+    let bed = Bed::new(&json!({}), "");
+    let thief = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = thief.local_addr().expect("bound").port();
+    let mut server = Command::new("cat")
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("a process");
+    let dir = ".ralph/opencode";
+    let file = json!({
+        "state": "ready", "url": format!("http://127.0.0.1:{port}"), "pid": server.id(), "generation": 1,
+    });
+    bed.scratch
+        .write(format!("{dir}/server.json"), file.to_string());
+    let login = json!({"user": "opencode", "password": "correct horse"});
+    bed.scratch
+        .write(format!("{dir}/login.json"), login.to_string());
+    let lock = bed.scratch.write(format!("{dir}/lock"), "");
+    let lock = fs::File::open(lock).expect("it is there");
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("free");
+    let dir = bed.scratch.path().join(dir);
+    let bridge = Bridge::at(&bed, &["--supervised", dir.to_str().expect("text")], &[]);
+    let said = bridge.until("tachikoma.waiting");
+    let why = said.last().expect("it was said")["properties"]["why"].to_string();
+    assert!(
+        why.contains("another process of yours has the port, so no password is sent"),
+        "{why}"
+    );
+    thief.set_nonblocking(true).expect("a socket");
+    assert!(thief.accept().is_err(), "nothing was sent there");
+    drop(bridge);
+    drop(server.stdin.take());
+    server.wait().expect("it is ours");
+}
+
+/// A hand-off begins no iteration, so that the loop does not ask for it again.
+#[test]
+fn a_hand_off_that_loses_its_server_is_asked_for_again_in_the_same_conversation() {
+    let bed = Bed::new(&json!({"turn": {"command": HELD}}), "restart_delay_ms = 0");
+    let up = bed.up();
+    let first = bed.await_ready(1);
+    let dir = bed.scratch.path().join(".ralph/opencode");
+    let server = ["--supervised", dir.to_str().expect("text")];
+    let mut bridge = Bridge::at(&bed, &server, &[]);
+    let session = bridge.session();
+    bridge.order(&json!({"order": "prompt", "text": "hand off", "iteration": null}));
+    held(&bed, 1);
+    kill_server(&first);
+    assert_eq!(bridge.session(), session);
+    bridge.until("tachikoma.prompted");
+    bed.scratch.write("go", "");
+    assert_eq!(texts(&bridge.until("session.idle")), ["Done."]);
+    drop(bridge);
+    assert_eq!(bed.tool().run(["opencode", "stop"]).code(), Some(0));
+    up.wait(SOON);
 }

@@ -89,3 +89,59 @@ fn a_password_in_an_address_is_shown_nowhere() {
         }
     }
 }
+
+/// Tools know the process of their server, and a stray `kill` must not end the loop.
+#[test]
+fn a_loops_own_server_that_a_tool_terminates_is_restarted_and_the_turn_goes_on() {
+    let command = "[ -e killed ] || { touch killed; kill $PPID; sleep 60; }";
+    let bed = Bed::new(
+        &json!({"turn": {"command": command}}),
+        "restart_delay_ms = 0",
+    );
+    expect(&bed.start("2").wait(LOOP), 3);
+    assert_eq!(outcomes(&bed), ["succeeded"; 2]);
+    assert_eq!((bed.starts(), bed.of_type("attempt_cut").len()), (2, 1));
+}
+
+/// Every tool can read the password of its server, so it must open no other one.
+#[test]
+fn a_loops_own_server_does_not_get_the_users_password() {
+    let command = "printf %s \"$OPENCODE_SERVER_PASSWORD\" > seen";
+    let bed = Bed::new(&json!({"turn": {"command": command}}), "");
+    let tool = bed.tool().env("OPENCODE_SERVER_PASSWORD", "hunter2");
+    let run = tool.spawn([&RUN[..], &["--max-iterations", "1"]].concat());
+    expect(&run.wait(LOOP), 3);
+    let seen = bed.scratch.read("seen");
+    assert!(seen.len() >= 32 && !seen.contains("hunter2"), "{seen}");
+}
+
+#[test]
+fn cost_and_tokens_of_a_cut_attempt_are_in_the_totals() {
+    let command = "echo x >> started; [ $(wc -l < started) -lt 2 ] || until [ -e go ] || ! [ -e started ]; do sleep 0.02; done";
+    for budget in [
+        "",
+        "[stop_conditions]\nmax_tokens = 1000000\nmax_cost_usd = 10.0",
+    ] {
+        let turn = json!({"tools": 2, "command": command, "tokens": 5_000});
+        let bed = Bed::new(
+            &json!({"turn": turn}),
+            &format!("restart_delay_ms = 0\n{budget}"),
+        );
+        let live = bed.start("1");
+        await_until("the second tool", SOON, || {
+            let path = bed.scratch.path().join("started");
+            fs::read_to_string(path).is_ok_and(|text| text.lines().count() == 2)
+        });
+        bed.kill_server();
+        bed.scratch.write("go", "");
+        expect(&live.wait(LOOP), 3);
+        assert_eq!(bed.of_type("attempt_cut").len(), 1);
+        // One step was over before the server died, three came after it: two tools and the answer.
+        let stats = bed.tool().run(["status", "--json"]).json()["stats"].clone();
+        assert_eq!(
+            (&stats["cost_microusd"], &stats["tokens"]),
+            (&json!(4_000), &json!(20_000)),
+            "{budget:?}"
+        );
+    }
+}

@@ -19,6 +19,7 @@ fn done() {
     exit: 0
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
+    limits: 100 iterations, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
@@ -89,9 +90,12 @@ fn a_claim_that_its_gate_confirms_ends_the_loop() {
     exit: 0
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
+    limits: 1 iteration, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     a claim of completion (<promise>COMPLETE</promise> on a line of its own or `tachikoma done`) needs these gates to pass: tests
     [LOOP] starts: agent command, containment [HELD]
+    gates: tests
+    before the first iteration: gate tests passed in [DURATION]
     iteration 1 (session 1)
       | <promise>COMPLETE</promise>
     iteration 1 succeeded in [DURATION] and claims completion
@@ -114,6 +118,7 @@ fn too_many_failures_show_the_last_one() {
     exit: 1
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c echo no licence >&2; exit 7`), with your own rights: nothing it does is denied
+    limits: 100 iterations, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
@@ -139,6 +144,7 @@ fn the_limit_holds_over_new_runs() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c true`), with your own rights: nothing it does is denied
+    limits: 2 iterations, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
@@ -155,6 +161,7 @@ fn the_limit_holds_over_new_runs() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c true`), with your own rights: nothing it does is denied
+    limits: 2 iterations, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] goes on: agent command, containment [HELD]
@@ -181,6 +188,7 @@ fn the_operator_stops_it() {
     exit: 5
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c exec sleep 600`), with your own rights: nothing it does is denied
+    limits: 100 iterations, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
@@ -343,6 +351,7 @@ fn what_it_is_busy_with_is_an_exit_of_its_own() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c exec sleep 600`), with your own rights: nothing it does is denied
+    limits: 1 iteration, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]

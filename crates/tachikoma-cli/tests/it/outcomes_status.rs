@@ -34,6 +34,8 @@ fn check_keys(status: &Value) {
         "completion",
         "context",
         "waiting",
+        "pause_requested",
+        "ending",
         "reboot",
         "git",
         "progress",
@@ -141,6 +143,8 @@ fn while_it_works() {
     iteration  1 (attempt 1)
     session    1 (0 iterations)
     context    not known
+    stops      it ran [DURATION] of [DURATION]
+    stops      1 of 100 iterations
     so far     0 iterations, [DURATION] of work
     runner     pid [PID] since [TIME], containment [HELD]
     --- stderr
@@ -165,6 +169,8 @@ fn while_it_waits() {
     iteration  1 (attempt 1)
     session    1 (1 iteration)
     context    not known
+    stops      it ran [DURATION] of [DURATION]
+    stops      1 of 100 iterations
     so far     1 iteration, 1 succeeded, [DURATION] of work
     runner     pid [PID] since [TIME], containment [HELD]
     --- stderr
@@ -218,6 +224,7 @@ fn after_the_end() {
     iteration  1 (attempt 1)
     session    1 (1 iteration)
     context    not known
+    stops      it ran [DURATION] of [DURATION]
     stops      1 of 1 iterations
     so far     1 iteration, 1 succeeded, [DURATION] of work
     outcome    limit_reached: the limit of 1 iteration is reached
@@ -342,4 +349,28 @@ fn logs_are_found_from_a_subdirectory_where_the_loops_own_configuration_puts_the
         "{}",
         logs.stderr
     );
+}
+
+#[test]
+fn every_new_loop_gets_a_random_version_4_uuid() {
+    let scratch = Scratch::new();
+    let ids: Vec<String> = (0..2)
+        .map(|_| {
+            let ran = tachikoma(&scratch).run(run(&["--new", "--max-iterations", "1"], "true"));
+            assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+            status(&scratch)["loop_id"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    assert_ne!(ids[0], ids[1]);
+    for id in ids {
+        let uuid = id.strip_prefix("loop_").expect("a prefix");
+        let groups: Vec<&str> = uuid.split('-').collect();
+        let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();
+        assert_eq!(lengths, [8, 4, 4, 4, 12], "{id}");
+        assert!(groups[2].starts_with('4'), "the version: {id}");
+        assert!(
+            groups[3].starts_with(['8', '9', 'a', 'b']),
+            "the variant: {id}"
+        );
+    }
 }

@@ -168,7 +168,22 @@ fn the_state_file_has_the_progress() {
     let progress = &state["progress"];
     assert_eq!(progress["iterations_since_progress"], 1);
     assert_eq!(progress["last_progress_iteration"], 2);
-    assert_eq!(progress["recent_scores"], json!([0, 110, 0]));
+    assert_eq!(progress["recent_scores"], json!([0, 11, 0]));
+    assert_eq!(progress["modified_files"], json!(["plan.md"]));
     assert_eq!(progress["completed_objectives"], json!(["one", "two"]));
     assert_eq!(progress["pending_objectives"], json!(["three"]));
+}
+
+#[test]
+fn the_state_file_names_files_that_were_changed_in_a_repository() {
+    let scratch = repository("");
+    let script =
+        "mkdir -p src; echo $TACHIKOMA_ITERATION > src/both; echo 1 > src/a$TACHIKOMA_ITERATION";
+    let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], script));
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let state: Value = serde_json::from_str(&scratch.read(".ralph/state.json")).unwrap();
+    assert_eq!(
+        state["progress"]["modified_files"],
+        json!(["src/a1", "src/a2", "src/both"])
+    );
 }

@@ -12,6 +12,34 @@ use crate::support::{
 };
 
 #[test]
+fn an_attempt_that_was_cut_is_in_the_history() {
+    let scratch = Scratch::new();
+    let script = format!("[ $TACHIKOMA_ATTEMPT = 1 ] && {BUSY}; echo $TACHIKOMA_ITERATION");
+    let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "1"], &script));
+    await_events(&scratch, "agent_launched", 1);
+    let history = || tachikoma(&scratch).run(["history", "--json"]).stdout;
+    assert_eq!(history(), "", "the attempt is under way");
+    kill(&scratch, live);
+    let rows = || -> Vec<(Value, Value)> {
+        let history = history();
+        let rows = history
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap());
+        rows.map(|row| (row["attempts"].clone(), row["outcome"].clone()))
+            .collect()
+    };
+    let cut = (Value::from(1), Value::from("cut"));
+    assert_eq!(rows(), std::slice::from_ref(&cut));
+    assert_eq!(tachikoma(&scratch).run(["run"]).code(), Some(3));
+    assert_eq!(rows(), [cut, (2.into(), "succeeded".into())]);
+    let text = tachikoma(&scratch).run(["history"]).stdout;
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[1].contains("Z cut  "), "{text}");
+    assert!(lines[1].ends_with("- (attempt 1)"), "{text}");
+    assert!(lines[2].ends_with("- (attempt 2)"), "{text}");
+}
+
+#[test]
 fn a_runner_that_is_killed_in_an_iteration() {
     let scratch = Scratch::new();
     let script = format!(
@@ -29,6 +57,7 @@ fn a_runner_that_is_killed_in_an_iteration() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c [ $TACHIKOMA_ITERATION$TACHIKOMA_ATTEMPT = 21 ] && exec sleep 600; echo $TACHIKOMA_ITERATION`), with your own rights: nothing it does is denied
+    limits: 3 iterations, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] goes on: agent command, containment [HELD]
@@ -70,6 +99,7 @@ fn a_loop_that_was_stopped() {
     exit: 0
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
+    limits: 100 iterations, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] goes on: agent command, containment [HELD]
@@ -271,6 +301,7 @@ fn a_paused_loop_is_paused_after_a_crash() {
     exit: 0
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
+    limits: 100 iterations, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] goes on: agent command, containment [HELD]

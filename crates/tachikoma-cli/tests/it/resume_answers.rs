@@ -278,6 +278,7 @@ fn settings_that_changed_are_named_recorded_and_applied() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`true`), with your own rights: nothing it does is denied
+    limits: 2 iterations, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] goes on: agent command, containment [HELD]
@@ -364,6 +365,7 @@ fn a_loop_of_an_earlier_version_goes_on() {
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`sh s.sh`), with your own rights: nothing it does is denied
+    limits: 15 iterations, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] goes on: agent command, containment [HELD]

@@ -160,7 +160,7 @@ fn a_directory_in_the_place_of_the_snapshot_stops_nobody() {
     assert_eq!(status(&scratch)["iteration"], 1);
     assert_snapshot!(told(&scratch, &ONE_MORE), @"
     exit: 3
-    warning: falling back to the journal: snapshot [DIR]/.ralph/state.json is damaged: it is no regular file; the journal is whole up to record 9, and what is there is kept in .ralph/quarantine/
+    warning: falling back to the journal: snapshot [DIR]/.ralph/state.json is damaged: it is not a regular file; the journal is whole up to record 9, and what is there is kept in .ralph/quarantine/
     ");
     assert!(snapshot(&scratch).is_file());
     assert_eq!(

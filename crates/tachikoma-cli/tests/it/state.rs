@@ -53,10 +53,11 @@ fn every_group_is_shown_with_its_source_and_whether_it_is_saved() {
       last seen    not known
       scores       0
     tests          0 failing runs in a row
-    conditions     2 looked at
+    conditions     3 looked at
                    max_consecutive_failures 0%
+                   max_duration 0%
                    max_iterations 100%
-      last look    0 of 10 iterations failed in a row; 1 of 1 iterations
+      last look    0 of 10 iterations failed in a row; it ran [DURATION] of [DURATION]; 1 of 1 iterations
     metrics        1 iteration, 1 succeeded, 0 failed, 0 reboots, [DURATION] of work
     custom         1
                    ticket = {"number":7}

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use insta::assert_snapshot;
 use tachikoma_testkit::{Scratch, await_until, mask};
 
+use crate::claude_support::{bash, claude, says, scenario, stage};
 use crate::support::{
     CLAIMS, SOON, as_configured, await_events, events, run, shown, start_busy, status, tachikoma,
 };
@@ -112,6 +113,7 @@ fn a_reboot_hands_over_to_the_next_session() {
     exit: 0
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c cat > got-$TACHIKOMA_ITERATION; [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
+    limits: 100 iterations, 12h of work
     no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
@@ -211,6 +213,29 @@ fn the_agent_knows_its_turn() {
     TACHIKOMA_LOOP_ID=[LOOP]
     TACHIKOMA_SESSION=1
     ");
+}
+
+#[test]
+fn an_agent_that_lives_for_a_session_gets_no_numbers_of_a_turn() {
+    let turns = [
+        says("one", 1_000),
+        bash("env | grep ^TACHIKOMA_ | sort > variables", 1_000),
+        says("two", 1_000),
+    ];
+    let scratch = stage(&scenario(turns), "");
+    let ran =
+        claude(&scratch)
+            .env("TACHIKOMA_ITERATION", "7")
+            .run(["run", "--max-iterations", "2"]);
+    assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
+    let variables = scratch.read("variables");
+    let names = variables.lines().filter_map(|line| line.split_once('='));
+    let names: Vec<&str> = names.map(|(name, _)| name).collect();
+    assert!(names.contains(&"TACHIKOMA_SESSION"), "{names:?}");
+    assert!(
+        !names.contains(&"TACHIKOMA_ITERATION") && !names.contains(&"TACHIKOMA_ATTEMPT"),
+        "{names:?}"
+    );
 }
 
 // complaint_8

@@ -2,7 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
 use std::fs::File;
-use std::io::{Seek as _, Write as _};
+use std::io::{BufRead as _, BufReader, Seek as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
@@ -233,4 +234,71 @@ fn a_directory_has_what_lies_in_it_and_nothing_of_the_dead() {
     let mut names: Vec<_> = listed.iter().map(|it| it.name.as_str()).collect();
     names.sort_unstable();
     assert_eq!(names, ["mine#12", "y.tar.sha256-01"]);
+}
+
+/// A server that reads each request up to its empty line and writes one answer. Returns its address.
+fn serve(answer: impl Fn(TcpStream) + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            lines.by_ref().map_while(Result::ok).find(String::is_empty);
+            answer(stream);
+        }
+    });
+    address
+}
+
+fn list_at(address: &str) -> CloudError {
+    let variables = [
+        ("AWS_ENDPOINT_URL", format!("http://{address}")),
+        ("AWS_ALLOW_HTTP", "true".to_owned()),
+        ("AWS_ACCESS_KEY_ID", "id".to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", "secret".to_owned()),
+        ("AWS_SESSION_TOKEN", "token".to_owned()),
+    ];
+    let surroundings = Surroundings {
+        variables: variables
+            .map(|(name, value)| (name.to_owned(), value))
+            .into(),
+        home: None,
+    };
+    let store = open("s3://bucket/a", &surroundings).unwrap();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(store.list()).unwrap_err()
+}
+
+#[test]
+fn redirects_to_another_host_are_not_followed() {
+    let (sent, followed) = std::sync::mpsc::channel();
+    let other = serve(move |_| sent.send(()).unwrap());
+    let first = serve(move |mut stream| {
+        let head =
+            format!("HTTP/1.1 307 Moved\r\nLocation: http://{other}/\r\nContent-Length: 0\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+    });
+    list_at(&first);
+    assert!(followed.try_recv().is_err(), "the other host was asked");
+}
+
+#[test]
+fn a_listing_without_an_end_is_refused() {
+    const SERVED_MAX: usize = 256 << 20;
+    let (sent, served) = std::sync::mpsc::channel();
+    let address = serve(move |mut stream| {
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nConnection: close\r\n\r\n<ListBucketResult>";
+        let mut bytes = 0;
+        let mut written = stream.write_all(head.as_bytes());
+        while written.is_ok() && bytes < SERVED_MAX {
+            written = stream.write_all(&[b' '; 1 << 16]);
+            bytes += 1 << 16;
+        }
+        sent.send(written.is_err()).unwrap();
+    });
+    list_at(&address);
+    assert!(
+        served.iter().next().unwrap(),
+        "all {SERVED_MAX} bytes were read"
+    );
 }

@@ -1,28 +1,27 @@
 //! What the rules were asked, and what they were asked from.
 
-use std::collections::BTreeMap;
+use serde_json::json;
 
-use serde_json::{Value, json};
-
-use super::Explain;
+use super::{Explain, Inputs, ends_with};
 use crate::context::Context;
-use crate::outcome::{Outcome, RebootReason};
-use crate::phase::Wait;
+use crate::number_format::Span;
+use crate::outcome::Outcome;
 use crate::policy::context::redline_percent;
 use crate::policy::{reboot, stop};
-use crate::reasons::{self, Span};
+use crate::reasons;
+use crate::reboots::RebootReason;
 use crate::record::Record;
 use crate::time::Timestamp;
-
-/// What a decision was made from, by name.
-pub(super) type Inputs = BTreeMap<&'static str, Value>;
+use crate::wait::Wait;
 
 impl Explain<'_> {
     pub(super) fn reading_inputs(&self, context: &Context) -> Inputs {
         let mut inputs = readings(context);
         if self.policy.reboot.manages_context() {
-            let redline = redline_percent(&self.policy, context.window);
+            let redline = redline_percent(&self.policy, &self.state.session, context.window);
             inputs.insert("context_redline_percent", json!(redline));
+            let tokens = self.policy.reboot.redline_tokens;
+            inputs.insert("context_redline_tokens", json!(tokens));
         }
         inputs
     }
@@ -30,7 +29,8 @@ impl Explain<'_> {
     /// Says what was asked after an attempt and led to nothing: what did lead to something is recorded.
     pub(super) fn settled(&mut self, record: &Record) {
         let now = record.time;
-        if stop::verdict(&self.policy, &self.state, now).is_some() {
+        let ends = ends_with(&record.event).is_some();
+        if ends || stop::verdict(&self.policy, &self.state, now).is_some() {
             return;
         }
         let inputs = self.stop_inputs(now);
@@ -55,7 +55,7 @@ impl Explain<'_> {
         match &session.context {
             Some(context) => {
                 inputs.extend(self.reading_inputs(context));
-                parts.push(reasons::reading(&self.policy, context));
+                parts.push(reasons::reading(&self.policy, &self.state.session, context));
             }
             None if rules.tool_call_threshold > 0 && rules.manages_context() => {
                 let (calls, most) = (session.tool_calls, rules.tool_call_threshold);

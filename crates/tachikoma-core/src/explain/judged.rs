@@ -2,15 +2,15 @@
 
 use serde_json::json;
 
-use super::asked::Inputs;
-use super::{Entry, Explain, Kind};
+use super::{Entry, Explain, Inputs, Kind, ends_with};
 use crate::completion::{
     Answers, Check, CheckStage, GateResult, ObjectivesSeen, Refusal, ScriptResult, ScriptVerdict,
 };
 use crate::ledger::QuotaWindow;
+use crate::number_format::{Nth, Percent};
 use crate::outcome::Stop;
 use crate::progress::Measured;
-use crate::reasons::{self, Nth, Percent};
+use crate::reasons;
 use crate::record::Record;
 use crate::tests_report::TestsReport;
 
@@ -40,6 +40,23 @@ impl Explain<'_> {
             }
         };
         self.decide(record, words, check.until, inputs);
+    }
+
+    /// Says that the loop ends while gates, objectives or stop scripts are waited for. Called before the record is applied.
+    pub(super) fn tell_cut_check(&mut self, record: &Record) {
+        let outcome = ends_with(&record.event);
+        let check = self.state.check().map(|check| check.stage.clone());
+        let (Some(outcome), Some(stage)) = (outcome, check) else {
+            return;
+        };
+        let what = match stage {
+            CheckStage::Asking => "objectives were read and stop scripts asked".to_owned(),
+            CheckStage::Gates { names, .. } => format!("gates ran ({})", names.join(", ")),
+        };
+        let words = format!(
+            "{outcome} while {what}: the result was not waited for, and the next run repeats the check"
+        );
+        self.decide(record, words, None, self.claim_inputs());
     }
 
     pub(super) fn answered(&mut self, record: &Record, answers: &Answers) {

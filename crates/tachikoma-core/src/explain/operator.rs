@@ -1,7 +1,6 @@
 //! What is said of what happened between a loop and its operator.
 
-use super::Explain;
-use super::asked::Inputs;
+use super::{Explain, Inputs};
 use crate::operator::{AnsweredBy, OperatorEvent};
 use crate::record::Record;
 

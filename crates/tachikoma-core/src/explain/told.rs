@@ -4,19 +4,20 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::asked::{Inputs, readings};
-use super::{Counted, Entry, Explain, Kind, TOOLS_MAX};
+use super::asked::readings;
+use super::{Counted, Entry, Explain, Inputs, Kind, TOOLS_MAX};
 use crate::context::Context;
 use crate::event::LoopEvent;
 use crate::keep::{Kept, short_commit};
 use crate::launch::Resumption;
+use crate::number_format::{Grouped, Nth, Span, count};
 use crate::outcome::Stop;
 use crate::phase::{Cause, Phase, Work};
 use crate::policy::context::level;
-use crate::reasons::{self, Grouped, Nth, Span, count};
+use crate::reasons;
 use crate::record::Record;
 use crate::time::Timestamp;
-use crate::turn_report::{LimitedAttempt, TurnReport};
+use crate::turn_report::TurnReport;
 
 impl Explain<'_> {
     /// A new iteration begins: that is what was decided after the one before it.
@@ -203,14 +204,10 @@ impl Explain<'_> {
                 self.unsettled = true;
                 self.over = Some(record.time);
             }
-            LoopEvent::IterationLimited(LimitedAttempt { reason, streak, .. }) => {
+            LoopEvent::IterationLimited(limited) => {
                 self.tools(record);
                 self.over = Some(record.time);
-                let nth = Nth(*streak);
-                let words = format!(
-                    "the model's service takes nothing more ({nth} time in a row): {reason}; no failure, and the iteration is repeated"
-                );
-                self.fact(record, words);
+                self.fact(record, reasons::limited(limited));
             }
             LoopEvent::AttemptCut {
                 attempt, reason, ..
@@ -240,11 +237,12 @@ impl Explain<'_> {
                 let words = "the old session is asked for its hand-off (reboot.preserve_summary)";
                 self.decide(record, words, Some(*until), Inputs::new());
             }
-            LoopEvent::HandOffWritten { text } => {
-                self.fact(
-                    record,
-                    format!("it wrote a hand-off of {} bytes", text.len()),
-                );
+            LoopEvent::HandOffWritten {
+                text,
+                partial: false,
+            } => {
+                let words = format!("it wrote a hand-off of {} bytes", text.len());
+                self.fact(record, words);
             }
             LoopEvent::HooksRan(end) => self.fact(record, end.to_string()),
             LoopEvent::RebootCompleted {
@@ -351,10 +349,13 @@ impl Explain<'_> {
             | LoopEvent::SessionNamed { .. }
             | LoopEvent::OutputSeen
             | LoopEvent::CostTold { .. }
+            | LoopEvent::WorkedOutside { .. }
+            | LoopEvent::ConversationTakenUp(_)
             | LoopEvent::Noted { .. }
             | LoopEvent::HooksStarted { .. }
             | LoopEvent::ClosingStarted { .. }
             | LoopEvent::SessionOpening { .. }
+            | LoopEvent::HandOffWritten { partial: true, .. }
             | LoopEvent::CustomSet { .. } => {}
         }
     }
@@ -380,8 +381,8 @@ impl Explain<'_> {
 
     /// A reading is told when it is the first, when it changes what may be done, and when it is the last before a decision.
     fn reading(&mut self, record: &Record, context: &Context) {
-        let now = level(&self.policy, context);
-        let words = reasons::reading(&self.policy, context);
+        let now = level(&self.policy, &self.state.session, context);
+        let words = reasons::reading(&self.policy, &self.state.session, context);
         let entry = Entry {
             inputs: self.reading_inputs(context),
             ..self.entry(record, Kind::Fact, words)
@@ -439,7 +440,7 @@ impl Explain<'_> {
         match cause {
             Cause::HandOver => match &self.state.session.context {
                 Some(context) => {
-                    let reading = reasons::reading(&self.policy, context);
+                    let reading = reasons::reading(&self.policy, &self.state.session, context);
                     format!("the turn is ended for a reboot: {reading}")
                 }
                 None => "the turn is ended for a reboot".to_owned(),

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::Policy;
+use crate::phase::{Phase, RebootStage};
 use crate::state::State;
 use crate::time::Timestamp;
 
@@ -211,6 +213,23 @@ pub fn usage(budgets: &Budgets, spending: &Spending) -> Vec<Usage> {
 #[must_use]
 pub fn verdict(budgets: &Budgets, spending: &Spending) -> Option<Usage> {
     usage(budgets, spending).into_iter().find(Usage::is_gone)
+}
+
+/// Returns the moment at which `max_duration` is over; none without it, and when the loop ends anyway.
+#[must_use]
+pub fn out_of_time(policy: &Policy, state: &State) -> Option<Timestamp> {
+    let looked_at = match &state.phase {
+        // Work that is being kept is seen through, and the time is looked at behind it.
+        Phase::Rebooting { reboot } => !matches!(reboot.stage, RebootStage::Keeping { .. }),
+        Phase::Waiting { wait } => wait.reason.is_work(),
+        Phase::Working { .. } | Phase::Checking { .. } => true,
+        Phase::Hooking { hooking } => hooking.outcome.is_none(),
+        Phase::Idle | Phase::Keeping { .. } | Phase::Paused { .. } | Phase::Ended { .. } => false,
+    };
+    let limit = policy.budgets.duration;
+    let since = state.ledger.counted_to?;
+    let left = limit.saturating_sub(Duration::from_millis(state.ledger.ran_ms));
+    (looked_at && !limit.is_zero() && state.stop.is_none()).then(|| since.after(left))
 }
 
 #[cfg(test)]

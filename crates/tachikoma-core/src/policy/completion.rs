@@ -23,6 +23,8 @@ pub struct CompletionRules {
     pub asking: Option<Duration>,
     /// How many claims in a row are needed.
     pub confirmations: u32,
+    /// Whether all gates run once before the first iteration, so that a broken one is seen at once.
+    pub baseline: bool,
 }
 
 impl Default for CompletionRules {
@@ -32,6 +34,7 @@ impl Default for CompletionRules {
             objectives: false,
             asking: None,
             confirmations: 1,
+            baseline: false,
         }
     }
 }
@@ -81,6 +84,18 @@ pub enum Next {
     },
     /// The work is complete.
     Believe,
+}
+
+/// Returns the gates that have to run before the first iteration. How they go decides nothing.
+#[must_use]
+pub fn baseline(policy: &Policy, state: &State) -> Option<CheckStage> {
+    let rules = &policy.completion;
+    let due = rules.baseline && state.iteration == 0 && !state.completion.baseline;
+    let names = rules.due(true);
+    (due && !names.is_empty() && state.stop.is_none()).then_some(CheckStage::Gates {
+        names,
+        claimed: false,
+    })
 }
 
 /// Decides, behind an iteration, what comes next on the way to a judgement.
@@ -201,9 +216,9 @@ fn doubts(policy: &Policy, state: &State) -> Vec<String> {
 fn nothing_was_done(policy: &Policy, state: &State) -> Option<&'static str> {
     let looked = state.kept.files_changed.is_some();
     let said = match (policy.agent.event_stream, policy.keep.is_some()) {
-        (true, false) => "nothing was done yet: no tool was called",
+        (true, false) => "nothing was done yet: no tool call succeeded",
         (true, true) if looked => {
-            "nothing was done yet: no file was changed, no commit made and no tool called"
+            "nothing was done yet: no file was changed, no commit made and no tool call succeeded"
         }
         (false, true) if looked && !is_proven(policy, state) => {
             "nothing was done yet: no file was changed and no commit made"
@@ -290,6 +305,7 @@ mod tests {
                 objectives,
                 asking: None,
                 confirmations,
+                baseline: false,
             },
             agent: AgentTraits {
                 event_stream: true,

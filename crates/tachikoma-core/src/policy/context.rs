@@ -2,6 +2,7 @@
 
 use super::Policy;
 use crate::context::Context;
+use crate::session::Session;
 
 /// Room that is left for one short prompt below the agent's own refusal.
 const RESERVE_TOKENS: u64 = 3_000;
@@ -36,19 +37,70 @@ pub fn hard_limit_percent(policy: &Policy, window: u64) -> f64 {
     configured.min(refusal.percent())
 }
 
-/// Returns from which fill a session is replaced, in percent of the window. Never above the hard limit: there the agent
-/// would refuse before it is reached.
+/// Returns from which fill a session is replaced, in percent of the window: the redline in percent or the one in tokens,
+/// whichever comes first. Never above the hard limit: there the agent would refuse before it is reached.
 #[must_use]
-pub fn redline_percent(policy: &Policy, window: u64) -> f64 {
-    policy
+pub fn redline_percent(policy: &Policy, session: &Session, window: u64) -> f64 {
+    let by_percent = policy
         .reboot
         .redline_percent
-        .min(hard_limit_percent(policy, window))
+        .min(hard_limit_percent(policy, window));
+    match token_redline_percent(policy, session, window) {
+        Some(by_tokens) => by_percent.min(by_tokens),
+        None => by_percent,
+    }
 }
 
-/// Judges a reading.
+/// Returns whether a fill is at the redline in tokens, and below the one in percent.
 #[must_use]
-pub fn level(policy: &Policy, context: &Context) -> Level {
+pub fn is_token_redline(policy: &Policy, session: &Session, context: &Context) -> bool {
+    let window = context.window;
+    let by_percent = policy
+        .reboot
+        .redline_percent
+        .min(hard_limit_percent(policy, window));
+    let by_tokens = token_redline_percent(policy, session, window);
+    context.percent() < by_percent && by_tokens.is_some_and(|at| context.percent() >= at)
+}
+
+/// Returns whether a session began too near to the redline in tokens: replacing it would change nothing, so that redline does
+/// not apply to it.
+#[must_use]
+pub fn begins_near_token_redline(policy: &Policy, session: &Session) -> bool {
+    let tokens = policy.reboot.redline_tokens;
+    let near = tokens / 4 * 3;
+    tokens > 0 && session.first_tokens.is_some_and(|first| first >= near)
+}
+
+fn token_redline_percent(policy: &Policy, session: &Session, window: u64) -> Option<f64> {
+    let tokens = policy.reboot.redline_tokens;
+    let applies = tokens > 0 && !begins_near_token_redline(policy, session);
+    applies.then(|| {
+        let at = Context {
+            tokens,
+            window,
+            estimated: false,
+        };
+        at.percent()
+    })
+}
+
+/// Returns from which fill the agent is told to come to an end, in percent of the window. In front of a redline in tokens it
+/// has the same share of the way as in front of the one in percent.
+fn warning_percent(policy: &Policy, session: &Session, window: u64) -> f64 {
+    let rules = &policy.reboot;
+    match token_redline_percent(policy, session, window) {
+        Some(redline) if redline < rules.redline_percent && rules.warning_percent < 100.0 => {
+            let share = (rules.warning_percent / rules.redline_percent).min(1.0);
+            rules.warning_percent.min(redline * share)
+        }
+        Some(_) | None => rules.warning_percent,
+    }
+}
+
+/// Judges a reading of a session.
+#[must_use]
+pub fn level(policy: &Policy, session: &Session, context: &Context) -> Level {
     let percent = context.percent();
     let window = context.window;
     // From the top: a redline below the warning is a redline all the same.
@@ -56,9 +108,9 @@ pub fn level(policy: &Policy, context: &Context) -> Level {
         Level::Fine
     } else if percent >= hard_limit_percent(policy, window) {
         Level::Hard
-    } else if percent >= redline_percent(policy, window) {
+    } else if percent >= redline_percent(policy, session, window) {
         Level::Redline
-    } else if percent >= policy.reboot.warning_percent {
+    } else if percent >= warning_percent(policy, session, window) {
         Level::Warning
     } else {
         Level::Fine
@@ -84,6 +136,10 @@ mod tests {
         }
     }
 
+    fn fresh() -> Session {
+        Session::default()
+    }
+
     fn at(tokens: u64) -> Context {
         Context {
             tokens,
@@ -105,15 +161,18 @@ mod tests {
             (174_000, Level::Hard),
             (300_000, Level::Hard),
         ] {
-            assert_eq!(level(&usual, &at(tokens)), expected, "{tokens}");
+            assert_eq!(level(&usual, &fresh(), &at(tokens)), expected, "{tokens}");
         }
         let below_warning = policy(40.5);
-        assert_eq!(level(&below_warning, &at(80_999)), Level::Fine);
-        assert_eq!(level(&below_warning, &at(81_000)), Level::Redline);
+        assert_eq!(level(&below_warning, &fresh(), &at(80_999)), Level::Fine);
+        assert_eq!(level(&below_warning, &fresh(), &at(81_000)), Level::Redline);
         let above_refusal = policy(92.0);
-        assert_eq!(level(&above_refusal, &at(173_999)), Level::Warning);
         assert_eq!(
-            level(&above_refusal, &at(174_000)),
+            level(&above_refusal, &fresh(), &at(173_999)),
+            Level::Warning
+        );
+        assert_eq!(
+            level(&above_refusal, &fresh(), &at(174_000)),
             Level::Hard,
             "a redline above the refusal would never be reached"
         );
@@ -121,11 +180,66 @@ mod tests {
             window: 1_000_000,
             ..at(940_000)
         };
-        assert_eq!(level(&usual, &roomy), Level::Redline);
+        assert_eq!(level(&usual, &fresh(), &roomy), Level::Redline);
         assert_eq!(
-            level(&policy(100.0), &at(199_000)),
+            level(&policy(100.0), &fresh(), &at(199_000)),
             Level::Fine,
             "100 = off"
         );
+    }
+
+    #[test]
+    fn the_redline_that_comes_first_counts() {
+        let in_a_million = |tokens| Context {
+            window: 1_000_000,
+            ..at(tokens)
+        };
+        let usual = policy(85.0);
+        for (tokens, expected) in [
+            (164_000, Level::Fine),
+            (165_000, Level::Warning),
+            (199_999, Level::Warning),
+            (200_000, Level::Redline),
+            (949_999, Level::Redline),
+            (950_000, Level::Hard),
+        ] {
+            let context = in_a_million(tokens);
+            assert_eq!(level(&usual, &fresh(), &context), expected, "{tokens}");
+            let by_tokens = expected == Level::Redline && tokens < 850_000;
+            assert_eq!(is_token_redline(&usual, &fresh(), &context), by_tokens);
+        }
+        // In a window of 200 000 tokens 85 % come first.
+        assert_eq!(level(&usual, &fresh(), &at(170_000)), Level::Redline);
+        assert!(!is_token_redline(&usual, &fresh(), &at(170_000)));
+        let off = Policy {
+            reboot: RebootRules {
+                redline_tokens: 0,
+                ..RebootRules::default()
+            },
+            ..policy(85.0)
+        };
+        assert_eq!(level(&off, &fresh(), &in_a_million(699_999)), Level::Fine);
+        let never = policy(100.0);
+        assert_eq!(level(&never, &fresh(), &in_a_million(999_999)), Level::Fine);
+    }
+
+    #[test]
+    fn a_session_that_begins_near_the_token_redline_has_only_the_one_in_percent() {
+        let usual = policy(85.0);
+        let context = Context {
+            window: 1_000_000,
+            ..at(250_000)
+        };
+        for (first, expected) in [
+            (149_999, Level::Redline),
+            (150_000, Level::Fine),
+            (300_000, Level::Fine),
+        ] {
+            let session = Session {
+                first_tokens: Some(first),
+                ..fresh()
+            };
+            assert_eq!(level(&usual, &session, &context), expected, "{first}");
+        }
     }
 }

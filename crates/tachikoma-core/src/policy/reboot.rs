@@ -2,7 +2,8 @@
 
 use super::context::{self, Level};
 use super::{Policy, RebootRules, degradation};
-use crate::outcome::{RebootReason, Spent};
+use crate::outcome::Spent;
+use crate::reboots::RebootReason;
 use crate::state::State;
 
 /// What the rules say about the session.
@@ -56,9 +57,12 @@ pub(crate) fn judge(rules: &RebootRules, state: &State, reason: Option<RebootRea
 }
 
 fn redline(policy: &Policy, state: &State) -> Option<RebootReason> {
-    let context = state.session.context?;
-    (context::level(policy, &context) >= Level::Redline).then(|| RebootReason::Redline {
+    let session = &state.session;
+    let context = session.context?;
+    let by_tokens = context::is_token_redline(policy, session, &context);
+    (context::level(policy, session, &context) >= Level::Redline).then(|| RebootReason::Redline {
         percent: context.percent_rounded_down(),
+        tokens: by_tokens.then_some(context.tokens),
     })
 }
 
@@ -137,7 +141,10 @@ mod tests {
         assert_eq!(verdict(&rules, &state(849, 0, 0)), Verdict::GoOn);
         assert_eq!(
             verdict(&rules, &state(850, 0, 0)),
-            Verdict::Reboot(RebootReason::Redline { percent: 85 })
+            Verdict::Reboot(RebootReason::Redline {
+                percent: 85,
+                tokens: None
+            })
         );
         let decimals = RebootRules {
             redline_percent: 84.95,
@@ -145,7 +152,10 @@ mod tests {
         };
         assert_eq!(
             verdict(&decimals, &state(850, 0, 0)),
-            Verdict::Reboot(RebootReason::Redline { percent: 85 })
+            Verdict::Reboot(RebootReason::Redline {
+                percent: 85,
+                tokens: None
+            })
         );
     }
 
@@ -183,7 +193,10 @@ mod tests {
             max_reboots: Some(2),
             ..RebootRules::default()
         };
-        let reason = RebootReason::Redline { percent: 90 };
+        let reason = RebootReason::Redline {
+            percent: 90,
+            tokens: None,
+        };
         assert_eq!(
             verdict(&rules, &state(900, 0, 1)),
             Verdict::Reboot(reason.clone())
@@ -207,7 +220,10 @@ mod tests {
         );
         assert_eq!(
             verdict(&rules, &state(900, 3, 0)),
-            Verdict::Reboot(RebootReason::Redline { percent: 90 })
+            Verdict::Reboot(RebootReason::Redline {
+                percent: 90,
+                tokens: None
+            })
         );
     }
 }

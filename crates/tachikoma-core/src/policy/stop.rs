@@ -1,38 +1,12 @@
 //! Whether the loop has reached its end: every stop condition as data, and the first one that is met.
 
-use serde::{Deserialize, Serialize};
-
 use super::Policy;
 use super::budget::{Budget, Budgets, Spending, Usage, usage, verdict as verdict_of};
 use super::completion::{Next, next};
+use crate::limits::Limits;
 use crate::outcome::Outcome;
 use crate::state::State;
 use crate::time::Timestamp;
-
-/// What ends a loop by itself, as numbers; zero = no limit. Part of the state, so that whoever reads a journal knows how near
-/// each end was.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Limits {
-    /// `max_iterations`.
-    pub iterations: u32,
-    /// `max_consecutive_failures`.
-    pub failures: u32,
-    /// `max_test_failure_streak`.
-    pub test_failures: u32,
-    /// `max_no_progress_iterations`.
-    pub no_progress: u32,
-    /// How many patterns `stop_on_patterns` has.
-    pub patterns: u32,
-    /// `max_cost_usd`, in millionths of a dollar.
-    pub cost_microusd: u64,
-    /// `max_tokens`.
-    pub tokens: u64,
-    /// `max_duration`.
-    pub duration_ms: u64,
-    /// `max_quota_percent`.
-    pub quota_percent: f64,
-}
 
 /// A stop condition: what it looks at, how near it is, and what it ends the loop with.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,147 +27,6 @@ pub struct Condition {
     pub gone_at: Option<Timestamp>,
     /// How the loop ends when it is met.
     pub outcome: Outcome,
-}
-
-impl Limits {
-    /// Returns the limits that the rules set.
-    #[must_use]
-    pub fn of(policy: &Policy) -> Self {
-        let budgets = &policy.budgets;
-        Self {
-            iterations: policy.max_iterations,
-            failures: policy.max_consecutive_failures,
-            // Where nothing can fail nothing is counted.
-            test_failures: match policy.completion.gates.is_empty() {
-                true => 0,
-                false => policy.max_test_failure_streak,
-            },
-            // Where nobody looks nothing is counted either.
-            no_progress: match policy.keep {
-                Some(_) => policy.max_no_progress_iterations,
-                None => 0,
-            },
-            patterns: policy.stop_patterns,
-            cost_microusd: budgets.cost_microusd,
-            tokens: budgets.tokens,
-            duration_ms: u64::try_from(budgets.duration.as_millis()).unwrap_or(u64::MAX),
-            quota_percent: budgets.quota_percent,
-        }
-    }
-
-    /// Returns whether a budget is used up.
-    #[must_use]
-    pub fn is_spent(&self, state: &State, now: Timestamp) -> bool {
-        verdict_of(&self.budgets(), &Spending::of(state, now)).is_some()
-    }
-
-    fn budgets(&self) -> Budgets {
-        Budgets {
-            cost_microusd: self.cost_microusd,
-            tokens: self.tokens,
-            duration: std::time::Duration::from_millis(self.duration_ms),
-            quota_percent: self.quota_percent,
-        }
-    }
-
-    /// Returns every condition that is set, with how near it is; of several that are met the first counts.
-    #[must_use]
-    pub fn conditions(&self, state: &State, now: Timestamp) -> Vec<Condition> {
-        let stats = &state.stats;
-        let failures = count(
-            "max_consecutive_failures",
-            state.failure_streak,
-            self.failures,
-        )
-        .map(|row| {
-            row.words("iterations failed in a row")
-                .ending(Outcome::Error {
-                    reason: failures(state, self.failures),
-                })
-        });
-        let tests = count(
-            "max_test_failure_streak",
-            stats.test_failure_streak,
-            self.test_failures,
-        )
-        .map(|row| {
-            row.words("failing runs of gates in a row")
-                .ending(Outcome::Condition {
-                    reason: failing_gates(state, self.test_failures),
-                })
-        });
-        let progress = count(
-            "max_no_progress_iterations",
-            stats.no_progress_count,
-            self.no_progress,
-        )
-        .map(|row| {
-            // Iterations that fail have a limit of their own, which says how they do.
-            let failing = state.failure_streak > 0 && self.failures > 0;
-            row.words("iterations in a row without progress")
-                .unless(failing)
-        });
-        // An iteration that was cut is owed, and does not count yet.
-        let begun = state.next_iteration().saturating_sub(1);
-        let iterations = count("max_iterations", begun, self.iterations).map(|row| {
-            let iterations = self.iterations;
-            row.words("iterations")
-                .ending(Outcome::LimitReached { iterations })
-        });
-        failures
-            .into_iter()
-            .chain(self.spending(state, now))
-            .chain(self.pattern(state))
-            .chain(tests)
-            .chain(progress)
-            .chain(iterations)
-            .collect()
-    }
-
-    fn spending(&self, state: &State, now: Timestamp) -> Vec<Condition> {
-        let spending = Spending::of(state, now);
-        let mut rows: Vec<Condition> = usage(&self.budgets(), &spending)
-            .iter()
-            .map(|usage| budget(usage, &spending, now))
-            .collect();
-        if self.quota_percent > 0.0 && spending.quota_percent.is_none() {
-            let limit = format!("{} %", self.quota_percent);
-            rows.push(Condition {
-                name: Budget::Quota.key(),
-                value: "not known".to_owned(),
-                words: format!("the agent has not said how much of the subscription's window is used; {limit} may be"),
-                limit,
-                percent: 0,
-                met: false,
-                gone_at: None,
-                outcome: Outcome::Budget { reason: String::new() },
-            });
-        }
-        rows
-    }
-
-    fn pattern(&self, state: &State) -> Option<Condition> {
-        let patterns = self.patterns;
-        (patterns > 0).then(|| {
-            let pattern = state.stop_pattern.as_deref();
-            let words = match pattern {
-                Some(pattern) => format!("the agent's words match the pattern `{pattern}`"),
-                None => "the agent's words match no pattern".to_owned(),
-            };
-            Condition {
-                name: "stop_on_patterns",
-                value: pattern.unwrap_or("no match").to_owned(),
-                limit: "a match".to_owned(),
-                percent: if pattern.is_some() { 100 } else { 0 },
-                met: pattern.is_some(),
-                gone_at: None,
-                outcome: Outcome::Condition {
-                    reason: format!("{words} (stop_on_patterns)"),
-                },
-                words,
-            }
-        })
-    }
 }
 
 impl Condition {
@@ -285,10 +118,124 @@ fn percent(value: f64, limit: f64) -> u8 {
     percent
 }
 
+/// Returns whether a budget is used up.
+#[must_use]
+pub fn is_spent(limits: &Limits, state: &State, now: Timestamp) -> bool {
+    verdict_of(&budgets(limits), &Spending::of(state, now)).is_some()
+}
+
+fn budgets(limits: &Limits) -> Budgets {
+    Budgets {
+        cost_microusd: limits.cost_microusd,
+        tokens: limits.tokens,
+        duration: std::time::Duration::from_millis(limits.duration_ms),
+        quota_percent: limits.quota_percent,
+    }
+}
+
+/// Returns every condition that is set, with how near it is; of several that are met the first counts.
+#[must_use]
+pub fn conditions_for(limits: &Limits, state: &State, now: Timestamp) -> Vec<Condition> {
+    let stats = &state.stats;
+    let failures = count(
+        "max_consecutive_failures",
+        state.failure_streak,
+        limits.failures,
+    )
+    .map(|row| {
+        row.words("iterations failed in a row")
+            .ending(Outcome::Error {
+                reason: failures(state, limits.failures),
+            })
+    });
+    let tests = count(
+        "max_test_failure_streak",
+        stats.test_failure_streak,
+        limits.test_failures,
+    )
+    .map(|row| {
+        row.words("failing runs of gates in a row")
+            .ending(Outcome::Condition {
+                reason: failing_gates(state, limits.test_failures),
+            })
+    });
+    let progress = count(
+        "max_no_progress_iterations",
+        stats.no_progress_count,
+        limits.no_progress,
+    )
+    .map(|row| {
+        // Iterations that fail have a limit of their own, which says how they do.
+        let failing = state.failure_streak > 0 && limits.failures > 0;
+        row.words("iterations in a row without progress")
+            .unless(failing)
+    });
+    // An iteration that was cut is owed, and does not count yet.
+    let begun = state.next_iteration().saturating_sub(1);
+    let iterations = count("max_iterations", begun, limits.iterations).map(|row| {
+        let iterations = limits.iterations;
+        row.words("iterations")
+            .ending(Outcome::LimitReached { iterations })
+    });
+    failures
+        .into_iter()
+        .chain(spending(limits, state, now))
+        .chain(pattern(limits, state))
+        .chain(tests)
+        .chain(progress)
+        .chain(iterations)
+        .collect()
+}
+
+fn spending(limits: &Limits, state: &State, now: Timestamp) -> Vec<Condition> {
+    let spending = Spending::of(state, now);
+    let mut rows: Vec<Condition> = usage(&budgets(limits), &spending)
+        .iter()
+        .map(|usage| budget(usage, &spending, now))
+        .collect();
+    if limits.quota_percent > 0.0 && spending.quota_percent.is_none() {
+        let limit = format!("{} %", limits.quota_percent);
+        rows.push(Condition {
+            name: Budget::Quota.key(),
+            value: "not known".to_owned(),
+            words: format!("the agent has not said how much of the subscription's window is used; {limit} may be"),
+            limit,
+            percent: 0,
+            met: false,
+            gone_at: None,
+            outcome: Outcome::Budget { reason: String::new() },
+        });
+    }
+    rows
+}
+
+fn pattern(limits: &Limits, state: &State) -> Option<Condition> {
+    let patterns = limits.patterns;
+    (patterns > 0).then(|| {
+        let pattern = state.stop_pattern.as_deref();
+        let words = match pattern {
+            Some(pattern) => format!("the agent's words match the pattern `{pattern}`"),
+            None => "the agent's words match no pattern".to_owned(),
+        };
+        Condition {
+            name: "stop_on_patterns",
+            value: pattern.unwrap_or("no match").to_owned(),
+            limit: "a match".to_owned(),
+            percent: if pattern.is_some() { 100 } else { 0 },
+            met: pattern.is_some(),
+            gone_at: None,
+            outcome: Outcome::Condition {
+                reason: format!("{words} (stop_on_patterns)"),
+            },
+            words,
+        }
+    })
+}
+
 /// Returns every stop condition that the rules set, with how near it is.
 #[must_use]
 pub fn conditions(policy: &Policy, state: &State, now: Timestamp) -> Vec<Condition> {
-    Limits::of(policy).conditions(state, now)
+    conditions_for(&policy.limits(), state, now)
 }
 
 /// Returns the first condition that is met.

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use super::Policy;
+use super::budget::out_of_time;
 use crate::outcome::Timeout;
-use crate::phase::{Reboot, RebootStage, Work};
+use crate::phase::{Phase, Reboot, RebootStage, Work};
+use crate::state::State;
 use crate::time::Timestamp;
+use crate::wait::Wait;
 
 /// Output is recorded at most this many times per `silence_timeout`; the time-out is longer by one such step, so
 /// that coalescing never makes it shorter than configured.
@@ -15,6 +18,44 @@ const STEPS_PER_SILENCE: u32 = 20;
 #[must_use]
 pub fn output_step(policy: &Policy) -> Duration {
     (policy.timeouts.silence / STEPS_PER_SILENCE).max(Duration::from_secs(1))
+}
+
+/// Returns the moment at which the core wants to be woken. A query: there are no timers to cancel or forget.
+#[must_use]
+pub fn next_deadline(policy: &Policy, state: &State) -> Option<Timestamp> {
+    let deadline = match &state.phase {
+        Phase::Waiting { wait } => wait_deadline(state, *wait),
+        Phase::Working { work } => work_deadline(policy, work),
+        Phase::Keeping { keep } => keep.closing.map(|ladder| ladder.until).or(keep.until),
+        Phase::Checking { check } => check.until,
+        Phase::Hooking { hooking } => Some(hooking.until),
+        Phase::Rebooting { reboot } => self::reboot(policy, reboot),
+        // Only the operator or a new runner ends these.
+        Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return None,
+    };
+    deadline.into_iter().chain(out_of_time(policy, state)).min()
+}
+
+/// Returns when a wait is over: one for the operator may be endless.
+fn wait_deadline(state: &State, wait: Wait) -> Option<Timestamp> {
+    match state.question() {
+        Some(question) => question.until,
+        None => Some(wait.until),
+    }
+}
+
+/// Returns the moment at which something about the iteration is due.
+fn work_deadline(policy: &Policy, work: &Work) -> Option<Timestamp> {
+    if let Some(ladder) = work.ladder {
+        return Some(ladder.until);
+    }
+    let timeout = next(policy, work).map(|(time, _)| time);
+    // An ending that waits for a launch in flight is bounded by the launch's own time-out.
+    let boundary = work
+        .ending
+        .filter(|_| work.launched.is_some())
+        .map(|ending| ending.boundary_until);
+    boundary.into_iter().chain(timeout).min()
 }
 
 /// Returns the earliest time-out of an iteration that is not being ended.
@@ -95,7 +136,7 @@ pub fn reboot(policy: &Policy, reboot: &Reboot) -> Option<Timestamp> {
     match &reboot.stage {
         // Decided in one step: nobody waits in it.
         RebootStage::Begun => None,
-        RebootStage::HandOff { until } | RebootStage::Hooks { until, .. } => Some(*until),
+        RebootStage::HandOff { until, .. } | RebootStage::Hooks { until, .. } => Some(*until),
         RebootStage::Keeping { keep } => keep.until,
         RebootStage::Closing { ladder, .. } => Some(ladder.until),
         RebootStage::Opening { since, .. } => {

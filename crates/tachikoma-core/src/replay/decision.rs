@@ -5,13 +5,16 @@ use std::time::Duration;
 
 use crate::completion::CheckStage;
 use crate::event::LoopEvent;
-use crate::outcome::{Outcome, RebootReason, Stop};
-use crate::phase::{Cause, Phase, WaitReason};
+use crate::number_format::Span;
+use crate::outcome::{Outcome, Stop};
+use crate::phase::{Cause, Phase};
 use crate::policy::Policy;
-use crate::reasons::{self, Span};
+use crate::reasons;
+use crate::reboots::RebootReason;
 use crate::record::Record;
 use crate::state::State;
 use crate::time::Timestamp;
+use crate::wait::WaitReason;
 
 /// A decision. Two are the same when the same is done; by which numbers does not matter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +89,7 @@ impl fmt::Display for What {
                     WaitReason::Delay => "delay",
                     WaitReason::Backoff => "backoff",
                     WaitReason::UsageLimit => "usage limit",
+                    WaitReason::Outage => "outage",
                     WaitReason::RebootWindow => "until a reboot may happen",
                     WaitReason::Operator => "operator",
                 };
@@ -164,7 +168,9 @@ impl Side {
         let (what, by) = match &record.event {
             LoopEvent::EndingRequested { cause, .. } => {
                 let by = match (cause, &state.session.context) {
-                    (Cause::HandOver, Some(context)) => reasons::reading(policy, context),
+                    (Cause::HandOver, Some(context)) => {
+                        reasons::reading(policy, &state.session, context)
+                    }
                     (Cause::Interrupt, _) => by_itself(state.stop.as_ref()),
                     (Cause::HandOver | Cause::Skip, _) => String::new(),
                     (Cause::Timeout { timeout }, _) => timeout.to_string(),
@@ -231,6 +237,9 @@ impl Side {
                 CheckStage::Gates { names, claimed } => {
                     let by = match claimed {
                         true => reasons::claims(&state.completion.claims),
+                        false if state.iteration == 0 => {
+                            "all gates run once before the first iteration".to_owned()
+                        }
                         false => "they run behind every iteration that went well".to_owned(),
                     };
                     let names = names.clone();
@@ -271,6 +280,8 @@ impl Side {
             | LoopEvent::TurnResulted(_)
             | LoopEvent::CallEnded { .. }
             | LoopEvent::CostTold { .. }
+            | LoopEvent::WorkedOutside { .. }
+            | LoopEvent::ConversationTakenUp(_)
             | LoopEvent::QuotaTold(_)
             | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::Claimed { .. }

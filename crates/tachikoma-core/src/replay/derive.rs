@@ -5,17 +5,20 @@
 use std::collections::VecDeque;
 
 use super::{ByPlace, inputs};
+use crate::apply::apply;
 use crate::event::LoopEvent;
 use crate::input::Input;
 use crate::launch::Launch;
 use crate::outcome::Stop;
-use crate::phase::{Cause, Phase, Wait};
+use crate::phase::{Cause, Phase};
 use crate::policy::Policy;
 use crate::policy::budget::Budgets;
+use crate::policy::timeout::next_deadline;
 use crate::record::Record;
 use crate::state::State;
 use crate::step::step;
 use crate::time::Timestamp;
+use crate::wait::Wait;
 
 /// So many records are looked at beyond the one that is judged; a longer step is judged by as many.
 const AHEAD: usize = 16;
@@ -54,7 +57,7 @@ impl Scene {
             | Phase::Ended { .. } => (None, None),
         };
         Self {
-            deadline: state.next_deadline(policy),
+            deadline: next_deadline(policy, state),
             waiting,
             ending,
             by_itself: match &state.stop {
@@ -213,7 +216,7 @@ impl Derivation {
 
     fn consume(&mut self) -> Option<Record> {
         let record = self.buffer.pop_front()?;
-        self.state.apply(&record);
+        apply(&mut self.state, &record);
         self.begun = true;
         Some(record)
     }

@@ -14,8 +14,9 @@ use crate::id::Ticket;
 use crate::input::{Input, LoopCommand, News, TurnEnd, Urgency};
 use crate::keep::{Keep, Kept};
 use crate::operator::Wish;
-use crate::outcome::{Failure, Problem, RebootReason, Stop};
+use crate::outcome::{Failure, Problem, Stop};
 use crate::phase::{Cause, Phase, RebootStage};
+use crate::reboots::RebootReason;
 use crate::record::Record;
 use crate::state::State;
 
@@ -157,11 +158,14 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
             id: id.clone(),
             error: error.clone(),
         })],
-        LoopEvent::ToolDenied { name } => vec![agent(News::Denied { tool: name.clone() })],
+        LoopEvent::ToolDenied(denial) => vec![agent(News::Denied {
+            tool: denial.name.clone(),
+            id: denial.id.clone(),
+        })],
         LoopEvent::FileTouched { path } => vec![agent(News::Touched { path: path.clone() })],
         LoopEvent::TurnResulted(report) => {
             let text = match next {
-                Some(LoopEvent::HandOffWritten { text }) => text.clone(),
+                Some(LoopEvent::HandOffWritten { text, .. }) => text.clone(),
                 Some(_) | None => String::new(),
             };
             let stop_pattern = match next {
@@ -188,6 +192,21 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
         } => vec![agent(News::Cost {
             conversation_microusd: *conversation_microusd,
         })],
+        LoopEvent::WorkedOutside {
+            tool,
+            cost_microusd,
+            tokens,
+        } if tool.is_empty() => vec![agent(News::Resulted(TurnEnd {
+            cost_microusd: *cost_microusd,
+            tokens: *tokens,
+            ..TurnEnd::default()
+        }))],
+        LoopEvent::WorkedOutside { tool, .. } => vec![agent(News::ToolStarted {
+            id: String::new(),
+            name: tool.clone(),
+            summary: String::new(),
+        })],
+        LoopEvent::ConversationTakenUp(told) => vec![agent(News::TakenUp(*told))],
         LoopEvent::QuotaTold(quota) => vec![agent(News::Quota(quota.clone()))],
         LoopEvent::Claimed { reason } => vec![Input::Done {
             ticket: Ticket::default(),
@@ -210,10 +229,15 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
             guesses.extend(urgently(LoopCommand::Pause));
             guesses
         }
-        LoopEvent::Noted { text, tell } => vec![Input::Note {
+        LoopEvent::Noted {
+            text,
+            tell,
+            operator,
+        } => vec![Input::Note {
             ticket: Ticket::default(),
             text: text.clone(),
             tell: *tell,
+            operator: *operator,
         }],
         LoopEvent::EndingRequested { cause, .. } => match cause {
             Cause::HandOver => {
@@ -267,10 +291,18 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
         }],
         LoopEvent::IterationLimited(limited) => {
             let until = limited.until;
-            let problem = Problem::Limited { until };
+            let problem = match limited.outage {
+                true => Problem::Unreachable,
+                false => Problem::Limited { until },
+            };
             let words = Some(limited.reason.clone());
             vec![exited(Exit::Unknown, false, words, Some(problem))]
         }
+        LoopEvent::HandOffRequested { .. } => vec![agent(News::Opened)],
+        LoopEvent::HandOffWritten {
+            text,
+            partial: true,
+        } => vec![agent(News::Said { text: text.clone() })],
         LoopEvent::BusySeen { activity } => vec![agent(News::Looked {
             activity: Some(*activity),
         })],
@@ -343,8 +375,7 @@ fn of(state: &State, event: &LoopEvent, next: Option<&LoopEvent>, leaving: &Leav
         | LoopEvent::TestsRan(_)
         | LoopEvent::ProgressMeasured(_)
         | LoopEvent::LookRequested { .. }
-        | LoopEvent::HandOffRequested { .. }
-        | LoopEvent::HandOffWritten { .. }
+        | LoopEvent::HandOffWritten { partial: false, .. }
         | LoopEvent::ClosingStarted { .. }
         | LoopEvent::SessionOpening { .. }
         | LoopEvent::RebootCompleted { .. }

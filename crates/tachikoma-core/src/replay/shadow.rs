@@ -10,12 +10,13 @@ mod news;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use guess::ROUNDS_MAX;
+use guess::{ROUNDS_MAX, is_closing};
 
 use super::ByPlace;
 use super::decision::Side;
 use super::derive::{Scene, Taken};
 use super::readings::Readings;
+use crate::apply::apply;
 use crate::completion::{Check, GateResult, ObjectivesSeen};
 use crate::effect::Effect;
 use crate::event::LoopEvent;
@@ -24,7 +25,8 @@ use crate::ledger::TurnSpending;
 use crate::operator::Wish;
 use crate::phase::{Phase, Work};
 use crate::policy::Policy;
-use crate::policy::budget::Budgets;
+use crate::policy::budget::{Budgets, out_of_time};
+use crate::policy::timeout::next_deadline;
 use crate::record::Record;
 use crate::state::State;
 use crate::step::step;
@@ -142,6 +144,9 @@ impl Shadow {
 
     /// Comes to an end with what the recorded loop is not at, or not any more.
     fn catch_up(&mut self, now: Timestamp, recorded: &State) {
+        if !is_closing(recorded) {
+            self.finish_closing(now);
+        }
         for _ in 0..ROUNDS_MAX {
             if self.state.keep().is_some() && recorded.keep().is_none() {
                 self.finish_keep(now);
@@ -210,7 +215,7 @@ impl Shadow {
                 made.records.truncate(written);
                 made.effects.clear();
                 for record in &made.records {
-                    self.state.apply(record);
+                    apply(&mut self.state, record);
                 }
                 made
             }
@@ -244,12 +249,12 @@ impl Shadow {
         for _ in 0..ROUNDS_MAX {
             let ours = match &self.state.phase {
                 // When it wakes is not known before the recorded loop does.
-                Phase::Waiting { .. } => self.state.out_of_time(&self.policy),
+                Phase::Waiting { .. } => out_of_time(&self.policy, &self.state),
                 Phase::Working { .. }
                 | Phase::Keeping { .. }
                 | Phase::Checking { .. }
                 | Phase::Hooking { .. }
-                | Phase::Rebooting { .. } => self.state.next_deadline(&self.policy),
+                | Phase::Rebooting { .. } => next_deadline(&self.policy, &self.state),
                 Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return,
             };
             let theirs = scene.deadline.map(|deadline| self.at(deadline));
@@ -409,7 +414,7 @@ impl Shadow {
         let recorded = Timestamp::from_millis(now.as_millis().saturating_sub(self.offset));
         let deadline = scene.deadline.filter(|_| scene.waiting.is_some());
         let late = deadline.map_or(Duration::ZERO, |deadline| recorded.since(deadline));
-        let due = self.state.next_deadline(&self.policy).unwrap_or(now);
+        let due = next_deadline(&self.policy, &self.state).unwrap_or(now);
         due.after(late)
     }
 }

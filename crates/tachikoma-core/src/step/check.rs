@@ -1,5 +1,7 @@
 //! Behind an iteration: what objectives, stop scripts and gates say, and whether a claim of completion is believed.
 
+use std::time::Duration;
+
 use super::Turn;
 use crate::completion::{
     Answers, Check, CheckStage, Claim, GateResult, ObjectivesSeen, Owed, Refusal, ScriptVerdict,
@@ -9,37 +11,50 @@ use crate::event::LoopEvent;
 use crate::hooking::HookPoint;
 use crate::id::Ticket;
 use crate::outcome::Stop;
-use crate::phase::{Phase, Wait};
-use crate::policy::completion::{Next, next};
+use crate::phase::Phase;
+use crate::policy::completion::{Next, baseline, next};
 use crate::policy::stop;
 use crate::session::NOTE_BYTES_MAX;
 use crate::tests_report::TestsReport;
+use crate::wait::Wait;
+
+/// How long the opening look at the work tree may take.
+const OPENING_LOOK: Duration = Duration::from_secs(300);
 
 impl Turn<'_> {
     /// Finds out what has to be known before the next iteration, then asks what comes next.
     pub(super) fn check(&mut self, then: Option<Wait>) {
+        let goes_on = stop::verdict(self.policy, self.state, self.now).is_none();
+        if let Some(stage) = baseline(self.policy, self.state).filter(|_| goes_on) {
+            return self.begin_check(stage, then);
+        }
         match next(self.policy, self.state) {
             Next::Check(stage) => self.begin_check(stage, then),
-            Next::Refuse { reasons, confirmed } => {
-                self.record(LoopEvent::ClaimRefused(Refusal {
-                    claims: self.state.completion.claims.clone(),
-                    reasons,
-                    confirmed,
-                }));
-                self.measure();
-                self.settle(then);
-            }
             // What is believed ends the loop like everything else that does.
-            Next::Believe | Next::Nothing => {
+            Next::Refuse { .. } | Next::Believe | Next::Nothing => {
+                self.refuse_claim();
                 self.measure();
                 self.settle(then);
             }
         }
     }
 
+    /// Records that a claim is not believed, if there is one and something speaks against it.
+    fn refuse_claim(&mut self) {
+        if let Next::Refuse { reasons, confirmed } = next(self.policy, self.state) {
+            self.record(LoopEvent::ClaimRefused(Refusal {
+                claims: self.state.completion.claims.clone(),
+                reasons,
+                confirmed,
+            }));
+        }
+    }
+
     /// Says what came of the iteration, once all that can be known of it is.
     fn measure(&mut self) {
-        if let Some(measured) = self.state.progress.measure(self.state.iteration) {
+        let iteration = self.state.iteration;
+        let tests_passed = self.state.completion.gates_passed_after(iteration);
+        if let Some(measured) = self.state.progress.measure(iteration, tests_passed) {
             self.record(LoopEvent::ProgressMeasured(measured));
             if measured.score == 0 {
                 self.beside(HookPoint::NoProgress);
@@ -65,7 +80,12 @@ impl Turn<'_> {
             CheckStage::Asking => rules.asking,
             CheckStage::Gates { names, .. } => rules.limit(names),
         };
-        let until = limit.map(|limit| self.now.after(limit));
+        // Before the first iteration the gates wait for the opening look at the work tree, which the shell bounds.
+        let opening = match (&stage, self.state.iteration) {
+            (CheckStage::Gates { .. }, 0) => OPENING_LOOK,
+            _ => Duration::ZERO,
+        };
+        let until = limit.map(|limit| self.now.after(limit + opening));
         let check = Check { stage, until, then };
         self.record(LoopEvent::CheckStarted {
             check: check.clone(),
@@ -210,6 +230,23 @@ impl Turn<'_> {
         if owes {
             let reason = reason.to_owned();
             self.record(LoopEvent::CheckGivenUp { reason });
+        }
+    }
+
+    /// The work tree was rolled back outside of the loop. A claim is refused at once in phases that no check follows.
+    pub(super) fn rolled_back_outside(&mut self) {
+        self.forgo_check("the work tree was rolled back since");
+        match &self.state.phase {
+            Phase::Waiting { .. } | Phase::Rebooting { .. } | Phase::Paused { .. } => {
+                self.refuse_claim();
+            }
+            Phase::Hooking { hooking } if hooking.outcome.is_none() => self.refuse_claim(),
+            Phase::Idle
+            | Phase::Working { .. }
+            | Phase::Keeping { .. }
+            | Phase::Checking { .. }
+            | Phase::Hooking { .. }
+            | Phase::Ended { .. } => {}
         }
     }
 

@@ -7,9 +7,12 @@ use crate::hooking::HookPoint;
 use crate::id::Ticket;
 use crate::input::{LoopCommand, Urgency};
 use crate::operator::{AnsweredBy, Choice, Question};
-use crate::outcome::{RebootReason, Stop};
-use crate::phase::{Cause, Phase, RebootStage, Wait, WaitReason};
+use crate::outcome::Stop;
+use crate::phase::{Cause, Phase, RebootStage};
+use crate::reboots::RebootReason;
 use crate::session::NOTE_BYTES_MAX;
+use crate::state::ITERATION_NOTES_MAX;
+use crate::wait::{Wait, WaitReason};
 
 /// To promise a pause or a reboot that never comes would be worse than to refuse it.
 const STOPPING: &str = "the loop is stopping";
@@ -89,6 +92,7 @@ impl Turn<'_> {
             }
             Phase::Working { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
                 if self.is_ending() =>
@@ -248,10 +252,7 @@ impl Turn<'_> {
 
     /// Returns whether the loop is on its way to its end.
     pub(super) fn is_ending(&self) -> bool {
-        let keep = self.state.keep().and_then(|keep| keep.outcome.as_ref());
-        let hooking = self.state.hooking();
-        let outcome = keep.or(hooking.and_then(|hooking| hooking.outcome.as_ref()));
-        self.state.stop.is_some() || outcome.is_some()
+        self.state.pending_end().is_some()
     }
 
     fn force_reboot(&mut self) -> Answer {
@@ -270,14 +271,19 @@ impl Turn<'_> {
             }
             Phase::Working { .. }
             | Phase::Keeping { .. }
+            | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
                 if self.is_ending() =>
             {
                 self.refused(STOPPING)
             }
-            Phase::Hooking { .. } => {
-                self.want_reboot_by_hand();
+            Phase::Hooking { hooking } => {
+                // A reboot that a runner found under way goes on when the hooks at the start have run.
+                let over = hooking.over.as_deref();
+                if !over.is_some_and(|over| matches!(over, Phase::Rebooting { .. })) {
+                    self.want_reboot_by_hand();
+                }
                 accepted("reboots when the hooks have run")
             }
             Phase::Working { .. } => {
@@ -389,7 +395,13 @@ impl Turn<'_> {
         accepted("goes on without a commit; the work stays in the work tree")
     }
 
-    pub(super) fn note(&mut self, ticket: Ticket, text: &str, tell: bool) {
+    pub(super) fn note(&mut self, ticket: Ticket, text: &str, tell: bool, operator: bool) {
+        if !operator && !self.state.takes_agents_note() {
+            let answer = self.refused(&format!(
+                "the agent has left {ITERATION_NOTES_MAX} notes in this iteration, and more are not kept; write them into a file of the work tree"
+            ));
+            return self.wish(Effect::Reply { ticket, answer });
+        }
         let answer = match &self.state.phase {
             Phase::Idle => self.refused("no loop runs that could take a note"),
             // It may go on, and then has to know.
@@ -403,9 +415,13 @@ impl Turn<'_> {
             | Phase::Paused { .. } => {
                 let kept = text.floor_char_boundary(NOTE_BYTES_MAX);
                 let text = text.get(..kept).unwrap_or_default().to_owned();
-                self.record(LoopEvent::Noted { text, tell });
+                self.record(LoopEvent::Noted {
+                    text,
+                    tell,
+                    operator,
+                });
                 if tell {
-                    self.forgo_check("the work tree was rolled back since");
+                    self.rolled_back_outside();
                 }
                 accepted("noted")
             }

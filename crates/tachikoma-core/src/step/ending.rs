@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::Turn;
 use crate::activity::Activity;
-use crate::effect::{Effect, Rung};
+use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::input::Urgency;
+use crate::ladder::Rung;
 use crate::outcome::{Failure, Outcome, Timeout};
 use crate::phase::{Cause, Work};
 use crate::policy::{busy, timeout};
@@ -130,7 +131,7 @@ impl Turn<'_> {
     pub(super) fn unkillable(&mut self, pid: Option<u32>) {
         let failure = Failure::Unkillable { pid };
         let reason = format!(
-            "{failure}: it is stuck in the kernel; look at it with `ps`, then run the loop again"
+            "{failure}: it is stuck in the kernel, or its parent `loop-guard` is stopped; look at both with `ps`, then run the loop again"
         );
         self.end(Outcome::Error { reason });
     }

@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use super::Turn;
-use crate::effect::{Effect, Rung};
+use crate::effect::Effect;
 use crate::event::LoopEvent;
-use crate::hooking::{HookKind, HookPoint, HookResult, Hooking, HooksEnd, HooksStart};
+use crate::hooking::{HookKind, HookPoint, HookResult, HooksEnd, HooksStart};
 use crate::input::Urgency;
+use crate::ladder::Rung;
 use crate::outcome::{Outcome, Stop};
-use crate::phase::{Cause, Phase, Wait};
+use crate::phase::{Cause, Hooking, Phase};
 use crate::policy::completion::{Next, next};
 use crate::policy::custom;
 use crate::tests_report::TestsReport;
+use crate::wait::Wait;
 
 /// For the hooks at the end of a loop that is to end at once: long enough for a message, short enough for a shutdown.
 const URGENT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -292,6 +294,7 @@ impl Turn<'_> {
     /// The same where tests have other results than before.
     pub(super) fn beside_tests(&mut self, before: Option<&TestsReport>) {
         let now = self.state.progress.tests.as_ref();
+        let now = now.filter(|now| now.iteration > 0);
         if now.is_some_and(|now| now.is_news(before)) {
             self.beside(HookPoint::TestsChanged);
         }

@@ -5,11 +5,14 @@ use std::time::Duration;
 use super::Turn;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
+use crate::exit::{Exit, Leftover};
 use crate::input::Urgency;
-use crate::keep::{CommitOrder, CommitStatus, Keep, KeepPurpose, Kept};
+use crate::keep::{CommitOrder, CommitStatus, Keep, KeepPurpose, Kept, LoopChanges};
+use crate::ladder::{Ladder, Rung};
 use crate::outcome::{Outcome, Stop};
-use crate::phase::Wait;
 use crate::policy::KeepRules;
+use crate::time::Timestamp;
+use crate::wait::Wait;
 
 /// For a look at the work tree, and for the end of a commit whose own time is over: a large tree on a slow disk takes
 /// seconds.
@@ -40,13 +43,14 @@ impl Turn<'_> {
         true
     }
 
-    /// Ends the loop, after a commit of what is left to be committed.
+    /// Ends the loop, after a commit of what is left to be committed. An agent that is up ends first, and may change files until it has.
     pub(super) fn finish(&mut self, outcome: Outcome) {
         let failed = matches!(outcome, Outcome::Error { .. });
         let rules = self.policy.keep;
         let rules = rules.filter(|rules| rules.commit && (rules.on_failure || !failed));
+        let may_be_more = self.state.may_have_left_work() || self.state.agent.is_some();
         match rules {
-            Some(rules) if self.state.may_have_left_work() && !self.state.stop_urgent => {
+            Some(rules) if may_be_more && !self.state.stop_urgent => {
                 let commit = Some(CommitStatus::End);
                 self.begin_keep(rules, KeepPurpose::End, commit, None, Some(outcome));
             }
@@ -70,14 +74,43 @@ impl Turn<'_> {
             None if urgent => Some(URGENT_TIMEOUT),
             None => Some(LOOK_TIMEOUT),
         };
+        let graces = &self.policy.ladder;
+        let agent = self.state.agent.filter(|_| purpose == KeepPurpose::End);
+        let closing = agent.map(|_| Ladder {
+            rung: Rung::Interrupt,
+            until: self.now.after(graces.interrupt),
+        });
+        let closes_within = match closing {
+            Some(_) => graces.interrupt + graces.terminate + graces.reap,
+            None => Duration::ZERO,
+        };
         self.record(LoopEvent::KeepStarted(Keep {
             purpose,
             commit,
-            until: limit.map(|limit| self.now.after(limit)),
+            until: limit.map(|limit| self.now.after(limit + closes_within)),
+            closing,
+            since: closing.map(|_| self.now),
             called_off: false,
             then,
             outcome,
         }));
+        match agent {
+            Some(agent) => self.wish(Effect::Close {
+                generation: agent.generation,
+            }),
+            None => self.order_keep(commit, None),
+        }
+    }
+
+    fn order_keep(&mut self, commit: Option<CommitStatus>, since: Option<Timestamp>) {
+        let purpose = self.state.keep().map(|keep| keep.purpose);
+        let changes = match (purpose, since) {
+            (_, Some(since)) => LoopChanges::Since(since),
+            (Some(KeepPurpose::End), None) => LoopChanges::None,
+            (Some(KeepPurpose::Iteration | KeepPurpose::Checkpoint) | None, None) => {
+                LoopChanges::All
+            }
+        };
         let session = &self.state.session;
         let commit = commit.map(|status| CommitOrder {
             iteration: self.state.iteration,
@@ -88,7 +121,27 @@ impl Turn<'_> {
         self.wish(Effect::Keep {
             number: self.state.kept.number,
             commit,
+            changes,
         });
+    }
+
+    /// The agent's process has ended between two turns. Work that waited for it is kept now.
+    pub(super) fn gone_between_turns(&mut self, exit: Exit, leftovers: Vec<Leftover>) {
+        let waits = self.state.keep().is_some_and(|keep| keep.closing.is_some());
+        self.agent_exited(exit, leftovers);
+        if let Some(keep) = self.state.keep().filter(|_| waits) {
+            let (commit, since) = (keep.commit, keep.since);
+            self.order_keep(commit, since);
+        }
+    }
+
+    /// The agent's process does not end by itself.
+    pub(super) fn closing_overdue(&mut self, ladder: Ladder) {
+        match ladder.rung {
+            Rung::Interrupt => self.signal_closing(Rung::Terminate),
+            Rung::Terminate => self.signal_closing(Rung::Kill),
+            Rung::Kill => self.unkillable(self.state.agent.and_then(|agent| agent.pid)),
+        }
     }
 
     /// Takes up what the death of a runner cut. What was to be the end is decided anew.
@@ -119,7 +172,8 @@ impl Turn<'_> {
     /// The work was kept, or could not be.
     pub(super) fn kept(&mut self, number: u64, kept: Result<Kept, String>) {
         // The one place where an answer is dropped that nobody waits for any more.
-        let Some(keep) = self.state.keep().cloned() else {
+        let awaited = self.state.keep().filter(|keep| keep.closing.is_none());
+        let Some(keep) = awaited.cloned() else {
             return;
         };
         if number != self.state.kept.number {
@@ -162,7 +216,7 @@ impl Turn<'_> {
             (KeepPurpose::Checkpoint, _) => match self.state.stop.clone() {
                 // Asked for meanwhile: nothing else of the reboot is worth its while.
                 Some(stop) => self.close(stop.into()),
-                None => self.close_old(),
+                None => self.open_new(),
             },
             (KeepPurpose::End, Some(outcome)) if self.holds(&outcome) => self.close(outcome),
             (KeepPurpose::Iteration | KeepPurpose::End, _) => self.check(keep.then),
@@ -174,6 +228,9 @@ impl Turn<'_> {
         self.want_stop(stop, urgency);
         if urgency == Urgency::Kill && keep.called_off {
             return self.give_up_keep(keep, "it was told to end, and did not at once");
+        }
+        if urgency >= Urgency::Now && keep.closing.is_some() {
+            return self.give_up_keep(keep, "the agent had not ended yet");
         }
         if urgency >= Urgency::Now {
             self.call_off_keep(keep.then);

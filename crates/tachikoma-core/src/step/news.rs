@@ -2,6 +2,8 @@
 
 use super::Turn;
 use super::reading::TOO_LONG;
+use crate::denials::{DENIALS_MAX, Denial, remedies};
+use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::exit::{Exit, Leftover};
 use crate::input::{News, TurnEnd};
@@ -48,8 +50,8 @@ impl Turn<'_> {
                 let failure = Failure::NotLaunched { reason };
                 self.process_ended(work, Exit::Unknown, false, Some(failure));
             }
-            // Only a reboot opens a session without a prompt.
-            News::Opened => {}
+            // Only a reboot opens a session without a prompt, or listens to words.
+            News::Opened | News::Said { .. } => {}
             News::Named { agent_id } => self.named(agent_id),
             News::Output => self.output(work),
             News::Measured { context, answering } => self.measured(context, answering),
@@ -68,7 +70,10 @@ impl Turn<'_> {
                     self.interrupt_at_boundary();
                 }
             }
-            News::Denied { tool } => self.record(LoopEvent::ToolDenied { name: tool }),
+            News::Denied { tool, id } => {
+                self.denied(work, tool, id);
+                self.interrupt_at_boundary();
+            }
             News::Touched { path } => {
                 if !self.state.session.knows_file(&path) {
                     self.record(LoopEvent::FileTouched { path });
@@ -78,6 +83,7 @@ impl Turn<'_> {
             News::Cost {
                 conversation_microusd,
             } => self.cost_told(conversation_microusd),
+            News::TakenUp(told) => self.conversation_taken_up(told),
             News::Quota(quota) => self.quota_told(quota),
             News::Looked { activity } => self.looked(work, activity),
             News::Resulted(end) => self.resulted(work, end),
@@ -112,22 +118,48 @@ impl Turn<'_> {
         }
     }
 
-    /// An agent between two turns can only tell its name, or end.
+    /// Records a denied call with how often it was denied and what would permit it.
+    fn denied(&mut self, work: &Work, name: String, id: String) {
+        let tool = work.tools.get(&id);
+        let summary = tool.map_or_else(String::new, |tool| tool.summary.clone());
+        let mut known = self.state.denials.iter();
+        let known = known.find(|denial| denial.name == name && denial.summary == summary);
+        let is_other = known.is_none() && self.state.denials.len() >= DENIALS_MAX;
+        let mut denial = Denial {
+            others: match is_other {
+                true => self.state.other_denials.saturating_add(1),
+                false => 0,
+            },
+            times: known.map_or(0, |denial| denial.times).saturating_add(1),
+            name,
+            id,
+            summary,
+            remedy: None,
+        };
+        let denials = std::slice::from_ref(&denial);
+        let lines = remedies(&self.state.launch.agent, denials, &self.policy.permitted);
+        denial.remedy = lines.into_iter().next();
+        self.record(LoopEvent::ToolDenied(denial));
+    }
+
+    /// An agent between two turns has nothing to do, unless it gave itself something to do.
     fn news_between_turns(&mut self, news: News) {
         match news {
             News::Named { agent_id } => self.named(agent_id),
             News::Quota(quota) => self.quota_told(quota),
             News::Exited {
                 exit, leftovers, ..
-            } => self.agent_exited(exit, leftovers),
+            } => self.gone_between_turns(exit, leftovers),
+            News::ToolStarted { name, summary, .. } => self.worked_outside(name, &summary),
+            News::Resulted(end) => self.resulted_outside(&end),
             News::NotLaunched { .. } | News::GuardLost => {
-                self.agent_exited(Exit::Unknown, Vec::new());
+                self.gone_between_turns(Exit::Unknown, Vec::new());
             }
             News::Launched { .. }
             | News::Opened
             | News::Output
+            | News::Said { .. }
             | News::Measured { .. }
-            | News::ToolStarted { .. }
             | News::ToolEnded { .. }
             | News::Denied { .. }
             | News::Touched { .. }
@@ -135,7 +167,37 @@ impl Turn<'_> {
             | News::StreamEnded
             | News::CallEnded { .. }
             | News::Cost { .. }
-            | News::Resulted(_) => {}
+            | News::TakenUp(_) => {}
+        }
+    }
+
+    /// The agent calls a tool although it was given no prompt. The first call says enough.
+    fn worked_outside(&mut self, mut tool: String, summary: &str) {
+        if self.state.kept.outside {
+            return;
+        }
+        if !summary.is_empty() {
+            tool.push_str(": ");
+            tool.push_str(summary);
+        }
+        self.record(LoopEvent::WorkedOutside {
+            tool,
+            cost_microusd: 0,
+            tokens: 0,
+        });
+        self.wish(Effect::OweLook);
+    }
+
+    /// A turn that was given no prompt has ended, or one that the loop had given up before.
+    pub(super) fn resulted_outside(&mut self, end: &TurnEnd) {
+        // The result that follows has the sums of this one, too.
+        if !end.more && (end.cost_microusd > 0 || end.tokens > 0) {
+            self.record(LoopEvent::WorkedOutside {
+                tool: String::new(),
+                cost_microusd: end.cost_microusd,
+                tokens: end.tokens,
+            });
+            self.look_at_budgets();
         }
     }
 

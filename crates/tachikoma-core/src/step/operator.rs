@@ -10,18 +10,18 @@ use crate::hooking::HookPoint;
 use crate::id::Ticket;
 use crate::input::Urgency;
 use crate::launch::Launch;
+use crate::limits::Limits;
 use crate::operator::{
     AnsweredBy, Choice, EditedPrompt, OperatorEvent, PUT_OFF_ITERATIONS, Question, QuestionKind,
-    TOLD_MAX, Wish,
+    ROLLBACK_TIMEOUT, TOLD_MAX, Wish,
 };
-use crate::outcome::{Outcome, RebootReason, Stop};
-use crate::phase::{Phase, Wait};
+use crate::outcome::{Outcome, Stop};
+use crate::phase::Phase;
 use crate::policy::reboot;
-use crate::policy::stop::{self, Limits};
+use crate::policy::stop::{self};
+use crate::reboots::RebootReason;
 use crate::session::NOTE_BYTES_MAX;
-
-/// For bringing a work tree back: longer than whoever does it may take for all its parts. Who has not answered by then hangs.
-pub(crate) const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1500);
+use crate::wait::Wait;
 
 /// What is said of one that nobody saw to its end.
 const ROLLBACK_CUT: &str = "the loop ended in the middle of it; the work tree may be half of what it was and half of what it was to be, and what it was is kept (`git for-each-ref refs/tachikoma`)";
@@ -61,7 +61,7 @@ impl Turn<'_> {
 
     /// Returns whether the operator has to be asked before the next iteration.
     pub(super) fn must_ask(&self) -> bool {
-        self.state.is_attended(self.policy) && !self.state.operator.agreed
+        self.policy.is_attended(&self.state.operator) && !self.state.operator.agreed
     }
 
     /// Returns whether the operator has to be asked about the last iteration, behind which the loop ends by itself. Whoever has
@@ -307,8 +307,11 @@ impl Turn<'_> {
         };
         self.record_operator(OperatorEvent::RolledBack { iteration, error });
         if let Some(text) = note {
-            let tell = true;
-            self.record(LoopEvent::Noted { text, tell });
+            self.record(LoopEvent::Noted {
+                text,
+                tell: true,
+                operator: true,
+            });
             self.forgo_check("the work tree was rolled back since");
         }
         // A claim of what was brought back is refused.
@@ -352,7 +355,7 @@ impl Turn<'_> {
         if matches!(self.state.phase, Phase::Idle | Phase::Ended { .. }) {
             return self.refused("nothing runs that could be attended");
         }
-        if self.state.is_attended(self.policy) != on {
+        if self.policy.is_attended(&self.state.operator) != on {
             self.record_operator(OperatorEvent::Attended { on });
         }
         let open = self.state.question().cloned();

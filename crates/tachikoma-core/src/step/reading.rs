@@ -5,13 +5,19 @@ use crate::context::Context;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::input::Urgency;
-use crate::outcome::{RebootReason, Stop};
+use crate::outcome::Stop;
 use crate::phase::Cause;
-use crate::policy::context::{Level, hard_limit_percent, level, redline_percent};
+use crate::policy::context::{
+    Level, begins_near_token_redline, hard_limit_percent, level, redline_percent,
+};
 use crate::policy::{rate, reboot};
+use crate::reboots::RebootReason;
 
 /// So many reboots in a row that were for nothing end the loop: a third would be for nothing too.
 const FUTILE_MAX: u32 = 2;
+
+/// A session that begins, after a reboot, above this share of its redline is said to begin near it.
+const NEAR_REDLINE: f64 = 0.75;
 
 /// What to do about a context that is full from the start.
 pub(super) const TOO_LONG: &str = "the prompt and its hand-off alone fill the context; shorten the prompt, or lower handoff_max_bytes";
@@ -26,7 +32,7 @@ impl Turn<'_> {
             self.advise();
             match reboot::verdict_on_reading(self.policy, self.state) {
                 reboot::Verdict::GoOn => {}
-                reboot::Verdict::Reboot(reason) => self.redline(reason, &context),
+                reboot::Verdict::Reboot(reason) => self.redline(&reason, &context),
                 reboot::Verdict::Exhausted { reason, max } => {
                     self.stop_unable(exhausted(&reason, max));
                 }
@@ -44,14 +50,21 @@ impl Turn<'_> {
         }
         let first = before.is_none_or(|before| before.window != context.window);
         let managed = self.policy.reboot.manages_context();
-        let redline = redline_percent(self.policy, context.window);
+        let mut session = self.state.session.clone();
+        session.first_tokens = session
+            .first_tokens
+            .or(before.is_none().then_some(context.tokens));
+        let redline = redline_percent(self.policy, &session, context.window);
         self.record(LoopEvent::ContextMeasured {
             context,
             answering,
             redline_tokens: (first && managed).then(|| context.tokens_at(redline)),
         });
+        if before.is_none() && managed {
+            self.warn_of_a_full_start(&context, redline);
+        }
         let configured = self.policy.reboot.redline_percent;
-        if first && managed && configured > redline {
+        if first && managed && configured > hard_limit_percent(self.policy, context.window) {
             self.record(LoopEvent::Warned {
                 warning: format!(
                     "context_redline_percent = {configured} lies above the point at which the agent takes no prompt \
@@ -61,6 +74,34 @@ impl Turn<'_> {
                 ),
             });
         }
+    }
+
+    /// Says that a session begins with so much context that replacing it would change little.
+    fn warn_of_a_full_start(&mut self, context: &Context, redline: f64) {
+        let begins = format!(
+            "session {} begins with {} tokens of context",
+            self.state.session.number, context.tokens
+        );
+        let shorten = "shorten the prompt, the hand-off (reboot.handoff_max_bytes) or what the agent loads by itself";
+        let tokens = self.policy.reboot.redline_tokens;
+        let comes_first = Context { tokens, ..*context }.percent() < redline;
+        let near = begins_near_token_redline(self.policy, &self.state.session);
+        let warning = if near && comes_first {
+            format!(
+                "{begins}, near reboot.context_redline_tokens = {tokens}: that redline does not apply to this session, the one \
+                 at {redline:.1} % does; raise it, or {shorten}"
+            )
+        } else if self.state.session.unproven
+            && context.percent() >= redline * NEAR_REDLINE
+            && context.percent() < redline
+        {
+            format!(
+                "{begins}, near its redline at {redline:.1} %: it will be replaced soon; {shorten}"
+            )
+        } else {
+            return;
+        };
+        self.record(LoopEvent::Warned { warning });
     }
 
     /// Tells the agent once per session that its context fills up. Only while a tool runs: it then hears of it in this
@@ -73,7 +114,10 @@ impl Turn<'_> {
         let in_a_tool = self.work().is_some_and(|work| {
             !work.tools.is_empty() && work.ending.is_none() && work.result.is_none()
         });
-        if !steerable || !in_a_tool || level(self.policy, &context) != Level::Warning {
+        if !steerable
+            || !in_a_tool
+            || level(self.policy, &self.state.session, &context) != Level::Warning
+        {
             return;
         }
         if let Some(agent) = self.state.agent {
@@ -86,13 +130,14 @@ impl Turn<'_> {
         }
     }
 
-    /// Ends the iteration for a reboot, unless the reboot has to wait and the context leaves room for that.
-    fn redline(&mut self, reason: RebootReason, context: &Context) {
-        self.want_reboot(reason);
-        let held = self.reboot_is_held();
+    /// Ends the iteration for a reboot. One that has to wait ends it only if the session can hand off now, or the context leaves
+    /// no room.
+    fn redline(&mut self, reason: &RebootReason, context: &Context) {
+        self.want_reboot(reason.clone());
+        let held = self.reboot_is_held() && !self.hands_off_early(reason);
         // A turn is not cut for what may be refused.
         let asks = self.policy.reboot.confirm.is_some();
-        if !(held || asks) || level(self.policy, context) == Level::Hard {
+        if !(held || asks) || level(self.policy, &self.state.session, context) == Level::Hard {
             self.end_for_reboot();
         }
     }
@@ -162,7 +207,7 @@ impl Turn<'_> {
     }
 
     fn verify(&mut self, context: &Context) {
-        let redline = redline_percent(self.policy, context.window);
+        let redline = redline_percent(self.policy, &self.state.session, context.window);
         let futile = (self.policy.reboot.manages_context() && context.percent() >= redline).then(|| {
             format!(
                 "its first reading is {:.1} %, which is not below the redline of {redline:.1} %",

@@ -4,19 +4,17 @@
 //! given up before the fresh session answers, and no two agents ever share a work tree.
 
 use super::{Turn, millis};
-use crate::effect::{Effect, Rung};
+use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::exit::Exit;
 use crate::hooking::{HookPoint, HookResult, HooksStart};
 use crate::id::SessionNo;
 use crate::input::News;
-use crate::outcome::{RebootReason, Stop};
-use crate::phase::{Reboot, RebootStage, Wait};
-use crate::policy::context::{Level, level};
-
-/// What is kept of a session's own words; with notes, files and failures they have to fit into the hand-off.
-const WORDS_BYTES_MAX: usize = 16 << 10;
-use crate::turn_report::TurnReport;
+use crate::ladder::Rung;
+use crate::outcome::Stop;
+use crate::phase::{Reboot, RebootStage};
+use crate::reboots::RebootReason;
+use crate::wait::Wait;
 
 impl Turn<'_> {
     pub(super) fn begin_reboot(&mut self, reason: RebootReason, then: Option<Wait>) {
@@ -40,31 +38,9 @@ impl Turn<'_> {
         }
     }
 
-    fn ask_hand_off(&mut self) {
-        let rules = &self.policy.reboot;
-        let up = self.state.agent.filter(|agent| agent.pid.is_some());
-        let room = !self.takes_no_prompt();
-        let knows_something = self.state.session.iterations > 0;
-        let broken = self
-            .reboot()
-            .is_some_and(|reboot| matches!(reboot.reason, RebootReason::ErrorRecovery { .. }));
-        let can_answer = room && knows_something && !broken && self.state.limit_streak == 0;
-        match up {
-            Some(agent) if rules.ask_hand_off && !rules.immediate && can_answer => {
-                let until = self.now.after(rules.hand_off_timeout);
-                self.record(LoopEvent::HandOffRequested { until });
-                self.ask_cost();
-                self.wish(Effect::AskHandOff {
-                    generation: agent.generation,
-                });
-            }
-            Some(_) | None => self.hooks_before(),
-        }
-    }
-
-    fn hooks_before(&mut self) {
+    pub(super) fn hooks_before(&mut self) {
         if !self.run_hooks(HookPoint::BeforeReboot, self.policy.reboot.hooks_before) {
-            self.keep_old();
+            self.close_old();
         }
     }
 
@@ -106,7 +82,7 @@ impl Turn<'_> {
             true => match (failed.into_iter().next(), &self.state.stop) {
                 (Some(error), _) => self.reboot_failed(&error, true),
                 (None, Some(_)) => self.reboot_failed("the loop is to stop", true),
-                (None, None) => self.keep_old(),
+                (None, None) => self.close_old(),
             },
             false => {
                 for error in failed {
@@ -118,13 +94,8 @@ impl Turn<'_> {
         }
     }
 
-    fn keep_old(&mut self) {
-        if !self.keep_checkpoint() {
-            self.close_old();
-        }
-    }
-
-    pub(super) fn close_old(&mut self) {
+    /// Ends the process of the old session. Only then is its work kept: it may change files until its end.
+    fn close_old(&mut self) {
         match self.state.agent {
             Some(agent) => {
                 let until = self.now.after(self.policy.ladder.interrupt);
@@ -136,11 +107,17 @@ impl Turn<'_> {
                     generation: agent.generation,
                 });
             }
-            None => self.open_new(),
+            None => self.keep_old(),
         }
     }
 
-    fn open_new(&mut self) {
+    fn keep_old(&mut self) {
+        if !self.keep_checkpoint() {
+            self.open_new();
+        }
+    }
+
+    pub(super) fn open_new(&mut self) {
         let Some(reboot) = self.reboot() else { return };
         if !self.policy.agent.persistent {
             // The session of a process that lives for one turn is opened by that turn.
@@ -155,6 +132,7 @@ impl Turn<'_> {
         self.wish(Effect::Open {
             generation,
             session,
+            resume: None,
         });
     }
 
@@ -165,11 +143,16 @@ impl Turn<'_> {
                     self.record(LoopEvent::AgentLaunched { pid });
                 }
             }
-            News::Opened => {
-                if matches!(reboot.stage, RebootStage::Opening { .. }) {
-                    self.replace_session(reboot);
-                }
-            }
+            News::Opened => match reboot.stage {
+                RebootStage::Opening { old: true, .. } => self.request_hand_off(),
+                RebootStage::Opening { old: false, .. } => self.replace_session(reboot),
+                RebootStage::Begun
+                | RebootStage::HandOff { .. }
+                | RebootStage::Hooks { .. }
+                | RebootStage::Keeping { .. }
+                | RebootStage::Closing { .. } => {}
+            },
+            News::Said { text } => self.hand_off_said(&reboot, &text),
             News::NotLaunched { reason } => {
                 self.agent_exited(Exit::Unknown, Vec::new());
                 self.process_gone(&reboot, &reason);
@@ -184,37 +167,20 @@ impl Turn<'_> {
                 self.agent_exited(Exit::Unknown, Vec::new());
                 self.process_gone(&reboot, "the guard process was lost");
             }
-            News::Resulted(end) => {
-                if !matches!(reboot.stage, RebootStage::HandOff { .. }) || end.more {
-                    return;
-                }
-                // What it cost is cost, whatever it was worth.
-                self.record(LoopEvent::TurnResulted(TurnReport {
-                    success: end.success,
-                    reason: end.reason.clone(),
-                    problem: None,
-                    claimed: false,
-                    pattern: None,
-                    cost_microusd: end.cost_microusd,
-                    tokens: end.tokens,
-                    spent: None,
-                }));
-                if end.success && !end.text.trim().is_empty() {
-                    let text = &end.text;
-                    let kept = text.floor_char_boundary(WORDS_BYTES_MAX);
-                    let text = text.get(..kept).unwrap_or_default().to_owned();
-                    self.record(LoopEvent::HandOffWritten { text });
-                } else {
-                    self.no_hand_off(end.reason.as_deref().unwrap_or("it said nothing"));
-                }
-                self.hooks_before();
-            }
+            News::Resulted(end) => match reboot.stage {
+                RebootStage::HandOff { .. } if end.more => {}
+                RebootStage::HandOff { .. } => self.hand_off_resulted(reboot, &end),
+                // A hand-off that was given up has its cost.
+                RebootStage::Begun
+                | RebootStage::Hooks { .. }
+                | RebootStage::Keeping { .. }
+                | RebootStage::Closing { .. }
+                | RebootStage::Opening { .. } => self.resulted_outside(&end),
+            },
             News::Measured { context, answering } => {
                 if matches!(reboot.stage, RebootStage::HandOff { .. }) {
+                    // Crossing the hard limit does not take a hand-off away that is being written: the time-out bounds it.
                     self.note_reading(context, answering);
-                    if level(self.policy, &context) == Level::Hard {
-                        self.give_up_hand_off("it worked on instead, up to the hard limit");
-                    }
                 }
             }
             News::CallEnded { tokens } => {
@@ -230,7 +196,8 @@ impl Turn<'_> {
                 }
             }
             News::Quota(quota) => self.quota_told(quota),
-            News::Named { .. }
+            News::TakenUp(_)
+            | News::Named { .. }
             | News::Output
             | News::ToolStarted { .. }
             | News::ToolEnded { .. }
@@ -246,38 +213,17 @@ impl Turn<'_> {
         match &reboot.stage {
             // What follows finds no process to close.
             RebootStage::Begun | RebootStage::Hooks { .. } | RebootStage::Keeping { .. } => {}
-            RebootStage::HandOff { .. } => {
-                self.no_hand_off(how);
-                self.hooks_before();
-            }
-            RebootStage::Closing { failed: None, .. } => self.open_new(),
+            RebootStage::HandOff { said, .. } => self.hand_off_lost(reboot, said, how),
+            RebootStage::Opening { old: true, .. } => self.hand_off_over(None, how),
+            RebootStage::Closing { failed: None, .. } => self.keep_old(),
             RebootStage::Closing {
                 failed: Some(error),
                 ..
             } => self.reboot_failed(error, false),
-            RebootStage::Opening { .. } => {
+            RebootStage::Opening { old: false, .. } => {
                 self.reboot_failed(&format!("the fresh session cannot be opened: {how}"), false);
             }
         }
-    }
-
-    /// Goes on without the hand-off that is being written.
-    fn give_up_hand_off(&mut self, why: &str) {
-        self.no_hand_off(why);
-        if let Some(agent) = self.state.agent {
-            self.wish(Effect::Signal {
-                generation: agent.generation,
-                rung: Rung::Interrupt,
-            });
-        }
-        self.hooks_before();
-    }
-
-    fn no_hand_off(&mut self, why: &str) {
-        let warning = format!(
-            "the old session wrote no hand-off ({why}); the next one gets what the loop itself knows"
-        );
-        self.record(LoopEvent::Warned { warning });
     }
 
     /// Acts on the deadline of the stage that the reboot is in.
@@ -297,11 +243,10 @@ impl Turn<'_> {
                 self.reboot_completed(reboot);
             }
             RebootStage::Keeping { keep } => self.keep_overdue(keep),
-            RebootStage::Closing { ladder, .. } => match ladder.rung {
-                Rung::Interrupt => self.climb_in_reboot(Rung::Terminate),
-                Rung::Terminate => self.climb_in_reboot(Rung::Kill),
-                Rung::Kill => self.unkillable(self.state.agent.and_then(|agent| agent.pid)),
-            },
+            RebootStage::Closing { ladder, .. } => self.closing_overdue(ladder),
+            RebootStage::Opening { old: true, .. } => {
+                self.hand_off_over(None, "its conversation could not be opened again in time");
+            }
             RebootStage::Opening { generation, .. } => {
                 let until = self.now.after(self.policy.ladder.reap);
                 let failed = Some("the fresh session did not answer in time".to_owned());
@@ -314,7 +259,8 @@ impl Turn<'_> {
         }
     }
 
-    fn climb_in_reboot(&mut self, rung: Rung) {
+    /// Signals an agent that is in no turn.
+    pub(super) fn signal_closing(&mut self, rung: Rung) {
         let Some(agent) = self.state.agent else {
             return;
         };
@@ -352,6 +298,7 @@ impl Turn<'_> {
             started,
             to,
             then,
+            asked: _,
             stage: _,
         } = reboot;
         let duration_ms = millis(self.now.since(started));
@@ -390,7 +337,7 @@ impl Turn<'_> {
         self.settle(then);
     }
 
-    fn reboot(&self) -> Option<Reboot> {
+    pub(super) fn reboot(&self) -> Option<Reboot> {
         self.state.rebooting().cloned()
     }
 }

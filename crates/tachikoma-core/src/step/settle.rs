@@ -1,5 +1,7 @@
 //! Between iterations: bookkeeping, and what comes next.
 
+use std::time::Duration;
+
 use super::Turn;
 use super::reading::exhausted;
 use crate::effect::Effect;
@@ -7,15 +9,18 @@ use crate::event::LoopEvent;
 use crate::exit::Exit;
 use crate::hooking::HookPoint;
 use crate::keep::CommitStatus;
+use crate::loop_state::LoopState;
 use crate::outcome::{
-    ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, RebootReason, Spent,
-    Stop,
+    ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, Spent, Stop,
 };
-use crate::phase::{LoopState, Wait, WaitReason, Work};
+use crate::phase::Work;
 use crate::policy::context::{Level, level};
 use crate::policy::{reboot, restart, stop};
+use crate::reboots::RebootReason;
+use crate::session::HandOff;
 use crate::time::Timestamp;
 use crate::turn_report::LimitedAttempt;
+use crate::wait::{Wait, WaitReason};
 
 /// So many iterations in a row that fail at once are not the model's fault, nor the prompt's: the conversation is broken.
 const FAST_FAILURES_MAX: u32 = 3;
@@ -23,6 +28,9 @@ const FAST_FAILURES_MAX: u32 = 3;
 /// Whoever supervises what the agent works in waits between two of its lives, and gives up. Where nobody does, so many
 /// attempts at one iteration are enough.
 const CUT_ATTEMPTS_MAX: u32 = 32;
+
+/// A service that no request ever reached is more likely a wrong address than an outage.
+const UNREACHED_MAX: Duration = Duration::from_secs(600);
 
 impl Turn<'_> {
     pub(super) fn iteration_completed(
@@ -38,11 +46,8 @@ impl Turn<'_> {
             duration_ms: self.duration_ms(work),
             exit,
             claimed: claimed && outcome == IterationOutcome::Succeeded,
-            progress: None,
             needs_reboot: self.state.reboot_pending.is_some()
                 || outcome == IterationOutcome::HandedOver,
-            tests_passed: None,
-            files_changed: None,
         };
         self.record(LoopEvent::IterationCompleted {
             report,
@@ -147,31 +152,90 @@ impl Turn<'_> {
         self.keep_iteration(None, None);
     }
 
-    /// The model's service is limited: the iteration is owed, and waits until it is not.
-    pub(super) fn iteration_limited(
-        &mut self,
-        reason: String,
-        told: Option<Timestamp>,
-        agent_lives: bool,
-    ) {
-        let streak = self.state.limit_streak.saturating_add(1);
+    /// The model's service is limited or cannot be reached: the iteration is owed, and waits until it answers.
+    pub(super) fn iteration_limited(&mut self, reason: &str, problem: &Problem, agent_lives: bool) {
+        let outage = *problem == Problem::Unreachable;
+        let until = match problem {
+            Problem::Limited { until } => *until,
+            Problem::Unreachable | Problem::Poisoned | Problem::Cut | Problem::Permanent { .. } => {
+                None
+            }
+        };
         self.record(LoopEvent::IterationLimited(LimitedAttempt {
             iteration: self.state.iteration,
             attempt: self.state.attempt,
-            reason,
-            until: told,
-            streak,
+            reason: reason.to_owned(),
+            until,
+            streak: self.state.limit_streak.saturating_add(1),
+            outage,
             agent_lives,
         }));
         self.beside(HookPoint::LimitWait);
-        // A moment that is over says nothing.
-        let backoff = restart::delay(self.policy.limit_backoff, streak);
-        let until = told.filter(|moment| *moment > self.now);
-        let then = Wait {
-            reason: WaitReason::UsageLimit,
-            until: until.unwrap_or(self.now.after(backoff)),
+        let then = self.service_wait(problem, reason);
+        self.keep_iteration(None, then);
+    }
+
+    /// Returns the wait for a service that refuses or cannot be reached; none where that ends the loop.
+    pub(super) fn service_wait(&mut self, problem: &Problem, words: &str) -> Option<Wait> {
+        match problem {
+            Problem::Limited { until } => Some(self.limit_wait(*until)),
+            Problem::Unreachable => self.outage_wait(words),
+            Problem::Poisoned | Problem::Cut | Problem::Permanent { .. } => None,
+        }
+    }
+
+    /// Returns the wait for a service that refuses. Services lift limits late: a stated reset gets a margin, and one that has
+    /// passed means: ask again soon.
+    fn limit_wait(&self, reset: Option<Timestamp>) -> Wait {
+        let streak = self.state.limit_streak;
+        let (from, backoff) = match reset {
+            Some(reset) => (reset.max(self.now), self.policy.reset_margin),
+            None => (self.now, self.policy.limit_backoff),
         };
-        self.keep_iteration(None, Some(then));
+        Wait {
+            reason: WaitReason::UsageLimit,
+            until: from.after(restart::delay(backoff, streak)),
+        }
+    }
+
+    /// Returns the wait for a service that cannot be reached. An outage that has lasted too long ends the loop instead.
+    fn outage_wait(&mut self, words: &str) -> Option<Wait> {
+        let backoff = restart::delay(self.policy.outage_backoff, self.state.limit_streak);
+        let wait = Wait {
+            reason: WaitReason::Outage,
+            until: self.now.after(backoff),
+        };
+        let configured = self.policy.max_outage;
+        let reached = self.state.reached_service();
+        let limit = match reached {
+            false if configured.is_zero() => UNREACHED_MAX,
+            false => configured.min(UNREACHED_MAX),
+            true if configured.is_zero() => return Some(wait),
+            true => configured,
+        };
+        let end = self.state.outage_since.unwrap_or(self.now).after(limit);
+        if end > self.now {
+            // The last attempt comes when the time is up.
+            return Some(Wait {
+                until: wait.until.min(end),
+                ..wait
+            });
+        }
+        if self.state.stop.is_none() {
+            let seconds = limit.as_secs();
+            let reason = match reached {
+                true => format!(
+                    "the model's service could not be reached for {seconds} s (stop_conditions.max_outage): {words}; \
+                     `tachikoma run` continues the loop when the network is back"
+                ),
+                false => format!(
+                    "the model's service could not be reached for {seconds} s, and no request of this loop ever succeeded: \
+                     {words}; check the network, the proxy and the address of the service, then `tachikoma run` continues the loop"
+                ),
+            };
+            self.stop_by_itself(Stop::Unable { reason });
+        }
+        None
     }
 
     pub(super) fn record_failure(&mut self, work: &Work, failure: Failure, agent_lives: bool) {
@@ -215,8 +279,13 @@ impl Turn<'_> {
             return self.finish(outcome);
         }
         let mut then = then;
-        if let Some(reason) = self.state.reboot_pending.clone() {
-            if self.reboot_is_held() {
+        let pending = self.state.reboot_pending.clone();
+        // A session cannot be asked for its hand-off while the model's service does not answer.
+        let unheard = then.is_some_and(|wait| wait.is_for_service() && wait.until > self.now);
+        if let Some(reason) = pending.filter(|_| !unheard) {
+            if self.reboot_is_held() && self.hands_off_early(&reason) {
+                return self.begin_reboot(reason, then);
+            } else if self.reboot_is_held() {
                 then = self.until_reboot_window().or(then);
             } else if !self.must_confirm(&reason) {
                 return self.begin_reboot(reason, then);
@@ -240,7 +309,9 @@ impl Turn<'_> {
     fn until_reboot_window(&self) -> Option<Wait> {
         let until = self.state.reboot_not_before?;
         let reason = WaitReason::RebootWindow;
-        self.takes_no_prompt().then_some(Wait { reason, until })
+        let handed_off = self.state.session.hand_off != HandOff::NotAsked;
+        let idle = handed_off && self.state.reboots.failures == 0 && !self.reboot_is_put_off();
+        (idle || self.takes_no_prompt()).then_some(Wait { reason, until })
     }
 
     /// Returns whether the context is at the hard limit, or the agent says so.
@@ -248,7 +319,7 @@ impl Turn<'_> {
         let session = &self.state.session;
         let context = session.context;
         session.spent == Some(Spent::Full)
-            || context.is_some_and(|context| level(self.policy, &context) == Level::Hard)
+            || context.is_some_and(|context| level(self.policy, session, &context) == Level::Hard)
     }
 
     /// Begins a session that nothing has to be closed for.

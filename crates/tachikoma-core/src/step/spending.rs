@@ -1,10 +1,11 @@
 //! What is told of money, tokens and a subscription, and what follows when a budget is used up in the middle of a turn.
 
 use super::Turn;
-use crate::effect::{Effect, Rung};
+use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::input::Urgency;
-use crate::ledger::QuotaWindow;
+use crate::ladder::Rung;
+use crate::ledger::{ConversationUse, QuotaWindow, TurnSpending};
 use crate::outcome::{Outcome, Stop};
 use crate::phase::{Cause, Phase, RebootStage};
 use crate::policy::budget::{self, Budget, Spending};
@@ -41,6 +42,20 @@ impl Turn<'_> {
             conversation_microusd,
         });
         self.look_at_budgets();
+    }
+
+    /// Counts what attempts used that were cut, before the first call of the next one.
+    pub(super) fn conversation_taken_up(&mut self, told: ConversationUse) {
+        let ledger = &self.state.ledger;
+        let known = ConversationUse {
+            microusd: ledger.conversation_microusd,
+            tokens: ledger.conversation_tokens.unwrap_or(told.tokens),
+        };
+        let is_early = ledger.turn == TurnSpending::default();
+        if is_early && (told.microusd > known.microusd || told.tokens > known.tokens) {
+            self.record(LoopEvent::ConversationTakenUp(told));
+            self.look_at_budgets();
+        }
     }
 
     /// Takes what is told of a window, in whatever phase: it is the user's, not the turn's.

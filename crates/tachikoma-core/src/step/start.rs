@@ -7,7 +7,7 @@ use crate::hooking::HookPoint;
 use crate::launch::{Launch, Resumption, Runner};
 use crate::outcome::Outcome;
 use crate::phase::Phase;
-use crate::policy::stop::{self, Limits};
+use crate::policy::stop::{self};
 
 impl Turn<'_> {
     /// Ends the loop without seeing anything through: nothing is started, and an attempt under way is written off.
@@ -66,7 +66,7 @@ impl Turn<'_> {
             launch,
             runner,
             resumption,
-            limits: Limits::of(self.policy),
+            limits: self.policy.limits(),
         });
         if let Some(changes) = changes {
             self.record(LoopEvent::ConfigChanged { changes });

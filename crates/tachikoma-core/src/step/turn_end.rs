@@ -66,7 +66,9 @@ impl Turn<'_> {
                 self.iteration_cut(&failure, exit.is_none());
             }
             Some(failure) if ours.is_none() => match limited(&failure) {
-                Some((reason, until)) => self.iteration_limited(reason, until, exit.is_none()),
+                Some((reason, problem)) => {
+                    self.iteration_limited(&reason, &problem, exit.is_none());
+                }
                 None => self.iteration_failed(work, failure, exit.is_none()),
             },
             Some(_) | None => self.iteration_completed(work, outcome, exit, claimed),
@@ -83,19 +85,19 @@ impl Turn<'_> {
     }
 }
 
-/// Returns what the agent said about a limit of the model's service, and until when it holds.
-fn limited(failure: &Failure) -> Option<(String, Option<Timestamp>)> {
+/// Returns what the agent said about a service that is limited or cannot be reached, and which of the two it is.
+fn limited(failure: &Failure) -> Option<(String, Problem)> {
     match failure {
         Failure::Reported {
             reason,
-            problem: Some(Problem::Limited { until }),
+            problem: Some(problem @ (Problem::Limited { .. } | Problem::Unreachable)),
             ..
         }
         | Failure::NoResult {
             last_words: reason,
-            problem: Some(Problem::Limited { until }),
+            problem: Some(problem @ (Problem::Limited { .. } | Problem::Unreachable)),
             ..
-        } => Some((reason.clone().unwrap_or_default(), *until)),
+        } => Some((reason.clone().unwrap_or_default(), problem.clone())),
         Failure::Reported { .. }
         | Failure::NoResult { .. }
         | Failure::Exited { .. }

@@ -1,8 +1,8 @@
 //! What the supervisor wants done.
 
 use super::event::ServerRecord;
-use crate::effect::Rung;
 use crate::id::{Generation, Ticket};
+use crate::ladder::Rung;
 
 /// What came of one input: facts to be journalled, then wishes to be carried out, in this order.
 #[must_use = "facts must be journalled before effects are carried out"]

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::end::{Purpose, ServerEnd};
 use super::state::ServerState;
 use super::verdict::StayReason;
-use crate::effect::Rung;
 use crate::exit::Leftover;
 use crate::id::{Generation, Seq};
+use crate::ladder::Rung;
 use crate::time::Timestamp;
 
 /// One fact with its place in the supervisor's journal.
@@ -114,6 +114,11 @@ pub enum ServerEvent {
         until: Timestamp,
         /// What the server before died of.
         end: ServerEnd,
+    },
+    /// The wait for a restart was shortened, because other settings were read.
+    Rescheduled {
+        /// When it is started.
+        until: Timestamp,
     },
     /// It is left down.
     Stayed {

@@ -27,6 +27,15 @@ pub enum Answered {
     },
 }
 
+/// Who started a supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartedBy {
+    /// A person or a loop that wants the server now, whatever became of it before.
+    Command,
+    /// systemd or launchd, after the supervisor before it died: its decisions hold.
+    Service,
+}
+
 /// News.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerInput {
@@ -34,7 +43,11 @@ pub enum ServerInput {
     Supervise {
         /// Its process.
         pid: u32,
+        /// Who started it.
+        by: StartedBy,
     },
+    /// The settings were read again, and the policy is a new one.
+    Reloaded,
     /// A deadline has come.
     Wake,
     /// The process runs.

@@ -45,6 +45,15 @@ impl RestartPolicy {
     }
 }
 
+/// What SIGINT or SIGTERM to a server means if its supervisor did not send it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopSignals {
+    /// The user wants the shared server stopped, so it stays down.
+    Obeyed,
+    /// The server belongs to one loop, and a tool that runs in it sent the signal: that is a crash.
+    Crash,
+}
+
 /// Chance, drawn by the shell: from 0 (none) to 255.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Jitter(pub u8);
@@ -79,6 +88,8 @@ impl RestartBackoff {
 pub struct ServerPolicy {
     /// After which ends it is started again.
     pub restart: RestartPolicy,
+    /// Who may stop it by a signal.
+    pub signals: StopSignals,
     /// How long to wait before that.
     pub backoff: RestartBackoff,
     /// Restarts without a healthy uptime between them, before giving up; 0 = no limit.
@@ -103,6 +114,7 @@ impl Default for ServerPolicy {
     fn default() -> Self {
         Self {
             restart: RestartPolicy::Always,
+            signals: StopSignals::Obeyed,
             backoff: RestartBackoff {
                 base: Duration::from_secs(1),
             },

@@ -6,17 +6,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::end::{Purpose, ServerEnd};
-use super::event::{ServerEvent, ServerRecord};
-use super::policy::{CRASH_WINDOW, HEALTHY_UPTIME};
+use super::policy::CRASH_WINDOW;
 use super::verdict::{History, StayReason};
-use crate::effect::Rung;
 use crate::id::{Generation, Seq};
+use crate::ladder::Rung;
 use crate::time::Timestamp;
 
-/// Without a delay and a limit a server can crash a thousand times in a minute; so many tell enough.
-const CRASHES_KEPT_MAX: usize = 64;
-
-/// What is known of a server. Changed by [`ServerState::apply`] alone, but for the pulse.
+/// State of a supervised server. Only [`apply`](super::apply()) changes it, except for the time of the last health check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerState {
     /// The number of the last record.
@@ -148,7 +144,7 @@ impl ServerPhase {
         }
     }
 
-    fn ready_since(&self) -> Option<Timestamp> {
+    pub(super) fn ready_since(&self) -> Option<Timestamp> {
         match self {
             Self::Ready { since, .. } => Some(*since),
             Self::Ending { ready_since, .. } => *ready_since,
@@ -219,133 +215,5 @@ impl ServerState {
     pub fn uptime(&self, now: Timestamp) -> Duration {
         let since = self.phase.ready_since();
         since.map_or(Duration::ZERO, |since| now.since(since))
-    }
-
-    /// Takes a fact in.
-    pub fn apply(&mut self, record: &ServerRecord) {
-        self.seq = record.seq;
-        self.time = record.time;
-        match &record.event {
-            ServerEvent::JournalOpened { state } => {
-                let (seq, time) = (self.seq, self.time);
-                *self = (**state).clone();
-                (self.seq, self.time) = (seq, time);
-            }
-            ServerEvent::Supervising { .. }
-            | ServerEvent::CrashLoop { .. }
-            | ServerEvent::AccessRefused { .. } => {}
-            ServerEvent::Started { generation, until } => {
-                self.generation = *generation;
-                self.phase = ServerPhase::Starting {
-                    until: *until,
-                    pid: None,
-                };
-            }
-            ServerEvent::Spawned { pid, .. } => self.spawned(*pid),
-            ServerEvent::Ready { url, version, .. } => {
-                self.phase = ServerPhase::Ready {
-                    since: record.time,
-                    pid: self.phase.pid(),
-                    url: url.clone(),
-                    version: version.clone(),
-                    too_large: None,
-                };
-            }
-            ServerEvent::TooLarge { rss_bytes, .. } => {
-                if let ServerPhase::Ready { too_large, .. } = &mut self.phase {
-                    *too_large = Some(*rss_bytes);
-                }
-            }
-            ServerEvent::Ending {
-                purpose,
-                rung,
-                until,
-                ..
-            } => {
-                self.phase = ServerPhase::Ending {
-                    purpose: purpose.clone(),
-                    rung: *rung,
-                    until: *until,
-                    pid: self.phase.pid(),
-                    ready_since: self.phase.ready_since(),
-                };
-            }
-            ServerEvent::Hurried { rung, until, .. } => self.hurried(*rung, *until),
-            ServerEvent::Stopped { end, uptime_ms, .. } => {
-                self.stopped(end, Duration::from_millis(*uptime_ms), record.time);
-            }
-            ServerEvent::Restarting { attempt, until, .. } => {
-                self.attempts = self.attempts.max(*attempt);
-                self.restarts_total = self.restarts_total.saturating_add(1);
-                self.phase = ServerPhase::Waiting { until: *until };
-            }
-            ServerEvent::Stayed { reason } => self.phase = ServerPhase::Down { reason: *reason },
-            ServerEvent::GaveUp { why, .. } => {
-                self.phase = ServerPhase::GaveUp { why: why.clone() };
-            }
-            ServerEvent::Cleared => {
-                self.attempts = 0;
-                self.crashes_in_a_row = 0;
-                self.crashes.clear();
-            }
-            ServerEvent::StoodStill { duration_ms } => {
-                self.stood_still(Duration::from_millis(*duration_ms));
-            }
-            ServerEvent::Closed => self.phase = ServerPhase::Idle,
-        }
-    }
-
-    fn spawned(&mut self, new: i32) {
-        match &mut self.phase {
-            ServerPhase::Starting { pid, .. } | ServerPhase::Ending { pid, .. } => *pid = Some(new),
-            ServerPhase::Idle
-            | ServerPhase::Ready { .. }
-            | ServerPhase::Gone
-            | ServerPhase::Waiting { .. }
-            | ServerPhase::Down { .. }
-            | ServerPhase::GaveUp { .. } => {}
-        }
-    }
-
-    fn hurried(&mut self, next: Rung, later: Timestamp) {
-        if let ServerPhase::Ending { rung, until, .. } = &mut self.phase {
-            (*rung, *until) = (next, later);
-        }
-    }
-
-    fn stopped(&mut self, end: &ServerEnd, uptime: Duration, now: Timestamp) {
-        // Measured at the end: only then is it known how long it was well.
-        self.was_healthy = uptime >= HEALTHY_UPTIME;
-        if self.was_healthy {
-            self.attempts = 0;
-            self.crashes_in_a_row = 0;
-        }
-        if end.is_crash() {
-            self.crashes_in_a_row = self.crashes_in_a_row.saturating_add(1);
-            self.crashes_total = self.crashes_total.saturating_add(1);
-            self.crashes
-                .retain(|crash| now.since(*crash) < CRASH_WINDOW);
-            if self.crashes.len() == CRASHES_KEPT_MAX {
-                self.crashes.pop_front();
-            }
-            self.crashes.push_back(now);
-        }
-        self.last_end = Some(end.clone());
-        self.phase = ServerPhase::Gone;
-    }
-
-    fn stood_still(&mut self, duration: Duration) {
-        match &mut self.phase {
-            ServerPhase::Starting { until, .. } | ServerPhase::Ending { until, .. } => {
-                *until = until.after(duration);
-            }
-            // A wait ends when it was said to end, and the others have no deadline.
-            ServerPhase::Idle
-            | ServerPhase::Ready { .. }
-            | ServerPhase::Gone
-            | ServerPhase::Waiting { .. }
-            | ServerPhase::Down { .. }
-            | ServerPhase::GaveUp { .. } => {}
-        }
     }
 }

@@ -5,16 +5,17 @@ mod health;
 
 use std::time::Duration;
 
+use super::apply::apply;
 use super::effect::{ServerEffect, ServerStep};
 use super::end::{Purpose, ServerEnd};
 use super::event::{ServerEvent, ServerRecord};
-use super::input::ServerInput;
+use super::input::{ServerInput, StartedBy};
 use super::policy::{CRASH_LOOP, Jitter, ServerPolicy};
 use super::state::{Pulse, ServerPhase, ServerState};
-use super::verdict::{StayReason, Verdict, verdict};
-use crate::effect::Rung;
+use super::verdict::{History, StayReason, Verdict, verdict};
 use crate::exit::{Exit, Leftover};
 use crate::id::Generation;
+use crate::ladder::Rung;
 use crate::time::Timestamp;
 
 /// Takes one input in. Cannot fail: what makes no sense is nothing. `jitter` is used at most once, and then recorded.
@@ -34,7 +35,8 @@ pub fn step(
         step: ServerStep::default(),
     };
     match input {
-        ServerInput::Supervise { pid } => turn.supervise(pid),
+        ServerInput::Supervise { pid, by } => turn.supervise(pid, by),
+        ServerInput::Reloaded => turn.reloaded(),
         ServerInput::Wake => turn.wake(),
         ServerInput::Spawned { generation, pid } => {
             if turn.is_current(generation) {
@@ -119,7 +121,7 @@ impl Turn<'_> {
             time: self.now,
             event,
         };
-        self.state.apply(&record);
+        apply(self.state, &record);
         self.step.records.push(record);
     }
 
@@ -132,27 +134,71 @@ impl Turn<'_> {
         self.state.generation == generation && self.state.phase.is_live()
     }
 
-    /// A supervisor that ended in order was ended by someone, and is started by someone: that is a command. One that died is
-    /// started again by whoever keeps it, and knows what its predecessor knew.
-    fn supervise(&mut self, pid: u32) {
+    /// A command starts the server whatever the supervisor before decided. A service manager starts a supervisor that died again,
+    /// and that one keeps to the decisions of the one before it.
+    fn supervise(&mut self, pid: u32, by: StartedBy) {
         self.record(ServerEvent::Supervising { pid });
         match &self.state.phase {
-            ServerPhase::Idle => {
-                if self.state.attempts > 0 || !self.state.crashes.is_empty() {
-                    self.record(ServerEvent::Cleared);
-                }
-                self.start();
-            }
             ServerPhase::Starting { .. }
             | ServerPhase::Ready { .. }
             | ServerPhase::Ending { .. } => {
                 self.stopped(ServerEnd::LostWithSupervisor, Vec::new());
             }
+            ServerPhase::Idle => self.start_afresh(),
+            ServerPhase::Gone
+            | ServerPhase::Waiting { .. }
+            | ServerPhase::Down { .. }
+            | ServerPhase::GaveUp { .. }
+                if by == StartedBy::Command =>
+            {
+                self.start_afresh();
+            }
             ServerPhase::Gone => {
                 let end = self.state.last_end.clone().unwrap_or(ServerEnd::Unknown);
-                self.decide(end);
+                let purpose = Purpose::Stop;
+                if end == (ServerEnd::Ended { purpose }) {
+                    // Only the record is missing that the supervisor ended in order.
+                    self.start_afresh();
+                } else {
+                    self.decide(end);
+                }
             }
             ServerPhase::Waiting { .. } | ServerPhase::Down { .. } | ServerPhase::GaveUp { .. } => {
+            }
+        }
+    }
+
+    fn start_afresh(&mut self) {
+        if self.state.attempts > 0 || !self.state.crashes.is_empty() {
+            self.record(ServerEvent::Cleared);
+        }
+        self.start();
+    }
+
+    /// A wait for a restart holds to the new settings: it ends where there is none any more, and is shortened to the new delay.
+    fn reloaded(&mut self) {
+        let ServerPhase::Waiting { until } = self.state.phase else {
+            return;
+        };
+        let end = self.state.last_end.clone().unwrap_or(ServerEnd::Unknown);
+        let attempts = self.state.attempts;
+        let before = History {
+            attempts: attempts.saturating_sub(1),
+            ..self.state.history()
+        };
+        match verdict(self.policy, &end, before) {
+            Verdict::Stay { reason } => self.record(ServerEvent::Stayed { reason }),
+            Verdict::GiveUp { attempts } => {
+                let why = end.to_string();
+                self.record(ServerEvent::GaveUp { attempts, why });
+            }
+            Verdict::Restart { .. } | Verdict::Replace => {
+                let sooner = self
+                    .now
+                    .after(self.policy.backoff.delay(attempts, self.jitter));
+                if sooner < until {
+                    self.record(ServerEvent::Rescheduled { until: sooner });
+                }
             }
         }
     }
@@ -327,7 +373,9 @@ impl Turn<'_> {
 
     fn unkillable(&mut self, stops: bool) {
         let attempts = self.state.attempts;
-        let why = "it cannot be killed: it is stuck in the kernel".to_owned();
+        let why =
+            "it cannot be killed: it is stuck in the kernel, or its parent `loop-guard` is stopped"
+                .to_owned();
         self.record(ServerEvent::GaveUp { attempts, why });
         if stops {
             self.close();

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::end::{Purpose, ServerEnd};
-use super::policy::{RestartPolicy, ServerPolicy};
+use super::policy::{RestartPolicy, ServerPolicy, StopSignals};
 
 /// What is known of the deaths before. The one in question is not in it, so that asking twice counts nothing twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +81,10 @@ pub fn verdict(policy: &ServerPolicy, end: &ServerEnd, history: History) -> Verd
             Purpose::Memory { .. } => again(policy, history),
             Purpose::NotReady { .. } | Purpose::Hung { .. } => crashed(policy, history),
         },
-        ServerEnd::ByUser { .. } => stay(StayReason::ByUser),
+        ServerEnd::ByUser { .. } => match policy.signals {
+            StopSignals::Obeyed => stay(StayReason::ByUser),
+            StopSignals::Crash => crashed(policy, history),
+        },
         ServerEnd::Unknown => stay(StayReason::Unknown),
         ServerEnd::LostWithSupervisor => Verdict::Replace,
         ServerEnd::Unexpected => match policy.restart {

@@ -76,6 +76,10 @@ pub fn words(event: &ServerEvent) -> Vec<(Level, String)> {
             end,
             ..
         } => restarting(*attempt, *delay_ms, end),
+        ServerEvent::Rescheduled { .. } => one(
+            Level::Info,
+            "OpenCode is restarted sooner: the settings were read again".to_owned(),
+        ),
         ServerEvent::Stayed { reason } => one(
             match reason {
                 StayReason::ByUser | StayReason::Stopped | StayReason::NormalExit => Level::Info,

@@ -12,7 +12,9 @@ use std::time::Duration;
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::completion::{CompletionRules, GateRule};
 use tachikoma_core::policy::{AgentTraits, KeepRules, RebootRules};
-use tachikoma_core::{Choice, HookPoint, Input, Policy, ScriptVerdict, Urgency, step};
+use tachikoma_core::{
+    Choice, HookPoint, Input, Policy, ScriptVerdict, Urgency, next_deadline, step,
+};
 
 use columns::{Column, inputs};
 use names::name;
@@ -58,7 +60,7 @@ fn cell(play: &Play, column: Column) -> String {
         Column::At(input) => (state.time, *input),
         Column::Late => {
             let hour = state.time.after(Duration::from_secs(3600));
-            let deadline = state.next_deadline(&play.policy);
+            let deadline = next_deadline(&play.policy, &state);
             (deadline.unwrap_or(hour), Input::Wake)
         }
     };
@@ -120,7 +122,7 @@ fn phases() -> Vec<(&'static str, Play)> {
         ("paused", up(&|p| _ = p.exited(1).pause(Urgency::Graceful))),
         (
             "ended:done",
-            up(&|p| _ = p.tool("t").resulted(true).claimed()),
+            up(&|p| _ = p.tool("t").tool_ended("t").resulted(true).claimed()),
         ),
         ("ended:limit", limit),
         (
@@ -202,7 +204,7 @@ fn with_a_session() -> Vec<(&'static str, Play)> {
             up(&|p| {
                 opening(p);
                 p.opened().hooks(HookPoint::AfterReboot, None).sleep();
-                p.measured(10).measured(990).resulted(false);
+                p.measured(10).measured(990).resulted(false).said("done");
             }),
         ),
     ];

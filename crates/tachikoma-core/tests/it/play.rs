@@ -9,7 +9,7 @@ use tachikoma_core::{
     Activity, Answers, Committed, Context, Exit, GateResult, Generation, HookPoint, HookResult,
     Input, Kept, Launch, LoopId, News, Objectives, ObjectivesSeen, Policy, Problem, QuotaWindow,
     Record, Runner, ScriptResult, ScriptVerdict, Spent, State, Step, Ticket, Timestamp, TurnEnd,
-    step,
+    apply, next_deadline, step,
 };
 
 use crate::words;
@@ -124,7 +124,7 @@ impl Play {
         self.journal.truncate(synced);
         self.state = State::new(self.state.loop_id);
         for record in &self.journal {
-            self.state.apply(record);
+            apply(&mut self.state, record);
         }
         self.start()
     }
@@ -139,7 +139,7 @@ impl Play {
 
     /// Sleeps until the core wants to be woken.
     pub fn sleep(&mut self) -> &mut Self {
-        let deadline = self.state.next_deadline(&self.policy);
+        let deadline = next_deadline(&self.policy, &self.state);
         self.now = deadline.expect("somebody waits").max(self.now);
         self.wake()
     }

@@ -4,6 +4,7 @@ mod budget;
 mod claims;
 mod completion;
 mod failure;
+mod handoff;
 mod hindsight;
 mod hindsight_end;
 mod hooks;

@@ -1,12 +1,13 @@
 //! How a server is kept alive, rule by rule.
 
 mod memory;
+mod started;
 
 use std::time::Duration;
 
 use tachikoma_core::supervise::{
     Answered, Jitter, Level, RestartBackoff, RestartPolicy, ServerEffect, ServerEvent, ServerInput,
-    ServerPhase, ServerPolicy, ServerState, ServerStep, StayReason, step, words,
+    ServerPhase, ServerPolicy, ServerState, ServerStep, StartedBy, StayReason, apply, step, words,
 };
 use tachikoma_core::{Exit, Rung, Ticket, Timestamp};
 
@@ -28,8 +29,12 @@ impl Play {
             log: Vec::new(),
             effects: Vec::new(),
         };
-        play.tell(ServerInput::Supervise { pid: 7 });
+        play.supervised(StartedBy::Command);
         play
+    }
+
+    fn supervised(&mut self, by: StartedBy) -> &mut Self {
+        self.tell(ServerInput::Supervise { pid: 7, by })
     }
 
     fn tell(&mut self, input: ServerInput) -> &mut Self {
@@ -48,7 +53,10 @@ impl Play {
     fn check_replay(&self, mut replayed: ServerState, stepped: &ServerStep) {
         for record in &stepped.records {
             let text = serde_json::to_string(record).expect("plain data");
-            replayed.apply(&serde_json::from_str(&text).expect("our own"));
+            apply(
+                &mut replayed,
+                &serde_json::from_str(&text).expect("our own"),
+            );
         }
         replayed.pulse = self.state.pulse.clone();
         assert_eq!(replayed, self.state, "the records are all there is");
@@ -359,15 +367,15 @@ fn a_server_that_misses_three_questions_is_killed_and_restarted() {
 fn counters_outlive_a_supervisor_that_died_and_a_start_by_hand_clears_them() {
     let mut play = Play::new(ServerPolicy::default());
     play.comes_up().dies(CRASH).passes(SECOND);
-    play.tell(ServerInput::Supervise { pid: 8 });
+    play.supervised(StartedBy::Service);
     assert!(play.is_started(), "the server died with the supervisor");
     assert_eq!((play.state.attempts, play.state.crashes_in_a_row), (1, 1));
     play.comes_up().dies(CRASH);
     assert_eq!(play.delay(), Some(2 * SECOND));
-    play.tell(ServerInput::Supervise { pid: 9 });
+    play.supervised(StartedBy::Service);
     assert_eq!(play.delay(), Some(2 * SECOND), "the wait goes on");
     play.tell(ServerInput::Stop { ticket: None });
-    play.tell(ServerInput::Supervise { pid: 10 });
+    play.supervised(StartedBy::Service);
     assert!(play.is_started());
     assert_eq!((play.state.attempts, play.state.crashes.len()), (0, 0));
 }
@@ -451,7 +459,10 @@ fn restarting_is_recorded_before_the_start() {
             input,
         )
     };
-    let first = tell(ServerInput::Supervise { pid: 1 });
+    let first = tell(ServerInput::Supervise {
+        pid: 1,
+        by: StartedBy::Command,
+    });
     let Some(ServerEvent::Started { generation, .. }) = first.records.last().map(|r| &r.event)
     else {
         panic!("{first:?}");

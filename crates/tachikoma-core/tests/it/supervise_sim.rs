@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tachikoma_core::supervise::{
     Answered, Jitter, RestartPolicy, ServerEffect, ServerEvent, ServerInput, ServerPhase,
-    ServerPolicy, ServerRecord, ServerState, step,
+    ServerPolicy, ServerRecord, ServerState, StartedBy, apply, step,
 };
 use tachikoma_core::{Exit, Generation, Rung, Timestamp};
 
@@ -80,7 +80,9 @@ impl World {
     fn check_start(&self, generation: Generation) {
         let before = self.journal.iter().rev().skip(1);
         let mut reasons = before.filter_map(|record| match &record.event {
-            ServerEvent::Restarting { until, .. } => Some(*until),
+            ServerEvent::Restarting { until, .. } | ServerEvent::Rescheduled { until } => {
+                Some(*until)
+            }
             ServerEvent::Supervising { .. } => Some(Timestamp::default()),
             ServerEvent::JournalOpened { .. }
             | ServerEvent::Started { .. }
@@ -108,7 +110,7 @@ impl World {
         if self.journal.len().is_multiple_of(64) {
             self.journal
                 .iter()
-                .for_each(|record| replayed.apply(record));
+                .for_each(|record| apply(&mut replayed, record));
             replayed.pulse = self.state.pulse.clone();
             assert_eq!(replayed, self.state);
         }
@@ -250,9 +252,12 @@ impl World {
         let mut replayed = ServerState::default();
         self.journal
             .iter()
-            .for_each(|record| replayed.apply(record));
+            .for_each(|record| apply(&mut replayed, record));
         self.state = replayed;
-        self.tell(ServerInput::Supervise { pid: 2 });
+        self.tell(ServerInput::Supervise {
+            pid: 2,
+            by: StartedBy::Service,
+        });
     }
 }
 
@@ -261,7 +266,10 @@ fn in_every_world_a_server_is_kept_alive_by_the_rules_and_never_twice() {
     let (mut gave_up, mut closed, mut ready) = (0, 0, 0);
     for seed in 0..WORLDS {
         let mut world = World::new(seed);
-        world.tell(ServerInput::Supervise { pid: 1 });
+        world.tell(ServerInput::Supervise {
+            pid: 1,
+            by: StartedBy::Command,
+        });
         for _ in 0..STEPS {
             world.live();
             if let ServerPhase::GaveUp { .. } = world.state.phase {

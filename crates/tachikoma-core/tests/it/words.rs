@@ -1,9 +1,9 @@
 //! Short words for phases, events and effects, as the snapshots and the coverage of the simulation print them.
 
 use tachikoma_core::{
-    Answer, Cause, CheckStage, Effect, HookPoint, Keep, KeepPurpose, LimitedAttempt, LoopEvent,
-    ObjectivesSeen, OperatorEvent, Outcome, Phase, RebootStage, Record, Resumption, Rung,
-    Timestamp, TurnReport, Wait, WaitReason, Work,
+    Answer, Cause, CheckStage, Denial, Effect, HookPoint, Keep, KeepPurpose, LimitedAttempt,
+    LoopEvent, ObjectivesSeen, OperatorEvent, Outcome, Phase, RebootStage, Record, Resumption,
+    Rung, Timestamp, TurnReport, Wait, WaitReason, Work,
 };
 
 pub fn phase(phase: &Phase) -> &'static str {
@@ -14,6 +14,7 @@ pub fn phase(phase: &Phase) -> &'static str {
             WaitReason::Backoff => "backoff",
             WaitReason::RebootWindow => "window",
             WaitReason::UsageLimit => "limit",
+            WaitReason::Outage => "outage",
             WaitReason::Operator => "operator",
         },
         Phase::Working { work } => working(work),
@@ -110,6 +111,8 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::TurnResulted(_) => "TurnResulted",
         LoopEvent::CallEnded { .. } => "CallEnded",
         LoopEvent::CostTold { .. } => "CostTold",
+        LoopEvent::WorkedOutside { .. } => "WorkedOutside",
+        LoopEvent::ConversationTakenUp(_) => "ConversationTakenUp",
         LoopEvent::QuotaTold(_) => "QuotaTold",
         LoopEvent::StopPatternMatched { .. } => "StopPatternMatched",
         LoopEvent::EndingRequested { .. } => "EndingRequested",
@@ -180,6 +183,7 @@ pub fn effect(effect: &Effect) -> &'static str {
         Effect::Tell { .. } => "tell",
         Effect::RollBack { .. } => "roll back",
         Effect::AskCost { .. } => "cost?",
+        Effect::OweLook => "owe",
         Effect::AskHandOff { .. } => "hand-off",
         Effect::Close { .. } => "close",
         Effect::Open { .. } => "open",
@@ -218,6 +222,7 @@ pub fn wish(effect: &Effect) -> String {
             again: true,
         } => format!("roll back to {iteration} again"),
         Effect::AskCost { .. } => "ask for the cost".to_owned(),
+        Effect::OweLook => "owe a look".to_owned(),
         Effect::AskHandOff { .. } => "ask for the hand-off".to_owned(),
         Effect::Close { .. } => "close".to_owned(),
         Effect::Open { session, .. } => format!("open {session}"),
@@ -307,9 +312,18 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::WrapUpAdvised { percent } => format!("{percent}%"),
         LoopEvent::AgentExited { exit } => exit.to_string(),
         LoopEvent::SessionNamed { agent_id } => agent_id.clone(),
-        LoopEvent::ToolDenied { name } => name.clone(),
+        LoopEvent::ToolDenied(denial) => {
+            let remedy = denial.remedy.as_deref().unwrap_or("nothing");
+            let Denial {
+                name,
+                summary,
+                times,
+                ..
+            } = denial;
+            format!("{name} {summary}, time {times}, allowed by {remedy}")
+        }
         LoopEvent::FileTouched { path } => path.clone(),
-        LoopEvent::Noted { text, .. } | LoopEvent::HandOffWritten { text } => text.clone(),
+        LoopEvent::Noted { text, .. } | LoopEvent::HandOffWritten { text, .. } => text.clone(),
         LoopEvent::HandOffRequested { until: limit }
         | LoopEvent::KeepCalledOff { until: limit, .. }
         | LoopEvent::LookRequested { until: limit, .. }
@@ -380,6 +394,14 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::CostTold {
             conversation_microusd,
         } => format!("{conversation_microusd}"),
+        LoopEvent::WorkedOutside {
+            tool,
+            cost_microusd,
+            tokens,
+        } => format!("{tool} {cost_microusd} {tokens} tokens"),
+        LoopEvent::ConversationTakenUp(told) => {
+            format!("{} {} tokens", told.microusd, told.tokens)
+        }
         LoopEvent::QuotaTold(quota) => format!("{} {}%", quota.window, quota.percent),
         LoopEvent::SnapshotTaken {
             iteration, commit, ..

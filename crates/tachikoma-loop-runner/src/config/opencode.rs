@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use tachikoma_agents::opencode::{ServerAt, Way};
 use tachikoma_agents::{Agent, Lifetime, OpenCodeAgent};
+use tachikoma_fs::RALPH_DIR;
 
 use super::{AgentError, LoopConfig, permission};
 use crate::error::chain;
 use crate::opencode::client::Address;
 use crate::opencode::server_file::{Condition, ServerFile};
 use crate::opencode::supervisor::{DIR, command_line};
-use crate::store::RALPH_DIR;
 
 /// Where the supervisor of a loop's own server keeps what it needs, beside the shared one's.
 const OWN_DIR: &str = "opencode-agent";
@@ -112,6 +112,7 @@ impl LoopConfig {
                 .collect(),
             model: own.model.clone(),
             permission: permission(own.permission),
+            allow: own.allow.clone(),
             context_is_managed: self.reboot_rules().manages_context(),
             window_tokens: Some(self.settings.context.window_tokens).filter(|tokens| *tokens > 0),
         })

@@ -8,6 +8,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
+use crate::process::peer;
+
 use super::protocol::{Hello, LINE_BYTES_MAX, PROTOCOL, Request, Response};
 
 /// A runner answers at once; one that does not is stopped or stuck, and the caller must not be stuck with it.
@@ -33,6 +35,12 @@ pub enum ClientError {
         /// Why.
         #[source]
         source: io::Error,
+    },
+    /// The process that listens belongs to another user, or the system does not say to whom. Nothing was sent to it.
+    #[error("the process that listens at {} belongs to another user", path.display())]
+    Foreign {
+        /// The socket.
+        path: PathBuf,
     },
     /// The runner speaks another version.
     #[error(
@@ -74,6 +82,11 @@ impl Client {
                 path: path.to_owned(),
                 source,
             })?;
+        if !peer::is_ours(&stream) {
+            return Err(ClientError::Foreign {
+                path: path.to_owned(),
+            });
+        }
         let (reader, writer) = stream.into_split();
         let mut client = Self {
             path: path.to_owned(),

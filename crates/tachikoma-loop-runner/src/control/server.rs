@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tachikoma_core::{Answer, LoopCommand, LoopId, Seq};
+use tachikoma_fs::owner::make_private_dir;
 use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
@@ -17,8 +18,8 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::protocol::{Hello, PROTOCOL, Request, Response};
 use crate::handle::{Gone, LoopHandle, Notice};
-use crate::process::{Hooks, Whose};
-use crate::store::make_dir;
+use crate::process::{Hooks, Peer, Whose};
+use crate::store::StoreError;
 use crate::task::Task;
 
 /// The longest path that fits into a socket's address.
@@ -26,6 +27,10 @@ const PATH_BYTES_MAX: usize = 107;
 
 /// Callers served at a time; more than that are a mistake, and wait.
 const CALLERS_MAX: usize = 128;
+
+/// Callers of the agent's at a time, and callers that have ended. The other seats are the operator's: connections of the agent that stay
+/// open must not keep the operator from stopping the loop.
+const AGENT_CALLERS_MAX: usize = CALLERS_MAX / 2;
 
 /// Callers that stay to follow the loop, at a time: they must never take the last seat from one who wants to stop it.
 const FOLLOWERS_MAX: usize = 32;
@@ -40,9 +45,9 @@ pub enum ServerError {
     /// Its path does not fit.
     #[error("the path of the control socket is longer than {PATH_BYTES_MAX} bytes: {}", .0.display())]
     TooLong(PathBuf),
-    /// Its directory is another user's.
-    #[error("{} belongs to another user", .0.display())]
-    Foreign(PathBuf),
+    /// Its directory cannot be made, or other users can change what is in it.
+    #[error(transparent)]
+    Directory(#[from] StoreError),
     /// It cannot be made.
     #[error("make control socket {}", path.display())]
     Bind {
@@ -98,6 +103,7 @@ impl Server {
             handle,
             loop_id,
             seats: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
+            agents_seats: Arc::new(Semaphore::new(AGENT_CALLERS_MAX)),
         };
         let (closing, closed) = oneshot::channel();
         let (listeners, others) = mpsc::channel(1);
@@ -169,11 +175,7 @@ pub(crate) fn listen(
         path: path.to_owned(),
         source,
     };
-    make_dir(runtime_dir).map_err(|error| failed(io::Error::other(error)))?;
-    let owner = std::fs::metadata(runtime_dir).map_err(failed)?.uid();
-    if owner != rustix::process::geteuid().as_raw() {
-        return Err(ServerError::Foreign(runtime_dir.to_owned()));
-    }
+    make_private_dir(runtime_dir).map_err(StoreError::from)?;
     let _ = std::fs::remove_file(path);
     let listener = UnixListener::bind(path).map_err(failed)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
@@ -192,6 +194,8 @@ struct Desk {
     loop_id: LoopId,
     /// For those who follow.
     seats: Arc<Semaphore>,
+    /// For callers that are not the operator's.
+    agents_seats: Arc<Semaphore>,
 }
 
 /// Serves callers until it is closed, or aborted with all of them.
@@ -259,7 +263,17 @@ async fn next_caller(
 
 impl Desk {
     async fn attend(&self, stream: UnixStream) -> io::Result<()> {
-        let caller = stream.peer_cred()?;
+        let credentials = stream.peer_cred()?;
+        let caller = Peer::of(&stream, credentials.pid());
+        let family = self.handle.family();
+        let _seat = match is_operators(family.whose_peer(&caller)) {
+            true => None,
+            false => match self.agents_seats.try_acquire() {
+                Ok(seat) => Some(seat),
+                // It may call again.
+                Err(_) => return Ok(()),
+            },
+        };
         let own = rustix::process::geteuid().as_raw();
         let (reader, mut writer) = stream.into_split();
         let hello = Hello {
@@ -278,18 +292,13 @@ impl Desk {
                 return say(&mut writer, &Response::Refused { reason }).await;
             }
         };
-        let stranger = caller.uid() != own && caller.uid() != 0;
+        let stranger = credentials.uid() != own && credentials.uid() != 0;
         let open = is_open_to_the_agent(&request);
         let whose = match open {
             true => Whose::Operator,
-            false => self.handle.whose(caller.pid()),
+            false => family.whose_peer(&caller),
         };
-        let operators = match whose {
-            Whose::Operator | Whose::Hook(_) => true,
-            // Nobody but the agent would ask and not wait for the answer.
-            Whose::Inside | Whose::Gone => false,
-        };
-        if stranger || !operators {
+        if stranger || !is_operators(whose) {
             let gone = whose == Whose::Gone;
             self.handle
                 .report_refusal(name_of(&request), caller.pid(), !stranger, gone);
@@ -315,7 +324,8 @@ impl Desk {
                 say(&mut writer, &answer_of(answered)).await
             }
             Request::Note { text } => {
-                let answered = self.handle.note(text).await;
+                let operator = is_operators(family.whose_peer(&caller));
+                let answered = self.handle.note_of(text, operator).await;
                 say(&mut writer, &answer_of(answered)).await
             }
             Request::Done { reason } => {
@@ -388,6 +398,14 @@ impl Desk {
                 Err(RecvError::Closed) => return Ok(()),
             }
         }
+    }
+}
+
+fn is_operators(whose: Whose) -> bool {
+    match whose {
+        Whose::Operator | Whose::Hook(_) => true,
+        // Nobody but the agent would ask and not wait for the answer.
+        Whose::Inside | Whose::Gone => false,
     }
 }
 

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{TestCounts, TestsReport, TestsSeen, Verdict};
+use tachikoma_test_results::{self as results, Results, ResultsError};
 
 use super::report::ReportPattern;
 use crate::error::chain;
-use crate::results::{self, Results, ResultsError};
 use crate::settings::Gate;
 use crate::store::vault::Vault;
 use crate::store::{compressed, tests_book};

@@ -9,12 +9,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
+use tachikoma_fs::whole::{self, Durability};
+use tachikoma_fs::{FsError, make_dir};
+
 use super::path::parts;
 use super::present::{ancestors, at, is_there};
 use super::program::GitError;
 use super::snapshots::Moment;
-use crate::store::whole::{self, Durability};
-use crate::store::{StoreError, make_dir};
 
 /// Where a rollback puts them, in the directory of its loop.
 const FIRST: &str = "rolling-back";
@@ -93,7 +94,7 @@ impl Aside {
             None => FIRST,
         };
         let mut aside = Self::empty(loop_dir.join(name), top.to_owned());
-        let failed = |error: StoreError, path: &Path| {
+        let failed = |error: FsError, path: &Path| {
             GitError::io("set aside", path)(io::Error::other(crate::chain(&error)))
         };
         // Of one that nobody makes up for.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tachikoma_cloud::digest_of;
 use tachikoma_core::LoopId;
+use tachikoma_fs::whole::{self, Durability};
 
 use super::head::verify;
 use super::present::Bounds;
@@ -19,13 +20,12 @@ use super::repository::{Found, Repository};
 use super::snapshots;
 use super::whose::Whose;
 use crate::chain;
-use crate::store::whole::{self, Durability};
 
 mod copied;
 mod unpack;
 
 pub use copied::copied;
-pub(super) use unpack::mark;
+pub(super) use unpack::MARK;
 pub use unpack::{InTheWay, Merge, Unpacked};
 
 /// The reference that HEAD of a backup gets where it is brought to.

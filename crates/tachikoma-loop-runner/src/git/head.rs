@@ -108,16 +108,21 @@ pub(crate) fn is_object_name(text: &[u8]) -> bool {
     matches!(text.len(), 40 | 64) && text.iter().all(u8::is_ascii_hexdigit)
 }
 
-/// What a submodule stands on; its directory is `dir`. What is no repository has a mark, too.
-pub(super) fn mark_of_submodule(dir: &Path) -> u64 {
+/// The directory of git's own files for the work tree in `dir`; none if there is no work tree.
+pub(super) fn git_dir_of(dir: &Path) -> Option<PathBuf> {
     let link = dir.join(".git");
-    let git_dir = match std::fs::symlink_metadata(&link) {
-        Ok(there) if there.is_file() => line_of(&link).and_then(|line| {
+    match std::fs::symlink_metadata(&link) {
+        Ok(there) if there.is_file() => {
+            let line = line_of(&link)?;
             let target = line.strip_prefix(b"gitdir: ")?;
             Some(dir.join(std::ffi::OsStr::from_bytes(target)))
-        }),
+        }
         Ok(_) => Some(link),
         Err(_) => None,
-    };
-    git_dir.map_or(1, |git_dir: PathBuf| mark(&git_dir, &git_dir))
+    }
+}
+
+/// What a submodule stands on; its directory is `dir`. What is no repository has a mark, too.
+pub(super) fn mark_of_submodule(dir: &Path) -> u64 {
+    git_dir_of(dir).map_or(1, |git_dir| mark(&git_dir, &git_dir))
 }

@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use tachikoma_fs::regular;
+
 use super::own::Own;
 use super::path::{RepoPath, is_ours, parts};
 use super::present::copy_index;
@@ -13,7 +15,6 @@ use super::program::{CallOff, GitError, Order};
 use super::protected::Protected;
 use super::repository::{Repository, with_suffix};
 use super::seen::Seen;
-use crate::store::regular;
 
 /// Files that can be opened and that git cannot take in all the same, because a filter fails, are left out one by one; each
 /// costs a process, and that many are no accident.

@@ -1,5 +1,7 @@
 //! How large a change is: lines added and removed.
 
+use std::path::Path;
+
 use super::keeper::Keeper;
 use super::program::CallOff;
 
@@ -10,6 +12,12 @@ const FILES_MAX: usize = 500;
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 impl Keeper {
+    /// Returns the top of the work tree.
+    #[must_use]
+    pub fn top(&self) -> &Path {
+        &self.ground.repository.top
+    }
+
     /// Returns the work tree as it was last looked at, by the name of its tree.
     #[must_use]
     pub fn tree(&self) -> &str {

@@ -9,8 +9,9 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use tachikoma_fs::regular;
+
 use super::repository::with_suffix;
-use crate::store::regular;
 
 /// A reference is one name of an object and a line end.
 const FILE_BYTES_MAX: u64 = 128;

@@ -4,8 +4,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use tachikoma_fs::whole;
+
 use super::path::is_ours;
-use crate::store::{backup, loops, snapshot, whole};
+use crate::store::{backup, loops, snapshot};
 
 /// The places that settings name, by absolute paths. Other files in these directories are the user's.
 #[derive(Clone, Debug, Default)]

@@ -7,8 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-
-use crate::store::RALPH_DIR;
+use tachikoma_fs::RALPH_DIR;
 
 /// The path of a file from the top of its repository.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -52,6 +51,12 @@ impl fmt::Debug for RepoPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
+}
+
+/// Names a file relative to a directory, in one line; a file elsewhere keeps its whole path.
+pub(crate) fn relative_to(dir: &Path, file: &Path) -> String {
+    let file = file.strip_prefix(dir).unwrap_or(file);
+    printable(&file.to_string_lossy()).into_owned()
 }
 
 /// Makes one line of a text.

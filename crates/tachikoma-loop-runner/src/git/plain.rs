@@ -87,24 +87,26 @@ impl Plain {
         Ok(plain)
     }
 
-    /// Counts the files that are other than when they were last looked at, that came or that went. Blocks.
+    /// Returns the files that are other than when they were last looked at, that came or that went. Blocks.
     ///
     /// # Errors
     /// It cannot be looked at, or has too much in it.
-    pub fn look(&mut self, call_off: &CallOff) -> Result<usize, PlainError> {
+    pub fn look(&mut self, call_off: &CallOff) -> Result<Vec<RepoPath>, PlainError> {
         let (changed, gone) = self.walk(call_off)?;
-        let mut files = gone.len();
         for path in &gone {
             self.contents.remove(path);
         }
+        let mut files = gone;
         for path in changed {
             let hash = self.hash(&path);
             let same = hash.is_some() && self.contents.get(&path).copied() == hash;
             match hash {
-                Some(hash) => self.contents.insert(path, hash),
+                Some(hash) => self.contents.insert(path.clone(), hash),
                 None => self.contents.remove(&path),
             };
-            files += usize::from(!same);
+            if !same {
+                files.push(path);
+            }
         }
         Ok(files)
     }
@@ -192,7 +194,7 @@ mod tests {
     }
 
     fn look(plain: &mut Plain) -> usize {
-        plain.look(&CallOff::new()).unwrap()
+        plain.look(&CallOff::new()).unwrap().len()
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use tachikoma_fs::{private, regular, whole};
+
 use super::index::ended_by_nul;
 use super::keeper::INDEX;
 use super::own::Own;
@@ -16,7 +18,6 @@ use super::protected::{Protected, ProtectedError};
 use super::repository::Repository;
 use super::seen::Room;
 use crate::settings::Settings;
-use crate::store::{private, regular, whole};
 
 /// Lists files that are not, or may not be, what the index says.
 const CHANGED: [&str; 5] = [

@@ -13,9 +13,13 @@ use tachikoma_core::LoopId;
 use super::path::printable;
 use crate::clock;
 use crate::process::{Attended, INSIDE, MARKER, in_a_session_of_its_own, is_executable};
+use crate::store::trust;
 use crate::store::vault::PASSPHRASE_VARIABLE;
 
 mod live;
+
+/// Keeps git from fetching missing objects of a partial clone: that runs commands which the repository's configuration names.
+const NO_LAZY_FETCH: (&str, &str) = ("GIT_NO_LAZY_FETCH", "1");
 
 /// A question to a large repository on a slow disk takes seconds. One that takes longer will not be answered.
 pub const ASK_TIMEOUT: Duration = Duration::from_secs(120);
@@ -227,6 +231,7 @@ impl Git {
             command.env_remove(name);
         }
         command.env_remove(PASSPHRASE_VARIABLE);
+        command.env(NO_LAZY_FETCH.0, NO_LAZY_FETCH.1);
         command
     }
 
@@ -437,6 +442,7 @@ impl<'a> Order<'a> {
             command.env_remove(name);
         }
         command.env_remove(PASSPHRASE_VARIABLE);
+        command.env_remove(trust::VARIABLE);
         if let Some(marker) = &self.git.marker {
             command.env(MARKER, marker);
         }
@@ -447,6 +453,7 @@ impl<'a> Order<'a> {
             command.env_remove(name);
         }
         command.env("GIT_TERMINAL_PROMPT", "0");
+        command.env(NO_LAZY_FETCH.0, NO_LAZY_FETCH.1);
         if self.users {
             // Whoever has `-m` needs no editor; a hook that wants one anyway gets one that does nothing.
             command.env("GIT_EDITOR", ":").env("LANGUAGE", "C");

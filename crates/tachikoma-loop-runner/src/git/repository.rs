@@ -76,14 +76,13 @@ impl Repository {
 }
 
 fn look(git: &Git, dir: &Path, call_off: &CallOff) -> Result<Found, GitError> {
-    let inside = git.order(&["rev-parse", "--is-inside-work-tree"]);
-    if inside.ask_line(call_off)? != "true" {
+    let places = match places_at_once(git, call_off)? {
+        Some(places) => Some(places),
+        None => places_one_by_one(git, call_off)?,
+    };
+    let Some([top, git_dir, common_dir]) = places else {
         return Ok(Found::NoRepository);
-    }
-    let top = path_of(&git.order(&["rev-parse", "--show-toplevel"]), call_off)?;
-    let absolute = |what| git.order(&["rev-parse", "--path-format=absolute", what]);
-    let git_dir = path_of(&absolute("--git-dir"), call_off)?;
-    let common_dir = path_of(&absolute("--git-common-dir"), call_off)?;
+    };
     if !top.join(".git").exists() {
         // Git found it by a setting; at the top of its work tree nobody would.
         return Ok(Found::Unusable {
@@ -105,6 +104,46 @@ fn look(git: &Git, dir: &Path, call_off: &CallOff) -> Result<Found, GitError> {
         git_dir,
         common_dir,
     })))
+}
+
+/// Returns the top of the work tree, the git directory and the common directory, by one process. `None` if that is not possible: a
+/// path contains a line end, or the directory is not in a work tree.
+fn places_at_once(git: &Git, call_off: &CallOff) -> Result<Option<[PathBuf; 3]>, GitError> {
+    let answer = git
+        .order(&[
+            "rev-parse",
+            "--path-format=absolute",
+            "--is-inside-work-tree",
+            "--show-toplevel",
+            "--git-dir",
+            "--git-common-dir",
+        ])
+        .run(call_off)?;
+    let lines: Vec<&[u8]> = answer.bytes.split(|byte| *byte == b'\n').collect();
+    let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+    Ok(match lines[..] {
+        [b"true", top, git_dir, common_dir, b""] if answer.code == Some(0) => {
+            Some([top, git_dir, common_dir].map(path))
+        }
+        _ => None,
+    })
+}
+
+/// Returns the same by one process each; `None` if the directory is not in a work tree.
+fn places_one_by_one(git: &Git, call_off: &CallOff) -> Result<Option<[PathBuf; 3]>, GitError> {
+    let inside = git.order(&["rev-parse", "--is-inside-work-tree"]);
+    if inside.ask_line(call_off)? != "true" {
+        return Ok(None);
+    }
+    let place = |what| {
+        let order = git.order(&["rev-parse", "--path-format=absolute", what]);
+        path_of(&order, call_off)
+    };
+    Ok(Some([
+        place("--show-toplevel")?,
+        place("--git-dir")?,
+        place("--git-common-dir")?,
+    ]))
 }
 
 /// Whether the repository ignores the directory, and so nothing in it is the repository's business.

@@ -4,15 +4,20 @@ use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use tachikoma_fs::RALPH_DIR;
+
 use super::bundle;
 use super::path::{RepoPath, is_ours, parts};
 use super::program::{CallOff, Git, GitError};
 use super::repository::{Found, Repository};
 use crate::chain;
-use crate::store::{RALPH_DIR, lock};
+use crate::store::lock;
 
 /// A look into so many directories takes a tenth of a second; whoever starts a loop should not have to wait longer for a warning.
 const LOOKED_AT_MAX: usize = 4000;
+
+/// First entry of `git status --branch` when no branch is checked out. A branch cannot have such a name.
+const DETACHED: &[u8] = b"## HEAD (no branch)";
 
 /// How the repository of a working directory stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,17 +28,22 @@ pub struct Standing {
     pub dirty: Vec<String>,
     /// Whether it stands on no branch.
     pub detached: bool,
-    /// Why git would refuse to commit for want of an identity, in its words.
+    /// Why git would refuse to commit for want of an identity, in its words; `None` also if the loop does not commit.
     pub no_identity: Option<String>,
     /// What says that a restoration died while it made the work tree, if one did.
     pub half_restored: Option<PathBuf>,
 }
 
-/// Looks at the repository of a working directory. Blocks, for a while that is bounded.
+/// Looks at the repository of a working directory. `commits` says whether the loop is to commit there. Blocks, for a while that is
+/// bounded.
 ///
 /// # Errors
 /// There is none that git could use, in one line.
-pub fn standing(dir: &Path, search_path: Option<&OsStr>) -> Result<Standing, String> {
+pub fn standing(
+    dir: &Path,
+    search_path: Option<&OsStr>,
+    commits: bool,
+) -> Result<Standing, String> {
     let call_off = CallOff::new();
     let repository = match Repository::find(dir, search_path, &call_off) {
         Found::Repository(repository) => repository,
@@ -43,6 +53,8 @@ pub fn standing(dir: &Path, search_path: Option<&OsStr>) -> Result<Standing, Str
     let order = repository.git.order(&[
         "status",
         "--porcelain=v1",
+        "--branch",
+        "--no-ahead-behind",
         "-z",
         "--untracked-files=no",
         "--no-renames",
@@ -50,18 +62,17 @@ pub fn standing(dir: &Path, search_path: Option<&OsStr>) -> Result<Standing, Str
     ]);
     let answer = order.ask(&call_off).map_err(|error| chain(&error))?;
     // Two letters and a space before each name.
-    let names = parts(&answer).filter_map(|entry| entry.get(3..));
+    let mut entries = parts(&answer);
+    let detached = entries.next() == Some(DETACHED);
+    let names = entries.filter_map(|entry| entry.get(3..));
     let dirty = names.filter(|name| !is_ours(name)).map(RepoPath::new);
-    let branch = repository.git.order(&["symbolic-ref", "--quiet", "HEAD"]);
-    let branch = branch.run(&call_off).map_err(|error| chain(&error))?;
     Ok(Standing {
-        // 1: that it is none, and nothing else.
-        detached: branch.code == Some(1),
+        detached,
         dirty: dirty.map(|path| path.to_string()).collect(),
-        no_identity: no_identity(&repository.git, &call_off),
-        half_restored: bundle::mark(&repository.git, dir, &call_off)
-            .ok()
-            .filter(|mark| mark.exists()),
+        no_identity: commits
+            .then(|| no_identity(&repository.git, &call_off))
+            .flatten(),
+        half_restored: Some(repository.git_dir.join(bundle::MARK)).filter(|mark| mark.exists()),
         top: repository.top,
     })
 }

@@ -39,6 +39,8 @@ pub enum Whose {
     Others,
     /// The loop's up to a moment, at which its runner was dead with all that it had started; somebody else's after it.
     LoopUntil(SystemTime),
+    /// Changes before this time belong to others, later ones to the loop.
+    LoopSince(SystemTime),
 }
 
 /// Within that time of its last record a runner is dead with all that it had started, where its guard could not note when.
@@ -173,6 +175,7 @@ impl Keeper {
             Whose::Others => true,
             Whose::Loop => false,
             Whose::LoopUntil(death) => !is_changed_by(&top.join(path.as_path()), death),
+            Whose::LoopSince(start) => is_changed_by(&top.join(path.as_path()), start),
         };
         let theirs = left_out.iter().map(LeftOut::path).filter(is_theirs);
         let new: Vec<&RepoPath> = theirs
@@ -235,6 +238,9 @@ impl Work {
                 // What another commit uncovers has no stamp.
                 Whose::LoopUntil(death) => {
                     change.is_some() && is_changed_by(&top.join(path.as_path()), death)
+                }
+                Whose::LoopSince(start) => {
+                    change.is_some() && !is_changed_by(&top.join(path.as_path()), start)
                 }
             };
             match is_loops {

@@ -5,11 +5,11 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use tachikoma_fs::regular;
+use tachikoma_fs::whole::{Durability, write_whole};
 
 use super::path::RepoPath;
 use super::program::GitError;
-use crate::store::regular;
-use crate::store::whole::{Durability, write_whole};
 
 /// Of a file of another version nothing is understood.
 const VERSION: u32 = 1;

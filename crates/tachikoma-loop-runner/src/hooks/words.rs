@@ -58,7 +58,8 @@ fn limited_until(state: &State) -> Option<Timestamp> {
         Phase::Paused { then } => *then,
         Phase::Idle | Phase::Working { .. } | Phase::Rebooting { .. } | Phase::Ended { .. } => None,
     };
-    let wait = wait.filter(|wait| wait.reason == WaitReason::UsageLimit);
+    let service = [WaitReason::UsageLimit, WaitReason::Outage];
+    let wait = wait.filter(|wait| service.contains(&wait.reason));
     wait.map(|wait| wait.until)
 }
 

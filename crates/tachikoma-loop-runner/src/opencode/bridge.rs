@@ -3,6 +3,7 @@
 //! server, and says which; what the server does meanwhile is the server's. That is why whoever takes a conversation up
 //! again ends a turn that still goes on there.
 
+mod answers;
 mod family;
 mod filter;
 mod find;
@@ -24,6 +25,7 @@ use tokio::task::JoinHandle;
 
 use super::client::{Client, EventStream, Login};
 use crate::error::chain;
+use answers::{Answers, ServerClock};
 use family::Family;
 use filter::Filter;
 use turn::Turn;
@@ -38,6 +40,9 @@ const ORDERS_MAX: usize = 16;
 /// end a turn, on a busy machine more.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How often a hand-off is asked for again after its server died. The loop bounds the time.
+const RECOVERIES_MAX: u32 = 3;
+
 /// What a bridge is told.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -49,6 +54,8 @@ pub struct Options {
     pub model: Option<String>,
     /// What the agent may do without asking.
     pub permission: Permission,
+    /// Commands that it may run with [`Permission::Safe`], each with any arguments.
+    pub allow: Vec<String>,
     /// The conversation to go on in.
     pub resume: Option<String>,
     /// Whether the context is managed from outside, so that a full one is reported instead of compacted.
@@ -117,6 +124,7 @@ pub async fn run(
         output,
         orders: wanted,
         waiting: VecDeque::new(),
+        recoveries: 0,
     };
     let end = bridge.serve(terminated).await;
     reader.abort();
@@ -129,15 +137,16 @@ struct Bridge<O> {
     orders: mpsc::Receiver<Order>,
     /// Orders that came while there was no server to carry them out.
     waiting: VecDeque<Order>,
+    /// How often a hand-off was asked for again.
+    recoveries: u32,
 }
 
 /// A conversation that is open.
 struct Conversation {
     client: Client,
     events: EventStream,
-    /// The time of the server's clock when the stream began, and ours then.
-    server_millis: u64,
-    since: std::time::Instant,
+    clock: ServerClock,
+    answers: Answers,
     version: Option<String>,
     /// The server's id of it; none before there is one.
     id: Option<String>,
@@ -193,12 +202,43 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
                 Next::Look => self.look(&mut conversation).await,
             };
             if let Err(end) = done {
-                if matches!(end, End::InputEnded | End::Terminated) {
-                    let _ = tokio::time::timeout(LEAVE_PATIENCE, conversation.leave()).await;
-                }
-                return end;
+                let Some(text) = self.worth_asking_again(&end, &conversation) else {
+                    if matches!(end, End::InputEnded | End::Terminated) {
+                        let _ = tokio::time::timeout(LEAVE_PATIENCE, conversation.leave()).await;
+                    }
+                    return end;
+                };
+                let recovered = tokio::select! {
+                    recovered = self.ask_again(&conversation, text) => recovered,
+                    () = &mut terminated => return End::Terminated,
+                };
+                conversation = match recovered {
+                    Ok(conversation) => conversation,
+                    Err(end) => return end,
+                };
             }
         }
+    }
+
+    /// Returns the text of a prompt that begins no iteration and lost its server: the request for a hand-off. An iteration is tried
+    /// again by the loop, a hand-off is not.
+    fn worth_asking_again(&self, end: &End, conversation: &Conversation) -> Option<String> {
+        let is_lost = matches!(end, End::Lost(_)) && self.recoveries < RECOVERIES_MAX;
+        let turn = conversation.turn.as_ref().filter(|_| is_lost);
+        turn.and_then(Turn::to_repeat)
+    }
+
+    /// Takes the conversation up again in the next server, and gives the prompt once more.
+    async fn ask_again(
+        &mut self,
+        before: &Conversation,
+        text: String,
+    ) -> Result<Conversation, End> {
+        self.recoveries += 1;
+        self.options.resume = before.id.clone();
+        let mut conversation = self.open().await?;
+        self.prompt(&mut conversation, &text, None).await?;
+        Ok(conversation)
     }
 
     async fn carry_out(
@@ -241,13 +281,6 @@ fn lost(error: &super::client::ClientError) -> End {
     } else {
         End::GaveUp(chain(error))
     }
-}
-
-/// Returns the last of some messages; null where there is none. Their ids sort by time.
-fn last_of(messages: &Value) -> &Value {
-    let messages = messages.as_array().into_iter().flatten();
-    let last = messages.max_by_key(|message| word(&message["info"]["id"]));
-    last.unwrap_or(&Value::Null)
 }
 
 fn word(value: &Value) -> &str {

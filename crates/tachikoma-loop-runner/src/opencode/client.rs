@@ -15,6 +15,7 @@ use std::time::Duration;
 use reqwest::{Method, Response, StatusCode, header};
 use serde_json::Value;
 
+use crate::process::{Owner, verify};
 use crate::settings::Secret;
 
 /// On one machine a connection is there at once or not at all.
@@ -45,6 +46,8 @@ pub struct Client {
     address: Address,
     directory: String,
     login: Option<Login>,
+    /// Which process may have the password.
+    owner: Owner,
 }
 
 /// Why a request did not come to its answer.
@@ -60,6 +63,19 @@ pub enum ClientError {
         /// Why.
         #[source]
         source: reqwest::Error,
+    },
+    /// Another process listens there, or none: the password was not sent.
+    #[error("{what}: {address}")]
+    NotTheServer {
+        /// What was asked.
+        what: String,
+        /// Whom.
+        address: Address,
+        /// Why nothing was sent.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+        /// Whether its supervisor starts it again, perhaps elsewhere.
+        supervised: bool,
     },
     /// The password is missing or wrong.
     #[error("{what}: {address} wants {}", match given { true => "another password", false => "a password" })]
@@ -85,7 +101,7 @@ pub enum ClientError {
     },
     /// It is something else than what was asked for.
     #[error(
-        "{what}: {address} answered with {answer}: that is no OpenCode server, or one of another kind"
+        "{what}: {address} answered with {answer}: this is not an OpenCode server, or one of another kind"
     )]
     NotOurs {
         /// What was asked.
@@ -117,6 +133,7 @@ impl ClientError {
     pub fn is_absence(&self) -> bool {
         match self {
             Self::NoAnswer { .. } => true,
+            Self::NotTheServer { supervised, .. } => *supervised,
             Self::Refused { status, .. } => *status == StatusCode::SERVICE_UNAVAILABLE,
             Self::Unauthorized { .. } | Self::NotOurs { .. } | Self::TooLong { .. } => false,
         }
@@ -169,7 +186,8 @@ impl<'a> Request<'a> {
 }
 
 impl Client {
-    /// Returns a client for a directory of a server.
+    /// Returns a client for a directory of a server. `server` is the process that has to listen there, where that is known: the
+    /// password is sent to no other.
     ///
     /// # Errors
     /// The library does not work here.
@@ -177,6 +195,7 @@ impl Client {
         address: Address,
         directory: String,
         login: Option<Login>,
+        server: Option<i32>,
     ) -> Result<Self, reqwest::Error> {
         let http = tachikoma_cloud::plain_http(reqwest::Client::builder())
             .connect_timeout(CONNECT_TIMEOUT)
@@ -189,6 +208,7 @@ impl Client {
             address,
             directory,
             login,
+            owner: server.map_or(Owner::User, Owner::Server),
         })
     }
 
@@ -223,7 +243,10 @@ impl Client {
         json.map_err(|_| ClientError::NotOurs {
             what,
             address: self.address.clone(),
-            answer: format!("{kind} ({})", quoted(&body)),
+            answer: match kind.starts_with("text/html") {
+                true => "a web page".to_owned(),
+                false => format!("{kind} ({})", quoted(&body)),
+            },
         })
     }
 
@@ -269,6 +292,7 @@ impl Client {
             builder = builder.timeout(timeout);
         }
         if let Some(login) = &self.login {
+            self.verify(what)?;
             builder = builder.basic_auth(&login.user, Some(login.password.expose()));
         }
         if let Some(body) = request.body {
@@ -288,6 +312,22 @@ impl Client {
             });
         }
         Ok(response)
+    }
+
+    /// Checks which process listens there, right before a password is sent: a server that died leaves its port to anyone.
+    fn verify(&self, what: &str) -> Result<(), ClientError> {
+        let Some(address) = self.address.loopback() else {
+            return Ok(());
+        };
+        let verified = verify(address, self.owner);
+        verified
+            .map(drop)
+            .map_err(|source| ClientError::NotTheServer {
+                what: what.to_owned(),
+                address: self.address.clone(),
+                source: source.into(),
+                supervised: self.owner != Owner::User,
+            })
     }
 
     async fn body(&self, mut response: Response, what: &str) -> Result<Vec<u8>, ClientError> {

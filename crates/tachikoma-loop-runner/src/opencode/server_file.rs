@@ -4,11 +4,12 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tachikoma_core::Timestamp;
 use tachikoma_core::supervise::{ServerPhase, ServerState};
+use tachikoma_core::{Generation, Timestamp};
+use tachikoma_fs::whole::{Durability, write_whole};
+use tachikoma_fs::{is_missing, regular};
 
-use crate::store::whole::{Durability, write_whole};
-use crate::store::{StoreError, is_missing, lock, regular};
+use crate::store::{StoreError, lock};
 
 /// What the file is called.
 pub const NAME: &str = "server.json";
@@ -74,7 +75,8 @@ impl ServerFile {
     /// It cannot be read, or makes no sense.
     pub fn read(dir: &Path) -> Result<Option<Self>, StoreError> {
         let path = dir.join(NAME);
-        let bytes = match regular::read(&path, BYTES_MAX) {
+        let own = regular::open_own(&path);
+        let bytes = match own.and_then(|file| regular::read_all(file, BYTES_MAX)) {
             Ok(bytes) => bytes,
             Err(error) if is_missing(&error) => return Ok(None),
             Err(error) => return Err(StoreError::io("read", &path)(error)),
@@ -91,12 +93,20 @@ impl ServerFile {
         }))
     }
 
+    /// Returns the generation that the file has, also one of a dead supervisor; 0 where there is none.
+    pub(crate) fn last_generation(dir: &Path) -> Generation {
+        let bytes = regular::read(&dir.join(NAME), BYTES_MAX).unwrap_or_default();
+        let file = serde_json::from_slice::<Self>(&bytes).unwrap_or_default();
+        Generation(file.generation)
+    }
+
     /// Writes the file: whole or not at all.
     pub(crate) fn write(&self, dir: &Path) -> Result<(), StoreError> {
         let mut text = serde_json::to_vec(self).expect("plain data");
         text.push(b'\n');
         // Not synced: nothing is decided by it, and a machine that went down has no server.
-        write_whole(&dir.join(NAME), &text, Durability::Lazy).map(drop)
+        write_whole(&dir.join(NAME), &text, Durability::Lazy)?;
+        Ok(())
     }
 }
 
@@ -113,7 +123,10 @@ impl From<&ServerState> for ServerFile {
             version: None,
         };
         match &state.phase {
-            ServerPhase::Idle => file,
+            ServerPhase::Idle => Self {
+                why: Some("its supervisor was told to stop".to_owned()),
+                ..file
+            },
             ServerPhase::Starting { until, .. } => Self {
                 state: Condition::Starting,
                 until: Some(*until),

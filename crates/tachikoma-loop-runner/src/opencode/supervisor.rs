@@ -18,14 +18,17 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tachikoma_core::supervise::{RestartBackoff, RestartPolicy, ServerInput, ServerPolicy};
+use tachikoma_core::supervise::{
+    RestartBackoff, RestartPolicy, ServerInput, ServerPolicy, StartedBy, StopSignals,
+};
 use tachikoma_core::{Generation, LoopId};
+use tachikoma_fs::whole;
 
 use crate::control::ServerError;
 use crate::process::{Adoption, GuardError};
 use crate::settings::{OpenCodeSettings, Secret};
+use crate::store::StoreError;
 use crate::store::lock::Holder;
-use crate::store::{StoreError, whole};
 
 pub use actor::Supervisor;
 pub(crate) use command_line::words as command_line;
@@ -39,7 +42,12 @@ pub const DIR: &str = "opencode";
 
 /// Returns whether a file of this name in a supervisor's directory is one of its own.
 pub(crate) fn is_ours(name: &str) -> bool {
-    let known = [".gitignore", "lock", super::server_file::NAME];
+    let known = [
+        ".gitignore",
+        "lock",
+        super::server_file::NAME,
+        super::login_file::NAME,
+    ];
     known.contains(&name)
         || journal::is_ours(name)
         || log::is_ours(name)
@@ -67,10 +75,15 @@ pub struct SupervisorSettings {
     pub id: LoopId,
     /// Variables of the server, on top of this process's own.
     pub env: Vec<(OsString, OsString)>,
-    /// The password that the server asks for, if it does.
+    /// The password that the user chose. Without one, a new one is made and kept for our own clients, unless
+    /// `opencode.require_password` is false.
     pub password: Option<Secret>,
-    /// The user that goes with it; `opencode` unless set.
+    /// The user that goes with the password; `opencode` unless set.
     pub user: Option<String>,
+    /// What SIGINT or SIGTERM to the server means.
+    pub signals: StopSignals,
+    /// Who started the supervisor.
+    pub by: StartedBy,
     /// Whether it is told when nobody works in the server, so that the server need not be asked: between two questions a turn may
     /// begin.
     pub told_when_idle: bool,
@@ -120,8 +133,9 @@ enum News {
 }
 
 /// Returns the rules that the settings mean.
-fn policy(settings: &OpenCodeSettings) -> ServerPolicy {
+fn policy(settings: &OpenCodeSettings, signals: StopSignals) -> ServerPolicy {
     ServerPolicy {
+        signals,
         restart: RestartPolicy::of(settings.auto_restart, settings.restart_on_normal_exit),
         backoff: RestartBackoff {
             base: Duration::from_millis(settings.restart_delay_ms),

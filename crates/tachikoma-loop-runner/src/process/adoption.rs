@@ -91,6 +91,8 @@ fn look(
             Adoption::All => Marking::Ours,
             // The agent dies with its guard, and a dead one has no marker to show; as our child it is still itself.
             Adoption::Marked if in_cgroup || agent == Some(child) => Marking::Ours,
+            // A guard becomes our child when its standby is killed, and has no marker at any time.
+            Adoption::Marked if is_guard(child) => Marking::Ours,
             Adoption::Marked => children::marking(child, MARKER, marker),
         };
         match marking {
@@ -100,6 +102,16 @@ fn look(
         }
     }
     round
+}
+
+#[cfg(target_os = "linux")]
+fn is_guard(child: Pid) -> bool {
+    children::describe(child).name == super::GUARD_NAME
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_guard(_child: Pid) -> bool {
+    false
 }
 
 /// A child of ours that nobody waited for keeps its id; the descriptor makes sure even if the embedding program waits.

@@ -2,6 +2,7 @@
 //!
 //! Whatever fails here means "no control group", with the reason as text; it is never an error.
 
+use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -87,11 +88,16 @@ impl Cgroup {
         let _ = fs::write(self.path.join("cgroup.kill"), "1");
     }
 
-    /// Moves this process out to the group above, so that it survives [`Self::kill`].
+    /// Moves this process out to the group above, so that it survives [`Self::kill`], and so its parent if that is in the group: the standby
+    /// of a guard.
     pub(super) fn leave(&self) -> bool {
-        self.path
-            .parent()
-            .is_some_and(|above| fs::write(above.join("cgroup.procs"), "0").is_ok())
+        let move_out = |pid: Pid| {
+            let above = self.path.parent();
+            above
+                .is_some_and(|above| fs::write(above.join("cgroup.procs"), pid.to_string()).is_ok())
+        };
+        let standby = rustix::process::getppid().filter(|parent| self.has(*parent));
+        move_out(children::own_pid()) && standby.is_none_or(move_out)
     }
 
     /// Kills what is in the group and removes it, waiting at most `patience`; returns what is still in it.
@@ -151,6 +157,16 @@ pub(super) fn of_process(pid: Pid, marker: &str) -> Option<Cgroup> {
     }
     let mount = mount().ok()?;
     Some(Cgroup::at(mount.directory(&path)?))
+}
+
+/// Returns the ids of the loops and servers that have a process in their groups, which it cannot leave by clearing its environment.
+pub(super) fn ids_of(pid: Pid) -> Vec<OsString> {
+    let path = children::cgroup_of(pid).unwrap_or_default();
+    let id = |name: &str| {
+        let (id, number) = name.strip_prefix(PREFIX)?.rsplit_once('.')?;
+        number.parse::<u32>().is_ok().then(|| id.into())
+    };
+    path.split('/').filter_map(id).collect()
 }
 
 fn is_name(marker: &str) -> bool {

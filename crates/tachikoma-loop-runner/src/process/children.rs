@@ -17,6 +17,12 @@ const COMMAND_BYTES_MAX: u64 = 256;
 /// The kernel's limit for arguments and environment together is far below this.
 const ENVIRONMENT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
+/// A line of `/proc/<pid>/stat` has 52 numbers and a name.
+const STAT_BYTES_MAX: u64 = 4096;
+
+/// What most files of `/proc` that are read here fit into.
+const PROC_FILE_BYTES: usize = 4096;
+
 /// No real process tree is deeper; a chain that changes while it is walked must not go on forever.
 const ANCESTORS_MAX: usize = 1024;
 
@@ -94,7 +100,8 @@ pub(super) struct Stat {
 
 /// Returns what tells a process apart, or nothing if it is gone.
 pub(super) fn stat(pid: Pid) -> Option<Stat> {
-    parse_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    let path = format!("/proc/{pid}/stat");
+    parse_stat(&read_head(Path::new(&path), STAT_BYTES_MAX).ok()?)
 }
 
 fn parse_stat(line: &[u8]) -> Option<Stat> {
@@ -121,6 +128,15 @@ fn parse_stat(line: &[u8]) -> Option<Stat> {
             && environment.is_some_and(|(start, end)| start == end),
         cpu_ticks,
     })
+}
+
+/// Returns whether a process lives: one that is dead and not reaped does not.
+pub(crate) fn is_alive(pid: i32) -> bool {
+    let known = Pid::from_raw(pid);
+    if !cfg!(target_os = "linux") {
+        return known.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH));
+    }
+    known.and_then(stat).is_some_and(|stat| !stat.dead)
 }
 
 /// Returns a process and those above it, the nearest first.
@@ -189,16 +205,21 @@ pub(super) fn marking(pid: Pid, name: &str, value: &str) -> Marking {
 
 /// Returns the value of a variable in the environment that a process was started with, as far as that can be read.
 pub(super) fn variable(pid: Pid, name: &str) -> Option<OsString> {
+    let [value] = variables(pid, [name]);
+    value
+}
+
+/// Returns the same for several variables.
+pub(super) fn variables<const N: usize>(pid: Pid, names: [&str; N]) -> [Option<OsString>; N] {
     let path = format!("/proc/{pid}/environ");
-    let environment = read_head(Path::new(&path), ENVIRONMENT_BYTES_MAX).ok()?;
-    let entries = environment.split(|byte| *byte == 0);
-    let mut values = entries.filter_map(|entry| {
-        let value = entry.strip_prefix(name.as_bytes())?;
-        value.strip_prefix(b"=")
-    });
-    values
-        .next()
-        .map(|value| OsStr::from_bytes(value).to_owned())
+    let environment = read_head(Path::new(&path), ENVIRONMENT_BYTES_MAX).unwrap_or_default();
+    names.map(|name| {
+        let mut entries = environment.split(|byte| *byte == 0);
+        entries.find_map(|entry| {
+            let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+            Some(OsStr::from_bytes(value).to_owned())
+        })
+    })
 }
 
 /// A dead process has given its children away already, a dying one has not; and one that is becoming another program has
@@ -235,7 +256,8 @@ pub(super) fn parse_pid(text: &str) -> Option<Pid> {
 }
 
 fn read_head(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
+    // Files of /proc have no size that says how much to read. Most fit into this, so that one call reads them.
+    let mut bytes = Vec::with_capacity(PROC_FILE_BYTES);
     fs::File::open(path)?
         .take(bytes_max)
         .read_to_end(&mut bytes)?;

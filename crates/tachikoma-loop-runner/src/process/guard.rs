@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions};
 use tokio::io::Interest;
@@ -13,6 +13,7 @@ use super::cgroup::Cgroup;
 use super::protocol::{self, Inbox, Order, Received, Report};
 use super::serve::BYE_TIMEOUT;
 use super::{Adoption, Attended, Containment, Leftover, Rung, adoption, children, spawn};
+use crate::clock;
 
 mod news;
 
@@ -21,7 +22,10 @@ pub use news::{GuardError, GuardNews, GuardOptions, Spawn};
 /// The guard ends its children within its own limit and then exits; only a stopped guard needs longer.
 const FINISH_TIMEOUT: Duration = BYE_TIMEOUT.saturating_add(Duration::from_secs(2));
 
-/// After SIGKILL the guard is gone at once unless it is stuck in the kernel.
+/// The standby ends the children of a guard that was killed within its own limit and then exits. One that takes longer is killed.
+const STANDBY_TIMEOUT: Duration = BYE_TIMEOUT.saturating_add(Duration::from_secs(2));
+
+/// After SIGKILL the standby is gone at once unless it is stuck in the kernel.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the empty control group may take to let itself be removed; left behind it is harmless.
@@ -57,8 +61,10 @@ pub struct Guard {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     Serving,
-    /// Its socket is closed; it may be alive, and its children are not ended.
-    Gone,
+    /// Its socket is closed. It, or its standby, may be alive and busy with ending its children.
+    Gone {
+        since: Instant,
+    },
     /// It was reaped, but its children are not ended.
     Reaped,
     /// All is cleaned up.
@@ -136,7 +142,7 @@ impl Guard {
         self.cgroup.as_ref().err().map(String::as_str)
     }
 
-    /// Returns the guard's process id.
+    /// Returns the process id of the guard's outermost process: on Linux the standby, the parent of the guard.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid.as_raw_pid()
@@ -162,6 +168,10 @@ impl Guard {
     /// Orders a step of the ladder; it does nothing if that agent is gone already. Never waits.
     pub fn signal(&mut self, generation: u64, rung: Rung) {
         self.short_order(&Order::Signal { generation, rung });
+        // A guard that was stopped cannot obey. The standby passes the signal on to it.
+        if self.attended.is_some() {
+            let _ = rustix::process::kill_process(self.pid, Signal::CONT);
+        }
     }
 
     /// Stops the agent's process group, as Ctrl-Z does. Never waits.
@@ -182,8 +192,8 @@ impl Guard {
             }
             match self.state {
                 State::Serving => self.exchange().await,
-                State::Gone => {
-                    self.bury().await;
+                State::Gone { since } => {
+                    self.bury(since).await;
                 }
                 State::Reaped => {
                     let cgroup = self.cgroup.as_ref().ok();
@@ -218,7 +228,11 @@ impl Guard {
         };
         // One that does not obey is killed, and its children are ended from here.
         let _ = tokio::time::timeout(FINISH_TIMEOUT, obeyed).await;
-        let orderly = self.bury().await;
+        let since = match self.state {
+            State::Gone { since } => since,
+            State::Serving | State::Reaped | State::Lost(_) => clock::monotonic(),
+        };
+        let orderly = self.bury(since).await;
         let cgroup_empty = match &self.cgroup {
             Ok(cgroup) => remove(cgroup).await,
             Err(_) => true,
@@ -328,18 +342,19 @@ impl Guard {
 
     fn mark_gone(&mut self) {
         if self.state == State::Serving {
-            self.state = State::Gone;
+            let since = clock::monotonic();
+            self.state = State::Gone { since };
         }
     }
 
-    /// Makes sure that the guard is dead and reaped: only then are all of its children ours. Returns whether it went of
-    /// its own will, which it does only when they are ended.
-    async fn bury(&mut self) -> bool {
-        let orderly = tokio::time::timeout(DEATH_TIMEOUT, death(self.pid)).await;
+    /// Makes sure that the guard and its standby are dead and reaped: only then are all of their children ours. Returns whether they
+    /// ended in order, which they do only when they have no children left. `since` says when the end of the guard was noticed.
+    async fn bury(&mut self, since: Instant) -> bool {
+        let orderly = death(self.pid, since).await;
         self.state = State::Reaped;
         // One that cannot be killed is left over as any other.
         self.attended = None;
-        orderly.unwrap_or(false)
+        orderly
     }
 }
 
@@ -376,39 +391,43 @@ fn start(
     Ok((started, Err(reason)))
 }
 
-/// Waits for the end of a guard whose socket is closed, and kills one that does not end. Returns whether it ended in order.
-async fn death(guard: Pid) -> bool {
-    watch_and_kill(guard);
+/// Waits for the end of the standby of a guard that has ended, and kills one that takes too long. Returns whether it ended in order.
+///
+/// It must have its time: until it has ended the children of the guard, they would survive the end of this process.
+async fn death(standby: Pid, since: Instant) -> bool {
+    await_briefly(standby, since);
     loop {
-        match rustix::process::waitpid(Some(guard), WaitOptions::NOHANG) {
+        match rustix::process::waitpid(Some(standby), WaitOptions::NOHANG) {
             Ok(Some((_, status))) => return status.exit_status() == Some(0),
-            Ok(None) => tokio::time::sleep(TICK).await,
+            Ok(None) => {}
             Err(_) => return false,
         }
+        // Again and again: another process may stop the standby again.
+        let signal = match since.elapsed() {
+            waited if waited >= STANDBY_TIMEOUT + DEATH_TIMEOUT => return false,
+            waited if waited >= STANDBY_TIMEOUT => Signal::KILL,
+            _ => Signal::CONT,
+        };
+        let _ = rustix::process::kill_process(standby, signal);
+        tokio::time::sleep(TICK).await;
     }
 }
 
+/// Waits for the end of a process, so briefly that it may hold us up.
 #[cfg(target_os = "linux")]
-fn watch_and_kill(guard: Pid) {
+fn await_briefly(pid: Pid, since: Instant) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+    use rustix::process::{PidfdFlags, pidfd_open};
+    let left = DEATH_BLOCKING.saturating_sub(since.elapsed());
     // Without a descriptor, waiting for it tells as well, only later.
-    let Ok(pidfd) = pidfd_open(guard, PidfdFlags::empty()) else {
-        return;
-    };
-    let timeout = Timespec::try_from(DEATH_BLOCKING).unwrap_or_default();
-    let died = || poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) == Ok(1);
-    // It is usually on its way out, and says by its exit code that its children are ended.
-    if !died() {
-        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-        let _ = died();
+    if let (Ok(pidfd), Ok(left)) = (pidfd_open(pid, PidfdFlags::empty()), left.try_into()) {
+        let left: Timespec = left;
+        let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&left));
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn watch_and_kill(guard: Pid) {
-    let _ = rustix::process::kill_process(guard, Signal::KILL);
-}
+fn await_briefly(_pid: Pid, _since: Instant) {}
 
 /// Removes an empty control group, which takes the kernel a moment; returns false if there are processes in it.
 async fn remove(cgroup: &Cgroup) -> bool {

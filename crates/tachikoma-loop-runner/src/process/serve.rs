@@ -3,7 +3,8 @@
 //! One thread, no runtime: it sleeps in `poll` until the runner orders something or a child dies.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -21,6 +22,8 @@ use agent::{Agent, Progress};
 
 mod agent;
 mod launch;
+#[cfg(target_os = "linux")]
+mod standby;
 
 /// How long everything may take to die once the runner is gone. Nobody waits for it but the working directory's lock,
 /// and a process that is stuck in the kernel dies as soon as it leaves it.
@@ -42,24 +45,40 @@ const TICK: Duration = Duration::from_millis(20);
 /// thread and with nothing else to do afterwards.
 #[must_use]
 pub fn serve() -> ExitCode {
-    match Server::new() {
-        Ok(server) => server.run(),
-        // Without a socket there is neither an agent to guard nor anybody to tell.
-        Err(_) => ExitCode::FAILURE,
-    }
+    // Without a socket there is neither an agent to guard nor anybody to tell.
+    serve_in_a_session().unwrap_or(ExitCode::FAILURE)
 }
 
-/// Why the guard ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// The runner said so and is still there.
-    Bye,
-    /// The runner is gone, or talks nonsense, which is treated alike.
-    Gone,
+fn serve_in_a_session() -> io::Result<ExitCode> {
+    spawn::ignore_signals_of_the_terminal();
+    // A guard that its caller made the leader of a group keeps it: no harm.
+    let _ = rustix::process::setsid();
+    become_subreaper()?;
+    #[cfg(target_os = "linux")]
+    let standby = match standby::divide()? {
+        standby::Role::Standby(standby) => return Ok(standby.watch()),
+        standby::Role::Guard(socket) => {
+            // Neither a group nor a session is shared with the standby: a signal to one of them does not reach both.
+            let _ = rustix::process::setsid();
+            become_subreaper()?;
+            Some(socket)
+        }
+    };
+    #[cfg(not(target_os = "linux"))]
+    let standby = None;
+    Ok(Server::new(standby)?.run())
+}
+
+fn become_subreaper() -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    rustix::process::set_child_subreaper(Some(children::own_pid()))?;
+    Ok(())
 }
 
 struct Server {
     socket: OwnedFd,
+    /// Hangs up when the standby has ended. `None` on systems without a standby.
+    standby: Option<UnixStream>,
     /// Becomes readable when a child dies.
     deaths: UnixStream,
     inbox: Inbox,
@@ -73,18 +92,11 @@ struct Server {
 }
 
 impl Server {
-    fn new() -> io::Result<Self> {
-        spawn::ignore_signals_of_the_terminal();
-        // A guard that its caller made the leader of a group keeps it: no harm.
-        let _ = rustix::process::setsid();
-        #[cfg(target_os = "linux")]
-        rustix::process::set_child_subreaper(Some(children::own_pid()))?;
-        let (deaths, note_death) = UnixStream::pair()?;
-        deaths.set_nonblocking(true)?;
-        signal_hook::low_level::pipe::register(signal_hook::consts::SIGCHLD, note_death)?;
+    fn new(standby: Option<UnixStream>) -> io::Result<Self> {
         Ok(Self {
             socket: rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?,
-            deaths,
+            standby,
+            deaths: notes_of(signal_hook::consts::SIGCHLD)?,
             inbox: Inbox::default(),
             marker: String::new(),
             cgroup: None,
@@ -94,42 +106,45 @@ impl Server {
         })
     }
 
-    /// Ends when the runner says goodbye or is gone.
+    /// Ends when the runner says goodbye, is gone or talks nonsense, and when the standby is gone: without it, nothing would be left that
+    /// ends the children of this process when this process is killed too.
     fn run(mut self) -> ExitCode {
         // The copy is close-on-exec; the original would be a second end of the socket in every agent.
-        if let Ok(null) = std::fs::File::open("/dev/null") {
-            let _ = rustix::stdio::dup2_stdin(&null);
-        }
-        let end = loop {
-            self.wait();
-            match self.obey() {
-                Ok(None) => (),
-                Ok(Some(end)) => break end,
-                Err(_) => break End::Gone,
-            }
+        close_stdin();
+        while self.wait().is_continue() && self.obey().is_ok_and(|flow| flow.is_continue()) {
             let children_left = self.reap();
             if self.advance(children_left).is_err() {
-                break End::Gone;
+                break;
             }
-        };
-        self.end(end)
+        }
+        self.end()
     }
 
-    /// Sleeps until there is something to do.
-    fn wait(&mut self) {
+    /// Sleeps until there is something to do. Breaks if the standby has ended.
+    fn wait(&mut self) -> ControlFlow<()> {
         let tick = self.agent.as_ref().and_then(Agent::tick);
-        let mut fds = [
+        let mut fds = vec![
             PollFd::new(&self.socket, PollFlags::IN),
             PollFd::new(&self.deaths, PollFlags::IN),
         ];
+        let standby = self.standby.as_ref();
+        fds.extend(standby.map(|standby| PollFd::new(standby, PollFlags::empty())));
         sleep(&mut fds, tick);
+        let standby_ended = fds.get(2).is_some_and(|fd| !fd.revents().is_empty());
         forget_notes(&self.deaths);
+        match standby_ended {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
     }
 
-    fn obey(&mut self) -> io::Result<Option<End>> {
+    fn obey(&mut self) -> io::Result<ControlFlow<()>> {
         let received = self.inbox.receive(&self.socket)?;
         while let Some(order) = self.inbox.next::<Order>()? {
             let fds = self.inbox.fds(order.fds())?;
+            if matches!(order, Order::Hello { .. } | Order::Hold) {
+                self.tell_standby(&order, &fds)?;
+            }
             match order {
                 Order::Hello { marker, cgroup, .. } => {
                     self.marker = marker;
@@ -142,13 +157,24 @@ impl Server {
                 Order::Signal { generation, rung } => self.signal(generation, rung),
                 Order::Suspend => self.signal_group(Signal::STOP),
                 Order::Continue => self.signal_group(Signal::CONT),
-                Order::Bye => return Ok(Some(End::Bye)),
+                Order::Bye => return Ok(ControlFlow::Break(())),
             }
         }
         Ok(match received {
-            Received::Some | Received::Nothing => None,
-            Received::End => Some(End::Gone),
+            Received::Some | Received::Nothing => ControlFlow::Continue(()),
+            Received::End => ControlFlow::Break(()),
         })
+    }
+
+    /// Passes an order on to the standby, which holds the lock too: until it has ended what a killed guard leaves behind, no other runner
+    /// may start.
+    fn tell_standby(&self, order: &Order, fds: &[OwnedFd]) -> io::Result<()> {
+        if let Some(standby) = &self.standby {
+            let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+            // A standby that takes nothing has ended, which is noticed elsewhere, or has been stopped for very long.
+            let _ = protocol::send(standby, &protocol::encode(order)?, &fds);
+        }
+        Ok(())
     }
 
     fn spawn(&mut self, order: SpawnOrder, fds: Vec<OwnedFd>) -> io::Result<()> {
@@ -243,33 +269,48 @@ impl Server {
     }
 
     /// Ends every descendant, and the control group if the runner is not there to do it.
-    fn end(mut self, end: End) -> ExitCode {
-        let patience = match end {
-            End::Bye => BYE_TIMEOUT,
-            End::Gone => END_TIMEOUT,
-        };
-        let deadline = clock::monotonic() + patience;
+    fn end(mut self) -> ExitCode {
+        let began = clock::monotonic();
         if let Some(agent) = &self.agent {
             agent.signal_group(Signal::KILL);
         }
-        while self.reap() && clock::monotonic() < deadline {
+        while self.reap() && began.elapsed() < self.patience() {
             for child in children::own() {
                 kill(child, Signal::KILL);
             }
             sleep(&mut [PollFd::new(&self.deaths, PollFlags::IN)], Some(TICK));
             forget_notes(&self.deaths);
         }
-        match (end, self.cgroup.take()) {
-            (End::Gone, Some(cgroup)) => end_cgroup(&cgroup, deadline),
-            // The runner removes the group when it has seen our end.
-            (End::Bye, Some(_)) | (End::Bye | End::Gone, None) => (),
-        }
-        if let (End::Gone, Some(lock)) = (end, &self.lock) {
-            orphans::end_stragglers(&self.marker, STRAGGLE);
-            lock::note_death(lock);
+        // A runner that lives removes the group when it has seen our end.
+        if self.runner_has_ended() {
+            if let Some(cgroup) = self.cgroup.take() {
+                end_cgroup(&cgroup, began + END_TIMEOUT);
+            }
+            if let Some(lock) = &self.lock {
+                end_stragglers(&self.marker, lock);
+            }
         }
         ExitCode::SUCCESS
     }
+
+    fn patience(&self) -> Duration {
+        match self.runner_has_ended() {
+            true => END_TIMEOUT,
+            false => BYE_TIMEOUT,
+        }
+    }
+
+    fn runner_has_ended(&self) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
+        sleep(&mut fds, Some(Duration::ZERO));
+        fds.iter().any(|fd| !fd.revents().is_empty())
+    }
+}
+
+/// Ends what the dead holder of a lock started itself, and notes its death.
+fn end_stragglers(marker: &str, lock: &OwnedFd) {
+    orphans::end_stragglers(marker, STRAGGLE);
+    lock::note_death(lock);
 }
 
 /// If we cannot leave the group, killing it ends us too: the directory stays for the next runner to remove.
@@ -307,8 +348,23 @@ fn sleep(fds: &mut [PollFd<'_>], timeout: Option<Duration>) {
     let _ = rustix::event::poll(fds, timeout.as_ref());
 }
 
-/// The notes only wake us; who died is found out by waiting for it.
-fn forget_notes(deaths: &UnixStream) {
-    let mut notes = [0; 64];
-    while matches!(io::Read::read(&mut &*deaths, &mut notes), Ok(read) if read == notes.len()) {}
+/// Returns a socket that becomes readable when this process gets a signal.
+fn notes_of(signal: i32) -> io::Result<UnixStream> {
+    let (notes, note) = UnixStream::pair()?;
+    notes.set_nonblocking(true)?;
+    signal_hook::low_level::pipe::register(signal, note)?;
+    Ok(notes)
+}
+
+/// The notes of a signal only wake us; what happened is found out by looking.
+fn forget_notes(notes: &UnixStream) {
+    let mut bytes = [0; 64];
+    while matches!(io::Read::read(&mut &*notes, &mut bytes), Ok(read) if read == bytes.len()) {}
+}
+
+/// Closes the control socket on standard input. Another file must not get its number.
+fn close_stdin() {
+    if let Ok(null) = std::fs::File::open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdin(&null);
+    }
 }

@@ -15,7 +15,7 @@ pub enum Sender {
     System,
     /// A process, as the kernel says.
     Process(i32),
-    /// A process that says itself who it is.
+    /// Unknown. On Linux this means `sigqueue`, `F_SETSIG` or a timer, where the sender chooses what is written beside the signal.
     Unknown,
 }
 

@@ -1,13 +1,14 @@
-//! The calls that need `unsafe`: what happens between the birth of a process and its program, and who sent a signal.
+//! The calls that need `unsafe`: what happens between the birth of a process and its program, who sent a signal, and
+//! who called on a socket.
 #![expect(
     unsafe_code,
-    reason = "clone3, signals' dispositions and senders, and the code between fork and exec have no safe form"
+    reason = "fork, clone3, signals' dispositions and senders, SO_PEERPIDFD and the code between fork and exec have no safe form"
 )]
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
-use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -48,11 +49,12 @@ pub(super) fn prepare_agent(command: &mut Command, guard: Pid) {
     }
 }
 
+/// Makes the kernel kill this process when its parent ends.
 #[cfg(target_os = "linux")]
-fn die_with(guard: Pid) -> io::Result<()> {
+fn die_with(parent: Pid) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    // A guard that died before the call above sends no signal any more.
-    if rustix::process::getppid() != Some(guard) {
+    // A parent that ended before the call above sends no signal.
+    if rustix::process::getppid() != Some(parent) {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
     Ok(())
@@ -60,8 +62,18 @@ fn die_with(guard: Pid) -> io::Result<()> {
 
 #[cfg(not(target_os = "linux"))]
 #[expect(clippy::unnecessary_wraps, reason = "the same form as on Linux")]
-fn die_with(_guard: Pid) -> io::Result<()> {
+fn die_with(_parent: Pid) -> io::Result<()> {
     Ok(())
+}
+
+/// Forks this process, which must have a single thread. Returns the child in the parent, and nothing in the child.
+#[cfg(target_os = "linux")]
+pub(super) fn fork() -> io::Result<Option<Pid>> {
+    // SAFETY: with a single thread no lock is held by another one, so that the child can go on as this process would have.
+    match unsafe { libc::fork() } {
+        ..0 => Err(io::Error::last_os_error()),
+        child => Ok(Pid::from_raw(child)),
+    }
 }
 
 /// A runner started by `nohup` ignores signals, the guard ignores more, and both would be inherited.
@@ -122,6 +134,39 @@ pub(super) fn sender_of(info: &libc::siginfo_t) -> libc::pid_t {
     unsafe { info.si_pid() }
 }
 
+/// Returns the kernel's handle of the process that connected to a Unix socket; none where the kernel does not have the option.
+///
+/// # Errors
+/// The process has ended, or no descriptor is left.
+#[cfg(target_os = "linux")]
+pub(super) fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    let mut pidfd: RawFd = -1;
+    let mut length = libc::socklen_t::try_from(size_of::<RawFd>()).map_err(io::Error::other)?;
+    // SAFETY: the kernel writes at most `length` bytes, which is the size of `pidfd`, and both live until it returns.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERPIDFD,
+            ptr::from_mut(&mut pidfd).cast(),
+            &raw mut length,
+        )
+    };
+    if status != 0 {
+        let error = io::Error::last_os_error();
+        let unknown = error.raw_os_error() == Some(libc::ENOPROTOOPT);
+        return if unknown { Ok(None) } else { Err(error) };
+    }
+    // SAFETY: the kernel has just opened it for us, and nobody else knows it.
+    Ok(Some(unsafe { OwnedFd::from_raw_fd(pidfd) }))
+}
+
+#[cfg(not(target_os = "linux"))]
+#[expect(clippy::unnecessary_wraps, reason = "the same form as on Linux")]
+pub(super) fn peer_pidfd(_socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    Ok(None)
+}
+
 /// Makes this process deaf to what a terminal or a shell sends, and lets all other signals through.
 pub(super) fn ignore_signals_of_the_terminal() {
     let ignored = [
@@ -142,6 +187,10 @@ pub(super) fn ignore_signals_of_the_terminal() {
     }
     let _ = SigSet::empty().thread_set_mask();
 }
+
+/// First word of the guard's command line. It does not contain the name of the program, so that `pkill -9 -f tachikoma` ends the
+/// runner and leaves the guard alive to clean up.
+const GUARD_ARG0: &str = "loop-guard";
 
 /// What a guard is.
 #[derive(Clone, Copy)]
@@ -169,6 +218,7 @@ pub(super) fn start_guard(
 fn start_plain(program: Program<'_>, socket: OwnedFd) -> io::Result<Pid> {
     let mut command = Command::new(program.path);
     command
+        .arg0(GUARD_ARG0)
         .args(program.args)
         .env_clear()
         .envs(
@@ -242,7 +292,7 @@ fn start_in_cgroup(
     let (failure, failed) = io::pipe()?;
     let failed = rustix::io::fcntl_dupfd_cloexec(failed, FIRST_FREE_FD)?;
     let name = c_string(program.path.as_os_str())?;
-    let mut words = vec![name.clone()];
+    let mut words = vec![c_string(OsStr::new(GUARD_ARG0))?];
     for arg in program.args {
         words.push(c_string(arg)?);
     }

@@ -11,15 +11,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::Pid;
 
-use super::{Adoption, Sender, children};
+use super::{Adoption, MARKER, Sender, cgroup, children};
 
 /// The variable that guards have whose processes are not the operator's, and git; its value is the id of the loop or the server.
 /// All below them inherit it, and who takes it away still stands below the guard.
 pub const INSIDE: &str = "TACHIKOMA_INSIDE";
 
-/// Children of this process that are the operator's own: the editor of a prompt with what it left behind, and those that a shell had
-/// which became this program.
+/// Children of this process that are the operator's own: the editor of a prompt, and those that a shell had which became this program.
 static OPERATORS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// Children of this process that an editor left running, such as the server of an editor. They are not ended with the run. They may not
+/// command the loop: the agent can read the token in the editor's environment, and have a git hook start a daemon that carries it.
+static LEFT_BY_EDITOR: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
 /// Whose a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,9 +81,10 @@ impl Family {
             let found = children::own().into_iter().map(Pid::as_raw_pid);
             known_operators().extend(found);
         }
+        let above = children::line(own).filter_map(inside_of);
         Self {
             adoption,
-            above: children::line(own).filter_map(inside_of).collect(),
+            above: above.chain(cgroup::ids_of(own)).collect(),
             framing: AtomicI32::new(0),
             beside: AtomicI32::new(0),
         }
@@ -104,7 +108,8 @@ impl Family {
         let _ = set.compare_exchange(guard, 0, order, order);
     }
 
-    /// Returns whether a signal is the operator's. In doubt, because its sender is gone or says itself who it is, it is if `in_doubt`.
+    /// Returns whether a signal is the operator's. If its sender is gone, it is if `in_doubt`. A signal with a sender that can be
+    /// forged is refused on Linux.
     ///
     /// # Errors
     /// It is not: who sent it.
@@ -112,6 +117,13 @@ impl Family {
         let (pid, whose) = match sender {
             Sender::System => return Ok(()),
             Sender::Process(pid) => (Some(pid), self.whose(pid)),
+            // Ctrl-C, `kill` and service managers never look like this. The agent may have sent it to hide its process id.
+            Sender::Unknown if cfg!(target_os = "linux") => {
+                return Err(Refused {
+                    pid: None,
+                    gone: true,
+                });
+            }
             Sender::Unknown => (None, Whose::Gone),
         };
         match whose {
@@ -154,12 +166,32 @@ impl Family {
             }
             inside |= inside_of(reached).is_some_and(|of| !self.above.contains(&of));
         }
+        // A process whose guard, standby and runner were killed has none of them above it.
+        inside |= cgroup::ids_of(process)
+            .iter()
+            .any(|of| !self.above.contains(of));
         let ours = below_us && self.adoption == Adoption::All;
         match inside || ours {
             true => Whose::Inside,
             false => Whose::Operator,
         }
     }
+}
+
+/// Returns whether this process runs below a guard of a loop or a server, in a control group of one, or below git that a loop started.
+/// Where that cannot be found out, it does.
+#[must_use]
+pub fn is_below_a_guard() -> bool {
+    if !cgroup::ids_of(children::own_pid()).is_empty() {
+        return true;
+    }
+    let line = children::whole_line(children::own_pid());
+    let is_marked = |pid: Pid| {
+        children::variables(pid, [INSIDE, MARKER])
+            .iter()
+            .any(Option::is_some)
+    };
+    line.is_none_or(|line| line.into_iter().any(is_marked))
 }
 
 fn inside_of(pid: Pid) -> Option<OsString> {
@@ -170,12 +202,18 @@ fn known_operators() -> MutexGuard<'static, Vec<i32>> {
     OPERATORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn left_by_editor() -> MutexGuard<'static, Vec<i32>> {
+    LEFT_BY_EDITOR
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A program of the operator's, known as such until this is dropped: what it asks, the operator asks, and it is not ended with the run.
 /// Whoever has it waits for it.
 #[derive(Debug)]
 pub struct Operators {
     pid: Pid,
-    /// What the environment of all that it starts has, and of nobody else.
+    /// Value of `TACHIKOMA_EDITING` in the environment of the editor and of the processes that it starts.
     token: String,
 }
 
@@ -203,22 +241,24 @@ impl Operators {
     }
 }
 
-/// What it leaves behind is our child by now, and the operator's as it was: the server of an editor, for example.
+/// The processes that the editor left running are children of this process by now.
 impl Drop for Operators {
     fn drop(&mut self) {
-        let mut known = known_operators();
+        // Both locks, so that a sweep never sees a process in neither list.
+        let (mut known, mut left) = (known_operators(), left_by_editor());
         known.retain(|known| *known != self.pid.as_raw_pid());
         let of_it = |pid: &Pid| {
             children::variable(*pid, EDITING).is_some_and(|token| *token == *self.token)
         };
-        let left = children::own().into_iter().filter(of_it);
-        known.extend(left.map(Pid::as_raw_pid));
+        let found = children::own().into_iter().filter(of_it);
+        left.extend(found.map(Pid::as_raw_pid));
     }
 }
 
-/// Returns the children of this process that are the operator's own.
+/// Returns the children of this process that are not ended with the run.
 pub(super) fn operators() -> Vec<i32> {
-    known_operators().clone()
+    let (known, left) = (known_operators(), left_by_editor());
+    known.iter().chain(left.iter()).copied().collect()
 }
 
 #[cfg(test)]
@@ -229,6 +269,25 @@ mod tests {
     fn who_calls_from_outside_of_the_container_is_the_operator() {
         let family = Family::new(Adoption::Marked);
         assert_eq!(family.whose(0), Whose::Operator);
+    }
+
+    #[test]
+    fn a_process_in_the_cgroup_of_a_loop_is_not_the_operators() {
+        let family = Family::new(Adoption::Marked);
+        // Without the rights to make a group, no process is in one.
+        let Ok(group) = cgroup::Cgroup::make(&format!("whose_{}", children::own_pid())) else {
+            return;
+        };
+        let mut command = Command::new("sleep");
+        let mut child = command.arg("1000").env_clear().spawn().unwrap();
+        let pid = Pid::from_child(&child).as_raw_pid();
+        let before = family.whose(pid);
+        std::fs::write(group.path().join("cgroup.procs"), pid.to_string()).unwrap();
+        let after = family.whose(pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(group.end(std::time::Duration::from_secs(5)).is_empty());
+        assert_eq!((before, after), (Whose::Operator, Whose::Inside));
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub(super) struct ChecksKnown {
     said: Vec<String>,
     /// Stop scripts that cannot be asked, and why; that was said.
     unaskable: BTreeMap<PathBuf, String>,
+    /// Gates that start when the opening look at the work tree is over: the number of their order, and their names.
+    gates_after_opening: Option<(u64, Vec<String>)>,
 }
 
 impl LoopRunner {
@@ -92,6 +94,11 @@ impl LoopRunner {
 
     /// Starts gates.
     pub(super) fn run_gates(&mut self, number: u64, names: &[String]) {
+        // What they change during the opening look would pass for somebody else's.
+        if self.keeping.is_opening() {
+            self.checks.gates_after_opening = Some((number, names.to_vec()));
+            return;
+        }
         let gates = (1..).zip(&self.config.settings.gate);
         let gates = gates.filter(|(_, gate)| names.contains(&gate.name));
         let root = self.config.store_root(self.state.loop_id);
@@ -113,6 +120,17 @@ impl LoopRunner {
         // What they change in the work tree is no stranger's doing.
         self.keeping.owe_a_look();
         self.check = Some(CheckRun::gates(number, gates, self.check.take()));
+    }
+
+    /// Starts the gates that waited for the opening look, if their answer is still waited for.
+    pub(super) fn run_gates_after_opening(&mut self) {
+        let waits = self.state.check().is_some();
+        if let Some((number, names)) = self.checks.gates_after_opening.take()
+            && waits
+            && number == self.state.completion.number
+        {
+            self.run_gates(number, &names);
+        }
     }
 
     pub(super) fn check_ended(&mut self, ran: Ran<Found>) -> Option<Input> {

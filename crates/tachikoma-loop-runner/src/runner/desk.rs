@@ -8,7 +8,7 @@ mod told;
 pub(super) use rollback::NotBack;
 pub(super) use told::{Taken, Told, Untaken};
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -18,7 +18,8 @@ use tokio::sync::mpsc;
 
 use crate::error::chain;
 use crate::git::{
-    CallOff, CommitError, GitError, Keeper, KeeperOptions, Opened, Own, Plain, Whose,
+    CallOff, CommitError, GitError, Keeper, KeeperOptions, Opened, Own, Plain, RepoPath, Whose,
+    relative_to,
 };
 use crate::task::panicked;
 
@@ -28,6 +29,12 @@ const ORDERS_MAX: usize = 16;
 /// At the end of a run: for what is called off to end, and for the last references to be made.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 const CALL_OFF_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Names of changed files that one record has; the rest is counted.
+const FILES_NAMED_MAX: usize = 20;
+
+/// How much of each name is recorded.
+const FILE_NAME_BYTES_MAX: usize = 200;
 
 /// For a look at the work tree behind an iteration, whatever a commit may take: longer than a large tree on a slow disk needs.
 #[cfg(not(test))]
@@ -48,6 +55,7 @@ enum Order {
     Keep {
         number: u64,
         commit: Option<Commit>,
+        whose: Whose,
         look: CallOff,
         call_off: CallOff,
     },
@@ -152,12 +160,13 @@ impl Desk {
     }
 
     /// Asks for the work to be kept. Returns whether an answer will come.
-    pub fn keep(&mut self, number: u64, commit: Option<Commit>) -> bool {
+    pub fn keep(&mut self, number: u64, commit: Option<Commit>, whose: Whose) -> bool {
         self.look = CallOff::new();
         self.commit = CallOff::new();
         self.order(Order::Keep {
             number,
             commit,
+            whose,
             look: self.look.clone(),
             call_off: self.commit.clone(),
         })
@@ -255,11 +264,12 @@ impl Clerk {
                 Order::Keep {
                     number,
                     commit,
+                    whose,
                     look,
                     call_off,
                 } => {
                     let kept = match &mut work {
-                        Work::Kept(books) => self.keep(books, commit, &look, &call_off),
+                        Work::Kept(books) => self.keep(books, commit, whose, &look, &call_off),
                         Work::Plain(plain) => self.plain_after(plain, &look),
                         // That it is so was said when the desk opened.
                         Work::Unseen => Err("nobody looks at the files".to_owned()),
@@ -311,6 +321,8 @@ impl Clerk {
                     self.warn(survey.warnings);
                     return Work::Kept(Books {
                         keeper,
+                        // Git names the top of the work tree without symbolic links.
+                        working_dir: options.working_dir.canonicalize().unwrap_or_default(),
                         unseen: false,
                     });
                 }
@@ -366,13 +378,18 @@ impl Clerk {
 
     /// Looks at the work tree, and returns what is known of it then.
     fn look(&self, work: &mut Books, whose: Whose, call_off: &CallOff) -> Result<Kept, GitError> {
-        let ours = whose == Whose::Loop;
+        let ours = whose != Whose::Others;
         work.unseen |= ours;
         let survey = work.keeper.survey(whose, call_off)?;
         work.unseen &= !ours;
         self.warn(survey.warnings);
         Ok(Kept {
             changed: count(survey.changed.len()),
+            files: first_names(
+                &survey.changed,
+                |path| work.keeper.top().join(path.as_path()),
+                &work.working_dir,
+            ),
             head_moved: survey.head_moved,
             uncommitted: count(survey.uncommitted),
             withheld: count(work.keeper.withheld()),
@@ -384,13 +401,18 @@ impl Clerk {
         &self,
         work: &mut Books,
         commit: Option<Commit>,
+        whose: Whose,
         look: &CallOff,
         call_off: &CallOff,
     ) -> Result<Kept, String> {
         let look = look.within(LOOK_TIMEOUT);
+        let whose = match work.unseen {
+            true => Whose::Loop,
+            false => whose,
+        };
         let before = work.keeper.tree().to_owned();
         let mut kept = self
-            .look(work, Whose::Loop, &look)
+            .look(work, whose, &look)
             .map_err(|error| match look.is_overdue() {
                 true => format!(
                     "the look at the work tree took more than {} s; the next one takes in what changed",
@@ -437,8 +459,25 @@ enum Work {
 /// The keeper, and what it is owed.
 struct Books {
     keeper: Box<Keeper>,
+    /// Where the loop works.
+    working_dir: PathBuf,
     /// Whether a look at what the loop did was cut: then the next one takes that in.
     unseen: bool,
+}
+
+/// Returns the names of the first files, relative to a directory.
+fn first_names(
+    files: &[RepoPath],
+    place: impl Fn(&RepoPath) -> PathBuf,
+    dir: &Path,
+) -> Vec<String> {
+    let first = files.iter().take(FILES_NAMED_MAX);
+    let names = first.map(|file| relative_to(dir, &place(file)));
+    let cut = |mut name: String| {
+        name.truncate(name.floor_char_boundary(FILE_NAME_BYTES_MAX));
+        name
+    };
+    names.map(cut).collect()
 }
 
 fn count(number: usize) -> u32 {

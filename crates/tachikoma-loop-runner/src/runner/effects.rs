@@ -8,6 +8,7 @@ use tachikoma_agents::{self as agents, LaunchPlan, Message, Turn};
 use tachikoma_core::{
     Effect, Generation, Input, News, Rung, SessionNo, TurnEnd, standing_in_the_way, told,
 };
+use tachikoma_fs::{check_dir, make_dir};
 
 use super::LoopRunner;
 use crate::advice;
@@ -17,7 +18,7 @@ use crate::session::process::LiveLaunch;
 use crate::session::pump::Pump;
 use crate::session::talk::{Talk, Unheard};
 use crate::session::transcript::Transcript;
-use crate::store::{StoreError, check_dir, make_dir};
+use crate::store::StoreError;
 
 impl LoopRunner {
     /// Carries out one wish. What cannot be done is news like any other.
@@ -53,8 +54,17 @@ impl LoopRunner {
             }
             Effect::Open {
                 generation,
-                session: _,
-            } => self.launch(generation, None, None).await,
+                session,
+                resume,
+            } => {
+                // A session that is opened without a prompt serves the iteration that comes next.
+                let turn = Ordered {
+                    iteration: self.state.next_iteration(),
+                    attempt: 1,
+                    session,
+                };
+                self.launch(generation, turn, resume, false).await;
+            }
             Effect::Advise {
                 generation,
                 percent,
@@ -68,7 +78,12 @@ impl LoopRunner {
             }
             Effect::RollBack { iteration, again } => self.roll_back(iteration, again),
             Effect::AskCost { generation } => self.ask_cost(generation),
+            Effect::OweLook => self.keeping.owe_a_look(),
             Effect::AskHandOff { generation } => {
+                self.keeping.owe_a_look();
+                if let Some(launch) = self.launch_of(generation) {
+                    launch.listen();
+                }
                 let message = Message::Prompt {
                     text: advice::ASK_HAND_OFF,
                     iteration: None,
@@ -83,7 +98,11 @@ impl LoopRunner {
             Effect::Look { generation } => self.look(generation),
             Effect::Signal { generation, rung } => self.signal(generation, rung),
             Effect::RunHooks { point, reason } => self.run_hooks(point, reason),
-            Effect::Keep { number, commit } => self.keep(number, commit),
+            Effect::Keep {
+                number,
+                commit,
+                changes,
+            } => self.keep(number, commit, changes),
             Effect::CallOffKeep => self.call_off_keep(),
             Effect::Ask { number } => self.ask(number),
             Effect::RunGates { number, names } => self.run_gates(number, &names),
@@ -112,7 +131,7 @@ impl LoopRunner {
         begin: Begin,
     ) {
         match begin {
-            Begin::Launch { resume } => self.launch(generation, Some(turn), resume).await,
+            Begin::Launch { resume } => self.launch(generation, turn, resume, true).await,
             Begin::Prompt => self.prompt(generation, turn).await,
         }
     }
@@ -206,12 +225,13 @@ impl LoopRunner {
             .kept_in(&self.config.vault)
     }
 
-    /// Starts the agent's process: on a turn, or on a conversation that waits for its first one.
+    /// Starts the agent's process, with the prompt of the turn or without one.
     async fn launch(
         &mut self,
         generation: Generation,
-        turn: Option<Ordered>,
+        turn: Ordered,
         resume: Option<String>,
+        with_prompt: bool,
     ) {
         // The reader of a launch that came to nothing.
         if let Some(before) = self.launch.take()
@@ -219,12 +239,13 @@ impl LoopRunner {
         {
             return self.queue.push_back(Input::Broken { reason });
         }
-        let words = match turn {
-            Some(_) => self.words().await,
-            None => Ok(String::new()),
+        let prompt = match with_prompt {
+            true => self.words().await.map(Some),
+            false => Ok(None),
         };
-        let started =
-            words.and_then(|words| self.start_agent(generation, turn, resume.as_deref(), &words));
+        let started = prompt.and_then(|prompt| {
+            self.start_agent(generation, turn, resume.as_deref(), prompt.as_deref())
+        });
         if let Err(reason) = started {
             self.queue.push_back(Input::Agent {
                 generation,
@@ -236,15 +257,15 @@ impl LoopRunner {
     fn start_agent(
         &mut self,
         generation: Generation,
-        turn: Option<Ordered>,
+        turn: Ordered,
         resume: Option<&str>,
-        prompt: &str,
+        prompt: Option<&str>,
     ) -> Result<(), String> {
         let plan = self.agent.plan(&Turn {
-            prompt,
+            prompt: prompt.unwrap_or_default(),
             resume,
             budget_usd: self.budget_left_usd(),
-            iteration: turn.map(|turn| turn.iteration),
+            iteration: prompt.map(|_| turn.iteration),
         });
         let path = with_ourselves(
             search_path(&plan, self.config.search_path.as_ref()),
@@ -268,19 +289,19 @@ impl LoopRunner {
         let (stderr_out, stderr) = pipe(output())?;
         let mut env = plan.env;
         env.extend(path.map(|path| ("PATH".into(), path)));
-        // The session that is opened without a turn serves the iteration that comes next.
-        let turn = turn.unwrap_or(Ordered {
-            iteration: self.state.next_iteration(),
-            attempt: 1,
-            session: self.state.session.number.next(),
-        });
-        env.extend(turn_variables(turn, &self.config.working_dir));
+        let one_turn = !self.policy.agent.persistent;
+        env.extend(turn_variables(turn, one_turn, &self.config.working_dir));
+        let mut env_remove = plan.env_remove;
+        if !one_turn {
+            // A loop around this one may have set them.
+            env_remove.extend([ITERATION, ATTEMPT].map(OsString::from));
+        }
         let spawn = Spawn {
             generation: generation.0,
             program: plan.program,
             args: plan.args,
             env,
-            env_remove: plan.env_remove,
+            env_remove,
             cwd: self.config.working_dir.clone(),
             stdin,
             stdout,
@@ -384,15 +405,22 @@ pub(super) enum Begin {
     Prompt,
 }
 
-/// What an agent may want to know about its turn, and where its loop is.
-fn turn_variables(turn: Ordered, working_dir: &Path) -> [(OsString, OsString); 4] {
+const ITERATION: &str = "TACHIKOMA_ITERATION";
+const ATTEMPT: &str = "TACHIKOMA_ATTEMPT";
+
+/// What an agent may want to know about its turn, and where its loop is. A process that lives for a whole session cannot be told
+/// the numbers of its later turns, so it gets none.
+fn turn_variables(turn: Ordered, one_turn: bool, working_dir: &Path) -> Vec<(OsString, OsString)> {
     let pair = |name: &str, value: String| (OsString::from(name), OsString::from(value));
-    [
-        pair("TACHIKOMA_ITERATION", turn.iteration.to_string()),
-        pair("TACHIKOMA_ATTEMPT", turn.attempt.to_string()),
+    let mut variables = vec![
         pair("TACHIKOMA_SESSION", turn.session.to_string()),
         ("TACHIKOMA_DIR".into(), working_dir.into()),
-    ]
+    ];
+    if one_turn {
+        variables.push(pair(ITERATION, turn.iteration.to_string()));
+        variables.push(pair(ATTEMPT, turn.attempt.to_string()));
+    }
+    variables
 }
 
 /// Returns the `PATH` in which an agent finds `tachikoma` too, behind everything that is the user's; none where it is

@@ -1,11 +1,18 @@
 //! The hand-off of a session: built once, kept, and given word for word to every attempt that needs it.
 
-use tachikoma_core::{Input, SessionNo, WorkTree, checkpoint, handoff_due};
+use std::io::BufRead;
+
+use tachikoma_agents::{Decoder, Observation, line};
+use tachikoma_core::{Input, LastSeen, SessionNo, WorkTree, checkpoint, handoff_due};
 
 use super::LoopRunner;
 use crate::error::chain;
-use crate::store::{checkpoints, loops};
+use crate::session::transcripts;
+use crate::store::{checkpoints, compressed, loops};
 use crate::worktree;
+
+/// Transcripts that are looked at for the last words of a session: those of attempts that came to nothing say nothing.
+const TRANSCRIPTS_MAX: usize = 8;
 
 /// A hand-off that was given.
 #[derive(Debug)]
@@ -56,6 +63,55 @@ impl LoopRunner {
         let start = self.state.launch.start_commit.clone();
         let asked = tokio::task::spawn_blocking(move || worktree::since(&dir, start.as_deref()));
         let tree: WorkTree = asked.await.unwrap_or_default();
-        checkpoint(&self.state, &tree, max_bytes)
+        let last = match self.state.checkpoint.words_of.next() == self.state.session.number {
+            true => LastSeen::default(),
+            false => self.last_seen().await,
+        };
+        checkpoint(&self.state, &tree, &last, max_bytes)
     }
+
+    /// Returns what the session before this one did last, from its latest transcript: it wrote no hand-off.
+    async fn last_seen(&self) -> LastSeen {
+        let directory = self.config.transcripts_dir(self.state.loop_id);
+        let (vault, decoder) = (self.config.vault.clone(), self.agent.decoder());
+        let line_bytes_max = self.agent.line_max_bytes();
+        let read = tokio::task::spawn_blocking(move || {
+            let listed = transcripts::list(&directory).unwrap_or_default();
+            // The latest one may be that of the fresh session, in which nothing was said yet.
+            let latest = listed.iter().rev().take(TRANSCRIPTS_MAX);
+            let mut seen = latest.filter_map(|transcript| {
+                let opened = compressed::open(&transcript.path, &vault).ok()?;
+                let last = last_seen(opened.content, decoder.clone(), line_bytes_max);
+                (last != LastSeen::default()).then_some(last)
+            });
+            seen.next()
+        });
+        read.await.ok().flatten().unwrap_or_default()
+    }
+}
+
+/// Reads a transcript for the last things that the agent said and did. What cannot be read ends it.
+fn last_seen(content: impl BufRead, mut decoder: Decoder, line_bytes_max: usize) -> LastSeen {
+    let mut last = LastSeen::default();
+    let mut lines = line::LineSplitter::new(line_bytes_max);
+    let mut take = |line: line::Line<'_>| {
+        for observation in decoder.observe(&line.text) {
+            match observation {
+                Observation::Said(text) => last.said(&text),
+                Observation::ToolStarted { name, about, .. } => last.called(&name, &about),
+                _ => {}
+            }
+        }
+    };
+    let mut content = content;
+    while let Ok(piece) = content.fill_buf() {
+        if piece.is_empty() {
+            break;
+        }
+        let read = piece.len();
+        lines.push(piece, &mut take);
+        content.consume(read);
+    }
+    lines.finish(&mut take);
+    last
 }

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use tachikoma_core::{Input, News, Repair, Timestamp, step};
+use tachikoma_fs::{FsError, quarantine};
 
 use super::backing::failed_backup;
 use super::upkeep::Task;
@@ -11,7 +12,6 @@ use super::{Cut, LoopRunner, RunError};
 use crate::error::chain;
 use crate::store::StoreError;
 use crate::store::lock::LockError;
-use crate::store::quarantine;
 
 /// Returns whether an input may end an iteration or the loop, or launch the agent: before that, all must be whole.
 pub(super) fn is_turning_point(input: &Input) -> bool {
@@ -42,9 +42,11 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
             | News::ToolEnded { .. }
             | News::Denied { .. }
             | News::Looked { .. }
+            | News::Said { .. }
             | News::StreamEnded
             | News::CallEnded { .. }
             | News::Cost { .. }
+            | News::TakenUp(_)
             | News::Quota(_)
             | News::Touched { .. } => false,
         },
@@ -108,7 +110,7 @@ impl LoopRunner {
     /// Closes the segment and begins the next. Where that fails, what it needs is made whole, and it is tried once more.
     pub(super) async fn turn_segment(&mut self, now: Timestamp) -> Result<(), Cut> {
         let mut turned = self.journal.next_segment(&mut self.state, now);
-        if let Err(StoreError::Io { .. }) = &turned
+        if let Err(StoreError::File(FsError::Io { .. })) = &turned
             && !turned.as_ref().is_err_and(StoreError::is_full_disk)
             && self.config.working_dir.is_dir()
         {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tachikoma_agents::Agent;
 use tachikoma_core::policy::{KeepRules, Timeouts};
 use tachikoma_core::{
-    CommitFacts, CommitMessage, CommitOrder, Effect, Generation, Input, Kept, News, Phase, Policy,
-    Rung, State, TurnEnd,
+    CommitFacts, CommitMessage, CommitOrder, Effect, Generation, Input, Kept, LoopChanges, News,
+    Phase, Policy, Rung, State, TurnEnd,
 };
 use tokio::time::Instant;
 
@@ -76,6 +76,11 @@ impl Keeping {
         self.deferred.as_ref().map(|deferred| deferred.due)
     }
 
+    /// Returns whether the opening look is under way.
+    pub fn is_opening(&self) -> bool {
+        self.desk.is_some() && !self.opened
+    }
+
     /// The loop itself is about to change the work tree, outside of an iteration.
     pub fn owe_a_look(&self) {
         if let Some(desk) = &self.desk {
@@ -96,6 +101,20 @@ impl Keeping {
         self.deferred = None;
         if let Some(desk) = self.desk.take() {
             desk.finish(stays).await;
+        }
+    }
+}
+
+/// The clock of a file system may be so much behind.
+const FILE_CLOCK_LAG: Duration = Duration::from_millis(20);
+
+fn whose_are(changes: LoopChanges) -> Whose {
+    match changes {
+        LoopChanges::All => Whose::Loop,
+        LoopChanges::None => Whose::Others,
+        LoopChanges::Since(time) => {
+            let time = clock::system_time_of(time);
+            Whose::LoopSince(time.checked_sub(FILE_CLOCK_LAG).unwrap_or(time))
         }
     }
 }
@@ -218,6 +237,7 @@ impl LoopRunner {
             }
             Told::Opened => {
                 self.keeping.opened = true;
+                self.run_gates_after_opening();
                 if let Some(deferred) = &mut self.keeping.deferred {
                     deferred.due = due_in(SNAPSHOT_TIMEOUT);
                 }
@@ -373,7 +393,7 @@ impl LoopRunner {
         over
     }
 
-    pub(super) fn keep(&mut self, number: u64, order: Option<CommitOrder>) {
+    pub(super) fn keep(&mut self, number: u64, order: Option<CommitOrder>, changes: LoopChanges) {
         let git = &self.config.settings.git;
         let limit = Some(git.commit_timeout.get()).filter(|limit| !limit.is_zero());
         let commit = order.map(|order| Commit {
@@ -381,7 +401,7 @@ impl LoopRunner {
             limit,
         });
         let asked = match &mut self.keeping.desk {
-            Some(desk) => desk.keep(number, commit),
+            Some(desk) => desk.keep(number, commit, whose_are(changes)),
             None => {
                 // That there is none was said.
                 let kept = Ok(Kept::default());

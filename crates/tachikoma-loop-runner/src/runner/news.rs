@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tachikoma_agents::{Claim, FailureClass, TurnOutcome, TurnResult};
+use tachikoma_agents::{Claim, FailureClass, TurnOutcome, TurnResult, is_conversation_id};
 use tachikoma_core::{Generation, Input, Leftover, News, Spent, TurnEnd, microusd};
 
 use super::LoopRunner;
@@ -81,6 +81,13 @@ impl LoopRunner {
             LaunchNews::Known(session) => {
                 self.check_version(session.version);
                 let agent_id = session.session_id;
+                if !is_conversation_id(&agent_id) {
+                    let shown: String = agent_id.chars().take(40).collect();
+                    let warning = format!(
+                        "the agent's name for its session is not a valid id: {shown:?}; the next iteration starts a new session"
+                    );
+                    return Some(Input::Trouble { warning });
+                }
                 let news = News::Named { agent_id };
                 Some(Input::Agent { generation, news })
             }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tachikoma_agents::{Agent, Turn};
 use tachikoma_core::{Input, LoopId, Outcome, Record, State, Status, Ticket, Timestamp};
+use tachikoma_fs::{RALPH_DIR, check_dir, owner, whole};
 
 use super::LoopRunner;
 use super::backing::{Backing, backup_first, beginning_again};
@@ -21,16 +22,14 @@ use crate::hooks::Registry;
 use crate::notify::{Address, Notices};
 use crate::process::{Family, orphans};
 use crate::prompt::{self, PromptError};
+use crate::settings::AgentName;
 use crate::store::journal::Journal;
 use crate::store::lives::Lives;
 use crate::store::lock::{Holder, LockError, WorkLock};
 use crate::store::recover::{self, Loss, Source, Taken};
 use crate::store::reseal::{Kept, Resealed};
 use crate::store::temporary::{self, TemporaryStore};
-use crate::store::{
-    RALPH_DIR, StoreError, archive, backup, check_dir, checkpoints, loops, restore, snapshot,
-    vault, whole,
-};
+use crate::store::{StoreError, archive, backup, checkpoints, loops, restore, snapshot, vault};
 
 /// What was found in the working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,8 +84,13 @@ pub enum OpenError {
     #[error(transparent)]
     Agent(#[from] AgentError),
     /// The agent's program cannot be run.
-    #[error("{0}")]
-    Program(String),
+    #[error("{problem}")]
+    Program {
+        /// The agent that needs it.
+        agent: AgentName,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// There is no prompt.
     #[error(transparent)]
     Prompt(#[from] PromptError),
@@ -104,6 +108,7 @@ impl LoopRunner {
     pub async fn open(config: LoopConfig) -> Result<Self, OpenError> {
         let agent = config.agent()?;
         preflight(&config, &agent)?;
+        owner::check_ralph(&config.working_dir).map_err(StoreError::from)?;
         let mut lock = WorkLock::acquire(&config.working_dir).await?;
         if check_dir(&config.working_dir, &loops::all(&config.working_dir)).is_ok() {
             restore::settle(&config.working_dir)?;
@@ -256,7 +261,8 @@ fn preflight(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
     prompt::read(&config.launch.prompt, working_dir)?;
     let plan = agent.plan(&Turn::default());
     let searched = search_path(&plan, config.search_path.as_ref());
-    find_program(Path::new(&plan.program), working_dir, searched).map_err(OpenError::Program)?;
+    find_program(Path::new(&plan.program), working_dir, searched)
+        .map_err(|problem| missing_program(config, problem))?;
     config.check_keys()?;
     check_server(config, agent)
 }
@@ -320,7 +326,12 @@ fn check_server(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
     let words = config.opencode_program()?;
     let program = words.first().map(Path::new).unwrap_or(Path::new(""));
     find_program(program, &config.working_dir, config.search_path.as_ref())
-        .map_err(OpenError::Program)
+        .map_err(|problem| missing_program(config, problem))
+}
+
+fn missing_program(config: &LoopConfig, problem: String) -> OpenError {
+    let agent = config.settings.agent.name;
+    OpenError::Program { agent, problem }
 }
 
 /// Checks the directories that are there already and will be written to.
@@ -387,7 +398,7 @@ fn make_way(
 
 /// Begins a loop that is not kept: whatever else is in the working directory stays as it is.
 fn begin_temporary(config: &LoopConfig) -> Result<Opened, OpenError> {
-    let loop_id = LoopId::new(uuid::Uuid::new_v4());
+    let loop_id = new_loop_id(config);
     let temporary = TemporaryStore::create(&config.temporary_dir, loop_id)?;
     let mut clock = Clock::starting_after(Timestamp::default());
     let dir = loops::dir(temporary.root(), loop_id);
@@ -402,6 +413,11 @@ fn begin_temporary(config: &LoopConfig) -> Result<Opened, OpenError> {
         before: None,
         temporary: Some(temporary),
     })
+}
+
+fn new_loop_id(config: &LoopConfig) -> LoopId {
+    let random = || LoopId::new(uuid::Uuid::new_v4());
+    config.new_loop_id.unwrap_or_else(random)
 }
 
 fn open_journal(
@@ -471,7 +487,7 @@ fn open_journal(
         recover::read(&dir, &config.copies(), loop_id, Loss::Accept).ok()
     });
     let mut clock = Clock::starting_after(last.map(|found| found.state.time).unwrap_or_default());
-    let loop_id = LoopId::new(uuid::Uuid::new_v4());
+    let loop_id = new_loop_id(config);
     let dir = loops::dir(&config.working_dir, loop_id);
     let (journal, state) = Journal::create(&dir, loop_id, clock.now(), &config.vault)?;
     Ok(Opened {

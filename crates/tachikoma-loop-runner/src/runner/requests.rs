@@ -31,12 +31,17 @@ impl LoopRunner {
                 let ticket = self.ticket(reply);
                 Some(Input::Set { ticket, key, value })
             }
-            Request::Note { text, reply } => {
+            Request::Note {
+                text,
+                operator,
+                reply,
+            } => {
                 let ticket = self.ticket(reply);
                 Some(Input::Note {
                     ticket,
                     text,
                     tell: false,
+                    operator,
                 })
             }
             Request::Done { reason, reply } => {

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tachikoma_core::policy::stop::Limits;
 use tachikoma_core::{Answer, Input, Launch, Wish};
 use tokio::sync::oneshot;
 
@@ -107,7 +106,7 @@ impl LoopRunner {
         };
         let mut config = self.config.clone();
         config.settings = live.settings.clone();
-        let limits = Limits::of(&config.policy(&self.agent));
+        let limits = config.policy(&self.agent).limits();
         self.reread = Some(live.settings);
         Wish::Reload {
             launch: Box::new(launch),

@@ -5,16 +5,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use tachikoma_core::{Input, LoopEvent, LoopId, Phase, Record, Repair, Seq, Status};
+use tachikoma_fs::quarantine::quarantine;
+use tachikoma_fs::whole::FileMark;
 use tokio::time::Instant;
 
 use super::{Cut, LoopRunner, RunError};
 use crate::clock;
 use crate::error::chain;
 use crate::store::StoreError;
-use crate::store::quarantine::quarantine;
 use crate::store::snapshot::{self, Durability, Snapshot};
 use crate::store::vault::Vault;
-use crate::store::whole::FileMark;
 
 /// How often a runner says that it is alive, where time is counted: so much of it is lost when the power fails.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -76,6 +76,8 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::TurnResulted(_)
         | LoopEvent::CallEnded { .. }
         | LoopEvent::CostTold { .. }
+        | LoopEvent::WorkedOutside { .. }
+        | LoopEvent::ConversationTakenUp(_)
         | LoopEvent::QuotaTold(_)
         | LoopEvent::StopPatternMatched { .. }
         | LoopEvent::EndingRequested { .. }

@@ -6,24 +6,22 @@ use std::time::Duration;
 use tachikoma_agents::Agent;
 use tachikoma_agents::opencode::server_variables;
 use tachikoma_core::Input;
-use uuid::Uuid;
+use tachikoma_core::supervise::{StartedBy, StopSignals};
 
 use super::LoopRunner;
 use super::effects::with_ourselves;
 use super::failure::{Cut, RunError};
 use crate::config::OpenCodeServer;
-use crate::opencode::client::{Address, DEFAULT_USER, Login};
+use crate::opencode::client::Address;
 use crate::opencode::supervisor::{Supervisor, SupervisorSettings};
 use crate::process::Adoption;
-use crate::settings::{OpenCodeSettings, Secret};
+use crate::settings::OpenCodeSettings;
 
 /// How long a server may take to be put away; its guard ends it if it takes longer.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Who is on this machine is there at once, or is not.
 const LOOK_TIMEOUT: Duration = Duration::from_millis(100);
-
-const PASSWORD: &str = "OPENCODE_SERVER_PASSWORD";
 
 impl LoopRunner {
     /// Starts the server that the agent works in, where that is one of the loop's own. It is not waited for: the agent waits.
@@ -35,7 +33,6 @@ impl LoopRunner {
             Agent::OpenCode(agent) => agent.context_is_managed,
             Agent::Command(_) | Agent::Demo(_) | Agent::Claude(_) => return Ok(()),
         };
-        let login = self.server_login();
         let config = &self.config;
         let mut env: Vec<_> = server_variables(managed)
             .into_iter()
@@ -50,6 +47,7 @@ impl LoopRunner {
             opencode: OpenCodeSettings {
                 serve_port: 0,
                 serve_hostname: "127.0.0.1".to_owned(),
+                require_password: true,
                 ..config.settings.opencode.clone()
             },
             working_dir: config.working_dir.clone(),
@@ -61,8 +59,11 @@ impl LoopRunner {
             // By which its tools find the loop when they leave a note.
             id: self.state.loop_id,
             env,
-            password: Some(login.password),
-            user: Some(login.user),
+            // One of its own, whatever the user has chosen for other servers: every tool in the server can read it.
+            password: None,
+            user: None,
+            signals: StopSignals::Crash,
+            by: StartedBy::Command,
             told_when_idle: true,
             hidden: self.secret_names(),
             keeps_log: !config.vault.seals(),
@@ -88,43 +89,6 @@ impl LoopRunner {
                  it back with `--attach own`"
             ),
         })
-    }
-
-    /// Returns who we are to a server of our own, and makes it known to the agent. Without a password that someone chose it
-    /// has one that nobody else knows: other users of the machine can reach its port.
-    fn server_login(&mut self) -> Login {
-        let chosen = self
-            .config
-            .settings
-            .agents
-            .opencode
-            .env
-            .get(PASSWORD)
-            .cloned();
-        let user = self
-            .config
-            .opencode_login
-            .as_ref()
-            .map(|login| login.user.clone());
-        let password = chosen.or(self
-            .config
-            .opencode_login
-            .clone()
-            .map(|login| login.password));
-        let login = Login {
-            user: user.unwrap_or_else(|| DEFAULT_USER.to_owned()),
-            password: password.unwrap_or_else(|| Secret::from(Uuid::new_v4().to_string())),
-        };
-        if let Agent::OpenCode(agent) = &mut self.agent {
-            agent.env.retain(|(name, _)| name != PASSWORD);
-            agent
-                .env
-                .push((PASSWORD.into(), login.password.expose().into()));
-            agent
-                .env
-                .push(("OPENCODE_SERVER_USERNAME".into(), login.user.clone().into()));
-        }
-        login
     }
 
     /// Says that nobody works in the server: one that has grown too large is replaced now.

@@ -30,6 +30,7 @@ fn config(dir: &Path) -> LoopConfig {
             ..Launch::default()
         },
         new_loop: false,
+        new_loop_id: None,
         guard: Vec::new(),
         demo: Vec::new(),
         bridge: Vec::new(),

@@ -112,6 +112,12 @@ impl LiveLaunch {
         let _ = self.orders.try_send(Order::Begin(transcript));
     }
 
+    /// The agent is asked for its hand-off: what it says is news.
+    pub fn listen(&mut self) {
+        // A reader that is gone, or that far behind, has no use for it.
+        let _ = self.orders.try_send(Order::Listen);
+    }
+
     /// Returns the next news. Cancel-safe. Nothing comes after [`LaunchNews::Drained`].
     pub async fn next(&mut self) -> LaunchNews {
         match self.news.recv().await {

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use tachikoma_agents::{ARE_YOU_THERE, Decoder, Observation, Window, line::Line};
-use tachikoma_core::{News, QuotaWindow, microusd};
+use tachikoma_agents::{
+    ARE_YOU_THERE, Decoder, Observation, Window, is_conversation_id, line::Line,
+};
+use tachikoma_core::{ConversationUse, News, QuotaWindow, microusd};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -16,6 +18,9 @@ use crate::clock;
 /// What is kept of the last words on standard error: a sentence that says why there was no result.
 const LAST_WORDS_BYTES_MAX: usize = 512;
 
+/// As much of a hand-off as the core keeps.
+const HAND_OFF_BYTES_MAX: usize = 16 << 10;
+
 /// An agent that ends closes its output too, a moment before that is known. One that is still there after this lives on.
 const EXIT_FOLLOWS: Duration = Duration::from_secs(1);
 
@@ -23,6 +28,8 @@ const EXIT_FOLLOWS: Duration = Duration::from_secs(1);
 pub(super) enum Order {
     /// A turn begins: what the agent writes from here on goes into this transcript.
     Begin(Transcript),
+    /// The agent is asked for its hand-off: what it says until the next turn is news.
+    Listen,
     /// The process is gone: read what is left, and no longer than it takes.
     Drain,
 }
@@ -43,7 +50,25 @@ pub(super) struct Ears {
     pub background: usize,
     /// Lines that were not understood.
     pub not_understood: u64,
+    /// Whether what the agent says is news.
+    listens: bool,
+    /// What the latest piece of output was.
+    piece: Piece,
 }
+
+/// What one piece of output was, as far as `silence_timeout` cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Piece {
+    /// Part of a line.
+    Unfinished,
+    /// Pings and nothing else.
+    Pings,
+    /// Something that the agent wrote.
+    Output,
+}
+
+/// A ping is shorter than this, so a longer part of a line belongs to something else.
+const PING_BYTES_MAX: u64 = 1024;
 
 impl Reader {
     pub async fn read(mut self, mut pump: Pump, mut orders: mpsc::Receiver<Order>) {
@@ -56,6 +81,8 @@ impl Reader {
         let mut told = false;
         loop {
             let Self { decoder, ears, .. } = &mut self;
+            ears.piece = Piece::Unfinished;
+            let bytes_before = pump.bytes();
             let throttled = mentioned || ears.screen.is_throttled();
             let mut sink = |stream, line: Line<'_>| ears.take(decoder, stream, &line);
             // Ends when the process is gone, or when the launch is given up and the other end is dropped.
@@ -63,6 +90,7 @@ impl Reader {
                 biased;
                 order = orders.recv() => match order {
                     Some(Order::Begin(transcript)) => Brought::Turn(transcript),
+                    Some(Order::Listen) => Brought::Listen,
                     Some(Order::Drain) | None => break,
                 },
                 _ = beat.tick(), if throttled => Brought::Beat,
@@ -70,7 +98,9 @@ impl Reader {
                 flow = pump.read(&mut sink), if !ended => Brought::Flow(flow),
             };
             match brought {
+                Brought::Listen => self.ears.listens = true,
                 Brought::Turn(transcript) => {
+                    self.ears.listens = false;
                     let closed = pump.switch(transcript);
                     self.send(LaunchNews::TurnWritten(closed)).await;
                 }
@@ -88,7 +118,12 @@ impl Reader {
                         deaf_at = Some(Instant::from_std(clock::monotonic() + EXIT_FOLLOWS));
                     }
                     // A stream that ends says nothing: the agent has closed it, and may be as silent as before.
-                    if !mentioned && flow == Flow::Output {
+                    let spoke = match self.ears.piece {
+                        Piece::Output => true,
+                        Piece::Pings => false,
+                        Piece::Unfinished => pump.bytes() - bytes_before > PING_BYTES_MAX,
+                    };
+                    if !mentioned && flow == Flow::Output && spoke {
                         mentioned = true;
                         self.send(LaunchNews::Agent(News::Output)).await;
                     }
@@ -130,6 +165,7 @@ async fn until(moment: Option<Instant>) {
 
 enum Brought {
     Turn(Transcript),
+    Listen,
     Deaf,
     Beat,
     Flow(Flow),
@@ -143,12 +179,15 @@ impl Ears {
             last_words: String::new(),
             background: 0,
             not_understood: 0,
+            listens: false,
+            piece: Piece::Unfinished,
         }
     }
 
     /// Takes one line of output: shown to whoever watches, and read for what the agent does.
     fn take(&mut self, decoder: &mut Decoder, stream: Stream, line: &Line<'_>) {
         if stream == Stream::Stderr {
+            self.piece = Piece::Output;
             if !line.text.trim().is_empty() {
                 let end = line.text.floor_char_boundary(LAST_WORDS_BYTES_MAX);
                 line.text
@@ -158,7 +197,14 @@ impl Ears {
             }
             return self.screen.show(stream, &line.text);
         }
-        for observation in decoder.observe(&line.text) {
+        let observations = decoder.observe(&line.text);
+        if self.piece != Piece::Output {
+            self.piece = match observations[..] {
+                [Observation::Ping] => Piece::Pings,
+                _ => Piece::Output,
+            };
+        }
+        for observation in observations {
             if let Some(shown) = shown(&observation) {
                 for line in shown.lines() {
                     self.screen.show(stream, line);
@@ -167,7 +213,7 @@ impl Ears {
             if matches!(observation, Observation::NotUnderstood(_)) {
                 self.not_understood += 1;
             }
-            if !matches!(observation, Observation::Said(_)) {
+            if self.listens || !matches!(observation, Observation::Said(_)) {
                 self.seen.push(observation);
             }
         }
@@ -194,6 +240,10 @@ impl Ears {
             Observation::Cost(Some(usd)) => News::Cost {
                 conversation_microusd: microusd(usd),
             },
+            Observation::TakenUp { usd, tokens } => News::TakenUp(ConversationUse {
+                microusd: microusd(usd),
+                tokens,
+            }),
             Observation::Cost(None) => return Some(LaunchNews::CostUnsaid),
             Observation::Allowance(allowance) => {
                 let windows = allowance.windows.into_iter().map(quota);
@@ -201,12 +251,12 @@ impl Ears {
             }
             Observation::SessionKnown(session) => return Some(LaunchNews::Known(session)),
             Observation::SessionReset { session_id } => News::Named {
-                agent_id: session_id?,
+                agent_id: session_id.filter(|id| is_conversation_id(id))?,
             },
             Observation::ControlAnswered { request_id, .. } if request_id == ARE_YOU_THERE => {
                 News::Opened
             }
-            Observation::PermissionDenied { tool, .. } => News::Denied { tool },
+            Observation::PermissionDenied { tool, id } => News::Denied { tool, id },
             Observation::BackgroundTasks(count) => {
                 self.background = count;
                 return None;
@@ -215,15 +265,22 @@ impl Ears {
                 let more = self.background > 0 || result.queued > 0;
                 return Some(LaunchNews::Resulted { result, more });
             }
-            Observation::Said(_)
-            | Observation::WindowKnown { .. }
+            Observation::Said(text) => News::Said {
+                text: text
+                    .get(..text.floor_char_boundary(HAND_OFF_BYTES_MAX))
+                    .unwrap_or_default()
+                    .to_owned(),
+            },
+            Observation::WindowKnown { .. }
             | Observation::Compacted { .. }
             | Observation::PlanChanged(_)
             | Observation::Retrying(_)
+            | Observation::AwaitingServer(_)
             | Observation::ModelFellBack { .. }
             | Observation::RequestFailed { .. }
             | Observation::ControlAnswered { .. }
             | Observation::ControlAsked { .. }
+            | Observation::Ping
             | Observation::NotUnderstood(_) => return None,
         };
         Some(LaunchNews::Agent(news))
@@ -249,6 +306,7 @@ fn shown(observation: &Observation) -> Option<String> {
             retry.attempts_max,
             Duration::from_millis(retry.delay_ms).as_secs_f64()
         ),
+        Observation::AwaitingServer(why) => format!("[waiting for the OpenCode server: {why}]"),
         Observation::RequestFailed { text, .. } if !text.is_empty() => format!("[{text}]"),
         Observation::ModelFellBack { from, to } => format!("[{to} answers instead of {from}]"),
         Observation::Compacted { tokens_before, .. } => {
@@ -267,8 +325,10 @@ fn shown(observation: &Observation) -> Option<String> {
         | Observation::Allowance(_)
         | Observation::CallEnded(_)
         | Observation::Cost(_)
+        | Observation::TakenUp { .. }
         | Observation::PermissionDenied { .. }
         | Observation::BackgroundTasks(_)
+        | Observation::Ping
         | Observation::ControlAnswered { .. }
         | Observation::ControlAsked { .. } => return None,
     })

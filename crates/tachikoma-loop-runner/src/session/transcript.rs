@@ -4,14 +4,14 @@
 //! the disk holds no more than the bound. Closing joins them into one file that says how much was left out; while it
 //! copies, the disk holds a quarter more.
 
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io::{self, BufRead as _, ErrorKind, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use tachikoma_core::Timestamp;
+use tachikoma_fs::RALPH_DIR;
 
 use crate::clock::Clock;
 use crate::store::compressed;
@@ -327,18 +327,30 @@ impl Open {
     }
 }
 
-/// Opens the directory, made if need be; the last component must not be a link to somewhere else. The directory above it
-/// must be there: a working directory that was removed must not come back empty because its agent said something.
+/// Opens the directory, and creates it if it does not exist. The directory above it must exist: a working directory that was
+/// removed must not come back empty because its agent said something.
+///
+/// The agent can replace any directory below `.ralph` by a symbolic link. No component from `.ralph` on may be one.
 fn open_directory(path: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(directory) => Ok(directory),
-        Err(rustix::io::Errno::NOENT) => {
-            DirBuilder::new().mode(0o700).create(path)?;
-            Ok(rustix::fs::open(path, flags, Mode::empty())?)
-        }
-        Err(error) => Err(error.into()),
+    let ours = path.ancestors().find(|part| part.ends_with(RALPH_DIR));
+    let base = ours.unwrap_or(path).parent().unwrap_or(path);
+    let below = path.strip_prefix(base).unwrap_or(Path::new(""));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut directory = rustix::fs::open(base, flags, Mode::empty())?;
+    let mut parts = below.components().peekable();
+    while let Some(part) = parts.next() {
+        let name = part.as_os_str();
+        let open = || rustix::fs::openat(&directory, name, flags | OFlags::NOFOLLOW, Mode::empty());
+        let next = match open() {
+            Err(rustix::io::Errno::NOENT) if parts.peek().is_none() => {
+                rustix::fs::mkdirat(&directory, name, Mode::RWXU)?;
+                open()?
+            }
+            opened => opened?,
+        };
+        directory = next;
     }
+    Ok(directory)
 }
 
 fn is_there(directory: &OwnedFd, name: &str) -> bool {
@@ -399,6 +411,22 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&directory), 0o700);
         assert_eq!(mode(&directory.join("000012.1.log")), 0o600);
+    }
+
+    #[test]
+    fn a_link_in_place_of_any_directory_below_ralph_is_not_followed() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        fs::create_dir_all(path("elsewhere/loop")).unwrap();
+        fs::create_dir_all(path("w/.ralph")).unwrap();
+        symlink(path("elsewhere"), path("w/.ralph/sessions")).unwrap();
+        let mut transcript = Transcript::new(path("w/.ralph/sessions/loop"), 12, 1, 100);
+        transcript.write(b"x").unwrap_err();
+        assert_eq!(names(&path("elsewhere/loop")), [""; 0]);
+        symlink(path("w"), path("link")).unwrap();
+        fs::remove_file(path("w/.ralph/sessions")).unwrap();
+        fs::create_dir(path("w/.ralph/sessions")).unwrap();
+        written(&path("link/.ralph/sessions/loop"), 100, &[b"x"]).unwrap();
     }
 
     #[test]

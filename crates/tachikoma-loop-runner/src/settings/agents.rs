@@ -108,6 +108,8 @@ pub struct AgentSettings {
     pub model: Option<String>,
     /// What the agent may do without asking.
     pub permission: Permission,
+    /// Commands that it may run with `permission = "safe"`, each with any arguments, such as `["cargo test"]`. Only for `claude` and `opencode`.
+    pub allow: Vec<String>,
 }
 
 /// How a program that is no known agent is launched.

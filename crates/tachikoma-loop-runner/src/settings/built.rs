@@ -9,6 +9,9 @@ pub(super) const NOT_BUILT: &[&str] = &[
     "agents.demo",
 ];
 
+/// Agents that have a name and settings already, but cannot be run yet.
+pub(super) const AGENTS_NOT_BUILT: &[&str] = &["codex", "gemini", "acp"];
+
 /// Returns whether what `key` stands for exists.
 pub(super) fn is_built(key: &str) -> bool {
     !NOT_BUILT.iter().any(|entry| {

@@ -9,6 +9,7 @@ use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
 use super::Settings;
+use super::built::AGENTS_NOT_BUILT;
 use super::keys::{self, Key};
 
 /// What is wrong with a value, and where below it.
@@ -272,9 +273,11 @@ impl de::Error for Fault {
     }
 
     fn unknown_variant(variant: &str, known: &'static [&'static str]) -> Self {
+        let built = known.iter().filter(|name| !AGENTS_NOT_BUILT.contains(name));
+        let built: Vec<&str> = built.copied().collect();
         Self::Wrong {
-            says: format!("must be {}, not `{variant}`", one_of(known, "or")),
-            hint: keys::hint_for_name(variant, known),
+            says: format!("must be {}, not `{variant}`", one_of(&built, "or")),
+            hint: keys::hint_for_name(variant, &built),
         }
     }
 

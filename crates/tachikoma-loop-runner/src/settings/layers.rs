@@ -5,9 +5,11 @@ use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
+use tachikoma_fs::owner;
 use toml::{Table, Value};
 
 use super::decode::{self, Finding};
+use super::guarded::Guarded;
 use super::keys::{self, Key, Place};
 use super::loaded::Loaded;
 use super::problem::{Origin, Problem, SettingsError};
@@ -33,6 +35,7 @@ pub(super) const NOT_SETTINGS: &[&str] = &[
     "TACHIKOMA_TEST",
     "TACHIKOMA_LOG",
     "TACHIKOMA_CONFIG",
+    crate::store::trust::VARIABLE,
     crate::store::vault::PASSPHRASE_VARIABLE,
 ];
 
@@ -61,6 +64,19 @@ const DEMO_PREFIX: &str = "TACHIKOMA_DEMO";
 pub struct Layers {
     assigned: BTreeMap<String, Assignment>,
     problems: Vec<Problem>,
+    /// What the project's files set that needs the user's agreement.
+    guarded: Guarded,
+}
+
+/// Whose a configuration file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileOf {
+    /// The user's own file, below the home directory. What it sets needs no agreement.
+    User,
+    /// A project's file. It may have come with a clone.
+    Project,
+    /// A project's file, whichever user owns it.
+    ProjectOfAnyOwner,
 }
 
 struct Assignment {
@@ -76,20 +92,21 @@ impl Layers {
         Self::default()
     }
 
-    /// Adds a file. Returns whether there is one: an absent file is no problem.
-    pub fn file(&mut self, path: &Path) -> bool {
+    /// Adds a file. Returns whether there is one: an absent file is no problem, and one of another user is one.
+    pub fn file(&mut self, path: &Path, of: FileOf) -> bool {
         let whole = |what: String| Problem {
             origin: file_origin(path, None),
             key: None,
             what,
             hint: None,
         };
-        match read(path) {
+        match read(path, of) {
             Ok(bytes) if bytes.len() as u64 > FILE_BYTES_MAX => {
                 self.problems
                     .push(whole(format!("is larger than {FILE_BYTES_MAX} bytes")));
             }
             Ok(bytes) => match str::from_utf8(&bytes) {
+                Ok(text) if of == FileOf::User => self.text_of(path, text, false),
                 Ok(text) => self.text(path, text),
                 Err(error) => {
                     let good = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
@@ -107,13 +124,19 @@ impl Layers {
         true
     }
 
-    /// Adds the text of a file that is called `path` in messages.
+    /// Adds the text of a project's file that is called `path` in messages.
     pub fn text(&mut self, path: &Path, toml: &str) {
+        self.text_of(path, toml, true);
+    }
+
+    fn text_of(&mut self, path: &Path, toml: &str, is_guarded: bool) {
         match source::parse(toml) {
             Ok((table, lines)) => {
                 let origin = |place: &str| file_origin(path, lines.of(place));
                 let before = self.problems.len();
-                self.layer(&origin).table(&Key::default(), table);
+                let mut layer = self.layer(&origin);
+                layer.is_guarded = is_guarded;
+                layer.table(&Key::default(), table);
                 self.problems[before..].sort_by_key(|problem| problem.origin.line());
             }
             Err(complaints) => self
@@ -171,7 +194,7 @@ impl Layers {
         let mut problems = self.problems;
         match decode::settings(table) {
             Ok(settings) => {
-                let loaded = Loaded::new(settings, origins);
+                let loaded = Loaded::new(settings, origins, self.guarded);
                 problems.extend(rules::broken(&loaded, &problems));
                 if problems.is_empty() {
                     return Ok(loaded);
@@ -188,13 +211,18 @@ impl Layers {
             layers: self,
             given: BTreeMap::new(),
             origin,
+            is_guarded: false,
         }
     }
 }
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+fn read(path: &Path, of: FileOf) -> io::Result<Vec<u8>> {
     // A pipe in its place would keep whoever wants to stop the loop waiting for ever.
-    crate::prompt::read_bounded(path, FILE_BYTES_MAX)
+    let file = crate::prompt::open_file(path)?;
+    if of != FileOf::ProjectOfAnyOwner {
+        owner::check(&file.metadata()?)?;
+    }
+    crate::prompt::read_head(file, FILE_BYTES_MAX)
 }
 
 fn is_absent(error: &io::Error) -> bool {
@@ -233,6 +261,8 @@ struct Layer<'a> {
     given: BTreeMap<String, String>,
     /// Where in this layer a place is.
     origin: &'a dyn Fn(&str) -> Origin,
+    /// Whether settings that name programs or loosen permissions need the user's agreement here.
+    is_guarded: bool,
 }
 
 impl Layer<'_> {
@@ -270,6 +300,9 @@ impl Layer<'_> {
             return;
         }
         let origin = (self.origin)(&text);
+        if self.is_guarded {
+            self.layers.guarded.add(&meant_text, &value, &origin);
+        }
         self.given.insert(meant_text.clone(), text);
         let assignment = Assignment {
             key: meant,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::guarded::Guarded;
 use super::problem::Origin;
 use super::{Settings, built, keys};
 
@@ -14,6 +15,8 @@ pub struct Loaded {
     pub settings: Settings,
     /// Of the keys that were set.
     origins: BTreeMap<String, Origin>,
+    /// What the project's file sets that names programs or loosens permissions.
+    pub guarded: Guarded,
 }
 
 /// One line of `tachikoma config show`.
@@ -28,8 +31,16 @@ pub struct Entry<'a> {
 }
 
 impl Loaded {
-    pub(super) fn new(settings: Settings, origins: BTreeMap<String, Origin>) -> Self {
-        Self { settings, origins }
+    pub(super) fn new(
+        settings: Settings,
+        origins: BTreeMap<String, Origin>,
+        guarded: Guarded,
+    ) -> Self {
+        Self {
+            settings,
+            origins,
+            guarded,
+        }
     }
 
     /// Returns where the value of `key` came from; a key nobody set is a default.

@@ -65,7 +65,9 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.origin, self.what)?;
+        // A value in the message must not pass for a line of its own.
+        let what = self.what.replace('\n', "\\n");
+        write!(f, "{}: {what}", self.origin)?;
         match &self.hint {
             Some(hint) => write!(f, "\n  hint: {hint}"),
             None => Ok(()),

@@ -36,7 +36,8 @@ Every key has a default; an empty file is valid. Values come from these layers, 
 
 1. the defaults below,
 2. the user's file: `tachikoma/tachikoma.toml` below `XDG_CONFIG_HOME`, or below `~/.config`,
-3. `tachikoma.toml` in the current directory, or the file that `TACHIKOMA_CONFIG` names,
+3. `tachikoma.toml` in the current directory, or the file that `TACHIKOMA_CONFIG` names; what it says about programs and permissions holds
+   after you [trusted](trust.md) it,
 4. variables: `TACHIKOMA_` and the key in capitals, tables joined by two underscores,
 5. the recorded launch of the loop: flags of an earlier run, each until files or variables give its key another value than they did then,
 6. flags.
@@ -52,7 +53,9 @@ TACHIKOMA_AGENTS__COMMAND__PROGRAM='["sh", "agent.sh"]'
 
 A variable's value is read as TOML where that fits the key, else as plain text. These variables set no key: `TACHIKOMA_LOOP_ID`,
 `TACHIKOMA_INSIDE`, `TACHIKOMA_SESSION`, `TACHIKOMA_ITERATION`, `TACHIKOMA_ATTEMPT`, `TACHIKOMA_DIR`, `TACHIKOMA_HOOK`, `TACHIKOMA_OUTCOME`, `TACHIKOMA_REASON`, `TACHIKOMA_TEST`, `TACHIKOMA_GATE_NAME`,
-`TACHIKOMA_LOG`, `TACHIKOMA_CONFIG`, and all that begin with `TACHIKOMA_DEMO`.
+`TACHIKOMA_LOG`, `TACHIKOMA_CONFIG`, `TACHIKOMA_TRUST`, and all that begin with `TACHIKOMA_DEMO`.
+An agent finds `TACHIKOMA_DIR` and `TACHIKOMA_SESSION` in its environment. `TACHIKOMA_ITERATION` and `TACHIKOMA_ATTEMPT` are set only for an agent that is started anew for each
+turn: in a process that lives for a whole session they would be those of its first turn. `tachikoma status --json` has the present numbers.
 
 Tables are merged key by key. A list replaces the list below it.
 

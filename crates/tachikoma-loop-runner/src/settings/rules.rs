@@ -33,6 +33,8 @@ pub(super) fn broken(loaded: &Loaded, known: &[Problem]) -> Vec<Problem> {
         percents(settings),
         patterns(settings),
         reboots(settings),
+        models(settings),
+        allowed_commands(settings),
         encryption(settings),
         cloud(settings),
         gates(settings),
@@ -67,14 +69,20 @@ fn ranges(settings: &Settings) -> Vec<Broken> {
         ("state.state_path", &settings.state.state_path),
         ("state.backup_dir", &settings.state.backup_dir),
     ];
-    let empty = paths
+    let mut broken: Vec<Broken> = paths
         .into_iter()
-        .filter(|(_, path)| path.as_os_str().is_empty());
-    let mut broken: Vec<Broken> = empty
-        .map(|(key, _)| Broken {
-            keys: vec![key.into()],
-            what: format!("`{key}` must not be empty"),
-            hint: "remove the key to get its default",
+        .filter_map(|(key, path)| {
+            let path = path.to_str()?;
+            let fault = match path {
+                "" => "must not be empty",
+                _ if path.contains(char::is_control) => "must not contain control characters",
+                _ => return None,
+            };
+            Some(Broken {
+                keys: vec![key.into()],
+                what: format!("`{key}` {fault}"),
+                hint: "remove the key to get its default",
+            })
         })
         .collect();
     let conditions = &settings.stop_conditions;
@@ -111,11 +119,27 @@ fn percents(settings: &Settings) -> Vec<Broken> {
         settings.context.warning_percent,
         settings.context.hard_limit_percent,
     );
+    let thresholds = [
+        ("context_redline_percent", settings.context_redline_percent),
+        ("context.warning_percent", warning),
+        ("context.hard_limit_percent", hard_limit),
+    ];
+    // A fresh session already uses more than one percent, so every iteration would be cut. 0.5 is meant as a fraction.
+    let too_low = thresholds
+        .into_iter()
+        .filter(|(_, value)| value.get() < 1.0);
+    let mut broken: Vec<Broken> = too_low
+        .map(|(key, value)| Broken {
+            keys: vec![key.into()],
+            what: format!("`{key}` must be a percentage from 1 to 100, not {value}"),
+            hint: "write 50 for one half of the window; 100 switches the threshold off",
+        })
+        .collect();
     // 100 is no warning at all.
-    if warning <= hard_limit || warning.get() == 100.0 {
-        return Vec::new();
+    if warning <= hard_limit || warning.get() == 100.0 || !broken.is_empty() {
+        return broken;
     }
-    vec![Broken {
+    broken.push(Broken {
         keys: vec![
             "context.warning_percent".into(),
             "context.hard_limit_percent".into(),
@@ -124,7 +148,8 @@ fn percents(settings: &Settings) -> Vec<Broken> {
             "`context.warning_percent` ({warning}) must not be above `context.hard_limit_percent` ({hard_limit})"
         ),
         hint: "a warning comes before the limit; 100 switches it off",
-    }]
+    });
+    broken
 }
 
 /// An expression that cannot be understood would never match, and nobody would know.
@@ -166,6 +191,72 @@ fn patterns(settings: &Settings) -> Vec<Broken> {
         }
     }
     broken
+}
+
+/// Characters with a meaning in the agents' permission rules or in a shell.
+const NOT_IN_COMMANDS: [char; 13] = [
+    '(', ')', ',', '*', '?', ';', '&', '|', '<', '>', '$', '`', '"',
+];
+
+/// A model is an argument of the agent: it must not be taken for one of its flags.
+fn models(settings: &Settings) -> Vec<Broken> {
+    let agents = &settings.agents;
+    let models = [
+        ("agents.claude.model", &agents.claude.model),
+        ("agents.opencode.model", &agents.opencode.model),
+        ("agents.codex.model", &agents.codex.model),
+        ("agents.gemini.model", &agents.gemini.model),
+        ("agents.acp.model", &agents.acp.model),
+        ("agents.demo.model", &agents.demo.model),
+    ];
+    let is_no_model = |model: &str| {
+        model.is_empty() || model.starts_with('-') || model.contains(char::is_control)
+    };
+    let wrong = models
+        .into_iter()
+        .filter(|(_, model)| model.as_deref().is_some_and(is_no_model));
+    wrong
+        .map(|(key, model)| Broken {
+            keys: vec![key.into()],
+            what: format!(
+                "`{key}`: {model:?} is not the name of a model",
+                model = model.as_deref().unwrap_or_default()
+            ),
+            hint: "write it as the agent names it, such as \"opus\"",
+        })
+        .collect()
+}
+
+fn allowed_commands(settings: &Settings) -> Vec<Broken> {
+    let agents = &settings.agents;
+    let others = [
+        ("agents.codex.allow", &agents.codex),
+        ("agents.gemini.allow", &agents.gemini),
+        ("agents.acp.allow", &agents.acp),
+        ("agents.demo.allow", &agents.demo),
+    ];
+    let others = others.into_iter().filter(|(_, own)| !own.allow.is_empty());
+    let others = others.map(|(key, _)| Broken {
+        keys: vec![key.into()],
+        what: format!("`{key}` is not supported"),
+        hint: "remove the key; `permission = \"bypass\"` allows every command",
+    });
+    let known = [
+        ("agents.claude.allow", &agents.claude),
+        ("agents.opencode.allow", &agents.opencode),
+    ];
+    let wrong = known.into_iter().flat_map(|(key, own)| {
+        let odd = |letter: char| letter.is_control() || NOT_IN_COMMANDS.contains(&letter);
+        let wrong = own.allow.iter().filter(move |command| {
+            command.trim().is_empty() || command.trim() != command.as_str() || command.contains(odd)
+        });
+        wrong.map(move |command| Broken {
+            keys: vec![key.into()],
+            what: format!("`{key}`: {command:?} is not the beginning of one command"),
+            hint: "write a program and its first words, such as \"cargo test\"",
+        })
+    });
+    others.chain(wrong).collect()
 }
 
 fn reboots(settings: &Settings) -> Vec<Broken> {

@@ -27,8 +27,10 @@ pub struct StopConditions {
     pub max_cost_usd: Usd,
     /// Tokens the loop may use, those from the cache included; looked at while it works, too. 0 = no limit.
     pub max_tokens: u64,
-    /// How long the loop may run; pauses and standstills do not count. 0 = no limit.
+    /// How long the loop may work. Pauses, suspends, and waits for a usage limit, an outage or the operator do not count. 0 = no limit.
     pub max_duration: HumanDuration,
+    /// How long the model's service may be unreachable before the loop ends with an error. 0 = no limit, except for a loop in which no request ever succeeded: that one ends after 10 minutes.
+    pub max_outage: HumanDuration,
     /// Share of the subscription's window the loop may use, where the agent reports it. 0 = no limit.
     pub max_quota_percent: Percent,
     /// The line by which the agent claims completion. Empty = no line does.
@@ -50,7 +52,8 @@ impl Default for StopConditions {
             custom_scripts: Vec::new(),
             max_cost_usd: Usd::default(),
             max_tokens: 0,
-            max_duration: HumanDuration::default(),
+            max_duration: HumanDuration::from_secs(12 * 60 * 60),
+            max_outage: HumanDuration::default(),
             max_quota_percent: Percent::whole(0),
             completion_promise: "<promise>COMPLETE</promise>".into(),
             confirmations: 1,
@@ -144,6 +147,8 @@ pub struct RebootSettings {
     pub enabled: bool,
     /// How a session is replaced.
     pub mode: RebootMode,
+    /// The context is too full to go on well from so many tokens, or from `context_redline_percent` if that comes first. 0 = off.
+    pub context_redline_tokens: u64,
     /// The least time between two reboots. 0 = none.
     pub min_reboot_interval: HumanDuration,
     /// Successful reboots in any hour. 0 = no limit.
@@ -175,6 +180,7 @@ impl Default for RebootSettings {
         Self {
             enabled: true,
             mode: RebootMode::default(),
+            context_redline_tokens: 200_000,
             min_reboot_interval: HumanDuration::from_secs(5 * 60),
             max_reboots_per_hour: 10,
             failure_cooldown: HumanDuration::from_secs(60),
@@ -209,7 +215,7 @@ pub enum RebootMode {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RebootTriggers {
-    /// The context reached `context_redline_percent`.
+    /// The context reached `context_redline_percent` or `reboot.context_redline_tokens`.
     pub on_redline: bool,
     /// The agent's work got worse.
     pub on_degradation: bool,
@@ -325,6 +331,8 @@ pub struct OpenCodeSettings {
     pub serve_port: u16,
     /// The name it listens on. `localhost` is 127.0.0.1; one that others reach needs a password.
     pub serve_hostname: String,
+    /// It asks for a password: OPENCODE_SERVER_PASSWORD, or one that is made at each start. With false, every user of the machine can run commands as you.
+    pub require_password: bool,
     /// It is restarted when it dies.
     pub auto_restart: bool,
     /// The first wait before a restart, doubled with each in a row up to a minute.
@@ -358,6 +366,7 @@ impl Default for OpenCodeSettings {
             enabled: false,
             serve_port: 4096,
             serve_hostname: "localhost".into(),
+            require_password: true,
             auto_restart: true,
             restart_delay_ms: 1000,
             max_restart_attempts: 5,

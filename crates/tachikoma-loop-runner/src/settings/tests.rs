@@ -147,21 +147,24 @@ fn files_are_absent_unreadable_or_not_utf_8() {
     let shown = path.display();
 
     let mut layers = Layers::new();
-    assert!(!layers.file(&path), "an absent file is no problem");
+    assert!(
+        !layers.file(&path, FileOf::Project),
+        "an absent file is no problem"
+    );
     assert_eq!(layers.load().unwrap().settings, Settings::default());
 
     fs::write(&path, b"max_iterations = 3\nprompt_path = \"\xff\"\n").unwrap();
     let mut layers = Layers::new();
-    assert!(layers.file(&path));
+    assert!(layers.file(&path, FileOf::Project));
     check(layers, &[&format!("{shown}:2: is not UTF-8")]);
 
     fs::write(&path, vec![b'#'; 1024 * 1024 + 1]).unwrap();
     let mut layers = Layers::new();
-    layers.file(&path);
+    layers.file(&path, FileOf::Project);
     check(layers, &[&format!("{shown}: is larger than 1048576 bytes")]);
 
     let mut layers = Layers::new();
-    layers.file(dir.path());
+    layers.file(dir.path(), FileOf::Project);
     check(
         layers,
         &[&format!(
@@ -264,6 +267,7 @@ fn variables_that_are_not_settings_are_left_alone() {
         "GATE_NAME",
         "LOG",
         "CONFIG",
+        "TRUST",
         "DEMO",
         "DEMO_SCRIPT",
     ];
@@ -340,6 +344,7 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "stop_conditions.max_cost_usd",
             "stop_conditions.max_tokens",
             "stop_conditions.max_duration",
+            "stop_conditions.max_outage",
             "stop_conditions.max_quota_percent",
             "stop_conditions.completion_promise",
             "stop_conditions.confirmations",
@@ -363,6 +368,7 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "context.tool_call_threshold",
             "reboot.enabled",
             "reboot.mode",
+            "reboot.context_redline_tokens",
             "reboot.min_reboot_interval",
             "reboot.max_reboots_per_hour",
             "reboot.failure_cooldown",
@@ -402,16 +408,19 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
             "agents.claude.env",
             "agents.claude.model",
             "agents.claude.permission",
+            "agents.claude.allow",
             "agents.opencode.args",
             "agents.opencode.env",
             "agents.opencode.model",
             "agents.opencode.permission",
+            "agents.opencode.allow",
             "agents.command.program",
             "agents.command.prompt",
             "agents.command.env",
             "opencode.enabled",
             "opencode.serve_port",
             "opencode.serve_hostname",
+            "opencode.require_password",
             "opencode.auto_restart",
             "opencode.restart_delay_ms",
             "opencode.max_restart_attempts",
@@ -430,6 +439,56 @@ fn what_is_not_built_is_a_key_and_the_rest_is_this() {
     let loaded = loaded(toml);
     let keys: Vec<_> = loaded.not_built().into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, ["agents.demo.args", "agents.gemini.args"]);
+}
+
+#[test]
+fn allowed_commands_are_plain_and_only_for_agents_that_enforce_them() {
+    let problems = |text: &str| {
+        let mut layers = Layers::new();
+        layers.text(Path::new("t.toml"), text);
+        layers.load().err().map(|problems| problems.to_string())
+    };
+    assert_eq!(
+        problems("agents.claude.allow = ['cargo test', 'npm run build:prod']"),
+        None
+    );
+    for command in ["", " make", "make; curl x", "Bash(make)", "git *", "a\\nb"] {
+        let found = problems(&format!("agents.claude.allow = [\"{command}\"]")).unwrap();
+        assert!(
+            found.contains("is not the beginning of one command"),
+            "{found}"
+        );
+    }
+    assert_eq!(problems("agents.opencode.allow = ['make']"), None);
+    let found = problems("agents.gemini.allow = ['make']").unwrap();
+    assert!(
+        found.contains("`agents.gemini.allow` is not supported"),
+        "{found}"
+    );
+}
+
+#[test]
+fn a_value_with_control_characters_does_not_print_lines_of_its_own() {
+    for toml in [
+        "agents.claude.permission = \"safe\\nerror: none\"",
+        "stop_conditions.stop_on_patterns = [\"(\\nerror: none\"]",
+        "prompt_path = \"prompt.md\\nerror: none\"",
+        "agent.name = \"claude\\nerror: none\"",
+        "agents.claude.model = \"opus\\nerror: none\"",
+    ] {
+        let error = of_text(toml).load().unwrap_err().to_string();
+        assert!(!error.contains("\nerror"), "{toml}: {error}");
+    }
+}
+
+#[test]
+fn a_model_is_no_flag_of_the_agent() {
+    check(
+        of_text("agents.claude.model = \"--dangerously-skip-permissions\""),
+        &[
+            "tachikoma.toml:1: `agents.claude.model`: \"--dangerously-skip-permissions\" is not the name of a model\n  hint: write it as the agent names it, such as \"opus\"",
+        ],
+    );
 }
 
 #[test]

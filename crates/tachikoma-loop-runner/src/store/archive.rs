@@ -4,13 +4,14 @@
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::LoopId;
+use tachikoma_fs::quarantine::quarantine;
+use tachikoma_fs::whole::write_whole;
+use tachikoma_fs::{is_missing, make_dir, sync_dir};
 
-use super::quarantine::quarantine;
 use super::recover::{self, Copies, Loss};
 use super::snapshot::{self, Durability, Snapshot};
 use super::vault::Vault;
-use super::whole::write_whole;
-use super::{StoreError, is_missing, loops, make_dir, sync_dir};
+use super::{StoreError, loops};
 
 /// The snapshot of a loop that is archived, in the loop's own directory. Empty if nobody could say any more what was in it.
 /// Whoever moves it back to where snapshots are kept makes the loop the current one again.
@@ -68,7 +69,8 @@ pub(super) fn set_aside(
     if dir.is_dir() && !is_archived(&dir) {
         write_archived(&dir, &bytes, vault)?;
     } else if vault.read(&dir.join(ARCHIVED), snapshot::BYTES_MAX).ok() != Some(bytes) {
-        return quarantine(working_dir, &snapshot::place(snapshot, vault)).map(drop);
+        quarantine(working_dir, &snapshot::place(snapshot, vault))?;
+        return Ok(());
     }
     remove(snapshot, vault)
 }
@@ -123,18 +125,13 @@ fn put_away(
 ) -> Result<(), StoreError> {
     let is_none = match &error {
         StoreError::DamagedSnapshot { .. } | StoreError::NewerSnapshot { .. } => true,
-        StoreError::Io { .. }
-        | StoreError::Sync { .. }
-        | StoreError::Damaged { .. }
-        | StoreError::DamagedBackup { .. }
-        | StoreError::NewerBackup { .. }
-        | StoreError::Locked { .. }
-        | StoreError::Newer { .. } => snapshot::place(snapshot, vault).is_dir(),
+        _ => snapshot::place(snapshot, vault).is_dir(),
     };
     if !is_none {
         return Err(error);
     }
-    quarantine(working_dir, &snapshot::place(snapshot, vault)).map(drop)
+    quarantine(working_dir, &snapshot::place(snapshot, vault))?;
+    Ok(())
 }
 
 /// What the snapshot of a loop would be; nothing if its journal does not tell any more.
@@ -161,12 +158,14 @@ fn write_archived(dir: &Path, bytes: &[u8], vault: &Vault) -> Result<(), StoreEr
         true => bytes.into(),
         false => vault.seal(bytes).map_err(StoreError::io("seal", &path))?,
     };
-    write_whole(&path, &sealed, Durability::Synced).map(drop)
+    write_whole(&path, &sealed, Durability::Synced)?;
+    Ok(())
 }
 
 /// Says of an archived loop that nobody knows any more what its state was.
 pub(super) fn write_unknown(path: &Path) -> Result<(), StoreError> {
-    write_whole(path, b"", Durability::Synced).map(drop)
+    write_whole(path, b"", Durability::Synced)?;
+    Ok(())
 }
 
 /// Moves a snapshot to the quarantine, in whatever form it is.

@@ -14,11 +14,12 @@ use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 use tachikoma_core::{Life, LoopId, LoopState, Seq, Timestamp};
+use tachikoma_fs::{make_dir, private, regular, sync_dir};
 
+use super::StoreError;
 use super::journal::JournalPart;
 use super::snapshot::{Packing, Snapshot};
 use super::vault::Vault;
-use super::{StoreError, make_dir, private, regular, sync_dir};
 use crate::error::chain;
 
 pub use choice::{OfLost, best_first, of_lost_loop};

@@ -4,10 +4,10 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::SessionNo;
+use tachikoma_fs::whole::{self, Durability, write_whole};
 
 use super::StoreError;
 use super::vault::Vault;
-use super::whole::{self, Durability, write_whole};
 
 /// The directory of a loop that has them.
 pub(super) const DIR: &str = "checkpoints";

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use ruzstd::encoding::{CompressionLevel, FrameCompressor};
+use tachikoma_fs::regular;
 
-use super::regular;
 use super::vault::lines::{OnDamage, Place};
 use super::vault::{Unsealed, Vault};
 

@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use tachikoma_core::{Life, LoopEvent, LoopId, Record, Seq, State, Timestamp};
+use tachikoma_core::{Life, LoopEvent, LoopId, Record, Seq, State, Timestamp, apply};
+use tachikoma_fs::{make_dir, private, sync_dir};
 
 use super::recover::{self, Copies, Loss};
 use super::vault::Vault;
 use super::vault::lines::Sealer;
-use super::{StoreError, compressed, make_dir, migrate, private, sync_dir};
+use super::{StoreError, compressed, migrate};
 
 mod read;
 pub(crate) mod segment;
@@ -406,7 +407,7 @@ impl Journal {
         }
         self.add(std::slice::from_ref(&record));
         self.write_buffer()?;
-        state.apply(&record);
+        apply(state, &record);
         Ok(record)
     }
 

@@ -10,10 +10,11 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{FlockOperation, Timespec, Timestamps};
 use serde::{Deserialize, Serialize};
 use tachikoma_core::{LoopId, Timestamp};
+use tachikoma_fs::quarantine::{quarantine, remake_dirs};
+use tachikoma_fs::whole::{Durability, write_whole};
+use tachikoma_fs::{RALPH_DIR, is_missing, make_dir, owner, private, regular};
 
-use super::quarantine::{quarantine, remake_dirs};
-use super::whole::{Durability, write_whole};
-use super::{RALPH_DIR, StoreError, is_missing, make_dir, private, regular};
+use super::StoreError;
 
 /// A new run waits this long: the guard of a runner that was just killed holds the lock until it has cleaned up.
 const WAIT: Duration = Duration::from_secs(5);
@@ -94,7 +95,7 @@ impl WorkLock {
     /// Another runner has it, or its file cannot be used.
     pub async fn acquire(working_dir: &Path) -> Result<Self, LockError> {
         let dir = working_dir.join(RALPH_DIR);
-        make_dir(&dir)?;
+        make_dir(&dir).map_err(StoreError::from)?;
         ignore(&dir);
         let held = Self::acquire_in(&dir).await;
         held.map_err(|error| match error {
@@ -125,7 +126,7 @@ impl WorkLock {
     pub(crate) fn try_acquire(path: &Path) -> Result<Option<Self>, StoreError> {
         if std::fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
             // It could not be locked for others to see, and reading it might never end.
-            let source = std::io::Error::other("it is no regular file");
+            let source = std::io::Error::other("it is not a regular file");
             return Err(StoreError::io("lock", path)(source));
         }
         let file = private()
@@ -135,13 +136,14 @@ impl WorkLock {
             .truncate(false)
             .open(path)
             .map_err(StoreError::io("open", path))?;
+        let ours = file.metadata().map_err(StoreError::io("stat", path))?;
+        owner::check(&ours).map_err(StoreError::io("lock", path))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
             Err(errno) => return Err(StoreError::io("lock", path)(errno.into())),
         }
         // Whoever deleted the file between our open and our lock has left us the lock of nothing.
-        let ours = file.metadata().map_err(StoreError::io("stat", path))?;
         if !std::fs::metadata(path).is_ok_and(|there| is_same(&there, &ours)) {
             return Ok(None);
         }
@@ -253,12 +255,12 @@ impl WorkLock {
     }
 
     async fn retake(&mut self, working_dir: &Path, path: &Path) -> Result<(), LockError> {
-        remake_dirs(working_dir, &working_dir.join(RALPH_DIR))?;
+        remake_dirs(working_dir, &working_dir.join(RALPH_DIR)).map_err(StoreError::from)?;
         for _ in 0..RETAKE_TRIES {
             // What is no file is no lock, and opening it could block.
             let is_file = std::fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
             if !is_file || !is_held(working_dir) {
-                quarantine(working_dir, path)?;
+                quarantine(working_dir, path).map_err(StoreError::from)?;
                 if let Some(lock) = Self::try_acquire(path)? {
                     self.file = lock.file;
                     // It holds without being signed; the next look at it finds that it is not.
@@ -315,6 +317,15 @@ const IGNORED: &str = "\
 /state.json*
 ";
 
+/// Returns whether a file or directory of that name in a `.ralph` is ours. The ignore file is not meant: others write one too.
+pub(crate) fn is_our_name(name: &str) -> bool {
+    let known = IGNORED.lines().filter_map(|line| line.strip_prefix('/'));
+    let mut known = known.map(|line| line.trim_end_matches('/'));
+    name.starts_with("state.json")
+        || name == "opencode"
+        || known.any(|known| known == name && name != ".gitignore")
+}
+
 /// How lines began that earlier versions wrote.
 const IGNORED_BEFORE: &str = "/state.json";
 
@@ -355,7 +366,8 @@ pub fn holder(working_dir: &Path) -> Option<Holder> {
 /// Reads who holds, or last held, the lock that lies in `dir` itself.
 #[must_use]
 pub fn holder_in(dir: &Path) -> Option<Holder> {
-    let bytes = regular::read(&dir.join("lock"), BYTES_MAX).ok()?;
+    let file = regular::open_own(&dir.join("lock")).ok()?;
+    let bytes = regular::read_all(file, BYTES_MAX).ok()?;
     serde_json::from_slice(&bytes).ok()
 }
 
@@ -369,7 +381,7 @@ pub fn is_held(working_dir: &Path) -> bool {
 #[must_use]
 pub fn is_held_in(dir: &Path) -> bool {
     let path = dir.join("lock");
-    regular::open(&path).is_ok_and(|file| {
+    regular::open_own(&path).is_ok_and(|file| {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)
             == Err(rustix::io::Errno::WOULDBLOCK)
     })

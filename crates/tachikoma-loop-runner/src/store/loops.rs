@@ -4,10 +4,11 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopId, Timestamp};
+use tachikoma_fs::{RALPH_DIR, whole};
 
 use super::journal::segment;
 use super::vault::Vault;
-use super::{RALPH_DIR, StoreError, archive, journal, lock, restore, snapshot, tests_book, whole};
+use super::{StoreError, archive, journal, lock, restore, snapshot, tests_book};
 use crate::git;
 
 /// Returns the directory of a loop.

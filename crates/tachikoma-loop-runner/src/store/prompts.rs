@@ -5,10 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::EditedPrompt;
+use tachikoma_fs::whole::{self, Durability, write_whole};
 
 use super::StoreError;
 use super::vault::Vault;
-use super::whole::{self, Durability, write_whole};
 use crate::prompt::PROMPT_MAX_BYTES;
 
 /// The directory of a loop that has them.

@@ -7,15 +7,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir};
 use tachikoma_core::{Life, LoopId};
+use tachikoma_fs::{RALPH_DIR, is_missing, quarantine, regular, whole};
 
 use super::compressed::open_dir;
 use super::lives::Lives;
 use super::lock::{self, is_our_ignore};
 use super::vault::{self, Vault};
-use super::{
-    RALPH_DIR, StoreError, backup, is_missing, loops, quarantine, regular, restore, retention,
-    snapshot, whole,
-};
+use super::{StoreError, backup, loops, restore, retention, snapshot};
 use crate::error::chain;
 use crate::git::snapshots;
 use crate::offline::Premises;

@@ -9,12 +9,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopEvent, LoopId, State};
+use tachikoma_fs::{FsError, RALPH_DIR};
 
 use super::journal::{self, segment};
 use super::lives::Lives;
 use super::migrate::{self, Chain};
 use super::vault::{self, Vault};
-use super::{RALPH_DIR, StoreError, backup, compressed, snapshot};
+use super::{StoreError, backup, compressed, snapshot};
 use crate::error::chain;
 
 pub use open::Taken;
@@ -158,7 +159,9 @@ fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
         Loss::Accept => {
             let mut found = match find(place, Some((&path, line))) {
                 // Nothing is left to go on from.
-                Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                Err(StoreError::File(FsError::Io { source, .. }))
+                    if source.kind() == ErrorKind::NotFound =>
+                {
                     return Err(StoreError::Damaged { path, line, what });
                 }
                 found => found?,
@@ -225,20 +228,14 @@ impl Base {
                 state: Some(found.state),
                 ..Self::default()
             }),
-            Err(error @ (StoreError::DamagedSnapshot { .. } | StoreError::Io { .. })) => Ok(Self {
+            Err(
+                error @ (StoreError::DamagedSnapshot { .. } | StoreError::File(FsError::Io { .. })),
+            ) => Ok(Self {
                 trouble: Some(chain(&error)),
                 in_the_way: Some(InTheWay::Unreadable(path)),
                 ..Self::default()
             }),
-            Err(
-                error @ (StoreError::NewerSnapshot { .. }
-                | StoreError::Locked { .. }
-                | StoreError::Newer { .. }
-                | StoreError::NewerBackup { .. }
-                | StoreError::Damaged { .. }
-                | StoreError::DamagedBackup { .. }
-                | StoreError::Sync { .. }),
-            ) => Err(error),
+            Err(error) => Err(error),
         }
     }
 }
@@ -264,7 +261,7 @@ fn find_from(
         format!("backup {}", path.display())
     });
     let segments = match journal::segments(place.dir) {
-        Err(StoreError::Io { source, .. })
+        Err(StoreError::File(FsError::Io { source, .. }))
             if source.kind() == ErrorKind::NotFound && base.is_some() =>
         {
             Vec::new()

@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use tachikoma_fs::{FsError, RALPH_DIR, quarantine, whole};
+
 use super::vault::convert::{convert, files_below, hold_the_same, salvage};
 use super::vault::{self, Vault, is_sealed};
-use super::{
-    RALPH_DIR, StoreError, backup, compressed, lock, loops, quarantine, retention, snapshot,
-    tests_book, whole,
-};
+use super::{StoreError, backup, compressed, lock, loops, retention, snapshot, tests_book};
 use crate::opencode::supervisor;
 use crate::session::transcripts;
 use crate::store::archive::{self, ARCHIVED};
@@ -192,7 +191,7 @@ fn is_backup(path: &Path) -> bool {
 }
 
 fn is_damage(error: &StoreError) -> bool {
-    matches!(error, StoreError::Io { source, .. } if compressed::is_damage(source))
+    matches!(error, StoreError::File(FsError::Io { source, .. }) if compressed::is_damage(source))
 }
 
 fn entries(dir: &Path) -> Vec<PathBuf> {

@@ -6,17 +6,16 @@ use std::sync::atomic::AtomicBool;
 
 use rustix::fs::{CWD, RenameFlags};
 use tachikoma_core::{Input, LoopId, Policy, Seq, State, Timestamp, step};
+use tachikoma_fs::quarantine::{quarantine, quarantine_as};
+use tachikoma_fs::{check_dir, make_dir, sync_dir, whole};
 
 use super::backup::{self, Backups, Content, Manifest};
 use super::journal::{self, Journal, segment, segments};
 use super::lock::WorkLock;
-use super::quarantine::{quarantine, quarantine_as};
 use super::recover::{self, Loss, Recovered};
 use super::snapshot::{self, Durability, Snapshot};
 use super::vault::is_sealed;
-use super::{
-    StoreError, archive, check_dir, checkpoints, loops, make_dir, retention, sync_dir, whole,
-};
+use super::{StoreError, archive, checkpoints, loops, retention};
 use crate::clock::Clock;
 use crate::error::chain;
 use crate::git::{Whose, bundle, snapshots};
@@ -158,17 +157,17 @@ fn put_in_place(
     let mut tell = |error: StoreError| troubles.push(chain(&error));
     let moved = was.and_then(|was| {
         quarantine_as(working_dir, &was, &dir)
-            .map_err(&mut tell)
+            .map_err(|error| tell(error.into()))
             .ok()
     });
     for (path, error) in unreadable {
         if path != dir {
             let moved = quarantine(working_dir, &path);
-            moved.map(drop).unwrap_or_else(&mut tell);
+            moved.map(drop).unwrap_or_else(|error| tell(error.into()));
         }
         tell(error);
     }
-    sync_dir(&loops::all(working_dir)).unwrap_or_else(&mut tell);
+    sync_dir(&loops::all(working_dir)).unwrap_or_else(|error| tell(error.into()));
     let snapshot = Snapshot::of(&state, working_dir, clock.now());
     if let Err(error) = snapshot.write(
         &premises.snapshot,
@@ -312,7 +311,8 @@ fn rebuild(
             sync_dir(&below)?;
         }
     }
-    sync_dir(new)
+    sync_dir(new)?;
+    Ok(())
 }
 
 /// Puts the segments before the one of the backup to it, if they fit. Returns what the journal adds up to then.
@@ -369,7 +369,8 @@ fn link(path: &Path, into: &Path) -> Result<(), StoreError> {
         return Ok(());
     }
     // Not every file system has links.
-    std::fs::hard_link(path, &to).or_else(|_| whole::copy_new(path, &to))
+    std::fs::hard_link(path, &to).or_else(|_| whole::copy_new(path, &to))?;
+    Ok(())
 }
 
 /// Makes way for the restored loop, which is in its place. The snapshot of what it was before moves away, and until then it is known

@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use tachikoma_core::{LoopId, Timestamp};
+use tachikoma_fs::RALPH_DIR;
 
 use super::compressed::open_dir;
 use super::journal;
 use super::lives::Lives;
 use super::vault::Vault;
-use super::{GATES_DIR, RALPH_DIR, StoreError, backup, checkpoints, loops, prompts};
+use super::{GATES_DIR, StoreError, backup, checkpoints, loops, prompts};
 use crate::error::chain;
 use crate::git::{aside, snapshots};
 use crate::session::transcripts;

@@ -5,16 +5,19 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tachikoma_core::policy::stop::conditions_for;
 use tachikoma_core::{
-    LoopId, LoopState, Objectives, ObjectivesSeen, PastSession, PromptSource, Score, Seq, State,
-    Timestamp,
+    LoopId, LoopState, Objectives, ObjectivesSeen, PastSession, PromptSource, Seq, State, Timestamp,
 };
+use tachikoma_fs::whole::{FileMark, write_whole};
+use tachikoma_fs::{is_missing, regular};
+
+use crate::git::relative_to;
 
 use super::migrate::{self, Chain};
 use super::vault::Vault;
-pub use super::whole::Durability;
-use super::whole::{FileMark, write_whole};
-use super::{StoreError, compressed, is_missing, regular};
+use super::{StoreError, compressed};
+pub use tachikoma_fs::whole::Durability;
 
 mod form;
 
@@ -24,9 +27,6 @@ pub(super) use form::{older_versions, older_versions_of};
 
 /// The version that this program writes, and the newest it reads.
 pub const VERSION: u32 = migrate::SNAPSHOT.latest();
-
-/// How the file begins: whatever a newer version may have changed behind it, the version can be read first.
-const BEGINNING: &str = "{\n  \"version\": ";
 
 /// No snapshot of ours comes near it (all that is in one has bounds), and what someone else put there must not take all memory.
 pub(super) const BYTES_MAX: u64 = 64 << 20;
@@ -106,9 +106,9 @@ pub struct Progress {
     pub iterations_since_progress: u32,
     /// The last iteration that brought some.
     pub last_progress_iteration: Option<u32>,
-    /// The latest scores, in thousandths: finite by construction.
+    /// The latest scores, from 0 to 100, oldest first.
     pub recent_scores: Vec<u32>,
-    /// Files that the agent changed, as far as it said so.
+    /// Files that the loop changed, relative to the working directory; the latest of them, as far as they are known.
     pub modified_files: Vec<String>,
     /// Objectives that are reached, the first of them.
     pub completed_objectives: Vec<String>,
@@ -132,21 +132,24 @@ pub struct Tests {
 }
 
 impl Progress {
-    fn of(state: &State) -> Self {
+    fn of(state: &State, working_dir: &Path) -> Self {
         let known = &state.progress;
-        let mut modified_files = state.checkpoint.files.clone();
-        let more = state.session.files.iter();
-        let more = more.filter(|file| !state.checkpoint.files.contains(file));
-        modified_files.extend(more.cloned());
+        let told = state.checkpoint.files.iter().chain(&state.session.files);
+        let told = told.map(|file| relative_to(working_dir, Path::new(file)));
+        let mut modified_files: Vec<String> = Vec::new();
+        for file in told.chain(known.files.iter().cloned()) {
+            if !modified_files.contains(&file) {
+                modified_files.push(file);
+            }
+        }
         let objectives = match &state.completion.objectives {
             Some(ObjectivesSeen::Read { objectives }) => objectives.clone(),
             Some(ObjectivesSeen::Unknown { .. }) | None => Objectives::default(),
         };
-        let thousandths = |score: &Score| score.score.saturating_mul(10);
         Self {
             iterations_since_progress: state.stats.no_progress_count,
             last_progress_iteration: known.last,
-            recent_scores: known.recent.iter().map(thousandths).collect(),
+            recent_scores: known.recent.iter().map(|score| score.score).collect(),
             modified_files,
             completed_objectives: objectives.done,
             pending_objectives: objectives.open,
@@ -162,7 +165,12 @@ impl Tests {
             passing: latest.passing,
             failing: latest.failing,
             flaky: latest.flaky,
-            recently_fixed: latest.fixed,
+            recently_fixed: state
+                .progress
+                .fixed
+                .iter()
+                .map(|test| test.name.clone())
+                .collect(),
         }
     }
 }
@@ -178,7 +186,7 @@ pub struct StopConditions {
 
 impl StopConditions {
     fn of(state: &State) -> Self {
-        let looked_at = state.limits.conditions(state, state.time);
+        let looked_at = conditions_for(&state.limits, state, state.time);
         let words: Vec<&str> = looked_at.iter().map(|row| row.words.as_str()).collect();
         Self {
             last_evaluation: (!words.is_empty()).then(|| words.join("; ")),
@@ -238,7 +246,7 @@ impl Snapshot {
                     .map(|context| whole(context.percent())),
                 history: state.history.clone(),
             },
-            progress: Progress::of(state),
+            progress: Progress::of(state, working_dir),
             tests: Tests::of(state),
             stop_conditions: StopConditions::of(state),
             metrics: Metrics {
@@ -398,8 +406,12 @@ fn damaged(what: &str) -> Problem {
 }
 
 fn version_of(text: &str) -> Result<u32, Problem> {
-    let rest = text
-        .strip_prefix(BEGINNING)
+    // Another version may write other white space.
+    let rest = text.trim_start().strip_prefix('{').map(str::trim_start);
+    let rest = rest.and_then(|rest| rest.strip_prefix("\"version\""));
+    let rest = rest.and_then(|rest| rest.trim_start().strip_prefix(':'));
+    let rest = rest
+        .map(str::trim_start)
         .ok_or_else(|| damaged("it does not begin with its version"))?;
     let digits = rest
         .find(|c: char| !c.is_ascii_digit())

@@ -1,13 +1,12 @@
 //! The store of a loop that is not kept (`state.enabled = false`): laid out as in a working directory, in a temporary
 //! place, and gone with its last user.
 
-use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::LoopId;
+use tachikoma_fs::{make_dir, owner};
 
-use super::{StoreError, make_dir};
+use super::StoreError;
 
 /// A temporary store. Dropping it removes everything in it.
 #[derive(Debug)]
@@ -18,12 +17,7 @@ pub struct TemporaryStore {
 impl TemporaryStore {
     /// Makes the store of a new loop.
     pub(crate) fn create(temporary_dir: &Path, loop_id: LoopId) -> Result<Self, StoreError> {
-        make_dir(temporary_dir)?;
-        let owner = std::fs::metadata(temporary_dir).map_err(StoreError::io("use", temporary_dir));
-        if owner?.uid() != rustix::process::geteuid().as_raw() {
-            let source = io::Error::other("it belongs to another user");
-            return Err(StoreError::io("use directory", temporary_dir)(source));
-        }
+        owner::make_private_dir(temporary_dir)?;
         let root = root(temporary_dir, loop_id);
         make_dir(&root)?;
         Ok(Self { root })

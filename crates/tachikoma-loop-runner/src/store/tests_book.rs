@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tachikoma_core::TestsSeen;
+use tachikoma_fs::whole::{Durability, write_whole};
 
 use super::StoreError;
 use super::vault::Vault;
-use super::whole::{Durability, write_whole};
 
 /// What the file is called.
 pub(super) const NAME: &str = "tests.json";
@@ -62,7 +62,8 @@ pub(crate) fn write(dir: &Path, tests: TestsSeen, vault: &Vault) -> Result<(), S
     let bytes = serde_json::to_vec(&Book { version, tests }).expect("books are plain data");
     let path = path_of(dir);
     let bytes = vault.seal(&bytes).map_err(StoreError::io("seal", &path))?;
-    write_whole(&path, &bytes, Durability::Lazy).map(drop)
+    write_whole(&path, &bytes, Durability::Lazy)?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -17,8 +17,9 @@ use std::sync::Arc;
 
 use age::stream::{StreamReader, StreamWriter};
 use age::{DecryptError, Decryptor, Encryptor};
+use tachikoma_fs::regular;
 
-use super::{StoreError, regular};
+use super::StoreError;
 use header::{Opener, Told};
 pub(crate) use keys::check_recipient;
 pub use keys::{KeySource, Passphrase};
@@ -155,7 +156,7 @@ impl Vault {
         self.check_opens(witnesses)?;
         let ring = self.ring.as_deref().filter(|_| self.seals);
         ring.map_or(Ok(()), Ring::check)
-            .map_err(|why| StoreError::io("seal", Path::new(super::RALPH_DIR))(locked(why)))
+            .map_err(|why| StoreError::io("seal", Path::new(tachikoma_fs::RALPH_DIR))(locked(why)))
     }
 
     /// Checks that what opens all of it does not lie where it is committed, kept in snapshots and copied.

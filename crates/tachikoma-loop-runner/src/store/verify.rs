@@ -8,13 +8,12 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tachikoma_core::LoopId;
+use tachikoma_fs::{FsError, quarantine};
 
 use super::archive::{ARCHIVED, is_archived};
 use super::snapshot::{self, Snapshot};
 use super::vault::{self, Vault};
-use super::{
-    StoreError, backup, checkpoints, compressed, gates_dir, journal, loops, quarantine, retention,
-};
+use super::{StoreError, backup, checkpoints, compressed, gates_dir, journal, loops, retention};
 use crate::error::chain;
 use crate::offline::Premises;
 use crate::session::transcripts;
@@ -114,7 +113,11 @@ pub fn verify(
     let all = loops::all(&premises.working_dir);
     let current = loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)?;
     let mut found = match retention::list(&all, &premises.vault) {
-        Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Vec::new(),
+        Err(StoreError::File(FsError::Io { source, .. }))
+            if source.kind() == ErrorKind::NotFound =>
+        {
+            Vec::new()
+        }
         found => found?,
     };
     if let Some(current) = current
@@ -231,14 +234,7 @@ fn unread_snapshot(path: &Path, error: &StoreError) -> Checked {
         StoreError::DamagedSnapshot { what, .. } => {
             format!("{what}; the journal has all that it held")
         }
-        StoreError::Io { .. }
-        | StoreError::Sync { .. }
-        | StoreError::Damaged { .. }
-        | StoreError::DamagedBackup { .. }
-        | StoreError::NewerBackup { .. }
-        | StoreError::Locked { .. }
-        | StoreError::NewerSnapshot { .. }
-        | StoreError::Newer { .. } => chain(error),
+        _ => chain(error),
     };
     Checked::new(Verdict::Wrong, Kind::Snapshot, path, what)
 }

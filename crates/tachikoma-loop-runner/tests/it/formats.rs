@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tachikoma_loop_runner::store::vault::Vault;
 
 use serde_json::Value;
-use tachikoma_core::{LoopEvent, Phase, Seq, State};
+use tachikoma_core::{LoopEvent, Phase, Seq, State, apply};
 use tachikoma_loop_runner::store::journal::{self, FORMAT};
 use tachikoma_loop_runner::store::recover::{self, Copies, Loss, Recovered, Source};
 use tachikoma_loop_runner::store::snapshot::{self, VERSION};
@@ -56,7 +56,7 @@ fn fold(dir: &Path, up_to: Seq) -> State {
             state.get_or_insert_with(|| (**full).clone());
         }
         if record.seq <= up_to {
-            state.as_mut().unwrap().apply(&record);
+            apply(state.as_mut().unwrap(), &record);
         }
     })
     .unwrap();

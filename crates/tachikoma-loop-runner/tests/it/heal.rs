@@ -361,14 +361,21 @@ fn the_guard_holds_the_new_lock_too() {
             }
         }
         let guard = guard_of(&place);
-        let pid = rustix::process::Pid::from_raw(guard).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        // The standby first: it would let the guard go on.
+        let stopped = [parent_of(guard), guard];
+        let signal = |signal| {
+            for pid in stopped {
+                let pid = rustix::process::Pid::from_raw(pid).unwrap();
+                rustix::process::kill_process(pid, signal).unwrap();
+            }
+        };
+        signal(rustix::process::Signal::STOP);
         drop(runner);
         assert!(
             lock::is_held(&place.working_dir()),
             "no second runner while the guard has not cleaned up"
         );
-        rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+        signal(rustix::process::Signal::CONT);
         // Waits for the guard to let go.
         let runner = open(config).await;
         runner.close().await;
@@ -382,7 +389,11 @@ fn guard_of(place: &Place) -> i32 {
         LoopEvent::AgentLaunched { pid } => Some(pid),
         _ => None,
     });
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.unwrap())).unwrap();
+    parent_of(i32::try_from(pid.unwrap()).unwrap())
+}
+
+fn parent_of(pid: i32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let after_name = stat.rsplit_once(") ").unwrap().1;
     after_name.split(' ').nth(1).unwrap().parse().unwrap()
 }

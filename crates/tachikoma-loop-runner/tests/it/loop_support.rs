@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tachikoma_loop_runner::store::vault::Vault;
 
-use tachikoma_core::{Answer, Launch, LoopEvent, Outcome, PromptSource, Record, Seq, State};
+use tachikoma_core::{Answer, Launch, LoopEvent, Outcome, PromptSource, Record, Seq, State, apply};
 use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::{AgentName, HumanDuration, Settings};
@@ -64,6 +64,7 @@ impl Place {
             working_dir: self.working_dir(),
             launch,
             new_loop: false,
+            new_loop_id: None,
             guard: vec![example("guard").into_os_string()],
             demo: Vec::new(),
             bridge: Vec::new(),
@@ -114,7 +115,7 @@ pub(crate) fn states(history: &[Record]) -> Vec<LoopState> {
     let mut state = State::new(history[0].loop_id);
     let mut seen = vec![state.public()];
     for record in history {
-        state.apply(record);
+        apply(&mut state, record);
         let public = state.public();
         if public != LoopState::Idle && seen.last() != Some(&public) {
             seen.push(public);

@@ -22,6 +22,4 @@ mod process_ladder;
 mod process_orphans;
 mod process_output;
 mod process_start;
-mod results;
-mod results_damaged;
 mod support;

@@ -7,6 +7,7 @@ use tachikoma_loop_runner::opencode::server_file::Condition;
 use tachikoma_loop_runner::opencode::supervisor::{Caller, SupervisorError};
 use tachikoma_loop_runner::settings::Secret;
 use tachikoma_testkit::fake_opencode::Misbehaviour;
+use tokio::io::AsyncReadExt as _;
 
 use crate::opencode_support::{Bed, ready, until};
 use crate::support::{PATIENCE, example, kill, run};
@@ -52,7 +53,8 @@ fn wrong_answers_are_told_apart() {
         server.health = Some("{\"ok\":1}".into());
     }));
     let text = gives_up(misbehaving(|server| server.health = Some("fine".into())));
-    let secret = gives_up(misbehaving(|server| server.password = Some("x".into())));
+    let secret = misbehaving(|server| server.password = Some("x".into()));
+    let secret = gives_up(secret.with(|opencode| opencode.require_password = false));
     let mut other = misbehaving(|server| server.password = Some("x".into()));
     other.settings.password = Some(Secret::from("y".to_owned()));
     let refused = gives_up(other);
@@ -89,7 +91,7 @@ fn a_port_that_is_taken_is_a_clear_error() {
             file.state == Condition::GaveUp
         })
         .await;
-        insta::assert_snapshot!(masked(&file.why.unwrap()), @r#"it could not be started: [ADDRESS] is taken by another OpenCode server: stop that one, or set another `opencode.serve_port`"#);
+        insta::assert_snapshot!(masked(&file.why.unwrap()), @r#"it could not be started: [ADDRESS] is taken by a server that wants a password, probably another OpenCode: stop that one, or set another `opencode.serve_port`"#);
         assert_eq!(second.starts().len(), 0, "nothing was started");
         second.stop(&other).await;
         assert_eq!(ready(&handle, 1).await.generation, 1, "undisturbed");
@@ -240,5 +242,70 @@ fn a_server_that_does_not_hear_is_killed() {
             took >= Duration::from_secs(4) && took < PATIENCE,
             "{took:?}"
         );
+    });
+}
+
+/// The server never listens, and another process takes its port meanwhile.
+#[test]
+fn a_password_is_not_sent_to_another_process_that_took_the_port() {
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let mut bed = misbehaving(|server| server.mute = true).with(|opencode| {
+        opencode.serve_port = port;
+        opencode.max_restart_attempts = 1;
+        opencode.restart_delay_ms = 0;
+    });
+    bed.settings.password = Some(Secret::from("correct horse".to_owned()));
+    run(async {
+        let handle = bed.start().await;
+        until(&handle, "its process", |file| file.pid.is_some()).await;
+        let thief = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        thief.set_nonblocking(true).unwrap();
+        let thief = tokio::net::TcpListener::from_std(thief).unwrap();
+        let heard = tokio::spawn(async move {
+            let mut heard = Vec::new();
+            while let Ok((mut stream, _)) = thief.accept().await {
+                let mut bytes = Vec::new();
+                // The supervisor hangs up before it says anything.
+                let _ = stream.read_to_end(&mut bytes).await;
+                heard.push(String::from_utf8_lossy(&bytes).into_owned());
+                if heard.iter().any(|said| said.contains("uthorization")) {
+                    break;
+                }
+            }
+            heard
+        });
+        let wrong = until(&handle, "it is not ready", |file| {
+            let why = file.why.as_deref().unwrap_or_default();
+            why.contains("has the port, so no password is sent") || heard.is_finished()
+        });
+        let file = wrong.await;
+        assert!(!heard.is_finished(), "{:?}", heard.await.unwrap());
+        insta::assert_snapshot!(masked(&file.why.unwrap()), @"it did not become ready: [ADDRESS]: another process of yours has the port, so no password is sent");
+        heard.abort();
+        bed.stop(&handle).await;
+    });
+}
+
+#[test]
+fn a_password_is_made_for_a_server_without_one_and_removed_with_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let bed = Bed::new(Vec::new());
+    let path = bed.settings.dir.join("login.json");
+    run(async {
+        let mut passwords = Vec::new();
+        for generation in 1..=2 {
+            let handle = bed.start().await;
+            ready(&handle, generation).await;
+            let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+            passwords.push(std::fs::read_to_string(&path).unwrap());
+            bed.stop(&handle).await;
+            assert!(!path.exists());
+        }
+        assert_ne!(passwords[0], passwords[1]);
     });
 }

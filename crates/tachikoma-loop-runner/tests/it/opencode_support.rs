@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tachikoma_core::LoopId;
-use tachikoma_core::supervise::{ServerEvent, ServerRecord};
+use tachikoma_core::supervise::{ServerEvent, ServerRecord, StartedBy, StopSignals};
 use tachikoma_loop_runner::opencode::server_file::{Condition, ServerFile};
 use tachikoma_loop_runner::opencode::supervisor::{
     Ended, Supervisor, SupervisorError, SupervisorHandle, SupervisorSettings, log_files,
@@ -73,6 +73,8 @@ impl Bed {
             ],
             password: None,
             user: None,
+            signals: StopSignals::Obeyed,
+            by: StartedBy::Command,
             told_when_idle: false,
             hidden: Vec::new(),
             keeps_log: true,

@@ -2,7 +2,7 @@
 
 use tachikoma_loop_runner::process::Exit;
 
-use crate::support::{CONTAINMENTS, Rig, alone, children, open_files, run};
+use crate::support::{CONTAINMENTS, Rig, alone, children, guard_below, open_files, run};
 
 /// Enough for a leak of one per agent to stand out.
 const AGENTS: usize = 200;
@@ -16,7 +16,7 @@ fn many_agents_leave_no_zombies_and_no_descriptors() {
                 run(async {
                     let own = i32::try_from(std::process::id()).unwrap();
                     let mut rig = Rig::new(containment);
-                    let guard = rig.guard.pid();
+                    let guard = guard_below(rig.guard.pid());
                     let mut before = None;
                     for _ in 0..AGENTS {
                         rig.sh("echo x; (true &) ; exit 1");

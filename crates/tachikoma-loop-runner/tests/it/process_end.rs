@@ -1,10 +1,10 @@
 //! No process of an agent survives it, its guard or its runner.
 
-use tachikoma_loop_runner::process::Exit;
+use tachikoma_loop_runner::process::{Containment, Exit};
 
 use crate::support::{
-    CONTAINMENTS, Embedded, NOBODY, Rig, UNTIL_GO, children, is_alive, kill, run, runaways,
-    running, unique, until,
+    CONTAINMENTS, Embedded, NOBODY, Rig, UNTIL_GO, children, guard_below, is_alive, kill,
+    kill_if_there, run, runaways, running, unique, until,
 };
 
 #[test]
@@ -17,7 +17,7 @@ fn what_an_agent_leaves_behind_is_ended_and_named() {
             until("three runaways run", || running(&sleep).len() == 3);
             // The shell between would be named too: it is gone when the guard has the agent and the orphan alone.
             until("the orphan is the guard's", || {
-                let below = children(rig.guard.pid());
+                let below = children(guard_below(rig.guard.pid()));
                 let below: Vec<i32> = below
                     .split_whitespace()
                     .map(|pid| pid.parse().unwrap())
@@ -72,41 +72,51 @@ fn agent_that_leaves_nothing_has_no_leftovers() {
     });
 }
 
+/// Starts a runner with an agent and three runaways, and returns the command that all four of them run.
+fn with_runaways(containment: Containment, marker: &str) -> (Embedded, String) {
+    let sleep = unique();
+    let script = format!("{} exec {sleep}", runaways(&sleep));
+    let mut runner = Embedded::start(containment, marker, &script);
+    runner.line_with("line ready");
+    until("the agent and three runaways run", || {
+        running(&sleep).len() == 4
+    });
+    (runner, sleep)
+}
+
 #[test]
 fn nothing_survives_the_runner() {
     for containment in CONTAINMENTS {
-        let sleep = unique();
-        let script = format!("{} exec {sleep}", runaways(&sleep));
-        let mut runner =
-            Embedded::start(containment, &format!("end_{}", std::process::id()), &script);
-        runner.line_with("line ready");
-        until("the agent and three runaways run", || {
-            running(&sleep).len() == 4
-        });
+        let marker = format!("end_{}", std::process::id());
+        let (mut runner, sleep) = with_runaways(containment, &marker);
+        let guard = guard_below(runner.guard);
         kill("-KILL", runner.pid());
         runner.process.wait().unwrap();
         until("all of them are gone", || running(&sleep).is_empty());
-        until("so is the guard", || !is_alive(runner.guard));
-        assert_eq!(
-            cgroups_of(&format!("end_{}", std::process::id())),
-            0,
-            "and its control group"
-        );
+        until("so are guard and standby", || {
+            !is_alive(guard) && !is_alive(runner.guard)
+        });
+        assert_eq!(cgroups_of(&marker), 0, "and its control group");
     }
 }
 
 #[test]
 fn nothing_survives_the_guard() {
-    for containment in CONTAINMENTS {
-        let sleep = unique();
-        let script = format!("{} exec {sleep}", runaways(&sleep));
+    let cases = ["guard", "standby", "guard below a stopped standby"];
+    for (containment, whom) in CONTAINMENTS
+        .iter()
+        .flat_map(|it| cases.map(|case| (it, case)))
+    {
         let marker = format!("guardless_{}", std::process::id());
-        let mut runner = Embedded::start(containment, &marker, &script);
-        runner.line_with("line ready");
-        until("the agent and three runaways run", || {
-            running(&sleep).len() == 4
-        });
-        kill("-KILL", runner.guard);
+        let (mut runner, sleep) = with_runaways(*containment, &marker);
+        let killed = match whom {
+            "standby" => runner.guard,
+            _ => guard_below(runner.guard),
+        };
+        if whom == "guard below a stopped standby" {
+            kill("-STOP", runner.guard);
+        }
+        kill("-KILL", killed);
         assert_eq!(runner.line_with("Lost"), "Lost { survivors: [] }");
         assert_eq!(running(&sleep), NOBODY, "ended before the loss is told");
         assert!(runner.process.wait().unwrap().success());
@@ -181,33 +191,116 @@ fn finishing_copes_with_a_guard_that_was_killed() {
     });
 }
 
+/// Returns a guard with a locked file that only the guard and its standby have open, and another handle of the file.
+fn with_lock() -> (Rig, std::fs::File) {
+    let mut lock = tempfile::NamedTempFile::new().unwrap();
+    let other = lock.reopen().unwrap();
+    lock.as_file_mut().lock().unwrap();
+    let lock = lock.into_file().into();
+    (Rig::with_lock(CONTAINMENTS[1], Some(lock)), other)
+}
+
 // complaint_44
 #[test]
 fn lock_is_held_until_the_guard_has_cleaned_up() {
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("lock");
-    let lock = std::fs::File::create(&path).unwrap();
-    lock.lock().unwrap();
-    let other = std::fs::File::open(&path).unwrap();
     run(async {
-        let options = tachikoma_loop_runner::process::GuardOptions {
-            hidden: Vec::new(),
-            commands: false,
-            program: crate::support::example("guard"),
-            args: Vec::new(),
-            marker: "lock".to_owned(),
-            lock: Some(lock.into()),
-            cgroup: false,
-            adoption: tachikoma_loop_runner::process::Adoption::Marked,
-        };
-        let guard = tachikoma_loop_runner::process::Guard::start(options).unwrap();
+        let (rig, other) = with_lock();
         assert!(other.try_lock().is_err(), "the guard holds it for us");
-        guard.finish().await;
+        rig.guard.finish().await;
+        // Awaited: a child that another test forks has a copy of the lock until its exec.
+        until("free again with the guard's end", || {
+            other.try_lock().is_ok()
+        });
     });
-    // Awaited: a child that another test forks has a copy of the lock until its exec.
-    until("free again with the guard's end", || {
-        other.try_lock().is_ok()
+}
+
+#[test]
+fn lock_is_held_until_the_standby_has_cleaned_up_after_a_killed_guard() {
+    run(async {
+        let (mut rig, other) = with_lock();
+        let sleep = unique();
+        rig.sh(&format!("setsid {sleep} & echo ready; wait"));
+        rig.until("it runs", |seen| seen.has_line("ready")).await;
+        until("its child runs", || running(&sleep).len() == 1);
+        let guard = guard_below(rig.guard.pid());
+        kill("-STOP", rig.guard.pid());
+        kill("-KILL", guard);
+        until("the guard is dead", || !is_alive(guard));
+        assert_eq!(running(&sleep).len(), 1, "a stopped standby ends nothing");
+        assert!(other.try_lock().is_err(), "the standby holds the lock");
+        rig.over().await;
+        assert_eq!(running(&sleep), NOBODY);
+        until("free again with the end of the standby", || {
+            other.try_lock().is_ok()
+        });
     });
+}
+
+/// Signals to the runner and to two processes that clean up after it, in this order. A stopped process cannot react to the death of
+/// another one before it is killed itself.
+const KILLS: [&[(&str, &str)]; 13] = [
+    &[("-STOP", "guard"), ("-KILL", "runner")],
+    &[("-STOP", "standby"), ("-KILL", "runner")],
+    &[
+        ("-STOP", "guard"),
+        ("-STOP", "standby"),
+        ("-KILL", "runner"),
+    ],
+    &[("-STOP", "guard"), ("-KILL", "runner"), ("-KILL", "guard")],
+    &[("-STOP", "runner"), ("-KILL", "guard"), ("-KILL", "runner")],
+    &[("-KILL", "guard"), ("-KILL", "runner")],
+    &[
+        ("-STOP", "runner"),
+        ("-KILL", "standby"),
+        ("-KILL", "runner"),
+    ],
+    &[("-KILL", "standby"), ("-KILL", "runner")],
+    &[("-KILL", "runner"), ("-KILL", "standby")],
+    &[
+        ("-STOP", "guard"),
+        ("-KILL", "standby"),
+        ("-KILL", "runner"),
+    ],
+    &[
+        ("-STOP", "guard"),
+        ("-KILL", "runner"),
+        ("-KILL", "standby"),
+    ],
+    &[
+        ("-STOP", "standby"),
+        ("-KILL", "guard"),
+        ("-KILL", "runner"),
+    ],
+    &[
+        ("-STOP", "runner"),
+        ("-STOP", "standby"),
+        ("-KILL", "guard"),
+        ("-KILL", "runner"),
+    ],
+];
+
+#[test]
+fn nothing_survives_while_guard_or_standby_lives() {
+    for (containment, kills) in CONTAINMENTS
+        .iter()
+        .flat_map(|it| KILLS.map(|kills| (it, kills)))
+    {
+        let marker = format!("killed_{}", std::process::id());
+        let (mut runner, sleep) = with_runaways(*containment, &marker);
+        let (standby, guard) = (runner.guard, guard_below(runner.guard));
+        for (signal, who) in kills {
+            let pid = match *who {
+                "runner" => runner.pid(),
+                "standby" => standby,
+                _ => guard,
+            };
+            kill_if_there(signal, pid);
+        }
+        runner.process.wait().unwrap();
+        until(&format!("all are gone after {kills:?}"), || {
+            running(&sleep).is_empty() && !is_alive(guard) && !is_alive(standby)
+        });
+    }
 }
 
 fn cgroups_of(marker: &str) -> usize {

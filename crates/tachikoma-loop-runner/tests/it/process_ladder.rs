@@ -3,7 +3,8 @@
 use tachikoma_loop_runner::process::{Exit, Rung};
 
 use crate::support::{
-    CONTAINMENTS, Embedded, NOBODY, Rig, example, kill, run, runaways, running, unique, until,
+    CONTAINMENTS, Embedded, NOBODY, Rig, example, guard_below, kill, run, runaways, running,
+    unique, until,
 };
 
 const SIGINT: i32 = 2;
@@ -61,6 +62,29 @@ fn agent_that_ignores_the_first_rungs_is_killed_with_all_it_started() {
             assert_eq!(rig.seen.exit, Some(Exit::Signal(SIGKILL)));
             assert_eq!(running(&sleep), NOBODY, "with every descendant");
             assert_eq!(rig.seen.leftovers, [], "what we killed is not left over");
+            rig.guard.finish().await;
+        });
+    }
+}
+
+#[test]
+fn stopped_guard_and_standby_go_on_to_signal_the_agent() {
+    for rung in [Rung::Interrupt, Rung::Terminate, Rung::Kill] {
+        run(async {
+            let sleep = unique();
+            let mut rig = Rig::new(CONTAINMENTS[1]);
+            rig.sh(&format!("echo ready; exec {sleep}"));
+            rig.until("it runs", |seen| seen.has_line("ready")).await;
+            let guard = guard_below(rig.guard.pid());
+            kill("-STOP", rig.guard.pid());
+            kill("-STOP", guard);
+            rig.guard.signal(rig.generation, rung);
+            rig.over().await;
+            assert!(
+                matches!(rig.seen.exit, Some(Exit::Signal(_))),
+                "{rung:?}: {:?}",
+                rig.seen
+            );
             rig.guard.finish().await;
         });
     }

@@ -1,4 +1,4 @@
-//! What an earlier runner left behind although its guard was killed too, and who descends from whom.
+//! What an earlier runner left behind although its guard and its standby were killed too, and who descends from whom.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use tachikoma_loop_runner::process::orphans::end_leftovers;
 use tachikoma_loop_runner::process::{MARKER, is_descendant};
 
-use crate::support::{CONTAINMENTS, Embedded, is_alive, kill, running, unique, until};
+use crate::support::{CONTAINMENTS, Embedded, guard_below, kill, running, unique, until};
 
 #[test]
 fn leftovers_of_a_dead_runner_are_ended() {
@@ -18,17 +18,20 @@ fn leftovers_of_a_dead_runner_are_ended() {
         let mut runner = Embedded::start(containment, &marker, &script);
         runner.line_with("line ready");
         until("both run", || running(&sleep).len() == 2);
-        // A stopped guard does not notice the runner's death, as if it had been killed with it.
-        kill("-STOP", runner.guard);
-        kill("-KILL", runner.pid());
+        // Stopped, none of them can react to the death of another. The agent dies with its guard.
+        let all = [guard_below(runner.guard), runner.guard, runner.pid()];
+        for signal in ["-STOP", "-KILL"] {
+            for pid in all {
+                kill(signal, pid);
+            }
+        }
         runner.process.wait().unwrap();
-        assert_eq!(running(&sleep).len(), 2, "nobody ends them");
+        until("only the child of the agent is left", || {
+            running(&sleep).len() == 1
+        });
         let ended = in_another_process(&marker);
         until("they are gone", || running(&sleep).is_empty());
         assert!(ended.contains(&sleep), "{ended}");
-        if is_alive(runner.guard) {
-            kill("-KILL", runner.guard);
-        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::future::Future;
 use std::io::{BufRead as _, BufReader, Lines};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -84,12 +85,23 @@ pub(crate) fn children(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap()
 }
 
+/// Returns the guard below a standby, whose process id is all that the runner knows.
+pub(crate) fn guard_below(standby: i32) -> i32 {
+    let child = || children(standby).trim().parse().ok();
+    until("the standby has started the guard", || child().is_some());
+    child().unwrap()
+}
+
 /// Signals a process this test started.
 pub(crate) fn kill(signal: &str, pid: i32) {
-    let killed = Command::new("kill")
-        .args([signal, &pid.to_string()])
-        .status();
-    assert!(killed.unwrap().success(), "kill {signal} {pid}");
+    assert!(kill_if_there(signal, pid), "kill {signal} {pid}");
+}
+
+/// Signals a process this test started, and returns whether there was one.
+pub(crate) fn kill_if_there(signal: &str, pid: i32) -> bool {
+    let mut kill = Command::new("kill");
+    kill.args([signal, &pid.to_string()]).stderr(Stdio::null());
+    kill.status().unwrap().success()
 }
 
 /// Returns one of the crate's example programs, which `cargo test` builds beside the tests.
@@ -164,6 +176,10 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new(containment: Containment) -> Self {
+        Self::with_lock(containment, None)
+    }
+
+    pub(crate) fn with_lock(containment: Containment, lock: Option<OwnedFd>) -> Self {
         let marker = format!("test_{}", unique().replace(['.', ' '], "_"));
         let guard = Guard::start(GuardOptions {
             hidden: Vec::new(),
@@ -171,7 +187,7 @@ impl Rig {
             program: example("guard"),
             args: Vec::new(),
             marker: marker.clone(),
-            lock: None,
+            lock,
             cgroup: containment == Containment::Cgroup,
             adoption: Adoption::Marked,
         })

@@ -58,6 +58,13 @@ pub(super) fn tool_result(tool_use_id: &str, outcome: &Outcome) -> Value {
     })
 }
 
+/// The permission rules deny a call.
+pub(super) fn denied(tool_use_id: &str, name: &str) -> Value {
+    json!({
+        "type": "system", "subtype": "permission_denied", "tool_name": name, "tool_use_id": tool_use_id,
+    })
+}
+
 /// The tool was cut off.
 pub(super) fn tool_rejected(tool_use_id: &str) -> Value {
     let text = "The user doesn't want to proceed with this tool use. The tool use was rejected.";

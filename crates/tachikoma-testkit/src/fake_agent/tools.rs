@@ -26,7 +26,7 @@ impl Outcome {
         }
     }
 
-    fn bad(text: impl Into<String>) -> Self {
+    pub(super) fn bad(text: impl Into<String>) -> Self {
         let text = text.into();
         Self {
             text,

@@ -79,7 +79,12 @@ impl Agent {
             for (index, tool) in turn.tools.iter().enumerate() {
                 let id = message::tool_id(&message_id, index);
                 progress.tool = Some(id.clone());
-                let outcome = self.run_tool(tool)?;
+                let outcome = if tool.denied {
+                    self.print(events::denied(&id, &tool.name))?;
+                    Outcome::bad("This command requires approval")
+                } else {
+                    self.run_tool(tool)?
+                };
                 progress.tool = None;
                 self.session.tool_results += 1;
                 self.print(events::tool_result(&id, &outcome))?;
@@ -184,7 +189,11 @@ impl Agent {
         progress: &mut Progress,
     ) -> Result<bool, Break> {
         let (status, error, message) = match fault {
-            Fault::NoAnswer | Fault::Silence { .. } | Fault::Pings { .. } => {
+            Fault::Pings { every_ms, .. } => loop {
+                self.print(events::stream_event(&json!({"type": "ping"}), ""))?;
+                self.pause(Duration::from_millis(*every_ms))?;
+            },
+            Fault::NoAnswer | Fault::Silence { .. } => {
                 self.hang()?;
                 return Ok(true);
             }

@@ -51,7 +51,8 @@ impl Server {
                 (404, JSON, error.to_string())
             }
             ("GET" | "PATCH", ["session", id]) if *id != "status" => {
-                ok(json!({"id": id, "cost": 0.25}))
+                let (cost, tokens) = self.conversations.used(id);
+                ok(json!({"id": id, "cost": cost, "tokens": {"input": tokens}}))
             }
             ("POST", ["session", id, "abort"]) => {
                 self.conversations.stop(id);
@@ -107,6 +108,11 @@ impl Server {
         let unanswered = (0, JSON, String::new());
         if number < self.misbehaviour.loses_prompts {
             return unanswered;
+        }
+        if let Some((prompts, millis)) = self.misbehaviour.clock_step
+            && number >= prompts
+        {
+            self.conversations.step_clock(millis);
         }
         let message = self.said(session, body);
         let id = message["info"]["id"]

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -24,6 +25,8 @@ pub(super) struct Conversations {
     kept: Mutex<Kept>,
     listeners: Mutex<Vec<Sender<String>>>,
     file: Option<PathBuf>,
+    /// How far the clock was set forward, in milliseconds.
+    ahead: AtomicU64,
 }
 
 /// What outlives a server.
@@ -93,8 +96,14 @@ impl Conversations {
     pub fn id(&self, prefix: &str) -> String {
         let mut kept = lock(&self.kept);
         kept.numbers += 1;
-        let (millis, number) = (now() & TIME_MASK, kept.numbers);
+        let millis = (now() + self.ahead.load(Ordering::Relaxed)) & TIME_MASK;
+        let number = kept.numbers;
         format!("{prefix}_{:09x}{:03x}{number:014}", millis, number % 4096)
+    }
+
+    /// Sets the clock forward.
+    pub fn step_clock(&self, millis: u64) {
+        self.ahead.store(millis, Ordering::Relaxed);
     }
 
     pub fn begin(&self) -> String {
@@ -113,6 +122,20 @@ impl Conversations {
     pub fn messages(&self, id: &str) -> Vec<Value> {
         let kept = lock(&self.kept);
         kept.conversations.get(id).cloned().unwrap_or_default()
+    }
+
+    /// What all steps of a conversation have cost, in dollars, and their tokens.
+    pub fn used(&self, id: &str) -> (f64, u64) {
+        let messages = self.messages(id);
+        let parts = messages
+            .iter()
+            .filter_map(|message| message["parts"].as_array());
+        parts.flatten().fold((0.0, 0), |(cost, tokens), part| {
+            (
+                cost + part["cost"].as_f64().unwrap_or_default(),
+                tokens + part["tokens"]["total"].as_u64().unwrap_or_default(),
+            )
+        })
     }
 
     /// Puts a message in, or in the place of the one with its id, and tells everyone.

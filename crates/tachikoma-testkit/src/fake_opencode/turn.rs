@@ -25,6 +25,10 @@ struct Step {
 impl Server {
     /// Works on a prompt until there is nothing more to do.
     pub(super) fn work(&self, session: &str, prompt: &str) {
+        if self.misbehaviour.skips_older_prompts && self.is_answered(session, prompt) {
+            self.note("skipped", prompt);
+            return self.conversations.release(session);
+        }
         self.note("began", prompt);
         let busy = json!({"sessionID": session, "status": {"type": "busy"}});
         self.conversations.tell("session.status", &busy);
@@ -56,6 +60,13 @@ impl Server {
         self.finish(&step, "stop");
         self.note("ended", prompt);
         self.conversations.release(session);
+    }
+
+    /// Returns whether an answer sorts after a prompt.
+    fn is_answered(&self, session: &str, prompt: &str) -> bool {
+        let said = self.conversations.messages(session);
+        let mut answers = said.iter().filter(|m| m["info"]["role"] == "assistant");
+        answers.any(|m| m["info"]["id"].as_str().is_some_and(|id| id > prompt))
     }
 
     /// Runs the tool, and returns what it printed; none where the turn was ended.

@@ -263,6 +263,8 @@ impl Curves {
             | LoopEvent::Noted { .. }
             | LoopEvent::CallEnded { .. }
             | LoopEvent::CostTold { .. }
+            | LoopEvent::WorkedOutside { .. }
+            | LoopEvent::ConversationTakenUp(_)
             | LoopEvent::QuotaTold(_)
             | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }

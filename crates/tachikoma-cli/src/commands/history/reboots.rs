@@ -28,6 +28,8 @@ struct Reboots<'a> {
 struct Stats {
     total: u32,
     successful: u32,
+    /// Those that a fresh session came of, and that gained nothing.
+    futile: u32,
     last_hour: usize,
     consecutive_failures: u32,
     last_reboot: Option<Timestamp>,
@@ -82,7 +84,8 @@ fn stats(state: &State, now: Timestamp) -> Stats {
     let book = &state.reboots;
     Stats {
         total: book.attempts,
-        successful: state.stats.reboots,
+        successful: state.stats.reboots.saturating_sub(book.futile_total),
+        futile: book.futile_total,
         last_hour: book.last_hour(now),
         consecutive_failures: book.failures,
         last_reboot: book.last_success,
@@ -102,8 +105,7 @@ fn pending(state: &State) -> Option<Pending> {
             under_way: true,
         });
     }
-    // Of a loop that has ended it will not come.
-    let reason = state.reboot_pending.as_ref()?;
+    let reason = state.pending_reboot()?;
     Some(Pending {
         iteration: state.iteration,
         reason: reason.to_string(),
@@ -171,8 +173,12 @@ fn stats_line(stats: &Stats) -> String {
     let last = stats
         .last_reboot
         .map(|last| format!(", the last at {last}"));
+    let futile = match stats.futile {
+        0 => String::new(),
+        futile => format!(", {futile} futile"),
+    };
     format!(
-        "{} in all, {} successful, {} in the last hour, {} failed in a row{}",
+        "{} in all, {} successful{futile}, {} in the last hour, {} failed in a row{}",
         stats.total,
         stats.successful,
         stats.last_hour,

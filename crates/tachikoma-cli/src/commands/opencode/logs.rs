@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Prints what there is; with `follow`, what comes too, until it is interrupted.
 pub fn logs(place: &Place, follow: bool) -> Result<ExitCode, Failure> {
-    let dir = super::dir_here(place);
+    let dir = super::dir_here(place)?;
     let files = log_files(&dir);
     let Some((newest, older)) = files.split_last() else {
         return Err(super::nobody(place));

@@ -22,7 +22,7 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// Has the server replaced, and waits until the next one is ready.
 pub fn restart(place: &Place) -> Result<ExitCode, Failure> {
-    let dir = super::dir_here(place);
+    let dir = super::dir_here(place)?;
     let before = ServerFile::read(&dir)?.map_or(0, |file| file.generation);
     ask(place, &dir, Asked::Restart)?;
     let is_over = |file: &ServerFile| match file.state {
@@ -41,7 +41,7 @@ pub fn restart(place: &Place) -> Result<ExitCode, Failure> {
 
 /// Has the server and its supervisor stopped, and waits for their end.
 pub fn stop(place: &Place) -> Result<ExitCode, Failure> {
-    let dir = super::dir_here(place);
+    let dir = super::dir_here(place)?;
     ask(place, &dir, Asked::Stop)?;
     wait(|| (!lock::is_held_in(&dir)).then_some(()))?;
     out::line("OpenCode is stopped");
@@ -50,7 +50,7 @@ pub fn stop(place: &Place) -> Result<ExitCode, Failure> {
 
 /// Has the settings of the server read again.
 pub fn reload(place: &Place) -> Result<ExitCode, Failure> {
-    out::line(&ask(place, &super::dir_here(place), Asked::Reload)?);
+    out::line(&ask(place, &super::dir_here(place)?, Asked::Reload)?);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use tachikoma_core::Timestamp;
-use tachikoma_core::supervise::{ServerEnd, ServerState};
+use tachikoma_core::supervise::{ServerEnd, ServerState, apply};
 use tachikoma_loop_runner::opencode::server_file::{Condition, ServerFile};
 use tachikoma_loop_runner::opencode::supervisor::read_records;
 use tachikoma_loop_runner::store::lock;
@@ -42,7 +42,7 @@ struct Keeper {
 
 /// Prints how the server is; also when nothing runs.
 pub fn status(place: &Place, json: bool) -> Result<ExitCode, Failure> {
-    let dir = super::dir_here(place);
+    let dir = super::dir_here(place)?;
     let Some(file) = ServerFile::read(&dir)? else {
         let nothing = match json {
             true => "{\"state\": null}".to_owned(),
@@ -54,7 +54,7 @@ pub fn status(place: &Place, json: bool) -> Result<ExitCode, Failure> {
     let mut state = ServerState::default();
     read_records(&dir)?
         .iter()
-        .for_each(|record| state.apply(record));
+        .for_each(|record| apply(&mut state, record));
     let holder = lock::is_held_in(&dir).then(|| lock::holder_in(&dir));
     let shown = Shown {
         file,
@@ -125,11 +125,16 @@ fn details(shown: &Shown) -> Vec<String> {
         ),
     ));
     lines.push(match &shown.supervisor {
-        Some(keeper) => format!(
-            "kept running by process {} since {}",
-            keeper.pid,
-            local(keeper.since)
-        ),
+        Some(keeper) => {
+            let what = match shown.file.state {
+                Condition::Starting | Condition::Ready | Condition::Restarting => "kept running",
+                Condition::Stopped | Condition::GaveUp => {
+                    "`tachikoma opencode restart` starts it; supervised"
+                }
+            };
+            let (pid, since) = (keeper.pid, local(keeper.since));
+            format!("{what} by process {pid} since {since}")
+        }
         None => "nobody keeps it running; `tachikoma opencode up` does".to_owned(),
     });
     lines

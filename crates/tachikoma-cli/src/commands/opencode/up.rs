@@ -5,19 +5,19 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use tachikoma_core::LoopId;
-use tachikoma_core::supervise::{Level, ServerRecord, words};
+use tachikoma_core::supervise::{Level, ServerRecord, StartedBy, StopSignals, words};
+use tachikoma_fs::RALPH_DIR;
 use tachikoma_loop_runner::opencode::server_file::{Condition, ServerFile};
 use tachikoma_loop_runner::opencode::supervisor::{
     DIR, SettingsReader, Supervisor, SupervisorError, SupervisorSettings,
 };
 use tachikoma_loop_runner::process::Adoption;
-use tachikoma_loop_runner::settings::Secret;
-use tachikoma_loop_runner::store::RALPH_DIR;
+use tachikoma_loop_runner::settings::{Loaded, Origin, Secret};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
 use crate::args::UpArgs;
-use crate::commands::launch::{secret_names, working_dir};
+use crate::commands::launch::{Base, secret_names};
 use crate::commands::{GUARD, detach, runtime};
 use crate::failure::{Failure, chain};
 use crate::out;
@@ -26,13 +26,14 @@ use crate::sanitise::sanitise;
 use crate::sd_notify::Notifier;
 use crate::secrets;
 use crate::signals::{Asked, Requests};
+use crate::trust::{Trust, Untrusted};
 
 /// How a supervisor in the background is seen.
 const SHOWN_BY: &str = "tachikoma opencode status";
 
 /// Keeps the server running until someone stops it.
 pub fn up(place: &Place, args: &UpArgs) -> Result<ExitCode, Failure> {
-    let settings = settings(place)?;
+    let settings = settings(place, args)?;
     if args.detach {
         return detach::detach(SHOWN_BY);
     }
@@ -41,17 +42,27 @@ pub fn up(place: &Place, args: &UpArgs) -> Result<ExitCode, Failure> {
     runtime()?.block_on(supervise(args, settings))
 }
 
-fn settings(place: &Place) -> Result<SupervisorSettings, Failure> {
-    let loaded = place.layers()?.load()?;
-    if !loaded.settings.opencode.enabled {
-        return Err(Failure::usage(
-            "`opencode.enabled` is false: the shared server is switched off",
-        )
-        .hint("set `enabled = true` in `[opencode]`, or TACHIKOMA_OPENCODE__ENABLED=true"));
+/// Returns an error where the configuration says that there must not be a shared server. One that says nothing does not.
+fn check_enabled(loaded: &Loaded) -> Result<(), String> {
+    let is_said = *loaded.origin_of("opencode.enabled") != Origin::Default;
+    match loaded.settings.opencode.enabled || !is_said {
+        true => Ok(()),
+        false => Err("`opencode.enabled` is false: the shared server is switched off".to_owned()),
     }
-    let working_dir = working_dir(place, &loaded.settings.working_dir)?;
+}
+
+fn settings(place: &Place, args: &UpArgs) -> Result<SupervisorSettings, Failure> {
+    let trust = Trust::new(place, Untrusted::Ask);
+    let Base {
+        loaded,
+        working_dir,
+    } = Base::trusted(place, &trust)?;
+    check_enabled(&loaded).map_err(|what| {
+        Failure::usage(what)
+            .hint("set `enabled = true` in `[opencode]`, or TACHIKOMA_OPENCODE__ENABLED=true")
+    })?;
     let hidden = secret_names(&loaded.settings);
-    let again = place.clone();
+    let (again, trust) = (place.clone(), trust.for_reload());
     Ok(SupervisorSettings {
         opencode: loaded.settings.opencode.clone(),
         dir: working_dir.join(RALPH_DIR).join(DIR),
@@ -64,13 +75,19 @@ fn settings(place: &Place) -> Result<SupervisorSettings, Failure> {
         env: Vec::new(),
         password: place.variable("OPENCODE_SERVER_PASSWORD").map(Secret::from),
         user: place.variable("OPENCODE_SERVER_USERNAME"),
+        signals: StopSignals::Obeyed,
+        by: match args.service {
+            true => StartedBy::Service,
+            false => StartedBy::Command,
+        },
         told_when_idle: false,
         hidden,
         keeps_log: !loaded.settings.state.encrypt,
         reader: Some(SettingsReader::new(move || {
-            let loaded = again.layers().and_then(|layers| Ok(layers.load()?));
-            let loaded = loaded.map_err(|failure| failure.what)?;
-            Ok(loaded.settings.opencode.clone())
+            let base = Base::trusted(&again, &trust).map_err(|failure| failure.what)?;
+            check_enabled(&base.loaded)
+                .map_err(|what| format!("{what}; `tachikoma opencode stop` stops it"))?;
+            Ok(base.loaded.settings.opencode)
         })),
     })
 }
@@ -81,6 +98,16 @@ async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCo
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
     let notifier = Notifier::here();
     let supervisor = Supervisor::open(settings).await.map_err(refused)?;
+    for warning in supervisor.warnings() {
+        out::note(&format!("warning: {}", sanitise(&warning)));
+    }
+    if let Some(earlier) = supervisor.earlier()
+        && !args.detached
+        && !args.json
+    {
+        let before = super::status::sentence(earlier);
+        out::tell(&format!("before this supervisor: {}", sanitise(&before)));
+    }
     let handle = supervisor.handle();
     let mut requests = requests.of(handle.clone());
     let mut records = handle.records();
@@ -89,7 +116,6 @@ async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCo
     let mut audience = Audience {
         announced: !args.detached,
         quiet: args.detached,
-        introduced: false,
         json: args.json,
         notifier,
     };
@@ -140,8 +166,6 @@ struct Audience {
     announced: bool,
     /// In the background the only audience waits for one word.
     quiet: bool,
-    /// Whether it was said what the supervisor before left.
-    introduced: bool,
     json: bool,
     notifier: Notifier,
 }
@@ -177,11 +201,6 @@ impl Audience {
             Condition::Ready | Condition::Stopped | Condition::GaveUp => true,
         };
         self.notifier.status(&super::status::sentence(&file));
-        let begins = file.state == Condition::Starting;
-        if !std::mem::replace(&mut self.introduced, true) && !begins && !self.quiet && !self.json {
-            // It stays as the supervisor before left it, and no record says so.
-            out::tell(&super::status::sentence(&file));
-        }
         if file.state == Condition::Ready {
             self.notifier.ready();
         }
@@ -210,8 +229,7 @@ fn refused(error: SupervisorError) -> Failure {
         SupervisorError::Settings(_) => Failure::usage(what),
         SupervisorError::Store(error) => error.into(),
         SupervisorError::Guard(_) | SupervisorError::Broken(_) => Failure::new(what),
-        SupervisorError::Control(_) => {
-            Failure::new(what).hint("set XDG_RUNTIME_DIR to a short path of your own")
-        }
+        SupervisorError::Control(_) => Failure::new(what)
+            .hint("set XDG_RUNTIME_DIR to a short path that only you can write to"),
     }
 }

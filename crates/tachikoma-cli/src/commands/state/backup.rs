@@ -15,11 +15,13 @@ use super::{cloud, work_tree};
 use crate::args::FromArgs;
 use crate::commands::confirm::{agree, can_ask, nobody_to_ask};
 use crate::commands::runtime;
+use crate::commands::trust::adopt;
 use crate::failure::{Failure, chain};
 use crate::out;
 use crate::place::Place;
 use crate::sanitise::sanitise;
 use crate::secrets;
+use crate::trust::{Trust, Untrusted, listed};
 
 /// Other loops that are named: more are in the list.
 const OTHERS_MAX: usize = 3;
@@ -33,6 +35,12 @@ pub fn take(place: &Place) -> Result<ExitCode, Failure> {
         return Err(Failure::new(what).hint("a backup needs a loop that outlives its run"));
     }
     let premises = place.premises(&current.working_dir)?;
+    if premises.cloud.is_some() {
+        // It goes to an address that the configuration names.
+        let loaded = place.layers_of(&current.working_dir)?.load()?;
+        let trust = Trust::new(place, Untrusted::Ask);
+        trust.check_configuration(&canonical(&current.working_dir), &loaded)?;
+    }
     let taken = runtime()?
         .block_on(offline::backup(&premises, current.loop_id))
         .map_err(undone)?;
@@ -48,7 +56,7 @@ pub fn take(place: &Place) -> Result<ExitCode, Failure> {
 
 /// Lists all backups.
 pub fn list(place: &Place, json: bool) -> Result<ExitCode, Failure> {
-    let premises = place.premises(&place.working_dir_or_here())?;
+    let premises = place.premises(&place.working_dir_or_here()?)?;
     let mut wrong = 0_usize;
     let mut locked = None;
     let mut objects = Vec::new();
@@ -108,7 +116,7 @@ pub fn restore(
 ) -> Result<ExitCode, Failure> {
     secrets::shed_all(place)?;
     let working_dir = match (file, &from.from) {
-        (None, None) => place.working_dir_or_here(),
+        (None, None) => place.working_dir_or_here()?,
         // Where a run would go on with it: a loop further up is another one.
         (Some(_), _) | (None, Some(_)) => place.run_dir(),
     };
@@ -169,6 +177,7 @@ pub fn restore(
             out::note(&format!("note: what was here is {what}: {path}"));
         }
     }
+    register(place, &working_dir);
     let back = format!(
         "{loop_id} is back at iteration {iteration}, record {seq}, in {}",
         working_dir.display()
@@ -188,15 +197,32 @@ pub fn restore(
     Ok(ExitCode::SUCCESS)
 }
 
+/// Registers the loop that was brought back, so that a run goes on with it, and says which programs that starts.
+fn register(place: &Place, working_dir: &Path) {
+    let trust = Trust::new(place, Untrusted::Refuse);
+    match adopt(place, &trust, &canonical(working_dir)) {
+        Ok(Some(adopted)) if adopted.is_new && !adopted.lines.is_empty() => {
+            let what = "note: `tachikoma run` goes on with it by what its launch names:";
+            out::note(&listed(what, &adopted.lines));
+        }
+        Ok(_) => {}
+        Err(failure) => {
+            let why = failure.what;
+            out::note(&format!(
+                "warning: `tachikoma run` will not go on with it before `tachikoma trust`: {why}"
+            ));
+        }
+    }
+}
+
+fn canonical(working_dir: &Path) -> PathBuf {
+    let canonical = working_dir.canonicalize();
+    canonical.unwrap_or_else(|_| working_dir.to_owned())
+}
+
 /// Says why nothing was done. The loop is as it was.
 fn undone(error: OfflineError) -> Failure {
-    let is_full = match &error {
-        OfflineError::Store(StoreError::Io { source, .. }) => matches!(
-            source.kind(),
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded
-        ),
-        OfflineError::Store(_) | OfflineError::Lock(_) | OfflineError::NoLoop(_) => false,
-    };
+    let is_full = matches!(&error, OfflineError::Store(error) if error.is_full_disk());
     if is_full {
         return Failure::new(chain(&error))
             .hint("nothing was changed; make room, and call it again");

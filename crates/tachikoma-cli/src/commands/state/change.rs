@@ -48,10 +48,11 @@ pub fn set(place: &Place, key: String, value: &str) -> Result<ExitCode, Failure>
 
 /// Archives the current loop, or deletes everything.
 pub fn clear(place: &Place, purge: bool, yes: bool) -> Result<ExitCode, Failure> {
-    let purgeable = || place.purgeable_dir().filter(|_| purge);
-    let Some(working_dir) = place.working_dir().or_else(purgeable) else {
-        return Err(place.no_loop());
+    let found = match place.working_dir()? {
+        None if purge => place.purgeable_dir()?,
+        found => found,
     };
+    let working_dir = found.ok_or_else(|| place.no_loop())?;
     let premises = place.premises(&working_dir)?;
     refuse_live(&working_dir)?;
     if !purge {

@@ -105,7 +105,7 @@ fn write(premises: &Premises, loop_id: LoopId, out: &mut impl Write) -> Result<u
         "loop_id": loop_id,
         "snapshot": snapshot,
     });
-    writeln!(out, "{first}").map_err(Trouble::Write)?;
+    writeln!(out, "{}", out::harmless(&first.to_string())).map_err(Trouble::Write)?;
     let mut records = 0_u64;
     let mut written = Ok(());
     let dir = loops::dir(&premises.working_dir, loop_id);
@@ -113,9 +113,9 @@ fn write(premises: &Premises, loop_id: LoopId, out: &mut impl Write) -> Result<u
         // A live runner writes on; the export stands where its state does.
         if record.seq <= until && written.is_ok() {
             records += 1;
-            written = serde_json::to_writer(&mut *out, &record)
+            written = serde_json::to_string(&record)
                 .map_err(io::Error::from)
-                .and_then(|()| out.write_all(b"\n"));
+                .and_then(|line| writeln!(out, "{}", out::harmless(&line)));
         }
     });
     written.map_err(Trouble::Write)?;

@@ -15,7 +15,7 @@ use crate::sanitise::sanitise;
 
 /// Prints what was found of each object; fails if something is wrong.
 pub fn verify(place: &Place, json: bool) -> Result<ExitCode, Failure> {
-    let Some(working_dir) = place.working_dir() else {
+    let Some(working_dir) = place.working_dir()? else {
         return Err(place.no_loop());
     };
     let current = place.loop_in(working_dir.clone())?;

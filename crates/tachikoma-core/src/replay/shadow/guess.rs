@@ -7,6 +7,8 @@ use crate::exit::Exit;
 use crate::input::{Input, News, TurnEnd};
 use crate::outcome::Timeout;
 use crate::phase::{Cause, Phase, RebootStage};
+use crate::policy::timeout::next_deadline;
+use crate::state::State;
 use crate::time::Timestamp;
 
 /// What is guessed comes to an end in a few steps; a loop that needs more is going round in circles.
@@ -70,7 +72,7 @@ impl Shadow {
             if self.work().is_none() {
                 break;
             }
-            let effects = match self.state.next_deadline(&self.policy) {
+            let effects = match next_deadline(&self.policy, &self.state) {
                 Some(due) => self.feed(due.max(self.state.time), Input::Wake, None),
                 None => self.agent(now, gone(Exit::Unknown), None),
             };
@@ -107,10 +109,19 @@ impl Shadow {
 
     /// Keeps the work at once, with what is known of it.
     pub(super) fn finish_keep(&mut self, now: Timestamp) {
+        self.finish_closing(now);
         let kept = Ok(self.state.kept.as_before());
         let number = self.state.kept.number;
         let now = now.max(self.state.time);
         let _ = self.feed(now, Input::Kept { number, kept }, None);
+    }
+
+    /// Ends the agent that the work is kept after.
+    pub(super) fn finish_closing(&mut self, now: Timestamp) {
+        if is_closing(&self.state) {
+            let now = now.max(self.state.time);
+            let _ = self.agent(now, gone(Exit::Code(0)), None);
+        }
     }
 
     /// Has hooks run that did not run in the record: well, and at once.
@@ -157,6 +168,11 @@ impl Shadow {
             };
         }
     }
+}
+
+/// Returns whether the end of the agent's process is waited for before the work is kept.
+pub(super) fn is_closing(state: &State) -> bool {
+    state.keep().is_some_and(|keep| keep.closing.is_some())
 }
 
 fn gone(exit: Exit) -> News {

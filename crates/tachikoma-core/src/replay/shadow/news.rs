@@ -16,6 +16,13 @@ impl Shadow {
         if self.deaf || self.early {
             return self.unheard(now, news);
         }
+        // A turn that only the recorded loop gave to its agent, such as a hand-off, is not work outside of an iteration.
+        let outside = |record: &Record| matches!(record.event, LoopEvent::WorkedOutside { .. });
+        let in_a_turn = self.work().is_some() || self.is_rebooting();
+        let of_a_turn = matches!(news, News::ToolStarted { .. } | News::Resulted(_));
+        if of_a_turn && !in_a_turn && !taken.records.iter().any(outside) {
+            return;
+        }
         let scene = &taken.scene;
         let told_to_end = self.work().is_none_or(|work| work.ladder.is_some());
         let untold = scene.ending.is_some() && !told_to_end;
@@ -69,8 +76,10 @@ impl Shadow {
             | News::Denied { .. }
             | News::Touched { .. }
             | News::Cost { .. }
+            | News::TakenUp(_)
             | News::Quota(_)
             | News::Looked { .. }
+            | News::Said { .. }
             | News::GuardLost
             | News::StreamEnded => news.clone(),
         };
@@ -99,8 +108,10 @@ impl Shadow {
             | News::Touched { .. }
             | News::CallEnded { .. }
             | News::Cost { .. }
+            | News::TakenUp(_)
             | News::Exited { .. }
             | News::Looked { .. }
+            | News::Said { .. }
             | News::StreamEnded
             | News::GuardLost => {}
         }

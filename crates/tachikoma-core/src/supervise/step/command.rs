@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::Turn;
-use crate::effect::Rung;
 use crate::id::Ticket;
+use crate::ladder::Rung;
 use crate::supervise::effect::ServerEffect;
 use crate::supervise::end::{Purpose, ServerEnd};
 use crate::supervise::event::ServerEvent;

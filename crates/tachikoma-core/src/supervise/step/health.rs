@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::Turn;
-use crate::effect::Rung;
 use crate::id::Generation;
+use crate::ladder::Rung;
 use crate::supervise::effect::ServerEffect;
 use crate::supervise::end::Purpose;
 use crate::supervise::event::ServerEvent;

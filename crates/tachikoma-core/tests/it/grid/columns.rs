@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use tachikoma_core::policy::stop::Limits;
 use tachikoma_core::{
-    Activity, Choice, Context, EditedPrompt, Exit, Generation, HookKind, HookPoint, HookResult,
-    Incident, Input, Kept, Launch, LoopCommand, News, Problem, QuotaWindow, Repair, ScriptVerdict,
-    State, Ticket, TurnEnd, Urgency, Wish,
+    Activity, Choice, Context, ConversationUse, EditedPrompt, Exit, Generation, HookKind,
+    HookPoint, HookResult, Incident, Input, Kept, Launch, LoopCommand, News, Problem, QuotaWindow,
+    Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency, Wish,
 };
 
 use crate::play::{Play, exited, gate, script};
@@ -130,7 +129,7 @@ pub fn inputs(play: &Play) -> Vec<Column> {
     inputs.push(wish(Wish::Reload {
         launch: Box::new(Launch::default()),
         later: vec!["agent.name".to_owned()],
-        limits: Limits::of(&play.policy),
+        limits: play.policy.limits(),
     }));
     for result in [Ok("back".to_owned()), Err("no".to_owned())] {
         let iteration = 1;
@@ -156,6 +155,7 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         ticket,
         text: "n".to_owned(),
         tell: false,
+        operator: false,
     });
     inputs.push(Input::Trouble {
         warning: "disk".to_owned(),
@@ -227,6 +227,7 @@ fn news() -> Vec<News> {
         },
         News::Denied {
             tool: "Bash".to_owned(),
+            id: "t".to_owned(),
         },
         News::Touched {
             path: "a.rs".to_owned(),
@@ -235,6 +236,10 @@ fn news() -> Vec<News> {
         News::Cost {
             conversation_microusd: 5,
         },
+        News::TakenUp(ConversationUse {
+            microusd: 700_000,
+            tokens: 9_000,
+        }),
         News::Quota(QuotaWindow {
             window: "five_hour".to_owned(),
             percent: 90.0,

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tachikoma_core::policy::budget::Budgets;
+use tachikoma_core::policy::budget::{Budgets, Spending, out_of_time};
 use tachikoma_core::policy::{AgentTraits, RebootRules};
-use tachikoma_core::{Input, News, Policy, Status, TurnEnd};
+use tachikoma_core::{Input, News, Policy, Problem, Status, TurnEnd, next_deadline};
 
 use crate::play::Play;
 
@@ -193,7 +193,7 @@ fn time_that_is_over_ends_turns_and_waits_and_pauses_and_standstills_do_not_coun
     let mut paused = Play::up(seconds(60));
     paused.seconds(20).pause(tachikoma_core::Urgency::Graceful);
     paused.resulted(true).seconds(9_000);
-    assert_eq!(paused.state.next_deadline(&paused.policy), None);
+    assert_eq!(next_deadline(&paused.policy, &paused.state), None);
     paused.crash().seconds(9_000).resume().launched().hush();
     let duration = Duration::from_secs(5_000);
     paused.seconds(5_010);
@@ -203,6 +203,28 @@ fn time_that_is_over_ends_turns_and_waits_and_pauses_and_standstills_do_not_coun
     23030.0 stood still: StoodStill(5000000 ms)
     23060.0 wake: StopConditionTriggered(max_duration), StopRequested(it ran 60 s of 60 s (max_duration)), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
     ");
+}
+
+#[test]
+fn a_wait_for_a_usage_limit_does_not_count_toward_max_duration() {
+    let mut play = Play::up(seconds(60));
+    let until = Some(play.moment().after(Duration::from_secs(9_000)));
+    play.seconds(20)
+        .failed("limit", Some(Problem::Limited { until }));
+    play.exited(1).seconds(500);
+    assert_eq!(
+        Spending::of(&play.state, play.moment()).ran,
+        Duration::from_secs(20)
+    );
+    play.sleep();
+    assert_eq!(
+        play.state.iteration, 1,
+        "the wait ends with its own deadline"
+    );
+    assert_eq!(
+        Spending::of(&play.state, play.moment()).ran,
+        Duration::from_secs(20)
+    );
 }
 
 #[test]
@@ -299,7 +321,7 @@ fn time_in_which_nobody_ran_the_loop_does_not_count() {
     let warning = "somebody left something behind".to_owned();
     play.seconds(5).launched().seconds(5);
     play.input("trouble", Input::Trouble { warning });
-    let left = play.state.out_of_time(&play.policy).expect("a deadline");
+    let left = out_of_time(&play.policy, &play.state).expect("a deadline");
     let since = play.state.time;
     assert_eq!(
         left.since(since),
@@ -346,7 +368,7 @@ fn time_up_to_the_death_of_a_runner_counts_where_it_is_known() {
         };
         runner.follows_until = Some(died).filter(|_| known);
         play.input("start", Input::Start { launch, runner });
-        let over = play.state.out_of_time(&play.policy);
+        let over = out_of_time(&play.policy, &play.state);
         let expected = died.after(Duration::from_secs(at - 30));
         assert_eq!(over, Some(expected), "{known}");
     }

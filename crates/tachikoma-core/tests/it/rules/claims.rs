@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tachikoma_core::policy::{KeepRules, Policy};
 use tachikoma_core::{
-    Input, Launch, LoopEvent, News, Outcome, PromptSource, Ticket, Urgency, standing_in_the_way,
+    Choice, Input, Launch, LoopEvent, News, Outcome, PromptSource, Ticket, Urgency,
+    standing_in_the_way,
 };
 
 use super::completion::gated;
@@ -59,6 +60,7 @@ fn a_claim_of_work_that_was_rolled_back_is_refused() {
         ticket: Ticket(1),
         text: "back".to_owned(),
         tell,
+        operator: true,
     };
     let mut play = owed();
     play.input("note", note(true)).input("note", note(true));
@@ -117,6 +119,28 @@ fn to_claim_is_no_work_and_neither_is_what_gates_write() {
     play.snapshot("a", 1).launched().resulted(true).claimed();
     play.kept(0, 1).gates(PASS);
     assert_eq!(play.state.outcome(), None);
+}
+
+#[test]
+fn denied_or_blocked_tool_calls_are_not_work() {
+    let mut play = Play::up(super::stream());
+    let started = News::ToolStarted {
+        id: "t".to_owned(),
+        name: "Bash".to_owned(),
+        summary: "make".to_owned(),
+    };
+    let blocked = News::ToolEnded {
+        id: "t".to_owned(),
+        error: Some("PreToolUse:Bash hook error: no".to_owned()),
+    };
+    play.news("starts", started).hush().news("blocked", blocked);
+    play.done(None).resulted(true).exited(0);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 blocked: ToolEnded(t: PreToolUse:Bash hook error: no)
+    0.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 1 is over
+    0.0 resulted true: TurnResulted(true)
+    0.0 exited 0: IterationCompleted(1 succeeded), ClaimRefused(`tachikoma done`: nothing was done yet: no tool call succeeded), WaitStarted(delay 5s)
+    ");
 }
 
 #[test]
@@ -197,4 +221,57 @@ fn more_claims_than_are_told_apart_are_not_recorded() {
     let claimed = play.journal.iter();
     let claimed = claimed.filter(|record| matches!(record.event, LoopEvent::Claimed { .. }));
     assert_eq!(claimed.count(), play.state.completion.claims.len());
+}
+
+#[test]
+fn notes_of_the_agent_are_bounded_and_push_out_none_of_the_operators() {
+    let note = |operator, text: &str| Input::Note {
+        ticket: Ticket(1),
+        text: text.to_owned(),
+        tell: false,
+        operator,
+    };
+    let mut play = Play::up(Policy::default());
+    play.input("note", note(true, "of the operator"));
+    for _ in 0..25 {
+        play.input("note", note(false, "of the agent"));
+    }
+    assert_eq!(play.state.notes.len(), 1 + 20, "bounded per iteration");
+    play.input("note", note(true, "of the operator"));
+    for _ in 0..60 {
+        play.state.iteration += 1;
+        play.input("note", note(false, "of the agent"));
+    }
+    let count = |play: &Play| {
+        let (operators, agents): (Vec<_>, Vec<_>) =
+            play.state.notes.iter().partition(|note| note.operator);
+        (operators.len(), agents.len())
+    };
+    assert_eq!(count(&play), (2, 50));
+    for _ in 0..60 {
+        play.input("note", note(true, "of the operator"));
+    }
+    assert_eq!(count(&play), (50, 50));
+}
+
+#[test]
+fn a_claim_is_refused_at_once_when_its_work_is_rolled_back_in_a_question() {
+    let mut play = Play::new(Policy {
+        attended: true,
+        ..Policy::default()
+    });
+    play.start().answer(Choice::Continue).launched().claimed();
+    let note = Input::Note {
+        ticket: Ticket(1),
+        text: "it is back".to_owned(),
+        tell: true,
+        operator: true,
+    };
+    play.hush().input("rollback", note);
+    play.answer(Choice::Pause).resume();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 rollback: Noted(it is back), CheckGivenUp(the work tree was rolled back since), ClaimRefused(the agent's promise: the work tree was rolled back since) ! ok: noted
+    0.0 answer pause: Answered(2 pause by Operator), Paused(delay 5s) ! ok: paused
+    0.0 resume: Resumed, WaitStarted(delay 5s) ! ok: goes on
+    ");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tachikoma_core::policy::KeepRules;
 use tachikoma_core::policy::completion::GateRule;
 use tachikoma_core::{
-    LoopEvent, Outcome, Policy, Problem, ScriptVerdict, Urgency, standing_in_the_way,
+    LoopEvent, Outcome, Policy, Problem, ScriptVerdict, Urgency, next_deadline, standing_in_the_way,
 };
 
 use crate::play::Play;
@@ -168,7 +168,7 @@ fn nothing_done_is_no_completion_where_that_is_known() {
         .claimed();
     insta::assert_snapshot!(play.told(), @"
     0.0 resulted true: TurnResulted(true)
-    0.0 claimed: IterationCompleted(1 succeeded, claimed), ClaimRefused(the agent's promise: nothing was done yet: no tool was called), WaitStarted(delay 5s)
+    0.0 claimed: IterationCompleted(1 succeeded, claimed), ClaimRefused(the agent's promise: nothing was done yet: no tool call succeeded), WaitStarted(delay 5s)
     5.0 wake: IterationStarted(2 attempt 1) ! launch
     5.0 launched: AgentLaunched(77)
     5.0 tool: ToolStarted(t)
@@ -394,7 +394,7 @@ fn gates_that_hang_are_given_up_behind_their_time_and_a_late_answer_is_dropped()
     endless.completion.gates[0].timeout = Duration::ZERO;
     let mut play = Play::up(endless);
     play.claimed();
-    assert_eq!(play.state.next_deadline(&play.policy), None, "no limit");
+    assert_eq!(next_deadline(&play.policy, &play.state), None, "no limit");
 }
 
 #[test]
@@ -428,4 +428,40 @@ fn complaint_24_a_claim_of_an_earlier_run_does_not_end_the_next_one_unproven() {
     assert_eq!(play.state.outcome(), None);
     play.sleep().launched().exited(0);
     assert_eq!(play.state.outcome(), None, "it was judged, and is gone");
+}
+
+#[test]
+fn gates_run_once_before_the_first_iteration_and_decide_nothing() {
+    let mut policy = gated(&["tests"]);
+    policy.completion.baseline = true;
+    policy.max_test_failure_streak = 1;
+    let failed = [("tests", Some("exit 127"))];
+    let mut play = Play::new(policy.clone());
+    play.start().gates(&failed).launched();
+    assert_eq!(play.state.stats.test_failure_streak, 0);
+    assert_eq!(standing_in_the_way(&play.state), "");
+    play.exited(0).stop(Urgency::Graceful).start();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(new), CheckStarted(gates within 370s) ! run tests
+    0.0 gates: GatesRan(tests exit 127), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
+    0.0 launched: AgentLaunched(77)
+    0.0 exited 0: IterationCompleted(1 succeeded), WaitStarted(delay 5s)
+    0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
+    0.0 start: Started(after operator), IterationStarted(2 attempt 1) ! launch
+    ");
+    // A runner that dies over them leaves them to the next one; when they are given up the loop goes on without.
+    let mut play = Play::new(policy.clone());
+    play.start().hush().crash().sleep();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(after crash), CheckStarted(gates within 370s) ! run tests
+    370.0 wake: CheckGivenUp(the gates did not end in time), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
+    ");
+    // A loop that ends at once runs none.
+    let mut play = Play::new(Policy {
+        max_iterations: 1,
+        ..policy
+    });
+    play.start().gates(&[("tests", None)]).launched().exited(0);
+    play.hush().start();
+    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after limit_reached), Completed(the limit of 1 iteration is reached) ! finish");
 }

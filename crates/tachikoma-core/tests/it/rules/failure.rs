@@ -1,6 +1,6 @@
 //! Failures, their backoff, and numbers that close.
 
-use tachikoma_core::{Exit, Leftover, LoopState, LoopStats, News, Policy, Urgency};
+use tachikoma_core::{Exit, Leftover, LoopState, LoopStats, News, Policy, Urgency, next_deadline};
 
 use super::stream;
 use crate::play::{Play, exited};
@@ -12,7 +12,7 @@ fn a_failure_is_followed_by_a_backoff_that_doubles_up_to_a_minute_and_success_re
     let mut waits = Vec::new();
     for code in [1, 1, 1, 1, 1, 1, 1, 0, 1] {
         play.launched().exited(code);
-        let deadline = play.state.next_deadline(&play.policy).unwrap();
+        let deadline = next_deadline(&play.policy, &play.state).unwrap();
         waits.push(deadline.since(play.state.time).as_secs());
         play.sleep();
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use insta::assert_snapshot;
+use tachikoma_core::policy::KeepRules;
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::replay::{ByPlace, Replay, Rules};
 use tachikoma_core::{LoopId, News, Policy, ScriptVerdict, TurnEnd, Urgency};
@@ -138,6 +139,43 @@ fn scripts_objectives_and_what_is_given_up_are_told() {
     => the loop has to end: the stop script `ask.sh` ended the loop: words
     => the loop ended: the stop script `ask.sh` ended the loop: words
     ");
+}
+
+#[test]
+fn a_stop_while_gates_run_is_explained_as_the_end_of_the_loop() {
+    let mut play = Play::up(gated(&["tests"]));
+    play.seconds(1).claimed().stop(Urgency::Graceful);
+    assert_snapshot!(told(&play, None), @"
+       iteration 1, attempt 1, session 1: the agent is launched
+       agent  is up (pid 77)
+       succeeded after 1 s; it claims that the work is complete
+    => gates run (tests): completion is claimed by the agent's promise
+    => stopped by the operator while gates ran (tests): the result was not waited for, and the next run repeats the check
+    => the loop ended: stopped by the operator
+    ");
+    let mut policy = gated(&["tests"]);
+    policy.keep = Some(KeepRules {
+        repository: true,
+        commit: true,
+        on_failure: false,
+        timeout: Duration::from_secs(60),
+    });
+    let mut play = Play::up(policy);
+    play.seconds(1).claimed().kept(1, 1);
+    play.stop(Urgency::Graceful).kept(0, 0);
+    assert_snapshot!(told(&play, None), @"
+       iteration 1, attempt 1, session 1: the agent is launched
+       agent  is up (pid 77)
+       succeeded after 1 s; it claims that the work is complete
+    => what the loop changed is committed, as succeeded
+       1 file changed, committed as 0000001
+    => gates run (tests): completion is claimed by the agent's promise
+    => stopped by the operator while gates ran (tests): the result was not waited for, and the next run repeats the check
+    => what the loop changed is committed, as end
+    => the loop ended: stopped by the operator
+    ");
+    play.hush().start();
+    assert!(play.told().contains("CheckStarted(claimed, gates"));
 }
 
 #[test]

@@ -190,11 +190,47 @@ fn a_rollback_while_hooks_at_the_end_run_takes_the_end_back() {
         ticket: Ticket(9),
         text: "rolled back".to_owned(),
         tell: true,
+        operator: true,
     };
     play.input("note", note);
     play.hooks(HookPoint::LoopEnd, None);
     insta::assert_snapshot!(play.told(), @"
     0.0 note: Noted(rolled back), CheckGivenUp(the work tree was rolled back since) ! ok: noted
     0.0 hooks: HooksRan(loop_end, 1), ClaimRefused(the agent's promise: the work tree was rolled back since), IterationStarted(2 attempt 1) ! launch
+    ");
+}
+
+#[test]
+fn pause_and_reboot_are_refused_in_a_check_when_a_hook_has_stopped_the_loop() {
+    let mut policy = policy(&[HookPoint::Error]);
+    policy.max_iterations = 0;
+    policy.completion.asking = Some(Duration::from_secs(40));
+    let mut play = Play::up(policy);
+    play.hush().exited(1);
+    play.hooks(HookPoint::Error, Some("exit 125"));
+    play.pause(Urgency::Graceful).reboot();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), CheckStarted(asking within 40s) ! run error ! ask
+    0.0 hooks: HooksRan(error, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125)
+    0.0 pause: - ! refused in running: the loop is stopping
+    0.0 reboot: - ! refused in running: the loop is stopping
+    ");
+}
+
+#[test]
+fn a_reboot_that_a_new_runner_takes_up_is_not_requested_twice() {
+    let mut policy = policy(&[HookPoint::LoopStart]);
+    policy.max_iterations = 0;
+    policy.agent.persistent = true;
+    policy.persist_sessions = false;
+    let mut play = Play::new(policy);
+    play.start().hooks(HookPoint::LoopStart, None);
+    play.launched().named("one").resulted(true).reboot();
+    play.hush().crash().reboot();
+    play.hooks(HookPoint::LoopStart, None);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(after crash), SessionEnded(1), SessionStarted(2), HooksStarted(loop_start) ! run loop_start
+    0.0 reboot: - ! ok: reboots when the hooks have run
+    0.0 hooks: HooksRan(loop_start, 1), RebootCompleted(1 to 2), WaitStarted(delay 5s)
     ");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::KeepRules;
-use tachikoma_core::{HookPoint, Kept, Policy, Urgency};
+use tachikoma_core::{Committed, HookPoint, Kept, LoopState, Policy, Urgency, next_deadline};
 
 use super::stream;
 use crate::play::Play;
@@ -20,6 +20,15 @@ fn keeping(rules: KeepRules) -> Policy {
         keep: Some(rules),
         ..Policy::default()
     }
+}
+
+/// A policy whose agent lives from iteration to iteration.
+fn in_a_session() -> Policy {
+    let mut policy = keeping(RULES);
+    policy.agent.persistent = true;
+    policy.agent.event_stream = true;
+    policy.iteration_delay = Duration::ZERO;
+    policy
 }
 
 /// A loop with the first iteration's agent up.
@@ -293,7 +302,7 @@ fn a_hanging_hook_is_given_up_behind_its_own_time_and_a_late_answer_is_dropped()
         ..RULES
     }));
     play.exited(0);
-    assert_eq!(play.state.next_deadline(&play.policy), None, "no limit");
+    assert_eq!(next_deadline(&play.policy, &play.state), None, "no limit");
 }
 
 #[test]
@@ -312,6 +321,26 @@ fn what_the_death_of_a_runner_cut_is_done_again() {
     let mut play = up();
     play.exited(0).kept(0, 0).reboot().hush().crash();
     insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), RebootStarted(asked for by the operator), KeepStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context unknown");
+}
+
+#[test]
+fn work_of_an_attempt_cut_by_a_crash_is_committed_when_no_attempt_follows() {
+    let mut play = up();
+    play.pause(Urgency::Graceful).hush().crash();
+    play.stop(Urgency::Graceful);
+    let commit = Some(Committed {
+        id: "0000001".to_owned(),
+        files: 2,
+    });
+    play.answer_keep(Ok(Kept {
+        commit,
+        ..Kept::default()
+    }));
+    insta::assert_snapshot!(play.told(), @"
+    0.0 start: Started(after crash), AttemptCut(1 attempt 1), Paused(-)
+    0.0 stop: KeepStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown ! ok: stops when the work is kept
+    0.0 kept: WorkKept(0 changed, 2 as 0000001, 0 left), Stopped(stopped by the operator) ! finish
+    ");
 }
 
 #[test]
@@ -355,15 +384,77 @@ fn what_others_commit_of_the_loops_work_is_not_waited_for_at_the_end() {
 
 #[test]
 fn an_agent_that_ends_while_its_work_is_kept_is_started_again() {
-    let mut policy = keeping(RULES);
-    policy.agent.persistent = true;
-    policy.agent.event_stream = true;
-    policy.iteration_delay = Duration::ZERO;
-    let mut play = Play::up(policy);
+    let mut play = Play::up(in_a_session());
     play.hush().resulted(true).exited(0).kept(1, 1);
     insta::assert_snapshot!(play.told(), @"
     0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 exited 0: AgentExited(exit 0)
     0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), IterationStarted(2 attempt 1) ! launch
     ");
+}
+
+#[test]
+fn a_checkpoint_is_committed_when_the_old_agent_has_ended() {
+    let mut play = Play::up(in_a_session());
+    play.named("one").resulted(true).kept(1, 1).hush();
+    play.measured(900).resulted(false).kept(1, 0);
+    // The hand-off is not answered, and the agent goes on with something else until it is killed.
+    play.sleep().sleep().sleep().killed(9).kept(2, 3).opened();
+    insta::assert_snapshot!(play.told(), @"
+    0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), RungClimbed(interrupt 5s) ! signal interrupt
+    0.0 resulted false: TurnResulted(false), IterationCompleted(2 handed over, needs reboot), KeepStarted(iteration within 60s) ! survey
+    0.0 kept: WorkKept(1 changed, 1 left), ProgressMeasured(2: 1), RebootStarted(context at 90%), HandOffRequested(within 120s) ! ask for the hand-off
+    120.0 wake: Warned(the old session wrote no hand-off (it did not answer in time); the next one gets its last words and tool calls instead), ClosingStarted(within 10s) ! signal interrupt ! close
+    130.0 wake: RungClimbed(terminate 5s) ! signal terminate
+    135.0 wake: RungClimbed(kill 15s) ! signal kill
+    135.0 killed 9: AgentExited(signal 9), KeepStarted(checkpoint within 360s) ! commit iteration 2, checkpoint, session 1, context 90%
+    135.0 kept: WorkKept(2 changed, 3 as 0000003, 0 left), SessionOpening(2) ! open 2
+    135.0 launched: AgentLaunched(77)
+    135.0 opened: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(3 attempt 1) ! prompt
+    ");
+}
+
+#[test]
+fn the_last_commit_is_made_when_the_agent_has_ended() {
+    let mut policy = in_a_session();
+    policy.max_iterations = 1;
+    let mut play = Play::up(policy.clone());
+    play.hush().resulted(true).kept(1, 1).exited(0).kept(1, 1);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), KeepStarted(end within 390s) ! close
+    0.0 exited 0: AgentExited(exit 0) ! commit iteration 1, end, session 1, context unknown
+    0.0 kept: WorkKept(1 changed, 1 as 0000002, 0 left), Completed(the limit of 1 iteration is reached) ! finish
+    ");
+    let mut play = Play::up(policy.clone());
+    play.resulted(true).hush().kept(1, 1);
+    play.sleep().sleep().killed(9).kept(0, 0);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), KeepStarted(end within 390s) ! close
+    10.0 wake: RungClimbed(terminate 5s) ! signal terminate
+    15.0 wake: RungClimbed(kill 15s) ! signal kill
+    15.0 killed 9: AgentExited(signal 9) ! commit iteration 1, end, session 1, context unknown
+    15.0 kept: Completed(the limit of 1 iteration is reached) ! finish
+    ");
+    let mut play = Play::up(policy.clone());
+    play.resulted(true).kept(1, 1).hush().stop(Urgency::Now);
+    insta::assert_snapshot!(play.told(), @"0.0 stop: StopRequested(stopped by the operator), KeepGivenUp(end: the agent had not ended yet), Completed(the limit of 1 iteration is reached) ! finish ! ok: stopped");
+    assert!(
+        play.state.owes_a_look(),
+        "of the files that it changed last"
+    );
+    let mut play = Play::up(policy);
+    play.resulted(true).kept(1, 1).hush();
+    play.crash();
+    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), KeepStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown");
+}
+
+#[test]
+fn files_that_the_turn_of_a_hand_off_changed_are_the_loops_after_a_stop() {
+    let mut play = Play::up(in_a_session());
+    play.named("one").resulted(true).kept(1, 1);
+    play.resulted(true).kept(0, 0).reboot();
+    play.resulted(false).kept(0, 0).stop(Urgency::Graceful);
+    assert!(matches!(play.state.public(), LoopState::Stopped));
+    assert!(play.state.owes_a_look());
 }

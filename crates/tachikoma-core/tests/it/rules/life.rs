@@ -1,10 +1,13 @@
 //! The life of a loop over many runs: its numbers go on, its limits hold, its end has a reason.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use tachikoma_core::policy::KeepRules;
+use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::{
-    Exit, Input, IterationOutcome, IterationReport, Launch, Life, LoopEvent, LoopState, LoopStats,
-    Outcome, Policy, RebootReason, Record, Seq, SessionNo, State, Status, Timestamp, Urgency, step,
+    Evidence, Exit, Input, IterationOutcome, IterationReport, Launch, Life, LoopEvent, LoopState,
+    Measured, Policy, Record, State, Status, Timestamp, Urgency, apply, step,
 };
 
 use super::stream;
@@ -195,8 +198,8 @@ fn a_segment_of_the_journal_is_enough_to_know_the_state() {
     let text = serde_json::to_string(&opened).unwrap();
     let read: Record = serde_json::from_str(&text).unwrap();
     let mut fresh = State::new(play.state.loop_id);
-    fresh.apply(&read);
-    play.state.apply(&opened);
+    apply(&mut fresh, &read);
+    apply(&mut play.state, &opened);
     assert_eq!(fresh, play.state);
 }
 
@@ -284,29 +287,67 @@ fn the_order_of_a_turn_is_end_then_reboot_then_pause_then_wait_then_iteration() 
 }
 
 #[test]
-fn the_report_of_an_iteration_says_all_that_is_known() {
-    let mut play = Play::up(stream());
-    play.seconds(7).measured(900).resulted(true).claimed();
-    let report = play.journal.iter().find_map(|record| {
-        let LoopEvent::IterationCompleted { report, .. } = &record.event else {
-            return None;
-        };
-        Some(report.clone())
-    });
-    assert_eq!(
-        report,
-        Some(IterationReport {
-            iteration: 1,
-            outcome: IterationOutcome::Succeeded,
-            duration_ms: 7_000,
-            exit: Some(Exit::Code(0)),
-            claimed: true,
-            progress: None,
-            needs_reboot: true,
-            tests_passed: None,
-            files_changed: None,
-        })
-    );
+fn an_iteration_is_reported_at_its_end_and_measured_when_its_work_was_looked_at() {
+    let keep = KeepRules {
+        repository: true,
+        commit: true,
+        on_failure: false,
+        timeout: Duration::ZERO,
+    };
+    let ungated = Policy {
+        keep: Some(keep),
+        ..stream()
+    };
+    let gated = Policy {
+        completion: super::completion::gated(&["tests"]).completion,
+        ..ungated.clone()
+    };
+    let cases = [
+        (&ungated, None, None),
+        (&gated, Some(None), Some(true)),
+        (&gated, Some(Some("exit 1")), Some(false)),
+    ];
+    for (policy, gate, tests_passed) in cases {
+        let mut play = Play::up(policy.clone());
+        play.seconds(7).measured(900).resulted(true).claimed();
+        play.kept(2, 2);
+        if let Some(error) = gate {
+            play.gates(&[("tests", error)]);
+        }
+        let (mut reported, mut measured) = (None, None);
+        for record in &play.journal {
+            if let LoopEvent::IterationCompleted { report, .. } = &record.event {
+                reported = Some(report.clone());
+            }
+            if let LoopEvent::ProgressMeasured(found) = &record.event {
+                measured = Some(*found);
+            }
+        }
+        assert_eq!(
+            reported,
+            Some(IterationReport {
+                iteration: 1,
+                outcome: IterationOutcome::Succeeded,
+                duration_ms: 7_000,
+                exit: Some(Exit::Code(0)),
+                claimed: true,
+                needs_reboot: true,
+            })
+        );
+        assert_eq!(
+            measured,
+            Some(Measured {
+                iteration: 1,
+                evidence: Evidence {
+                    files: 2,
+                    commits: true,
+                    ..Evidence::default()
+                },
+                score: 11,
+                tests_passed,
+            })
+        );
+    }
 }
 
 #[test]
@@ -337,97 +378,54 @@ fn each_change_of_state_moves_the_time_of_the_last_activity() {
 }
 
 #[test]
-fn the_twelve_events_have_their_names_and_carry_the_loop() {
-    let stats = LoopStats::default();
-    let reason = RebootReason::Manual;
-    let (from, to) = (SessionNo(1), SessionNo(2));
-    let mut play = Play::up(Policy::default());
-    play.exited(0);
-    let mut events: Vec<LoopEvent> = play
-        .journal
-        .iter()
-        .map(|record| record.event.clone())
-        .collect();
-    events.retain(|event| {
-        matches!(
-            event,
-            LoopEvent::Started { .. }
-                | LoopEvent::IterationStarted { .. }
-                | LoopEvent::IterationCompleted { .. }
-        )
+fn loops_record_the_twelve_named_events_with_their_loop_id() {
+    let mut plays = Vec::new();
+    let mut failing = Play::up(Policy::default());
+    failing.exited(0).sleep().launched().exited(1);
+    failing.pause(Urgency::Graceful).resume();
+    failing.stop(Urgency::Graceful);
+    plays.push(failing);
+    let mut limited = Play::up(limited(1));
+    limited.exited(0);
+    plays.push(limited);
+    let mut broken = Play::up(Policy::default());
+    let reason = "x".to_owned();
+    broken.input("broken", Input::Broken { reason });
+    plays.push(broken);
+    let mut idle = Play::up(Policy {
+        budgets: Budgets {
+            duration: Duration::from_secs(1),
+            ..Budgets::default()
+        },
+        ..Policy::default()
     });
-    events.extend([
-        LoopEvent::Completed {
-            outcome: Outcome::Done,
-            stats,
-        },
-        LoopEvent::Error {
-            outcome: Outcome::Error {
-                reason: "x".to_owned(),
-            },
-            stats,
-        },
-        LoopEvent::Paused { then: None },
-        LoopEvent::Resumed,
-        LoopEvent::Stopped {
-            outcome: Outcome::Operator,
-            reason: "x".to_owned(),
-            stats,
-        },
-        LoopEvent::IterationFailed {
-            iteration: 1,
-            failure: tachikoma_core::Failure::GuardLost,
-            duration_ms: 1,
-            streak: 1,
-            agent_lives: false,
-        },
-        LoopEvent::StopConditionTriggered {
-            condition: String::new(),
-            reason: "x".to_owned(),
-        },
-        LoopEvent::RebootStarted {
-            reason: reason.clone(),
-            iteration: 1,
-            from,
-            then: None,
-        },
-        LoopEvent::RebootCompleted {
-            reason,
-            iteration: 1,
-            from,
-            to,
-            duration_ms: 1,
-        },
-    ]);
-    let names: Vec<String> = events
-        .into_iter()
-        .map(|event| {
-            let record = Record {
-                seq: Seq(1),
-                time: Timestamp::default(),
-                loop_id: play.state.loop_id,
-                event,
-            };
-            let json = serde_json::to_value(&record).unwrap();
+    idle.seconds(2).exited(0);
+    plays.push(idle);
+    let mut rebooted = Play::up(Policy::default());
+    rebooted.reboot().killed(2);
+    plays.push(rebooted);
+    let mut named = BTreeSet::new();
+    for play in &plays {
+        for record in &play.journal {
+            let json = serde_json::to_value(record).unwrap();
             assert_eq!(json["loop_id"], play.state.loop_id.to_string());
-            json["event"]["type"].as_str().unwrap().to_owned()
-        })
-        .collect();
-    assert_eq!(
-        names,
-        [
-            "started",
-            "iteration_started",
-            "iteration_completed",
-            "completed",
-            "error",
-            "paused",
-            "resumed",
-            "stopped",
-            "iteration_failed",
-            "stop_condition_triggered",
-            "reboot_started",
-            "reboot_completed",
-        ]
-    );
+            named.insert(json["event"]["type"].as_str().unwrap().to_owned());
+        }
+    }
+    for name in [
+        "started",
+        "iteration_started",
+        "iteration_completed",
+        "completed",
+        "error",
+        "paused",
+        "resumed",
+        "stopped",
+        "iteration_failed",
+        "stop_condition_triggered",
+        "reboot_started",
+        "reboot_completed",
+    ] {
+        assert!(named.contains(name), "{name} is not in {named:?}");
+    }
 }

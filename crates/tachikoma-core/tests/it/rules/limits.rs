@@ -27,6 +27,33 @@ fn limited(play: &Play, after_seconds: Option<u64>) -> Option<Problem> {
 }
 
 #[test]
+fn a_service_that_lifts_a_limit_late_is_asked_again_with_growing_margins() {
+    let mut play = Play::up(session());
+    play.named("one").hush();
+    let reset = limited(&play, Some(3600));
+    for _ in 0..6 {
+        play.failed("resets at one", reset.clone()).sleep();
+    }
+    play.resulted(true);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 failed: TurnResulted(false), IterationLimited(1 attempt 1: resets at one; streak 1), WaitStarted(usage_limit 3605s)
+    3605.0 wake: IterationStarted(1 attempt 2) ! prompt
+    3605.0 failed: TurnResulted(false), IterationLimited(1 attempt 2: resets at one; streak 2), WaitStarted(usage_limit 10s)
+    3615.0 wake: IterationStarted(1 attempt 3) ! prompt
+    3615.0 failed: TurnResulted(false), IterationLimited(1 attempt 3: resets at one; streak 3), WaitStarted(usage_limit 20s)
+    3635.0 wake: IterationStarted(1 attempt 4) ! prompt
+    3635.0 failed: TurnResulted(false), IterationLimited(1 attempt 4: resets at one; streak 4), WaitStarted(usage_limit 40s)
+    3675.0 wake: IterationStarted(1 attempt 5) ! prompt
+    3675.0 failed: TurnResulted(false), IterationLimited(1 attempt 5: resets at one; streak 5), WaitStarted(usage_limit 80s)
+    3755.0 wake: IterationStarted(1 attempt 6) ! prompt
+    3755.0 failed: TurnResulted(false), IterationLimited(1 attempt 6: resets at one; streak 6), WaitStarted(usage_limit 160s)
+    3915.0 wake: IterationStarted(1 attempt 7) ! prompt
+    3915.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), IterationStarted(2 attempt 1) ! prompt
+    ");
+    assert_eq!(play.state.limit_streak, 0);
+}
+
+#[test]
 fn a_limit_is_waited_for_to_its_end_and_the_iteration_is_owed() {
     let mut play = Play::up(session());
     play.named("one").hush();
@@ -34,11 +61,11 @@ fn a_limit_is_waited_for_to_its_end_and_the_iteration_is_owed() {
     play.failed("you have hit your limit", problem);
     play.crash().sleep().launched().resulted(true);
     insta::assert_snapshot!(play.told(), @"
-    0.0 failed: TurnResulted(false), IterationLimited(1 attempt 1: you have hit your limit; streak 1), WaitStarted(usage_limit 7200s)
-    0.0 start: Started(after crash), WaitStarted(usage_limit 7200s)
-    7200.0 wake: IterationStarted(1 attempt 2) ! launch in one
-    7200.0 launched: AgentLaunched(77)
-    7200.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), IterationStarted(2 attempt 1) ! prompt
+    0.0 failed: TurnResulted(false), IterationLimited(1 attempt 1: you have hit your limit; streak 1), WaitStarted(usage_limit 7205s)
+    0.0 start: Started(after crash), WaitStarted(usage_limit 7205s)
+    7205.0 wake: IterationStarted(1 attempt 2) ! launch in one
+    7205.0 launched: AgentLaunched(77)
+    7205.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), IterationStarted(2 attempt 1) ! prompt
     ");
     assert_eq!(play.state.stats.iterations, 1);
     assert_eq!((play.state.failure_streak, play.state.limit_streak), (0, 0));
@@ -75,10 +102,90 @@ fn a_limit_without_an_end_is_waited_for_longer_each_time() {
     3690.0 wake: IterationStarted(1 attempt 8) ! prompt
     3690.0 failed: TurnResulted(false), IterationLimited(1 attempt 8: overloaded; streak 8), WaitStarted(usage_limit 1800s)
     5490.0 wake: IterationStarted(1 attempt 9) ! prompt
-    5490.0 failed: TurnResulted(false), IterationLimited(1 attempt 9: a moment that is over says nothing; streak 9), WaitStarted(usage_limit 1800s)
+    5490.0 failed: TurnResulted(false), IterationLimited(1 attempt 9: a moment that is over says nothing; streak 9), WaitStarted(usage_limit 1280s)
     5490.0 skip: IterationStarted(1 attempt 10) ! prompt ! ok: skips the wait
     ");
     assert_eq!(play.state.failure_streak, 0, "a limit is no failure");
+}
+
+#[test]
+fn an_outage_of_hours_is_waited_for_and_uses_up_no_iteration() {
+    let mut play = Play::up(Policy {
+        max_consecutive_failures: 3,
+        ..session()
+    });
+    play.named("one").measured(100).resulted(true).hush();
+    let began = play.moment();
+    for _ in 0..20 {
+        // As fast as a refused connection: such failures must not count as fast failures of the conversation.
+        play.failed("Connection refused", Some(Problem::Unreachable))
+            .sleep();
+    }
+    assert!(play.moment().since(began) > Duration::from_secs(3600));
+    play.resulted(true);
+    let told = play.told();
+    let lines: Vec<&str> = told.lines().collect();
+    insta::assert_snapshot!([&lines[..4], &lines[lines.len() - 3..]].concat().join("\n"), @"
+    0.0 failed: TurnResulted(false), IterationLimited(2 attempt 1: Connection refused; streak 1), WaitStarted(outage 5s)
+    5.0 wake: IterationStarted(2 attempt 2) ! prompt
+    5.0 failed: TurnResulted(false), IterationLimited(2 attempt 2: Connection refused; streak 2), WaitStarted(outage 10s)
+    15.0 wake: IterationStarted(2 attempt 3) ! prompt
+    4215.0 failed: TurnResulted(false), IterationLimited(2 attempt 20: Connection refused; streak 20), WaitStarted(outage 300s)
+    4515.0 wake: IterationStarted(2 attempt 21) ! prompt
+    4515.0 resulted true: TurnResulted(true), IterationCompleted(2 succeeded), IterationStarted(3 attempt 1) ! prompt
+    ");
+    assert_eq!(play.state.reboots.attempts, 0);
+    assert_eq!(
+        (play.state.failure_streak, play.state.outage_since),
+        (0, None)
+    );
+    assert_eq!(
+        play.state.session.samples.len(),
+        2,
+        "one for each iteration"
+    );
+}
+
+#[test]
+fn a_service_that_was_never_reached_ends_the_loop_after_ten_minutes() {
+    let mut play = Play::up(session());
+    play.named("one");
+    for _ in 0..20 {
+        if play.state.outcome().is_some() {
+            break;
+        }
+        play.hush();
+        play.failed("Connection refused", Some(Problem::Unreachable));
+        if play.state.outcome().is_none() {
+            play.sleep();
+        }
+    }
+    insta::assert_snapshot!(play.told(), @"600.0 failed: TurnResulted(false), IterationLimited(1 attempt 8: Connection refused; streak 8), StopRequested(the model's service could not be reached for 600 s, and no request of this loop ever succeeded: Connection refused; check the network, the proxy and the address of the service, then `tachikoma run` continues the loop), Error(the model's service could not be reached for 600 s, and no request of this loop ever succeeded: Connection refused; check the network, the proxy and the address of the service, then `tachikoma run` continues the loop) ! finish");
+    // Another start has its ten minutes too.
+    play.start().launched().hush();
+    play.failed("Connection refused", Some(Problem::Unreachable));
+    assert_eq!(play.state.outcome(), None);
+}
+
+#[test]
+fn an_outage_ends_the_loop_when_it_lasts_longer_than_max_outage() {
+    let mut play = Play::up(Policy {
+        max_outage: Duration::from_secs(12),
+        ..session()
+    });
+    play.named("one").measured(100).resulted(true).hush();
+    for _ in 0..2 {
+        play.failed("no route to host", Some(Problem::Unreachable))
+            .sleep();
+    }
+    play.failed("no route to host", Some(Problem::Unreachable));
+    insta::assert_snapshot!(play.told(), @"
+    0.0 failed: TurnResulted(false), IterationLimited(2 attempt 1: no route to host; streak 1), WaitStarted(outage 5s)
+    5.0 wake: IterationStarted(2 attempt 2) ! prompt
+    5.0 failed: TurnResulted(false), IterationLimited(2 attempt 2: no route to host; streak 2), WaitStarted(outage 7s)
+    12.0 wake: IterationStarted(2 attempt 3) ! prompt
+    12.0 failed: TurnResulted(false), IterationLimited(2 attempt 3: no route to host; streak 3), StopRequested(the model's service could not be reached for 12 s (stop_conditions.max_outage): no route to host; `tachikoma run` continues the loop when the network is back), Error(the model's service could not be reached for 12 s (stop_conditions.max_outage): no route to host; `tachikoma run` continues the loop when the network is back) ! finish
+    ");
 }
 
 #[test]

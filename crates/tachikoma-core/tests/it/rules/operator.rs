@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::{AgentTraits, KeepRules, RebootRules};
-use tachikoma_core::{Choice, Input, LoopState, Policy, Status, Urgency, Wish, told};
+use tachikoma_core::{
+    Choice, Input, LoopState, Policy, Status, Urgency, Wish, next_deadline, told,
+};
 
 use crate::play::Play;
 
@@ -61,7 +63,7 @@ fn nobody_there_is_a_pause_and_never_a_yes() {
         ..attended()
     });
     endless.start();
-    assert_eq!(endless.state.next_deadline(&endless.policy), None);
+    assert_eq!(next_deadline(&endless.policy, &endless.state), None);
     let status = Status::of(&endless.state, true);
     let waiting = status.waiting.unwrap();
     assert_eq!((waiting.reason.as_str(), waiting.until), ("operator", None));
@@ -189,10 +191,10 @@ fn a_question_whose_answer_is_being_written_waits_for_it() {
     play.wish("hold", hold(7, true)).wish("hold", hold(1, true));
     play.wish("hold", hold(1, true));
     let shown = |play: &Play| Status::of(&play.state, true).waiting.unwrap().until;
-    assert_eq!(play.state.next_deadline(&play.policy), None);
+    assert_eq!(next_deadline(&play.policy, &play.state), None);
     assert_eq!(shown(&play), None);
     play.seconds(3600).wish("let go", hold(1, false));
-    assert_eq!(shown(&play), play.state.next_deadline(&play.policy));
+    assert_eq!(shown(&play), next_deadline(&play.policy, &play.state));
     play.seconds(590).wish("hold", hold(1, true)).crash();
     play.sleep();
     insta::assert_snapshot!(play.told(), @"
@@ -401,11 +403,12 @@ fn words_are_told_at_the_next_tool_and_else_with_the_next_prompt_once() {
     let words = told(&play.state);
     assert_eq!(words, "The operator says:\n\nthen at d\n\n");
     play.crash();
-    assert_eq!(
-        told(&play.state),
-        words,
-        "who may not have heard it is told again"
+    let again = told(&play.state);
+    assert!(
+        again.starts_with(&words),
+        "who may not have heard it is told again: {again}"
     );
+    assert!(again.contains("cut short; this is attempt 2."), "{again}");
     play.launched().exited(0).sleep();
     assert_eq!(
         told(&play.state),
@@ -414,4 +417,26 @@ fn words_are_told_at_the_next_tool_and_else_with_the_next_prompt_once() {
     );
     play.launched().resulted(true).sleep();
     assert_eq!(told(&play.state), "", "once");
+}
+
+#[test]
+fn operator_words_are_repeated_until_an_iteration_with_them_succeeds() {
+    let says = "The operator says:\n\nlook at b\n\n";
+    let told_with = |play: &Play| told(&play.state).starts_with(says);
+    let mut play = Play::new(Policy {
+        iteration_delay: Duration::ZERO,
+        ..Policy::default()
+    });
+    play.start().tell("look at b").launched().exited(0);
+    assert!(told_with(&play), "in the prompt of iteration 2");
+    play.launched().stop(Urgency::Graceful).killed(2).start();
+    assert!(told_with(&play), "a stop interrupted iteration 2");
+    play.launched().skip().killed(2);
+    assert!(told_with(&play), "the operator skipped iteration 3");
+    play.launched().pause(Urgency::Now).killed(2).resume();
+    assert!(told_with(&play), "a pause interrupted iteration 4");
+    play.launched().crash();
+    assert!(told_with(&play), "the runner died in iteration 5");
+    play.launched().exited(0);
+    assert_eq!(told(&play.state), "", "iteration 5 succeeded");
 }

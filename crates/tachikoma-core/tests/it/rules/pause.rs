@@ -1,6 +1,6 @@
 //! Pausing, resuming and skipping.
 
-use tachikoma_core::{Policy, Urgency};
+use tachikoma_core::{Policy, Status, Urgency, next_deadline};
 
 use crate::play::Play;
 
@@ -54,6 +54,25 @@ fn a_pause_that_has_not_begun_can_be_withdrawn() {
 }
 
 #[test]
+fn the_status_shows_a_pause_and_a_stop_that_are_pending() {
+    let shown = |play: &Play| {
+        let status = Status::of(&play.state, true);
+        (status.pause_requested, status.ending.map(|end| end.kind))
+    };
+    let mut play = Play::up(Policy::default());
+    assert_eq!(shown(&play), (false, None));
+    play.pause(Urgency::Graceful);
+    assert_eq!(shown(&play), (true, None));
+    play.stop(Urgency::Graceful);
+    assert_eq!(shown(&play), (true, Some("operator".to_owned())));
+    play.killed(2);
+    assert_eq!(shown(&play), (false, None), "it has ended");
+    let mut play = Play::up(Policy::default());
+    play.pause(Urgency::Graceful).exited(0);
+    assert_eq!(shown(&play), (false, None), "it is paused");
+}
+
+#[test]
 fn a_pause_waits_for_the_reboot() {
     let mut play = Play::up(Policy::default());
     play.exited(0).reboot().hush();
@@ -65,7 +84,7 @@ fn a_pause_waits_for_the_reboot() {
 fn a_paused_loop_has_no_deadline_and_stays_paused_over_a_crash() {
     let mut play = Play::up(Policy::default());
     play.exited(0).pause(Urgency::Graceful).hush();
-    assert_eq!(play.state.next_deadline(&play.policy), None, "no polling");
+    assert_eq!(next_deadline(&play.policy, &play.state), None, "no polling");
     play.seconds(9).crash().wake().resume();
     insta::assert_snapshot!(play.told(), @"
     9.0 start: Started(after crash)

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::completion::GateRule;
-use tachikoma_core::policy::progress::Evidence;
 use tachikoma_core::policy::{AgentTraits, KeepRules};
-use tachikoma_core::{Input, Kept, Outcome, Policy, Problem, TestsReport, standing_in_the_way};
+use tachikoma_core::{
+    Evidence, Input, Kept, Outcome, Policy, Problem, TestsReport, standing_in_the_way,
+};
 
 use crate::play::{Play, gate};
 

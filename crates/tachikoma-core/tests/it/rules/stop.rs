@@ -91,7 +91,7 @@ fn the_ladder_ends_in_an_error_that_counts_the_iteration() {
     0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
     10.0 wake: RungClimbed(terminate 5s) ! signal terminate
     15.0 wake: RungClimbed(kill 15s) ! signal kill
-    30.0 wake: IterationFailed(1: the agent (pid 77) cannot be killed; streak 1), Error(the agent (pid 77) cannot be killed: it is stuck in the kernel; look at it with `ps`, then run the loop again) ! finish
+    30.0 wake: IterationFailed(1: the agent (pid 77) cannot be killed; streak 1), Error(the agent (pid 77) cannot be killed: it is stuck in the kernel, or its parent `loop-guard` is stopped; look at both with `ps`, then run the loop again) ! finish
     ");
     assert_eq!(play.state.stats.failed, 1);
     assert_eq!(play.state.stats.execution_ms, 30_000);

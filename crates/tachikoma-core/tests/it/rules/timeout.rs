@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::Timeouts;
-use tachikoma_core::{Input, News, Policy, State, Urgency};
+use tachikoma_core::{Input, News, Policy, State, Urgency, next_deadline};
 
 use super::stream;
 use crate::play::Play;
 
 /// Returns how long after the latest fact the core wants to be woken.
 fn patience(state: &State, policy: &Policy) -> Option<Duration> {
-    let deadline = state.next_deadline(policy)?;
+    let deadline = next_deadline(policy, state)?;
     Some(deadline.since(state.time))
 }
 

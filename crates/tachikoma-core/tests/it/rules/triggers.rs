@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::{AgentTraits, RebootRules};
-use tachikoma_core::{LoopEvent, News, Policy, RebootReason, TurnEnd};
+use tachikoma_core::{Context, Launch, LoopEvent, News, Policy, RebootReason, TurnEnd};
 
 use crate::play::Play;
 
@@ -109,6 +109,68 @@ fn falling_quality_is_its_own_signal_with_its_own_switch_and_never_early() {
 }
 
 #[test]
+fn denied_calls_are_counted_explained_and_not_degradation() {
+    let mut play = Play::new(rules(RebootRules::default()));
+    let agent = "claude".to_owned();
+    play.start_with(Launch {
+        agent,
+        ..Launch::default()
+    })
+    .launched();
+    calls(&mut play, 10, 0);
+    for _ in 0..2 {
+        play.hush();
+        for id in ["a", "b"] {
+            let denied = News::Denied {
+                tool: "Bash".to_owned(),
+                id: id.to_owned(),
+            };
+            play.tool(id).news("denied", denied).tool_ended(id);
+        }
+        play.resulted(true);
+    }
+    assert_eq!(reasons(&play), []);
+    assert_eq!(play.state.denials.len(), 1);
+    insta::assert_snapshot!(play.told(), @r#"
+    0.0 tool: ToolStarted(a)
+    0.0 denied: ToolDenied(Bash make test, time 3, allowed by agents.claude.allow = ["make test"])
+    0.0 tool ended: -
+    0.0 tool: ToolStarted(b)
+    0.0 denied: ToolDenied(Bash make test, time 4, allowed by agents.claude.allow = ["make test"])
+    0.0 tool ended: -
+    0.0 resulted true: TurnResulted(true), IterationCompleted(3 succeeded), IterationStarted(4 attempt 1) ! prompt
+    "#);
+}
+
+#[test]
+fn denied_calls_beyond_the_first_32_different_ones_are_only_counted() {
+    let mut play = Play::new(rules(RebootRules::default()));
+    play.start().launched();
+    for call in (0..34).chain([3, 33]) {
+        let started = News::ToolStarted {
+            id: "t".to_owned(),
+            name: "Bash".to_owned(),
+            summary: format!("make {call}"),
+        };
+        let denied = News::Denied {
+            tool: "Bash".to_owned(),
+            id: "t".to_owned(),
+        };
+        play.news("tool", started).news("denied", denied);
+    }
+    let mut recorded = Vec::new();
+    for record in &play.journal {
+        if let LoopEvent::ToolDenied(denial) = &record.event {
+            recorded.push((denial.times, denial.others));
+        }
+    }
+    assert_eq!(recorded[..32], [(1, 0); 32]);
+    assert_eq!(recorded[32..], [(1, 1), (1, 2), (2, 0), (1, 3)]);
+    assert_eq!(play.state.denials.len(), 32);
+    assert_eq!(play.state.other_denials, 3);
+}
+
+#[test]
 fn a_full_context_is_named_before_every_other_reason() {
     let everything = RebootRules {
         after_iterations: Some(1),
@@ -118,7 +180,13 @@ fn a_full_context_is_named_before_every_other_reason() {
     let mut play = Play::up(rules(everything));
     play.answering(860).seconds(9);
     matched(&mut play, "start over");
-    assert_eq!(reasons(&play), [RebootReason::Redline { percent: 86 }]);
+    assert_eq!(
+        reasons(&play),
+        [RebootReason::Redline {
+            percent: 86,
+            tokens: None
+        }]
+    );
     let mut play = Play::up(rules(everything));
     play.answering(100).seconds(9);
     matched(&mut play, "start over");
@@ -151,4 +219,42 @@ fn calls_stand_in_for_a_context_that_nobody_tells_and_for_no_other() {
     }));
     calls(&mut off, 3, 0);
     assert_eq!(reasons(&off), [], "100 switches both off");
+}
+
+/// A session in a window of a million tokens is measured.
+fn measured_in_a_million(play: &mut Play, readings: &[u64]) {
+    for tokens in readings {
+        let context = Context {
+            tokens: *tokens,
+            window: 1_000_000,
+            estimated: false,
+        };
+        let answering = false;
+        play.news("measured", News::Measured { context, answering });
+    }
+}
+
+#[test]
+fn a_session_is_replaced_at_the_redline_in_tokens() {
+    let mut play = Play::up(rules(RebootRules::default()));
+    play.hush();
+    measured_in_a_million(&mut play, &[30_000, 199_999, 200_000]);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 measured: ContextMeasured(3%)
+    0.0 measured: ContextMeasured(19.9999%)
+    0.0 measured: ContextMeasured(20%), RebootRequested(context at 200000 tokens (20%)), EndingRequested(hand over within 0s), RungClimbed(interrupt 5s) ! signal interrupt
+    ");
+}
+
+#[test]
+fn a_session_that_begins_near_the_redline_in_tokens_is_not_rebooted_in_circles() {
+    let mut play = Play::up(rules(RebootRules::default()));
+    play.hush();
+    measured_in_a_million(&mut play, &[180_000, 260_000, 849_999, 850_000]);
+    insta::assert_snapshot!(play.told(), @"
+    0.0 measured: ContextMeasured(18%), Warned(session 1 begins with 180000 tokens of context, near reboot.context_redline_tokens = 200000: that redline does not apply to this session, the one at 85.0 % does; raise it, or shorten the prompt, the hand-off (reboot.handoff_max_bytes) or what the agent loads by itself)
+    0.0 measured: ContextMeasured(26%)
+    0.0 measured: ContextMeasured(84.9999%)
+    0.0 measured: ContextMeasured(85%), RebootRequested(context at 85%), EndingRequested(hand over within 0s), RungClimbed(interrupt 5s) ! signal interrupt
+    ");
 }

@@ -61,10 +61,15 @@ pub fn turn(dice: &mut Dice, fill: &mut u64) -> Vec<(i64, News)> {
 /// Writes what an agent will say that is asked for its hand-off.
 pub fn hand_off(dice: &mut Dice) -> Vec<(i64, News)> {
     let after = dice.pick(&[5, 5, 5, 5, 20_000, 200_000]);
+    let text = "half of it".to_owned();
+    let said = (1, News::Said { text });
     match dice.below(12) {
         0 => Vec::new(),
         1 => vec![(after, exited(dice, Exit::Code(1)))],
         2 => vec![(after, resulted(dice, false))],
+        3 => vec![said, (after, resulted(dice, false))],
+        4 => vec![said, (after, exited(dice, Exit::Code(1)))],
+        5 => vec![said],
         _ => vec![(after, resulted(dice, true))],
     }
 }
@@ -251,6 +256,7 @@ fn chatter(dice: &mut Dice, lines: &mut Vec<(i64, News)>, most: u64, pace: i64, 
             }),
             _ if dice.one_in(8) => News::Denied {
                 tool: "Bash".to_owned(),
+                id: format!("t{}", dice.below(3)),
             },
             _ if dice.one_in(6) => News::Touched {
                 path: format!("src/{}.rs", dice.below(5)),
@@ -277,9 +283,10 @@ fn problem(dice: &mut Dice, of: u64) -> Option<Problem> {
     if !dice.one_in(of) {
         return None;
     }
-    Some(match dice.below(5) {
+    Some(match dice.below(6) {
         0 => Problem::Poisoned,
         4 => Problem::Cut,
+        5 => Problem::Unreachable,
         1 => Problem::Permanent {
             advice: "log in".to_owned(),
         },
@@ -366,6 +373,8 @@ fn completion(dice: &mut Dice) -> CompletionRules {
         objectives,
         asking: (objectives || dice.one_in(6)).then(|| seconds(30)),
         confirmations: dice.pick(&[1, 1, 1, 2]),
+        // In some worlds only: gates that hang take time from the iterations.
+        baseline: objectives,
     }
 }
 
@@ -395,6 +404,7 @@ pub fn policy(dice: &mut Dice) -> Policy {
         max_test_failure_streak: dice.pick(&[0, 1, 3]),
         max_no_progress_iterations: dice.pick(&[0, 0, 1, 2, 5]),
         stop_patterns: dice.pick(&[0, 0, 0, 2]),
+        permitted: usual.permitted,
         budgets: budgets(dice),
         completion: completion(dice),
         agent: AgentTraits {
@@ -411,6 +421,9 @@ pub fn policy(dice: &mut Dice) -> Policy {
             timeout: dice.pick(&[seconds(300), seconds(10), Duration::ZERO]),
         }),
         limit_backoff: usual.limit_backoff,
+        reset_margin: usual.reset_margin,
+        outage_backoff: usual.outage_backoff,
+        max_outage: dice.pick(&[Duration::ZERO, seconds(60)]),
         persist_sessions: !dice.one_in(6),
         fresh_each_iteration,
         attended: dice.one_in(8),
@@ -442,6 +455,7 @@ pub fn policy(dice: &mut Dice) -> Policy {
             enabled: !dice.one_in(8),
             on_redline: !dice.one_in(8),
             redline_percent: dice.pick(&[85.0, 20.0, 33.3, 100.0]),
+            redline_tokens: if persistent { 50_000 } else { 0 },
             warning_percent: dice.pick(&[70.0, 2.0, 2.0, 2.0]),
             hard_limit_percent: dice.pick(&[95.0, 40.0]),
             tool_call_threshold: dice.pick(&[100, 3, 0]),

@@ -45,6 +45,7 @@ pub struct Audit {
     session: SessionNo,
     session_iterations: u32,
     rebooting: bool,
+    waits_its_turn: bool,
     /// What is being kept, with the outcome that follows it.
     keeping: Option<Option<Outcome>>,
     /// Whether an attempt ended that was not looked at.
@@ -95,6 +96,8 @@ impl Audit {
                 // A runner looks before it does anything.
                 self.unseen = false;
                 self.tried_at_the_end = false;
+                // A new runner replaces the session then, and a reboot under way is over with it.
+                self.waits_its_turn &= policy.persist_sessions;
             }
             LoopEvent::PauseRequested => {
                 assert!(!self.stopping, "a loop that stops will not pause");
@@ -106,6 +109,8 @@ impl Audit {
                 self.paused &= goes_on;
                 self.rebooting &= goes_on;
             }
+            // A stop while hooks run ends the loop at once. The next run believes the claim.
+            LoopEvent::HooksRan(end) => self.done &= end.given_up.is_none(),
             LoopEvent::StopRequested { urgent, .. } => {
                 self.stopping = true;
                 self.hurried |= *urgent;
@@ -130,9 +135,9 @@ impl Audit {
                 );
                 self.generation = *generation;
                 self.agent = Some(*generation);
-                let full = self
-                    .context
-                    .is_some_and(|context| level(policy, &context) == Level::Hard);
+                let full = self.context.is_some_and(|context| {
+                    level(policy, &tachikoma_core::Session::default(), &context) == Level::Hard
+                });
                 assert!(!full, "nothing is prompted at the hard limit");
                 self.iteration_started(policy, *iteration, *attempt);
             }
@@ -180,13 +185,14 @@ impl Audit {
                 self.heard = self.time;
             }
             LoopEvent::FileTouched { .. } => self.proof.worked = true,
-            LoopEvent::ToolStarted { .. } => {
-                self.proof.worked = true;
+            LoopEvent::ToolEnded { error, .. } => {
+                self.proof.worked |= error.is_none();
                 self.heard = self.time;
             }
             LoopEvent::AgentLaunched { .. }
             | LoopEvent::OutputSeen
-            | LoopEvent::ToolEnded { .. } => self.heard = self.time,
+            | LoopEvent::ToolDenied(_)
+            | LoopEvent::ToolStarted { .. } => self.heard = self.time,
             LoopEvent::StoodStill { duration_ms } => {
                 self.heard = self.heard.after(Duration::from_millis(*duration_ms));
             }
@@ -228,6 +234,7 @@ impl Audit {
                 assert_eq!(*streak, self.streak, "failures in a row are counted");
             }
             LoopEvent::RebootRequested { reason, .. } => {
+                self.rebooting = false;
                 assert!(!self.stopping, "a loop that stops has no use for a reboot");
                 let counted = matches!(reason, RebootReason::IterationLimit { .. });
                 assert!(
@@ -248,14 +255,13 @@ impl Audit {
                     reason,
                     RebootReason::Manual | RebootReason::ErrorRecovery { .. }
                 );
-                assert!(
-                    urgent || !self.may_not_reboot(policy) || self.rebooting,
-                    "reboots keep their distance"
-                );
+                // One that comes too early asks for the hand-off, and is put off.
+                self.waits_its_turn = !urgent;
                 self.rebooting = true;
             }
             LoopEvent::RebootCompleted { to, .. } => {
-                assert!(self.rebooting);
+                let early = self.waits_its_turn && self.may_not_reboot(policy);
+                assert!(self.rebooting && !early, "reboots keep their distance");
                 self.rebooting = false;
                 self.stats.reboots += 1;
                 self.reboots.push(self.time);
@@ -310,15 +316,20 @@ impl Audit {
                 );
             }
             LoopEvent::ConditionsAnswered { answers } => self.proof.answered(answers),
-            LoopEvent::GatesRan { results, .. } => {
-                let failed = results.iter().any(|gate| !gate.passed());
+            LoopEvent::GatesRan { results, iteration } => {
+                // Before the first iteration they count for nothing.
+                let failed = *iteration > 0 && results.iter().any(|gate| !gate.passed());
                 let streak = &mut self.stats.test_failure_streak;
                 *streak = if failed { *streak + 1 } else { 0 };
                 self.proof.gates = results.clone();
             }
             // Whoever is asked behind it may stop the loop, or take the claim back.
             LoopEvent::Operator(OperatorEvent::Asked(_)) => self.done = false,
-            LoopEvent::CheckGivenUp { .. } => self.proof.gates.clear(),
+            LoopEvent::CheckGivenUp { .. } => {
+                self.proof.gates.clear();
+                // Without gates only a rollback gives a check up, and the claim with it.
+                self.done = false;
+            }
             LoopEvent::ClaimRefused(_) => {
                 assert!(self.proof.claimed, "only what is claimed is refused");
                 assert!(!self.done, "what suffices is not refused");
@@ -335,14 +346,14 @@ impl Audit {
             | LoopEvent::TurnResulted(_)
             | LoopEvent::CallEnded { .. }
             | LoopEvent::CostTold { .. }
+            | LoopEvent::WorkedOutside { .. }
+            | LoopEvent::ConversationTakenUp(_)
             | LoopEvent::QuotaTold(_)
             | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::StreamEnded
-            | LoopEvent::ToolDenied { .. }
             | LoopEvent::Noted { .. }
             | LoopEvent::HandOffRequested { .. }
             | LoopEvent::HandOffWritten { .. }
-            | LoopEvent::HooksRan { .. }
             | LoopEvent::ClosingStarted { .. }
             | LoopEvent::RebootVerified { .. }
             | LoopEvent::EndingRequested { .. }
@@ -482,8 +493,10 @@ impl Audit {
             self.open.is_none(),
             "every iteration that began is accounted for before the end"
         );
+        let stuck =
+            matches!(outcome, Outcome::Error { reason } if reason.contains("stuck in the kernel"));
         assert!(
-            !self.done || *outcome == Outcome::Done,
+            !self.done || *outcome == Outcome::Done || stuck,
             "a believed claim is Done, whatever else is due"
         );
         if *outcome == Outcome::Done {

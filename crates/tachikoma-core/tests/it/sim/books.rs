@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tachikoma_core::policy::budget::Budgets;
-use tachikoma_core::{Choice, LoopEvent, OperatorEvent, Timestamp, TurnReport};
+use tachikoma_core::{
+    Choice, HooksStart, Keep, LoopEvent, OperatorEvent, Timestamp, TurnReport, WaitReason,
+};
 
 #[derive(Default)]
 pub struct Books {
@@ -56,6 +58,18 @@ impl Books {
 
     /// Takes one record; `stopping` says that the loop is on its way out already.
     pub fn take(&mut self, budgets: &Budgets, event: &LoopEvent, now: Timestamp, stopping: bool) {
+        // The last commit and the hooks at the end belong to the end.
+        let ends = matches!(
+            event,
+            LoopEvent::HooksStarted(HooksStart {
+                outcome: Some(_),
+                ..
+            }) | LoopEvent::KeepStarted(Keep {
+                outcome: Some(_),
+                ..
+            })
+        );
+        self.owed &= !ends;
         if self.owed {
             let answered = matches!(
                 event,
@@ -95,6 +109,16 @@ impl Books {
                 self.close(*cost_microusd, *tokens);
                 false
             }
+            LoopEvent::WorkedOutside {
+                tool,
+                cost_microusd,
+                tokens,
+            } => {
+                if tool.is_empty() {
+                    self.close(*cost_microusd, *tokens);
+                }
+                true
+            }
             LoopEvent::CallEnded { tokens } => {
                 self.turn_tokens += tokens;
                 true
@@ -125,7 +149,9 @@ impl Books {
                 self.quota.retain(|_, (_, resets)| resets.is_some());
                 false
             }
-            LoopEvent::SegmentOpened { .. }
+            // No agent of the simulation takes a conversation up.
+            LoopEvent::ConversationTakenUp(_)
+            | LoopEvent::SegmentOpened { .. }
             | LoopEvent::ConfigChanged { .. }
             | LoopEvent::Operator(_)
             | LoopEvent::PauseRequested
@@ -249,12 +275,11 @@ impl Books {
                 event,
                 LoopEvent::Paused { .. }
                     | LoopEvent::WaitStarted { .. }
-                    | LoopEvent::SessionStarted { .. }
-                    | LoopEvent::SessionEnded { .. }
                     | LoopEvent::IterationStarted { .. }
                     | LoopEvent::RebootStarted { .. }
                     | LoopEvent::KeepStarted { .. }
             );
+        self.asking |= matches!(event, LoopEvent::WaitStarted { wait, .. } if matches!(wait.reason, WaitReason::UsageLimit | WaitReason::Outage));
         self.resumed |= matches!(event, LoopEvent::Resumed);
         // A pause outlives a crash, and ends with its loop.
         self.paused &= !started || self.live;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tachikoma_core::{
     Effect, Generation, HookKind, HookPoint, Incident, Input, Launch, Life, LoopCommand, LoopEvent,
     LoopId, News, Phase, Policy, RebootStage, Record, Repair, Runner, State, Ticket, Timestamp,
-    Urgency, Work, step,
+    Urgency, Work, apply, next_deadline, step,
 };
 
 use super::Coverage;
@@ -103,7 +103,7 @@ impl World {
         }
         let mut again = State::new(self.state.loop_id);
         for record in &self.journal {
-            again.apply(record);
+            apply(&mut again, record);
         }
         assert_eq!(again, self.state, "the whole journal gives the state");
         *coverage.entry(words::phase(&self.state.phase)).or_default() += 1;
@@ -122,10 +122,7 @@ impl World {
         if let Some(bound) = self.obey_by {
             assert!(at(self.now) <= bound, "a stop is obeyed within the graces");
         }
-        let deadline = self
-            .state
-            .next_deadline(&self.policy)
-            .map(Timestamp::as_millis);
+        let deadline = next_deadline(&self.policy, &self.state).map(Timestamp::as_millis);
         let news = self.queue.first_key_value().map(|(key, _)| key.0);
         let next = deadline.into_iter().chain(news).min();
         let patience = PATIENCE_STEPS < self.steps;
@@ -238,9 +235,11 @@ impl World {
             | News::Denied { .. }
             | News::Touched { .. }
             | News::Looked { .. }
+            | News::Said { .. }
             | News::StreamEnded
             | News::CallEnded { .. }
             | News::Cost { .. }
+            | News::TakenUp(_)
             | News::Quota(_)
             | News::Resulted(_) => false,
         };
@@ -431,6 +430,7 @@ impl World {
                 ticket: Ticket(self.tickets),
                 text,
                 tell: self.tickets.is_multiple_of(2),
+                operator: self.tickets.is_multiple_of(2),
             },
             1 => Input::DiskWasFull {
                 duration: Duration::from_secs(7),
@@ -456,7 +456,7 @@ impl World {
                 life: Life::new(uuid::Uuid::from_u128(2)),
             },
         };
-        self.state.apply(&record);
+        apply(&mut self.state, &record);
         self.remember(coverage, record);
         self.check();
     }

@@ -282,7 +282,7 @@ fn who_died_while_he_made_a_work_tree_has_left_nothing_in_the_way() {
     there.git(&["init", "-q"]);
     let work = work_of(&there);
     let git = Git::new(&there.path(), None);
-    let mark = mark(&git, &there.path(), &CallOff::new()).unwrap();
+    let mark = there.path().join(".git").join(MARK);
     fs::write(&mark, "").unwrap();
     assert!(work.fetch(&git, &path, 0).is_ok());
     let made = work.unpack(&path, dir.path(), 0);

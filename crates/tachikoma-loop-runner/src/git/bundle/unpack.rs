@@ -15,7 +15,7 @@ use crate::git::repository::{Found, Repository};
 use crate::git::snapshots::{self, Kept, Moment};
 
 /// A file in the repository, as long as the work tree is not made.
-const MARK: &str = "tachikoma-restoring";
+pub(in crate::git) const MARK: &str = "tachikoma-restoring";
 
 /// What came of bringing the work back.
 #[derive(Debug, PartialEq, Eq)]
@@ -272,7 +272,7 @@ impl Work {
 }
 
 /// What says that branch, index and work tree are being made. `dir` is where git works.
-pub(in crate::git) fn mark(git: &Git, dir: &Path, call_off: &CallOff) -> Result<PathBuf, GitError> {
+fn mark(git: &Git, dir: &Path, call_off: &CallOff) -> Result<PathBuf, GitError> {
     let order = git.order(&["rev-parse", "--git-path", MARK]);
     Ok(dir.join(order.ask_line(call_off)?))
 }

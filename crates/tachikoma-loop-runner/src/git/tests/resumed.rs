@@ -242,13 +242,15 @@ fn kill_once(place: &Place, command: &str) -> PathBuf {
 #[test]
 fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
     const ROLE: &str = "TACHIKOMA_TEST_KILLED_IN_A_COMMIT";
+    const ID: &str = "TACHIKOMA_TEST_LOOP_ID";
     if let Some(dir) = std::env::var_os(ROLE) {
         let dir = PathBuf::from(dir);
+        let id = std::env::var(ID).unwrap().parse().unwrap();
         let options = KeeperOptions {
             hidden: Vec::new(),
             working_dir: dir.clone(),
             loop_dir: dir.join(".ralph/loops/one"),
-            loop_id: LoopId::from_u128(1),
+            loop_id: LoopId::from_u128(id),
             search_path: std::env::var_os("PATH"),
             protected: Protected::default(),
             max_file_bytes: 0,
@@ -261,7 +263,10 @@ fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
         let _ = keeper.commit("x", None, &CallOff::new());
         return;
     }
-    let place = Place::new();
+    // The leftovers of this loop are killed below, wherever they run: no other test may use the same id.
+    let id = u128::from(std::process::id()) << 64;
+    let mut place = Place::new();
+    place.options.loop_id = LoopId::from_u128(id);
     let started = place.scratch.home().join("started");
     place.hook(
         "pre-commit",
@@ -274,6 +279,7 @@ fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
     let mut runner = Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture"])
         .env(ROLE, place.scratch.path())
+        .env(ID, id.to_string())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -283,7 +289,7 @@ fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
     runner.wait().unwrap();
     let lock = place.git_dir().join("index.lock");
     await_until("git to take its lock away", LIMIT, || !lock.exists());
-    let marker = LoopId::from_u128(1).to_string();
+    let marker = place.options.loop_id.to_string();
     let left = crate::process::orphans::end_leftovers(&marker);
     assert!(!left.is_empty(), "the hook was left, and is found");
     let (mut keeper, survey) = place.open(Whose::Loop);

@@ -3,10 +3,10 @@
 
 use serde_json::{Value, json};
 use tachikoma_agents::Permission;
-use tachikoma_agents::opencode::{DENIED, is_own_command};
+use tachikoma_agents::opencode::{DENIED, is_permitted_command};
 
 use super::open::PATIENCE;
-use super::{Conversation, word};
+use super::{Conversation, Options, word};
 use crate::opencode::client::{Client, ClientError, Request};
 
 /// Sub-agents that are known; a conversation has a handful.
@@ -39,17 +39,18 @@ impl Family {
     }
 }
 
-/// Answers a question for permission: with safe permission nobody else is there to ask. Its rules make the server ask for a
-/// command of our own that might be more than that; here the whole of it is looked at.
+/// Answers a question for permission. With safe permission the server also asks about permitted commands that have special
+/// characters: here the whole command line is checked.
 pub(super) async fn permit(
     client: &Client,
     asked: &Value,
-    permission: Permission,
+    options: &Options,
 ) -> Result<(), ClientError> {
     let command = word(&asked["metadata"]["command"]);
-    let is_own = asked["permission"] == "bash" && is_own_command(command);
-    let body = match permission {
-        Permission::Safe if is_own => json!({"reply": "once"}),
+    let is_permitted =
+        asked["permission"] == "bash" && is_permitted_command(command, &options.allow);
+    let body = match options.permission {
+        Permission::Safe if is_permitted => json!({"reply": "once"}),
         Permission::Safe => json!({"reply": "reject", "message": DENIED}),
         Permission::Bypass => json!({"reply": "once"}),
     };
@@ -97,7 +98,7 @@ impl Conversation {
     }
 
     /// Answers what was asked without our hearing it.
-    pub(super) async fn answer_pending(&self, permission: Permission) -> Result<(), ClientError> {
+    pub(super) async fn answer_pending(&self, options: &Options) -> Result<(), ClientError> {
         for (path, is_question) in [("/permission", false), ("/question", true)] {
             let pending = match self.client.ask(Request::get(path, PATIENCE)).await {
                 Ok(pending) => pending,
@@ -108,7 +109,7 @@ impl Conversation {
             for asked in pending.filter(|asked| self.family.has(word(&asked["sessionID"]))) {
                 match is_question {
                     true => refuse(&self.client, word(&asked["id"])).await?,
-                    false => permit(&self.client, asked, permission).await?,
+                    false => permit(&self.client, asked, options).await?,
                 }
             }
         }

@@ -10,7 +10,8 @@ use tokio::io::AsyncWrite;
 use super::{Bridge, End, Server};
 use crate::clock::monotonic;
 use crate::error::chain;
-use crate::opencode::client::{Address, Client, ClientError, Request};
+use crate::opencode::client::{Address, Client, ClientError, Login, Request};
+use crate::opencode::login_file;
 use crate::opencode::server_file::{Condition, ServerFile};
 
 /// How long a server may take to say that it is well. A request that comes in its first second is never answered.
@@ -98,7 +99,10 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let mut said = monotonic();
         loop {
             let absent = match self.options.server.clone() {
-                Server::At(text) => self.at(&text, Absence::Attached).await,
+                Server::At(text) => {
+                    let login = self.options.login.clone();
+                    self.at(&text, login, None, Absence::Attached).await
+                }
                 Server::Supervised(dir) => self.supervised(&dir).await,
             };
             let (why, absence) = match absent {
@@ -117,10 +121,15 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         }
     }
 
-    async fn at(&self, text: &str, absence: Absence) -> Result<Found, Absent> {
+    async fn at(
+        &self,
+        text: &str,
+        login: Option<Login>,
+        server: Option<i32>,
+        absence: Absence,
+    ) -> Result<Found, Absent> {
         let never = |error: &dyn std::error::Error| Absent::Never(chain(error));
         let address = Address::parse(text).map_err(|error| never(&error))?;
-        let login = self.options.login.clone();
         if !address.is_loopback() && login.is_none() {
             return Err(Absent::Never(format!(
                 "{address} is not on this machine, and without a password anyone there could give orders: set \
@@ -128,7 +137,8 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             )));
         }
         let directory = self.options.directory.to_string_lossy().into_owned();
-        let client = Client::new(address, directory, login).map_err(|error| never(&error))?;
+        let client =
+            Client::new(address, directory, login, server).map_err(|error| never(&error))?;
         match health(&client).await {
             Ok(version) => Ok(Found { client, version }),
             Err(error) if error.is_absence() => Err(Absent::Later(chain(&error), absence)),
@@ -151,13 +161,19 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         };
         let why = file.why.unwrap_or_default();
         match (file.state, file.url) {
-            (Condition::Ready, Some(url)) => self.at(&url, Absence::Unready).await,
+            (Condition::Ready, Some(url)) => {
+                // Without a file the password is the user's own.
+                let kept = login_file::read(dir).map_err(|error| later(&chain(&error)))?;
+                let login = kept.or_else(|| self.options.login.clone());
+                self.at(&url, login, file.pid, Absence::Unready).await
+            }
             (Condition::Ready | Condition::Starting, _) => {
                 let why = format!("it is being started: {why}");
                 Err(Absent::Later(why, Absence::Coming))
             }
             (Condition::Restarting, _) => {
-                let why = format!("it is restarted: {why}");
+                let when = file.until.map(|until| format!(" at {until}"));
+                let why = format!("it is restarted{}: {why}", when.unwrap_or_default());
                 Err(Absent::Later(why, Absence::Coming))
             }
             (Condition::Stopped, _) => Err(Absent::Later(why, Absence::Stopped)),

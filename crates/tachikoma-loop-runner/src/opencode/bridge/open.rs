@@ -1,11 +1,12 @@
 //! Opening the conversation: a fresh one, or one that an earlier bridge had.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use tachikoma_agents::opencode::{Own, ids, rules};
+use tachikoma_agents::opencode::{Own, rules};
 use tokio::io::AsyncWrite;
 
+use super::answers::{Answers, PAGES, ServerClock, page};
 use super::family::Family;
 use super::filter::Filter;
 use super::{Bridge, Conversation, End, lost, word};
@@ -28,8 +29,7 @@ const TITLE: &str = "tachikoma";
 /// A stream of events that has begun.
 struct Listening {
     events: EventStream,
-    server_millis: u64,
-    since: Instant,
+    clock: ServerClock,
 }
 
 impl<O: AsyncWrite + Unpin> Bridge<O> {
@@ -42,8 +42,8 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let mut conversation = Conversation {
             client,
             events: listening.events,
-            server_millis: listening.server_millis,
-            since: listening.since,
+            clock: listening.clock,
+            answers: Answers::default(),
             version: found.version,
             id: None,
             gone: false,
@@ -56,7 +56,13 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             reconnected: 0,
         };
         match self.options.resume.clone() {
-            Some(id) => self.take_up(&mut conversation, id).await?,
+            Some(id) => {
+                self.take_up(&mut conversation, id).await?;
+                // What is told of a turn under way is counted with that turn.
+                if self.recoveries == 0 {
+                    self.tell_use(&conversation).await?;
+                }
+            }
             None => self.begin(&mut conversation).await?,
         }
         Ok(conversation)
@@ -64,7 +70,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
 
     /// Begins a fresh conversation.
     pub(super) async fn begin(&mut self, conversation: &mut Conversation) -> Result<(), End> {
-        let body = json!({"title": TITLE, "permission": rules(self.options.permission)});
+        let body = json!({"title": TITLE, "permission": rules(self.options.permission, &self.options.allow)});
         let request = Request::post("/session", Some(&body), PATIENCE);
         let session = conversation
             .client
@@ -84,7 +90,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     async fn take_up(&mut self, conversation: &mut Conversation, id: String) -> Result<(), End> {
         let path = format!("/session/{id}");
         // The rules may be others than those it was begun with.
-        let body = json!({"permission": rules(self.options.permission)});
+        let body = json!({"permission": rules(self.options.permission, &self.options.allow)});
         let request = Request {
             method: reqwest::Method::PATCH,
             ..Request::post(&path, Some(&body), PATIENCE)
@@ -103,7 +109,31 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             // What is told of that turn is not told to whoever begins to listen now.
             conversation.listen_again().await?;
         }
+        // The next prompt's id has to sort after all that are there.
+        if let Err(error) = page(conversation, &id, PAGES[0]).await
+            && error.is_absence()
+        {
+            return Err(lost(&error));
+        }
         self.opened(conversation, id).await
+    }
+
+    /// Tells what a conversation has used: of turns that were cut nothing was told. A server that does not say it is no reason not to
+    /// work with it.
+    async fn tell_use(&mut self, conversation: &Conversation) -> Result<(), End> {
+        let Some(id) = &conversation.id else {
+            return Ok(());
+        };
+        let path = format!("/session/{id}");
+        let session = conversation.client.ask(Request::get(&path, PATIENCE)).await;
+        let session = session.unwrap_or_default();
+        match session["cost"].as_f64() {
+            Some(usd) => {
+                let tokens = session["tokens"].clone();
+                self.say(&Own::TakenUp { usd, tokens }).await
+            }
+            None => Ok(()),
+        }
     }
 
     async fn opened(&mut self, conversation: &mut Conversation, id: String) -> Result<(), End> {
@@ -146,8 +176,7 @@ impl Conversation {
     pub(super) async fn listen_again(&mut self) -> Result<(), End> {
         let listening = listen(&self.client).await?;
         self.events = listening.events;
-        self.server_millis = listening.server_millis;
-        self.since = listening.since;
+        self.clock.follow(listening.clock);
         Ok(())
     }
 }
@@ -156,26 +185,21 @@ impl Conversation {
 async fn listen(client: &Client) -> Result<Listening, End> {
     let mut events = client.events(PATIENCE).await.map_err(|e| lost(&e))?;
     let first = tokio::time::timeout(PATIENCE, events.next()).await;
-    let since = monotonic();
     let data = match first {
         Ok(Ok(data)) => data,
         Ok(Err(end)) => return Err(End::Lost(end.to_string())),
         Err(_) => return Err(End::Lost("its event stream does not begin".to_owned())),
     };
     let event: Value = serde_json::from_str(&data).unwrap_or_default();
-    let Some(server_millis) = ids::millis_of(word(&event["id"])) else {
+    let Some(clock) = ServerClock::of(word(&event["id"])) else {
         return Err(End::GaveUp(format!(
-            "the event stream of {} begins with {:?}: that is no OpenCode server, or one of another kind",
+            "the event stream of {} begins with {:?}: this is not an OpenCode server, or one of another kind",
             client.address(),
             data.get(..data.floor_char_boundary(100))
                 .unwrap_or_default()
         )));
     };
-    Ok(Listening {
-        events,
-        server_millis,
-        since,
-    })
+    Ok(Listening { events, clock })
 }
 
 /// Ends a turn that goes on from before, and waits until it is over. Returns whether there was one.

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tachikoma_agents::opencode::{Own, ids};
+use tachikoma_agents::opencode::Own;
 use tokio::io::AsyncWrite;
-use uuid::Uuid;
 
+use super::answers::{PAGES, page};
 use super::open::PATIENCE;
 use super::turn::Turn;
-use super::{Bridge, Conversation, End, last_of, lost, word};
+use super::{Bridge, Conversation, End, lost, word};
 use crate::error::chain;
 use crate::opencode::client::{ClientError, Request};
 
@@ -17,7 +17,7 @@ use crate::opencode::client::{ClientError, Request};
 const PROMPT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Under this name a message has the iteration that it belongs to.
-const MARK: &str = "tachikoma";
+pub(super) const MARK: &str = "tachikoma";
 
 /// How often it is asked whether a prompt arrived, and given again where it did not.
 const TRIES_MAX: u32 = 3;
@@ -48,7 +48,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             None => Earlier::None,
         };
         let (message, after) = match before {
-            Earlier::None => (conversation.message_id(), None),
+            Earlier::None => (conversation.clock.message_id(), None),
             Earlier::Cut { prompt, last } => (prompt, Some(last)),
             Earlier::Done { turn, last } => {
                 conversation.turn = Some(turn);
@@ -58,6 +58,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let again = after.is_some();
         let mut turn = Turn::new(message.clone(), iteration);
         turn.after = after.unwrap_or_default();
+        turn.text = iteration.is_none().then(|| text.to_owned());
         let mut body = self.body(text, &turn);
         body["messageID"] = message.as_str().into();
         // A part without an id would be added each time.
@@ -82,7 +83,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         conversation: &mut Conversation,
         text: &str,
     ) -> Result<(), End> {
-        let message = conversation.message_id();
+        let message = conversation.clock.message_id();
         let (Some(id), Some(turn)) = (&conversation.id, &mut conversation.turn) else {
             return Ok(());
         };
@@ -116,15 +117,6 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
 
 fn split(model: &str) -> Option<(&str, &str)> {
     model.split_once('/')
-}
-
-impl Conversation {
-    /// Returns an id for a message that begins now, by the server's clock.
-    fn message_id(&self) -> String {
-        let passed = u64::try_from(self.since.elapsed().as_millis()).unwrap_or_default();
-        let now = self.server_millis.saturating_add(passed);
-        ids::at("msg", now, Uuid::new_v4().as_u128())
-    }
 }
 
 /// Gives a prompt to the server. Where nobody answers, the server is asked whether it has it: it has our id.
@@ -177,42 +169,38 @@ enum Earlier {
     },
 }
 
-/// How far back the prompt of a turn is looked for: at the end of the conversation, where it mostly is; and where the server
-/// has compacted the conversation and told itself to go on. A message has up to some 100 KiB.
-const LAST: [&str; 3] = ["2", "20", "200"];
-
 /// Asks what became of an iteration before. A prompt that is given again under its id is in the conversation once, and its
 /// turn goes on where it was cut.
 async fn earlier(
-    conversation: &Conversation,
+    conversation: &mut Conversation,
     id: &str,
     iteration: u32,
 ) -> Result<Earlier, ClientError> {
-    let path = format!("/session/{id}/message");
-    for limit in LAST {
-        let request = Request {
-            query: &[("limit", limit)],
-            ..Request::get(&path, PATIENCE)
-        };
-        let messages = match conversation.client.ask(request).await {
-            Err(ClientError::TooLong { .. }) => return Ok(Earlier::None),
-            answer => answer?,
-        };
-        let Some(list) = messages.as_array() else {
+    for limit in PAGES {
+        let Some(list) = page(conversation, id, limit).await? else {
             return Ok(Earlier::None);
         };
-        let ours = list.iter().filter(|message| mark_of(message).is_some());
-        let prompt = ours.max_by_key(|message| word(&message["info"]["id"]));
-        let Some(mark) = prompt.and_then(mark_of) else {
-            // There is nothing before the first one.
-            if limit.parse().is_ok_and(|limit: usize| list.len() < limit) {
+        let Some(mark) = list.iter().rev().find_map(mark_of) else {
+            // There is nothing before the first message.
+            if list.len() < limit {
                 return Ok(Earlier::None);
             }
             continue;
         };
-        return Ok(match mark["iteration"] == iteration {
-            true => judged(word(&mark["prompt"]), iteration, last_of(&messages)),
-            false => Earlier::None,
+        if mark["iteration"] != iteration {
+            return Ok(Earlier::None);
+        }
+        let mut turn = Turn::new(word(&mark["prompt"]).to_owned(), Some(iteration));
+        let same = |message: &&Value| {
+            mark_of(message).is_some_and(|other| other["prompt"] == mark["prompt"])
+        };
+        let marked = list.iter().filter(same);
+        turn.asides = marked
+            .map(|message| word(&message["info"]["id"]).to_owned())
+            .collect();
+        return Ok(match turn.newest_of(&list) {
+            Some(newest) => judged(turn, newest.clone()),
+            None => Earlier::None,
         });
     }
     Ok(Earlier::None)
@@ -224,9 +212,9 @@ fn mark_of(message: &Value) -> Option<&Value> {
     (message["info"]["role"] == "user" && mark["prompt"].is_string()).then_some(mark)
 }
 
-/// What the last message says of the turn that a prompt began.
-fn judged(prompt: &str, iteration: u32, last: &Value) -> Earlier {
-    let info = &last["info"];
+/// Judges a turn of an earlier bridge by the newest message that belongs to it.
+fn judged(turn: Turn, newest: Value) -> Earlier {
+    let info = &newest["info"];
     let is_answer = info["role"] == "assistant";
     let error = &info["error"];
     // Of what was said before a summary the model hears nothing any more.
@@ -236,14 +224,11 @@ fn judged(prompt: &str, iteration: u32, last: &Value) -> Earlier {
     }
     if !is_answer || is_open(info) || is_abort(error) {
         return Earlier::Cut {
-            prompt: prompt.to_owned(),
+            prompt: turn.message,
             last: word(&info["id"]).to_owned(),
         };
     }
-    Earlier::Done {
-        turn: Turn::new(prompt.to_owned(), Some(iteration)),
-        last: last.clone(),
-    }
+    Earlier::Done { turn, last: newest }
 }
 
 /// Whether a turn was ended, by us or by someone else.

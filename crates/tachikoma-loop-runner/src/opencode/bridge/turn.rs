@@ -6,11 +6,12 @@ use serde_json::{Value, json};
 use tachikoma_agents::opencode::{Own, ids};
 use tokio::io::AsyncWrite;
 
+use super::answers::newest_message;
 use super::family::{permit, refuse};
 use super::find::health;
 use super::open::{PATIENCE, is_busy};
 use super::prompt::is_abort;
-use super::{Bridge, Conversation, End, last_of, lost, word};
+use super::{Bridge, Conversation, End, lost, word};
 use crate::clock::monotonic;
 use crate::opencode::client::{ClientError, Request, StreamEnd};
 
@@ -46,9 +47,12 @@ pub(super) struct Turn {
     pub message: String,
     /// The iteration that it began, if it began one.
     pub iteration: Option<u32>,
+    /// The prompt, if it began no iteration: it is given again when the server dies.
+    pub text: Option<String>,
     /// What was said in the middle of it: answers belong to what was said last.
     pub asides: Vec<String>,
-    /// The last message that was there before, where the prompt is given again: what is older is of its earlier turn.
+    /// Id of the newest message of the turn before its prompt was given again: it belongs to the attempt that was cut. Empty for a
+    /// prompt that is given for the first time.
     pub after: String,
     /// Whether the server told of an error, or we ended it.
     failed: bool,
@@ -72,6 +76,7 @@ impl Turn {
         Self {
             message,
             iteration,
+            text: None,
             asides: Vec::new(),
             after: String::new(),
             failed: false,
@@ -87,22 +92,12 @@ impl Turn {
         }
     }
 
-    /// Whether a message is one of ours, or an answer to one. A server that compacts answers to messages of its own.
-    fn has(&self, info: &Value) -> bool {
-        let (id, parent) = (word(&info["id"]), word(&info["parentID"]));
-        let is_ours = |id: &str| self.message == id || self.asides.iter().any(|aside| aside == id);
-        if info["role"] != "assistant" {
-            return is_ours(id);
-        }
-        id > self.after.as_str() && (is_ours(parent) || id > self.message.as_str())
-    }
-
-    /// What the last message says of it, while nobody works on it.
+    /// Judges the turn by its newest message, while the server does not work on it.
     fn judge(&self, info: &Value, told: bool) -> Verdict {
         if self.failed {
             return Verdict::Over;
         }
-        let is_answer = info["role"] == "assistant" && info["summary"] != true && self.has(info);
+        let is_answer = self.is_answer(info) && info["summary"] != true;
         if !is_answer || info["time"]["completed"].is_null() && info["error"].is_null() {
             return Verdict::Open;
         }
@@ -112,6 +107,16 @@ impl Turn {
             () if calls && !told => Verdict::Open,
             () => Verdict::Over,
         }
+    }
+
+    /// Returns whether the newest message of the turn is an answer that this attempt got.
+    fn is_answer(&self, info: &Value) -> bool {
+        info["role"] == "assistant" && word(&info["id"]) != self.after
+    }
+
+    /// Returns the prompt, if it began no iteration and was not interrupted.
+    pub fn to_repeat(&self) -> Option<String> {
+        self.text.clone().filter(|_| !self.interrupted)
     }
 
     fn look_soon(&mut self) {
@@ -205,6 +210,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         if kind != "server.connected" {
             conversation.reconnected = 0;
         }
+        conversation.clock.heard(word(&event["id"]));
         if kind == "session.created" {
             conversation.family.born(&properties["info"]);
         }
@@ -213,9 +219,8 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             return Ok(());
         }
         let request = word(&properties["id"]);
-        let permission = self.options.permission;
         let answered = match kind {
-            "permission.asked" => permit(&conversation.client, properties, permission).await,
+            "permission.asked" => permit(&conversation.client, properties, &self.options).await,
             "question.asked" => refuse(&conversation.client, request).await,
             _ => Ok(()),
         };
@@ -234,10 +239,17 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         data: &str,
     ) -> Result<(), End> {
         let properties = &event["properties"];
+        if kind == "message.updated" {
+            conversation.clock.saw(word(&properties["info"]["id"]));
+            conversation.answers.heard(&properties["info"]);
+        }
         let Some(turn) = &mut conversation.turn else {
             // The rest of a turn that is over.
             return Ok(());
         };
+        if conversation.answers.is_of_earlier_turn(kind, properties) {
+            return Ok(());
+        }
         turn.idle_looks = 0;
         match kind {
             "message.updated" => {
@@ -349,7 +361,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
 
     /// Asks what became of a turn.
     pub(super) async fn look(&mut self, conversation: &mut Conversation) -> Result<(), End> {
-        let answered = conversation.answer_pending(self.options.permission).await;
+        let answered = conversation.answer_pending(&self.options).await;
         if let Some(turn) = &mut conversation.turn {
             turn.next_look = monotonic() + LOOK;
         }
@@ -365,17 +377,24 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let Some(id) = conversation.id.clone() else {
             return Ok(());
         };
-        let last = match last_message(conversation, &id).await {
+        let busy = is_busy(&conversation.client, &id).await;
+        let last = match busy {
+            Ok(true) => {
+                if let Some(turn) = &mut conversation.turn {
+                    turn.idle_looks = 0;
+                }
+                return Ok(());
+            }
+            Ok(false) => newest_message(conversation, &id).await,
+            Err(error) => Err(error),
+        };
+        let last = match last {
             Ok(last) => last,
             Err(error) if error.is_absence() => return Err(lost(&error)),
             // As above.
             Err(_) => return Ok(()),
         };
         let Some(turn) = &mut conversation.turn else {
-            return Ok(());
-        };
-        let Some(last) = last else {
-            turn.idle_looks = 0;
             return Ok(());
         };
         let info = &last["info"];
@@ -409,11 +428,12 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let Some(turn) = conversation.turn.take() else {
             return Ok(());
         };
+        conversation.answers.turn_is_over(&turn);
         let info = &last["info"];
         let event = |kind: &str, properties: Value| {
             json!({"type": kind, "properties": properties}).to_string()
         };
-        let missed = turn.finished != word(&info["id"]) && turn.has(info);
+        let missed = turn.finished != word(&info["id"]) && turn.is_answer(info);
         if missed {
             let message = json!({"sessionID": id, "info": info});
             self.print(&event("message.updated", message)).await?;
@@ -431,18 +451,4 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let idle = json!({"sessionID": id});
         self.print(&event("session.idle", idle)).await
     }
-}
-
-/// Returns the last message of a conversation, null where there is none; none where it is busy.
-async fn last_message(conversation: &Conversation, id: &str) -> Result<Option<Value>, ClientError> {
-    if is_busy(&conversation.client, id).await? {
-        return Ok(None);
-    }
-    let path = format!("/session/{id}/message");
-    let request = Request {
-        query: &[("limit", "1")],
-        ..Request::get(&path, PATIENCE)
-    };
-    let messages = conversation.client.ask(request).await?;
-    Ok(Some(last_of(&messages).clone()))
 }

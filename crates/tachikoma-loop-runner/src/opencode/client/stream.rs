@@ -27,7 +27,11 @@ impl std::fmt::Display for StreamEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Ended => f.write_str("its event stream ended"),
-            Self::Broken(error) => write!(f, "its event stream broke: {error}"),
+            // The library says "error decoding response body" for a connection that was cut.
+            Self::Broken(error) => match std::error::Error::source(error) {
+                Some(_) => write!(f, "its event stream was cut: {}", root(error)),
+                None => write!(f, "its event stream was cut: {error}"),
+            },
             Self::Silent => write!(
                 f,
                 "its event stream was silent for {} s",
@@ -35,6 +39,13 @@ impl std::fmt::Display for StreamEnd {
             ),
         }
     }
+}
+
+/// Returns the cause of an error behind which there is no other.
+fn root(error: &dyn std::error::Error) -> &dyn std::error::Error {
+    std::iter::successors(Some(error), |error| error.source())
+        .last()
+        .unwrap_or(error)
 }
 
 /// A stream of events that is open.

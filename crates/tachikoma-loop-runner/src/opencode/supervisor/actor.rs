@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tachikoma_core::Ticket;
 use tachikoma_core::supervise::{
-    Jitter, Level, ServerInput, ServerPolicy, ServerRecord, ServerState, step, words,
+    Jitter, Level, ServerInput, ServerPhase, ServerPolicy, ServerRecord, ServerState, step, words,
 };
+use tachikoma_core::{Ticket, Timestamp};
+use tachikoma_fs::{make_dir, private, whole};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 
@@ -22,10 +23,12 @@ use super::journal::ServerJournal;
 use super::log::ServerLog;
 use super::{News, SupervisorError, SupervisorHandle, SupervisorSettings, check, output, policy};
 use crate::clock::{self, Clock};
+use crate::opencode::client::{DEFAULT_USER, Login};
+use crate::opencode::login_file;
 use crate::opencode::server_file::{self, ServerFile};
-use crate::process::{Adoption, Family, Guard, orphans};
-use crate::store::lock::{Holder, LockError, WorkLock};
-use crate::store::{StoreError, make_dir, private, whole};
+use crate::process::{Adoption, Family, Guard, is_alive, orphans};
+use crate::store::StoreError;
+use crate::store::lock::{self, Holder, LockError, WorkLock};
 use crate::task::{self, Task};
 
 /// News of tasks that may wait: each task has one thing to say.
@@ -60,6 +63,13 @@ pub struct Supervisor {
     probing: Option<AbortHandle>,
     log: mpsc::Sender<Vec<u8>>,
     log_task: Task,
+    /// What the server asks its clients for; none if it asks for nothing.
+    login: Option<Login>,
+    /// Whether the login was made here, so that our own clients find it in a file.
+    login_is_kept: bool,
+    /// What the supervisor before left, where that was not an end in order.
+    earlier: Option<ServerFile>,
+    damage: Option<String>,
     /// Where the current server is asked.
     target: Option<Target>,
     /// Tells the reader of the current server's output that it is gone.
@@ -79,8 +89,15 @@ impl Supervisor {
     pub async fn open(settings: SupervisorSettings) -> Result<Self, SupervisorError> {
         check(&settings.opencode, settings.password.is_some())?;
         let dir = &settings.dir;
-        make_dir(dir)?;
+        make_dir(dir).map_err(StoreError::from)?;
         ignore(dir);
+        if let Some(holder) = living_holder(dir) {
+            // Only the guard of a supervisor that was killed lets go soon. Waiting for a living one would take over after `stop`.
+            return Err(SupervisorError::Held {
+                dir: dir.clone(),
+                holder: Some(holder),
+            });
+        }
         let mut lock = WorkLock::acquire_in(dir)
             .await
             .map_err(|error| match error {
@@ -95,7 +112,18 @@ impl Supervisor {
             let _ = orphans::end_leftovers(&crashed.loop_id.to_string());
         }
         whole::remove_remains(&dir.join(server_file::NAME));
-        let opened = ServerJournal::open(dir)?;
+        let mut opened = ServerJournal::open(dir)?;
+        if opened.damage.is_some() {
+            // Clients tell servers apart by it.
+            let known = ServerFile::last_generation(dir);
+            opened.state.generation = opened.state.generation.max(known);
+            opened.journal.renew(&mut opened.state)?;
+        }
+        let (login, login_is_kept) = login_of(&settings);
+        match login.as_ref().filter(|_| login_is_kept) {
+            Some(login) => login_file::write(dir, login)?,
+            None => login_file::remove(dir),
+        }
         let clock = Clock::starting_after(opened.state.time);
         let (commands_in, commands) = mpsc::channel(COMMANDS_MAX);
         let (published, watched) = watch::channel(ServerFile::default());
@@ -126,7 +154,16 @@ impl Supervisor {
         })
         .map_err(StoreError::io("sign", &dir.join("lock")))?;
         let supervisor = Self {
-            policy: policy(&settings.opencode),
+            policy: policy(&settings.opencode, settings.signals),
+            login,
+            login_is_kept,
+            earlier: earlier(&opened.state),
+            damage: opened.damage.map(|damage| {
+                format!(
+                    "the supervisor's journal was damaged ({damage}): it is kept as journal.damaged.jsonl, and what it said \
+                     from there on is lost"
+                )
+            }),
             settings,
             lock,
             journal: opened.journal,
@@ -151,13 +188,25 @@ impl Supervisor {
             finished: false,
             refusals: 0,
         };
-        if let Some(damage) = opened.damage {
-            supervisor.note(&format!(
-                "the supervisor's journal was damaged ({damage}): it is kept as journal.damaged.jsonl, and what was counted \
-                 begins anew"
-            ));
+        for warning in supervisor.warnings() {
+            supervisor.note(&warning);
         }
         Ok(supervisor)
+    }
+
+    /// Returns what the user has to know before it begins.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let open = "the OpenCode server asks for no password, so every user of this machine can run commands as you: set \
+                    `opencode.require_password = true`";
+        let open = self.login.is_none().then(|| open.to_owned());
+        self.damage.iter().cloned().chain(open).collect()
+    }
+
+    /// Returns how the supervisor before left the server; none if it ended in order.
+    #[must_use]
+    pub fn earlier(&self) -> Option<&ServerFile> {
+        self.earlier.as_ref()
     }
 
     /// Opens a supervisor and lets it run beside everything else of this process.
@@ -192,7 +241,8 @@ impl Supervisor {
 
     async fn supervise(&mut self) -> Result<(), SupervisorError> {
         let pid = std::process::id();
-        self.take(ServerInput::Supervise { pid }).await?;
+        let by = self.settings.by;
+        self.take(ServerInput::Supervise { pid, by }).await?;
         while !self.finished {
             let input = match self.at_once.pop_front() {
                 Some(input) => Some(input),
@@ -302,7 +352,8 @@ impl Supervisor {
 
     /// Adds a line of our own to the server's log.
     fn note(&self, text: &str) {
-        let line = format!("[tachikoma] {text}\n");
+        let time = Timestamp::from_millis(clock::file_time() / 1_000_000);
+        let line = format!("{time} [tachikoma] {text}\n");
         // A log that is that far behind has enough to say.
         let _ = self.log.try_send(line.into_bytes());
     }
@@ -326,11 +377,11 @@ impl Supervisor {
                 generation: self.state.generation,
             }),
             Command::Reload(settings, reply) => {
-                let has_password = self.settings.password.is_some();
-                let answer = match check(&settings, has_password) {
+                let answer = match check(&settings, self.settings.password.is_some()) {
                     Ok(()) => {
-                        self.policy = policy(&settings);
+                        self.policy = policy(&settings, self.settings.signals);
                         self.settings.opencode = *settings;
+                        self.at_once.push_back(ServerInput::Reloaded);
                         Ok("the settings were read again; the command line and the address hold from the next start on"
                             .to_owned())
                     }
@@ -371,6 +422,7 @@ impl Supervisor {
                 Ended::Failed(text)
             }
         };
+        login_file::remove(&self.settings.dir);
         drop(self.control);
         drop(self.log);
         let _ = self.log_task.ended().await;
@@ -388,6 +440,38 @@ fn panicked(name: &str, ended: Result<(), JoinError>) -> Result<(), SupervisorEr
         let reason = task::panicked(name, error.into_panic().as_ref());
         Err(SupervisorError::Broken(reason))
     })
+}
+
+/// Returns what the server asks its clients for, and whether it was made here.
+fn login_of(settings: &SupervisorSettings) -> (Option<Login>, bool) {
+    let user = settings.user.clone();
+    let user = user.unwrap_or_else(|| DEFAULT_USER.to_owned());
+    match settings.password.clone() {
+        Some(password) => (Some(Login { user, password }), false),
+        None if settings.opencode.require_password => (Some(login_file::generate(user)), true),
+        None => (None, false),
+    }
+}
+
+/// Returns how a supervisor left its server that did not end in order.
+fn earlier(state: &ServerState) -> Option<ServerFile> {
+    match state.phase {
+        ServerPhase::Waiting { .. } | ServerPhase::Down { .. } | ServerPhase::GaveUp { .. } => {
+            Some(ServerFile::from(state))
+        }
+        ServerPhase::Idle
+        | ServerPhase::Starting { .. }
+        | ServerPhase::Ready { .. }
+        | ServerPhase::Ending { .. }
+        | ServerPhase::Gone => None,
+    }
+}
+
+/// Returns who has the directory, if that process lives.
+fn living_holder(dir: &std::path::Path) -> Option<Holder> {
+    let holder = lock::is_held_in(dir).then(|| lock::holder_in(dir))??;
+    let pid = i32::try_from(holder.pid).ok()?;
+    is_alive(pid).then_some(holder)
 }
 
 /// What is kept here is not for the repository of the work.

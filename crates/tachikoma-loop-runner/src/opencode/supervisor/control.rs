@@ -3,22 +3,27 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::SupervisorHandle;
 use super::handle::Answer;
 use crate::control::{ServerError, listen};
-use crate::process::Whose;
+use crate::process::{Peer, Whose, peer};
 use crate::store::lock;
 use crate::task::Task;
 
 /// Callers at a time; more are a mistake, and wait.
 const CALLERS_MAX: usize = 16;
+
+/// Callers at a time that are not the operator's: they must not keep the operator out.
+const AGENT_CALLERS_MAX: usize = CALLERS_MAX / 2;
 
 /// A question is one short line, and so is an answer.
 const LINE_BYTES_MAX: u64 = 64 << 10;
@@ -88,15 +93,16 @@ impl Drop for Control {
 /// Serves callers until it is aborted with all of them.
 async fn serve(listener: UnixListener, handle: SupervisorHandle) {
     let mut callers = JoinSet::new();
+    let agents_seats = Arc::new(Semaphore::new(AGENT_CALLERS_MAX));
     loop {
         tokio::select! {
             Some(_) = callers.join_next(), if !callers.is_empty() => {}
             came = listener.accept(), if callers.len() < CALLERS_MAX => match came {
                 Ok((stream, _)) => {
-                    let handle = handle.clone();
+                    let (handle, seats) = (handle.clone(), Arc::clone(&agents_seats));
                     callers.spawn(async move {
                         // A caller that hangs up in the middle has lost interest.
-                        let _ = attend(stream, handle).await;
+                        let _ = attend(stream, handle, &seats).await;
                     });
                 }
                 // Out of descriptors, for example: others may give some back.
@@ -106,19 +112,32 @@ async fn serve(listener: UnixListener, handle: SupervisorHandle) {
     }
 }
 
-async fn attend(stream: UnixStream, handle: SupervisorHandle) -> io::Result<()> {
-    let caller = stream.peer_cred()?;
+async fn attend(
+    stream: UnixStream,
+    handle: SupervisorHandle,
+    agents_seats: &Semaphore,
+) -> io::Result<()> {
+    let credentials = stream.peer_cred()?;
+    let caller = Peer::of(&stream, credentials.pid());
+    let is_operators = || match handle.family.whose_peer(&caller) {
+        Whose::Operator | Whose::Hook(_) => true,
+        Whose::Inside | Whose::Gone => false,
+    };
+    let _seat = match is_operators() {
+        true => None,
+        false => match agents_seats.try_acquire() {
+            Ok(seat) => Some(seat),
+            // It may call again.
+            Err(_) => return Ok(()),
+        },
+    };
     let own = rustix::process::geteuid().as_raw();
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
     let mut reader = BufReader::new(reader.take(LINE_BYTES_MAX));
     tokio::time::timeout(PATIENCE, reader.read_line(&mut line)).await??;
-    let stranger = caller.uid() != own && caller.uid() != 0;
-    let whose = |pid| match handle.family.whose(pid) {
-        Whose::Operator | Whose::Hook(_) => true,
-        Whose::Inside | Whose::Gone => false,
-    };
-    let operators = !stranger && caller.pid().is_some_and(whose);
+    let stranger = credentials.uid() != own && credentials.uid() != 0;
+    let operators = !stranger && is_operators();
     let answer: Answer = match serde_json::from_str::<Asked>(&line) {
         Ok(asked) if !operators => {
             handle.refused(asked.to_string(), caller.pid());
@@ -193,6 +212,10 @@ impl Caller {
 
     async fn exchange(&self, asked: Asked) -> io::Result<Answer> {
         let mut stream = UnixStream::connect(&self.socket).await?;
+        if !peer::is_ours(&stream) {
+            let what = "the process that listens there belongs to another user";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+        }
         let mut line = serde_json::to_vec(&asked)?;
         line.push(b'\n');
         stream.write_all(&line).await?;

@@ -134,8 +134,8 @@ impl SupervisorHandle {
         let _ = self.commands.try_send(Command::Refused(what, pid));
     }
 
-    /// Returns whether a signal to this process is the operator's, and has it recorded if it is not. In doubt, because its sender is
-    /// gone or says itself who it is, it is if `in_doubt`.
+    /// Returns whether a signal to this process is the operator's, and has it recorded if it is not. If its sender is
+    /// gone, it is if `in_doubt`. A signal with a sender that can be forged is refused on Linux.
     #[must_use]
     pub fn is_operators(&self, signal: i32, sender: Sender, in_doubt: bool) -> bool {
         let judged = self.family.judge(sender, in_doubt);

@@ -2,9 +2,12 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+
+use crate::process::{Listener, ListenerError, Owner, verify};
 
 /// What is asked for is a few hundred bytes; a page of HTML is recognised by its beginning.
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
@@ -16,6 +19,8 @@ pub(super) struct Target {
     pub address: String,
     /// The value of the header that proves who asks.
     pub authorization: Option<String>,
+    /// The server's process, once it is known: no other gets the authorization.
+    pub server: Option<i32>,
 }
 
 /// What was answered.
@@ -36,15 +41,21 @@ impl fmt::Debug for Target {
 }
 
 impl Target {
-    /// Returns the header for a password; OpenCode's own user is `opencode`.
-    pub fn authorization(user: Option<&str>, password: &str) -> String {
-        let user = user.unwrap_or("opencode");
+    /// Returns the header for a password.
+    pub fn authorization(user: &str, password: &str) -> String {
         format!("Basic {}", base64(format!("{user}:{password}").as_bytes()))
     }
 
     /// Asks in a new connection, and reads the whole answer.
     pub async fn ask(&self, method: &str, path: &str) -> io::Result<Answer> {
+        let before = self.address.parse().ok();
+        let before = before.map(|address| self.verify(address)).transpose()?;
         let mut stream = TcpStream::connect(&self.address).await?;
+        let after = self.verify(stream.peer_addr()?)?;
+        // The same socket listened before and after, so it is the one that took the connection.
+        if before.is_some_and(|before| before != after) {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
         let authorization = match &self.authorization {
             Some(value) => format!("authorization: {value}\r\n"),
             None => String::new(),
@@ -71,6 +82,24 @@ impl Target {
             }
             bytes.extend_from_slice(chunk.get(..read).unwrap_or_default());
         }
+    }
+
+    /// Checks that the server listens at an address, where it would be sent a password.
+    fn verify(&self, address: SocketAddr) -> io::Result<Vec<Listener>> {
+        let server = match (&self.authorization, self.server) {
+            (None, _) => return Ok(Vec::new()),
+            (Some(_), None) => return Err(io::Error::other("its process is not known yet")),
+            (Some(_), Some(server)) => server,
+        };
+        verify(address, Owner::Server(server)).map_err(|error| {
+            let kind = match error {
+                ListenerError::None => io::ErrorKind::ConnectionRefused,
+                ListenerError::Foreign(_) | ListenerError::Unknown(_) => {
+                    io::ErrorKind::PermissionDenied
+                }
+            };
+            io::Error::new(kind, error)
+        })
     }
 }
 
@@ -160,7 +189,7 @@ mod tests {
                 "", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"
             ]
         );
-        let header = Target::authorization(None, "a:\u{fc}");
+        let header = Target::authorization("opencode", "a:\u{fc}");
         assert_eq!(header, "Basic b3BlbmNvZGU6YTrDvA==");
     }
 

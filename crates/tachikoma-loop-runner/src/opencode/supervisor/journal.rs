@@ -5,11 +5,12 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use tachikoma_core::supervise::{ServerEvent, ServerRecord, ServerState};
+use tachikoma_core::supervise::{ServerEvent, ServerRecord, ServerState, apply};
+use tachikoma_fs::whole::{Durability, write_whole};
+use tachikoma_fs::{is_missing, private, regular};
 
+use crate::store::StoreError;
 use crate::store::journal::{check_sum, encode};
-use crate::store::whole::{Durability, write_whole};
-use crate::store::{StoreError, is_missing, private, regular};
 
 /// What the file is called.
 const NAME: &str = "journal.jsonl";
@@ -77,7 +78,9 @@ impl ServerJournal {
             std::fs::rename(&path, &aside).map_err(StoreError::io("move away", &path))?;
         }
         let mut state = ServerState::default();
-        read.records.iter().for_each(|record| state.apply(record));
+        read.records
+            .iter()
+            .for_each(|record| apply(&mut state, record));
         let file = append_to(&path)?;
         let len = match &read.damage {
             Some(_) => 0,
@@ -205,7 +208,7 @@ fn record(line: &[u8]) -> Result<ServerRecord, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tachikoma_core::supervise::{Jitter, ServerInput, ServerPolicy, step};
+    use tachikoma_core::supervise::{Jitter, ServerInput, ServerPolicy, StartedBy, step};
     use tachikoma_core::{Exit, Timestamp};
 
     /// Lets a server crash so often, and writes it down.
@@ -218,7 +221,10 @@ mod tests {
         for _ in 0..times {
             let now = Timestamp::from_millis(state.time.as_millis() + 100_000);
             let input = match state.generation.0 {
-                0 => ServerInput::Supervise { pid: 1 },
+                0 => ServerInput::Supervise {
+                    pid: 1,
+                    by: StartedBy::Command,
+                },
                 _ => ServerInput::Wake,
             };
             let started = step(&policy, state, now, Jitter(0), input);

@@ -12,6 +12,7 @@ use super::command_line::{self, address, host};
 use super::http::Target;
 use super::probe::{self, Moment};
 use super::{News, SupervisorSettings};
+use crate::opencode::client::Login;
 use crate::process::{Spawn, SpawnSubject, input, output};
 
 /// What is to be started.
@@ -34,6 +35,7 @@ pub(super) enum Refusal {
 /// Prepares a start.
 pub(super) fn prepare(
     settings: &SupervisorSettings,
+    login: Option<&Login>,
     generation: Generation,
 ) -> Result<Launch, Refusal> {
     let opencode = &settings.opencode;
@@ -55,14 +57,14 @@ pub(super) fn prepare(
     let (stderr, theirs_err) = output().map_err(failed)?;
     let stdin: OwnedFd = input(b"").map_err(failed)?;
     let mut env = settings.env.clone();
-    if let Some(password) = &settings.password {
-        env.push((
-            "OPENCODE_SERVER_PASSWORD".into(),
-            password.expose().to_owned().into(),
-        ));
-    }
-    if let Some(user) = &settings.user {
-        env.push(("OPENCODE_SERVER_USERNAME".into(), user.clone().into()));
+    if let Some(Login { user, password }) = login {
+        env.extend([
+            (
+                "OPENCODE_SERVER_PASSWORD".into(),
+                password.expose().to_owned().into(),
+            ),
+            ("OPENCODE_SERVER_USERNAME".into(), user.clone().into()),
+        ]);
     }
     let spawn = Spawn {
         generation: generation.0,
@@ -96,16 +98,17 @@ pub(super) async fn port_taken(generation: Generation, target: Target) -> News {
     let address = &target.address;
     // Whoever has it was ready before, and may be slow; it is asked once.
     let who = match probe::health(&target, Moment::Later).await {
-        Answered::Healthy { .. } => {
-            "by another OpenCode server: stop that one, or set another `opencode.serve_port`"
+        Answered::Healthy { .. } => "by another OpenCode server",
+        Answered::Wrong { what } if what.contains(probe::WANTS_PASSWORD) => {
+            "by a server that wants a password, probably another OpenCode"
         }
-        Answered::Silent { .. } | Answered::Wrong { .. } => {
-            "by another program: stop that one, or set another `opencode.serve_port`"
-        }
+        Answered::Silent { .. } | Answered::Wrong { .. } => "by another program",
     };
     News::Input(ServerInput::NotStarted {
         generation,
-        why: format!("{address} is taken {who}"),
+        why: format!(
+            "{address} is taken {who}: stop that one, or set another `opencode.serve_port`"
+        ),
     })
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::store::{make_dir, private};
+use tachikoma_fs::{make_dir, private};
 
 /// What the newest is called; older ones have a number behind it.
 pub const NAME: &str = "server.log";

@@ -17,6 +17,9 @@ const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 /// How much of a wrong answer is shown.
 const SHOWN_MAX: usize = 60;
 
+/// What is said of a server that was asked without a password.
+pub(super) const WANTS_PASSWORD: &str = "wants a password";
+
 /// When a server is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
@@ -43,6 +46,9 @@ pub(super) async fn health(target: &Target, moment: Moment) -> Answered {
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => Answered::Wrong {
             what: format!("what listens at {address} is no OpenCode server: {error}"),
         },
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::PermissionDenied => Answered::Wrong {
+            what: format!("{address}: {error}"),
+        },
         Ok(Err(error)) => silent(format!("no answer from {address}: {error}")),
         Ok(Ok(answer)) => judge(target, answer.status, &answer.content_type, &answer.body),
     }
@@ -61,7 +67,7 @@ fn judge(target: &Target, status: u16, content_type: &str, body: &[u8]) -> Answe
                 ),
                 None => {
                     format!(
-                        "the server at {address} wants a password: set OPENCODE_SERVER_PASSWORD"
+                        "the server at {address} {WANTS_PASSWORD}: set OPENCODE_SERVER_PASSWORD"
                     )
                 }
             });
@@ -125,6 +131,7 @@ mod tests {
         let target = Target {
             address: "127.0.0.1:4096".to_owned(),
             authorization: password.then(|| "Basic x".to_owned()),
+            server: None,
         };
         match judge(&target, status, kind, body.as_bytes()) {
             Answered::Healthy { version, .. } => format!("healthy {version:?}"),

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use crate::process::protocol::{Order, Report, SpawnOrder, SpawnSubject, Text};
 use crate::process::{Adoption, Exit, INSIDE, Leftover};
+use crate::store::trust;
 use crate::store::vault::PASSPHRASE_VARIABLE;
 
 /// How to start a guard.
@@ -35,7 +36,8 @@ impl GuardOptions {
     /// Returns the environment of the guard: this process's own but for what is hidden, and what says whose it is.
     pub(super) fn environment(&self) -> Vec<(OsString, OsString)> {
         let kept = |name: &OsString| {
-            name != INSIDE && name != PASSPHRASE_VARIABLE && !self.hidden.contains(name)
+            let ours = [INSIDE, PASSPHRASE_VARIABLE, trust::VARIABLE];
+            !ours.iter().any(|ours| name == ours) && !self.hidden.contains(name)
         };
         let own = std::env::vars_os().filter(|(name, _)| kept(name));
         let inside = (!self.commands).then(|| (INSIDE.into(), self.marker.clone().into()));

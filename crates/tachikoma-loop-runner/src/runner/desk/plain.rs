@@ -1,8 +1,10 @@
 //! Files without a repository: they are only looked at.
 
+use std::path::Path;
+
 use tachikoma_core::Kept;
 
-use super::{Clerk, Taken, Told, Untaken, count};
+use super::{Clerk, Taken, Told, Untaken, count, first_names};
 use crate::error::chain;
 use crate::git::{CallOff, Plain, PlainError};
 
@@ -18,7 +20,8 @@ impl Clerk {
         }
         let changed = looked.map_err(|error| chain(&error))?;
         Ok(Kept {
-            changed: count(changed),
+            changed: count(changed.len()),
+            files: first_names(&changed, |path| path.as_path().to_owned(), Path::new("")),
             ..Kept::default()
         })
     }

@@ -49,14 +49,14 @@ async fn a_look_behind_an_iteration_ends_also_where_a_commit_may_take_for_ever()
         message,
         limit: None,
     };
-    assert!(desk.keep(1, Some(commit(message.clone()))));
+    assert!(desk.keep(1, Some(commit(message.clone())), Whose::Loop));
     let told = desk.next().await;
     let Told::Kept { kept: Err(why), .. } = told else {
         panic!("{told:?}");
     };
     assert!(why.contains("took more than"), "{why}");
     std::fs::remove_file(&hang).unwrap();
-    assert!(desk.keep(2, Some(commit(message))));
+    assert!(desk.keep(2, Some(commit(message)), Whose::Loop));
     let told = desk.next().await;
     let Told::Kept { kept: Ok(kept), .. } = told else {
         panic!("{told:?}");

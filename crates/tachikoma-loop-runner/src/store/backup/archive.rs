@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use tachikoma_core::{Seq, SessionNo};
+use tachikoma_fs::regular;
 
 use super::container::{CHUNK_BYTES, MANIFEST, SNAPSHOT, Tee, hex};
 use super::{Backups, Entry, FORMAT, Manifest, Moment};
@@ -14,7 +15,7 @@ use crate::git::bundle;
 use crate::store::journal::JournalPart;
 use crate::store::snapshot::Packing;
 use crate::store::vault::{self, Vault};
-use crate::store::{checkpoints, compressed, journal, regular, tests_book};
+use crate::store::{checkpoints, compressed, journal, tests_book};
 
 /// The unit of a tar archive.
 const BLOCK: u64 = 512;

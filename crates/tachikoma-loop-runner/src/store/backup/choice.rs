@@ -4,11 +4,12 @@ use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopId, Seq};
+use tachikoma_fs::RALPH_DIR;
 
 use super::{Listed, Manifest, container, list};
 use crate::store::lives::Lives;
 use crate::store::vault::Vault;
-use crate::store::{RALPH_DIR, StoreError, loops};
+use crate::store::{StoreError, loops};
 
 /// Lists the backups of the loop in `loop_dir`, or all where there is none, the best first: of the life that it leads, then of those
 /// before it, by the number of their record, and then all others by their time. Backups that restorations have kept come

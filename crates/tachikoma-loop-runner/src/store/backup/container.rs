@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use tachikoma_core::{Seq, State};
+use tachikoma_fs::{private, regular};
 
 use super::{Entry, FORMAT, Manifest};
 use crate::git::bundle;
 use crate::store::journal;
 use crate::store::snapshot::{self, Snapshot};
 use crate::store::vault::{Sealing, Vault, is_locked};
-use crate::store::{StoreError, checkpoints, compressed, private, regular, tests_book};
+use crate::store::{StoreError, checkpoints, compressed, tests_book};
 
 /// The name of the first entry.
 pub(super) const MANIFEST: &str = "manifest.json";
@@ -182,13 +183,7 @@ fn read(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, Stor
             damaged(path, format!("line {line} of its journal: {what}"))
         }
         StoreError::DamagedSnapshot { what, .. } => damaged(path, format!("its snapshot: {what}")),
-        StoreError::Io { .. }
-        | StoreError::Sync { .. }
-        | StoreError::DamagedBackup { .. }
-        | StoreError::Locked { .. }
-        | StoreError::Newer { .. }
-        | StoreError::NewerBackup { .. }
-        | StoreError::NewerSnapshot { .. } => error,
+        _ => error,
     })
 }
 
@@ -364,7 +359,7 @@ impl Reading<'_> {
 
 fn create(path: &PathBuf, vault: &Vault) -> Result<Sealing<File>, StoreError> {
     if let Some(dir) = path.parent() {
-        crate::store::make_dir(dir)?;
+        tachikoma_fs::make_dir(dir)?;
     }
     private()
         .write(true)

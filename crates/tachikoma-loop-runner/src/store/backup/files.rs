@@ -8,12 +8,13 @@ use std::time::Duration;
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 use tachikoma_core::{Life, LoopId, Seq, Timestamp};
+use tachikoma_fs::{private, whole};
 
 use super::{Backups, Moment, container};
 use crate::error::chain;
 use crate::store::snapshot::Packing;
 use crate::store::vault::{self, Vault};
-use crate::store::{StoreError, compressed, loops, private, whole};
+use crate::store::{StoreError, compressed, loops};
 
 /// What the name of a backup ends with, unless it is compressed.
 const SUFFIX: &str = ".tar";

@@ -360,7 +360,7 @@ fn what_cannot_be_taken_leaves_nothing_and_removes_nothing() {
     let kept = place.take(1, 1_000);
     let backups = place.backups(1);
     let error = take(&backups, &place.moment(2_000), &AtomicBool::new(true)).unwrap_err();
-    assert!(matches!(error, StoreError::Io { .. }), "{error:?}");
+    assert!(matches!(error, StoreError::File(_)), "{error:?}");
     // The journal does not say what the snapshot says.
     let mut moment = place.moment(2_000);
     moment.journal.as_mut().unwrap().len -= 2;

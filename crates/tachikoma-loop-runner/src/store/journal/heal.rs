@@ -7,13 +7,13 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
 use tachikoma_core::{Life, Record, State, Timestamp};
+use tachikoma_fs::quarantine::{quarantine, remake_dirs};
+use tachikoma_fs::{make_dir, private};
 
 use super::{
     ABOVE_JOURNAL, Journal, StoreError, decode, segment_name, segments, way_to, working_dir_of,
 };
-use crate::store::quarantine::{quarantine, remake_dirs};
 use crate::store::vault::Vault;
-use crate::store::{make_dir, private};
 
 /// What is wrong with the file of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

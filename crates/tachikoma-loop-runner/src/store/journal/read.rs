@@ -3,14 +3,15 @@
 use std::io::{self, BufRead, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-use tachikoma_core::{LoopEvent, Record, Seq, State, Timestamp};
+use tachikoma_core::{LoopEvent, Record, Seq, State, Timestamp, apply};
+use tachikoma_fs::regular;
 
 use super::{CRC_MARK, FORMAT, segment};
 use crate::store::compressed::Opened;
 use crate::store::migrate::{self, Chain};
 use crate::store::vault::lines::{self, HEADER_BYTES_MAX};
 use crate::store::vault::{self, Vault};
-use crate::store::{StoreError, compressed, regular, snapshot};
+use crate::store::{StoreError, compressed, snapshot};
 
 /// The longest line that is read. A record with the full state is the longest there is, and a state of this size could not be
 /// kept as a snapshot.
@@ -318,7 +319,7 @@ pub(in crate::store) fn take_in(
             record.seq, state.seq
         )));
     }
-    state.apply(record);
+    apply(state, record);
     Ok(())
 }
 

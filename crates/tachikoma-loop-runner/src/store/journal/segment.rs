@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use tachikoma_core::LoopEvent;
+use tachikoma_fs::sync_dir;
+use tachikoma_fs::whole::{Durability, write_whole};
 
 use super::{StoreError, segments};
 use crate::store::compressed::{self, Form, form_of};
-use crate::store::sync_dir;
 use crate::store::vault::Vault;
-use crate::store::whole::{Durability, write_whole};
 
 /// The segments of a journal that are never written to again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +130,8 @@ pub(in crate::store) fn keep_beginning(
         }
     }
     std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
-    path.parent().map_or(Ok(()), sync_dir)
+    path.parent().map_or(Ok(()), sync_dir)?;
+    Ok(())
 }
 
 /// Ends the last line of a segment, whose record is whole, if its line end is missing.
@@ -164,7 +165,8 @@ pub(in crate::store) fn mark_loss(path: &Path, vault: &Vault) -> Result<bool, St
 
 fn write_sealed(path: &Path, bytes: &[u8], vault: &Vault) -> Result<(), StoreError> {
     let bytes = vault.seal(bytes).map_err(StoreError::io("seal", path))?;
-    write_whole(path, &bytes, Durability::Synced).map(drop)
+    write_whole(path, &bytes, Durability::Synced)?;
+    Ok(())
 }
 
 fn content(path: &Path, vault: &Vault) -> Result<Vec<u8>, StoreError> {

@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{Input, Policy, Record, State, Timestamp, step};
+use tachikoma_fs::quarantine::{keep_copy, keep_tail, quarantine};
+use tachikoma_fs::{make_dir, whole};
 
 use super::{InTheWay, Recovered};
 use crate::store::backup::Moment;
 use crate::store::journal::{Journal, JournalPart, new_life, segment};
-use crate::store::quarantine::{keep_copy, keep_tail, quarantine};
 use crate::store::snapshot::{self, Snapshot};
-use crate::store::{StoreError, archive, compressed, make_dir, vault, whole};
+use crate::store::{StoreError, archive, compressed, vault};
 
 /// A journal that was taken up.
 #[derive(Debug)]
@@ -95,7 +96,10 @@ impl Recovered {
         }
         match &self.in_the_way {
             None => Ok(()),
-            Some(InTheWay::Unreadable(path)) => quarantine(working_dir, path).map(drop),
+            Some(InTheWay::Unreadable(path)) => {
+                quarantine(working_dir, path)?;
+                Ok(())
+            }
             Some(InTheWay::OfAnother(path, loop_id)) => {
                 archive::set_aside(working_dir, path, *loop_id, &self.vault)
             }

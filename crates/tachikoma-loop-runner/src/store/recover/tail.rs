@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopId, Record, Seq, State};
+use tachikoma_fs::RALPH_DIR;
 
 use crate::store::journal::{self, Remainder, segment};
 use crate::store::migrate::Chain;
 use crate::store::vault::Vault;
-use crate::store::{RALPH_DIR, StoreError, compressed};
+use crate::store::{StoreError, compressed};
 
 /// The end of a journal as it is read.
 pub(super) struct Tail<'a> {

@@ -99,11 +99,13 @@ fn every_flipped_missing_or_added_byte_is_noticed() {
 
 #[test]
 fn a_newer_version_is_told_before_anything_else_is_read() {
-    let text = "{\n  \"version\": 2,\n  \"shape\": [\"unheard of\"]";
-    assert!(matches!(
-        decode(migrate::SNAPSHOT, text.as_bytes()),
-        Err(Problem::Newer(2))
-    ));
+    for text in [
+        "{\n  \"version\": 2,\n  \"shape\": [\"unheard of\"]",
+        "{\"version\":2,\"shape\":[\"unheard of\"]",
+    ] {
+        let decoded = decode(migrate::SNAPSHOT, text.as_bytes());
+        assert!(matches!(decoded, Err(Problem::Newer(2))), "{text}");
+    }
 }
 
 #[test]

@@ -5,10 +5,12 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use tachikoma_fs::{private, regular, sync_dir, whole};
+
 use super::lines::OnDamage;
 use super::{APART, BEGINNING_BYTES_MAX, Vault, begins_as_sealed};
+use crate::store::StoreError;
 use crate::store::compressed::is_damage;
-use crate::store::{StoreError, private, regular, sync_dir, whole};
 
 /// What stands for the part of a file that does not open: no record of a journal, and for people in a text.
 const REST: &[u8] = b"\n[tachikoma: what follows does not open]\n";
@@ -62,7 +64,8 @@ fn replace(vault: &Vault, path: &Path, to: &Path, part: Part) -> Result<(), Stor
     let temporary = whole::temporary(dir);
     let written = write(vault, path, &temporary, part).and_then(|()| {
         std::fs::rename(&temporary, to).map_err(StoreError::io("replace", to))?;
-        sync_dir(dir)
+        sync_dir(dir)?;
+        Ok(())
     });
     if written.is_err() {
         let _ = std::fs::remove_file(&temporary);

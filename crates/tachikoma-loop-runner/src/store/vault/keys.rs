@@ -7,12 +7,13 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use age::secrecy::{ExposeSecret as _, SecretString};
 use age::x25519::{Identity, Recipient};
 use age::{DecryptError, Decryptor, Encryptor, scrypt};
+use tachikoma_fs::quarantine::quarantine;
+use tachikoma_fs::regular;
+use tachikoma_fs::whole::{Durability, write_whole};
 
 use super::header::Told;
 use crate::settings::Secret;
-use crate::store::quarantine::quarantine;
-use crate::store::whole::{Durability, write_whole};
-use crate::store::{StoreError, regular};
+use crate::store::StoreError;
 
 /// More than any file of keys, and of a passphrase.
 const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
@@ -111,8 +112,7 @@ impl KeySource {
                         path.display()
                     )
                 };
-                let bytes = std::fs::File::open(path)
-                    .and_then(|file| regular::read_all(file, KEY_FILE_BYTES_MAX))
+                let bytes = regular::read_secret(path, KEY_FILE_BYTES_MAX)
                     .map_err(|error| unread(error.to_string()))?;
                 let text =
                     String::from_utf8(bytes).map_err(|_| unread("it is no text".to_owned()))?;
@@ -148,7 +148,8 @@ impl KeySource {
             writeln!(writer, "{}", text.expose_secret())?;
             writer.finish()
         });
-        write_whole(path, &sealed.map_err(failed)?, Durability::Synced).map(drop)
+        write_whole(path, &sealed.map_err(failed)?, Durability::Synced)?;
+        Ok(())
     }
 }
 
@@ -381,7 +382,8 @@ impl Ring {
             // Damaged, or another one: nothing is overwritten.
             quarantine(working_dir, path)?;
         }
-        write_whole(path, locked, Durability::Synced).map(drop)
+        write_whole(path, locked, Durability::Synced)?;
+        Ok(())
     }
 
     /// Puts the identity back that somebody has removed while it is in use.

@@ -415,6 +415,8 @@ fn a_file_with_a_passphrase_has_one_line_and_none_of_it_is_shown() {
     let file = dir.path().join("words");
     let check = |text: &[u8]| {
         std::fs::write(&file, text).unwrap();
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+            .unwrap();
         let vault = Vault::new(KeySource {
             encrypt: true,
             passphrase: Some(Passphrase::File(file.clone())),

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tachikoma_core::{LoopEvent, LoopId, Record, Seq, State};
+use tachikoma_core::{LoopEvent, LoopId, Record, Seq, State, apply};
 
 use super::{Checked, Kind, NO_RECORD, Verdict};
 use crate::error::chain;
@@ -244,7 +244,7 @@ impl<'a> Fold<'a> {
         if record.time < state.time {
             return Err(format!("its time lies before that of record {}", state.seq));
         }
-        state.apply(record);
+        apply(state, record);
         self.meet_snapshots();
         Ok(())
     }

@@ -4,12 +4,14 @@
 use std::io::{self, BufRead as _, BufReader};
 use std::path::Path;
 
+use tachikoma_fs::regular;
+
 use super::{Checked, Kind, Verdict};
 use crate::offline::Premises;
 use crate::session::transcripts;
 use crate::store::journal::{self, Remainder};
 use crate::store::vault::is_sealed;
-use crate::store::{backup, checkpoints, gates_dir, loops, regular, snapshot, vault};
+use crate::store::{backup, checkpoints, gates_dir, loops, snapshot, vault};
 
 /// Looks at everything that is sealed.
 pub(super) fn look(premises: &Premises, why: &io::Error, each: &mut impl FnMut(Checked)) {

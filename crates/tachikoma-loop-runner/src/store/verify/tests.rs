@@ -150,7 +150,7 @@ fn plain(path: &Path) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn every_flipped_byte_of_everything_is_found() {
+fn verify_finds_flipped_bytes_in_every_kind_of_file() {
     let place = Place::new();
     let transcript = place
         .premises
@@ -168,7 +168,9 @@ fn every_flipped_byte_of_everything_is_found() {
         let content = plain(&path);
         // The last byte of a journal ends its last line: without it that line was never published.
         let torn = path.ends_with("journal-0003.jsonl");
-        for at in 0..good.len() - usize::from(torn) {
+        // A sample; the soak `flip` goes through every byte. The heads of compressed frames are in the first bytes.
+        let end = good.len() - usize::from(torn);
+        for at in (0..end.min(24)).chain((24..end).step_by(23)) {
             let mut flipped = good.clone();
             flipped[at] ^= 1 << (at % 8);
             fs::write(&path, &flipped).unwrap();

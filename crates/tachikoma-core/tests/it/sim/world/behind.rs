@@ -1,8 +1,8 @@
 //! What is done behind a turn: hooks, snapshots, commits, gates.
 
 use tachikoma_core::{
-    Answers, Committed, GateResult, HookKind, HookPoint, HookResult, Input, Kept, Objectives,
-    ObjectivesSeen, ScriptResult, ScriptVerdict, TestsReport,
+    Answers, Committed, GateResult, HookKind, HookPoint, HookResult, Input, KeepPurpose, Kept,
+    Objectives, ObjectivesSeen, ScriptResult, ScriptVerdict, TestsReport,
 };
 
 use super::World;
@@ -45,6 +45,11 @@ impl World {
     /// What the loop did is looked at and committed; or that fails, hangs, or is refused by a hook.
     pub(super) fn keep(&mut self, number: u64, commit: bool) {
         assert!(self.policy.keep.is_some(), "there is where to keep it");
+        let keep = self.state.keep().expect("it is being kept");
+        assert!(
+            keep.purpose == KeepPurpose::Iteration || self.agents.iter().all(|agent| !agent.alive),
+            "the work of a session is kept when its agent has ended"
+        );
         let after = self.dice.pick(&[0, 0, 40, 3_000, 200_000]);
         let changed = self.dice.pick(&[0, 0, 1, 3]);
         let found = self.files + changed;

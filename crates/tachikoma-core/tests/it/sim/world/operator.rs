@@ -1,6 +1,5 @@
 //! The operator of a simulated loop: answers well, badly, late or never.
 
-use tachikoma_core::policy::stop::Limits;
 use tachikoma_core::{Choice, EditedPrompt, Input, Launch, Ticket, Wish};
 
 use super::super::Coverage;
@@ -41,7 +40,7 @@ impl World {
                     ..Launch::default()
                 }),
                 later: vec!["agent.name".to_owned()],
-                limits: Limits::of(&self.policy),
+                limits: self.policy.limits(),
             },
             3 => Wish::StopBehindHooks,
             4 => Wish::Hold {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tachikoma_core::{
     Effect, Exit, Generation, Input, LoopEvent, News, Phase, RebootStage, Record, Rung, Step,
-    Ticket, TurnEnd, step,
+    Ticket, TurnEnd, apply, next_deadline, step,
 };
 
 use super::super::Coverage;
@@ -103,7 +103,7 @@ impl World {
             self.cost = 0;
         }
         self.audit.take(&self.policy, &record);
-        self.replayed.apply(&record);
+        apply(&mut self.replayed, &record);
         self.journal.push(record);
     }
 
@@ -137,7 +137,7 @@ impl World {
                     && self.state.stop.is_none()
                     && !matches!(reboot.stage, RebootStage::Keeping { .. });
                 let limited = limited || timed;
-                let deadline = self.state.next_deadline(&self.policy);
+                let deadline = next_deadline(&self.policy, &self.state);
                 assert_eq!(deadline.is_some(), limited, "0 means no limit");
                 limited
             }
@@ -152,7 +152,7 @@ impl World {
             Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => false,
         };
         assert!(
-            !bounded || self.state.next_deadline(&self.policy).is_some(),
+            !bounded || next_deadline(&self.policy, &self.state).is_some(),
             "whoever waits for the world has a deadline"
         );
     }
@@ -199,7 +199,7 @@ impl World {
                 self.say(*generation, lines);
             }
             Effect::RunHooks { point, .. } => self.hooks(*point),
-            Effect::Keep { number, commit } => self.keep(*number, commit.is_some()),
+            Effect::Keep { number, commit, .. } => self.keep(*number, commit.is_some()),
             Effect::CallOffKeep => self.call_off_keep(),
             Effect::Ask { number } => self.ask(*number),
             Effect::RunGates { number, names } => self.gates(*number, names),
@@ -212,7 +212,7 @@ impl World {
                 }
                 self.queue.clear();
             }
-            Effect::Reply { .. } => {}
+            Effect::Reply { .. } | Effect::OweLook => {}
         }
     }
 
@@ -362,6 +362,7 @@ fn check_effects(step: &Step, ticket: Option<Ticket>) {
             | Effect::Prompt { .. }
             | Effect::AskHandOff { .. }
             | Effect::AskCost { .. }
+            | Effect::OweLook
             | Effect::Advise { .. }
             | Effect::Tell { .. }
             | Effect::RollBack { .. }

@@ -49,7 +49,7 @@ impl Supervisor {
 
     fn start_server(&mut self, generation: Generation) -> Result<(), SupervisorError> {
         self.forget_server();
-        let launch = match launch::prepare(&self.settings, generation) {
+        let launch = match launch::prepare(&self.settings, self.login.as_ref(), generation) {
             Ok(launch) => launch,
             Err(Refusal::Known(why)) => {
                 let input = ServerInput::NotStarted { generation, why };
@@ -57,7 +57,12 @@ impl Supervisor {
                 return Ok(());
             }
             Err(Refusal::PortTaken { address }) => {
-                let target = self.target_at(address);
+                // Another process has the port, and must not get our password.
+                let target = Target {
+                    address,
+                    authorization: None,
+                    server: None,
+                };
                 let news = self.news.0.clone();
                 self.tasks.spawn(async move {
                     let _ = news
@@ -136,7 +141,7 @@ impl Supervisor {
         if let Some(before) = self.probing.take() {
             before.abort();
         }
-        let Some(target) = self.target.clone() else {
+        let Some(target) = self.target() else {
             let what = "it has not said where it listens".to_owned();
             let answered = Answered::Silent { what };
             self.at_once.push_back(ServerInput::Answered {
@@ -156,12 +161,19 @@ impl Supervisor {
         }));
     }
 
+    /// Returns where the current server is asked, with its process.
+    fn target(&self) -> Option<Target> {
+        let target = self.target.clone()?;
+        let server = self.state.phase.pid();
+        Some(Target { server, ..target })
+    }
+
     /// Asks the server something, and hands on what is to be told to the core.
     fn ask<F>(&mut self, generation: Generation, question: impl FnOnce(Target, Generation) -> F)
     where
         F: Future<Output = Option<ServerInput>> + Send + 'static,
     {
-        let Some(target) = self.target.clone() else {
+        let Some(target) = self.target() else {
             return;
         };
         let news = self.news.0.clone();

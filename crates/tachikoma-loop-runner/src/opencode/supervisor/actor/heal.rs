@@ -1,10 +1,13 @@
 //! What the agent, or anyone, deleted of the supervisor's own while it runs: lock, journal, server file.
 
+use tachikoma_fs::make_dir;
+
 use super::super::SupervisorError;
 use super::{Supervisor, ignore};
+use crate::opencode::login_file;
 use crate::opencode::server_file::{self, ServerFile};
+use crate::store::StoreError;
 use crate::store::lock::LockError;
-use crate::store::make_dir;
 
 impl Supervisor {
     /// Makes the directory whole: without its lock nobody believes that there is a supervisor, and without its file nobody finds
@@ -15,14 +18,15 @@ impl Supervisor {
         let file = dir.join(server_file::NAME);
         // Before the first one was written there is none to miss.
         let published = *self.published.borrow() != ServerFile::default();
-        if locked && (!published || file.exists()) {
+        let kept = !self.login_is_kept || dir.join(login_file::NAME).exists();
+        if locked && kept && (!published || file.exists()) {
             return Ok(());
         }
         // Without a working directory there is nothing to make it in; the next start says so.
         if !self.settings.working_dir.is_dir() {
             return Ok(());
         }
-        make_dir(&dir)?;
+        make_dir(&dir).map_err(StoreError::from)?;
         ignore(&dir);
         if !locked {
             let taken = self.lock.retake_in(&dir).await;
@@ -38,6 +42,9 @@ impl Supervisor {
                 let _ = guard.hold(lock);
             }
             self.journal.renew(&mut self.state)?;
+        }
+        if let Some(login) = self.login.as_ref().filter(|_| self.login_is_kept) {
+            login_file::write(&dir, login)?;
         }
         // Who reads it finds none; the next change writes it anew.
         let _ = self.published.borrow().write(&dir);

@@ -23,11 +23,12 @@ impl Supervisor {
     }
 
     pub(super) fn target_at(&self, address: String) -> Target {
-        let user = self.settings.user.as_deref();
-        let password = self.settings.password.as_ref();
+        let login = self.login.as_ref();
         Target {
             address,
-            authorization: password.map(|password| Target::authorization(user, password.expose())),
+            authorization: login
+                .map(|login| Target::authorization(&login.user, login.password.expose())),
+            server: None,
         }
     }
 

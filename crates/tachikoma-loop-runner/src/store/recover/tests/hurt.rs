@@ -17,19 +17,20 @@ fn check_noticed(place: &Place, what: &str) {
 }
 
 #[test]
-fn every_flipped_bit_is_noticed_with_a_snapshot_and_without() {
+fn flipped_bits_are_noticed_with_a_snapshot_and_without() {
     for has_snapshot in [true, false] {
         let place = Place::new();
         if !has_snapshot {
             std::fs::remove_file(place.snapshot()).unwrap();
         }
         let whole = std::fs::read(place.journal()).unwrap();
-        // All of the last line, and a sample of the others: the soak goes through all of them.
+        // A sample, denser in the last line. The soak `flip` goes through every byte.
         let last_line = whole[..whole.len() - 1]
             .iter()
             .rposition(|byte| *byte == b'\n');
         let last_line = last_line.unwrap();
-        for at in (0..last_line).step_by(5).chain(last_line..whole.len()) {
+        let sample = (0..last_line).step_by(41);
+        for at in sample.chain((last_line..whole.len()).step_by(5)) {
             let mut damaged = whole.clone();
             damaged[at] ^= 1 << (at % 8);
             std::fs::write(place.journal(), &damaged).unwrap();

@@ -1,0 +1,37 @@
+//! `opencode events`: the supervisor's journal, with times. Only reads.
+
+use std::process::ExitCode;
+
+use tachikoma_core::supervise::{Level, words};
+use tachikoma_loop_runner::opencode::supervisor::read_records;
+
+use crate::failure::Failure;
+use crate::out;
+use crate::place::Place;
+use crate::sanitise::sanitise;
+use crate::zone::local;
+
+/// Prints the records of the supervisor around here, the oldest first.
+pub fn events(place: &Place, json: bool) -> Result<ExitCode, Failure> {
+    let records = read_records(&super::dir_here(place)?)?;
+    if records.is_empty() {
+        return Err(super::nobody(place));
+    }
+    for record in records {
+        if json {
+            let text = serde_json::to_string(&record);
+            out::line(&text.map_err(|error| Failure::new(error.to_string()))?);
+            continue;
+        }
+        for (level, text) in words(&record.event) {
+            let level = match level {
+                Level::Debug | Level::Info => "",
+                Level::Warning => "warning: ",
+                Level::Error => "error: ",
+            };
+            let text = sanitise(&text).into_owned();
+            out::line(&format!("{} {level}{text}", local(record.time)));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

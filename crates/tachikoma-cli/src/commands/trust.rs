@@ -1,0 +1,98 @@
+//! `tachikoma trust`: agree to the programs and permissions that the configuration here names, and to the loop that is here.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use tachikoma_core::LoopId;
+use tachikoma_loop_runner::settings::Loaded;
+use tachikoma_loop_runner::store::loops;
+use tachikoma_loop_runner::store::recover::{self, Loss};
+use tachikoma_loop_runner::store::trust::Agreement;
+
+use super::launch::Base;
+use crate::failure::{Failure, chain};
+use crate::out;
+use crate::place::Place;
+use crate::sanitise::sanitise;
+use crate::trust::{Trust, Untrusted, agreements_of, guarded_lines, listed};
+
+/// Records the user's agreement, or forgets it.
+pub fn trust(place: &Place, revoke: bool) -> Result<ExitCode, Failure> {
+    let base = Base::read(place)?;
+    let trust = Trust::new(place, Untrusted::Refuse);
+    let dir = base.working_dir.display();
+    if revoke {
+        let text = match trust.forget(&base.working_dir)? {
+            true => format!("nothing is trusted any longer in {dir}"),
+            false => format!("nothing was trusted in {dir}"),
+        };
+        out::line(&text);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let configuration = configuration(&trust, &base.working_dir, &base.loaded)?;
+    let adopted = adopt(place, &trust, &base.working_dir)?;
+    if let Some(Adopted { loop_id, lines, .. }) = &adopted {
+        let what = format!("{loop_id} is yours: `tachikoma run` goes on with it");
+        out::line(&listed(&what, lines));
+    }
+    if !configuration && adopted.is_none() {
+        out::line(&format!("nothing in {dir} needs to be trusted"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn configuration(trust: &Trust, working_dir: &Path, loaded: &Loaded) -> Result<bool, Failure> {
+    let guarded = &loaded.guarded;
+    if guarded.is_empty() {
+        return Ok(false);
+    }
+    trust.record(working_dir, &[Agreement::Configuration(guarded.digest())])?;
+    let what = format!(
+        "trusted in {}, until one of these changes:",
+        working_dir.display()
+    );
+    out::line(&listed(&what, &guarded.lines()));
+    Ok(true)
+}
+
+/// A loop that was adopted.
+#[derive(Debug)]
+pub struct Adopted {
+    pub loop_id: LoopId,
+    /// The programs and permissions of its launch, one to a line.
+    pub lines: Vec<String>,
+    /// Whether it was not known before.
+    pub is_new: bool,
+}
+
+/// Agrees to the current loop of a working directory, with the programs of its launch; none if there is no loop that can be read.
+pub fn adopt(place: &Place, trust: &Trust, working_dir: &Path) -> Result<Option<Adopted>, Failure> {
+    let copies = place.copies(working_dir);
+    let Some(loop_id) = loops::current(working_dir, &copies.snapshot, &copies.vault)? else {
+        return Ok(None);
+    };
+    let dir = loops::dir(working_dir, loop_id);
+    let state = match recover::read(&dir, &copies, loop_id, Loss::Accept) {
+        Ok(found) => found.state,
+        Err(error) => {
+            let why = chain(&error);
+            out::note(&sanitise(&format!(
+                "warning: {loop_id} is not trusted: {why}"
+            )));
+            return Ok(None);
+        }
+    };
+    let overrides = &state.launch.overrides;
+    let agreements = agreements_of(loop_id, overrides);
+    let is_new = !agreements
+        .iter()
+        .all(|agreement| trust.have(working_dir, agreement));
+    if is_new {
+        trust.record(working_dir, &agreements)?;
+    }
+    Ok(Some(Adopted {
+        loop_id,
+        lines: guarded_lines(overrides),
+        is_new,
+    }))
+}

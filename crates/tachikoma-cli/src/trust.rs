@@ -1,0 +1,287 @@
+//! Trust: whether the user agreed to the programs and permissions that a project's configuration names, and to the loop that
+//! is found in a directory. Both may have come with a clone.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use tachikoma_core::{LoopId, Override};
+use tachikoma_loop_runner::process::is_below_a_guard;
+use tachikoma_loop_runner::settings::{Loaded, is_guarded};
+use tachikoma_loop_runner::store::trust::{Added, Agreement, Agreements, VARIABLE};
+
+use crate::commands::confirm::{agree, can_ask};
+use crate::failure::{Failure, chain};
+use crate::out;
+use crate::place::Place;
+use crate::sanitise::sanitise;
+
+/// A setting that is longer is shown in part; its place says where the rest is.
+const SHOWN_CHARS_MAX: usize = 2000;
+
+/// What to do about something that the user has not agreed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Untrusted {
+    /// Ask, if a person is there; else refuse.
+    Ask,
+    /// Refuse.
+    Refuse,
+    /// Say so, and go on: nothing is run.
+    Warn,
+    /// Go on, because `--trust` was given. That is not recorded.
+    Accept,
+}
+
+/// What the user agreed to.
+#[derive(Clone, Debug)]
+pub struct Trust {
+    /// The user's state directory; `None` where there is neither HOME nor `XDG_STATE_HOME`.
+    state_dir: Option<PathBuf>,
+    untrusted: Untrusted,
+    /// Whether `TACHIKOMA_TRUST` switches the checks off.
+    is_off: bool,
+    /// What holds for this process only.
+    for_now: Arc<Mutex<Vec<Agreement>>>,
+}
+
+impl Trust {
+    /// Reads where agreements are kept.
+    pub fn new(place: &Place, untrusted: Untrusted) -> Self {
+        Self {
+            state_dir: place.state_dir(),
+            untrusted,
+            is_off: is_off(place),
+            for_now: Arc::default(),
+        }
+    }
+
+    /// Returns the same for settings that are read again during a run: no question is asked, and `--trust` covers what it covered
+    /// at the start.
+    pub fn for_reload(&self) -> Self {
+        Self {
+            untrusted: Untrusted::Refuse,
+            ..self.clone()
+        }
+    }
+
+    /// Checks that the user agreed to the programs and permissions that the project's file names.
+    pub fn check_configuration(&self, working_dir: &Path, loaded: &Loaded) -> Result<(), Failure> {
+        if loaded.guarded.is_empty() || self.is_off {
+            return Ok(());
+        }
+        let agreement = Agreement::Configuration(loaded.guarded.digest());
+        if self.have(working_dir, &agreement) {
+            return Ok(());
+        }
+        let what =
+            "the configuration here names programs or loosens permissions, and is not trusted";
+        let refused = || {
+            Failure::usage(listed(what, &loaded.guarded.lines())).hint(
+                "read it; then `tachikoma trust` allows exactly this content, and `tachikoma run --trust` allows it for one run",
+            )
+        };
+        self.settle(
+            working_dir,
+            &[agreement],
+            refused,
+            "trust exactly this from now on?",
+        )
+    }
+
+    /// Checks that a loop that is about to go on was started here by the user, with the programs and permissions of its launch.
+    pub fn check_loop(
+        &self,
+        working_dir: &Path,
+        loop_id: LoopId,
+        overrides: &BTreeMap<String, Override>,
+    ) -> Result<(), Failure> {
+        if self.is_off {
+            return Ok(());
+        }
+        let agreements = agreements_of(loop_id, overrides);
+        if agreements
+            .iter()
+            .all(|agreement| self.have(working_dir, agreement))
+        {
+            return Ok(());
+        }
+        let what = format!(
+            "{loop_id} was not started by you in {}",
+            working_dir.display()
+        );
+        let refused = || {
+            Failure::usage(listed(&what, &guarded_lines(overrides))).hint(format!(
+                "it may have come with a clone, a copy or an older version; `tachikoma trust` adopts it, `tachikoma run --new` begins \
+                 another one; if you do not know it, delete `.ralph/loops/{loop_id}`"
+            ))
+        };
+        self.settle(
+            working_dir,
+            &agreements,
+            refused,
+            "go on with it, now and later?",
+        )
+    }
+
+    /// Writes down that this run begins a loop, or goes on with one by other settings. Below a guard that holds for this process only.
+    /// The record is made durable by a thread, because the loop need not wait for that.
+    pub fn register(
+        &self,
+        working_dir: &Path,
+        loop_id: LoopId,
+        overrides: &BTreeMap<String, Override>,
+        is_new: bool,
+    ) -> Result<Option<JoinHandle<()>>, Failure> {
+        let mut new = agreements_of(loop_id, overrides);
+        // What `--trust` let pass is not recorded by this either.
+        let is_known = is_new || self.have_recorded(working_dir, &Agreement::Loop(loop_id));
+        new.retain(|agreement| is_known && !self.have(working_dir, agreement));
+        if new.is_empty() {
+            return Ok(None);
+        }
+        self.hold_for_now(&new);
+        if is_below_a_guard() {
+            return Ok(None);
+        }
+        match self.add(working_dir, &new) {
+            Ok(added) => {
+                let sync = move || {
+                    if let Err(error) = added.sync() {
+                        out::note(&format!("warning: {}", chain(&error)));
+                    }
+                };
+                Ok(Some(std::thread::spawn(sync)))
+            }
+            Err(_) if self.is_off => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Records that the user agreed to what is here, durably. Refused below a guard: an agent must not agree in the user's place.
+    pub fn record(&self, working_dir: &Path, agreements: &[Agreement]) -> Result<(), Failure> {
+        refuse_below_a_guard()?;
+        Ok(self.add(working_dir, agreements)?.sync()?)
+    }
+
+    /// Forgets what the user agreed to here. Returns whether there was anything.
+    pub fn forget(&self, working_dir: &Path) -> Result<bool, Failure> {
+        refuse_below_a_guard()?;
+        Ok(self.kept(working_dir)?.forget()?)
+    }
+
+    /// Returns whether the user agreed to something, or `--trust` did for this process.
+    pub fn have(&self, working_dir: &Path, agreement: &Agreement) -> bool {
+        self.now().contains(agreement) || self.have_recorded(working_dir, agreement)
+    }
+
+    fn have_recorded(&self, working_dir: &Path, agreement: &Agreement) -> bool {
+        self.kept(working_dir)
+            .is_ok_and(|kept| kept.have(agreement))
+    }
+
+    fn now(&self) -> std::sync::MutexGuard<'_, Vec<Agreement>> {
+        self.for_now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hold_for_now(&self, agreements: &[Agreement]) {
+        self.now().extend_from_slice(agreements);
+    }
+
+    fn settle(
+        &self,
+        working_dir: &Path,
+        agreements: &[Agreement],
+        refused: impl Fn() -> Failure,
+        question: &str,
+    ) -> Result<(), Failure> {
+        match self.untrusted {
+            Untrusted::Accept => self.hold_for_now(agreements),
+            Untrusted::Warn => {
+                out::note(&format!("warning: {}", refused().what));
+            }
+            Untrusted::Ask if can_ask() && !is_below_a_guard() => {
+                out::note(&refused().what);
+                agree(question).map_err(|_| refused())?;
+                self.record(working_dir, agreements)?;
+            }
+            Untrusted::Ask => return Err(refused()),
+            Untrusted::Refuse => {
+                // A reload shows no hint.
+                let mut refused = refused();
+                refused.what.push_str("\n`tachikoma trust` allows it");
+                return Err(refused);
+            }
+        }
+        Ok(())
+    }
+
+    fn kept(&self, working_dir: &Path) -> Result<Agreements, Failure> {
+        let state_dir = self.state_dir.as_deref().ok_or_else(|| {
+            Failure::usage(
+                "trust cannot be recorded: neither XDG_STATE_HOME nor HOME is an absolute path",
+            )
+            .hint("set one of them; or TACHIKOMA_TRUST=1 switches the checks off")
+        })?;
+        Ok(Agreements::of(state_dir, working_dir))
+    }
+
+    fn add(&self, working_dir: &Path, agreements: &[Agreement]) -> Result<Added, Failure> {
+        let kept = self.kept(working_dir)?;
+        kept.add(agreements).map_err(|error| {
+            Failure::new(format!("what you trust cannot be recorded: {}", chain(&error))).hint(
+                "set XDG_STATE_HOME to a directory of your own that can be written; or TACHIKOMA_TRUST=1 switches the checks off",
+            )
+        })
+    }
+}
+
+/// Returns whether the checks are switched off.
+pub fn is_off(place: &Place) -> bool {
+    place
+        .variable(VARIABLE)
+        .is_some_and(|value| value == "1" || value == "true")
+}
+
+/// Refuses a command of an agent, a hook or a gate.
+fn refuse_below_a_guard() -> Result<(), Failure> {
+    if !is_below_a_guard() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        "only the operator decides what is trusted, and this process was started by a loop",
+    )
+    .hint("call it in a shell of your own"))
+}
+
+/// Returns what the user agrees to by starting a loop.
+pub fn agreements_of(loop_id: LoopId, overrides: &BTreeMap<String, Override>) -> Vec<Agreement> {
+    let guarded = overrides.iter().filter(|(key, _)| is_guarded(key));
+    let guarded = guarded.map(|(key, given)| Agreement::to_override(loop_id, key, &given.value));
+    std::iter::once(Agreement::Loop(loop_id))
+        .chain(guarded)
+        .collect()
+}
+
+/// Returns the settings of a launch that name programs or loosen permissions, one to a line.
+pub fn guarded_lines(overrides: &BTreeMap<String, Override>) -> Vec<String> {
+    let guarded = overrides.iter().filter(|(key, _)| is_guarded(key));
+    guarded
+        .map(|(key, given)| format!("{key} = {}  # recorded launch", given.value))
+        .collect()
+}
+
+/// Returns a statement with lines below it, safe for a terminal.
+pub fn listed(what: &str, lines: &[String]) -> String {
+    let mut text = what.to_owned();
+    for line in lines {
+        let shown = sanitise(line);
+        let mut shown: String = shown.chars().take(SHOWN_CHARS_MAX).collect();
+        let rest = line.chars().count().saturating_sub(SHOWN_CHARS_MAX);
+        if rest > 0 {
+            shown.push_str(&format!(" ... and {rest} more characters"));
+        }
+        text.push_str(&format!("\n  {shown}"));
+    }
+    text
+}

@@ -1,0 +1,562 @@
+//! Applies records to the state of a loop. The state changes nowhere else, neither live nor in a replay.
+
+mod clock;
+mod completion;
+mod hooks;
+mod keep;
+mod notes;
+mod operator;
+mod reboot;
+mod start;
+mod work;
+
+use std::time::Duration;
+
+use self::reboot::with_reboot;
+use self::work::with_work;
+use crate::completion::{AttemptEnd, Claim, only_talks_to_the_loop};
+use crate::denials::{DENIALS_MAX, Denial};
+use crate::event::LoopEvent;
+use crate::hooking::Frames;
+use crate::ladder::{Ladder, Rung};
+use crate::launch::Resumption;
+use crate::outcome::IterationOutcome;
+use crate::phase::{Ending, Phase, Reboot, RebootStage, Tool, TurnResult};
+use crate::reboots::{RebootEntry, RebootResult};
+use crate::record::Record;
+use crate::session::{HandOff, PastSession, Session};
+use crate::state::State;
+use crate::time::Timestamp;
+use crate::turn_report::{LimitedAttempt, TurnReport};
+
+/// Sessions that are remembered; a loop of thousands must not carry all of them in every segment.
+const HISTORY_MAX: usize = 100;
+
+/// Applies one record. Nothing else changes a state.
+pub fn apply(state: &mut State, record: &Record) {
+    if let LoopEvent::SegmentOpened {
+        state: opened,
+        life,
+        ..
+    } = &record.event
+    {
+        state.clone_from(opened);
+        state.life.clone_from(life);
+    }
+    debug_assert_eq!(
+        record.seq,
+        state.seq.next(),
+        "records are applied in order, without gaps"
+    );
+    state.seq = record.seq;
+    state.time = record.time;
+    clock::pass_time(state, &record.event, record.time);
+    apply_event(state, &record.event, record.time);
+    operator::withdraw_question(state);
+}
+
+fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
+    match event {
+        LoopEvent::SegmentOpened { .. }
+        | LoopEvent::LeftoversEnded { .. }
+        | LoopEvent::StopConditionTriggered { .. }
+        | LoopEvent::Warned { .. }
+        | LoopEvent::DiskWasFull { .. }
+        | LoopEvent::Repaired { .. } => {}
+        LoopEvent::Incident(incident) => state.copies.take(incident, time),
+        LoopEvent::ConfigChanged { changes } => {
+            if changes.iter().any(|change| change.key == "attended_mode") {
+                state.operator.attended = None;
+            }
+        }
+        LoopEvent::Operator(event) => operator::operator_event(state, event, time),
+        LoopEvent::Started {
+            launch,
+            runner,
+            limits,
+            resumption,
+        } => {
+            state.limits = *limits;
+            // A person who starts an ended loop again has looked at the network.
+            if matches!(resumption, Resumption::AfterEnd { .. }) {
+                work::service_answered(state);
+            }
+            state.frames.ready = false;
+            start::take_up(state, launch, runner, time);
+        }
+        LoopEvent::PauseRequested => state.pause_requested = true,
+        LoopEvent::Paused { then } => {
+            state.pause_requested = false;
+            state.phase = Phase::Paused { then: *then };
+        }
+        // What follows a resumption is recorded right behind it.
+        LoopEvent::PauseWithdrawn => state.pause_requested = false,
+        LoopEvent::Resumed => {
+            state.pause_requested = false;
+            state.operator.unanswered = None;
+            state.operator.agreed |= state.operator.put;
+        }
+        LoopEvent::StopRequested { stop, urgent } => {
+            state.stop = Some(stop.clone());
+            state.stop_urgent |= *urgent;
+        }
+        LoopEvent::WaitStarted { wait } => state.phase = Phase::Waiting { wait: *wait },
+        LoopEvent::SessionStarted { session, agent_id } => {
+            state.ledger.session_began();
+            state.frames.session_start = true;
+            state.session = Session {
+                number: *session,
+                agent_id: agent_id.clone(),
+                started: Some(time),
+                unproven: matches!(state.phase, Phase::Rebooting { .. }),
+                ..Session::default()
+            };
+        }
+        LoopEvent::SessionNamed { agent_id } => {
+            state.session.agent_id = Some(agent_id.clone());
+            state.reboots.named(agent_id);
+        }
+        LoopEvent::SessionEnded {
+            session,
+            iterations,
+            reason,
+        } => {
+            state.checkpoint.take(&state.session, reason);
+            state.frames.session_end = true;
+            // A crash between two records of one reboot may say it twice.
+            state.history.retain(|past| past.number != *session);
+            if state.history.len() >= HISTORY_MAX {
+                state.history.remove(0);
+            }
+            state.history.push(PastSession {
+                number: *session,
+                agent_id: state.session.agent_id.clone(),
+                started: state.session.started,
+                ended: time,
+                iterations: *iterations,
+                reason: reason.clone(),
+            });
+        }
+        LoopEvent::CustomSet { key, value } => {
+            if value.is_null() {
+                state.custom.remove(key);
+            } else {
+                state.custom.insert(key.clone(), value.clone());
+            }
+        }
+        LoopEvent::IterationStarted {
+            iteration,
+            attempt,
+            generation,
+            ..
+        } => {
+            if *iteration != state.iteration {
+                state.cuts = 0;
+            }
+            state.iteration = *iteration;
+            state.attempt = *attempt;
+            state.after_cut = *attempt > 1 && (state.after_cut || state.cut);
+            state.cut = false;
+            state.claimed = false;
+            operator::attempt_attended(state);
+            state.frames = Frames::default();
+            state.completion.attempt_started();
+            state.progress.attempt_started(*attempt);
+            state.stop_pattern = None;
+            state.ledger.turn_began();
+            state.kept.unseen = true;
+            state.session.context_before = state.session.context;
+            state.session.hand_off = HandOff::NotAsked;
+            work::begin_work(state, *generation, time);
+        }
+        LoopEvent::AgentLaunched { pid } => {
+            if let Some(agent) = &mut state.agent {
+                agent.pid = Some(*pid);
+            }
+            with_work(state, |work| {
+                work.pid = Some(*pid);
+                work.launched = Some(time);
+                work.active = time;
+            });
+        }
+        LoopEvent::AgentExited { .. } => {
+            state.agent = None;
+            if let Phase::Keeping { keep } = &mut state.phase {
+                keep.closing = None;
+            }
+        }
+        LoopEvent::OutputSeen => with_work(state, |work| work.heard(time)),
+        LoopEvent::LookRequested { until, .. } => with_work(state, |work| work.look = Some(*until)),
+        LoopEvent::BusySeen { activity } => with_work(state, |work| work.seen(*activity, time)),
+        LoopEvent::ContextMeasured {
+            context,
+            answering,
+            redline_tokens,
+        } => {
+            if state.session.context.is_none() {
+                state.session.first_tokens = Some(context.tokens);
+            }
+            state.session.context = Some(*context);
+            state.session.redline_tokens = redline_tokens.or(state.session.redline_tokens);
+            with_work(state, |work| {
+                work.heard(time);
+                work.answering = *answering;
+            });
+        }
+        LoopEvent::WrapUpAdvised { .. } => state.session.advised = true,
+        LoopEvent::ToolStarted { id, name, summary } => {
+            state.session.call(call(name, summary));
+            with_work(state, |work| {
+                let tool = Tool {
+                    name: name.clone(),
+                    summary: summary.clone(),
+                    since: time,
+                };
+                work.tools.insert(id.clone(), tool);
+                work.heard(time);
+            });
+        }
+        LoopEvent::ToolEnded { id, error } => {
+            let (mut tool, mut work_done) = (None, false);
+            with_work(state, |work| {
+                // A call that was denied or blocked by a hook ends with an error too: it is not work.
+                let ended = work.tools.get(id).filter(|_| error.is_none());
+                work_done = ended.is_some_and(|tool| !only_talks_to_the_loop(&tool.summary));
+                // A tool call that our interrupt ended has not failed, and stays the last sign of activity.
+                if work.ladder.is_none() {
+                    tool = work.tools.remove(id);
+                    work.heard(time);
+                }
+            });
+            state.completion.idle &= !work_done;
+            if let (Some(tool), Some(error)) = (tool, error) {
+                state
+                    .session
+                    .call_failed(call(&tool.name, &tool.summary), error);
+            }
+        }
+        LoopEvent::ToolDenied(denial) => denied(state, denial, time),
+        LoopEvent::FileTouched { path } => {
+            state.completion.idle = false;
+            if state.session.knows_file(path) {
+                state.session.files_unnamed = state.session.files_unnamed.saturating_add(1);
+            } else {
+                state.session.files.push(path.clone());
+            }
+        }
+        LoopEvent::TurnResulted(TurnReport {
+            success,
+            reason,
+            problem,
+            claimed,
+            pattern,
+            cost_microusd,
+            tokens,
+            spent,
+        }) => {
+            state.session.spent = *spent;
+            reboot::hand_off_resulted(state, *success, problem.as_ref(), time);
+            let (cost, tokens) = (*cost_microusd, *tokens);
+            state.ledger.turn_resulted(&mut state.stats, cost, tokens);
+            if pattern.is_some() {
+                state.session.pattern.clone_from(pattern);
+            }
+            with_work(state, |work| {
+                work.result = Some(TurnResult {
+                    time,
+                    success: *success,
+                    claimed: *claimed,
+                    reason: reason.clone(),
+                    problem: problem.clone(),
+                    after_interrupt: work.ladder.is_some(),
+                });
+            });
+        }
+        LoopEvent::CallEnded { tokens } => state.ledger.call_ended(&mut state.stats, *tokens),
+        LoopEvent::CostTold {
+            conversation_microusd,
+        } => {
+            let conversation = *conversation_microusd;
+            state.ledger.cost_told(&mut state.stats, conversation);
+        }
+        LoopEvent::WorkedOutside {
+            tool,
+            cost_microusd,
+            tokens,
+        } => {
+            if tool.is_empty() {
+                let ledger = &mut state.ledger;
+                ledger.turn_resulted(&mut state.stats, *cost_microusd, *tokens);
+            } else {
+                state.kept.checked = true;
+                state.kept.outside = true;
+            }
+        }
+        LoopEvent::ConversationTakenUp(told) => state.ledger.taken_up(&mut state.stats, *told),
+        LoopEvent::QuotaTold(quota) => {
+            state.stats.on_subscription = true;
+            state.ledger.quota_told(quota.clone());
+        }
+        LoopEvent::StopPatternMatched { pattern } => {
+            state.stop_pattern = Some(pattern.clone());
+        }
+        LoopEvent::Noted {
+            text,
+            tell,
+            operator,
+        } => notes::noted(state, text, *tell, *operator, time),
+        LoopEvent::EndingRequested {
+            cause,
+            boundary_until,
+        } => {
+            with_work(state, |work| {
+                work.ending = Some(Ending {
+                    cause: *cause,
+                    boundary_until: *boundary_until,
+                });
+            });
+        }
+        LoopEvent::RungClimbed { rung, until } => {
+            let next = Ladder {
+                rung: *rung,
+                until: *until,
+            };
+            with_work(state, |work| work.ladder = Some(next));
+            with_reboot(state, |reboot| {
+                if let RebootStage::Closing { ladder, .. } = &mut reboot.stage {
+                    *ladder = next;
+                }
+            });
+            if let Phase::Keeping { keep } = &mut state.phase {
+                keep.closing = Some(next);
+            }
+        }
+        LoopEvent::StoodStill { duration_ms } => {
+            clock::postpone_deadlines(state, Duration::from_millis(*duration_ms));
+        }
+        LoopEvent::IterationCompleted {
+            report,
+            agent_lives,
+        } => {
+            completion::iteration_over(state, report.outcome);
+            operator::iteration_attended(state, report.outcome == IterationOutcome::Succeeded);
+            if report.claimed {
+                completion::claim(state, Claim::Promise);
+            }
+            work::service_answered(state);
+            if report.outcome == IterationOutcome::Succeeded {
+                state.session.oriented = true;
+                state.kept.untold = None;
+                state.session.fast_failures = 0;
+                state.failure_streak = 0;
+            }
+            finish_iteration(state, report.outcome, report.duration_ms, *agent_lives);
+        }
+        LoopEvent::IterationFailed {
+            failure,
+            duration_ms,
+            streak,
+            agent_lives,
+            ..
+        } => {
+            state.failure_streak = *streak;
+            operator::iteration_attended(state, false);
+            completion::attempt_ended(state, AttemptEnd::Failed);
+            work::service_answered(state);
+            state.session.note_failure(*duration_ms);
+            state.last_failure = Some(failure.clone());
+            finish_iteration(state, IterationOutcome::Failed, *duration_ms, *agent_lives);
+        }
+        LoopEvent::IterationLimited(LimitedAttempt {
+            streak,
+            agent_lives,
+            outage,
+            ..
+        }) => {
+            work::service_refused(state, *streak, *outage, time);
+            state.frames.ended(None);
+            completion::attempt_ended(state, AttemptEnd::Cut);
+            work::cut_short(state, *agent_lives);
+        }
+        LoopEvent::StreamEnded => with_work(state, |work| work.stream_ended = Some(time)),
+        LoopEvent::AttemptCut {
+            agent_lives,
+            reason,
+            ..
+        } => {
+            state.cuts += u32::from(reason.is_some());
+            state.progress.missed();
+            work::cut_short(state, *agent_lives);
+        }
+        LoopEvent::SnapshotTaken {
+            iteration,
+            commit,
+            uncommitted,
+        } => keep::snapshot_taken(state, *iteration, commit, *uncommitted),
+        LoopEvent::KeepStarted(keep) => keep::keep_started(state, keep.clone()),
+        LoopEvent::KeepCalledOff { until, then } => keep::keep_called_off(state, *until, *then),
+        LoopEvent::WorkKept {
+            purpose,
+            iteration,
+            kept,
+        } => keep::work_kept(state, *purpose, *iteration, kept, time),
+        LoopEvent::KeepGivenUp { purpose, .. } => keep::keep_given_up(state, *purpose),
+        LoopEvent::Claimed { reason } => completion::claim(
+            state,
+            Claim::Done {
+                reason: reason.clone(),
+            },
+        ),
+        LoopEvent::CheckStarted { check } => completion::check_started(state, check),
+        LoopEvent::ConditionsAnswered { answers } => {
+            completion::conditions_answered(state, answers);
+        }
+        LoopEvent::GatesRan { iteration, results } => {
+            completion::gates_ran(state, *iteration, results);
+        }
+        LoopEvent::TestsRan(report) => state.progress.tested(report),
+        LoopEvent::ProgressMeasured(measured) => completion::progress_measured(state, measured),
+        LoopEvent::CheckGivenUp { reason } => completion::check_given_up(state, reason),
+        LoopEvent::ClaimRefused(refusal) => completion::claim_refused(state, refusal),
+        LoopEvent::RebootRequested { reason, not_before } => {
+            reboot::reboot_requested(state, reason, *not_before);
+        }
+        LoopEvent::RebootStarted { reason, then, .. } => {
+            state.reboot_pending = None;
+            state.reboot_not_before = None;
+            state.operator.put_off = None;
+            state.reboots.begun(time);
+            let to = state.session.number.next();
+            state.phase = Phase::Rebooting {
+                reboot: Reboot {
+                    reason: reason.clone(),
+                    started: time,
+                    to,
+                    then: *then,
+                    asked: 0,
+                    stage: RebootStage::Begun,
+                },
+            };
+        }
+        LoopEvent::HandOffRequested { until } => {
+            state.ledger.turn_began();
+            // The turn that writes it may change files.
+            state.kept.unseen = true;
+            reboot::hand_off_requested(state, *until);
+        }
+        LoopEvent::HandOffWritten { text, partial } => {
+            reboot::hand_off_written(state, text, *partial);
+        }
+        LoopEvent::HooksStarted(start) => hooks::hooks_started(state, start),
+        LoopEvent::HooksRan(end) => hooks::hooks_ended(state, end),
+        LoopEvent::ClosingStarted { until, failed } => {
+            let rung = match failed {
+                None => Rung::Interrupt,
+                Some(_) => Rung::Kill,
+            };
+            let ladder = Ladder {
+                rung,
+                until: *until,
+            };
+            let failed = failed.clone();
+            with_reboot(state, |reboot| {
+                reboot.stage = RebootStage::Closing { ladder, failed }
+            });
+        }
+        LoopEvent::SessionOpening {
+            session,
+            generation,
+        } => reboot::session_opening(state, *session, *generation, time),
+        // A runner that dies right here must not reboot a second time.
+        LoopEvent::RebootCompleted {
+            reason,
+            iteration,
+            from,
+            duration_ms,
+            ..
+        } => {
+            state.stats.reboots += 1;
+            let entry = reboot::entry(
+                state,
+                time,
+                reason,
+                *iteration,
+                *duration_ms,
+                RebootResult::Done,
+            );
+            state.reboots.succeeded(RebootEntry {
+                from: *from,
+                ..entry
+            });
+            state.phase = Phase::Idle;
+        }
+        LoopEvent::RebootFailed {
+            reason,
+            iteration,
+            error,
+            aborted,
+        } => {
+            let error = error.clone();
+            let result = match aborted {
+                true => RebootResult::Aborted { error },
+                false => RebootResult::Failed { error },
+            };
+            reboot::reboot_failed(state, time, reason, *iteration, result);
+        }
+        LoopEvent::RebootVerified { futile, .. } => {
+            state.session.unproven = false;
+            state.reboots.verified(futile.as_deref());
+        }
+        LoopEvent::Completed { outcome, .. }
+        | LoopEvent::Stopped { outcome, .. }
+        | LoopEvent::Error { outcome, .. } => {
+            // A commit without changes has no record of its own. If the agent had not ended, the work tree was not examined.
+            if let Phase::Keeping { keep } = &state.phase {
+                state.kept.checked = keep.closing.is_some();
+            }
+            state.runner = None;
+            state.agent = None;
+            state.phase = Phase::Ended {
+                outcome: outcome.clone(),
+            };
+        }
+    }
+}
+
+fn finish_iteration(state: &mut State, outcome: IterationOutcome, duration_ms: u64, lives: bool) {
+    state.stats.count(outcome, duration_ms);
+    state.frames.ended(Some(outcome));
+    state.session.end_iteration();
+    if !lives {
+        state.agent = None;
+    }
+    state.phase = Phase::Idle;
+}
+
+/// A denial ends its call: the call is not a failure of the session.
+fn denied(state: &mut State, denial: &Denial, time: Timestamp) {
+    let mut tool = None;
+    with_work(state, |work| {
+        if work.ladder.is_none() {
+            tool = work.tools.remove(&denial.id);
+            work.heard(time);
+        }
+    });
+    if let Some(tool) = tool {
+        state.session.call_denied(&call(&tool.name, &tool.summary));
+    }
+    let same = |known: &Denial| known.name == denial.name && known.summary == denial.summary;
+    match state.denials.iter().position(same) {
+        Some(at) => state.denials[at].clone_from(denial),
+        None if state.denials.len() < DENIALS_MAX => state.denials.push(denial.clone()),
+        None => state.other_denials = state.other_denials.saturating_add(1),
+    }
+}
+
+/// A call as it is counted: two are the same when tool and input are.
+fn call(name: &str, summary: &str) -> String {
+    match summary {
+        "" => name.to_owned(),
+        summary => format!("{name}: {summary}"),
+    }
+}

@@ -1,0 +1,148 @@
+//! How claims, gates and scripts change the state.
+
+use crate::completion::{
+    Answers, AttemptEnd, Check, CheckStage, Claim, GateResult, ObjectivesSeen, Owed, Refusal,
+    ScriptVerdict, end_of,
+};
+use crate::outcome::{IterationOutcome, Stop};
+use crate::phase::Phase;
+use crate::policy::stop;
+use crate::progress::Measured;
+use crate::state::State;
+
+/// Maximum size of the output of failed gates that is kept. The prompt quotes no more than that.
+const OUTPUT_BYTES_MAX: usize = 16 << 10;
+
+pub(super) fn iteration_over(state: &mut State, outcome: IterationOutcome) {
+    let claimed = !state.completion.claims.is_empty();
+    let interrupted = outcome == IterationOutcome::Interrupted;
+    // It was said before the money was gone, and gates cost none.
+    let end = match claimed && interrupted && is_for_budget(state) {
+        true => AttemptEnd::HandedOver,
+        false => outcome.into(),
+    };
+    attempt_ended(state, end);
+}
+
+/// Returns whether a turn that is interrupted now is so because a budget is used up: by us, or by an agent that minds it itself.
+fn is_for_budget(state: &State) -> bool {
+    match &state.stop {
+        Some(Stop::Budget { .. }) => true,
+        Some(
+            Stop::Operator
+            | Stop::Signal { .. }
+            | Stop::Unable { .. }
+            | Stop::Script { .. }
+            | Stop::Hook { .. },
+        ) => false,
+        None => stop::is_spent(&state.limits, state, state.time),
+    }
+}
+
+pub(super) fn attempt_ended(state: &mut State, end: AttemptEnd) {
+    state.completion.attempt_ended(end);
+    state.progress.attempt_ended(end != AttemptEnd::Cut);
+}
+
+pub(super) fn progress_measured(state: &mut State, measured: &Measured) {
+    let streak = &mut state.stats.no_progress_count;
+    *streak = match measured.score {
+        0 => streak.saturating_add(1),
+        _ => 0,
+    };
+    state.progress.measured(measured);
+}
+
+pub(super) fn claim(state: &mut State, claim: Claim) {
+    state.claimed = true;
+    if state.completion.is_news(&claim) {
+        state.completion.claims.push(claim);
+    }
+}
+
+pub(super) fn check_started(state: &mut State, check: &Check) {
+    state.completion.number += 1;
+    state.completion.given_up = None;
+    state.kept.checked = true;
+    state.phase = Phase::Checking {
+        check: check.clone(),
+    };
+}
+
+pub(super) fn conditions_answered(state: &mut State, answers: &Answers) {
+    let before = state.completion.objectives.as_ref();
+    state.progress.answered(before, answers);
+    if let Some(seen) = &answers.objectives {
+        if let ObjectivesSeen::Read { objectives } = seen
+            && state.completion.objectives_read(objectives)
+        {
+            claim(state, Claim::Objectives);
+        }
+        state.completion.objectives = Some(seen.clone());
+    }
+    state.completion.unclear = answers.unclear();
+    for script in &answers.scripts {
+        if script.verdict == ScriptVerdict::Claim && state.completion.owed != Owed::Nothing {
+            let name = script.name.clone();
+            claim(state, Claim::Script { name });
+        }
+    }
+    if state.completion.owed != Owed::Nothing {
+        state.completion.owed = Owed::Gates;
+    }
+    state.phase = Phase::Idle;
+}
+
+pub(super) fn gates_ran(state: &mut State, iteration: u32, results: &[GateResult]) {
+    let failed = results.iter().filter(|result| !result.passed()).count();
+    // Before the first iteration they are where the loop starts from, and stand for no failure of it.
+    let baseline = iteration == 0;
+    state.stats.test_failure_streak = match failed {
+        0 => 0,
+        _ if baseline => 0,
+        _ => state.stats.test_failure_streak.saturating_add(1),
+    };
+    let known = &mut state.completion;
+    let each = OUTPUT_BYTES_MAX / failed.max(1);
+    let kept = results.iter().map(|result| {
+        let output = result.output.as_deref().filter(|_| !result.passed());
+        GateResult {
+            output: output.map(|output| end_of(output, each).to_owned()),
+            ..result.clone()
+        }
+    });
+    known.gates = kept.collect();
+    known.gates_at = iteration;
+    known.baseline |= baseline;
+    if failed > 0 && !baseline {
+        known.to_be_told = true;
+        known.told_of = iteration;
+    }
+    if !baseline {
+        known.owed = Owed::Judgement;
+    }
+    state.phase = Phase::Idle;
+}
+
+pub(super) fn check_given_up(state: &mut State, reason: &str) {
+    state.completion.given_up = Some(reason.to_owned());
+    let gates = |check: &Check| matches!(check.stage, CheckStage::Gates { .. });
+    state.completion.baseline |= state.iteration == 0 && state.check().is_some_and(gates);
+    if state.completion.owed != Owed::Nothing {
+        state.completion.owed = Owed::Judgement;
+    }
+    // The phase stays: the check may not have started, and the runner may have ended.
+}
+
+pub(super) fn claim_refused(state: &mut State, refusal: &Refusal) {
+    let succeeded = state.stats.successful;
+    state.claimed = false;
+    let known = &mut state.completion;
+    known.refused.clone_from(&refusal.reasons);
+    known.to_be_told = true;
+    known.told_of = state.iteration;
+    known.confirmed = refusal.confirmed;
+    known.confirmed_at = succeeded;
+    known.claims.clear();
+    known.owed = Owed::Nothing;
+}

@@ -1,0 +1,29 @@
+//! How notes change the state.
+
+use crate::session::Note;
+use crate::state::State;
+use crate::time::Timestamp;
+
+/// Notes of the agent that are remembered, and notes of the operator: neither pushes the other's out.
+const NOTES_MAX: usize = 50;
+
+pub(super) fn noted(state: &mut State, text: &str, tell: bool, operator: bool, time: Timestamp) {
+    if tell {
+        state.kept.untold = Some(text.to_owned());
+    }
+    let mut same = state
+        .notes
+        .iter()
+        .enumerate()
+        .filter(|(_, note)| note.operator == operator);
+    let oldest = same.next().map(|(index, _)| index);
+    if let Some(oldest) = oldest.filter(|_| same.count() + 1 >= NOTES_MAX) {
+        state.notes.remove(oldest);
+    }
+    state.notes.push(Note {
+        time,
+        iteration: state.iteration,
+        text: text.to_owned(),
+        operator,
+    });
+}

@@ -1,0 +1,152 @@
+//! How the operator changes the state.
+
+use crate::operator::{AnsweredBy, Choice, OperatorEvent, QuestionKind, RollingBack, Words};
+use crate::phase::Phase;
+use crate::state::State;
+use crate::time::Timestamp;
+use crate::wait::{Wait, WaitReason};
+
+/// A runner takes up a work tree that is being brought back: that has its whole time again.
+pub(super) fn take_up_rollback(state: &mut State, time: Timestamp) {
+    if state.rolling_back().is_some() {
+        await_operator(state, Some(time.after(crate::operator::ROLLBACK_TIMEOUT)));
+    }
+}
+
+pub(super) fn operator_event(state: &mut State, event: &OperatorEvent, time: Timestamp) {
+    let known = &mut state.operator;
+    match event {
+        OperatorEvent::Asked(question) => {
+            known.asked = question.id;
+            known.unanswered = None;
+            known.put |= question.kind != QuestionKind::ConfirmReboot;
+            known.question = Some(question.clone());
+            await_operator(state, question.until);
+        }
+        OperatorEvent::Answered {
+            id,
+            choice,
+            by,
+            prompt,
+        } => {
+            known.unanswered = Some(*id).filter(|_| *by == AnsweredBy::Default);
+            let then = known.question.take().and_then(|question| question.then);
+            match choice {
+                Choice::Continue | Choice::Skip | Choice::Reboot => known.agreed = true,
+                Choice::Edit => {
+                    known.agreed = true;
+                    known.prompt.clone_from(prompt);
+                }
+                Choice::No => {
+                    let last = state.iteration.saturating_add(crate::PUT_OFF_ITERATIONS);
+                    known.put_off = Some(last);
+                }
+                Choice::Rollback => {
+                    let iteration = state.iteration;
+                    known.rolling_back = Some(RollingBack { iteration, then });
+                    return await_operator(
+                        state,
+                        Some(time.after(crate::operator::ROLLBACK_TIMEOUT)),
+                    );
+                }
+                Choice::Yes | Choice::Pause | Choice::Stop => {}
+            }
+            // What follows is recorded right behind it.
+            state.phase = Phase::Idle;
+        }
+        OperatorEvent::Held { id, until } => {
+            if let Some(question) = known.question.as_mut().filter(|it| it.id == *id) {
+                question.until = *until;
+                await_operator(state, *until);
+            }
+        }
+        OperatorEvent::RolledBack { iteration, error } => {
+            if error.is_none() {
+                known.rolled_back = Some(*iteration);
+            }
+            if state.rolling_back().is_some() {
+                state.phase = Phase::Idle;
+            }
+            state.operator.rolling_back = None;
+        }
+        OperatorEvent::Attended { on } => known.attended = Some(*on),
+        OperatorEvent::Told { number, text } => {
+            known.told = *number;
+            known.words.push(Words {
+                number: *number,
+                text: text.clone(),
+                in_prompt: false,
+                passed_on: false,
+            });
+        }
+        OperatorEvent::PassedOn { through } => {
+            for words in &mut known.words {
+                words.passed_on |= words.number <= *through;
+            }
+        }
+        OperatorEvent::Reloaded {
+            launch,
+            changes,
+            limits,
+            ..
+        } => {
+            state.limits = *limits;
+            if changes.iter().any(|change| change.key == "attended_mode") {
+                known.attended = None;
+            }
+            state.launch = (**launch).clone();
+        }
+    }
+}
+
+fn await_operator(state: &mut State, until: Option<Timestamp>) {
+    let reason = WaitReason::Operator;
+    let until = until.unwrap_or(Timestamp::from_millis(i64::MAX));
+    state.phase = Phase::Waiting {
+        wait: Wait { reason, until },
+    };
+}
+
+/// Withdraws the open question unless the loop still waits for its answer.
+pub(super) fn withdraw_question(state: &mut State) {
+    let found = match state.hooking() {
+        Some(hooking) => hooking.over.as_deref(),
+        None => Some(&state.phase),
+    };
+    if !found.is_some_and(Phase::awaits_operator) {
+        state.operator.question = None;
+        state.operator.rolling_back = None;
+    }
+}
+
+/// Records that an attempt begins. Its prompt contains all pending words of the operator.
+pub(super) fn attempt_attended(state: &mut State) {
+    state.operator.agreed = false;
+    state.operator.put = false;
+    state.operator.behind = false;
+    state.operator.unanswered = None;
+    for words in &mut state.operator.words {
+        words.in_prompt = true;
+        words.passed_on = false;
+    }
+}
+
+/// An iteration is over. The agent may have missed words in an iteration that failed or was interrupted, so that the next prompt
+/// repeats them.
+pub(super) fn iteration_attended(state: &mut State, succeeded: bool) {
+    state.operator.rolled_back = None;
+    state.operator.put = false;
+    state.operator.behind = true;
+    state.operator.prompt = None;
+    let heard = |words: &Words| succeeded && (words.in_prompt || words.passed_on);
+    state.operator.words.retain(|words| !heard(words));
+}
+
+/// Resets answers and attended mode when an ended loop is started again: the operator may have left since.
+pub(super) fn taken_up_anew(state: &mut State) {
+    state.operator.agreed = false;
+    state.operator.put = false;
+    state.operator.behind = false;
+    state.operator.unanswered = None;
+    state.operator.attended = None;
+}

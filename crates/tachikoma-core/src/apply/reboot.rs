@@ -1,0 +1,139 @@
+//! How a reboot changes the state, and the entry that remains of it.
+
+use super::work;
+use crate::id::{Generation, SessionNo};
+use crate::outcome::Problem;
+use crate::phase::{Phase, Reboot, RebootStage};
+use crate::reboots::{RebootEntry, RebootReason, RebootResult};
+use crate::session::HandOff;
+use crate::state::State;
+use crate::time::Timestamp;
+
+/// Returns the entry of a reboot that is over.
+pub(super) fn entry(
+    state: &State,
+    time: Timestamp,
+    reason: &RebootReason,
+    iteration: u32,
+    duration_ms: u64,
+    result: RebootResult,
+) -> RebootEntry {
+    let past = state
+        .history
+        .last()
+        .filter(|_| result == RebootResult::Done);
+    RebootEntry {
+        time,
+        iteration,
+        reason: reason.clone(),
+        result,
+        duration_ms,
+        from: state.session.number,
+        from_agent_id: past
+            .map_or(&state.session.agent_id, |past| &past.agent_id)
+            .clone(),
+        to_agent_id: past.and_then(|_| state.session.agent_id.clone()),
+        hooks: state.reboots.hooks.clone(),
+    }
+}
+
+pub(super) fn reboot_failed(
+    state: &mut State,
+    time: Timestamp,
+    reason: &RebootReason,
+    iteration: u32,
+    result: RebootResult,
+) {
+    let started = state.rebooting().map_or(time, |reboot| reboot.started);
+    let duration_ms = u64::try_from(time.since(started).as_millis()).unwrap_or(u64::MAX);
+    let entry = entry(state, time, reason, iteration, duration_ms, result);
+    state.reboots.failed(entry);
+    state.phase = Phase::Idle;
+}
+
+/// Records a request for a reboot. It postpones a reboot in progress that asked for its hand-off early, or could not ask for it.
+pub(super) fn reboot_requested(
+    state: &mut State,
+    reason: &RebootReason,
+    not_before: Option<Timestamp>,
+) {
+    if state.rebooting().is_some() {
+        state.reboots.attempts = state.reboots.attempts.saturating_sub(1);
+        state.phase = Phase::Idle;
+        if not_before.is_some() && state.session.hand_off == HandOff::NotAsked {
+            state.session.hand_off = HandOff::Missing;
+        }
+    }
+    state.reboot_pending = Some(reason.clone());
+    state.reboot_not_before = not_before;
+    if *reason == RebootReason::Manual {
+        state.operator.put_off = None;
+    }
+}
+
+pub(super) fn hand_off_requested(state: &mut State, until: Timestamp) {
+    with_reboot(state, |reboot| {
+        reboot.asked = reboot.asked.saturating_add(1);
+        reboot.stage = RebootStage::HandOff {
+            until,
+            said: Vec::new(),
+        };
+    });
+}
+
+pub(super) fn hand_off_written(state: &mut State, text: &str, partial: bool) {
+    if partial {
+        return with_reboot(state, |reboot| {
+            if let RebootStage::HandOff { said, .. } = &mut reboot.stage {
+                said.push(text.to_owned());
+            }
+        });
+    }
+    state.checkpoint.words = Some(text.to_owned());
+    state.checkpoint.words_of = state.session.number;
+    state.session.hand_off = HandOff::Written;
+    with_reboot(state, |reboot| reboot.stage = RebootStage::Begun);
+}
+
+/// The turn that was to write the hand-off is over: what it says about the model's service counts as that of an attempt.
+pub(super) fn hand_off_resulted(
+    state: &mut State,
+    success: bool,
+    problem: Option<&Problem>,
+    time: Timestamp,
+) {
+    if state.rebooting().is_none() {
+        return;
+    }
+    let streak = state.limit_streak.saturating_add(1);
+    match problem {
+        Some(Problem::Limited { .. }) => work::service_refused(state, streak, false, time),
+        Some(Problem::Unreachable) => work::service_refused(state, streak, true, time),
+        None if success => work::service_answered(state),
+        Some(_) | None => {}
+    }
+}
+
+pub(super) fn session_opening(
+    state: &mut State,
+    session: SessionNo,
+    generation: Generation,
+    since: Timestamp,
+) {
+    work::launching(state, generation);
+    let old = session == state.session.number;
+    with_reboot(state, |reboot| {
+        reboot.stage = RebootStage::Opening {
+            generation,
+            since,
+            old,
+        };
+    });
+}
+
+/// Changes the reboot that is under way, if there is one.
+pub(super) fn with_reboot(state: &mut State, change: impl FnOnce(&mut Reboot)) {
+    if let Phase::Rebooting { reboot } = &mut state.phase {
+        change(reboot);
+    }
+}

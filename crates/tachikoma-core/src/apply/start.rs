@@ -1,0 +1,36 @@
+//! What changes when a runner takes up the loop.
+
+use super::operator;
+use crate::launch::{Launch, Runner};
+use crate::phase::Phase;
+use crate::state::State;
+use crate::time::Timestamp;
+
+pub(super) fn take_up(state: &mut State, launch: &Launch, runner: &Runner, time: Timestamp) {
+    if state.owes_a_look() {
+        // The survey at the start finds the changes of the cut iteration, but does not measure its progress.
+        state.progress.missed();
+        // Those changes are committed when the loop ends, also if no iteration follows.
+        state.kept.checked = true;
+    }
+    state.launch = launch.clone();
+    state.runner = Some(runner.clone());
+    state.agent = None;
+    state.started_at.get_or_insert(time);
+    // The operator started the loop again, so an earlier request to stop no longer applies.
+    state.stop = None;
+    state.stop_urgent = false;
+    operator::take_up_rollback(state, time);
+    if matches!(state.phase, Phase::Ended { .. }) {
+        state.failure_streak = 0;
+        // These counters may have ended the loop. The operator who runs it again wants it to continue.
+        state.stats.test_failure_streak = 0;
+        state.stats.no_progress_count = 0;
+        state.stop_pattern = None;
+        state.reboots.failures = 0;
+        state.reboots.futile = 0;
+        state.pause_requested = false;
+        operator::taken_up_anew(state);
+        state.phase = Phase::Idle;
+    }
+}

@@ -1,0 +1,64 @@
+//! How an attempt at an iteration changes the state, from its launch to its end.
+
+use crate::id::Generation;
+use crate::phase::{Phase, Work};
+use crate::session::LiveAgent;
+use crate::state::State;
+use crate::time::Timestamp;
+
+pub(super) fn service_answered(state: &mut State) {
+    state.limit_streak = 0;
+    state.outage_since = None;
+}
+
+/// The model's service refused an attempt, or could not be reached.
+pub(super) fn service_refused(state: &mut State, streak: u32, outage: bool, time: Timestamp) {
+    state.limit_streak = streak;
+    // Where no request ever succeeded, the outage is as old as the attempt that noticed it.
+    let mut attempt_began = time;
+    if let Phase::Working { work } = &state.phase
+        && !state.reached_service()
+    {
+        attempt_began = work.started;
+    }
+    state.outage_since = outage.then(|| state.outage_since.unwrap_or(attempt_began));
+}
+
+/// The attempt under way is over without a result; its iteration is owed.
+pub(super) fn cut_short(state: &mut State, agent_lives: bool) {
+    state.cut = true;
+    if !agent_lives {
+        state.agent = None;
+    }
+    state.phase = Phase::Idle;
+}
+
+pub(super) fn begin_work(state: &mut State, generation: Generation, time: Timestamp) {
+    let mut work = Work::new(generation, time);
+    match state.agent.filter(|agent| agent.generation == generation) {
+        // The process of the session is up, and gets its next prompt.
+        Some(agent) => {
+            work.pid = agent.pid;
+            work.launched = Some(time);
+            work.reused = true;
+        }
+        None => launching(state, generation),
+    }
+    let work = Box::new(work);
+    state.phase = Phase::Working { work };
+}
+
+pub(super) fn launching(state: &mut State, generation: Generation) {
+    state.generation = generation;
+    state.agent = Some(LiveAgent {
+        generation,
+        pid: None,
+    });
+}
+
+/// Changes the attempt that is under way, if there is one.
+pub(super) fn with_work(state: &mut State, change: impl FnOnce(&mut Work)) {
+    if let Phase::Working { work } = &mut state.phase {
+        change(work);
+    }
+}

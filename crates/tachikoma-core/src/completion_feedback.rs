@@ -1,0 +1,176 @@
+//! Text before the next prompt: why the latest claim of completion was rejected, and which gates failed.
+
+use std::fmt::Write as _;
+
+use crate::completion::end_of;
+use crate::state::State;
+
+/// All of it. The prompt itself is what the agent is to work on, and its context is paid for.
+const ALL_BYTES_MAX: usize = 16 << 10;
+
+/// What headings and reasons may take of that, besides the output of gates.
+const REASONS_BYTES_MAX: usize = 4 << 10;
+
+const END: &str = "\n---\n\n";
+
+/// Writes why the latest claim was not believed, and how the gates that failed said so; nothing where the agent knows.
+#[must_use]
+pub fn standing_in_the_way(state: &State) -> String {
+    let known = &state.completion;
+    // What they said behind an earlier iteration may not hold any more.
+    let current = known.gates_at == known.told_of;
+    let gates = known.gates.iter().filter(|gate| current && !gate.passed());
+    let failed: Vec<_> = gates.collect();
+    if !known.to_be_told || (failed.is_empty() && known.refused.is_empty()) {
+        return String::new();
+    }
+    let mut text = "# What stands in the way of completion\n\n".to_owned();
+    if known.confirmed > 0 && !known.refused.is_empty() {
+        text.push_str(
+            "It was claimed that the whole work is complete. Nothing speaks against it, and it has to be confirmed:\n\n",
+        );
+        for reason in &known.refused {
+            let _ = writeln!(text, "- {reason}");
+        }
+    } else if known.refused.is_empty() {
+        let _ = writeln!(
+            text,
+            "After iteration {} these gates were run, and failed. Mend what they complain about.\n",
+            known.gates_at
+        );
+    } else {
+        text.push_str(
+            "It was claimed that the whole work is complete. That is not believed, and will not be as long as this \
+             holds:\n\n",
+        );
+        for reason in &known.refused {
+            let _ = writeln!(text, "- {reason}");
+        }
+    }
+    let tests = state.progress.tests.as_ref();
+    if let Some(tests) = tests.filter(|tests| tests.iteration == known.gates_at) {
+        tests.write_failing(&mut text);
+    }
+    cut(&mut text, REASONS_BYTES_MAX);
+    let each = (ALL_BYTES_MAX - REASONS_BYTES_MAX) / failed.len().max(1);
+    for gate in failed {
+        let error = gate.error.as_deref().unwrap_or_default();
+        let mut part = format!("\n## Gate `{}`: {error}\n", gate.name);
+        cut(&mut part, each / 2);
+        if let Some(output) = &gate.output {
+            const FENCES: usize = 32;
+            let room = each.saturating_sub(part.len() + FENCES);
+            let _ = write!(part, "\n~~~~\n{}\n~~~~\n", end_of(output, room));
+        }
+        text.push_str(&part);
+    }
+    cut(&mut text, ALL_BYTES_MAX - END.len());
+    text.push_str(END);
+    printable(&text)
+}
+
+/// Gates print what they like; a zero byte cannot be in an argument, and an escape sequence says nothing to an agent. Takes no more
+/// room than before.
+fn printable(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' | '\t' => c,
+        c if c.is_control() => ' ',
+        c => c,
+    };
+    text.chars().map(shown).collect()
+}
+
+fn cut(text: &mut String, max_bytes: usize) {
+    text.truncate(text.floor_char_boundary(max_bytes));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::completion::GateResult;
+    use crate::{LoopId, State};
+
+    fn gate(name: &str, error: Option<&str>, output: &str) -> GateResult {
+        GateResult {
+            name: name.to_owned(),
+            error: error.map(str::to_owned),
+            output: Some(output.to_owned()),
+            ..GateResult::default()
+        }
+    }
+
+    #[test]
+    fn it_names_the_reasons_and_shows_what_failed() {
+        let mut state = State::new(LoopId::from_u128(1));
+        let known = &mut state.completion;
+        known.gates_at = 4;
+        known.told_of = 4;
+        known.gates = vec![
+            gate("tests", Some("exit 1"), "1 passed\n2 failed: a, b\n"),
+            gate("lint", None, "clean"),
+        ];
+        assert_eq!(standing_in_the_way(&state), "", "it was told");
+        state.completion.to_be_told = true;
+        insta::assert_snapshot!(standing_in_the_way(&state), @"
+        # What stands in the way of completion
+
+        After iteration 4 these gates were run, and failed. Mend what they complain about.
+
+
+        ## Gate `tests`: exit 1
+
+        ~~~~
+        1 passed
+        2 failed: a, b
+        ~~~~
+
+        ---
+        ");
+        state.completion.refused = vec!["the gate `tests` failed: exit 1".to_owned()];
+        insta::assert_snapshot!(standing_in_the_way(&state), @"
+        # What stands in the way of completion
+
+        It was claimed that the whole work is complete. That is not believed, and will not be as long as this holds:
+
+        - the gate `tests` failed: exit 1
+
+        ## Gate `tests`: exit 1
+
+        ~~~~
+        1 passed
+        2 failed: a, b
+        ~~~~
+
+        ---
+        ");
+    }
+
+    #[test]
+    fn it_has_no_characters_that_control_anything() {
+        let mut state = State::new(LoopId::from_u128(1));
+        state.completion.to_be_told = true;
+        let output = "a\0b\u{1b}[31mred\r\n\tc";
+        state.completion.gates = vec![gate("tests", Some("exit\u{7}1"), output)];
+        let text = standing_in_the_way(&state);
+        assert!(text.contains("a b [31mred \n\tc"), "{text:?}");
+        assert!(text.contains("exit 1"), "{text:?}");
+    }
+
+    #[test]
+    fn it_keeps_to_its_size_and_every_gate_has_its_share() {
+        let mut state = State::new(LoopId::from_u128(1));
+        let known = &mut state.completion;
+        known.to_be_told = true;
+        for name in ["a", "b", "c", "d"] {
+            let output = format!("{}the end of {name}", "ü".repeat(20_000));
+            known.gates.push(gate(name, Some("exit 1"), &output));
+            known.refused.push("ü".repeat(9_000));
+        }
+        let text = standing_in_the_way(&state);
+        assert!(text.len() <= ALL_BYTES_MAX, "{}", text.len());
+        for name in ["a", "b", "c", "d"] {
+            assert!(text.contains(&format!("the end of {name}\n~~~~")), "{name}");
+        }
+        assert!(text.ends_with(END));
+    }
+}

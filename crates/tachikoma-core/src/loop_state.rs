@@ -1,0 +1,71 @@
+//! The public state of a loop, which users and other programs see.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The public state of a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoopState {
+    /// Nothing runs, and nothing has ended it.
+    Idle,
+    /// Iterations run, or the next one is waited for.
+    Running,
+    /// The operator paused it.
+    Paused,
+    /// One session is being replaced by the next.
+    Rebooting,
+    /// It reached its end.
+    Completed,
+    /// It could not go on.
+    Error,
+    /// It was stopped.
+    Stopped,
+}
+
+impl LoopState {
+    /// Returns whether the loop has ended.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Completed | Self::Error | Self::Stopped)
+    }
+
+    /// Returns whether the loop works.
+    #[must_use]
+    pub fn is_active(self) -> bool {
+        matches!(self, Self::Running | Self::Rebooting)
+    }
+
+    /// Returns whether a loop in this state may be started.
+    #[must_use]
+    pub fn can_start(self) -> bool {
+        matches!(self, Self::Idle | Self::Stopped | Self::Error)
+    }
+
+    /// Returns whether a loop in this state may be paused.
+    #[must_use]
+    pub fn can_pause(self) -> bool {
+        self == Self::Running
+    }
+
+    /// Returns whether a loop in this state may be resumed.
+    #[must_use]
+    pub fn can_resume(self) -> bool {
+        self == Self::Paused
+    }
+}
+
+impl fmt::Display for LoopState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Idle => "idle",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Rebooting => "rebooting",
+            Self::Completed => "completed",
+            Self::Error => "error",
+            Self::Stopped => "stopped",
+        })
+    }
+}

@@ -1,0 +1,211 @@
+//! The hand-off of a session that is replaced: when it is asked for, and what is made of what the session says.
+
+use super::Turn;
+use crate::effect::Effect;
+use crate::event::LoopEvent;
+use crate::input::TurnEnd;
+use crate::ladder::Rung;
+use crate::outcome::Problem;
+use crate::phase::{Reboot, RebootStage};
+use crate::policy::rate;
+use crate::reboots::RebootReason;
+use crate::session::HandOff;
+use crate::turn_report::TurnReport;
+
+/// What is kept of a session's own words; with notes, files and failures they have to fit into the hand-off.
+const WORDS_BYTES_MAX: usize = 16 << 10;
+
+/// How often a session is asked for its hand-off when its process dies over it.
+const HAND_OFF_ATTEMPTS_MAX: u32 = 2;
+
+impl Turn<'_> {
+    pub(super) fn ask_hand_off(&mut self) {
+        let can_answer = self
+            .reboot()
+            .is_some_and(|reboot| self.can_hand_off(&reboot.reason));
+        let named = self.state.session.agent_id.clone();
+        match (self.state.agent, named) {
+            (Some(agent), _) if can_answer && agent.pid.is_some() => self.request_hand_off(),
+            // Its process is gone, its conversation is not.
+            (None, Some(agent_id)) if can_answer && self.policy.agent.persistent => {
+                let generation = self.state.generation.next();
+                let session = self.state.session.number;
+                self.record(LoopEvent::SessionOpening {
+                    session,
+                    generation,
+                });
+                self.wish(Effect::Open {
+                    generation,
+                    session,
+                    resume: Some(agent_id),
+                });
+            }
+            (Some(_) | None, _) => self.after_hand_off(),
+        }
+    }
+
+    pub(super) fn request_hand_off(&mut self) {
+        if let Some(agent) = self.state.agent {
+            let until = self.now.after(self.policy.reboot.hand_off_timeout);
+            self.record(LoopEvent::HandOffRequested { until });
+            self.ask_cost();
+            self.wish(Effect::AskHandOff {
+                generation: agent.generation,
+            });
+        }
+    }
+
+    /// Returns whether the session can be asked for a hand-off that it has not written yet.
+    pub(super) fn can_hand_off(&self, reason: &RebootReason) -> bool {
+        let (rules, session) = (&self.policy.reboot, &self.state.session);
+        let wanted = rules.ask_hand_off && !rules.immediate;
+        let broken = matches!(reason, RebootReason::ErrorRecovery { .. });
+        // The operator does not wait for the model's service.
+        let unheard = *reason == RebootReason::Manual && self.state.limit_streak > 0;
+        let refusal = self.policy.agent.refuses_before.unwrap_or_default();
+        let room = session.spent.is_none()
+            && session
+                .context
+                .is_none_or(|context| context.tokens < context.window.saturating_sub(refusal));
+        let knows_something = session.iterations > 0 || self.work().is_some();
+        let written = session.hand_off == HandOff::Written;
+        wanted && room && knows_something && !written && !broken && !unheard
+    }
+
+    /// Returns whether the session is asked for its hand-off before its reboot may happen: it is at the redline, where it would
+    /// otherwise work on until nothing more goes in.
+    pub(super) fn hands_off_early(&self, reason: &RebootReason) -> bool {
+        let by_context = matches!(reason, RebootReason::Redline { .. } | RebootReason::Refused);
+        let held_by_rate = self.state.reboots.failures == 0
+            && self.policy.reboot.confirm.is_none()
+            && !self.reboot_is_put_off();
+        let asked = self.state.session.hand_off != HandOff::NotAsked;
+        let up = self.state.agent.is_some_and(|agent| agent.pid.is_some());
+        by_context && held_by_rate && !asked && up && self.can_hand_off(reason)
+    }
+
+    /// Goes on behind the hand-off. A reboot that may not happen yet waits.
+    fn after_hand_off(&mut self) {
+        let Some(Reboot { reason, then, .. }) = self.reboot() else {
+            return;
+        };
+        let by_context = matches!(reason, RebootReason::Redline { .. } | RebootReason::Refused);
+        let not_before = rate::not_before(&self.policy.reboot, &self.state.reboots, self.now);
+        let waits = by_context && self.state.reboots.failures == 0 && self.state.stop.is_none();
+        match not_before.filter(|_| waits) {
+            Some(_) => {
+                self.record(LoopEvent::RebootRequested { reason, not_before });
+                self.proceed(then);
+            }
+            None => self.hooks_before(),
+        }
+    }
+
+    /// The turn for the hand-off is over. What the session said is used, even where it was not its last word.
+    pub(super) fn hand_off_over(&mut self, answer: Option<&str>, why: &str) {
+        let said = match self.reboot().map(|reboot| reboot.stage) {
+            Some(RebootStage::HandOff { said, .. }) => said,
+            Some(_) | None => Vec::new(),
+        };
+        let text = match answer {
+            // A hook of the agent may have made it say more behind its hand-off.
+            Some(answer) => {
+                let all = said.iter().map(String::as_str).chain([answer]);
+                all.max_by_key(|text| text.len())
+                    .unwrap_or_default()
+                    .to_owned()
+            }
+            None if said.is_empty() => String::new(),
+            None => format!(
+                "(This hand-off was cut short: {why}.)\n\n{}",
+                said.join("\n\n")
+            ),
+        };
+        if text.trim().is_empty() {
+            self.no_hand_off(why);
+        } else {
+            let text = bounded(&text);
+            let partial = false;
+            self.record(LoopEvent::HandOffWritten { text, partial });
+        }
+        self.after_hand_off();
+    }
+
+    /// The model's service refused the question for the hand-off: it is asked again when it answers.
+    fn hand_off_limited(&mut self, reboot: Reboot, problem: &Problem, words: &str) {
+        if self.state.stop.is_some() {
+            return self.hooks_before();
+        }
+        self.record(LoopEvent::RebootRequested {
+            reason: reboot.reason,
+            not_before: None,
+        });
+        let then = self.service_wait(problem, words);
+        self.proceed(then);
+    }
+
+    /// It said something before its turn is over.
+    pub(super) fn hand_off_said(&mut self, reboot: &Reboot, text: &str) {
+        if let RebootStage::HandOff { said, .. } = &reboot.stage
+            && said.iter().map(String::len).sum::<usize>() < WORDS_BYTES_MAX
+        {
+            let text = bounded(text);
+            let partial = true;
+            self.record(LoopEvent::HandOffWritten { text, partial });
+        }
+    }
+
+    /// The turn for the hand-off ended by itself.
+    pub(super) fn hand_off_resulted(&mut self, reboot: Reboot, end: &TurnEnd) {
+        // What it cost is cost, whatever it was worth.
+        self.record(LoopEvent::TurnResulted(TurnReport {
+            success: end.success,
+            reason: end.reason.clone(),
+            problem: end.problem.clone(),
+            claimed: false,
+            pattern: None,
+            cost_microusd: end.cost_microusd,
+            tokens: end.tokens,
+            spent: end.spent,
+        }));
+        let why = end.reason.as_deref().unwrap_or("it said nothing");
+        match &end.problem {
+            Some(problem @ (Problem::Limited { .. } | Problem::Unreachable)) => {
+                self.hand_off_limited(reboot, problem, why);
+            }
+            Some(_) | None => self.hand_off_over(end.success.then_some(&end.text), why),
+        }
+    }
+
+    /// The process ended over it. A session that said nothing is asked again, in its conversation.
+    pub(super) fn hand_off_lost(&mut self, reboot: &Reboot, said: &[String], how: &str) {
+        if said.is_empty() && reboot.asked < HAND_OFF_ATTEMPTS_MAX {
+            self.ask_hand_off();
+        } else {
+            self.hand_off_over(None, how);
+        }
+    }
+
+    /// Goes on without the hand-off that is being written.
+    pub(super) fn give_up_hand_off(&mut self, why: &str) {
+        if let Some(agent) = self.state.agent {
+            self.wish(Effect::Signal {
+                generation: agent.generation,
+                rung: Rung::Interrupt,
+            });
+        }
+        self.hand_off_over(None, why);
+    }
+
+    fn no_hand_off(&mut self, why: &str) {
+        let warning = format!(
+            "the old session wrote no hand-off ({why}); the next one gets its last words and tool calls instead"
+        );
+        self.record(LoopEvent::Warned { warning });
+    }
+}
+
+fn bounded(text: &str) -> String {
+    let kept = text.floor_char_boundary(WORDS_BYTES_MAX);
+    text.get(..kept).unwrap_or_default().to_owned()
+}

@@ -1,0 +1,65 @@
+//! A wait between iterations: the reason for it, and when it ends.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::Timestamp;
+
+/// A wait with its reason and its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wait {
+    /// What for.
+    pub reason: WaitReason,
+    /// Until when.
+    pub until: Timestamp,
+}
+
+impl Wait {
+    /// Returns whether it is a wait for the model's service.
+    #[must_use]
+    pub fn is_for_service(&self) -> bool {
+        matches!(self.reason, WaitReason::UsageLimit | WaitReason::Outage)
+    }
+}
+
+/// What a loop waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitReason {
+    /// `iteration_delay`.
+    Delay,
+    /// Failures.
+    Backoff,
+    /// The model's service, which takes nothing more for a while.
+    UsageLimit,
+    /// The model's service, which cannot be reached.
+    Outage,
+    /// The moment from which a reboot may happen, with a context that is too full to be prompted before it.
+    RebootWindow,
+    /// An answer of the operator, or a work tree that is brought back on their wish.
+    Operator,
+}
+
+impl WaitReason {
+    /// Returns whether the wait counts toward `max_duration`. Waits for the model's service or a person do not.
+    pub(crate) fn is_work(self) -> bool {
+        match self {
+            Self::Delay | Self::Backoff | Self::RebootWindow => true,
+            Self::UsageLimit | Self::Outage | Self::Operator => false,
+        }
+    }
+}
+
+impl fmt::Display for WaitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Delay => "delay",
+            Self::Backoff => "backoff",
+            Self::UsageLimit => "usage_limit",
+            Self::Outage => "outage",
+            Self::RebootWindow => "reboot_window",
+            Self::Operator => "operator",
+        })
+    }
+}

@@ -1,0 +1,147 @@
+//! Files that are atomic, synced and safe from symbolic links, and the checks of who owns them. Knows nothing of loops.
+
+pub mod owner;
+pub mod quarantine;
+pub mod regular;
+pub mod whole;
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+/// Directory below the working directory that holds all files of Tachikoma. Other tools may use it too.
+pub const RALPH_DIR: &str = ".ralph";
+
+/// Something on disk could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum FsError {
+    /// The operating system refused.
+    #[error("{action} {}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// A sync failed. It is never retried: after a failed sync the content on disk is unknown.
+    #[error("sync {}", path.display())]
+    Sync {
+        /// What.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl FsError {
+    /// Returns a constructor of [`FsError::Io`], for `map_err`.
+    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io {
+            action,
+            path,
+            source,
+        }
+    }
+
+    /// Returns a constructor of [`FsError::Sync`], for `map_err`.
+    pub fn sync(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Sync { path, source }
+    }
+}
+
+/// Makes a directory and its parents, for the owner alone. One that is there already must not be a symbolic link: what
+/// we write would go wherever that points.
+pub fn make_dir(path: &Path) -> Result<(), FsError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(FsError::io("create directory", path))?;
+    refuse_link(path)
+}
+
+/// Checks a directory of ours that may be there already: no part of its path from `.ralph` on is a symbolic link, and
+/// it is for the owner alone. `.ralph` itself keeps its mode, since other tools may use it; what does not lie below it
+/// is the user's to arrange.
+pub fn check_dir(working_dir: &Path, dir: &Path) -> Result<(), FsError> {
+    let ralph = working_dir.join(RALPH_DIR);
+    let Ok(below) = dir.strip_prefix(&ralph) else {
+        return Ok(());
+    };
+    if below.components().any(|part| part == Component::ParentDir) {
+        return Ok(());
+    }
+    let parts = below.components().scan(ralph.clone(), |path, part| {
+        path.push(part);
+        Some(path.clone())
+    });
+    for path in [ralph.clone()].into_iter().chain(parts) {
+        match refuse_link(&path) {
+            // The code that creates the directory, or writes there, reports why that fails.
+            Err(FsError::Io { source, .. }) if is_missing(&source) => return Ok(()),
+            checked => checked?,
+        }
+    }
+    if dir != ralph {
+        make_private(dir)?;
+    }
+    Ok(())
+}
+
+/// Returns whether an error means that there is nothing at a path.
+#[must_use]
+pub fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+fn refuse_link(path: &Path) -> Result<(), FsError> {
+    let metadata =
+        std::fs::symlink_metadata(path).map_err(FsError::io("look at directory", path))?;
+    if metadata.is_symlink() {
+        let source = io::Error::other("it is a symbolic link, and those are not followed");
+        return Err(FsError::io("use directory", path)(source));
+    }
+    Ok(())
+}
+
+/// Takes a directory away from all but its owner, if that is us.
+fn make_private(dir: &Path) -> Result<(), FsError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let failed = |errno: rustix::io::Errno| FsError::io("use directory", dir)(errno.into());
+    let Ok(opened) = rustix::fs::open(dir, flags, Mode::empty()) else {
+        // Not a directory, or not ours: the next write there reports that.
+        return Ok(());
+    };
+    let stat = rustix::fs::fstat(&opened).map_err(failed)?;
+    let open_to_others = Mode::from_raw_mode(stat.st_mode).intersects(Mode::RWXG | Mode::RWXO);
+    if open_to_others && stat.st_uid == rustix::process::geteuid().as_raw() {
+        rustix::fs::fchmod(&opened, Mode::RWXU).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Returns options to open a file of ours: for the owner alone, and never through a symbolic link.
+pub fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    let no_follow = OFlags::NOFOLLOW.bits();
+    options
+        .mode(0o600)
+        .custom_flags(i32::try_from(no_follow).unwrap_or(0));
+    options
+}
+
+/// Makes the entries of a directory durable.
+pub fn sync_dir(path: &Path) -> Result<(), FsError> {
+    std::fs::File::open(path)
+        .and_then(|dir| dir.sync_all())
+        .map_err(FsError::sync(path))
+}

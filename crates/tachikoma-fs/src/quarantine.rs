@@ -1,0 +1,302 @@
+//! Moves unreadable files out of the way, into `.ralph/quarantine`, instead of overwriting them.
+
+use std::io::{self, Seek as _, SeekFrom};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::{FsError, RALPH_DIR, make_dir, private, sync_dir, whole};
+
+/// The name of the quarantine in `.ralph`.
+const NAME: &str = "quarantine";
+
+/// More things than a person would look through.
+const THINGS_MAX: usize = 100;
+
+/// Room for several full segments of a journal. An agent that damages files again and again must not fill the disk.
+const BYTES_MAX: u64 = 256 << 20;
+
+/// A directory with more than this in it is as large as can be: counting on takes longer than it is worth.
+const ENTRIES_MAX: u32 = 10_000;
+
+/// Things that are named when they are deleted; the others are counted.
+const NAMED_MAX: usize = 3;
+
+/// Returns the quarantine of a working directory.
+pub fn dir(working_dir: &Path) -> PathBuf {
+    working_dir.join(RALPH_DIR).join(NAME)
+}
+
+/// Makes the quarantine. What stands in its place moves to a name beside it.
+fn make(working_dir: &Path) -> Result<PathBuf, FsError> {
+    let dir = dir(working_dir);
+    if in_the_way(&dir) {
+        move_to_free_name(&dir, &working_dir.join(RALPH_DIR))?;
+    }
+    make_dir(&dir)?;
+    Ok(dir)
+}
+
+/// Moves the file or directory at `path` to the quarantine of the working directory, under a free name. Returns its new path;
+/// `None` if nothing was at `path`.
+pub fn quarantine(working_dir: &Path, path: &Path) -> Result<Option<PathBuf>, FsError> {
+    if std::fs::symlink_metadata(path).is_err() {
+        return Ok(None);
+    }
+    let dir = make(working_dir)?;
+    move_to_free_name(path, &dir).map(Some)
+}
+
+/// Moves the file or directory at `path` to the quarantine, under the name of `was`.
+pub fn quarantine_as(working_dir: &Path, path: &Path, was: &Path) -> Result<PathBuf, FsError> {
+    let dir = make(working_dir)?;
+    let place = free_name(was, &dir)?;
+    std::fs::rename(path, &place).map_err(FsError::io("move away", path))?;
+    Ok(place)
+}
+
+/// Copies a file of which a part is still needed into the quarantine of the working directory.
+pub fn keep_copy(working_dir: &Path, path: &Path) -> Result<(), FsError> {
+    let dir = make(working_dir)?;
+    let place = free_name(path, &dir)?;
+    whole::copy_new(path, &place)?;
+    sync_dir(&dir)
+}
+
+/// Copies what stands behind the first `len` bytes of a file into the quarantine of the working directory.
+pub fn keep_tail(working_dir: &Path, path: &Path, len: u64) -> Result<(), FsError> {
+    let mut source = private()
+        .read(true)
+        .open(path)
+        .map_err(FsError::io("open", path))?;
+    source
+        .seek(SeekFrom::Start(len))
+        .map_err(FsError::io("read", path))?;
+    let dir = make(working_dir)?;
+    let place = free_name(path, &dir)?;
+    let mut kept = private()
+        .create_new(true)
+        .write(true)
+        .open(&place)
+        .map_err(FsError::io("create", &place))?;
+    io::copy(&mut source, &mut kept).map_err(FsError::io("copy into quarantine", path))?;
+    kept.sync_all().map_err(FsError::sync(&place))?;
+    sync_dir(&dir)
+}
+
+/// A thing in quarantine.
+struct Thing {
+    /// When it was put there, and its number among those of its name: the order in which they came.
+    came: ((i64, i64), u32),
+    name: String,
+    bytes: u64,
+}
+
+/// Deletes the oldest files in quarantine if there are too many, or if they are too large together. The newest one always stays,
+/// because its path was just reported. Returns a message if files were deleted.
+/// The lock of the working directory must be held.
+pub fn bound(working_dir: &Path) -> Option<String> {
+    let dir = dir(working_dir);
+    let mut things = things(&dir);
+    let mut bytes = things
+        .iter()
+        .fold(0_u64, |sum, thing| sum.saturating_add(thing.bytes));
+    if things.len() <= THINGS_MAX && bytes <= BYTES_MAX {
+        return None;
+    }
+    things.sort_by_key(|thing| thing.came);
+    let mut left = things.len();
+    let mut deleted = Vec::new();
+    for thing in things {
+        if left <= 1 || (left <= THINGS_MAX && bytes <= BYTES_MAX) {
+            break;
+        }
+        let path = dir.join(&thing.name);
+        let removed = if path.is_dir() && !path.is_symlink() {
+            std::fs::remove_dir_all(&path)
+        } else {
+            std::fs::remove_file(&path)
+        };
+        if removed.is_ok() {
+            left -= 1;
+            bytes = bytes.saturating_sub(thing.bytes);
+            deleted.push(thing.name);
+        }
+    }
+    if deleted.is_empty() {
+        return None;
+    }
+    let more = deleted.len().saturating_sub(NAMED_MAX);
+    let mut named = deleted[..deleted.len() - more].join(", ");
+    if more > 0 {
+        named += &format!(" and {more} more");
+    }
+    Some(format!(
+        "{RALPH_DIR}/{NAME} held more than {THINGS_MAX} things or {} MiB; the oldest were deleted: {named}",
+        BYTES_MAX >> 20
+    ))
+}
+
+/// Lists what we have put there, in no order.
+fn things(dir: &Path) -> Vec<Thing> {
+    if in_the_way(dir) {
+        return Vec::new();
+    }
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let thing = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        let number = number_of(&name)?;
+        let there = std::fs::symlink_metadata(entry.path()).ok()?;
+        Some(Thing {
+            came: ((there.ctime(), there.ctime_nsec()), number),
+            bytes: size(&entry.path()),
+            name,
+        })
+    };
+    entries.filter_map(thing).collect()
+}
+
+/// Returns the number at the end of a name that we have given.
+pub fn number_of(name: &str) -> Option<u32> {
+    let (_, number) = name.rsplit_once('.')?;
+    number.parse().ok()
+}
+
+/// Returns how many bytes there are in a thing, all below it included. Links are not followed.
+pub fn size(path: &Path) -> u64 {
+    let mut bytes = 0_u64;
+    let mut entries = 0_u32;
+    let mut waiting = vec![path.to_owned()];
+    while let Some(path) = waiting.pop() {
+        entries += 1;
+        if entries > ENTRIES_MAX {
+            return u64::MAX;
+        }
+        let Ok(there) = std::fs::symlink_metadata(&path) else {
+            continue;
+        };
+        if there.is_dir() {
+            let below = std::fs::read_dir(&path).into_iter().flatten().flatten();
+            let below = below.map(|entry| entry.path());
+            waiting.extend(below.take(ENTRIES_MAX as usize));
+        } else {
+            bytes = bytes.saturating_add(there.len());
+        }
+    }
+    bytes
+}
+
+/// Makes the directories from `.ralph` down to `dir`, for the owner alone. What stands in their place moves away: into
+/// the quarantine, and what stands in the place of `.ralph` itself to a name beside it.
+pub fn remake_dirs(working_dir: &Path, dir: &Path) -> Result<(), FsError> {
+    let ralph = working_dir.join(RALPH_DIR);
+    let below = dir.strip_prefix(&ralph).unwrap_or(Path::new(""));
+    if in_the_way(&ralph) {
+        move_to_free_name(&ralph, working_dir)?;
+    }
+    make_dir(&ralph)?;
+    let mut path = ralph;
+    for part in below {
+        path.push(part);
+        if in_the_way(&path) {
+            quarantine(working_dir, &path)?;
+        }
+        make_dir(&path)?;
+    }
+    Ok(())
+}
+
+fn in_the_way(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_dir())
+}
+
+fn move_to_free_name(path: &Path, dir: &Path) -> Result<PathBuf, FsError> {
+    let place = free_name(path, dir)?;
+    std::fs::rename(path, &place).map_err(FsError::io("move away", path))?;
+    Ok(place)
+}
+
+/// Returns a name that is free, with a number above all that were given: names say in which order things came. The working
+/// directory is locked: none of us takes the name in between.
+fn free_name(path: &Path, dir: &Path) -> Result<PathBuf, FsError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let taken = entries.filter_map(|entry| {
+        let taken = entry.file_name();
+        let (rest, number) = taken.to_str()?.rsplit_once('.')?;
+        number.parse::<u32>().ok().filter(|_| rest == name)
+    });
+    let next = taken.max().unwrap_or(0).checked_add(1).ok_or_else(|| {
+        let source = io::Error::other(format!("no number is left for another {name}"));
+        FsError::io("find room in", dir)(source)
+    })?;
+    Ok(dir.join(format!("{name}.{next}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Puts a file of that many bytes in quarantine; on disk it takes no room.
+    fn put(working_dir: &Path, bytes: u64) -> PathBuf {
+        let path = working_dir.join("thing");
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(bytes).unwrap();
+        quarantine(working_dir, &path).unwrap().unwrap()
+    }
+
+    fn names(working_dir: &Path) -> Vec<u32> {
+        let mut numbers: Vec<_> = things(&dir(working_dir))
+            .iter()
+            .map(|thing| number_of(&thing.name).unwrap())
+            .collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    #[test]
+    fn there_are_never_too_many_things_and_the_oldest_go() {
+        let place = tempfile::tempdir().unwrap();
+        for _ in 0..THINGS_MAX {
+            put(place.path(), 1);
+        }
+        assert_eq!(bound(place.path()), None);
+        std::fs::write(dir(place.path()).join("of another tool"), "").unwrap();
+        put(place.path(), 1);
+        let said = bound(place.path()).unwrap();
+        assert!(said.ends_with("deleted: thing.1"), "{said}");
+        let left: Vec<u32> = (2..=101).collect();
+        assert_eq!(names(place.path()), left);
+        assert!(dir(place.path()).join("of another tool").exists());
+        assert!(put(place.path(), 1).ends_with("thing.102"));
+    }
+
+    #[test]
+    fn things_are_never_too_large_together_and_the_last_one_stays() {
+        let place = tempfile::tempdir().unwrap();
+        let inner = place.path().join("directory/inner");
+        std::fs::create_dir_all(&inner).unwrap();
+        let file = std::fs::File::create(inner.join("file")).unwrap();
+        file.set_len(BYTES_MAX).unwrap();
+        quarantine(place.path(), &place.path().join("directory")).unwrap();
+        assert_eq!(bound(place.path()), None);
+        put(place.path(), 1);
+        let said = bound(place.path()).unwrap();
+        assert!(said.ends_with("deleted: directory.1"), "{said}");
+        put(place.path(), BYTES_MAX + 1);
+        let said = bound(place.path()).unwrap();
+        assert!(said.ends_with("deleted: thing.1"), "{said}");
+        assert_eq!(names(place.path()), [2]);
+        assert_eq!(bound(place.path()), None);
+    }
+
+    #[test]
+    fn what_stands_in_the_place_of_the_quarantine_moves_beside_it() {
+        let place = tempfile::tempdir().unwrap();
+        let ralph = place.path().join(RALPH_DIR);
+        std::fs::create_dir(&ralph).unwrap();
+        std::fs::write(ralph.join(NAME), "mine").unwrap();
+        assert!(put(place.path(), 1).ends_with("quarantine/thing.1"));
+        let moved = std::fs::read_to_string(ralph.join("quarantine.1"));
+        assert_eq!(moved.unwrap(), "mine");
+    }
+}

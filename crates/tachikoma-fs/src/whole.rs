@@ -1,0 +1,187 @@
+//! Atomic files: written under a unique temporary name, then renamed.
+
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::{FsError, make_dir, private, regular, sync_dir};
+
+/// What a file under way is called.
+const TEMP_PREFIX: &str = ".state-";
+const TEMP_SUFFIX: &str = ".tmp";
+
+/// Whether a file must be on disk when its writing returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// It need not: the journal is the truth.
+    Lazy,
+    /// It must: a person may look next, or the machine may be switched off.
+    Synced,
+}
+
+/// Writes a file under a unique temporary name, then renames it.
+pub fn write_whole(path: &Path, bytes: &[u8], durability: Durability) -> Result<FileMark, FsError> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    make_dir(dir)?;
+    let temporary = temporary(dir);
+    let written = write_to(&temporary, bytes, durability).and_then(|mark| {
+        std::fs::rename(&temporary, path).map_err(FsError::io("replace", path))?;
+        Ok(mark)
+    });
+    if written.is_err() {
+        // A partial file is useless.
+        let _ = std::fs::remove_file(&temporary);
+        return written;
+    }
+    if durability == Durability::Synced {
+        sync_dir(dir)?;
+    }
+    written
+}
+
+/// Returns a unique temporary path in `dir`, recognizable by [`is_temporary`] if it is left there.
+pub fn temporary(dir: &Path) -> PathBuf {
+    let unique = uuid::Uuid::new_v4().simple();
+    dir.join(temporary_name(&unique.to_string()))
+}
+
+/// Returns the name of a file under way, from the 32 digits that are its own.
+pub fn temporary_name(unique: &str) -> String {
+    format!("{TEMP_PREFIX}{unique}{TEMP_SUFFIX}")
+}
+
+fn write_to(path: &Path, bytes: &[u8], durability: Durability) -> Result<FileMark, FsError> {
+    let mut file = private()
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .map_err(FsError::io("create", path))?;
+    file.write_all(bytes).map_err(FsError::io("write", path))?;
+    if durability == Durability::Synced {
+        file.sync_all().map_err(FsError::sync(path))?;
+    }
+    let there = file.metadata().map_err(FsError::io("look at", path))?;
+    Ok(FileMark::from(&there))
+}
+
+/// How many copies of one file are kept under one name; more are no accident.
+const COPIES_MAX: u32 = 100;
+
+/// Keeps a copy of a file beside it, with `suffix` behind its name. What is there already stays: then it has that content, or
+/// the copy gets a number besides.
+pub fn keep_beside(path: &Path, suffix: &str) -> Result<(), FsError> {
+    for number in 0..COPIES_MAX {
+        let mut kept = path.as_os_str().to_owned();
+        kept.push(suffix);
+        if number > 0 {
+            kept.push(format!(".{number}"));
+        }
+        let kept = PathBuf::from(kept);
+        match copy_new(path, &kept) {
+            Err(FsError::Io { source, .. }) if source.kind() == ErrorKind::AlreadyExists => {
+                if is_equal(path, &kept) {
+                    return Ok(());
+                }
+            }
+            copied => {
+                copied?;
+                return sync_dir(path.parent().unwrap_or(Path::new(".")));
+            }
+        }
+    }
+    let source = std::io::Error::other("too many copies of it lie there");
+    Err(FsError::io("keep", path)(source))
+}
+
+fn is_equal(one: &Path, other: &Path) -> bool {
+    let content = |path| {
+        let file = regular::open(path).ok()?;
+        let bytes = std::io::Read::bytes(std::io::BufReader::new(file));
+        Some(bytes.map(Result::ok))
+    };
+    match (content(one), content(other)) {
+        (Some(one), Some(other)) => one.eq(other),
+        (None, _) | (_, None) => false,
+    }
+}
+
+/// Copies a file to where nothing is yet. The copy is on disk afterwards; its directory entry may not be.
+pub fn copy_new(from: &Path, to: &Path) -> Result<(), FsError> {
+    let mut source = regular::open(from).map_err(FsError::io("read", from))?;
+    let mut target = private()
+        .write(true)
+        .create_new(true)
+        .open(to)
+        .map_err(FsError::io("create", to))?;
+    let copied = std::io::copy(&mut source, &mut target)
+        .map_err(FsError::io("copy", from))
+        .and_then(|_| target.sync_all().map_err(FsError::sync(to)));
+    if copied.is_err() {
+        // A partial copy is useless.
+        let _ = std::fs::remove_file(to);
+    }
+    copied
+}
+
+/// By what a file is known again without being read: device, number, size, time of the last change.
+#[derive(Debug, PartialEq, Eq)]
+pub struct FileMark(u64, u64, u64, (i64, i64));
+
+impl FileMark {
+    /// Reads the mark of a file; `None` if the file does not exist or cannot be examined.
+    pub fn of(path: &Path) -> Option<Self> {
+        let there = std::fs::symlink_metadata(path).ok()?;
+        Some(Self::from(&there))
+    }
+}
+
+impl From<&std::fs::Metadata> for FileMark {
+    fn from(there: &std::fs::Metadata) -> Self {
+        let changed = (there.mtime(), there.mtime_nsec());
+        Self(there.dev(), there.ino(), there.len(), changed)
+    }
+}
+
+/// Returns whether a file of that name is a file under way, or was when its writer died.
+pub fn is_temporary(name: &str) -> bool {
+    unique_of(name).is_some()
+}
+
+/// Returns the digits that are its own from the name of a file under way.
+pub fn unique_of(name: &str) -> Option<&str> {
+    let unique = name.strip_prefix(TEMP_PREFIX)?.strip_suffix(TEMP_SUFFIX)?;
+    (unique.len() == 32 && uuid::Uuid::try_parse(unique).is_ok()).then_some(unique)
+}
+
+/// Removes what writers of the file at `path` left that died. The lock of the working directory must be held.
+pub fn remove_remains(path: &Path) {
+    let entries = path.parent().and_then(|dir| std::fs::read_dir(dir).ok());
+    for entry in entries.into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(is_temporary) {
+            // A leftover file is small and harmless.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_beside_a_file_replaces_nothing_and_follows_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let read = |name: &str| std::fs::read_to_string(at(name)).unwrap();
+        std::fs::write(at("file"), "old").unwrap();
+        std::fs::write(at("precious"), "precious").unwrap();
+        std::os::unix::fs::symlink(at("precious"), at("file.v1")).unwrap();
+        std::fs::write(at("file.v1.1"), "kept before").unwrap();
+        keep_beside(&at("file"), ".v1").unwrap();
+        assert_eq!(read("precious"), "precious");
+        assert_eq!(read("file.v1.1"), "kept before");
+        assert_eq!(read("file.v1.2"), "old");
+        keep_beside(&at("file"), ".v1").unwrap();
+        assert!(!at("file.v1.3").exists(), "it is there already");
+    }
+}

@@ -1,0 +1,131 @@
+//! The process at the other end of a control socket, identified so that a reused process id is noticed.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Pid;
+
+use super::whose::{Family, Whose};
+use super::{children, spawn};
+
+/// The process that connected to a socket.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// Its process id; `None` where the system does not say.
+    pid: Option<i32>,
+    identity: Identity,
+}
+
+/// What tells a process from a later one with the same id.
+#[derive(Debug)]
+enum Identity {
+    /// The kernel's handle of the process that connected (`SO_PEERPIDFD`, Linux 6.5 and later).
+    Pidfd(OwnedFd),
+    /// Start time of the process that had the id when the connection was accepted. A process that took the id over between `connect`
+    /// and `accept` is not noticed.
+    Started(Option<u64>),
+    /// The process that connected has ended, or could not be identified.
+    Gone,
+}
+
+impl Peer {
+    /// Identifies the process that connected. Call it as soon as the connection is accepted.
+    pub fn of(socket: &impl AsFd, pid: Option<i32>) -> Self {
+        let identity = match spawn::peer_pidfd(socket.as_fd()) {
+            Ok(Some(pidfd)) => Identity::Pidfd(pidfd),
+            Ok(None) => Identity::Started(started(pid)),
+            Err(_) => Identity::Gone,
+        };
+        Self { pid, identity }
+    }
+
+    /// Returns its process id.
+    pub fn pid(&self) -> Option<i32> {
+        self.pid
+    }
+
+    /// Returns whether the process that connected still runs, so that its process id is its own.
+    fn runs(&self) -> bool {
+        match &self.identity {
+            Identity::Pidfd(pidfd) => {
+                // It becomes readable when the process ends.
+                let mut ended = [PollFd::new(pidfd, PollFlags::IN)];
+                poll(&mut ended, Some(&Timespec::default())) == Ok(0)
+            }
+            Identity::Started(then) => *then == started(self.pid),
+            Identity::Gone => false,
+        }
+    }
+}
+
+fn started(pid: Option<i32>) -> Option<u64> {
+    let stat = children::stat(Pid::from_raw(pid?)?)?;
+    (!stat.dead).then_some(stat.started)
+}
+
+impl Family {
+    /// Returns whose the process is that connected to a socket.
+    pub fn whose_peer(&self, caller: &Peer) -> Whose {
+        let Some(pid) = caller.pid else {
+            return Whose::Inside;
+        };
+        let whose = self.whose(pid);
+        // Looked at afterwards: a process that still runs had its id all the time.
+        match pid == 0 || caller.runs() {
+            true => whose,
+            false => Whose::Gone,
+        }
+    }
+}
+
+/// Returns whether the process at the other end of a socket runs as this user or as root.
+pub(crate) fn is_ours(stream: &tokio::net::UnixStream) -> bool {
+    let peer = stream.peer_cred();
+    peer.is_ok_and(|peer| tachikoma_fs::owner::is_ours(peer.uid()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::process::Adoption;
+
+    fn own_pid() -> Option<i32> {
+        Some(children::own_pid().as_raw_pid())
+    }
+
+    #[test]
+    fn a_caller_that_runs_is_judged_by_its_process() {
+        let (socket, _other) = UnixStream::pair().unwrap();
+        let caller = Peer::of(&socket, own_pid());
+        let family = Family::new(Adoption::Marked);
+        assert_eq!(family.whose_peer(&caller), Whose::Operator);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_process_that_took_over_the_id_of_a_caller_is_not_trusted() {
+        use rustix::process::{PidfdFlags, pidfd_open};
+        use std::process::Command;
+
+        let mut child = Command::new("true").spawn().unwrap();
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+        child.wait().unwrap();
+        let family = Family::new(Adoption::Marked);
+        // As if this process, which is the operator's, had the id of the caller that has ended.
+        let identities = [
+            Identity::Pidfd(pidfd),
+            Identity::Started(Some(0)),
+            Identity::Started(None),
+            Identity::Gone,
+        ];
+        for identity in identities {
+            let caller = Peer {
+                pid: own_pid(),
+                identity,
+            };
+            assert_eq!(family.whose_peer(&caller), Whose::Gone, "{caller:?}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The standby: the parent of the guard, which ends all processes of the agent if the guard is killed.
+//!
+//! `kill -9` of the runner and of the guard together would leave the children of the agent running. They become children of the standby
+//! instead, because it is a child subreaper, and the standby kills them. It also wakes a stopped guard when the runner has ended. The
+//! guard watches the standby in the same way, and ends all processes of the agent if the standby is killed.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, Signal, WaitOptions, getppid};
+use signal_hook::consts::SIGCONT;
+
+use super::{
+    BYE_TIMEOUT, END_TIMEOUT, TICK, close_stdin, end_stragglers, forget_notes, kill, notes_of,
+    sleep,
+};
+use crate::clock;
+use crate::process::protocol::{Inbox, Order, Received};
+use crate::process::{GUARD_NAME, children, spawn};
+
+/// Name of the standby in `ps`. It does not contain the name of the program, so that `killall -9 tachikoma` and `pkill -9 tachikoma`
+/// leave it alive to clean up.
+const STANDBY_NAME: &str = "loop-standby";
+
+/// The guard ends its children, stragglers and leftovers within its own limits after the runner has ended; a guard that takes twice
+/// as long as the longest of them is killed.
+const GUARD_TIMEOUT: Duration = END_TIMEOUT.saturating_add(END_TIMEOUT);
+
+/// What this process is after [`divide`].
+pub(super) enum Role {
+    /// The guard, with its end of the socket to the standby. The socket hangs up when the standby has ended.
+    Guard(UnixStream),
+    /// The standby.
+    Standby(Standby),
+}
+
+/// The standby of one guard.
+pub(super) struct Standby {
+    /// The parent of this process until the runner ends.
+    runner: Option<Pid>,
+    guard: Pid,
+    /// Hangs up when the guard has ended. The guard passes on what the standby has to know.
+    socket: UnixStream,
+    inbox: Inbox,
+    /// The loop's id; empty until the guard has passed it on.
+    marker: String,
+    /// The lock of the working directory. No other runner starts while it is open.
+    lock: Option<OwnedFd>,
+}
+
+/// Forks the guard off. The parent becomes the standby. Call it before this process has other threads or children.
+pub(super) fn divide() -> io::Result<Role> {
+    let runner = getppid();
+    let (socket, of_guard) = UnixStream::pair()?;
+    let forked = spawn::fork()?;
+    // A stopped process goes on when its parent ends, and finds out about it. The signal does no harm when only the thread that started
+    // the process ends.
+    rustix::process::set_parent_process_death_signal(Some(Signal::CONT))?;
+    let Some(guard) = forked else {
+        set_name(GUARD_NAME);
+        // A standby that is stopped must not hold up the guard.
+        of_guard.set_nonblocking(true)?;
+        return Ok(Role::Guard(of_guard));
+    };
+    set_name(STANDBY_NAME);
+    Ok(Role::Standby(Standby {
+        runner,
+        guard,
+        socket,
+        inbox: Inbox::default(),
+        marker: String::new(),
+        lock: None,
+    }))
+}
+
+impl Standby {
+    /// Waits for the end of the guard, and ends all that a guard which was killed leaves behind. Returns the exit code of the guard.
+    pub(super) fn watch(mut self) -> ExitCode {
+        // The control socket: the runner has to notice the end of the guard, also while this process is stopped.
+        close_stdin();
+        if self.await_end_of_guard().is_err() {
+            // Without a way to notice anything, the guard must not go on either.
+            kill(self.guard, Signal::KILL);
+        }
+        let status = rustix::process::waitpid(Some(self.guard), WaitOptions::empty());
+        let status = status
+            .ok()
+            .flatten()
+            .and_then(|(_, status)| status.exit_status());
+        if status != Some(0) {
+            self.end_children();
+            if let (true, Some(lock)) = (self.runner_has_ended(), &self.lock) {
+                end_stragglers(&self.marker, lock);
+            }
+        }
+        ExitCode::from(status.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+    }
+
+    fn await_end_of_guard(&mut self) -> io::Result<()> {
+        // The kernel sends this signal at the end of the runner, and the runner sends it to wake the guard.
+        let wakes = notes_of(SIGCONT)?;
+        let mut deadline = None;
+        while self.hear_guard()? != Received::End {
+            if self.runner_has_ended() {
+                let deadline = deadline.get_or_insert_with(|| clock::monotonic() + GUARD_TIMEOUT);
+                if clock::monotonic() >= *deadline {
+                    kill(self.guard, Signal::KILL);
+                }
+            }
+            // Again and again after the end of the runner: another process may stop the guard again.
+            kill(self.guard, Signal::CONT);
+            let mut fds = [
+                PollFd::new(&self.socket, PollFlags::IN),
+                PollFd::new(&wakes, PollFlags::IN),
+            ];
+            sleep(&mut fds, deadline.map(|_| TICK));
+            forget_notes(&wakes);
+        }
+        Ok(())
+    }
+
+    /// Takes in what the guard passes on, without waiting.
+    fn hear_guard(&mut self) -> io::Result<Received> {
+        let received = self.inbox.receive(&self.socket)?;
+        while let Some(order) = self.inbox.next::<Order>()? {
+            self.lock = self.inbox.fds(order.fds())?.into_iter().next();
+            if let Order::Hello { marker, .. } = order {
+                self.marker = marker;
+            }
+        }
+        Ok(received)
+    }
+
+    fn runner_has_ended(&self) -> bool {
+        getppid() != self.runner
+    }
+
+    /// Kills and reaps all children, and those that become children by their deaths.
+    fn end_children(&self) {
+        let began = clock::monotonic();
+        loop {
+            // While the runner lives it waits for us, and ends what is left itself.
+            let patience = match self.runner_has_ended() {
+                true => END_TIMEOUT,
+                false => BYE_TIMEOUT,
+            };
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+                Ok(None) if began.elapsed() < patience => {
+                    for child in children::own() {
+                        kill(child, Signal::KILL);
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+                // Nothing is left, or what is left cannot be killed.
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+}
+
+/// The name is for people: without `/proc` this process keeps the one it has.
+fn set_name(name: &str) {
+    let _ = std::fs::write("/proc/self/comm", name);
+}
+
+/// SIGKILL takes effect within microseconds. There is no wake-up to wait for.
+const PAUSE: Duration = Duration::from_millis(1);

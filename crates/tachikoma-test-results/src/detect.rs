@@ -1,0 +1,109 @@
+//! Recognizes the format of test results by how they begin.
+
+use std::io::{BufRead as _, Read};
+
+use super::lines::plain;
+use super::source::Source;
+use super::{Format, ResultsError, go, libtest, nextest, pytest, tap};
+
+/// Looks for the first line that is a sign of a format, and stops before it.
+pub(super) fn detect(source: &mut Source<impl Read>) -> Result<Option<Format>, ResultsError> {
+    let mut nothing_before = true;
+    loop {
+        let ahead = source.peek()?;
+        if ahead.is_empty() {
+            return Ok(None);
+        }
+        if let Some(format) = document(ahead, nothing_before) {
+            return Ok(Some(format));
+        }
+        let head = ahead
+            .split(|byte| *byte == b'\n')
+            .next()
+            .unwrap_or_default();
+        let head = String::from_utf8_lossy(head);
+        let head = plain(head.trim_end_matches('\r'));
+        if let Some(format) = sign(&head) {
+            return Ok(Some(format));
+        }
+        nothing_before &= head.trim().is_empty();
+        skip_line(source)?;
+    }
+}
+
+/// Goes on to where a JSON document begins, or to the end.
+pub(super) fn skip_to_document(source: &mut Source<impl Read>) -> Result<(), ResultsError> {
+    let begins = |ahead: &[u8]| {
+        let first = without_mark(ahead)
+            .iter()
+            .find(|byte| !byte.is_ascii_whitespace());
+        first == Some(&b'{')
+    };
+    // Its own words, or npm's, may come first. Without any document the first line is as good as another.
+    if begins(source.peek()?) {
+        return Ok(());
+    }
+    loop {
+        let ahead = source.peek()?;
+        if ahead.is_empty() || document(ahead, false) == Some(Format::Jest) {
+            return Ok(());
+        }
+        skip_line(source)?;
+    }
+}
+
+fn skip_line(source: &mut Source<impl Read>) -> Result<(), ResultsError> {
+    loop {
+        let bytes = source.fill_buf()?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let count = end.map_or(bytes.len(), |end| end + 1);
+        source.consume(count);
+        if end.is_some() {
+            return Ok(());
+        }
+    }
+}
+
+/// Leaves out the mark that Windows puts before UTF-8.
+fn without_mark(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
+}
+
+/// Formats that are one document, which may begin here.
+fn document(ahead: &[u8], nothing_before: bool) -> Option<Format> {
+    // What stands further in is quoted by someone.
+    let ahead = match nothing_before {
+        true => without_mark(ahead).trim_ascii_start(),
+        false => ahead,
+    };
+    let xml = [&b"<?xml"[..], b"<testsuite"];
+    if xml.iter().any(|begin| ahead.starts_with(begin)) {
+        return Some(Format::Junit);
+    }
+    // A page or a message of an error is better refused as XML of another kind than not known at all.
+    if nothing_before && matches!(ahead, [b'<', b'!' | b'a'..=b'z' | b'A'..=b'Z', ..]) {
+        return Some(Format::Junit);
+    }
+    let keys = [&b"\"num"[..], b"\"testResults\""];
+    let inside = ahead.strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
+    inside
+        .is_some_and(|inside| keys.iter().any(|key| inside.starts_with(key)))
+        .then_some(Format::Jest)
+}
+
+/// The format that a line is a sign of. Those that quote the others' words come first.
+fn sign(line: &str) -> Option<Format> {
+    type Sign = fn(&str) -> bool;
+    let signs: [(Sign, Format); 5] = [
+        (go::is_sign, Format::Go),
+        (nextest::is_sign, Format::Nextest),
+        (libtest::is_sign, Format::Libtest),
+        (pytest::is_sign, Format::Pytest),
+        (tap::is_sign, Format::Tap),
+    ];
+    let found = signs.iter().find(|(is_sign, _)| is_sign(line));
+    found.map(|(_, format)| *format)
+}

@@ -1,0 +1,386 @@
+//! The text of `cargo test`.
+//!
+//! What tests print comes in between, and with `--nocapture` even between a test's name and its verdict. So the names of the
+//! failures and the sums at the end of each binary decide, and a line of sums only counts if it adds up to what was announced.
+
+use tachikoma_core::Verdict;
+
+use super::collector::{Collector, Waiting};
+use super::lines::{Line, LineReader};
+
+/// What rustdoc and libtest say of a test behind its name.
+const REMARKS: [&str; 3] = [" - should panic", " - compile fail", " - compile"];
+
+pub(super) fn is_sign(line: &str) -> bool {
+    announced(line).is_some()
+        || header(line).is_some()
+        || line.starts_with("test result: ")
+        || not_compiled(line).is_some()
+}
+
+/// Which binary runs, and which tests it has told of.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    /// The package whose binaries run, as far as it can be told.
+    package: String,
+    binary: String,
+    run: Option<Run>,
+    ran: bool,
+}
+
+#[derive(Debug, Default)]
+struct Run {
+    line: u64,
+    announced: u64,
+    named: Sums,
+    /// Tests whose verdict is lost between lines of output.
+    waiting: Waiting,
+    /// Whether the last of them has not ended, as far as can be told.
+    last_waits: bool,
+    section: Section,
+    /// The names below the last `failures:`.
+    listed: Waiting,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Section {
+    #[default]
+    Tests,
+    /// What the tests said.
+    Output,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sums {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+    measured: u64,
+}
+
+impl Sums {
+    const fn total(self) -> u64 {
+        self.passed
+            .saturating_add(self.failed)
+            .saturating_add(self.ignored)
+            .saturating_add(self.measured)
+    }
+}
+
+impl LineReader for Reader {
+    fn line(&mut self, line: Line<'_>, into: &mut Collector) {
+        let quoting = self
+            .run
+            .as_ref()
+            .is_some_and(|run| run.section == Section::Output);
+        if !quoting {
+            if let Some((package, binary)) = header(line.text) {
+                self.died(line.number, into);
+                if let Some(package) = package {
+                    package.clone_into(&mut self.package);
+                }
+                self.binary = match binary {
+                    Binary::Package(suffix) => format!("{}{suffix}", self.package),
+                    Binary::Other(name) if self.package.is_empty() => name.to_owned(),
+                    Binary::Other(name) => format!("{}::{name}", self.package),
+                };
+                return;
+            }
+            let waits = self.run.as_ref().is_some_and(|run| run.last_waits);
+            if let Some(count) = announced(line.text).filter(|_| !waits) {
+                self.died(line.number, into);
+                self.ran = true;
+                self.run = Some(Run {
+                    line: line.number,
+                    announced: count,
+                    ..Run::default()
+                });
+                return;
+            }
+            if let Some(package) = not_compiled(line.text) {
+                into.problem(line.number, format!("{package} does not compile"));
+            }
+        }
+        let Some(run) = &mut self.run else { return };
+        if let Some(sums) = sums(line.text).filter(|sums| sums.total() == run.announced) {
+            run.settle(&self.binary, sums, line.number, into);
+            self.run = None;
+            return;
+        }
+        run.line(&self.binary, line, into);
+    }
+
+    fn end(&mut self, line: u64, into: &mut Collector) {
+        self.died(line, into);
+        if !self.ran {
+            into.problem(line, "no tests were run");
+        }
+    }
+}
+
+impl Reader {
+    /// The binary is over. If its sums are missing, it died.
+    fn died(&mut self, line: u64, into: &mut Collector) {
+        let Some(run) = self.run.take() else { return };
+        if run.last_waits
+            && let Some(name) = run.waiting.last()
+        {
+            into.add(line, &[&self.binary, name], Verdict::Errored);
+        }
+        let (told, announced) = (run.named.total(), run.announced);
+        let binary = shown(&self.binary);
+        let text = format!("{binary} ended without its sums, after {told} of {announced} tests");
+        into.problem(run.line, text);
+    }
+}
+
+impl Run {
+    fn line(&mut self, binary: &str, line: Line<'_>, into: &mut Collector) {
+        let text = line.text;
+        match text {
+            "failures:" | "successes:" => {
+                self.section = Section::Output;
+                self.listed = Waiting::default();
+                return;
+            }
+            _ => {}
+        }
+        if self.section == Section::Output {
+            if let Some(name) = text.strip_prefix("    ") {
+                self.listed.push(name);
+            }
+            return;
+        }
+        if let Some(name) = text.strip_suffix(" --- FAILED") {
+            self.add(binary, name, Verdict::Failed, line.number, into);
+            return;
+        }
+        let Some((name, verdict)) = text
+            .strip_prefix("test ")
+            .and_then(|rest| rest.split_once(" ... "))
+        else {
+            return;
+        };
+        match verdict_of(verdict) {
+            Some(verdict) => self.add(binary, name, verdict, line.number, into),
+            None => {
+                self.last_waits = true;
+                self.waiting.push(name);
+            }
+        }
+    }
+
+    fn add(&mut self, binary: &str, name: &str, verdict: Verdict, line: u64, into: &mut Collector) {
+        self.last_waits = false;
+        match verdict {
+            Verdict::Passed | Verdict::Flaky => self.named.passed += 1,
+            Verdict::Failed | Verdict::Errored => self.named.failed += 1,
+            Verdict::Skipped => self.named.ignored += 1,
+        }
+        into.add(line, &[binary, without_remarks(name)], verdict);
+    }
+
+    /// The totals were printed: pending tests have passed, unless they are listed as failures.
+    fn settle(&mut self, binary: &str, sums: Sums, line: u64, into: &mut Collector) {
+        let listed = match self.listed.len() as u64 == sums.failed {
+            true => self.listed.take(),
+            false => Vec::new(),
+        };
+        let mut listed: Vec<&str> = listed.iter().map(|name| without_remarks(name)).collect();
+        listed.sort_unstable();
+        for name in self.waiting.take() {
+            let failed = listed.binary_search(&without_remarks(&name)).is_ok();
+            let verdict = if failed {
+                Verdict::Failed
+            } else {
+                Verdict::Passed
+            };
+            self.add(binary, &name, verdict, line, into);
+        }
+        // Sums of passed and measured are one to us.
+        let passed = sums.passed.saturating_add(sums.measured);
+        into.unnamed(Verdict::Passed, passed.saturating_sub(self.named.passed));
+        into.unnamed(
+            Verdict::Skipped,
+            sums.ignored.saturating_sub(self.named.ignored),
+        );
+        if self.named.failed != sums.failed || self.named.passed > passed {
+            let named = self.named.passed + self.named.failed;
+            let failed = self.named.failed;
+            let binary = shown(binary);
+            into.problem(
+                line,
+                format!(
+                    "{binary} counts {} passed and {} failed, but {named} tests are named and {failed} as failed",
+                    passed, sums.failed
+                ),
+            );
+        }
+    }
+}
+
+fn shown(binary: &str) -> &str {
+    match binary {
+        "" => "a test binary",
+        binary => binary,
+    }
+}
+
+enum Binary<'a> {
+    /// The package itself, with what tells its binaries apart.
+    Package(&'a str),
+    Other(&'a str),
+}
+
+/// The binary that runs next, and its package if it says so.
+fn header(line: &str) -> Option<(Option<&str>, Binary<'_>)> {
+    let line = line.trim_start();
+    if let Some(package) = line.strip_prefix("Doc-tests ") {
+        return Some((Some(package), Binary::Package(" (doc)")));
+    }
+    let (path, file) = line
+        .strip_prefix("Running ")?
+        .strip_suffix(')')?
+        .rsplit_once(" (")?;
+    let file = file.rsplit(['/', '\\']).next()?;
+    let file = file.strip_suffix(".exe").unwrap_or(file);
+    let (name, hash) = file.rsplit_once('-')?;
+    if hash.len() != 16 || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    Some(match path.strip_prefix("unittests ") {
+        Some("src/lib.rs") => (Some(name), Binary::Package("")),
+        Some("src/main.rs") => (Some(name), Binary::Package(" (main)")),
+        Some(_) | None => (None, Binary::Other(name)),
+    })
+}
+
+fn announced(line: &str) -> Option<u64> {
+    let (count, word) = line.strip_prefix("running ")?.split_once(' ')?;
+    matches!(word, "test" | "tests").then(|| count.parse().ok())?
+}
+
+fn not_compiled(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("error: could not compile ")?;
+    Some(rest.split(" due to ").next().unwrap_or(rest))
+}
+
+/// `test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s`
+fn sums(line: &str) -> Option<Sums> {
+    let (_, sums) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let mut found = Sums::default();
+    for part in sums.split("; ") {
+        let (count, what) = part.trim().split_once(' ')?;
+        let field = match what {
+            "passed" => &mut found.passed,
+            "failed" => &mut found.failed,
+            "ignored" => &mut found.ignored,
+            "measured" => &mut found.measured,
+            _ => continue,
+        };
+        *field = count.parse().ok()?;
+    }
+    Some(found)
+}
+
+fn verdict_of(text: &str) -> Option<Verdict> {
+    // With `--report-time` the time follows.
+    let word = match text.split_once(" <") {
+        Some((word, time)) if time.ends_with("s>") => word,
+        Some(_) | None => text,
+    };
+    match word {
+        "ok" => Some(Verdict::Passed),
+        "FAILED" | "FAILED (time limit exceeded)" => Some(Verdict::Failed),
+        "ignored" => Some(Verdict::Skipped),
+        _ if word.starts_with("ignored, ") => Some(Verdict::Skipped),
+        _ if word.starts_with("bench: ") => Some(Verdict::Passed),
+        _ => None,
+    }
+}
+
+/// A name without what is said behind it, and without the line of an example: the next edit would make it another test.
+/// Several examples of one item are one test, with the gravest verdict.
+fn without_remarks(name: &str) -> &str {
+    let mut name = name;
+    for remark in REMARKS {
+        name = name.strip_suffix(remark).unwrap_or(name);
+    }
+    let Some((item, line)) = name.rsplit_once(" (line ") else {
+        return name;
+    };
+    match line.strip_suffix(')') {
+        Some(line) if line.parse::<u32>().is_ok() => item,
+        Some(_) | None => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn binaries_are_told_apart() {
+        let seen = |line| {
+            header(line).map(|(package, binary)| match binary {
+                Binary::Package(suffix) => format!("{}{suffix}", package.unwrap_or("?")),
+                Binary::Other(name) => format!("?::{name}"),
+            })
+        };
+        for (line, expected) in [
+            (
+                "     Running unittests src/lib.rs (target/debug/deps/fixture-87e618eceafbea9a)",
+                Some("fixture"),
+            ),
+            (
+                "     Running unittests src/main.rs (target/debug/deps/fixture-87e618eceafbea9a)",
+                Some("fixture (main)"),
+            ),
+            (
+                "     Running unittests src/bin/x.rs (target/debug/deps/x-87e618eceafbea9a)",
+                Some("?::x"),
+            ),
+            (
+                "     Running tests/it.rs (C:\\target\\debug\\deps\\it-87e618eceafbea9a.exe)",
+                Some("?::it"),
+            ),
+            ("   Doc-tests fixture", Some("fixture (doc)")),
+            ("     Running `target/debug/fixture`", None),
+            ("     Running migrations (all-of-them)", None),
+            ("Running", None),
+        ] {
+            assert_eq!(seen(line).as_deref(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn words_behind_a_name_are_no_part_of_it() {
+        for (name, expected) in [
+            ("tests::a", "tests::a"),
+            ("tests::a - should panic", "tests::a"),
+            ("src/lib.rs - add (line 5)", "src/lib.rs - add"),
+            (
+                "src/lib.rs - twice (line 22) - compile fail",
+                "src/lib.rs - twice",
+            ),
+            ("src/lib.rs - odd (line x)", "src/lib.rs - odd (line x)"),
+        ] {
+            assert_eq!(without_remarks(name), expected);
+        }
+    }
+
+    #[test]
+    fn verdicts() {
+        for (text, expected) in [
+            ("ok", Some(Verdict::Passed)),
+            ("ok <0.003s>", Some(Verdict::Passed)),
+            ("FAILED", Some(Verdict::Failed)),
+            ("ignored, takes <ages>", Some(Verdict::Skipped)),
+            ("bench:          10 ns/iter (+/- 1)", Some(Verdict::Passed)),
+            ("okay", None),
+            ("", None),
+        ] {
+            assert_eq!(verdict_of(text), expected, "{text}");
+        }
+    }
+}

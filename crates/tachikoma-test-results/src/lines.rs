@@ -1,0 +1,79 @@
+//! Reads formats that consist of lines.
+
+use std::borrow::Cow;
+use std::io::{BufRead as _, Read};
+
+use tachikoma_agents::line::{self, LineSplitter};
+
+use super::ResultsError;
+use super::collector::Collector;
+use super::source::Source;
+
+/// What is kept of a line. Lines that tell of a test are shorter; the output of tests is not.
+pub const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// One line of output, without colours.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line<'a> {
+    pub text: &'a str,
+    /// Counted from 1.
+    pub number: u64,
+    /// Whether its end is missing because it is too long.
+    pub cut: bool,
+}
+
+/// A format whose lines come one after the other.
+pub(super) trait LineReader {
+    /// Takes the next line.
+    fn line(&mut self, line: Line<'_>, into: &mut Collector);
+    /// Says what is missing, now that there is no more. `line` is the number of the last.
+    fn end(&mut self, line: u64, into: &mut Collector);
+}
+
+/// Reads to the end.
+pub(super) fn read(
+    source: &mut Source<impl Read>,
+    mut reader: impl LineReader,
+    into: &mut Collector,
+) -> Result<(), ResultsError> {
+    let mut number = source.line_number() - 1;
+    let mut splitter = LineSplitter::new(LINE_BYTES_MAX);
+    let mut each = |line: line::Line<'_>| {
+        number += 1;
+        let text = plain(&line.text);
+        let cut = line.omitted_bytes > 0;
+        reader.line(
+            Line {
+                text: &text,
+                number,
+                cut,
+            },
+            into,
+        );
+    };
+    let mut last = b'\n';
+    while let bytes = source.fill_buf()?
+        && let Some(end) = bytes.last()
+    {
+        last = *end;
+        splitter.push(bytes, &mut each);
+        let count = bytes.len();
+        source.consume(count);
+    }
+    splitter.finish(&mut each);
+    let number = number.max(1);
+    reader.end(number, into);
+    // Half a line can read as a whole one, of a test with half a name.
+    if last != b'\n' {
+        into.problem(number, "its last line has no end, so it may be cut off");
+    }
+    Ok(())
+}
+
+/// Removes colours.
+pub(super) fn plain(text: &str) -> Cow<'_, str> {
+    match text.contains('\u{1b}') {
+        true => Cow::Owned(anstream::adapter::strip_str(text).to_string()),
+        false => Cow::Borrowed(text),
+    }
+}
