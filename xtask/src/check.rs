@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::{cargo, tidy};
 
+/// The variable by which the test harness learns how many tests to run at once.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
+
 /// Runs every step, each with its time, and stops at the first that fails.
 pub fn run(root: &Path) -> Result<(), String> {
     let started = Instant::now();
@@ -15,7 +18,7 @@ pub fn run(root: &Path) -> Result<(), String> {
         let lint = ["clippy", "--workspace", "--all-targets", "--"];
         cargo_step(root, &[&lint[..], &["-D", "warnings"]].concat())
     })?;
-    step("test", || cargo_step(root, &["test", "--workspace"]))?;
+    step("test", || run_tests(root))?;
     step("doc", || {
         let mut doc = cargo(root);
         doc.args(["doc", "--no-deps", "--workspace"]);
@@ -23,6 +26,32 @@ pub fn run(root: &Path) -> Result<(), String> {
     })?;
     println!("check passed in {}", seconds(started.elapsed()));
     Ok(())
+}
+
+/// Runs all tests with nextest if it is installed, because a test that is a process of its own inherits no files of others. Otherwise
+/// runs them with `cargo test`.
+fn run_tests(root: &Path) -> Result<(), String> {
+    let nextest = cargo(root).args(["nextest", "--version"]).output();
+    if nextest.is_ok_and(|output| output.status.success()) {
+        let profile = std::env::var("CI").map_or("default", |_| "ci");
+        cargo_step(
+            root,
+            &["nextest", "run", "--workspace", "--profile", profile],
+        )?;
+        return cargo_step(root, &["test", "--workspace", "--doc"]);
+    }
+    let mut test = cargo(root);
+    test.args(["test", "--workspace"]);
+    if std::env::var_os(TEST_THREADS).is_none() {
+        test.env(TEST_THREADS, test_threads());
+    }
+    succeeds(&mut test)
+}
+
+/// Most tests wait for child processes, so more of them than there are cores run at once.
+fn test_threads() -> String {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores * 4).to_string()
 }
 
 fn step(name: &str, action: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
