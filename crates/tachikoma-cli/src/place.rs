@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tachikoma_core::LoopId;
+use tachikoma_core::{LoopId, PASSPHRASE_VARIABLE};
 use tachikoma_fs::{RALPH_DIR, owner};
 use tachikoma_loop_runner::cloud::{Cloud, Surroundings};
 use tachikoma_loop_runner::git::present::Bounds;
@@ -14,9 +14,7 @@ use tachikoma_loop_runner::settings::{FileOf, Layers, Settings};
 use tachikoma_loop_runner::store::backup::{self, Backups};
 use tachikoma_loop_runner::store::recover::Copies;
 use tachikoma_loop_runner::store::snapshot::Packing;
-use tachikoma_loop_runner::store::vault::{
-    IDENTITY, KeySource, PASSPHRASE_VARIABLE, Passphrase, Vault,
-};
+use tachikoma_loop_runner::store::vault::{IDENTITY, KeySource, Passphrase, Vault};
 use tachikoma_loop_runner::store::{lock, loops, temporary};
 
 use crate::failure::Failure;

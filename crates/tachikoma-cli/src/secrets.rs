@@ -10,9 +10,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use rustix::io::{FdFlags, fcntl_setfd};
+use tachikoma_core::PASSPHRASE_VARIABLE;
 use tachikoma_loop_runner::process::handed;
 use tachikoma_loop_runner::settings::Secret;
-use tachikoma_loop_runner::store::vault::PASSPHRASE_VARIABLE;
 
 use crate::commands::launch::secret_names;
 use crate::failure::Failure;

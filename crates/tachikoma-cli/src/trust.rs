@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use tachikoma_core::TRUST_VARIABLE;
 use tachikoma_core::{LoopId, Override};
 use tachikoma_loop_runner::process::is_below_a_guard;
 use tachikoma_loop_runner::settings::{Loaded, is_guarded};
-use tachikoma_loop_runner::store::trust::{Added, Agreement, Agreements, VARIABLE};
+use tachikoma_loop_runner::store::trust::{Added, Agreement, Agreements};
 
 use crate::commands::confirm::{agree, can_ask};
 use crate::failure::{Failure, chain};
@@ -239,7 +240,7 @@ impl Trust {
 /// Returns whether the checks are switched off.
 pub fn is_off(place: &Place) -> bool {
     place
-        .variable(VARIABLE)
+        .variable(TRUST_VARIABLE)
         .is_some_and(|value| value == "1" || value == "true")
 }
 

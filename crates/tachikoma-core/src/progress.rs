@@ -73,7 +73,7 @@ pub struct Progress {
     /// Tests that were fixed within the last [`RUNS_RECENT`] runs and passed since, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fixed: Vec<FixedTest>,
-    /// Files that the loop changed, relative to the working directory; the last [`FILES_KEPT`], latest last.
+    /// Files that the loop changed, relative to the working directory; the last `FILES_KEPT`, latest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
 }

@@ -1,5 +1,6 @@
 //! Files that are atomic, synced and safe from symbolic links, and the checks of who owns them. Knows nothing of loops.
 
+pub mod lock_file;
 pub mod owner;
 pub mod quarantine;
 pub mod regular;

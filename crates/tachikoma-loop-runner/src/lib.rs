@@ -7,11 +7,9 @@ compile_error!(
 );
 
 mod advice;
-pub mod clock;
 pub mod cloud;
 pub mod config;
 pub mod control;
-mod error;
 mod gates;
 pub mod git;
 mod handle;
@@ -20,19 +18,20 @@ pub mod hooks;
 pub mod notify;
 pub mod offline;
 pub mod opencode;
-pub mod process;
 pub mod prompt;
 mod runner;
 pub mod session;
 pub mod settings;
 mod shell;
 pub mod store;
-mod task;
 pub mod worktree;
 
 pub use config::LoopConfig;
-pub use error::chain;
 pub use handle::{COMMANDS_MAX, Gone, LoopHandle, Notice};
 pub use hooks::{HookEvent, RebootHook};
 pub use runner::{Basis, Found, LoopRunner, OpenError, Reader, Reread, RunError};
+pub use tachikoma_core::error_chain as chain;
 pub use tachikoma_core::{LoopCommand, LoopEvent, LoopState, LoopStats};
+pub use tachikoma_process as process;
+pub use tachikoma_runtime::clock;
+use tachikoma_runtime::task;

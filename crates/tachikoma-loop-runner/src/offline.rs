@@ -11,7 +11,6 @@ use tachikoma_fs::check_dir;
 
 use crate::clock::Clock;
 use crate::cloud::Cloud;
-use crate::error::chain;
 use crate::git::bundle::Work;
 pub use crate::git::bundle::{InTheWay, Merge, Unpacked, copied, restored_head};
 use crate::git::present::Bounds;
@@ -26,6 +25,7 @@ pub use crate::store::restore::Restored;
 use crate::store::snapshot::{self, Durability, Packing, Snapshot};
 use crate::store::vault::Vault;
 use crate::store::{StoreError, archive, loops, restore, temporary, vault};
+use tachikoma_core::error_chain as chain;
 
 /// The places of a working directory's loops.
 #[derive(Clone, Debug)]

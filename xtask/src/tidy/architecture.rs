@@ -4,10 +4,19 @@ use super::code::{before_unit_tests, code_only, lines_with};
 use super::{Finding, Tree};
 
 const CORE: &str = "crates/tachikoma-core/src/";
-const RUNNER: &str = "crates/tachikoma-loop-runner/src/";
+
+/// Crates that do I/O and get the time from `tachikoma-runtime`.
+const CLOCKED: [&str; 6] = [
+    "crates/tachikoma-process/src/",
+    "crates/tachikoma-config/src/",
+    "crates/tachikoma-store/src/",
+    "crates/tachikoma-git/src/",
+    "crates/tachikoma-opencode/src/",
+    "crates/tachikoma-loop-runner/src/",
+];
 
 /// The one file with `unsafe`: what happens between the birth of a process and its program.
-const UNSAFE_FILE: &str = "crates/tachikoma-loop-runner/src/process/spawn.rs";
+const UNSAFE_FILE: &str = "crates/tachikoma-process/src/spawn.rs";
 
 const IMPURE_MODULES: [&str; 5] = ["fs", "env", "net", "process", "thread"];
 const IMPURE_WORDS: [&str; 4] = ["SystemTime::now", "Instant::now", "tokio", "rand::"];
@@ -66,17 +75,14 @@ pub fn one_file_is_unsafe(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// In the runner only `clock.rs` knows what time it is; unit tests may measure.
+/// Only `tachikoma-runtime` reads the clock; unit tests may measure.
 pub fn one_file_reads_the_clock(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let others = tree
-        .rust_below(RUNNER)
-        .filter(|source| !source.path.ends_with("/clock.rs"));
-    for source in others {
+    for source in CLOCKED.iter().flat_map(|crates| tree.rust_below(crates)) {
         let code = code_only(&source.text);
         for word in CLOCK_READINGS {
             findings.extend(lines_with(before_unit_tests(&code), word).map(|line| {
-                let rule = format!("`{word}` belongs into clock.rs; ask the clock");
+                let rule = format!("`{word}` belongs into tachikoma-runtime; ask its clock");
                 Finding::new(&source.path, line, rule)
             }));
         }
@@ -125,14 +131,14 @@ mod tests {
     fn a_second_clock() {
         let text = "let t = Instant::now();\n#[cfg(test)]\nmod tests {\n    Instant::now();\n}\n";
         let found = one_file_reads_the_clock(&tree(&[
-            ("crates/tachikoma-loop-runner/src/clock.rs", text),
+            ("crates/tachikoma-runtime/src/clock.rs", text),
             ("crates/tachikoma-loop-runner/src/runner.rs", text),
             ("crates/tachikoma-cli/src/main.rs", text),
         ]));
         assert_eq!(
             seen(&found),
             "crates/tachikoma-loop-runner/src/runner.rs:1: \
-             `Instant::now` belongs into clock.rs; ask the clock"
+             `Instant::now` belongs into tachikoma-runtime; ask its clock"
         );
     }
 }

@@ -7,14 +7,19 @@ use serde_json::Value;
 use super::{Finding, Tree};
 
 /// The crates of the workspace. Each may depend on those before it.
-const LAYERS: [&str; 10] = [
+const LAYERS: [&str; 15] = [
     "tachikoma-core",
     "tachikoma-agents",
     "tachikoma-fs",
     "tachikoma-test-results",
+    "tachikoma-runtime",
+    "tachikoma-process",
     "tachikoma-cloud",
+    "tachikoma-config",
+    "tachikoma-store",
+    "tachikoma-git",
+    "tachikoma-opencode",
     "tachikoma-loop-runner",
-    "tachikoma-dashboard",
     "tachikoma-cli",
     FOR_TESTS,
     "xtask",
@@ -25,7 +30,7 @@ const FOR_TESTS: &str = "tachikoma-testkit";
 
 const WORKSPACE_MANIFEST: &str = "Cargo.toml";
 const DEPENDENCIES_PAGE: &str = "docs/dependencies.md";
-const RUNNER_MANIFEST: &str = "crates/tachikoma-loop-runner/Cargo.toml";
+const PROCESS_MANIFEST: &str = "crates/tachikoma-process/Cargo.toml";
 
 /// Crates depend only on those of the layers below.
 pub fn dependencies_point_one_way(metadata: &Value) -> Vec<Finding> {
@@ -54,7 +59,7 @@ pub fn dependencies_point_one_way(metadata: &Value) -> Vec<Finding> {
     findings
 }
 
-/// The runner denies `unsafe` where the workspace forbids it, so it cannot inherit the list of
+/// `tachikoma-process` denies `unsafe` where the workspace forbids it, so it cannot inherit the list of
 /// lints and repeats it.
 pub fn lints_are_the_workspaces(tree: &Tree) -> Vec<Finding> {
     let read = |path: &str, section: &str| {
@@ -67,8 +72,8 @@ pub fn lints_are_the_workspaces(tree: &Tree) -> Vec<Finding> {
     let Some(mut wanted) = read(WORKSPACE_MANIFEST, "workspace.lints") else {
         return vec![Finding::file(WORKSPACE_MANIFEST, "is missing")];
     };
-    let Some(found) = read(RUNNER_MANIFEST, "lints") else {
-        return vec![Finding::file(RUNNER_MANIFEST, "is missing")];
+    let Some(found) = read(PROCESS_MANIFEST, "lints") else {
+        return vec![Finding::file(PROCESS_MANIFEST, "is missing")];
     };
     wanted.insert("unsafe_code", "\"deny\"");
 
@@ -82,7 +87,7 @@ pub fn lints_are_the_workspaces(tree: &Tree) -> Vec<Finding> {
             (Some(wanted), None) => format!("lint {lint} = {wanted} of the workspace is missing"),
             (None, _) => format!("lint {lint} is not one of the workspace's"),
         };
-        findings.push(Finding::file(RUNNER_MANIFEST, rule));
+        findings.push(Finding::file(PROCESS_MANIFEST, rule));
     }
     findings
 }
@@ -166,7 +171,7 @@ mod tests {
                          [workspace.lints.clippy]\n# why\na = \"warn\"\nb = \"warn\"\n[profile.dev]\nx = 1\n";
         let runner =
             "[lints.rust]\nunsafe_code = \"deny\"\n[lints.clippy]\nb = \"allow\"\nc = \"warn\"\n";
-        let files = [(WORKSPACE_MANIFEST, workspace), (RUNNER_MANIFEST, runner)];
+        let files = [(WORKSPACE_MANIFEST, workspace), (PROCESS_MANIFEST, runner)];
         let found = lints_are_the_workspaces(&tree(&files));
         let rules: Vec<&str> = found.iter().map(|finding| finding.rule.as_str()).collect();
         assert_eq!(
@@ -196,7 +201,7 @@ mod tests {
     fn lints_that_agree() {
         let workspace = "[workspace.lints.rust]\nunsafe_code = \"forbid\"\n";
         let runner = "[lints.rust]\nunsafe_code = \"deny\"\n";
-        let files = [(WORKSPACE_MANIFEST, workspace), (RUNNER_MANIFEST, runner)];
+        let files = [(WORKSPACE_MANIFEST, workspace), (PROCESS_MANIFEST, runner)];
         assert_eq!(seen(&lints_are_the_workspaces(&tree(&files))), "");
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use tachikoma_core::PASSPHRASE_VARIABLE;
 use tachikoma_core::{Launch, LoopId, Outcome, Override, PromptSource, State};
 use tachikoma_fs::owner;
 use tachikoma_loop_runner::LoopConfig;
@@ -11,7 +12,6 @@ use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::{Entry, Loaded, Notify, Origin, Secret, Settings};
 use tachikoma_loop_runner::store::recover::{self, Loss};
-use tachikoma_loop_runner::store::vault::PASSPHRASE_VARIABLE;
 use tachikoma_loop_runner::store::{StoreError, loops};
 use toml::Value;
 

@@ -4,9 +4,9 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tachikoma_core::PASSPHRASE_VARIABLE;
 use tachikoma_core::PromptSource;
 use tachikoma_loop_runner::prompt;
-use tachikoma_loop_runner::store::vault::PASSPHRASE_VARIABLE;
 
 use super::lent;
 

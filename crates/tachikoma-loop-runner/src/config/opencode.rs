@@ -8,10 +8,10 @@ use tachikoma_agents::{Agent, Lifetime, OpenCodeAgent};
 use tachikoma_fs::RALPH_DIR;
 
 use super::{AgentError, LoopConfig, permission};
-use crate::error::chain;
 use crate::opencode::client::Address;
 use crate::opencode::server_file::{Condition, ServerFile};
 use crate::opencode::supervisor::{DIR, command_line};
+use tachikoma_core::error_chain as chain;
 
 /// Where the supervisor of a loop's own server keeps what it needs, beside the shared one's.
 const OWN_DIR: &str = "opencode-agent";

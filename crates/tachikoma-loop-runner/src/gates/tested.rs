@@ -6,10 +6,10 @@ use tachikoma_core::{TestCounts, TestsReport, TestsSeen, Verdict};
 use tachikoma_test_results::{self as results, Results, ResultsError};
 
 use super::report::ReportPattern;
-use crate::error::chain;
 use crate::settings::Gate;
 use crate::store::vault::Vault;
 use crate::store::{compressed, tests_book};
+use tachikoma_core::error_chain as chain;
 
 /// What was read so far, over all gates of a check.
 #[derive(Debug, Default)]

@@ -13,8 +13,7 @@ use tachikoma_core::LoopId;
 use super::path::printable;
 use crate::clock;
 use crate::process::{Attended, INSIDE, MARKER, in_a_session_of_its_own, is_executable};
-use crate::store::trust;
-use crate::store::vault::PASSPHRASE_VARIABLE;
+use tachikoma_core::{PASSPHRASE_VARIABLE, TRUST_VARIABLE};
 
 mod live;
 
@@ -442,7 +441,7 @@ impl<'a> Order<'a> {
             command.env_remove(name);
         }
         command.env_remove(PASSPHRASE_VARIABLE);
-        command.env_remove(trust::VARIABLE);
+        command.env_remove(TRUST_VARIABLE);
         if let Some(marker) = &self.git.marker {
             command.env(MARKER, marker);
         }

@@ -12,9 +12,9 @@ use tokio::sync::mpsc;
 
 use super::{Action, HookEvent, Planned, RebootHook};
 use crate::clock;
-use crate::error::chain;
 use crate::shell::{Ended, Errand, Failure, GRACE, Job, Limit, Order, Said, Shell};
 use crate::task::words_of;
+use tachikoma_core::error_chain as chain;
 
 /// Of a hook's output its end is recorded, which says how it went. The journal is no place for more.
 const OUTPUT_BYTES_MAX: usize = 4096;

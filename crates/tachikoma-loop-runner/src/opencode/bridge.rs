@@ -24,10 +24,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::client::{Client, EventStream, Login};
-use crate::error::chain;
 use answers::{Answers, ServerClock};
 use family::Family;
 use filter::Filter;
+use tachikoma_core::error_chain as chain;
 use turn::Turn;
 
 /// A prompt with its hand-off has some 100 KiB; nobody types more than this.

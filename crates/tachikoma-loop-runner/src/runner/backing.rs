@@ -12,12 +12,12 @@ use super::upkeep::Elsewhere;
 use super::{LoopRunner, RunError};
 use crate::clock::{self, Clock};
 use crate::config::LoopConfig;
-use crate::error::chain;
 use crate::git::Whose;
 use crate::store::backup::{self, Moment};
 use crate::store::loops;
 use crate::store::recover::Recovered;
 use crate::store::snapshot::Snapshot;
+use tachikoma_core::error_chain as chain;
 
 /// What is known of the backups of this run.
 #[derive(Debug)]

@@ -9,10 +9,10 @@ use tachikoma_core::{Input, Owed, TestsReport, TestsSeen};
 
 use super::LoopRunner;
 use super::upkeep::Task;
-use crate::error::chain;
 use crate::gates::{Before, CheckRun, Found, GateRun, GatesRan, Questions, Scene, Tested};
 use crate::shell::{Ran, Shell};
 use crate::store::{gates_dir, loops, tests_book};
+use tachikoma_core::error_chain as chain;
 
 /// What is known of what is found out in this run, besides what is recorded.
 #[derive(Debug, Default)]

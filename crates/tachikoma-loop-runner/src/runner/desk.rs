@@ -16,12 +16,12 @@ use std::time::Duration;
 use tachikoma_core::{Committed, Kept};
 use tokio::sync::mpsc;
 
-use crate::error::chain;
 use crate::git::{
     CallOff, CommitError, GitError, Keeper, KeeperOptions, Opened, Own, Plain, RepoPath, Whose,
     relative_to,
 };
 use crate::task::panicked;
+use tachikoma_core::error_chain as chain;
 
 /// Orders that may wait: one snapshot and one commit at a time, and those before them that were given up.
 const ORDERS_MAX: usize = 16;

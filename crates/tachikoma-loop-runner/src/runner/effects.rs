@@ -12,13 +12,13 @@ use tachikoma_fs::{check_dir, make_dir};
 
 use super::LoopRunner;
 use crate::advice;
-use crate::error::chain;
 use crate::process::{Spawn, SpawnSubject, input, is_executable, lines, output};
 use crate::session::process::LiveLaunch;
 use crate::session::pump::Pump;
 use crate::session::talk::{Talk, Unheard};
 use crate::session::transcript::Transcript;
 use crate::store::StoreError;
+use tachikoma_core::error_chain as chain;
 
 impl LoopRunner {
     /// Carries out one wish. What cannot be done is news like any other.

@@ -6,10 +6,10 @@ use tachikoma_agents::{Decoder, Observation, line};
 use tachikoma_core::{Input, LastSeen, SessionNo, WorkTree, checkpoint, handoff_due};
 
 use super::LoopRunner;
-use crate::error::chain;
 use crate::session::transcripts;
 use crate::store::{checkpoints, compressed, loops};
 use crate::worktree;
+use tachikoma_core::error_chain as chain;
 
 /// Transcripts that are looked at for the last words of a session: those of attempts that came to nothing say nothing.
 const TRANSCRIPTS_MAX: usize = 8;

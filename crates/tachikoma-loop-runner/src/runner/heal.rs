@@ -9,9 +9,9 @@ use tachikoma_fs::{FsError, quarantine};
 use super::backing::failed_backup;
 use super::upkeep::Task;
 use super::{Cut, LoopRunner, RunError};
-use crate::error::chain;
 use crate::store::StoreError;
 use crate::store::lock::LockError;
+use tachikoma_core::error_chain as chain;
 
 /// Returns whether an input may end an iteration or the loop, or launch the agent: before that, all must be whole.
 pub(super) fn is_turning_point(input: &Input) -> bool {

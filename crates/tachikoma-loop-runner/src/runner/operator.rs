@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 
 use super::keep::set_keep_rules;
 use super::{LoopRunner, patterns};
-use crate::error::chain;
 use crate::prompt;
 use crate::settings::Settings;
 use crate::store::{loops, prompts};
+use tachikoma_core::error_chain as chain;
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]

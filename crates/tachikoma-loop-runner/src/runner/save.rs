@@ -11,10 +11,10 @@ use tokio::time::Instant;
 
 use super::{Cut, LoopRunner, RunError};
 use crate::clock;
-use crate::error::chain;
 use crate::store::StoreError;
 use crate::store::snapshot::{self, Durability, Snapshot};
 use crate::store::vault::Vault;
+use tachikoma_core::error_chain as chain;
 
 /// How often a runner says that it is alive, where time is counted: so much of it is lost when the power fails.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(10);

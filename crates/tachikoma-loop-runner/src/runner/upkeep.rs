@@ -16,7 +16,6 @@ use super::arrived::Arrived;
 use super::backing::{failed_backup, taken_with};
 use super::courier::{self, Counter, Courier, Look};
 use crate::cloud::Cloud;
-use crate::error::chain;
 use crate::git::bundle::{Bundled, Work};
 use crate::git::{CallOff, Whose};
 use crate::session::transcripts;
@@ -25,6 +24,7 @@ use crate::store::journal::segment;
 use crate::store::vault::Vault;
 use crate::store::{StoreError, gates_dir, loops, retention};
 use crate::task::panicked;
+use tachikoma_core::error_chain as chain;
 
 /// Tasks that may wait. When the disk is that far behind, more of them are left to the end of the run.
 const TASKS_MAX: usize = 64;

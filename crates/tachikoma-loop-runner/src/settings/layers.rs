@@ -35,8 +35,8 @@ pub(super) const NOT_SETTINGS: &[&str] = &[
     "TACHIKOMA_TEST",
     "TACHIKOMA_LOG",
     "TACHIKOMA_CONFIG",
-    crate::store::trust::VARIABLE,
-    crate::store::vault::PASSPHRASE_VARIABLE,
+    tachikoma_core::TRUST_VARIABLE,
+    tachikoma_core::PASSPHRASE_VARIABLE,
 ];
 
 /// Variables that begin like this script the demo agent.

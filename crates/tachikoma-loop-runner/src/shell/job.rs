@@ -13,11 +13,11 @@ use tokio::sync::mpsc;
 use super::errand::Order;
 use super::limit::Limit;
 use super::output::Said;
-use crate::error::chain;
 use crate::process::{
     Adoption, Exit, Family, Guard, GuardError, GuardNews, GuardOptions, Hooks, Leftover, Rung,
     Spawn, input, output,
 };
+use tachikoma_core::error_chain as chain;
 
 /// After SIGTERM a command may put down what it has in hand.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);

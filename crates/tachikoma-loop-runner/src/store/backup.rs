@@ -20,7 +20,7 @@ use super::StoreError;
 use super::journal::JournalPart;
 use super::snapshot::{Packing, Snapshot};
 use super::vault::Vault;
-use crate::error::chain;
+use tachikoma_core::error_chain as chain;
 
 pub use choice::{OfLost, best_first, of_lost_loop};
 pub(super) use choice::{ahead_of, cut_short};

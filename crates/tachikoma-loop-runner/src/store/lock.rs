@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tachikoma_core::{LoopId, Timestamp};
 use tachikoma_fs::quarantine::{quarantine, remake_dirs};
 use tachikoma_fs::whole::{Durability, write_whole};
-use tachikoma_fs::{RALPH_DIR, is_missing, make_dir, owner, private, regular};
+use tachikoma_fs::{RALPH_DIR, is_missing, lock_file, make_dir, owner, private, regular};
 
 use super::StoreError;
 
@@ -62,19 +62,6 @@ fn holder_text(holder: Option<&Holder>) -> String {
     holder.map_or_else(String::new, |holder| {
         format!(": pid {}, since {}", holder.pid, holder.since)
     })
-}
-
-/// What a guard writes behind the holder's name when its runner and all agents are gone: the time of the file is then that of
-/// their death.
-const DEATH: &[u8] = b"\n";
-
-/// Notes that the holder of a lock is dead, with all that it had started. What cannot be noted is made up from the journal.
-pub(crate) fn note_death(lock: &OwnedFd) {
-    let signed = rustix::fs::fstat(lock).map_or(0, |stat| stat.st_size);
-    // Without a name in it the lock was given back.
-    if let Some(end) = u64::try_from(signed).ok().filter(|end| *end > 0) {
-        let _ = rustix::io::pwrite(lock, DEATH, end);
-    }
 }
 
 /// The lock, held until it is dropped. The file is close-on-exec: no agent inherits it.
@@ -150,7 +137,7 @@ impl WorkLock {
         let mut text = String::new();
         let _ = (&file).take(BYTES_MAX).read_to_string(&mut text);
         let crashed = serde_json::from_str(&text).ok();
-        let marked = crashed.is_some() && text.as_bytes().ends_with(DEATH);
+        let marked = crashed.is_some() && lock_file::is_holder_dead(&text);
         let changed = ours.modified().ok();
         let died = changed.filter(|_| marked);
         let was_alive = changed.filter(|_| crashed.is_some());

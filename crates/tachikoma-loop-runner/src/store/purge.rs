@@ -14,11 +14,11 @@ use super::lives::Lives;
 use super::lock::{self, is_our_ignore};
 use super::vault::{self, Vault};
 use super::{StoreError, backup, loops, restore, retention, snapshot};
-use crate::error::chain;
 use crate::git::snapshots;
 use crate::offline::Premises;
 use crate::opencode::supervisor;
 use crate::session::transcripts;
+use tachikoma_core::error_chain as chain;
 
 /// Ours has some lines.
 const IGNORE_BYTES_MAX: u64 = 64 << 10;

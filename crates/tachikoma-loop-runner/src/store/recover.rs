@@ -16,7 +16,7 @@ use super::lives::Lives;
 use super::migrate::{self, Chain};
 use super::vault::{self, Vault};
 use super::{StoreError, backup, compressed, snapshot};
-use crate::error::chain;
+use tachikoma_core::error_chain as chain;
 
 pub use open::Taken;
 use tail::{End, Tail};

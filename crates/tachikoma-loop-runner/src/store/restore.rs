@@ -17,9 +17,9 @@ use super::snapshot::{self, Durability, Snapshot};
 use super::vault::is_sealed;
 use super::{StoreError, archive, checkpoints, loops, retention};
 use crate::clock::Clock;
-use crate::error::chain;
 use crate::git::{Whose, bundle, snapshots};
 use crate::offline::Premises;
+use tachikoma_core::error_chain as chain;
 
 /// What came of a restoration.
 #[derive(Debug)]

@@ -15,9 +15,9 @@ use super::journal;
 use super::lives::Lives;
 use super::vault::Vault;
 use super::{GATES_DIR, StoreError, backup, checkpoints, loops, prompts};
-use crate::error::chain;
 use crate::git::{aside, snapshots};
 use crate::session::transcripts;
+use tachikoma_core::error_chain as chain;
 
 /// Enough to look back at what was tried in the last days, and few enough to list.
 pub const LOOPS_KEPT: usize = 10;

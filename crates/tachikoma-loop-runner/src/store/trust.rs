@@ -14,9 +14,6 @@ use tachikoma_fs::{is_missing, make_dir, owner, private, sync_dir};
 use super::StoreError;
 use crate::settings::digest;
 
-/// The variable that switches the checks off for the command that it is given to. What a loop starts does not get it.
-pub const VARIABLE: &str = "TACHIKOMA_TRUST";
-
 /// Agreements that are kept for one directory; the oldest ones go first. A loop or a configuration that is gone is asked about again.
 const AGREEMENTS_MAX: usize = 200;
 

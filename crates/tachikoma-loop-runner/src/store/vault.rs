@@ -26,9 +26,6 @@ pub use keys::{KeySource, Passphrase};
 use keys::{NO_KEY, Ring, SealTo};
 use lines::{Lines, OnDamage};
 
-/// The variable that has the passphrase. No child of the runner gets it.
-pub const PASSPHRASE_VARIABLE: &str = "TACHIKOMA_STATE_PASSPHRASE";
-
 /// What the name of a snapshot or a backup ends with when it is sealed.
 pub const SUFFIX: &str = ".age";
 

@@ -14,9 +14,9 @@ use super::archive::{ARCHIVED, is_archived};
 use super::snapshot::{self, Snapshot};
 use super::vault::{self, Vault};
 use super::{StoreError, backup, checkpoints, compressed, gates_dir, journal, loops, retention};
-use crate::error::chain;
 use crate::offline::Premises;
 use crate::session::transcripts;
+use tachikoma_core::error_chain as chain;
 
 use fold::Fold;
 

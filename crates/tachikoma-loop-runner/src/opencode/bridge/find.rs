@@ -9,10 +9,10 @@ use tokio::io::AsyncWrite;
 
 use super::{Bridge, End, Server};
 use crate::clock::monotonic;
-use crate::error::chain;
 use crate::opencode::client::{Address, Client, ClientError, Login, Request};
 use crate::opencode::login_file;
 use crate::opencode::server_file::{Condition, ServerFile};
+use tachikoma_core::error_chain as chain;
 
 /// How long a server may take to say that it is well. A request that comes in its first second is never answered.
 const HEALTH_PATIENCE: Duration = Duration::from_millis(500);

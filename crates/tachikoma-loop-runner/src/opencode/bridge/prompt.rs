@@ -10,8 +10,8 @@ use super::answers::{PAGES, page};
 use super::open::PATIENCE;
 use super::turn::Turn;
 use super::{Bridge, Conversation, End, lost, word};
-use crate::error::chain;
 use crate::opencode::client::{ClientError, Request};
+use tachikoma_core::error_chain as chain;
 
 /// The server takes a prompt at once, and works on it later.
 const PROMPT_PATIENCE: Duration = Duration::from_secs(10);

@@ -5,8 +5,8 @@ use std::path::Path;
 use tachikoma_core::Kept;
 
 use super::{Clerk, Taken, Told, Untaken, count, first_names};
-use crate::error::chain;
 use crate::git::{CallOff, Plain, PlainError};
+use tachikoma_core::error_chain as chain;
 
 impl Clerk {
     pub(super) fn plain_after(

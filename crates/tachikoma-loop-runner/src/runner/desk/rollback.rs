@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::{Books, Clerk, Desk, LOOK_TIMEOUT, Order};
-use crate::error::chain;
 use crate::git::aside::Aside;
 use crate::git::present::Rules;
 use crate::git::rollback::{PerformError, Rollback};
 use crate::git::snapshots::{self, Moment};
 use crate::git::{CallOff, Found, KeeperOptions, Repository, Whose};
+use tachikoma_core::error_chain as chain;
 
 /// For all that comes before the first change: looks at a large work tree on a slow disk. With the change itself, and the look behind it,
 /// this is less than the core waits.

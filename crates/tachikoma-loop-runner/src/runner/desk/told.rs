@@ -3,8 +3,8 @@
 use tachikoma_core::Kept;
 
 use super::NotBack;
-use crate::error::chain;
 use crate::git::GitError;
+use tachikoma_core::error_chain as chain;
 
 /// What the desk has to say.
 #[derive(Debug)]

@@ -11,10 +11,10 @@ use tachikoma_core::{Life, LoopId, Seq, Timestamp};
 use tachikoma_fs::{private, whole};
 
 use super::{Backups, Moment, container};
-use crate::error::chain;
 use crate::store::snapshot::Packing;
 use crate::store::vault::{self, Vault};
 use crate::store::{StoreError, compressed, loops};
+use tachikoma_core::error_chain as chain;
 
 /// What the name of a backup ends with, unless it is compressed.
 const SUFFIX: &str = ".tar";

@@ -182,11 +182,7 @@ fn nothing_is_sealed_that_the_loop_could_not_read_again() {
             ..KeySource::default()
         })
     };
-    let says = |vault: Vault| {
-        vault
-            .check(&[])
-            .map_err(|error| crate::error::chain(&error))
-    };
+    let says = |vault: Vault| vault.check(&[]).map_err(|error| crate::chain(&error));
     let said = says(vault(None, &[])).unwrap_err();
     assert!(said.contains("there is no key to encrypt with"), "{said}");
     let said = says(vault(Some(KEY), &[&recipient])).unwrap_err();
@@ -395,7 +391,7 @@ fn a_passphrase_and_recipients_go_together_and_a_locked_identity_asks_for_the_fo
             ..KeySource::default()
         });
         let checked = vault.check(&[]);
-        checked.map_err(|error| crate::error::chain(&error))
+        checked.map_err(|error| crate::chain(&error))
     };
     let said = named(None).unwrap_err();
     assert!(
@@ -424,7 +420,7 @@ fn a_file_with_a_passphrase_has_one_line_and_none_of_it_is_shown() {
             ..KeySource::default()
         });
         let checked = vault.check(&[]);
-        checked.map_err(|error| crate::error::chain(&error))
+        checked.map_err(|error| crate::chain(&error))
     };
     for text in ["open sesame", "open sesame\n", "open sesame\r\n"] {
         check(text.as_bytes()).unwrap();

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{LoopEvent, LoopId, Record, Seq, State, apply};
 
 use super::{Checked, Kind, NO_RECORD, Verdict};
-use crate::error::chain;
 use crate::store::journal::Remainder;
 use crate::store::snapshot::Snapshot;
 use crate::store::vault::Vault;
 use crate::store::{compressed, journal, migrate};
+use tachikoma_core::error_chain as chain;
 
 /// What is said of a last line that is not whole.
 const TORN: &str =

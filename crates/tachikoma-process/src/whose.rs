@@ -49,21 +49,21 @@ pub enum Hooks {
 
 /// The sender of a signal that is not obeyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub struct Refused {
     pub pid: Option<i32>,
     /// Whether it was gone before it could be looked at.
     pub gone: bool,
 }
 
 /// Returns the name of a signal.
-pub(crate) fn signal_name(signal: i32) -> String {
+pub fn signal_name(signal: i32) -> String {
     let name = nix::sys::signal::Signal::try_from(signal);
     name.map_or_else(|_| format!("SIG{signal}"), |name| name.to_string())
 }
 
 /// Who stands how to one loop, or to one server.
 #[derive(Debug)]
-pub(crate) struct Family {
+pub struct Family {
     adoption: Adoption,
     /// What this process itself stands below: those who stand there too are as good as whoever started it.
     above: HashSet<OsString>,

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 
 use super::{TICK, kill};
-use crate::process::protocol::Report;
-use crate::process::{Exit, Leftover, Rung, children};
+use crate::protocol::Report;
+use crate::{Exit, Leftover, Rung, children};
 
 /// What an agent leaves behind is asked to go first; most servers and watchers save nothing worth more than this.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(1);

@@ -16,9 +16,9 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use super::cgroup::Cgroup;
 use super::protocol::{self, Inbox, Order, Received, Report, SpawnOrder, SpawnSubject};
 use super::{Exit, Rung, children, orphans, spawn};
-use crate::clock;
-use crate::store::lock;
 use agent::{Agent, Progress};
+use tachikoma_fs::lock_file;
+use tachikoma_runtime::clock;
 
 mod agent;
 mod launch;
@@ -310,7 +310,7 @@ impl Server {
 /// Ends what the dead holder of a lock started itself, and notes its death.
 fn end_stragglers(marker: &str, lock: &OwnedFd) {
     orphans::end_stragglers(marker, STRAGGLE);
-    lock::note_death(lock);
+    lock_file::mark_holder_dead(lock);
 }
 
 /// If we cannot leave the group, killing it ends us too: the directory stays for the next runner to remove.

@@ -101,7 +101,7 @@ fn stopped(since: Instant, meant: Instant, now: Instant) -> Option<Duration> {
 
 /// Returns the time by which the system stamps files, in nanoseconds.
 #[must_use]
-pub(crate) fn file_time() -> i64 {
+pub fn file_time() -> i64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     i64::try_from(since_epoch.unwrap_or_default().as_nanos()).unwrap_or(i64::MAX)
 }

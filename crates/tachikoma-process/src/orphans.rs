@@ -8,7 +8,7 @@ use rustix::process::Pid;
 use super::cgroup::{self, Cgroup};
 use super::children::Marking;
 use super::{Leftover, MARKER, children};
-use crate::clock;
+use tachikoma_runtime::clock;
 
 /// How long leftovers may take to die; SIGKILL takes effect at once unless a process is stuck in the kernel.
 const END_TIMEOUT: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
 
 use super::children;
-use crate::clock;
+use tachikoma_runtime::clock;
 
 /// What our control groups are called; the loop's id and a number follow.
 const PREFIX: &str = "tachikoma-";

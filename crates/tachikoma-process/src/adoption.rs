@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use super::cgroup::Cgroup;
 use super::children::Marking;
 use super::{Adoption, Leftover, MARKER, attended, children, whose};
-use crate::clock;
+use tachikoma_runtime::clock;
 
 /// SIGKILL takes effect at once unless a process is stuck in the kernel.
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ pub(super) async fn sweep(
 
 /// Ends what anyone whom the runner has started left behind: hooks and filters of git. All guards of agents must have ended. What somebody
 /// waits for in this process goes on: git that packs a backup, and what was called off and is on its way out.
-pub(crate) async fn end_children(adoption: Adoption, marker: &str) {
+pub async fn end_children(adoption: Adoption, marker: &str) {
     // What cannot be killed is stuck in the kernel, and dies when it leaves it.
     let _ = sweep(adoption, marker, None, None).await;
 }

@@ -131,7 +131,7 @@ fn parse_stat(line: &[u8]) -> Option<Stat> {
 }
 
 /// Returns whether a process lives: one that is dead and not reaped does not.
-pub(crate) fn is_alive(pid: i32) -> bool {
+pub fn is_alive(pid: i32) -> bool {
     let known = Pid::from_raw(pid);
     if !cfg!(target_os = "linux") {
         return known.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH));

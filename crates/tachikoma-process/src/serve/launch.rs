@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::process::protocol::{SpawnOrder, SpawnSubject};
-use crate::process::{MARKER, children, spawn};
-use crate::store::vault::PASSPHRASE_VARIABLE;
+use crate::protocol::{SpawnOrder, SpawnSubject};
+use crate::{MARKER, children, spawn};
+use tachikoma_core::PASSPHRASE_VARIABLE;
 
 /// Git tidies up behind a commit, in a process of its own that nobody waits for. What an agent leaves running is ended with it: a
 /// repository would never be packed, and whoever commits last would seem to leave something behind. So it is waited for.

@@ -10,7 +10,7 @@ use super::{children, spawn};
 
 /// The process that connected to a socket.
 #[derive(Debug)]
-pub(crate) struct Peer {
+pub struct Peer {
     /// Its process id; `None` where the system does not say.
     pid: Option<i32>,
     identity: Identity,
@@ -79,7 +79,7 @@ impl Family {
 }
 
 /// Returns whether the process at the other end of a socket runs as this user or as root.
-pub(crate) fn is_ours(stream: &tokio::net::UnixStream) -> bool {
+pub fn is_ours(stream: &tokio::net::UnixStream) -> bool {
     let peer = stream.peer_cred();
     peer.is_ok_and(|peer| tachikoma_fs::owner::is_ours(peer.uid()))
 }
@@ -89,7 +89,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::process::Adoption;
+    use crate::Adoption;
 
     fn own_pid() -> Option<i32> {
         Some(children::own_pid().as_raw_pid())

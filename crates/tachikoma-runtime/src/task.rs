@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 /// A task with a name, watched for a panic.
 #[derive(Debug)]
-pub(crate) struct Task {
+pub struct Task {
     name: &'static str,
     handle: JoinHandle<()>,
     /// Whether its end was taken note of: a handle tells it once.
@@ -50,13 +50,13 @@ impl Task {
 }
 
 /// Says who panicked, and how. Where it did is on standard error, unless someone has replaced the panic hook.
-pub(crate) fn panicked(name: &str, payload: &(dyn Any + Send)) -> String {
+pub fn panicked(name: &str, payload: &(dyn Any + Send)) -> String {
     let words = words_of(payload);
     format!("the runner's {name} panicked ({words}): this is a bug in tachikoma, please report it")
 }
 
 /// Returns what a panic said.
-pub(crate) fn words_of(payload: &(dyn Any + Send)) -> &str {
+pub fn words_of(payload: &(dyn Any + Send)) -> &str {
     let words = payload.downcast_ref::<&str>().copied();
     let words = words.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     words.unwrap_or("without words")

@@ -25,7 +25,7 @@ mod handed;
 mod input;
 mod listener;
 pub mod orphans;
-pub(crate) mod peer;
+pub mod peer;
 mod protocol;
 mod serve;
 mod signals;
@@ -34,24 +34,24 @@ mod sockets;
 mod spawn;
 mod whose;
 
-pub(crate) use activity::{look, memory_below};
-pub(crate) use adoption::end_children;
+pub use activity::{look, memory_below};
+pub use adoption::end_children;
 pub use attended::Attended;
-pub(crate) use children::is_alive;
+pub use children::is_alive;
 pub use children::wake_children;
 pub use deferred::Deferred;
 pub use foreground::give_terminal;
 pub use guard::{Guard, GuardError, GuardNews, GuardOptions, Spawn};
 pub use handed::handed;
 pub use input::{input, lines, output};
-pub(crate) use listener::{Listener, ListenerError, Owner, verify};
+pub use listener::{Listener, ListenerError, Owner, verify};
 pub use orphans::is_descendant;
-pub(crate) use peer::Peer;
+pub use peer::Peer;
 pub use protocol::SpawnSubject;
 pub use serve::serve;
 pub use signals::{Sender, Signals};
-pub(crate) use spawn::in_a_session_of_its_own;
-pub(crate) use whose::{Family, signal_name};
+pub use spawn::in_a_session_of_its_own;
+pub use whose::{Family, signal_name};
 pub use whose::{Hooks, INSIDE, Operators, Whose, is_below_a_guard};
 
 /// Name of a guard in `ps`. It does not contain the name of the program, so that `killall -9 tachikoma` leaves guards alive to clean up.
@@ -65,7 +65,7 @@ pub const MARKER: &str = "TACHIKOMA_LOOP_ID";
 ///
 /// # Errors
 /// Nobody may look at it, or it is not there.
-pub(crate) fn is_executable(path: &Path) -> io::Result<bool> {
+pub fn is_executable(path: &Path) -> io::Result<bool> {
     let metadata = std::fs::metadata(path)?;
     let runnable = rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
     Ok(metadata.is_file() && runnable)

@@ -113,7 +113,7 @@ fn reset(signal: libc::c_int) {
 /// Makes `command` start what acts in the user's name but has no terminal to ask on: in a session of its own, with every
 /// signal as the system has it by default, and told to end, in time to put its things in order, when the thread that
 /// started it is gone.
-pub(crate) fn in_a_session_of_its_own(command: &mut Command) {
+pub fn in_a_session_of_its_own(command: &mut Command) {
     let before_exec = || {
         #[cfg(target_os = "linux")]
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;

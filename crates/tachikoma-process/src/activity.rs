@@ -12,7 +12,7 @@ use rustix::process::Pid;
 use tachikoma_core::Activity;
 
 use super::children;
-use crate::clock;
+use tachikoma_runtime::clock;
 
 /// How long processes are looked at: an answer that comes in bursts should show, and nobody waits for it who is not stuck.
 const LOOK: Duration = Duration::from_secs(2);

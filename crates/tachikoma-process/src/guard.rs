@@ -13,7 +13,7 @@ use super::cgroup::Cgroup;
 use super::protocol::{self, Inbox, Order, Received, Report};
 use super::serve::BYE_TIMEOUT;
 use super::{Adoption, Attended, Containment, Leftover, Rung, adoption, children, spawn};
-use crate::clock;
+use tachikoma_runtime::clock;
 
 mod news;
 

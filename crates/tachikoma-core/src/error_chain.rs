@@ -1,8 +1,8 @@
-//! Errors as people read them.
+//! Errors as text for people.
 
-/// Writes an error with its causes on one line.
+/// Returns an error with all its causes on one line.
 #[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
+pub fn error_chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| (*cause).source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

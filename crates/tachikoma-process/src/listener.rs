@@ -21,7 +21,7 @@ const LISTENING: &str = "0A";
 
 /// Which process may listen at an address that gets a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub enum Owner {
     /// This server, or a process that it started.
     Server(i32),
     /// Any process of this user or of root: the user named the address.
@@ -30,14 +30,14 @@ pub(crate) enum Owner {
 
 /// A socket that listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Listener {
+pub struct Listener {
     inode: u64,
     uid: u32,
 }
 
 /// Why a password is not sent to an address.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ListenerError {
+pub enum ListenerError {
     /// Nothing listens there.
     #[error("the server does not listen there any more")]
     None,
@@ -51,7 +51,7 @@ pub(crate) enum ListenerError {
 
 /// The process that has the port instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Holder {
+pub struct Holder {
     uid: u32,
 }
 
@@ -73,7 +73,7 @@ fn own_uid() -> u32 {
 ///
 /// # Errors
 /// One of them is not, or there is none.
-pub(crate) fn verify(address: SocketAddr, owner: Owner) -> Result<Vec<Listener>, ListenerError> {
+pub fn verify(address: SocketAddr, owner: Owner) -> Result<Vec<Listener>, ListenerError> {
     if !cfg!(target_os = "linux") {
         return Ok(Vec::new());
     }

@@ -5,19 +5,18 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use crate::process::protocol::{Order, Report, SpawnOrder, SpawnSubject, Text};
-use crate::process::{Adoption, Exit, INSIDE, Leftover};
-use crate::store::trust;
-use crate::store::vault::PASSPHRASE_VARIABLE;
+use crate::protocol::{Order, Report, SpawnOrder, SpawnSubject, Text};
+use crate::{Adoption, Exit, INSIDE, Leftover};
+use tachikoma_core::{PASSPHRASE_VARIABLE, TRUST_VARIABLE};
 
 /// How to start a guard.
 #[derive(Debug)]
 pub struct GuardOptions {
-    /// The program whose main is [`crate::process::serve`]; a path, `PATH` is not searched.
+    /// The program whose main is [`crate::serve`]; a path, `PATH` is not searched.
     pub program: PathBuf,
     /// What makes it a guard, if it can do other things too.
     pub args: Vec<OsString>,
-    /// The loop's id: every agent carries it in its environment as [`crate::process::MARKER`].
+    /// The loop's id: every agent carries it in its environment as [`crate::MARKER`].
     pub marker: String,
     /// A duplicate of the working directory's locked descriptor. The guard holds it until everything is ended, so that
     /// no other runner starts before. Let go of such a lock by closing it: unlocking would unlock the guard's too.
@@ -36,7 +35,7 @@ impl GuardOptions {
     /// Returns the environment of the guard: this process's own but for what is hidden, and what says whose it is.
     pub(super) fn environment(&self) -> Vec<(OsString, OsString)> {
         let kept = |name: &OsString| {
-            let ours = [INSIDE, PASSPHRASE_VARIABLE, trust::VARIABLE];
+            let ours = [INSIDE, PASSPHRASE_VARIABLE, TRUST_VARIABLE];
             !ours.iter().any(|ours| name == ours) && !self.hidden.contains(name)
         };
         let own = std::env::vars_os().filter(|(name, _)| kept(name));
@@ -60,9 +59,9 @@ pub struct Spawn {
     pub env_remove: Vec<OsString>,
     /// Where it works.
     pub cwd: PathBuf,
-    /// Its standard input; see [`crate::process::input`].
+    /// Its standard input; see [`crate::input`].
     pub stdin: OwnedFd,
-    /// Its standard output; see [`crate::process::output`].
+    /// Its standard output; see [`crate::output`].
     pub stdout: OwnedFd,
     /// Its standard error.
     pub stderr: OwnedFd,
@@ -95,7 +94,7 @@ pub enum GuardNews {
         generation: u64,
         /// How it ended.
         exit: Exit,
-        /// What it left running, and was ended. After [`crate::process::Rung::Kill`] only what could not be killed.
+        /// What it left running, and was ended. After [`crate::Rung::Kill`] only what could not be killed.
         leftovers: Vec<Leftover>,
         /// How many more there were than are named.
         leftovers_unnamed: usize,

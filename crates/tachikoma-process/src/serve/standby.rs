@@ -18,9 +18,9 @@ use super::{
     BYE_TIMEOUT, END_TIMEOUT, TICK, close_stdin, end_stragglers, forget_notes, kill, notes_of,
     sleep,
 };
-use crate::clock;
-use crate::process::protocol::{Inbox, Order, Received};
-use crate::process::{GUARD_NAME, children, spawn};
+use crate::protocol::{Inbox, Order, Received};
+use crate::{GUARD_NAME, children, spawn};
+use tachikoma_runtime::clock;
 
 /// Name of the standby in `ps`. It does not contain the name of the program, so that `killall -9 tachikoma` and `pkill -9 tachikoma`
 /// leave it alive to clean up.
